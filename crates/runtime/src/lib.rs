@@ -1,1 +1,41 @@
-//! Placeholder header, replaced by the crate's map.
+//! Process kit of the workspace: everything that touches the outside of a program and is the same for all of them.
+//!
+//! It owns tasks, signals, clocks, certificates, and both ends of HTTP, so that the crates above hold decisions only. It is
+//! the one crate that may spawn a task or read a clock.
+//!
+//! In reading order: [`tasks`] and [`shutdown`] (what runs, how it stops), [`clock`], [`readiness`], [`pki`], [`tls`],
+//! [`kubeconfig`] (who is who), [`http`] (server and client), [`admin`] and [`metrics`] (what an operator sees), [`flags`]
+//! and [`exit`] (how a program starts and refuses to start).
+//!
+//! ```no_run
+//! use yurt_runtime::{TaskGroup, shutdown};
+//! use yurt_runtime::http::{self, server::{Server, handler}};
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let tasks = TaskGroup::new();
+//! let server = Server::bind("127.0.0.1:10267".parse()?, "--bind-address").await?;
+//! let running = server.serve(&tasks, handler(|_request, _peer| async { http::text(::http::StatusCode::OK, "ok") }));
+//! tokio::select! {
+//!     _ = shutdown::wait_for_signal() => {}
+//!     name = tasks.failed() => eprintln!("{name} failed"),
+//! }
+//! running.shutdown(std::time::Duration::from_secs(5)).await?;
+//! # Ok(()) }
+//! ```
+
+pub mod admin;
+pub mod clock;
+pub mod exit;
+pub mod flags;
+pub mod http;
+pub mod kubeconfig;
+pub mod metrics;
+pub mod pki;
+pub mod readiness;
+pub mod shutdown;
+pub mod tasks;
+pub mod tls;
+
+pub use clock::{BootTime, Clock, FakeClock, UnixTime};
+pub use readiness::Readiness;
+pub use tasks::TaskGroup;

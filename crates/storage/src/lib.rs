@@ -1,1 +1,30 @@
-//! Placeholder header, replaced by the crate's map.
+//! Collections of Kubernetes objects: held in memory as wire bytes, followed by any number of readers, kept on disk.
+//!
+//! In reading order:
+//!
+//! * [`collection`] (pure): objects, RV index, tombstones, tail; how readers resume and catch up.
+//! * [`shared`]: a collection with a lock and a wake-up.
+//! * [`backend`]: the storage trait for own objects; [`contract`]: the promises every backend keeps.
+//! * [`embedded`]: the redb backend and the durable copy of replicas.
+//! * [`cacher`]: own collections fed by a backend; [`replica`]: cloud collections fed by a source.
+//!
+//! * [`serve`]: lists and watches for clients, the same for own objects and replicas, in the coordinator and in the hub.
+//!
+//! Own objects and replicas are read through the same [`SharedCollection`]; they differ in who writes, and in the
+//! space of their resourceVersions.
+
+pub mod backend;
+pub mod cacher;
+pub mod collection;
+pub mod contract;
+pub mod embedded;
+pub mod replica;
+pub mod serve;
+pub mod shared;
+
+pub use backend::{Action, Durability, Expect, Op, Storage, StorageError};
+pub use cacher::Cacher;
+pub use collection::{Collection, Delivery, Expired, Reader, Snapshot};
+pub use embedded::Embedded;
+pub use replica::{Replica, Replicas};
+pub use shared::SharedCollection;

@@ -1,0 +1,203 @@
+//! What the server knows about a resource: names, scope, selectable fields and the rules of its writes.
+
+use std::borrow::Cow;
+
+use crate::gvr::{self, GroupKind, GroupResource, GroupVersionKind, GroupVersionResource};
+
+mod builtin;
+
+/// A resource the API serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResourceKind {
+    /// API group, empty for core.
+    pub group: Cow<'static, str>,
+    /// Served version.
+    pub version: Cow<'static, str>,
+    /// Plural name in URLs.
+    pub plural: Cow<'static, str>,
+    /// Singular name for kubectl.
+    pub singular: Cow<'static, str>,
+    /// Kind of one object.
+    pub kind: Cow<'static, str>,
+    /// Kind of a list.
+    pub list_kind: Cow<'static, str>,
+    /// True if objects live in namespaces.
+    pub namespaced: bool,
+    /// Short names for kubectl.
+    pub short_names: &'static [&'static str],
+    /// Categories for kubectl, such as `all`.
+    pub categories: &'static [&'static str],
+    /// Selectable fields beside `metadata.name` and `metadata.namespace`.
+    pub fields: &'static [SelectableField],
+    /// True if `/status` is a subresource.
+    pub has_status: bool,
+    /// True if an update may come without a resource version.
+    pub unconditional_update: bool,
+    /// True if an update of a missing object creates it.
+    pub create_on_update: bool,
+    /// True if a delete answers with the object instead of a Status.
+    pub delete_returns_object: bool,
+    /// What names look like.
+    pub name_rule: NameRule,
+}
+
+/// A field that field selectors may name.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct SelectableField {
+    /// Name in selectors, such as `spec.nodeName`.
+    pub label: &'static str,
+    /// Where the value is in the object.
+    pub path: &'static [&'static str],
+    /// Where the value is if `path` is unset or empty; empty for nowhere.
+    pub alternative: &'static [&'static str],
+    /// The value if it is nowhere.
+    pub default: &'static str,
+}
+
+/// What the names of a kind look like.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum NameRule {
+    /// Dots allowed, 253 bytes.
+    DnsSubdomain,
+    /// No dots, 63 bytes.
+    DnsLabel,
+}
+
+/// Kinds that can be served without any configuration.
+pub fn builtin_kinds() -> &'static [ResourceKind] {
+    &builtin::KINDS
+}
+
+/// The built-in kind of a group and plural name.
+pub fn find_kind(group: &str, resource: &str) -> Option<&'static ResourceKind> {
+    builtin_kinds()
+        .iter()
+        .find(|kind| kind.group == group && kind.plural == resource)
+}
+
+// === impl ResourceKind ===
+
+impl ResourceKind {
+    /// Group, version and plural.
+    pub fn gvr(&self) -> GroupVersionResource {
+        GroupVersionResource::new(&*self.group, &*self.version, &*self.plural)
+    }
+
+    /// Group, version and kind.
+    pub fn gvk(&self) -> GroupVersionKind {
+        GroupVersionKind::new(&*self.group, &*self.version, &*self.kind)
+    }
+
+    /// Group and plural: the name of the collection.
+    pub fn group_resource(&self) -> GroupResource {
+        GroupResource::new(&*self.group, &*self.plural)
+    }
+
+    /// Group and kind, as validation errors name it.
+    pub fn group_kind(&self) -> GroupKind {
+        GroupKind::new(&*self.group, &*self.kind)
+    }
+
+    /// `apiVersion` of an object.
+    pub fn api_version(&self) -> String {
+        gvr::api_version(&self.group, &self.version)
+    }
+
+    /// Path of the collection in all namespaces, such as `/api/v1/services`.
+    pub fn collection_path(&self) -> String {
+        self.path(None)
+    }
+
+    /// Path of the collection in one namespace.
+    pub fn namespaced_path(&self, namespace: &str) -> String {
+        self.path(Some(namespace))
+    }
+
+    fn path(&self, namespace: Option<&str>) -> String {
+        let (version, plural) = (&self.version, &self.plural);
+        let mut path = if self.group.is_empty() {
+            format!("/api/{version}")
+        } else {
+            format!("/apis/{}/{version}", self.group)
+        };
+        if let Some(namespace) = namespace {
+            path.push_str("/namespaces/");
+            path.push_str(namespace);
+        }
+        path + "/" + plural
+    }
+
+    /// Index in [`ResourceKind::fields`] of a field that selectors may name.
+    pub fn field_index(&self, label: &str) -> Option<usize> {
+        self.fields.iter().position(|field| field.label == label)
+    }
+
+    /// Refuses a field that selectors of this kind may not name, with kube-apiserver's text.
+    ///
+    /// # Errors
+    ///
+    /// The text of the 400.
+    pub fn check_field_label(&self, label: &str) -> Result<(), String> {
+        let known = match label {
+            "metadata.name" => true,
+            // Kinds without fields of their own take kube-apiserver's default rule, which knows both.
+            "metadata.namespace" => self.namespaced || self.fields.is_empty(),
+            _ => self.field_index(label).is_some(),
+        };
+        if known {
+            Ok(())
+        } else if self.fields.is_empty() {
+            let label = crate::text::go_quote(label);
+            Err(format!(
+                "{label} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+            ))
+        } else {
+            Err(format!("field label not supported: {label}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_builtin_is_found_under_its_names() {
+        for kind in builtin_kinds() {
+            assert_eq!(find_kind(&kind.group, &kind.plural), Some(kind));
+            assert_eq!(kind.list_kind, format!("{}List", kind.kind));
+            assert_eq!(kind.singular, kind.kind.to_lowercase());
+            assert!(kind.fields.len() <= 32, "extraction keeps two bits per field in 64");
+        }
+        assert_eq!(find_kind("apps", "services"), None);
+    }
+
+    #[test]
+    fn paths_follow_the_group() {
+        let services = find_kind("", "services").unwrap();
+        assert_eq!(services.collection_path(), "/api/v1/services");
+        let leases = find_kind("coordination.k8s.io", "leases").unwrap();
+        assert_eq!(
+            leases.namespaced_path("ns"),
+            "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
+        );
+    }
+
+    #[test]
+    fn unknown_fields_are_refused_in_the_words_of_the_kind() {
+        let pods = find_kind("", "pods").unwrap();
+        assert_eq!(pods.check_field_label("spec.nodeName"), Ok(()));
+        assert_eq!(
+            pods.check_field_label("spec.x"),
+            Err("field label not supported: spec.x".into())
+        );
+        let nodes = find_kind("", "nodes").unwrap();
+        assert!(nodes.check_field_label("metadata.namespace").is_err());
+        let leases = find_kind("coordination.k8s.io", "leases").unwrap();
+        assert_eq!(leases.check_field_label("metadata.namespace"), Ok(()));
+        assert_eq!(
+            leases.check_field_label("spec.x"),
+            Err("\"spec.x\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"".into())
+        );
+    }
+}

@@ -1,0 +1,104 @@
+//! Whether a body is about what the URL is about.
+
+use serde_json::Value;
+
+use super::access;
+use crate::kind::ResourceKind;
+use crate::status::Status;
+use crate::text::go_quote;
+
+/// Fills in apiVersion and kind of a body, and refuses one that claims to be something else.
+///
+/// # Errors
+///
+/// 400 for another apiVersion or kind, or a body that is no JSON object.
+pub fn complete_type_meta(object: &mut Value, kind: &ResourceKind) -> Result<(), Status> {
+    let (want_version, want_kind) = (kind.api_version(), &*kind.kind);
+    let claim = |field: &str| match object.get(field) {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(_) => Err(Status::bad_request(format!(
+            "couldn't get version/kind; {field} is not a string"
+        ))),
+    };
+    if !object.is_object() {
+        return Err(Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {want_kind}): the body is not a JSON object"
+        )));
+    }
+    let (found_version, found_kind) = (claim("apiVersion")?, claim("kind")?);
+    let found_version = if found_version.is_empty() {
+        want_version.clone()
+    } else {
+        found_version
+    };
+    let found_kind = if found_kind.is_empty() {
+        want_kind.to_owned()
+    } else {
+        found_kind
+    };
+    if found_version != want_version || found_kind != want_kind {
+        let version = found_version.rsplit('/').next().unwrap_or_default();
+        return Err(Status::bad_request(format!(
+            "{found_kind} in version {} cannot be handled as a {want_kind}: no kind {} is registered for version {}",
+            go_quote(version),
+            go_quote(&found_kind),
+            go_quote(&found_version),
+        )));
+    }
+    object["apiVersion"] = want_version.into();
+    object["kind"] = want_kind.into();
+    Ok(())
+}
+
+/// Gives a body the namespace of the URL, and refuses one that claims another.
+///
+/// # Errors
+///
+/// 400 if they differ.
+pub fn settle_namespace(object: &mut Value, kind: &ResourceKind, requested: Option<&str>) -> Result<(), Status> {
+    if !kind.namespaced {
+        access::set_namespace(object, None);
+        return Ok(());
+    }
+    let requested = requested.unwrap_or_default();
+    let found = access::text(object, "namespace");
+    if !found.is_empty() && found != requested {
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    access::set_namespace(object, Some(requested));
+    Ok(())
+}
+
+/// Gives a body the name of the URL, and refuses one that claims another.
+///
+/// # Errors
+///
+/// 400 if they differ.
+pub fn check_name(object: &mut Value, requested: &str) -> Result<(), Status> {
+    let found = access::text(object, "name");
+    if found.is_empty() {
+        access::set_name(object, requested);
+    } else if found != requested {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({found}) does not match the name on the URL ({requested})"
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses a new object with a resource version.
+///
+/// # Errors
+///
+/// 400 for any but "" and "0".
+pub fn check_no_resource_version(object: &Value) -> Result<(), Status> {
+    if matches!(access::text(object, "resourceVersion"), "" | "0") {
+        return Ok(());
+    }
+    Err(Status::bad_request(
+        "resourceVersion should not be set on objects to be created",
+    ))
+}

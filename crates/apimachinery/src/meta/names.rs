@@ -1,0 +1,141 @@
+//! What names, label keys and label values look like. Each function lists the faults of a text, in kube-apiserver's words.
+
+use crate::kind::NameRule;
+
+const LABEL_FORMAT: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
+const SUBDOMAIN_FORMAT: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
+const KEY_FORMAT: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
+const KEY_RULE: &str =
+    "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
+/// Longest DNS label, label value, and name part of a label key.
+const LABEL_MAX_LEN: usize = 63;
+/// Longest DNS subdomain.
+const SUBDOMAIN_MAX_LEN: usize = 253;
+
+/// Faults of the name of an object. A prefix is a `generateName`, which may end in a dash.
+pub fn name_faults(rule: NameRule, name: &str, is_prefix: bool) -> Vec<String> {
+    let masked;
+    let mut name = name;
+    if is_prefix && name.len() > 1 && name.ends_with('-') {
+        // What kube-apiserver does: the last two bytes give way to one that is always allowed. Where they cannot be cut
+        // off the name is not ASCII, and at fault as it is.
+        if let Some(head) = name.get(..name.len() - 2) {
+            masked = format!("{head}a");
+            name = &masked;
+        }
+    }
+    match rule {
+        NameRule::DnsSubdomain => dns_subdomain_faults(name),
+        NameRule::DnsLabel => dns_label_faults(name),
+    }
+}
+
+/// Faults of a DNS-1123 label, such as the name of a namespace.
+pub fn dns_label_faults(text: &str) -> Vec<String> {
+    let mut faults = too_long(text, LABEL_MAX_LEN, "characters");
+    if is_subdomain(text) && text.contains('.') {
+        faults.push("must not contain dots".to_owned());
+    } else if !is_dns_label(text) {
+        faults.push(format!(
+            "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and \
+             end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
+             '{LABEL_FORMAT}')"
+        ));
+    }
+    faults
+}
+
+/// Faults of a DNS-1123 subdomain, such as the name of most objects.
+pub fn dns_subdomain_faults(text: &str) -> Vec<String> {
+    subdomain_faults(text, "characters")
+}
+
+/// Faults of the key of a label, or of any other qualified name, such as a finalizer.
+pub fn label_key_faults(key: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    let name = match *key.split('/').collect::<Vec<_>>() {
+        [name] => name,
+        [prefix, name] => {
+            if prefix.is_empty() {
+                faults.push("prefix part must be non-empty".to_owned());
+            } else {
+                faults.extend(
+                    subdomain_faults(prefix, "bytes")
+                        .iter()
+                        .map(|fault| format!("prefix part {fault}")),
+                );
+            }
+            name
+        }
+        _ => {
+            return vec![format!(
+                "a valid label key {} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')",
+                key_rule()
+            )];
+        }
+    };
+    if name.is_empty() {
+        faults.push("name part must be non-empty".to_owned());
+    }
+    faults.extend(
+        too_long(name, LABEL_MAX_LEN, "bytes")
+            .iter()
+            .map(|fault| format!("name part {fault}")),
+    );
+    if !is_key_name(name) {
+        faults.push(format!("name part {}", key_rule()));
+    }
+    faults
+}
+
+/// Faults of the value of a label.
+pub fn label_value_faults(value: &str) -> Vec<String> {
+    let mut faults = too_long(value, LABEL_MAX_LEN, "bytes");
+    if !value.is_empty() && !is_key_name(value) {
+        faults.push(format!(
+            "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must \
+             start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for \
+             validation is '({KEY_FORMAT})?')"
+        ));
+    }
+    faults
+}
+
+fn subdomain_faults(text: &str, unit: &str) -> Vec<String> {
+    let mut faults = too_long(text, SUBDOMAIN_MAX_LEN, unit);
+    if !is_subdomain(text) {
+        faults.push(format!(
+            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must \
+             start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
+             '{SUBDOMAIN_FORMAT}')"
+        ));
+    }
+    faults
+}
+
+fn key_rule() -> String {
+    format!("{KEY_RULE} (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '{KEY_FORMAT}')")
+}
+
+fn too_long(text: &str, limit: usize, unit: &str) -> Vec<String> {
+    if text.len() > limit {
+        vec![format!("must be no more than {limit} {unit}")]
+    } else {
+        Vec::new()
+    }
+}
+
+fn is_subdomain(text: &str) -> bool {
+    text.split('.').all(is_dns_label)
+}
+
+fn is_dns_label(text: &str) -> bool {
+    let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !text.is_empty() && text.chars().all(is_inner) && !text.starts_with('-') && !text.ends_with('-')
+}
+
+fn is_key_name(text: &str) -> bool {
+    let is_outer = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    is_outer(text.as_bytes().first()) && is_outer(text.as_bytes().last()) && text.bytes().all(is_inner)
+}

@@ -1,0 +1,267 @@
+//! Validation of a whole `metadata`, on create and on update.
+
+use serde_json::{Map, Value};
+
+use super::access;
+use super::names::{dns_label_faults, label_key_faults, label_value_faults, name_faults};
+use crate::kind::ResourceKind;
+use crate::status::FieldError;
+
+/// Most bytes of all annotations of an object, keys and values.
+pub const TOTAL_ANNOTATION_SIZE_LIMIT: usize = 256 * 1024;
+
+/// Fields of `metadata` that no update may change.
+const IMMUTABLE: [&str; 6] = [
+    "name",
+    "namespace",
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+];
+
+/// What is wrong with the metadata of a new object. Its name must have been generated and its namespace settled.
+pub fn validate_create(object: &Value, kind: &ResourceKind) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let mut check = |field: &str, text: &str, faults: Vec<String>| {
+        let errors_of = faults
+            .into_iter()
+            .map(|fault| FieldError::invalid(format!("metadata.{field}"), text, &fault));
+        errors.extend(errors_of);
+    };
+    let base = access::text(object, "generateName");
+    if !base.is_empty() {
+        check("generateName", base, name_faults(kind.name_rule, base, true));
+    }
+    let name = access::text(object, "name");
+    if !name.is_empty() {
+        check("name", name, name_faults(kind.name_rule, name, false));
+    }
+    let namespace = access::text(object, "namespace");
+    if kind.namespaced && !namespace.is_empty() {
+        check("namespace", namespace, dns_label_faults(namespace));
+    }
+    if name.is_empty() {
+        errors.push(FieldError::required(
+            "metadata.name",
+            "name or generateName is required",
+        ));
+    }
+    if kind.namespaced && namespace.is_empty() {
+        errors.push(FieldError::required("metadata.namespace", ""));
+    }
+    if !kind.namespaced && !namespace.is_empty() {
+        errors.push(FieldError::forbidden("metadata.namespace", "not allowed on this type"));
+    }
+    errors.extend(validate_common(object));
+    errors
+}
+
+/// What is wrong with the metadata of an updated object. Fields that the server keeps must have been carried over.
+pub fn validate_update(object: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if !access::text(old, "deletionTimestamp").is_empty() {
+        let before = access::finalizers(old);
+        let mut added: Vec<String> = access::finalizers(object)
+            .into_iter()
+            .filter(|name| !before.contains(name))
+            .map(go_string)
+            .collect();
+        added.sort();
+        added.dedup();
+        if !added.is_empty() {
+            let list = added.join(", ");
+            let why = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{list}}}"
+            );
+            errors.push(FieldError::forbidden("metadata.finalizers", &why));
+        }
+    }
+    let field_of = |object: &Value, field: &str| {
+        access::metadata(object)
+            .and_then(|metadata| metadata.get(field))
+            .cloned()
+            .unwrap_or_default()
+    };
+    for field in IMMUTABLE {
+        let (new, old) = (field_of(object, field), field_of(old, field));
+        if new != old {
+            errors.push(FieldError::invalid(
+                format!("metadata.{field}"),
+                new,
+                "field is immutable",
+            ));
+        }
+    }
+    if access::generation(object) < access::generation(old) {
+        let generation = access::generation(object);
+        errors.push(FieldError::invalid(
+            "metadata.generation",
+            generation,
+            "must not be decremented",
+        ));
+    }
+    errors.extend(validate_common(object));
+    errors
+}
+
+fn go_string(text: &str) -> String {
+    crate::text::go_quote(text)
+}
+
+fn validate_common(object: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let Some(metadata) = access::metadata(object) else {
+        return errors;
+    };
+    let generation = access::generation(object);
+    if generation < 0 {
+        errors.push(FieldError::invalid(
+            "metadata.generation",
+            generation,
+            "must be greater than or equal to 0",
+        ));
+    }
+    check_strings("metadata.labels", metadata.get("labels"), &mut errors, check_labels);
+    check_strings(
+        "metadata.annotations",
+        metadata.get("annotations"),
+        &mut errors,
+        check_annotations,
+    );
+    check_owners(metadata.get("ownerReferences"), &mut errors);
+    check_finalizers(metadata.get("finalizers"), &mut errors);
+    errors
+}
+
+type Pairs<'a> = Vec<(&'a str, &'a str)>;
+
+/// Hands a map of strings to its check; anything else is a fault of its own.
+fn check_strings(
+    field: &str,
+    value: Option<&Value>,
+    errors: &mut Vec<FieldError>,
+    check: fn(&str, &Pairs<'_>, &mut Vec<FieldError>),
+) {
+    let pairs: Option<Pairs<'_>> = match value {
+        None | Some(Value::Null) => return,
+        Some(Value::Object(map)) => map
+            .iter()
+            .map(|(key, value)| Some((key.as_str(), value.as_str()?)))
+            .collect(),
+        Some(_) => None,
+    };
+    match pairs {
+        Some(pairs) => check(field, &pairs, errors),
+        None => errors.push(FieldError::type_invalid(field, "object", "must be a map of strings")),
+    }
+}
+
+fn check_labels(field: &str, labels: &Pairs<'_>, errors: &mut Vec<FieldError>) {
+    for (key, value) in labels {
+        errors.extend(
+            label_key_faults(key)
+                .iter()
+                .map(|fault| FieldError::invalid(field, *key, fault)),
+        );
+        errors.extend(
+            label_value_faults(value)
+                .iter()
+                .map(|fault| FieldError::invalid(field, *value, fault)),
+        );
+    }
+}
+
+fn check_annotations(field: &str, annotations: &Pairs<'_>, errors: &mut Vec<FieldError>) {
+    for (key, _) in annotations {
+        // Case does not matter here, not even in the prefix.
+        let faults = label_key_faults(&key.to_lowercase());
+        errors.extend(faults.iter().map(|fault| FieldError::invalid(field, *key, fault)));
+    }
+    let size: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if size > TOTAL_ANNOTATION_SIZE_LIMIT {
+        errors.push(FieldError::too_long(field, TOTAL_ANNOTATION_SIZE_LIMIT));
+    }
+}
+
+fn check_owners(owners: Option<&Value>, errors: &mut Vec<FieldError>) {
+    const FIELD: &str = "metadata.ownerReferences";
+    let mut controllers: Vec<String> = Vec::new();
+    for owner in items(FIELD, owners, errors) {
+        let Value::Object(owner) = owner else {
+            errors.push(FieldError::type_invalid(FIELD, owner.clone(), "must be an object"));
+            continue;
+        };
+        let text = |field: &str| owner.get(field).and_then(Value::as_str).unwrap_or_default();
+        // kube-apiserver 1.36 names the field without the index of the item.
+        for field in ["apiVersion", "kind", "name", "uid"]
+            .into_iter()
+            .filter(|field| text(field).is_empty())
+        {
+            errors.push(FieldError::invalid(format!("{FIELD}.{field}"), "", "must not be empty"));
+        }
+        check_owner_version(text("apiVersion"), owner, errors);
+        if owner.get("controller") == Some(&Value::Bool(true)) {
+            controllers.push(format!("{}/{}", text("kind"), text("name")));
+        }
+    }
+    if let [first, others @ ..] = controllers.as_slice() {
+        for other in others {
+            let why = format!(
+                "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {other}"
+            );
+            errors.push(FieldError::invalid(FIELD, owners.cloned().unwrap_or_default(), &why));
+        }
+    }
+}
+
+fn check_owner_version(api_version: &str, owner: &Map<String, Value>, errors: &mut Vec<FieldError>) {
+    const FIELD: &str = "metadata.ownerReferences";
+    let parts: Vec<&str> = api_version.split('/').collect();
+    if parts.len() > 2 || (!api_version.is_empty() && parts.last() == Some(&"")) {
+        let field = format!("{FIELD}.apiVersion");
+        errors.push(FieldError::invalid(
+            field,
+            api_version,
+            "must be <group>/<version> or <version>",
+        ));
+    }
+    if api_version == "v1" && owner.get("kind").and_then(Value::as_str) == Some("Event") {
+        let why = "/v1, Kind=Event is disallowed from being an owner";
+        errors.push(FieldError::invalid(FIELD, Value::Object(owner.clone()), why));
+    }
+}
+
+fn check_finalizers(finalizers: Option<&Value>, errors: &mut Vec<FieldError>) {
+    const FIELD: &str = "metadata.finalizers";
+    let mut names = Vec::new();
+    for item in items(FIELD, finalizers, errors) {
+        match item.as_str() {
+            Some(name) => names.push(name),
+            None => errors.push(FieldError::type_invalid(FIELD, item.clone(), "must be a string")),
+        }
+    }
+    for name in &names {
+        errors.extend(
+            label_key_faults(name)
+                .iter()
+                .map(|fault| FieldError::invalid(FIELD, *name, fault)),
+        );
+    }
+    if names.contains(&"orphan") && names.contains(&"foregroundDeletion") {
+        let why = "finalizer orphan and foregroundDeletion cannot be both set";
+        errors.push(FieldError::invalid(FIELD, names, why));
+    }
+}
+
+/// The items of a list; anything else but null is a fault.
+fn items<'a>(field: &str, value: Option<&'a Value>, errors: &mut Vec<FieldError>) -> &'a [Value] {
+    match value {
+        None | Some(Value::Null) => &[],
+        Some(Value::Array(items)) => items,
+        Some(other) => {
+            errors.push(FieldError::type_invalid(field, other.clone(), "must be a list"));
+            &[]
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! An object: its wire bytes and the little of its metadata that every request needs.
+//!
+//! Objects are never turned into typed structs. What came in goes out byte for byte, unknown fields included, and
+//! reading one costs one pass over its bytes.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::kind::{ResourceKind, SelectableField};
+use crate::resource_version::{InvalidResourceVersion, ResourceVersion};
+use crate::selector::Labels;
+
+mod decodable;
+mod extract;
+mod key;
+pub(crate) mod wire;
+
+pub use extract::TypeMeta;
+pub use key::ObjectKey;
+
+use extract::Extract;
+
+/// An immutable object. Cheap to clone.
+#[derive(Clone)]
+pub struct Object(Arc<Inner>);
+
+struct Inner {
+    /// One line of JSON with apiVersion and kind, decodable as a [`Value`].
+    bytes: Bytes,
+    resource_version: ResourceVersion,
+    meta: Arc<Meta>,
+}
+
+/// What stays the same when only the resource version changes.
+struct Meta {
+    key: ObjectKey,
+    uid: Box<str>,
+    labels: Labels,
+    is_deleting: bool,
+    /// What the kind's field selectors may name, and the values in the same order.
+    fields: &'static [SelectableField],
+    values: Box<[Option<Box<str>>]>,
+}
+
+/// Bytes that are no object of the kind.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectError {
+    /// Not UTF-8.
+    #[error("the object is not UTF-8: {0}")]
+    Utf8(#[from] std::str::Utf8Error),
+    /// Not JSON, or a metadata field of the wrong type.
+    #[error("{0}")]
+    Json(#[from] serde_json::Error),
+    /// Nested too deeply, half a character, or a number out of range.
+    #[error(
+        "the object cannot be decoded: it is nested too deeply, or holds half a character or a number out of range"
+    )]
+    Undecodable,
+    /// A resource version that is no decimal number.
+    #[error("{0}")]
+    ResourceVersion(#[from] InvalidResourceVersion),
+    /// No name, or one that cannot be in a path.
+    #[error("metadata.name {0:?} is not usable")]
+    Name(String),
+    /// A namespaced kind without a namespace, or with one that cannot be in a path.
+    #[error("metadata.namespace {0:?} is not usable")]
+    Namespace(String),
+}
+
+/// What an object takes in memory beside its bytes: structs, reference counts, allocator overhead.
+const OVERHEAD: usize = 320;
+
+// === impl Object ===
+
+impl Object {
+    /// Reads one object of a kind. Missing apiVersion and kind are filled in, as list items lack them; whitespace is
+    /// dropped if it contains line breaks, as an object must fit on one line of a watch; all else stays byte for byte.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes are no JSON object with a usable name.
+    pub fn parse(bytes: Bytes, kind: &ResourceKind) -> Result<Self, ObjectError> {
+        let bytes = wire::single_line(bytes);
+        let text = std::str::from_utf8(&bytes)?;
+        let extract = Extract::read(text, kind.fields)?;
+        if !decodable::is_decodable(text) {
+            return Err(ObjectError::Undecodable);
+        }
+        let resource_version = ResourceVersion::parse(&extract.resource_version)?;
+        let key = object_key(&extract, kind.namespaced)?;
+        let bytes = wire::complete_type_meta(&bytes, &extract.type_meta, extract.has_type_members, kind);
+        let meta = Meta {
+            key,
+            uid: extract.uid.into(),
+            labels: extract.labels,
+            is_deleting: extract.is_deleting,
+            fields: kind.fields,
+            values: extract.values,
+        };
+        Ok(Self(Arc::new(Inner {
+            bytes,
+            resource_version,
+            meta: Arc::new(meta),
+        })))
+    }
+
+    /// Encodes a value as an object of a kind.
+    ///
+    /// # Errors
+    ///
+    /// As [`Object::parse`].
+    pub fn from_value(value: Value, kind: &ResourceKind) -> Result<Self, ObjectError> {
+        Self::parse(serde_json::to_vec(&value)?.into(), kind)
+    }
+
+    /// The same object with another resource version; every other byte is the same.
+    #[must_use]
+    pub fn with_resource_version(&self, resource_version: ResourceVersion) -> Self {
+        let bytes = wire::set_resource_version(&self.0.bytes, resource_version);
+        let bytes = bytes.expect("the bytes of an Object must have been checked to be a JSON object");
+        Self(Arc::new(Inner {
+            bytes,
+            resource_version,
+            meta: Arc::clone(&self.0.meta),
+        }))
+    }
+
+    /// The object as one line of JSON, without a line break at the end.
+    pub fn bytes(&self) -> &Bytes {
+        &self.0.bytes
+    }
+
+    /// Its place in the collection.
+    pub fn key(&self) -> &ObjectKey {
+        &self.0.meta.key
+    }
+
+    /// `metadata.name`.
+    pub fn name(&self) -> &str {
+        self.0.meta.key.name()
+    }
+
+    /// `metadata.namespace`; `None` for cluster-scoped kinds.
+    pub fn namespace(&self) -> Option<&str> {
+        self.0.meta.key.namespace()
+    }
+
+    /// `metadata.uid`, empty if unset.
+    pub fn uid(&self) -> &str {
+        &self.0.meta.uid
+    }
+
+    /// `metadata.resourceVersion`, zero if unset.
+    pub fn resource_version(&self) -> ResourceVersion {
+        self.0.resource_version
+    }
+
+    /// `metadata.labels`.
+    pub fn labels(&self) -> &Labels {
+        &self.0.meta.labels
+    }
+
+    /// One of `metadata.annotations`. Reads the bytes again: annotations are not kept apart.
+    pub fn annotation(&self, key: &str) -> Option<String> {
+        extract::annotation(&self.0.bytes, key)
+    }
+
+    /// Value of a field that selectors of the kind may name, its default if it is unset; `None` for other fields.
+    pub fn field(&self, label: &str) -> Option<&str> {
+        match label {
+            "metadata.name" => return Some(self.name()),
+            "metadata.namespace" => return Some(self.namespace().unwrap_or_default()),
+            _ => {}
+        }
+        let meta = &self.0.meta;
+        let at = meta.fields.iter().position(|field| field.label == label)?;
+        let value = meta.values.get(at).and_then(Option::as_deref);
+        Some(value.unwrap_or(meta.fields[at].default))
+    }
+
+    /// True if `metadata.deletionTimestamp` is set.
+    pub fn is_deleting(&self) -> bool {
+        self.0.meta.is_deleting
+    }
+
+    /// The object as a value.
+    pub fn to_value(&self) -> Value {
+        serde_json::from_slice(&self.0.bytes).expect("the bytes of an Object must have been checked to be a JSON value")
+    }
+
+    /// What the object takes in memory, nearly.
+    pub fn size(&self) -> usize {
+        let meta = &self.0.meta;
+        let values: usize = meta.values.iter().flatten().map(|value| value.len()).sum();
+        self.0.bytes.len() + meta.labels.text_len() + values + OVERHEAD
+    }
+}
+
+/// Equal bytes, hence equal in everything.
+impl PartialEq for Object {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.bytes == other.0.bytes
+    }
+}
+
+impl Eq for Object {}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Object({} @{})", self.key(), self.resource_version())
+    }
+}
+
+fn object_key(extract: &Extract, namespaced: bool) -> Result<ObjectKey, ObjectError> {
+    let is_usable = |text: &str| !text.is_empty() && !text.contains('/');
+    if !is_usable(&extract.name) {
+        return Err(ObjectError::Name(extract.name.clone()));
+    }
+    if !namespaced {
+        return Ok(ObjectKey::new(None, &extract.name));
+    }
+    if !is_usable(&extract.namespace) {
+        return Err(ObjectError::Namespace(extract.namespace.clone()));
+    }
+    Ok(ObjectKey::new(Some(&extract.namespace), &extract.name))
+}
+
+#[cfg(test)]
+mod tests;

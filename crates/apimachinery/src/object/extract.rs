@@ -1,0 +1,221 @@
+//! One pass over the bytes of an object that picks out what [`super::Object`] keeps.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use bytes::Bytes;
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+
+use super::wire;
+use crate::kind::SelectableField;
+use crate::mapping::Mapping;
+use crate::selector::Labels;
+
+mod fields;
+
+use fields::{FieldsSeed, Slots};
+
+/// What one pass finds.
+#[derive(Default)]
+pub(super) struct Extract {
+    pub(super) type_meta: TypeMeta,
+    /// True if there is an apiVersion or kind member at all, be it null or empty.
+    pub(super) has_type_members: bool,
+    pub(super) name: String,
+    pub(super) namespace: String,
+    pub(super) uid: String,
+    pub(super) resource_version: String,
+    pub(super) labels: Labels,
+    pub(super) is_deleting: bool,
+    /// In the order of the kind's fields.
+    pub(super) values: Box<[Option<Box<str>>]>,
+}
+
+/// The apiVersion and kind a body claims; empty if absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TypeMeta {
+    /// `apiVersion`.
+    pub api_version: String,
+    /// `kind`.
+    pub kind: String,
+}
+
+// === impl TypeMeta ===
+
+impl TypeMeta {
+    /// Reads the claim of a body.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes are no JSON object, or the claim is no text.
+    pub fn peek(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Peek {
+            api_version: Option<String>,
+            kind: Option<String>,
+        }
+        let Peek { api_version, kind } = crate::mapping::from_slice(bytes)?;
+        Ok(Self {
+            api_version: api_version.unwrap_or_default(),
+            kind: kind.unwrap_or_default(),
+        })
+    }
+}
+
+// === impl Extract ===
+
+impl Extract {
+    pub(super) fn read(text: &str, fields: &'static [SelectableField]) -> Result<Self, serde_json::Error> {
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        let mut slots = Slots::new(fields);
+        let visitor = ObjectVisitor { slots: &mut slots };
+        let mut extract = deserializer.deserialize_map(visitor)?;
+        deserializer.end()?;
+        extract.values = slots.into_values();
+        Ok(extract)
+    }
+}
+
+/// A member name, borrowed where it has no escapes.
+pub(super) struct Name<'de>(pub(super) Cow<'de, str>);
+
+struct NameVisitor;
+
+struct ObjectVisitor<'a> {
+    slots: &'a mut Slots,
+}
+
+/// What `metadata` holds; a second `metadata` replaces the first, as in every JSON library.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    deletion_timestamp: Option<IgnoredAny>,
+    labels: Option<LabelPairs>,
+}
+
+struct LabelPairs(Labels);
+
+impl<'de> Deserialize<'de> for Name<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(NameVisitor).map(Name)
+    }
+}
+
+impl<'de> Visitor<'de> for NameVisitor {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a member name")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(text))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(text.to_owned()))
+    }
+}
+
+impl<'de> Visitor<'de> for ObjectVisitor<'_> {
+    type Value = Extract;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Extract, A::Error> {
+        let mut extract = Extract::default();
+        let mut metadata = Metadata::default();
+        while let Some(Name(name)) = members.next_key()? {
+            extract.has_type_members |= matches!(&*name, "apiVersion" | "kind");
+            match &*name {
+                "apiVersion" => {
+                    extract.type_meta.api_version = members.next_value::<Option<String>>()?.unwrap_or_default()
+                }
+                "kind" => extract.type_meta.kind = members.next_value::<Option<String>>()?.unwrap_or_default(),
+                "metadata" => metadata = members.next_value::<Option<Mapping<Metadata>>>()?.unwrap_or_default().0,
+                other => members.next_value_seed(FieldsSeed::root(self.slots, other))?,
+            }
+        }
+        extract.name = metadata.name.unwrap_or_default();
+        extract.namespace = metadata.namespace.unwrap_or_default();
+        extract.uid = metadata.uid.unwrap_or_default();
+        extract.resource_version = metadata.resource_version.unwrap_or_default();
+        extract.is_deleting = metadata.deletion_timestamp.is_some();
+        extract.labels = metadata.labels.map(|pairs| pairs.0).unwrap_or_default();
+        Ok(extract)
+    }
+}
+
+impl<'de> Deserialize<'de> for LabelPairs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct PairsVisitor;
+        impl<'de> Visitor<'de> for PairsVisitor {
+            type Value = LabelPairs;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of strings")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<LabelPairs, A::Error> {
+                let mut pairs: Vec<(Box<str>, Box<str>)> = Vec::new();
+                while let Some((key, value)) = members.next_entry::<Box<str>, Option<Box<str>>>()? {
+                    pairs.push((key, value.unwrap_or_default()));
+                }
+                Ok(LabelPairs(pairs.into_iter().collect()))
+            }
+        }
+        deserializer.deserialize_map(PairsVisitor)
+    }
+}
+
+/// One annotation of an object's bytes.
+pub(super) fn annotation(bytes: &Bytes, key: &str) -> Option<String> {
+    let annotations = wire::member(&wire::metadata(bytes)?, "annotations")?;
+    serde_json::Deserializer::from_slice(&annotations)
+        .deserialize_map(AnnotationVisitor { key })
+        .ok()?
+}
+
+struct AnnotationVisitor<'a> {
+    key: &'a str,
+}
+
+impl<'de> Visitor<'de> for AnnotationVisitor<'_> {
+    type Value = Option<String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map of strings")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+        let mut found = None;
+        while let Some(Name(name)) = members.next_key()? {
+            if name == self.key {
+                found = members.next_value::<Option<String>>()?;
+            } else {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for FieldsSeed<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        if self.is_empty() {
+            IgnoredAny::deserialize(deserializer).map(|_| ())
+        } else {
+            deserializer.deserialize_any(self)
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Reading objects: what is kept, what is filled in, what is refused.
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::kind::find_kind;
+
+fn kind(resource: &str) -> &'static ResourceKind {
+    find_kind("", resource).unwrap()
+}
+
+fn parse(text: &str, resource: &str) -> Result<Object, ObjectError> {
+    Object::parse(Bytes::copy_from_slice(text.as_bytes()), kind(resource))
+}
+
+const POD: &str = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"ns","uid":"u","resourceVersion":"12","labels":{"b":"2","a":"1"},"annotations":{"k":"v \u00e9"},"x":{"unknown":1.50}},"spec":{"nodeName":"n1","hostNetwork":true,"containers":[{"spec":{"nodeName":"no"}}]},"status":{"phase":"Running","podIPs":[{"ip":"1"}]}}"#;
+
+#[test]
+fn metadata_and_fields_are_extracted() {
+    let pod = parse(POD, "pods").unwrap();
+    assert_eq!((pod.name(), pod.namespace(), pod.uid()), ("p", Some("ns"), "u"));
+    assert_eq!(pod.key().as_str(), "ns/p");
+    assert_eq!(pod.resource_version(), ResourceVersion(12));
+    assert_eq!(pod.labels().iter().collect::<Vec<_>>(), [("a", "1"), ("b", "2")]);
+    assert_eq!(pod.annotation("k").as_deref(), Some("v é"));
+    assert_eq!(pod.annotation("z"), None);
+    assert!(!pod.is_deleting());
+    for (label, want) in [
+        ("metadata.name", Some("p")),
+        ("metadata.namespace", Some("ns")),
+        ("spec.nodeName", Some("n1")),
+        ("spec.host", Some("n1")),
+        ("spec.hostNetwork", Some("true")),
+        ("spec.restartPolicy", Some("Always")),
+        ("status.phase", Some("Running")),
+        ("status.podIPs", Some("")),
+        ("spec.containers", None),
+    ] {
+        assert_eq!(pod.field(label), want, "{label}");
+    }
+    assert_eq!(pod.bytes(), POD);
+}
+
+#[test]
+fn type_meta_is_filled_in_only_where_missing() {
+    let meta = r#""metadata":{"name":"p","namespace":"ns"}"#;
+    for (head, want) in [
+        ("", r#""apiVersion":"v1","kind":"Pod","#),
+        (r#""kind":"Other","#, r#""apiVersion":"v1","kind":"Other","#),
+        (r#""apiVersion":"x/v9","#, r#""kind":"Pod","apiVersion":"x/v9","#),
+        (r#""kind":"","apiVersion":null,"#, r#""kind":"Pod","apiVersion":"v1","#),
+    ] {
+        let object = parse(&format!("{{{head}{meta}}}"), "pods").unwrap();
+        assert_eq!(object.bytes(), &format!("{{{want}{meta}}}"));
+    }
+}
+
+#[test]
+fn deletion_is_seen() {
+    let object = parse(
+        r#"{"metadata":{"name":"p","namespace":"n","deletionTimestamp":"x"}}"#,
+        "pods",
+    )
+    .unwrap();
+    assert!(object.is_deleting());
+    let object = parse(
+        r#"{"metadata":{"name":"p","namespace":"n","deletionTimestamp":null}}"#,
+        "pods",
+    )
+    .unwrap();
+    assert!(!object.is_deleting());
+}
+
+#[test]
+fn cluster_scoped_objects_have_no_namespace() {
+    let node = parse(r#"{"metadata":{"name":"n","namespace":"ignored"}}"#, "nodes").unwrap();
+    assert_eq!((node.namespace(), node.key().as_str()), (None, "n"));
+    assert_eq!(node.field("metadata.namespace"), Some(""));
+    assert_eq!(node.field("spec.unschedulable"), Some("false"));
+}
+
+#[test]
+fn source_of_an_event_falls_back_to_its_reporter() {
+    let event = |rest: &str| {
+        parse(
+            &format!(r#"{{"metadata":{{"name":"e","namespace":"n"}},{rest}}}"#),
+            "events",
+        )
+        .unwrap()
+    };
+    let both = event(r#""reportingComponent":"r","source":{"component":"s"}"#);
+    assert_eq!(both.field("source"), Some("s"));
+    let one = event(r#""reportingComponent":"r","source":{"component":""}"#);
+    assert_eq!(one.field("source"), Some("r"));
+}
+
+#[test]
+fn what_cannot_be_stored_is_refused() {
+    for text in [
+        "",
+        "[]",
+        "{",
+        "{} {}",
+        r#"{"metadata":{}}"#,
+        r#"{"metadata":{"name":"p"}}"#,
+        r#"{"metadata":["p","n"]}"#,
+        r#"{"metadata":{"name":"a/b","namespace":"n"}}"#,
+        r#"{"metadata":{"name":"p","namespace":"n","resourceVersion":"x"}}"#,
+        r#"{"metadata":{"name":"p","namespace":"n","resourceVersion":7}}"#,
+        r#"{"metadata":{"name":"p","namespace":"n","labels":{"a":1}}}"#,
+        // Values that no reader could decode later.
+        r#"{"metadata":{"name":"p","namespace":"n"},"x":"\ud800"}"#,
+        r#"{"metadata":{"name":"p","namespace":"n"},"x":1e999}"#,
+    ] {
+        assert!(parse(text, "pods").is_err(), "{text}");
+    }
+    let bytes = Bytes::from_static(b"{\"metadata\":{\"name\":\"p\",\"namespace\":\"n\"},\"x\":\"\xff\"}");
+    assert!(matches!(Object::parse(bytes, kind("pods")), Err(ObjectError::Utf8(_))));
+}
+
+#[test]
+fn nesting_is_limited() {
+    let nested = |depth: usize| {
+        let (open, close) = ("[".repeat(depth), "]".repeat(depth));
+        parse(
+            &format!(r#"{{"metadata":{{"name":"p","namespace":"n"}},"x":{open}{close}}}"#),
+            "pods",
+        )
+    };
+    assert!(nested(120).is_ok());
+    assert!(nested(130).is_err());
+    assert!(nested(100_000).is_err());
+}
+
+#[test]
+fn last_of_equal_members_counts() {
+    let pod = parse(
+        r#"{"metadata":{"name":"a","namespace":"n","uid":"u"},"spec":{"nodeName":"x"},"spec":{},"metadata":{"name":"b","namespace":"n"}}"#,
+        "pods",
+    )
+    .unwrap();
+    assert_eq!((pod.name(), pod.uid(), pod.field("spec.nodeName")), ("b", "", Some("")));
+    let pod = parse(
+        r#"{"metadata":{"name":"a","namespace":"n"},"spec":{"nodeName":"x","nodeName":null}}"#,
+        "pods",
+    )
+    .unwrap();
+    assert_eq!(pod.field("spec.nodeName"), Some(""));
+}
+
+#[test]
+fn version_changes_alone() {
+    let pod = parse(POD, "pods").unwrap();
+    let next = pod.with_resource_version(ResourceVersion(13));
+    assert_eq!(next.resource_version(), ResourceVersion(13));
+    assert_eq!(next.bytes(), &POD.replace("\"12\"", "\"13\""));
+    assert_eq!(next.field("spec.nodeName"), Some("n1"));
+    assert_ne!(next, pod);
+    assert_eq!(next.with_resource_version(ResourceVersion(12)), pod);
+}
+
+#[test]
+fn pretty_objects_become_one_line() {
+    let object = parse(
+        "{\n \"metadata\": {\n \"name\": \"a b\\n\", \"namespace\":\"n\" } }\n",
+        "pods",
+    )
+    .unwrap();
+    assert_eq!(
+        object.bytes(),
+        r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a b\n","namespace":"n"}}"#
+    );
+}
+
+#[test]
+fn keys_sort_bytewise() {
+    let keys = [ObjectKey::new(Some("a-b"), "x"), ObjectKey::new(Some("a"), "z")];
+    assert!(keys[0] < keys[1], "'-' sorts before '/'");
+    assert_eq!(ObjectKey::parse("a/z"), keys[1]);
+    assert_eq!((keys[1].namespace(), keys[1].name()), (Some("a"), "z"));
+}
+
+#[test]
+fn values_round_trip() {
+    let value = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "n"}, "x": [1, null]});
+    let object = Object::from_value(value.clone(), kind("pods")).unwrap();
+    assert_eq!(object.to_value(), value);
+    assert!(object.size() > object.bytes().len());
+}
+
+#[test]
+fn type_meta_can_be_peeked() {
+    let peeked = TypeMeta::peek(br#"{"kind":"Pod","metadata":{}}"#).unwrap();
+    assert_eq!((peeked.kind.as_str(), peeked.api_version.as_str()), ("Pod", ""));
+    assert!(TypeMeta::peek(b"[1]").is_err() && TypeMeta::peek(br#"{"kind":1}"#).is_err());
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        let _ = Object::parse(bytes.into(), kind("pods"));
+    }
+
+    #[test]
+    fn whatever_parses_can_be_decoded_again(
+        name in "\\PC{0,6}",
+        rest in proptest::sample::select(vec![
+            "1e400", "\"\\udc00\"", "\"\\ud83d\\ude00\"", "-0", "[[],{}]", "1.0e-5", "\"\u{7f}\"", "18446744073709551616",
+            "{\"nodeName\":3}", "null", "tru", "\"\\x\"",
+        ]),
+        member in proptest::sample::select(vec!["spec", "x", "kind", "apiVersion", "status"]),
+    ) {
+        let name = wire::quote(&name);
+        let text = format!("{{\"metadata\":{{\"namespace\":\"n\",\"name\":{name}}},\"{member}\":{rest}}}");
+        if let Ok(object) = parse(&text, "pods") {
+            let value = object.to_value();
+            prop_assert_eq!(value["metadata"]["name"].as_str(), Some(object.name()));
+            prop_assert!(value["kind"].is_string() && value["apiVersion"].is_string());
+            let again = object.with_resource_version(ResourceVersion(5));
+            let value = again.to_value();
+            prop_assert_eq!(value["metadata"]["resourceVersion"].as_str(), Some("5"));
+            prop_assert_eq!(Object::parse(object.bytes().clone(), kind("pods")).unwrap(), object);
+        }
+    }
+}

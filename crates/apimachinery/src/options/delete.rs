@@ -1,0 +1,163 @@
+//! Options of delete and deletecollection.
+
+use serde::Deserialize;
+
+use super::{check_dry_run, invalid_options};
+use crate::mapping::Mapping;
+use crate::query::Query;
+use crate::status::{FieldError, Status};
+use crate::text::parse_int;
+
+/// Validated options of a delete.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeleteOptions {
+    /// How long the object may take to end; `None` leaves it to the kind.
+    pub grace_period_seconds: Option<i64>,
+    /// What the object must be.
+    pub preconditions: Preconditions,
+    /// What happens to dependents; `None` leaves it to the server.
+    pub propagation_policy: Option<PropagationPolicy>,
+    /// True if nothing shall be stored.
+    pub dry_run: bool,
+}
+
+/// What an object must be for a write to happen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Preconditions {
+    /// The object's uid.
+    pub uid: Option<String>,
+    /// The object's resource version, compared as text.
+    pub resource_version: Option<String>,
+}
+
+/// What happens to dependents of a deleted object.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum PropagationPolicy {
+    /// They stay.
+    Orphan,
+    /// The garbage collector removes them later.
+    Background,
+    /// The object goes after them.
+    Foreground,
+}
+
+/// The options as decoded, before any rule is applied.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawDeleteOptions {
+    kind: Option<String>,
+    grace_period_seconds: Option<i64>,
+    preconditions: Option<Mapping<Preconditions>>,
+    orphan_dependents: Option<bool>,
+    propagation_policy: Option<String>,
+    dry_run: Option<Vec<String>>,
+}
+
+// === impl DeleteOptions ===
+
+impl DeleteOptions {
+    /// Reads and validates the options: the body's if there is one, else the query's.
+    ///
+    /// # Errors
+    ///
+    /// 400 for what cannot be decoded, 422 for values outside the rules.
+    pub fn parse(query: Option<&str>, body: &[u8]) -> Result<Self, Status> {
+        let raw = if body.is_empty() {
+            from_query(query)
+        } else {
+            from_body(body)
+        };
+        raw.map_err(Status::bad_request)?.validate()
+    }
+}
+
+// === impl Preconditions ===
+
+impl Preconditions {
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.uid.is_none() && self.resource_version.is_none()
+    }
+}
+
+// === impl PropagationPolicy ===
+
+impl PropagationPolicy {
+    /// The word in options.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Orphan => "Orphan",
+            Self::Background => "Background",
+            Self::Foreground => "Foreground",
+        }
+    }
+
+    fn of(text: &str) -> Option<Self> {
+        [Self::Orphan, Self::Background, Self::Foreground]
+            .into_iter()
+            .find(|policy| policy.as_str() == text)
+    }
+}
+
+// === impl RawDeleteOptions ===
+
+impl RawDeleteOptions {
+    fn validate(self) -> Result<DeleteOptions, Status> {
+        const FIELD: &str = "propagationPolicy";
+        let mut errors = Vec::new();
+        let mut propagation_policy = None;
+        if let Some(text) = &self.propagation_policy {
+            if self.orphan_dependents.is_some() {
+                let why = "orphanDependents and deletionPropagation cannot be both set";
+                errors.push(FieldError::invalid(FIELD, text.as_str(), why));
+            }
+            propagation_policy = PropagationPolicy::of(text);
+            if propagation_policy.is_none() {
+                let supported = ["Foreground", "Background", "Orphan", "nil"];
+                errors.push(FieldError::not_supported(FIELD, text.as_str(), &supported));
+            }
+        } else if let Some(orphan) = self.orphan_dependents {
+            propagation_policy = Some(if orphan {
+                PropagationPolicy::Orphan
+            } else {
+                PropagationPolicy::Background
+            });
+        }
+        let dry_run: Vec<&str> = self.dry_run.iter().flatten().map(String::as_str).collect();
+        let dry_run = check_dry_run(&dry_run, &mut errors);
+        invalid_options("DeleteOptions", &errors)?;
+        Ok(DeleteOptions {
+            grace_period_seconds: self.grace_period_seconds,
+            preconditions: self.preconditions.unwrap_or_default().0,
+            propagation_policy,
+            dry_run,
+        })
+    }
+}
+
+fn from_body(body: &[u8]) -> Result<RawDeleteOptions, String> {
+    let raw: RawDeleteOptions = crate::mapping::from_slice(body)
+        .map_err(|error| format!("couldn't get version/kind; json parse error: {error}"))?;
+    match raw.kind.as_deref() {
+        None | Some("" | "DeleteOptions") => Ok(raw),
+        Some(_) => Err("decoded object cannot be converted to DeleteOptions".to_owned()),
+    }
+}
+
+fn from_query(query: Option<&str>) -> Result<RawDeleteOptions, String> {
+    let query = Query::parse(query);
+    let text = |key| query.get(key).map(str::to_owned);
+    let preconditions = Preconditions {
+        uid: text("uid").filter(|uid| !uid.is_empty()),
+        resource_version: text("resourceVersion").filter(|version| !version.is_empty()),
+    };
+    Ok(RawDeleteOptions {
+        kind: None,
+        grace_period_seconds: query.get("gracePeriodSeconds").map(parse_int).transpose()?,
+        preconditions: Some(Mapping(preconditions)),
+        orphan_dependents: query.get_bool("orphanDependents"),
+        propagation_policy: text("propagationPolicy"),
+        dry_run: Some(query.get_all("dryRun").map(str::to_owned).collect()),
+    })
+}

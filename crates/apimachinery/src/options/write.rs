@@ -1,0 +1,122 @@
+//! Options of create, update and patch.
+
+use super::{check_dry_run, invalid_options};
+use crate::query::Query;
+use crate::request_info::Verb;
+use crate::status::{FieldError, Status};
+use crate::text::is_printable;
+
+/// Validated options of a write.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// True if nothing shall be stored.
+    pub dry_run: bool,
+    /// Who owns the fields written; `None` leaves it to [`WriteOptions::manager`].
+    pub field_manager: Option<String>,
+    /// What to do about unknown and duplicate fields.
+    pub field_validation: FieldValidation,
+    /// Whether an apply takes fields from other owners.
+    pub force: Option<bool>,
+}
+
+/// What to do about unknown and duplicate fields of a body.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum FieldValidation {
+    /// Drop them silently.
+    Ignore,
+    /// Drop them and send a Warning header.
+    #[default]
+    Warn,
+    /// Refuse the request.
+    Strict,
+}
+
+/// kube-apiserver's limit for the name of a field manager, in bytes.
+const FIELD_MANAGER_MAX_LEN: usize = 128;
+
+// === impl WriteOptions ===
+
+impl WriteOptions {
+    /// Reads and validates the options of a write; `verb` names the options kind in errors.
+    ///
+    /// # Errors
+    ///
+    /// 422 for values outside the rules.
+    pub fn parse(query: Option<&str>, verb: Verb) -> Result<Self, Status> {
+        let query = Query::parse(query);
+        let mut errors = Vec::new();
+        let field_manager = query.get("fieldManager").filter(|manager| !manager.is_empty());
+        check_field_manager(field_manager.unwrap_or_default(), &mut errors);
+        let dry_run: Vec<&str> = query.get_all("dryRun").collect();
+        let dry_run = check_dry_run(&dry_run, &mut errors);
+        let validation = query.get("fieldValidation").unwrap_or_default();
+        let field_validation = FieldValidation::of(validation);
+        if field_validation.is_none() {
+            let supported = ["", "Ignore", "Strict", "Warn"];
+            errors.push(FieldError::not_supported("fieldValidation", validation, &supported));
+        }
+        invalid_options(options_kind(verb), &errors)?;
+        Ok(Self {
+            dry_run,
+            field_manager: field_manager.map(str::to_owned),
+            field_validation: field_validation.unwrap_or_default(),
+            force: query.get_bool("force"),
+        })
+    }
+
+    /// Checks the rules that depend on the patch type: apply wants a manager, all others refuse `force`.
+    ///
+    /// # Errors
+    ///
+    /// 422 for a patch that breaks them.
+    pub fn check_patch(&self, is_apply: bool) -> Result<(), Status> {
+        let mut errors = Vec::new();
+        if is_apply && self.field_manager.is_none() {
+            errors.push(FieldError::required("fieldManager", "is required for apply patch"));
+        }
+        if !is_apply && self.force.is_some() {
+            errors.push(FieldError::forbidden(
+                "force",
+                "may not be specified for non-apply patch",
+            ));
+        }
+        invalid_options("PatchOptions", &errors)
+    }
+
+    /// The field manager, by default the User-Agent up to its first slash.
+    pub fn manager<'a>(&'a self, user_agent: &'a str) -> &'a str {
+        let default = || user_agent.split('/').next().unwrap_or_default();
+        self.field_manager.as_deref().unwrap_or_else(default)
+    }
+}
+
+// === impl FieldValidation ===
+
+impl FieldValidation {
+    fn of(text: &str) -> Option<Self> {
+        match text {
+            "Ignore" => Some(Self::Ignore),
+            "" | "Warn" => Some(Self::Warn),
+            "Strict" => Some(Self::Strict),
+            _ => None,
+        }
+    }
+}
+
+fn options_kind(verb: Verb) -> &'static str {
+    match verb {
+        Verb::Update => "UpdateOptions",
+        Verb::Patch => "PatchOptions",
+        _ => "CreateOptions",
+    }
+}
+
+fn check_field_manager(manager: &str, errors: &mut Vec<FieldError>) {
+    if manager.len() > FIELD_MANAGER_MAX_LEN {
+        errors.push(FieldError::too_long("fieldManager", FIELD_MANAGER_MAX_LEN));
+    }
+    for (position, c) in manager.char_indices().filter(|(_, c)| !is_printable(*c)) {
+        let detail = format!("invalid character U+{:04X} (at position {position})", c as u32);
+        errors.push(FieldError::invalid("fieldManager", manager, &detail));
+    }
+}

@@ -1,0 +1,113 @@
+//! JSON patches and merge patches, bounded so that no patch can exhaust memory or stack.
+
+use json_patch::PatchOperation;
+use serde_json::Value;
+
+use crate::status::Status;
+
+/// kube-apiserver's limit of operations in a JSON patch.
+pub const MAX_OPERATIONS: usize = 10_000;
+/// Most bytes that the `copy` operations of one patch may add.
+const MAX_COPIED: usize = 3 * 1024 * 1024;
+/// Deepest nesting that operations may build. Documents come in with at most 128 levels, and no object above that can be
+/// stored; this only keeps recursion over the intermediate document shallow.
+const MAX_DEPTH: usize = 512;
+
+/// Applies a JSON patch (RFC 6902). A failed patch may leave the document changed in part; drop it then.
+///
+/// # Errors
+///
+/// 400 if the bytes are no patch, 413 if it has too many operations, 422 if an operation or test fails.
+pub fn apply_json_patch(document: &mut Value, patch: &[u8]) -> Result<(), Status> {
+    let operations: Vec<serde_json::Map<String, Value>> =
+        serde_json::from_slice(patch).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
+    if operations.len() > MAX_OPERATIONS {
+        let count = operations.len();
+        return Err(Status::too_large(&format!(
+            "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {count}"
+        )));
+    }
+    let mut bounds = Bounds {
+        copied: 0,
+        depth: depth(document),
+    };
+    for operation in operations {
+        let operation: PatchOperation =
+            serde_json::from_value(Value::Object(operation)).map_err(|_| Status::patch_failed())?;
+        bounds.admit(document, &operation).ok_or_else(Status::patch_failed)?;
+        // The variant without undo: the caller drops a failed document, and the undo of the crate may panic.
+        json_patch::patch_unsafe(document, std::slice::from_ref(&operation)).map_err(|_| Status::patch_failed())?;
+    }
+    Ok(())
+}
+
+/// Applies a merge patch (RFC 7396): null deletes, arrays are replaced.
+///
+/// # Errors
+///
+/// 400 if the bytes are no JSON object.
+pub fn apply_merge_patch(document: &mut Value, patch: &[u8]) -> Result<(), Status> {
+    let patch: serde_json::Map<String, Value> =
+        serde_json::from_slice(patch).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
+    json_patch::merge(document, &Value::Object(patch));
+    Ok(())
+}
+
+/// What the operations so far may have built, at most.
+struct Bounds {
+    copied: usize,
+    /// The document is nested no deeper than this.
+    depth: usize,
+}
+
+impl Bounds {
+    /// Accounts for an operation; `None` if it may go beyond a bound.
+    fn admit(&mut self, document: &Value, operation: &PatchOperation) -> Option<()> {
+        let built = match operation {
+            PatchOperation::Add(add) => add.path.count() + depth(&add.value),
+            PatchOperation::Replace(replace) => replace.path.count() + depth(&replace.value),
+            PatchOperation::Copy(copy) => {
+                let source = document.pointer(copy.from.as_str())?;
+                self.copied += encoded_len(source);
+                copy.path.count() + depth(source)
+            }
+            // What moves is nested no deeper than the document below its old place.
+            PatchOperation::Move(moved) => moved.path.count() + self.depth.saturating_sub(moved.from.count()),
+            PatchOperation::Remove(_) | PatchOperation::Test(_) => 0,
+        };
+        self.depth = self.depth.max(built);
+        (self.copied <= MAX_COPIED && self.depth <= MAX_DEPTH).then_some(())
+    }
+}
+
+/// Levels of nesting; a scalar has one. Recursion is bounded by [`MAX_DEPTH`].
+fn depth(value: &Value) -> usize {
+    let below = match value {
+        Value::Array(items) => items.iter().map(depth).max(),
+        Value::Object(members) => members.values().map(depth).max(),
+        _ => None,
+    };
+    1 + below.unwrap_or_default()
+}
+
+fn encoded_len(value: &Value) -> usize {
+    struct Count(usize);
+    impl std::io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    match serde_json::to_writer(&mut count, value) {
+        Ok(()) => count.0,
+        Err(_) => usize::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests;

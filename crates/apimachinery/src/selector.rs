@@ -1,0 +1,19 @@
+//! Which objects a list or watch wants: selectors over labels and over fields.
+
+mod field;
+mod label;
+mod label_parser;
+mod labels;
+mod lexer;
+
+pub use field::{FieldOperator, FieldRequirement, FieldSelector};
+pub use label::{LabelOperator, LabelRequirement, LabelSelector};
+pub use labels::Labels;
+
+/// A selector that cannot be understood; the text is that of kube-apiserver's 400.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ParseError(pub(crate) String);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! One fault of one field, worded like kube-apiserver's `field.Error`.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use super::StatusCause;
+use crate::text::go_quote;
+
+/// A fault of one field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldError {
+    /// What is wrong in kind.
+    pub reason: CauseReason,
+    /// Path of the field, such as `metadata.name`.
+    pub field: String,
+    /// The whole text after the path, such as `Invalid value: 0: must be greater than 0`.
+    pub message: String,
+}
+
+/// Machine-readable kinds of field faults.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum CauseReason {
+    /// A value that refers to nothing.
+    NotFound,
+    /// A value that must be given.
+    Required,
+    /// A value that must be unique.
+    Duplicate,
+    /// A value that breaks a rule.
+    Invalid,
+    /// A value outside an enumeration.
+    NotSupported,
+    /// A value that may not be given here.
+    Forbidden,
+    /// A value above its size limit.
+    TooLong,
+    /// A list above its size limit.
+    TooMany,
+    /// A value of the wrong JSON type.
+    TypeInvalid,
+    /// A fault of the server.
+    InternalError,
+}
+
+// === impl FieldError ===
+
+impl FieldError {
+    /// `Invalid value: <value>: <detail>`.
+    pub fn invalid(field: impl Into<String>, value: impl Into<Value>, detail: &str) -> Self {
+        Self::with_value(CauseReason::Invalid, field, &value.into(), detail)
+    }
+
+    /// `Required value: <detail>`.
+    pub fn required(field: impl Into<String>, detail: &str) -> Self {
+        Self::without_value(CauseReason::Required, field, detail)
+    }
+
+    /// `Forbidden: <detail>`.
+    pub fn forbidden(field: impl Into<String>, detail: &str) -> Self {
+        Self::without_value(CauseReason::Forbidden, field, detail)
+    }
+
+    /// `Duplicate value: <value>`.
+    pub fn duplicate(field: impl Into<String>, value: impl Into<Value>) -> Self {
+        Self::with_value(CauseReason::Duplicate, field, &value.into(), "")
+    }
+
+    /// `Not found: <value>`.
+    pub fn not_found(field: impl Into<String>, value: impl Into<Value>) -> Self {
+        Self::with_value(CauseReason::NotFound, field, &value.into(), "")
+    }
+
+    /// `Unsupported value: <value>: supported values: "a", "b"`.
+    pub fn not_supported(field: impl Into<String>, value: impl Into<Value>, supported: &[&str]) -> Self {
+        let quoted: Vec<String> = supported.iter().map(|value| go_quote(value)).collect();
+        let detail = format!("supported values: {}", quoted.join(", "));
+        Self::with_value(CauseReason::NotSupported, field, &value.into(), &detail)
+    }
+
+    /// `Too long: may not be more than <limit> bytes`.
+    pub fn too_long(field: impl Into<String>, limit: usize) -> Self {
+        Self::without_value(
+            CauseReason::TooLong,
+            field,
+            &format!("may not be more than {limit} bytes"),
+        )
+    }
+
+    /// `Invalid value: <value>: <detail>`, for a value of the wrong JSON type.
+    pub fn type_invalid(field: impl Into<String>, value: impl Into<Value>, detail: &str) -> Self {
+        Self::with_value(CauseReason::TypeInvalid, field, &value.into(), detail)
+    }
+
+    fn with_value(reason: CauseReason, field: impl Into<String>, value: &Value, detail: &str) -> Self {
+        let value = match value {
+            Value::String(text) => go_quote(text),
+            other => other.to_string(),
+        };
+        Self::build(reason, field.into(), format!("{}: {value}", reason.text()), detail)
+    }
+
+    fn without_value(reason: CauseReason, field: impl Into<String>, detail: &str) -> Self {
+        Self::build(reason, field.into(), reason.text().to_owned(), detail)
+    }
+
+    fn build(reason: CauseReason, field: String, mut message: String, detail: &str) -> Self {
+        if !detail.is_empty() {
+            message.push_str(": ");
+            message.push_str(detail);
+        }
+        Self { reason, field, message }
+    }
+
+    pub(crate) fn to_cause(&self) -> StatusCause {
+        StatusCause {
+            reason: self.reason.as_str().to_owned(),
+            message: self.message.clone(),
+            field: self.field.clone(),
+        }
+    }
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.message)
+    }
+}
+
+// === impl CauseReason ===
+
+impl CauseReason {
+    /// The word on the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NotFound => "FieldValueNotFound",
+            Self::Required => "FieldValueRequired",
+            Self::Duplicate => "FieldValueDuplicate",
+            Self::Invalid => "FieldValueInvalid",
+            Self::NotSupported => "FieldValueNotSupported",
+            Self::Forbidden => "FieldValueForbidden",
+            Self::TooLong => "FieldValueTooLong",
+            Self::TooMany => "FieldValueTooMany",
+            Self::TypeInvalid => "FieldValueTypeInvalid",
+            Self::InternalError => "InternalError",
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::NotFound => "Not found",
+            Self::Required => "Required value",
+            Self::Duplicate => "Duplicate value",
+            Self::Invalid | Self::TypeInvalid => "Invalid value",
+            Self::NotSupported => "Unsupported value",
+            Self::Forbidden => "Forbidden",
+            Self::TooLong => "Too long",
+            Self::TooMany => "Too many",
+            Self::InternalError => "Internal error",
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! How Go spells things: quoted strings and number errors, so that our messages equal kube-apiserver's.
+
+/// Quotes like Go's `%q`.
+pub(crate) fn go_quote(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        push_quoted(&mut out, c);
+    }
+    out.push('"');
+    out
+}
+
+fn push_quoted(out: &mut String, c: char) {
+    match c {
+        '"' => out.push_str("\\\""),
+        '\\' => out.push_str("\\\\"),
+        '\x07' => out.push_str("\\a"),
+        '\x08' => out.push_str("\\b"),
+        '\x0c' => out.push_str("\\f"),
+        '\n' => out.push_str("\\n"),
+        '\r' => out.push_str("\\r"),
+        '\t' => out.push_str("\\t"),
+        '\x0b' => out.push_str("\\v"),
+        c if is_printable(c) => out.push(c),
+        c if (c as u32) < 0x80 => out.push_str(&format!("\\x{:02x}", c as u32)),
+        c if (c as u32) < 0x1_0000 => out.push_str(&format!("\\u{:04x}", c as u32)),
+        c => out.push_str(&format!("\\U{:08x}", c as u32)),
+    }
+}
+
+/// Go's `unicode.IsPrint`, near enough: letters, marks, numbers, punctuation, symbols and the ASCII space.
+pub(crate) fn is_printable(c: char) -> bool {
+    c == ' ' || !(c.is_control() || c.is_whitespace() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{e000}'..='\u{f8ff}'))
+}
+
+/// Go's `strconv.ParseInt(text, 10, 64)`, with its error text.
+pub(crate) fn parse_int(text: &str) -> Result<i64, String> {
+    parse_number(text, "ParseInt", text.strip_prefix(['+', '-']).unwrap_or(text))
+}
+
+/// Go's `strconv.ParseUint(text, 10, 64)`, with its error text.
+pub(crate) fn parse_uint(text: &str) -> Result<u64, String> {
+    parse_number(text, "ParseUint", text)
+}
+
+fn parse_number<T: std::str::FromStr>(text: &str, function: &str, digits: &str) -> Result<T, String> {
+    let fail = |why: &str| format!("strconv.{function}: parsing {}: {why}", go_quote(text));
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(fail("invalid syntax"));
+    }
+    text.parse().map_err(|_| fail("value out of range"))
+}
+
+/// The character replacements of kube-apiserver's 403 messages.
+pub(crate) fn html_escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_as_go_does() {
+        assert_eq!(go_quote("a\"b\\c\n\u{1}é\u{85}"), "\"a\\\"b\\\\c\\n\\x01é\\u0085\"");
+    }
+
+    #[test]
+    fn number_errors_read_like_strconv() {
+        assert_eq!(parse_int("-12"), Ok(-12));
+        assert_eq!(
+            parse_int("x").unwrap_err(),
+            "strconv.ParseInt: parsing \"x\": invalid syntax"
+        );
+        assert_eq!(
+            parse_int("--1").unwrap_err(),
+            "strconv.ParseInt: parsing \"--1\": invalid syntax"
+        );
+        assert_eq!(
+            parse_uint("99999999999999999999").unwrap_err(),
+            "strconv.ParseUint: parsing \"99999999999999999999\": value out of range"
+        );
+        assert!(parse_uint("+1").is_err());
+    }
+}

@@ -1,0 +1,102 @@
+//! The frames of a watch: one JSON document per line.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::kind::ResourceKind;
+use crate::object::wire::{self, quote};
+use crate::partial;
+use crate::resource_version::ResourceVersion;
+use crate::status::Status;
+
+mod bookmark;
+mod decoder;
+
+pub use bookmark::Bookmark;
+pub use decoder::{DecodeError, MAX_FRAME, RawEvent, WatchDecoder};
+
+/// Annotation of the bookmark that ends the initial events.
+pub const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
+/// What happened to the object of a frame.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum EventType {
+    /// It is new, or newly matches.
+    Added,
+    /// It changed.
+    Modified,
+    /// It is gone, or matches no longer; the object is its last state with the version of the deletion.
+    Deleted,
+    /// Nothing: everything up to this version has been sent.
+    Bookmark,
+    /// The stream is over; the object is a Status.
+    Error,
+}
+
+// === impl EventType ===
+
+impl EventType {
+    /// The word in frames.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Added => "ADDED",
+            Self::Modified => "MODIFIED",
+            Self::Deleted => "DELETED",
+            Self::Bookmark => "BOOKMARK",
+            Self::Error => "ERROR",
+        }
+    }
+}
+
+impl fmt::Display for EventType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One frame: the event on one line, with its line break.
+pub fn frame(event_type: EventType, object: &Bytes) -> Bytes {
+    let object = wire::single_line(object.clone());
+    let head = format!("{{\"type\":\"{event_type}\",\"object\":");
+    [head.as_bytes(), &object, b"}\n"].concat().into()
+}
+
+/// A bookmark frame for a watch of whole objects.
+pub fn bookmark_frame(kind: &ResourceKind, version: ResourceVersion, annotations: &[(&str, &str)]) -> Bytes {
+    let object = bookmark_object(&kind.kind, &kind.api_version(), version, annotations);
+    frame(EventType::Bookmark, &object)
+}
+
+/// A bookmark frame for a watch of `PartialObjectMetadata`.
+pub fn partial_bookmark_frame(version: ResourceVersion, annotations: &[(&str, &str)]) -> Bytes {
+    frame(
+        EventType::Bookmark,
+        &bookmark_object(partial::KIND, partial::API_VERSION, version, annotations),
+    )
+}
+
+/// The last frame of a stream that failed.
+pub fn error_frame(status: &Status) -> Bytes {
+    frame(EventType::Error, &status.to_json())
+}
+
+fn bookmark_object(kind: &str, api_version: &str, version: ResourceVersion, annotations: &[(&str, &str)]) -> Bytes {
+    let (kind, api_version) = (quote(kind), quote(api_version));
+    let mut object =
+        format!(r#"{{"kind":{kind},"apiVersion":{api_version},"metadata":{{"resourceVersion":"{version}""#);
+    if !annotations.is_empty() {
+        let pairs: Vec<String> = annotations
+            .iter()
+            .map(|(key, value)| format!("{}:{}", quote(key), quote(value)))
+            .collect();
+        object.push_str(&format!(r#","annotations":{{{}}}"#, pairs.join(",")));
+    }
+    object.push_str("}}");
+    object.into()
+}
+
+#[cfg(test)]
+mod tests;

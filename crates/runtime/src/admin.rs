@@ -1,0 +1,142 @@
+//! The operator's port: health, metrics and the state of the process, over plain HTTP.
+//!
+//! `/healthz`, `/livez` and `/v1/healthz` say whether the process works, `/readyz` whether it wants traffic (`?verbose`
+//! lists the conditions), `/metrics` is for Prometheus, `/debug/state.json` for people.
+
+use std::sync::Arc;
+
+use http::{HeaderValue, Method, Response, StatusCode};
+use serde_json::Value;
+
+use crate::http::server::{Handler, handler};
+use crate::http::{self as our_http, Body};
+use crate::metrics::Metrics;
+use crate::readiness::Readiness;
+
+/// What the port answers. Cheap to clone; also usable from another server through [`AdminRoutes::answer`].
+#[derive(Clone)]
+pub struct AdminRoutes {
+    live: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
+    readiness: Readiness,
+    metrics: Arc<dyn Fn() -> String + Send + Sync>,
+    state: Arc<dyn Fn() -> Value + Send + Sync>,
+}
+
+/// The content type that Prometheus expects of the text format.
+const METRICS_TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+
+// === impl AdminRoutes ===
+
+impl AdminRoutes {
+    /// Always live, ready as `readiness` says, with the registry's metrics and an empty state.
+    #[must_use]
+    pub fn new(readiness: Readiness, metrics: Metrics) -> Self {
+        AdminRoutes {
+            live: Arc::new(|| Ok(())),
+            readiness,
+            metrics: Arc::new(move || metrics.render()),
+            state: Arc::new(|| Value::Object(serde_json::Map::new())),
+        }
+    }
+
+    /// Asks `live` on every health request; its error is the answer's text, with status 500.
+    #[must_use]
+    pub fn with_live(mut self, live: impl Fn() -> Result<(), String> + Send + Sync + 'static) -> Self {
+        self.live = Arc::new(live);
+        self
+    }
+
+    /// Renders the metrics with `metrics`, in Prometheus' text format.
+    #[must_use]
+    pub fn with_metrics(mut self, metrics: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        self.metrics = Arc::new(metrics);
+        self
+    }
+
+    /// Asks `state` on every request of `/debug/state.json`. It must not hold secrets.
+    #[must_use]
+    pub fn with_state(mut self, state: impl Fn() -> Value + Send + Sync + 'static) -> Self {
+        self.state = Arc::new(state);
+        self
+    }
+
+    /// The answer to a path of this port; `None` for any other path.
+    #[must_use]
+    pub fn answer(&self, method: &Method, path: &str, query: Option<&str>) -> Option<Response<Body>> {
+        if !matches!(
+            path,
+            "/healthz" | "/livez" | "/v1/healthz" | "/readyz" | "/metrics" | "/debug/state.json"
+        ) {
+            return None;
+        }
+        if method != Method::GET && method != Method::HEAD {
+            return Some(our_http::text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n"));
+        }
+        Some(match path {
+            "/readyz" => self.ready(query),
+            "/metrics" => our_http::respond(StatusCode::OK, METRICS_TEXT, our_http::full((self.metrics)())),
+            "/debug/state.json" => our_http::json(StatusCode::OK, format!("{:#}\n", (self.state)())),
+            _ => match (self.live)() {
+                Ok(()) => our_http::text(StatusCode::OK, "ok"),
+                Err(why) => our_http::text(StatusCode::INTERNAL_SERVER_ERROR, why + "\n"),
+            },
+        })
+    }
+
+    /// A handler for a server of its own: 404 for every other path.
+    #[must_use]
+    pub fn handler(&self) -> Handler {
+        let this = self.clone();
+        handler(move |request, _peer| {
+            let (method, uri) = (request.method(), request.uri());
+            let answer = this.answer(method, uri.path(), uri.query());
+            std::future::ready(answer.unwrap_or_else(|| our_http::text(StatusCode::NOT_FOUND, "404 page not found\n")))
+        })
+    }
+
+    fn ready(&self, query: Option<&str>) -> Response<Body> {
+        let is_ready = self.readiness.is_ready();
+        let status = if is_ready {
+            StatusCode::OK
+        } else {
+            StatusCode::INTERNAL_SERVER_ERROR
+        };
+        let wants_list = query.is_some_and(|query| {
+            query
+                .split('&')
+                .any(|pair| pair == "verbose" || pair.starts_with("verbose="))
+        });
+        // As kube-apiserver: a failure is always explained.
+        if is_ready && !wants_list {
+            return our_http::text(status, "ok");
+        }
+        our_http::text(status, self.readiness.verbose())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readiness_is_explained_when_it_fails_or_on_request() {
+        let readiness = Readiness::new();
+        let feed = readiness.check("feed");
+        let routes = AdminRoutes::new(readiness, Metrics::new());
+        let status = |path, query| routes.answer(&Method::GET, path, query).unwrap().status().as_u16();
+        assert_eq!((status("/readyz", None), status("/livez", None)), (500, 200));
+        feed.set(true);
+        assert_eq!(
+            (status("/readyz", Some("verbose")), status("/v1/healthz", None)),
+            (200, 200)
+        );
+    }
+
+    #[test]
+    fn other_paths_and_methods_are_refused() {
+        let routes = AdminRoutes::new(Readiness::new(), Metrics::new()).with_live(|| Err("stuck".to_owned()));
+        assert!(routes.answer(&Method::GET, "/api", None).is_none());
+        assert_eq!(routes.answer(&Method::POST, "/healthz", None).unwrap().status(), 405);
+        assert_eq!(routes.answer(&Method::GET, "/healthz", None).unwrap().status(), 500);
+    }
+}

@@ -1,0 +1,143 @@
+//! Both ends of HTTP: the [`server`], the [`client`], and the one body type that they share.
+//!
+//! Bodies are streams of [`Bytes`]; the helpers here make them from bytes, from a `Status`, or from a stream, and read one
+//! into memory with a limit.
+
+use std::error::Error;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{Stream, TryStreamExt as _};
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
+use yurt_apimachinery::Status;
+
+pub mod client;
+pub mod server;
+mod tcp;
+#[cfg(test)]
+mod tests;
+
+/// Any error of a body.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
+/// Body of every request we send and every response we give.
+pub type Body = UnsyncBoxBody<Bytes, BoxError>;
+
+/// Media type of everything in JSON.
+pub const APPLICATION_JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// Media type of health answers.
+const TEXT_PLAIN: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+
+/// A body of known bytes.
+#[must_use]
+pub fn full(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// No body.
+#[must_use]
+pub fn empty() -> Body {
+    Empty::new().map_err(|never| match never {}).boxed_unsync()
+}
+
+/// A body that is sent piece by piece, each as soon as the stream yields it. An error ends the response abruptly, which
+/// tells the client that it is incomplete.
+pub fn stream<E: Into<BoxError> + 'static>(pieces: impl Stream<Item = Result<Bytes, E>> + Send + 'static) -> Body {
+    StreamBody::new(pieces.map_ok(Frame::data).map_err(Into::into)).boxed_unsync()
+}
+
+/// A body that passes on another one, for example [`hyper::body::Incoming`].
+pub fn pass<B>(body: B) -> Body
+where
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    body.map_err(Into::into).boxed_unsync()
+}
+
+/// A response of content type `application/json`.
+#[must_use]
+pub fn json(status: StatusCode, bytes: impl Into<Bytes>) -> Response<Body> {
+    respond(status, APPLICATION_JSON, full(bytes))
+}
+
+/// A response of content type `text/plain`.
+#[must_use]
+pub fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
+    respond(status, TEXT_PLAIN, full(text))
+}
+
+/// A response of any content type.
+#[must_use]
+pub fn respond(status: StatusCode, content_type: HeaderValue, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}
+
+/// A `Status` as kube-apiserver answers it: JSON, its code, and Retry-After where it has one.
+#[must_use]
+pub fn status_response(status: &Status) -> Response<Body> {
+    let code = StatusCode::from_u16(status.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = json(code, status.to_json());
+    if let Some(seconds) = status.retry_after() {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+/// Reads a request body of at most `limit` bytes into memory.
+///
+/// # Errors
+/// The `Status` to answer with: 413 above the limit, 400 when the client broke off.
+pub async fn read_body<B>(body: B, limit: usize) -> Result<Bytes, Status>
+where
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
+{
+    collect(body, limit).await.map_err(|error| match error {
+        CollectError::TooLarge => Status::too_large_body(limit),
+        CollectError::Broken(error) => Status::bad_request(format!("cannot read the request body: {error}")),
+    })
+}
+
+/// Why [`collect`] did not end well.
+enum CollectError {
+    TooLarge,
+    Broken(BoxError),
+}
+
+/// Reads a body of at most `limit` bytes, without a copy when it came in one piece.
+async fn collect<B>(body: B, limit: usize) -> Result<Bytes, CollectError>
+where
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
+{
+    let mut body = std::pin::pin!(body);
+    if body.size_hint().lower() > limit as u64 {
+        return Err(CollectError::TooLarge);
+    }
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|error| CollectError::Broken(error.into()))?.into_data() else {
+            continue;
+        };
+        if first.len() + rest.len() + data.len() > limit {
+            return Err(CollectError::TooLarge);
+        }
+        if first.is_empty() {
+            first = data;
+        } else {
+            rest.extend_from_slice(&data);
+        }
+    }
+    if rest.is_empty() {
+        return Ok(first);
+    }
+    let mut whole = BytesMut::with_capacity(first.len() + rest.len());
+    whole.extend_from_slice(&first);
+    whole.unsplit(rest);
+    Ok(whole.freeze())
+}

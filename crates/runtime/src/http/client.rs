@@ -1,0 +1,290 @@
+//! Sends requests to one server over a small pool of connections.
+//!
+//! Dead connections are noticed within about 15 s: HTTP/2 pings and TCP keep-alive while idle, a TCP user timeout while
+//! sending. A new client certificate is presented from the next request on ([`HttpClient::set_tls`]).
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::{Builder, Client};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use parking_lot::RwLock;
+use rustls::ClientConfig;
+use serde_json::Value;
+
+use super::{APPLICATION_JSON, Body, CollectError, collect, empty, full};
+
+mod connector;
+mod error;
+
+use connector::Connector;
+pub use error::ClientError;
+
+/// A client of one server. Cheap to clone; clones share connections. Traffic that must not wait behind other traffic
+/// (heartbeats behind watches) takes a client of its own.
+#[derive(Clone)]
+pub struct HttpClient {
+    shared: Arc<Shared>,
+}
+
+/// What is spoken on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.1 only: needed for upgrades.
+    Http1,
+    /// HTTP/2 only, by ALPN on TLS and by prior knowledge on plain TCP.
+    Http2,
+    /// What the server prefers by ALPN; HTTP/1.1 on plain TCP.
+    Auto,
+}
+
+struct Shared {
+    scheme: Scheme,
+    authority: Authority,
+    /// Path before every request path, without a slash at its end.
+    prefix: String,
+    protocol: Protocol,
+    connect_timeout: Duration,
+    // Guards only the handle: replaced as a whole by a new TLS configuration.
+    pool: RwLock<Client<Connector, Body>>,
+    // The Authorization header of our own requests.
+    bearer: RwLock<Option<HeaderValue>>,
+}
+
+/// Largest answer that [`HttpClient::request_json`] takes into memory: above etcd's own limit for a list page.
+pub const MAX_JSON_RESPONSE: usize = 32 * 1024 * 1024;
+
+/// Idle HTTP/1 connections that are kept.
+const MAX_IDLE_CONNECTIONS: usize = 4;
+/// Idle connections are closed before our servers' header timeout (30 s) would close them under a request.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(25);
+/// Time between HTTP/2 pings, also while no request is running.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+/// An unanswered ping ends the connection after this long.
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes that one HTTP/2 stream may have in flight: 2.5 MB/s at a round trip of 100 ms.
+const STREAM_WINDOW: u32 = 256 * 1024;
+/// The same for a connection: thirty readers that stopped reading must not stop the others.
+const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;
+/// Bytes of a request that one stream buffers.
+const MAX_SEND_BUFFER: usize = 64 * 1024;
+/// Header bytes of a response.
+const MAX_HEADER_BYTES: u32 = 64 * 1024;
+/// Read buffer of an HTTP/1 connection.
+const HTTP1_BUFFER: usize = 64 * 1024;
+
+// === impl HttpClient ===
+
+impl HttpClient {
+    /// A client of `base` (`http` or `https`, a path is put before every request's). Connects at the first request.
+    /// `connect_timeout` covers name lookup, TCP and the TLS handshake. ALPN in `tls` is replaced to fit `protocol`.
+    ///
+    /// # Errors
+    /// [`ClientError::Unusable`] when `base` has no host, another scheme, or is https without `tls`.
+    pub fn new(
+        base: Uri,
+        tls: Option<ClientConfig>,
+        protocol: Protocol,
+        connect_timeout: Duration,
+    ) -> Result<Self, ClientError> {
+        let unusable = |why: &str| ClientError::Unusable {
+            server: base.to_string(),
+            why: why.to_owned(),
+        };
+        let authority = base
+            .authority()
+            .cloned()
+            .ok_or_else(|| unusable("no host in the URL"))?;
+        let scheme = base
+            .scheme()
+            .cloned()
+            .ok_or_else(|| unusable("no http:// or https:// in front"))?;
+        let tls = match scheme.as_str() {
+            "https" => Some(tls.ok_or_else(|| unusable("https needs a certificate authority"))?),
+            "http" => None,
+            _ => return Err(unusable("neither http nor https")),
+        };
+        let prefix = base.path().trim_end_matches('/').to_owned();
+        let pool = RwLock::new(pool(tls, protocol, connect_timeout));
+        let bearer = RwLock::new(None);
+        Ok(HttpClient {
+            shared: Arc::new(Shared {
+                scheme,
+                authority,
+                prefix,
+                protocol,
+                connect_timeout,
+                pool,
+                bearer,
+            }),
+        })
+    }
+
+    /// `https://host:port`, for logs.
+    #[must_use]
+    pub fn server(&self) -> String {
+        format!("{}://{}", self.shared.scheme, self.shared.authority)
+    }
+
+    /// Requests from now on use new connections with this configuration; running ones end on their old connection. No
+    /// effect on a client of plain http.
+    pub fn set_tls(&self, tls: ClientConfig) {
+        if self.shared.scheme == Scheme::HTTPS {
+            *self.shared.pool.write() = pool(Some(tls), self.shared.protocol, self.shared.connect_timeout);
+        }
+    }
+
+    /// Sets the bearer token of [`Self::request_json`] and [`Self::request_bytes`]. A token that cannot stand in a header
+    /// is taken as none.
+    pub fn set_bearer_token(&self, token: Option<&str>) {
+        let value = token.and_then(|token| HeaderValue::try_from(format!("Bearer {token}")).ok());
+        *self.shared.bearer.write() = value.map(|mut value| {
+            value.set_sensitive(true);
+            value
+        });
+    }
+
+    /// Sends a request whose URI is a path and query, and returns when the response header is there. Headers go as they
+    /// are (Host is added when absent, no token). There is no timeout but the one of connecting.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the request; the server may or may not have acted on it.
+    pub async fn send(&self, mut request: Request<Body>) -> Result<Response<Incoming>, ClientError> {
+        *request.uri_mut() = self.uri(request.uri())?;
+        // The version of a request that we pass on is that of its own connection, not of ours.
+        *request.version_mut() = Version::HTTP_11;
+        let pool = self.shared.pool.read().clone();
+        pool.request(request)
+            .await
+            .map_err(|error| ClientError::of_request(self.server(), &error))
+    }
+
+    /// Sends a request as [`Self::send`] does and reads the whole answer, all within `timeout`, of at most `limit` bytes.
+    /// Adds the bearer token unless the request has an Authorization header.
+    ///
+    /// # Errors
+    /// See [`ClientError`]. A status of 400 or above is not an error.
+    pub async fn request_bytes(
+        &self,
+        mut request: Request<Body>,
+        timeout: Duration,
+        limit: usize,
+    ) -> Result<(StatusCode, HeaderMap, Bytes), ClientError> {
+        if let Some(bearer) = &*self.shared.bearer.read() {
+            request
+                .headers_mut()
+                .entry(AUTHORIZATION)
+                .or_insert_with(|| bearer.clone());
+        }
+        let exchange = async {
+            let (head, body) = self.send(request).await?.into_parts();
+            let body = collect(body, limit).await.map_err(|error| match error {
+                CollectError::TooLarge => ClientError::BodyTooLarge {
+                    server: self.server(),
+                    limit,
+                },
+                CollectError::Broken(error) => ClientError::of_body(self.server(), &*error),
+            })?;
+            Ok((head.status, head.headers, body))
+        };
+        match tokio::time::timeout(timeout, exchange).await {
+            Ok(result) => result,
+            Err(_) => Err(ClientError::Timeout {
+                server: self.server(),
+                after: timeout,
+                connecting: false,
+            }),
+        }
+    }
+
+    /// Sends `body` as JSON (or nothing) to a path and query, and reads the answer, all within `timeout`, of at most
+    /// [`MAX_JSON_RESPONSE`] bytes.
+    ///
+    /// # Errors
+    /// See [`ClientError`]. A status of 400 or above is not an error.
+    pub async fn request_json(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        timeout: Duration,
+    ) -> Result<(StatusCode, HeaderMap, Bytes), ClientError> {
+        let uri = path.parse().map_err(|_| self.bad_path(path))?;
+        let mut request = Request::new(body.map_or_else(empty, |value| full(value.to_string())));
+        *request.method_mut() = method;
+        *request.uri_mut() = uri;
+        request.headers_mut().insert(ACCEPT, APPLICATION_JSON);
+        if body.is_some() {
+            request.headers_mut().insert(CONTENT_TYPE, APPLICATION_JSON);
+        }
+        self.request_bytes(request, timeout, MAX_JSON_RESPONSE).await
+    }
+
+    /// The absolute URI of a path and query on this server.
+    fn uri(&self, relative: &Uri) -> Result<Uri, ClientError> {
+        let path = relative.path_and_query().map_or("/", PathAndQuery::as_str);
+        Uri::builder()
+            .scheme(self.shared.scheme.clone())
+            .authority(self.shared.authority.clone())
+            .path_and_query(format!("{}{path}", self.shared.prefix))
+            .build()
+            .map_err(|_| self.bad_path(path))
+    }
+
+    fn bad_path(&self, path: &str) -> ClientError {
+        ClientError::Unusable {
+            server: self.server(),
+            why: format!("{path:?} is not a path"),
+        }
+    }
+}
+
+impl fmt::Debug for HttpClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HttpClient({}, {:?})", self.server(), self.shared.protocol)
+    }
+}
+
+/// A pool without connections.
+fn pool(tls: Option<ClientConfig>, protocol: Protocol, connect_timeout: Duration) -> Client<Connector, Body> {
+    let tls = tls.map(|mut tls| {
+        tls.alpn_protocols = protocol.alpn().iter().map(|name| name.to_vec()).collect();
+        Arc::new(tls)
+    });
+    Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .pool_max_idle_per_host(MAX_IDLE_CONNECTIONS)
+        .http1_max_buf_size(HTTP1_BUFFER)
+        .http2_only(protocol == Protocol::Http2)
+        .http2_initial_stream_window_size(STREAM_WINDOW)
+        .http2_initial_connection_window_size(CONNECTION_WINDOW)
+        .http2_max_send_buf_size(MAX_SEND_BUFFER)
+        .http2_max_header_list_size(MAX_HEADER_BYTES)
+        .http2_keep_alive_interval(PING_INTERVAL)
+        .http2_keep_alive_timeout(PING_TIMEOUT)
+        .http2_keep_alive_while_idle(true)
+        .build(Connector::new(tls, connect_timeout))
+}
+
+// === impl Protocol ===
+
+impl Protocol {
+    fn alpn(self) -> &'static [&'static [u8]] {
+        match self {
+            Protocol::Http1 => &[b"http/1.1"],
+            Protocol::Http2 => &[b"h2"],
+            Protocol::Auto => &[b"h2", b"http/1.1"],
+        }
+    }
+}

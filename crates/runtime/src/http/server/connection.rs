@@ -1,0 +1,199 @@
+//! Serves one accepted connection: handshake, then requests until either side ends it.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use http::Response;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tracing::{debug, error};
+use yurt_apimachinery::Status;
+
+use super::{Handler, Limits, Peer};
+use crate::http::{Body, status_response, tcp};
+use crate::tasks::{TaskGroup, panic_message};
+use crate::tls::{PeerIdentity, ReloadingServerTls};
+
+/// What all connections of a server share.
+pub(super) struct Acceptor {
+    tls: Option<ReloadingServerTls>,
+    handshakes: Semaphore,
+    limits: Limits,
+    handler: Handler,
+    tasks: TaskGroup,
+}
+
+/// Runs the streams of an HTTP/2 connection as tasks of the server's group.
+#[derive(Clone)]
+struct GroupExecutor(TaskGroup);
+
+// What one connection may take. hyper's defaults are made for few, fast clients.
+
+/// Bytes of a request body that one HTTP/2 stream may have in flight.
+const STREAM_WINDOW: u32 = 128 * 1024;
+/// The same for a whole connection.
+const CONNECTION_WINDOW: u32 = 512 * 1024;
+/// Bytes of a response that one stream buffers before it waits for the client.
+const MAX_SEND_BUFFER: usize = 64 * 1024;
+/// One hub multiplexes every watch of its node, and of other hubs' clients, over one connection.
+const MAX_CONCURRENT_STREAMS: u32 = 1000;
+/// Room for the largest bearer tokens.
+const MAX_HEADER_BYTES: u32 = 64 * 1024;
+/// Read buffer, and thereby header size, of an HTTP/1 connection.
+const HTTP1_BUFFER: usize = 64 * 1024;
+/// Time between HTTP/2 pings.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+/// An unanswered ping ends the connection after this long.
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+
+// === impl Acceptor ===
+
+impl Acceptor {
+    pub(super) fn new(
+        tls: Option<ReloadingServerTls>,
+        limits: Limits,
+        handler: Handler,
+        tasks: TaskGroup,
+    ) -> Arc<Self> {
+        let handshakes = Semaphore::new(limits.max_handshakes);
+        Arc::new(Acceptor {
+            tls,
+            handshakes,
+            limits,
+            handler,
+            tasks,
+        })
+    }
+
+    /// Serves the connection to its end.
+    pub(super) async fn serve(&self, stream: TcpStream, addr: SocketAddr) {
+        let local_addr = match tcp::tune_server(&stream).and_then(|()| stream.local_addr()) {
+            Ok(local_addr) => local_addr,
+            Err(error) => return debug!(peer = %addr, %error, "Connection was gone at once"),
+        };
+        let peer = Peer {
+            addr,
+            local_addr,
+            identity: None,
+            tls: self.tls.is_some(),
+        };
+        let Some(tls) = &self.tls else {
+            return self.requests(stream, peer).await;
+        };
+        // A handshake in progress is not worth waiting for at shutdown.
+        match self
+            .tasks
+            .token()
+            .run_until_cancelled(self.handshake(tls, stream))
+            .await
+        {
+            None => {}
+            Some(Err(reason)) => debug!(peer = %addr, reason, "TLS handshake failed"),
+            Some(Ok(stream)) => {
+                let chain = stream.get_ref().1.peer_certificates();
+                let identity = chain.and_then(PeerIdentity::from_chain).map(Arc::new);
+                self.requests(stream, Peer { identity, ..peer }).await;
+            }
+        }
+    }
+
+    async fn handshake(&self, tls: &ReloadingServerTls, stream: TcpStream) -> Result<TlsStream<TcpStream>, String> {
+        let handshake = async {
+            let _turn = self.handshakes.acquire().await.map_err(|e| e.to_string())?;
+            TlsAcceptor::from(tls.current())
+                .accept(stream)
+                .await
+                .map_err(|e| e.to_string())
+        };
+        match tokio::time::timeout(self.limits.handshake_timeout, handshake).await {
+            Ok(result) => result,
+            Err(_) => Err(format!("not finished after {:?}", self.limits.handshake_timeout)),
+        }
+    }
+
+    async fn requests(&self, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, peer: Peer) {
+        let (addr, handler) = (peer.addr, self.handler.clone());
+        let any_request = Arc::new(AtomicBool::new(false));
+        let seen = any_request.clone();
+        let service = service_fn(move |request| {
+            seen.store(true, Ordering::Relaxed);
+            let (handler, peer) = (handler.clone(), peer.clone());
+            // The call is inside the guarded future: it may panic before the first await.
+            async move { Ok::<_, Infallible>(guarded(async move { handler(request, peer).await }).await) }
+        });
+        let builder = self.builder();
+        let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
+        let token = self.tasks.token();
+        let mut stopping = false;
+        let mut first_request = pin!(tokio::time::sleep(self.limits.header_timeout));
+        let mut waiting = true;
+        let ended = loop {
+            tokio::select! {
+                ended = connection.as_mut() => break ended,
+                () = token.cancelled(), if !stopping => {
+                    stopping = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                () = first_request.as_mut(), if waiting => {
+                    waiting = false;
+                    if !any_request.load(Ordering::Relaxed) {
+                        return debug!(peer = %addr, "Closing a connection that sent no request");
+                    }
+                }
+            }
+        };
+        match ended {
+            Ok(()) => debug!(peer = %addr, "Connection closed"),
+            Err(error) => debug!(peer = %addr, %error, "Connection broke"),
+        }
+    }
+
+    fn builder(&self) -> auto::Builder<GroupExecutor> {
+        let mut builder = auto::Builder::new(GroupExecutor(self.tasks.clone()));
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.limits.header_timeout)
+            .max_buf_size(HTTP1_BUFFER);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buf_size(MAX_SEND_BUFFER)
+            .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
+            .max_header_list_size(MAX_HEADER_BYTES)
+            .keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT);
+        builder
+    }
+}
+
+/// Answers 500 when the handler panics.
+async fn guarded(response: impl Future<Output = Response<Body>>) -> Response<Body> {
+    AssertUnwindSafe(response).catch_unwind().await.unwrap_or_else(|panic| {
+        error!(panic = panic_message(&*panic), "Handler panicked");
+        status_response(&Status::internal("the request handler failed; see the server's log"))
+    })
+}
+
+// === impl GroupExecutor ===
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for GroupExecutor {
+    fn execute(&self, stream: F) {
+        self.0.spawn_isolated("http2-stream", stream);
+    }
+}

@@ -1,0 +1,296 @@
+//! Reads the current context of a kubeconfig, and writes one for an administrator.
+//!
+//! Paths are relative to the kubeconfig's folder, embedded `-data` values win over paths, as in client-go. What would weaken
+//! or widen access silently is refused: `insecure-skip-tls-verify`, and `exec` or `auth-provider` users.
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::Deserialize;
+
+use crate::pki::{PemPair, write_secret};
+use crate::tls::{ClientTls, PemIdentity, PemSource, TlsError};
+
+#[cfg(test)]
+mod tests;
+
+/// What the current context of a kubeconfig says.
+#[derive(Clone, Debug)]
+pub struct Kubeconfig {
+    /// URL of the API server, as written.
+    pub server: String,
+    /// Authorities of the server's certificate; `None` when the file names none.
+    pub ca: Option<PemSource>,
+    /// Client certificate; a path stays a path, so that a rotated file can be read again.
+    pub identity: Option<PemIdentity>,
+    /// Bearer token, if any.
+    pub token: Option<Token>,
+}
+
+/// Where the bearer token comes from. `Debug` hides it.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Token {
+    /// Written in the kubeconfig.
+    Inline(String),
+    /// In a file that may be rotated; read it again now and then.
+    File(PathBuf),
+}
+
+/// Why a kubeconfig is of no use. Each message names the file.
+#[derive(Debug, thiserror::Error)]
+#[error("kubeconfig {}: {problem}", path.display())]
+pub struct KubeconfigError {
+    path: PathBuf,
+    problem: String,
+}
+
+/// A kubeconfig above this size is a mistake.
+const MAX_BYTES: u64 = 4 * 1024 * 1024;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Document {
+    #[serde(default)]
+    current_context: String,
+    #[serde(default)]
+    clusters: Vec<NamedCluster>,
+    #[serde(default)]
+    contexts: Vec<NamedContext>,
+    #[serde(default)]
+    users: Vec<NamedUser>,
+}
+
+#[derive(Deserialize)]
+struct NamedCluster {
+    name: String,
+    cluster: Cluster,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Cluster {
+    #[serde(default)]
+    server: String,
+    certificate_authority: Option<String>,
+    certificate_authority_data: Option<String>,
+    #[serde(default)]
+    insecure_skip_tls_verify: bool,
+}
+
+#[derive(Deserialize)]
+struct NamedContext {
+    name: String,
+    context: Context,
+}
+
+#[derive(Deserialize)]
+struct Context {
+    #[serde(default)]
+    cluster: String,
+    #[serde(default)]
+    user: String,
+}
+
+#[derive(Deserialize)]
+struct NamedUser {
+    name: String,
+    user: User,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct User {
+    client_certificate: Option<String>,
+    client_certificate_data: Option<String>,
+    client_key: Option<String>,
+    client_key_data: Option<String>,
+    token: Option<String>,
+    #[serde(rename = "tokenFile")]
+    token_file: Option<String>,
+    exec: Option<serde::de::IgnoredAny>,
+    auth_provider: Option<serde::de::IgnoredAny>,
+}
+
+// === impl Kubeconfig ===
+
+impl Kubeconfig {
+    /// Reads the file. Certificates given by path are not read yet.
+    ///
+    /// # Errors
+    /// Which kubeconfig, and which part of it is missing or refused.
+    pub fn load(path: &Path) -> Result<Self, KubeconfigError> {
+        let fail = |problem: String| KubeconfigError {
+            path: path.to_owned(),
+            problem,
+        };
+        let size = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?.len();
+        if size > MAX_BYTES {
+            return Err(fail(format!("larger than {MAX_BYTES} bytes")));
+        }
+        let text = std::fs::read_to_string(path).map_err(|e| fail(e.to_string()))?;
+        let document: Document = serde_saphyr::from_str(&text).map_err(|e| fail(format!("not a kubeconfig: {e}")))?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        Reader { file: path, folder }.read(document).map_err(fail)
+    }
+
+    /// TLS for a client of the server.
+    ///
+    /// # Errors
+    /// A sentence when the kubeconfig names no certificate authority.
+    pub fn client_tls(&self) -> Result<ClientTls, TlsError> {
+        let ca = self.ca.clone().ok_or_else(|| TlsError::Pem {
+            origin: format!("kubeconfig for {}", self.server),
+            problem: "the cluster has no certificate-authority".to_owned(),
+        })?;
+        Ok(ClientTls {
+            ca,
+            identity: self.identity.clone(),
+        })
+    }
+}
+
+/// Writes a kubeconfig with everything embedded, mode 0600: user `admin` with the client certificate `pair`.
+///
+/// # Errors
+/// When the file cannot be written; the message names it.
+pub fn write_admin(path: &Path, server: &str, ca_pem: &str, pair: &PemPair) -> std::io::Result<()> {
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: admin\n\
+         clusters:\n- name: pool\n  cluster:\n    server: {server}\n    certificate-authority-data: {ca}\n\
+         contexts:\n- name: admin\n  context:\n    cluster: pool\n    user: admin\n\
+         users:\n- name: admin\n  user:\n    client-certificate-data: {cert}\n    client-key-data: {key}\n",
+        server = quoted(server),
+        ca = BASE64.encode(ca_pem),
+        cert = BASE64.encode(&pair.cert_pem),
+        key = BASE64.encode(&pair.key_pem),
+    );
+    write_secret(path, text)
+}
+
+/// Resolves names and paths of one document; errors are sentences without the file's name.
+struct Reader<'a> {
+    file: &'a Path,
+    folder: &'a Path,
+}
+
+// === impl Reader ===
+
+impl Reader<'_> {
+    fn read(&self, document: Document) -> Result<Kubeconfig, String> {
+        let wanted = &document.current_context;
+        if wanted.is_empty() {
+            return Err("no current-context".to_owned());
+        }
+        let context = document.contexts.into_iter().find(|context| context.name == *wanted);
+        let context = context
+            .ok_or_else(|| format!("current-context {wanted:?} is not in contexts"))?
+            .context;
+        let cluster = document
+            .clusters
+            .into_iter()
+            .find(|cluster| cluster.name == context.cluster);
+        let cluster = cluster
+            .ok_or_else(|| format!("cluster {:?} is not in clusters", context.cluster))?
+            .cluster;
+        let user = match document.users.into_iter().find(|user| user.name == context.user) {
+            Some(found) => found.user,
+            None if context.user.is_empty() => User::default(),
+            None => return Err(format!("user {:?} is not in users", context.user)),
+        };
+        if cluster.insecure_skip_tls_verify {
+            return Err("insecure-skip-tls-verify is refused; give certificate-authority instead".to_owned());
+        }
+        if cluster.server.is_empty() {
+            return Err(format!("cluster {:?} has no server", context.cluster));
+        }
+        let ca = self.pem(
+            "certificate-authority",
+            cluster.certificate_authority,
+            cluster.certificate_authority_data,
+        )?;
+        Ok(Kubeconfig {
+            server: cluster.server,
+            ca,
+            identity: self.identity(&user)?,
+            token: self.token(&user),
+        })
+    }
+
+    fn identity(&self, user: &User) -> Result<Option<PemIdentity>, String> {
+        if user.exec.is_some() || user.auth_provider.is_some() {
+            return Err("users with exec or auth-provider are not supported; use a certificate or a token".to_owned());
+        }
+        let cert = self.pem(
+            "client-certificate",
+            user.client_certificate.clone(),
+            user.client_certificate_data.clone(),
+        )?;
+        let key = self.pem("client-key", user.client_key.clone(), user.client_key_data.clone())?;
+        match (cert, key) {
+            (None, None) => Ok(None),
+            (Some(cert), Some(key)) => Ok(Some(PemIdentity { cert, key })),
+            (Some(_), None) => Err("client-certificate without client-key".to_owned()),
+            (None, Some(_)) => Err("client-key without client-certificate".to_owned()),
+        }
+    }
+
+    /// client-go prefers the file over the inline token.
+    fn token(&self, user: &User) -> Option<Token> {
+        let set = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
+        match set(&user.token_file) {
+            Some(file) => Some(Token::File(self.folder.join(file))),
+            None => set(&user.token).map(Token::Inline),
+        }
+    }
+
+    fn pem(&self, field: &str, path: Option<String>, data: Option<String>) -> Result<Option<PemSource>, String> {
+        if let Some(data) = data.filter(|data| !data.is_empty()) {
+            // YAML may fold the value over lines.
+            let data: String = data.split_whitespace().collect();
+            let pem = BASE64
+                .decode(data)
+                .map_err(|e| format!("{field}-data is not base64: {e}"))?;
+            let pem = String::from_utf8(pem).map_err(|_| format!("{field}-data does not hold PEM"))?;
+            return Ok(Some(PemSource::inline(
+                format!("{field}-data in {}", self.file.display()),
+                pem,
+            )));
+        }
+        Ok(path
+            .filter(|path| !path.is_empty())
+            .map(|path| PemSource::File(self.folder.join(path))))
+    }
+}
+
+// === impl Token ===
+
+impl Token {
+    /// The token, read from its file if it has one. Blocks for a small read.
+    ///
+    /// # Errors
+    /// When the file is unreadable or empty; the message names it.
+    pub fn read(&self) -> std::io::Result<String> {
+        let path = match self {
+            Token::Inline(token) => return Ok(token.clone()),
+            Token::File(path) => path,
+        };
+        let naming = |e: &dyn std::fmt::Display| std::io::Error::other(format!("token file {}: {e}", path.display()));
+        let token = std::fs::read_to_string(path).map_err(|e| naming(&e))?.trim().to_owned();
+        if token.is_empty() {
+            Err(naming(&"empty"))
+        } else {
+            Ok(token)
+        }
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Token::Inline(_) => f.write_str("Token(hidden)"),
+            Token::File(path) => write!(f, "Token({})", path.display()),
+        }
+    }
+}

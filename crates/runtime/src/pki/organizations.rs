@@ -1,0 +1,93 @@
+//! Lets a certificate have several organizations (O), which is how Kubernetes reads several groups.
+//!
+//! rcgen keeps one value per attribute type. So each organization first gets a placeholder type of its own, of the same
+//! encoded length as O, and the placeholders are replaced in the bytes that are signed ([`Signer`]) and in the finished
+//! certificate ([`finish`]) alike.
+
+use rcgen::{DistinguishedName, DnType, KeyPair, PublicKeyData, SignatureAlgorithm, SigningKey};
+use rustls_pki_types::CertificateDer;
+
+use super::PkiError;
+
+/// Signs the certificate as it will look after [`finish`].
+pub(super) struct Signer<'a>(pub(super) &'a KeyPair);
+
+/// As many placeholder types as one byte can name above every attribute that X.520 assigns.
+pub(super) const MAX: usize = 16;
+
+/// 2.5.4.112 is the first placeholder; 2.5.4.10 is O.
+const FIRST_PLACEHOLDER: u8 = 112;
+const ORGANIZATION: u8 = 10;
+
+/// DER of the object identifier 2.5.4.x without its last byte.
+const X520: [u8; 4] = [0x06, 0x03, 0x55, 0x04];
+
+/// Adds the organizations under their placeholders.
+pub(super) fn put(name: &mut DistinguishedName, organizations: &[impl AsRef<str>]) -> Result<(), PkiError> {
+    if organizations.len() > MAX {
+        return Err(PkiError::TooManyOrganizations {
+            count: organizations.len(),
+        });
+    }
+    for (placeholder, organization) in (u64::from(FIRST_PLACEHOLDER)..).zip(organizations) {
+        name.push(DnType::CustomDnType(vec![2, 5, 4, placeholder]), organization.as_ref());
+    }
+    Ok(())
+}
+
+/// The certificate in PEM with its placeholders replaced.
+pub(super) fn finish(certificate: &CertificateDer<'_>, organizations: usize) -> Result<String, PkiError> {
+    let (der, replaced) = replace(certificate);
+    if replaced != organizations {
+        // A key or serial number that happens to hold a placeholder: one in 10^10, and a retry helps.
+        return Err(PkiError::Signing(rcgen::Error::CouldNotParseCertificate));
+    }
+    Ok(pem("CERTIFICATE", &der))
+}
+
+fn replace(der: &[u8]) -> (Vec<u8>, usize) {
+    let mut der = der.to_vec();
+    let mut replaced = 0;
+    for at in 0..der.len().saturating_sub(X520.len()) {
+        let last = at + X520.len();
+        if der[at..last] == X520 && usize::from(der[last].wrapping_sub(FIRST_PLACEHOLDER)) < MAX {
+            der[last] = ORGANIZATION;
+            replaced += 1;
+        }
+    }
+    (der, replaced)
+}
+
+/// PEM (RFC 7468): base64 in lines of 64 characters.
+fn pem(label: &str, der: &[u8]) -> String {
+    use base64::Engine as _;
+    let base64 = base64::engine::general_purpose::STANDARD.encode(der);
+    let mut text = format!("-----BEGIN {label}-----\n");
+    let mut rest = base64.as_str();
+    while !rest.is_empty() {
+        let (line, next) = rest.split_at(rest.len().min(64));
+        text.push_str(line);
+        text.push('\n');
+        rest = next;
+    }
+    text.push_str(&format!("-----END {label}-----\n"));
+    text
+}
+
+// === impl Signer ===
+
+impl SigningKey for Signer<'_> {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
+        self.0.sign(&replace(message).0)
+    }
+}
+
+impl PublicKeyData for Signer<'_> {
+    fn der_bytes(&self) -> &[u8] {
+        self.0.der_bytes()
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        PublicKeyData::algorithm(self.0)
+    }
+}

@@ -1,0 +1,64 @@
+//! Writes a small file so that a reader, or a power cut, sees the old content or the new one, never a part.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+
+/// Only the owner reads: keys, tokens, admin kubeconfigs.
+const SECRET_MODE: u32 = 0o600;
+/// Everybody reads: certificates.
+const PUBLIC_MODE: u32 = 0o644;
+
+/// Writes `content` to `path` with mode 0600, atomically and durably. Blocks.
+///
+/// # Errors
+/// The message names `path`; the old content is then still there.
+pub fn write_secret(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
+    write(path, content.as_ref(), SECRET_MODE).map_err(|e| naming(path, &e))
+}
+
+/// Writes `content` to `path` with mode 0644, atomically and durably. Blocks.
+///
+/// # Errors
+/// The message names `path`; the old content is then still there.
+pub fn write_public(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
+    write(path, content.as_ref(), PUBLIC_MODE).map_err(|e| naming(path, &e))
+}
+
+fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let name = path
+        .file_name()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no file name"))?;
+    // The process id keeps two programs apart; within one program a file has one writer.
+    let temporary = path.with_file_name(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id()));
+    let written = write_new(&temporary, content, mode).and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        // The first error is the one to report.
+        let _ = fs::remove_file(&temporary);
+    }
+    written?;
+    // Makes the rename itself durable.
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
+}
+
+fn write_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(path)?;
+    // The mode above is subject to the umask and ignored for a leftover of an earlier run.
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+fn naming(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display()))
+}

@@ -1,0 +1,302 @@
+//! Owns every task of the process: who runs, what happens when one dies, and how all of them stop.
+//!
+//! A group has a token that asks its tasks to end, and children that end before it. A critical task that ends unasked, and
+//! any task that panics, makes [`TaskGroup::failed`] resolve: `main` waits for it and ends the process, because a dead
+//! renewal task must never look like a held lease.
+//!
+//! ```
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! use yurt_runtime::TaskGroup;
+//! let tasks = TaskGroup::new();
+//! let token = tasks.token();
+//! tasks.spawn_critical("renew-lease", async move { token.cancelled().await });
+//! tasks.shutdown(std::time::Duration::from_secs(1)).await.unwrap();
+//! # })
+//! ```
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use parking_lot::Mutex;
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, error, warn};
+
+#[cfg(test)]
+mod tests;
+
+/// A set of tasks that start and stop together. Cheap to clone; clones are the same group.
+///
+/// # Panics
+/// Starting a task outside of a tokio runtime panics.
+#[derive(Clone, Debug)]
+pub struct TaskGroup {
+    shared: Arc<Shared>,
+}
+
+/// Tasks that did not end before the deadline of [`TaskGroup::shutdown`] and were dropped where they stood.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("tasks still running at the deadline: {}", names.join(", "))]
+pub struct StillRunning {
+    /// Their names, each once.
+    pub names: Vec<&'static str>,
+}
+
+/// The task of [`TaskGroup::detached`] panicked or was dropped by a shutdown: there is no result.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("task {name} ended without a result")]
+pub struct TaskLost {
+    /// Name of the task.
+    pub name: &'static str,
+}
+
+#[derive(Debug)]
+struct Shared {
+    parent: Option<TaskGroup>,
+    /// Asks the tasks to end.
+    token: CancellationToken,
+    /// Drops the tasks that did not.
+    kill: CancellationToken,
+    /// Name of the first failed task, of this group or of a child.
+    failed: watch::Sender<Option<&'static str>>,
+    // How many tasks run under each name, children's included; the watch lets shutdown wait for zero.
+    running: Mutex<BTreeMap<&'static str, usize>>,
+    count: watch::Sender<usize>,
+}
+
+/// What the end of a task means.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Importance {
+    /// Ending unasked or panicking is a failure of the group.
+    Critical,
+    /// May end; panicking is a failure of the group.
+    Normal,
+    /// May end; a panic is logged.
+    Isolated,
+}
+
+// === impl TaskGroup ===
+
+impl TaskGroup {
+    /// A group without tasks.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with(None, CancellationToken::new(), CancellationToken::new())
+    }
+
+    /// A group that ends with `self` at the latest. Its failures are also failures of `self`, and the shutdown of `self`
+    /// waits for its tasks.
+    #[must_use]
+    pub fn child(&self) -> Self {
+        Self::with(
+            Some(self.clone()),
+            self.shared.token.child_token(),
+            self.shared.kill.child_token(),
+        )
+    }
+
+    fn with(parent: Option<TaskGroup>, token: CancellationToken, kill: CancellationToken) -> Self {
+        let (failed, _) = watch::channel(None);
+        let (count, _) = watch::channel(0);
+        TaskGroup {
+            shared: Arc::new(Shared {
+                parent,
+                token,
+                kill,
+                failed,
+                running: Mutex::default(),
+                count,
+            }),
+        }
+    }
+
+    /// Cancelled when the tasks of this group should end.
+    #[must_use]
+    pub fn token(&self) -> CancellationToken {
+        self.shared.token.clone()
+    }
+
+    /// Starts a task that may end. A panic is a failure of the group.
+    pub fn spawn(&self, name: &'static str, future: impl Future<Output = ()> + Send + 'static) {
+        self.start(name, Importance::Normal, future);
+    }
+
+    /// Starts a task that must run until the token is cancelled; if it ends earlier the group has failed.
+    pub fn spawn_critical(&self, name: &'static str, future: impl Future<Output = ()> + Send + 'static) {
+        self.start(name, Importance::Critical, future);
+    }
+
+    /// Starts a task that works for one client only: its panic is logged and harms nobody else.
+    pub fn spawn_isolated(&self, name: &'static str, future: impl Future<Output = ()> + Send + 'static) {
+        self.start(name, Importance::Isolated, future);
+    }
+
+    /// Runs `future` to completion even when the returned future is dropped: for writes, which must not be torn when the
+    /// client hangs up. Starts at once, not at the first poll.
+    ///
+    /// # Errors
+    /// [`TaskLost`] when `future` panicked (logged, no failure of the group) or the group was shut down meanwhile.
+    pub fn detached<F>(
+        &self,
+        name: &'static str,
+        future: F,
+    ) -> impl Future<Output = Result<F::Output, TaskLost>> + use<F>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let (send, receive) = oneshot::channel();
+        self.start(name, Importance::Isolated, async move {
+            // The receiver is gone when the client hung up: the result is then of no interest.
+            let _ = send.send(future.await);
+        });
+        async move { receive.await.map_err(|_| TaskLost { name }) }
+    }
+
+    /// Resolves with the name of the first task that failed; never when none does.
+    ///
+    /// # Cancel safety
+    /// Safe: a later call sees the same failure.
+    pub async fn failed(&self) -> &'static str {
+        let mut failed = self.shared.failed.subscribe();
+        loop {
+            let name = *failed.borrow_and_update();
+            match name {
+                Some(name) => return name,
+                // `self` keeps the sender alive, so this waits for ever rather than erring.
+                None => drop(failed.changed().await),
+            }
+        }
+    }
+
+    /// Names of the running tasks, children's included, and how many run under each.
+    #[must_use]
+    pub fn running(&self) -> Vec<(&'static str, usize)> {
+        self.shared
+            .running
+            .lock()
+            .iter()
+            .map(|(name, count)| (*name, *count))
+            .collect()
+    }
+
+    /// Asks all tasks, children's included, to end and waits for them. Tasks still running after `deadline` are dropped at
+    /// their next await.
+    ///
+    /// # Errors
+    /// [`StillRunning`] names the tasks that were dropped.
+    pub async fn shutdown(&self, deadline: Duration) -> Result<(), StillRunning> {
+        self.shared.token.cancel();
+        let mut count = self.shared.count.subscribe();
+        let ended = tokio::time::timeout(deadline, count.wait_for(|running| *running == 0))
+            .await
+            .is_ok();
+        if ended {
+            return Ok(());
+        }
+        let names: Vec<_> = self.running().into_iter().map(|(name, _)| name).collect();
+        warn!(?names, "Tasks did not end in time, dropping them");
+        self.shared.kill.cancel();
+        Err(StillRunning { names })
+    }
+
+    fn start(&self, name: &'static str, importance: Importance, future: impl Future<Output = ()> + Send + 'static) {
+        let group = self.clone();
+        let running = Running::enter(self, name);
+        let task = async move {
+            let ended = tokio::select! {
+                biased;
+                ended = AssertUnwindSafe(future).catch_unwind() => ended,
+                () = group.shared.kill.cancelled() => Ok(()),
+            };
+            group.ended(name, importance, ended.err());
+            drop(running);
+        };
+        // The one place that may spawn: everything else goes through a group.
+        #[allow(clippy::disallowed_methods)]
+        tokio::spawn(task);
+    }
+
+    fn ended(&self, name: &'static str, importance: Importance, panic: Option<Box<dyn Any + Send>>) {
+        let asked = self.shared.token.is_cancelled();
+        let failed = match (&panic, importance) {
+            (Some(_), Importance::Isolated) => false,
+            (Some(_), _) => true,
+            (None, importance) => importance == Importance::Critical && !asked,
+        };
+        match panic {
+            Some(panic) => error!(task = name, panic = panic_message(&*panic), "Task panicked"),
+            None if failed => error!(task = name, "Task ended unasked"),
+            None => debug!(task = name, "Task ended"),
+        }
+        if failed {
+            self.ancestry().for_each(|group| {
+                group
+                    .shared
+                    .failed
+                    .send_if_modified(|first| first.is_none() && first.replace(name).is_none());
+            });
+        }
+    }
+
+    /// This group, its parent, and so on.
+    fn ancestry(&self) -> impl Iterator<Item = &TaskGroup> {
+        std::iter::successors(Some(self), |group| group.shared.parent.as_ref())
+    }
+}
+
+impl Default for TaskGroup {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Counts one task in its group and all groups above, also when the runtime drops the task.
+struct Running {
+    group: TaskGroup,
+    name: &'static str,
+}
+
+// === impl Running ===
+
+impl Running {
+    fn enter(group: &TaskGroup, name: &'static str) -> Self {
+        for group in group.ancestry() {
+            *group.shared.running.lock().entry(name).or_default() += 1;
+            group.shared.count.send_modify(|count| *count += 1);
+        }
+        Running {
+            group: group.clone(),
+            name,
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        for group in self.group.ancestry() {
+            let mut running = group.shared.running.lock();
+            if let Some(count) = running.get_mut(self.name) {
+                *count -= 1;
+                if *count == 0 {
+                    running.remove(self.name);
+                }
+            }
+            drop(running);
+            group.shared.count.send_modify(|count| *count -= 1);
+        }
+    }
+}
+
+/// The text of a panic, for a log line.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&'static str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("(no text)")
+}

@@ -1,0 +1,121 @@
+//! TLS of a client, rebuilt when its files change.
+
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::client::{ResolvesClientCert, Resumption};
+use rustls::sign::CertifiedKey;
+use tracing::{info, warn};
+
+use super::reload::{POLL_INTERVAL, WatchedFiles};
+use super::{PemIdentity, PemSource, TlsError, provider};
+use crate::http::client::HttpClient;
+use crate::tasks::TaskGroup;
+
+/// What a client needs for TLS. ALPN is not part of it: [`HttpClient`] sets it to what it speaks.
+#[derive(Clone, Debug)]
+pub struct ClientTls {
+    /// Authorities (one or several) that the server's certificate must chain to.
+    pub ca: PemSource,
+    /// Certificate to present, if any.
+    pub identity: Option<PemIdentity>,
+}
+
+/// Follows the files behind a [`ClientTls`].
+#[derive(Debug)]
+pub struct ReloadingClientTls {
+    source: ClientTls,
+    files: WatchedFiles,
+}
+
+/// Presents the one certificate whatever authorities the server hints at, as Go and curl do.
+#[derive(Debug)]
+struct Present(Arc<CertifiedKey>);
+
+// === impl ClientTls ===
+
+impl ClientTls {
+    /// Builds the configuration from the present content of the files.
+    ///
+    /// # Errors
+    /// Which file, and what is wrong with it.
+    pub fn config(&self) -> Result<ClientConfig, TlsError> {
+        let versions = &[&rustls::version::TLS13, &rustls::version::TLS12];
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(versions)
+            .map_err(|error| self.ca.refused(error))?
+            .with_root_certificates(self.ca.roots()?);
+        let mut config = match &self.identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => builder.with_client_cert_resolver(Arc::new(Present(identity.load()?))),
+        };
+        // A resumed session would carry the certificate of an earlier handshake.
+        config.resumption = Resumption::disabled();
+        Ok(config)
+    }
+}
+
+// === impl ReloadingClientTls ===
+
+impl ReloadingClientTls {
+    /// Remembers the files and builds the first configuration.
+    ///
+    /// # Errors
+    /// Which file, and what is wrong with it.
+    pub fn new(source: ClientTls) -> Result<(Self, ClientConfig), TlsError> {
+        let identity = source
+            .identity
+            .iter()
+            .flat_map(|identity| [&identity.cert, &identity.key]);
+        let files = WatchedFiles::new(std::iter::once(&source.ca).chain(identity))?;
+        let config = source.config()?;
+        Ok((ReloadingClientTls { source, files }, config))
+    }
+
+    /// A new configuration when a file changed. Blocks for a few small reads.
+    ///
+    /// # Errors
+    /// Which file, and what is wrong with it; keep using the previous configuration.
+    pub fn poll_files(&self) -> Result<Option<ClientConfig>, TlsError> {
+        if !self.files.changed()? {
+            return Ok(None);
+        }
+        self.source.config().map(Some)
+    }
+
+    /// Starts the task that gives changed files to all of `clients`, checking every [`POLL_INTERVAL`].
+    pub fn watch(self, tasks: &TaskGroup, clients: Vec<HttpClient>) {
+        if self.files.is_empty() {
+            return;
+        }
+        let token = tasks.token();
+        tasks.spawn_critical("reload-client-tls", async move {
+            while token
+                .run_until_cancelled(tokio::time::sleep(POLL_INTERVAL))
+                .await
+                .is_some()
+            {
+                match self.poll_files() {
+                    Ok(None) => {}
+                    Ok(Some(config)) => {
+                        info!(ca = %self.source.ca, "Client certificate or CA reloaded");
+                        clients.iter().for_each(|client| client.set_tls(config.clone()));
+                    }
+                    Err(error) => warn!(%error, "Keeping the previous client certificate and CA"),
+                }
+            }
+        });
+    }
+}
+
+// === impl Present ===
+
+impl ResolvesClientCert for Present {
+    fn resolve(&self, _hints: &[&[u8]], _schemes: &[rustls::SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}

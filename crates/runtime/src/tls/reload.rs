@@ -1,0 +1,58 @@
+//! Notices that PEM files changed, by comparing their contents.
+//!
+//! Polling instead of inotify: a mounted Secret changes by swapping a symlink two directories up, and the files are small.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::{PemSource, TlsError};
+
+/// How often files are read again; a rotated certificate is in use after at most this long.
+pub const POLL_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The files behind a configuration and what they held when it was built.
+#[derive(Debug)]
+pub(super) struct WatchedFiles {
+    sources: Vec<PemSource>,
+    // Contents of `sources`, in their order, at the last build or attempt. Never held while reading files.
+    seen: Mutex<Vec<Vec<u8>>>,
+}
+
+// === impl WatchedFiles ===
+
+impl WatchedFiles {
+    /// Reads the files once. Inline sources are dropped: they cannot change.
+    pub(super) fn new<'a>(sources: impl IntoIterator<Item = &'a PemSource>) -> Result<Self, TlsError> {
+        let sources: Vec<_> = sources
+            .into_iter()
+            .filter(|source| matches!(source, PemSource::File(_)))
+            .cloned()
+            .collect();
+        let seen = Mutex::new(read(&sources)?);
+        Ok(WatchedFiles { sources, seen })
+    }
+
+    /// Whether a file differs from the last call. An unreadable file is an error on every call.
+    pub(super) fn changed(&self) -> Result<bool, TlsError> {
+        let now = read(&self.sources)?;
+        let mut seen = self.seen.lock();
+        if *seen == now {
+            return Ok(false);
+        }
+        *seen = now;
+        Ok(true)
+    }
+
+    /// Nothing to poll.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sources.is_empty()
+    }
+}
+
+fn read(sources: &[PemSource]) -> Result<Vec<Vec<u8>>, TlsError> {
+    sources
+        .iter()
+        .map(|source| source.read().map(std::borrow::Cow::into_owned))
+        .collect()
+}

@@ -1,0 +1,130 @@
+//! TLS of a server, reloaded when its files change.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use rustls::ServerConfig;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::sign::SingleCertAndKey;
+use tracing::{info, warn};
+
+use super::reload::{POLL_INTERVAL, WatchedFiles};
+use super::{PemIdentity, PemSource, TlsError, provider};
+use crate::tasks::TaskGroup;
+
+/// What a server needs for TLS.
+#[derive(Clone, Debug)]
+pub struct ServerTls {
+    /// Serving certificate and its key.
+    pub identity: PemIdentity,
+    /// Authorities (one or several) that client certificates may chain to; `None` asks for no client certificate.
+    pub client_ca: Option<PemSource>,
+}
+
+/// The current configuration of a server. Cheap to clone; clones share it.
+#[derive(Clone, Debug)]
+pub struct ReloadingServerTls {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    source: ServerTls,
+    files: WatchedFiles,
+    // Guards only the pointer: handshakes clone it, a reload replaces it.
+    current: RwLock<Arc<ServerConfig>>,
+}
+
+// === impl ServerTls ===
+
+impl ServerTls {
+    /// Builds the configuration from the present content of the files.
+    ///
+    /// # Errors
+    /// Which file, and what is wrong with it.
+    pub fn config(&self) -> Result<ServerConfig, TlsError> {
+        let identity = self.identity.load()?;
+        let versions = &[&rustls::version::TLS13, &rustls::version::TLS12];
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(versions)
+            .map_err(|error| self.identity.cert.refused(error))?;
+        let builder = match &self.client_ca {
+            None => builder.with_no_client_auth(),
+            Some(ca) => {
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(ca.roots()?), provider())
+                    .allow_unauthenticated()
+                    .build()
+                    .map_err(|error| ca.refused(rustls::Error::General(error.to_string())))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(identity)));
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.send_tls13_tickets = 0;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        Ok(config)
+    }
+}
+
+// === impl ReloadingServerTls ===
+
+impl ReloadingServerTls {
+    /// Builds the first configuration.
+    ///
+    /// # Errors
+    /// Which file, and what is wrong with it.
+    pub fn new(source: ServerTls) -> Result<Self, TlsError> {
+        let sources = [&source.identity.cert, &source.identity.key]
+            .into_iter()
+            .chain(&source.client_ca);
+        // Contents are remembered before they are parsed: a change in between is seen by the next poll.
+        let files = WatchedFiles::new(sources)?;
+        let current = RwLock::new(Arc::new(source.config()?));
+        Ok(ReloadingServerTls {
+            shared: Arc::new(Shared { source, files, current }),
+        })
+    }
+
+    /// The configuration for the next handshake.
+    #[must_use]
+    pub fn current(&self) -> Arc<ServerConfig> {
+        self.shared.current.read().clone()
+    }
+
+    /// Reads the files again and takes over what changed; true when it did. Connections that exist keep the identity of
+    /// their handshake. Blocks for a few small reads.
+    ///
+    /// # Errors
+    /// Which file, and what is wrong with it; the previous configuration stays in use.
+    pub fn poll_files(&self) -> Result<bool, TlsError> {
+        if !self.shared.files.changed()? {
+            return Ok(false);
+        }
+        let config = Arc::new(self.shared.source.config()?);
+        *self.shared.current.write() = config;
+        Ok(true)
+    }
+
+    /// Starts the task that calls [`Self::poll_files`] every [`POLL_INTERVAL`] and logs what comes of it.
+    pub fn watch(&self, tasks: &TaskGroup) {
+        if self.shared.files.is_empty() {
+            return;
+        }
+        let (this, token) = (self.clone(), tasks.token());
+        tasks.spawn_critical("reload-server-tls", async move {
+            while token
+                .run_until_cancelled(tokio::time::sleep(POLL_INTERVAL))
+                .await
+                .is_some()
+            {
+                match this.poll_files() {
+                    Ok(true) => {
+                        info!(cert = %this.shared.source.identity.cert, "Serving certificate or client CA reloaded")
+                    }
+                    Ok(false) => {}
+                    Err(error) => warn!(%error, "Keeping the previous serving certificate and client CA"),
+                }
+            }
+        });
+    }
+}

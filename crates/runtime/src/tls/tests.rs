@@ -1,0 +1,277 @@
+//! Who gets through a handshake, whom the server then sees, and what broken files are called.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Method, StatusCode};
+use http_body_util::BodyExt as _;
+use tokio::io::AsyncReadExt as _;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::http::BoxError;
+use crate::http::client::{ClientError, HttpClient, Protocol};
+use crate::http::server::{Limits, Server, Serving, handler};
+use crate::http::text;
+use crate::pki::{CertificateAuthority, PemPair};
+use crate::tasks::TaskGroup;
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Answers with the user and groups that it sees.
+async fn whoami(tls: ReloadingServerTls, tasks: &TaskGroup) -> Serving {
+    let server = Server::bind("127.0.0.1:0".parse().unwrap(), "--test")
+        .await
+        .unwrap()
+        .with_tls(tls);
+    let who = handler(|_, peer| async move {
+        let seen = peer.identity.map_or("nobody".to_owned(), |id| {
+            format!("{}/{}", id.common_name, id.organizations.join("+"))
+        });
+        text(StatusCode::OK, seen)
+    });
+    server.serve(tasks, who)
+}
+
+fn server_tls(ca: &CertificateAuthority, client_ca: String) -> ServerTls {
+    let pair = ca.issue_server("server", &["127.0.0.1", "localhost"]).unwrap();
+    ServerTls {
+        identity: PemIdentity::inline("server pair", &pair),
+        client_ca: Some(PemSource::inline("client CA", client_ca)),
+    }
+}
+
+fn client_config(ca_pem: &str, pair: Option<&PemPair>) -> rustls::ClientConfig {
+    let identity = pair.map(|pair| PemIdentity::inline("client pair", pair));
+    ClientTls {
+        ca: PemSource::inline("CA", ca_pem),
+        identity,
+    }
+    .config()
+    .unwrap()
+}
+
+async fn ask(serving: &Serving, config: rustls::ClientConfig, protocol: Protocol) -> Result<String, ClientError> {
+    let base = format!("https://{}", serving.local_addr()).parse().unwrap();
+    let client = HttpClient::new(base, Some(config), protocol, TIMEOUT).unwrap();
+    said(&client).await
+}
+
+async fn said(client: &HttpClient) -> Result<String, ClientError> {
+    let (_, _, body) = client.request_json(Method::GET, "/", None, TIMEOUT).await?;
+    Ok(String::from_utf8(body.to_vec()).unwrap())
+}
+
+#[tokio::test]
+async fn server_sees_the_subject_of_a_trusted_certificate_of_any_listed_ca() {
+    let tasks = TaskGroup::new();
+    let (ca, second) = (
+        CertificateAuthority::generate("a").unwrap(),
+        CertificateAuthority::generate("b").unwrap(),
+    );
+    let tls = ReloadingServerTls::new(server_tls(&ca, format!("{}{}", ca.cert_pem(), second.cert_pem()))).unwrap();
+    let serving = whoami(tls, &tasks).await;
+    for issuer in [&ca, &second] {
+        let pair = issuer
+            .issue_client("system:node:n1", &["system:nodes", "pool"])
+            .unwrap();
+        for protocol in [Protocol::Http1, Protocol::Http2, Protocol::Auto] {
+            let seen = ask(&serving, client_config(ca.cert_pem(), Some(&pair)), protocol)
+                .await
+                .unwrap();
+            assert_eq!(seen, "system:node:n1/system:nodes+pool");
+        }
+    }
+    assert_eq!(
+        ask(&serving, client_config(ca.cert_pem(), None), Protocol::Auto)
+            .await
+            .unwrap(),
+        "nobody"
+    );
+}
+
+#[tokio::test]
+async fn certificates_of_a_strange_ca_are_refused_on_both_sides() {
+    let tasks = TaskGroup::new();
+    let (ca, strange) = (
+        CertificateAuthority::generate("a").unwrap(),
+        CertificateAuthority::generate("a").unwrap(),
+    );
+    let serving = whoami(
+        ReloadingServerTls::new(server_tls(&ca, ca.cert_pem().to_owned())).unwrap(),
+        &tasks,
+    )
+    .await;
+
+    let pair = strange.issue_client("admin", &["system:masters"]).unwrap();
+    let error = ask(&serving, client_config(ca.cert_pem(), Some(&pair)), Protocol::Http1)
+        .await
+        .unwrap_err();
+    assert!(
+        !error.to_string().is_empty() && !matches!(error, ClientError::Timeout { .. }),
+        "{error:?}"
+    );
+
+    let error = ask(&serving, client_config(strange.cert_pem(), None), Protocol::Http1)
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(&error, ClientError::Tls { handshake: true, .. }) && error.never_sent(),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains(&serving.local_addr().to_string()), "{error}");
+}
+
+#[tokio::test]
+async fn changed_files_are_taken_over_and_broken_ones_are_not() {
+    let tasks = TaskGroup::new();
+    let folder = tempfile::tempdir().unwrap();
+    let (cert, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
+    let write = |pair: &PemPair| {
+        std::fs::write(&cert, &pair.cert_pem).unwrap();
+        std::fs::write(&key, &pair.key_pem).unwrap();
+    };
+    let (old, new) = (
+        CertificateAuthority::generate("old").unwrap(),
+        CertificateAuthority::generate("new").unwrap(),
+    );
+    write(&old.issue_server("s", &["127.0.0.1"]).unwrap());
+    let tls = ReloadingServerTls::new(ServerTls {
+        identity: PemIdentity::files(&cert, &key),
+        client_ca: None,
+    })
+    .unwrap();
+    let serving = whoami(tls.clone(), &tasks).await;
+    let trusts = async |ca: &CertificateAuthority| {
+        ask(&serving, client_config(ca.cert_pem(), None), Protocol::Http2)
+            .await
+            .is_ok()
+    };
+    assert!(trusts(&old).await && !tls.poll_files().unwrap());
+
+    std::fs::write(&cert, "half a file").unwrap();
+    let error = tls.poll_files().unwrap_err().to_string();
+    assert!(error.contains("tls.crt: no CERTIFICATE block"), "{error}");
+    assert!(trusts(&old).await, "the previous certificate stays");
+
+    write(&new.issue_server("s", &["127.0.0.1"]).unwrap());
+    assert!(tls.poll_files().unwrap());
+    assert!(trusts(&new).await && !trusts(&old).await);
+}
+
+#[tokio::test]
+async fn rotated_client_certificate_is_presented_from_the_next_request_on() {
+    let tasks = TaskGroup::new();
+    let ca = CertificateAuthority::generate("ca").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let current = folder.path().join("kubelet-client-current.pem");
+    let write = |name: &str| {
+        let pair = ca.issue_client(name, &["system:nodes"]).unwrap();
+        std::fs::write(&current, pair.cert_pem + &pair.key_pem).unwrap();
+    };
+    write("before");
+    let source = ClientTls {
+        ca: PemSource::inline("CA", ca.cert_pem()),
+        identity: Some(PemIdentity::one_file(&current)),
+    };
+    let (reload, config) = ReloadingClientTls::new(source).unwrap();
+    let serving = whoami(
+        ReloadingServerTls::new(server_tls(&ca, ca.cert_pem().to_owned())).unwrap(),
+        &tasks,
+    )
+    .await;
+    let base = format!("https://{}", serving.local_addr()).parse().unwrap();
+    let client = HttpClient::new(base, Some(config), Protocol::Http2, TIMEOUT).unwrap();
+    assert_eq!(said(&client).await.unwrap(), "before/system:nodes");
+    assert!(reload.poll_files().unwrap().is_none());
+    write("after");
+    client.set_tls(reload.poll_files().unwrap().unwrap());
+    assert_eq!(said(&client).await.unwrap(), "after/system:nodes");
+}
+
+#[tokio::test]
+async fn running_response_survives_a_new_client_certificate() {
+    let (tasks, ca) = (TaskGroup::new(), CertificateAuthority::generate("ca").unwrap());
+    let tls = ReloadingServerTls::new(server_tls(&ca, ca.cert_pem().to_owned())).unwrap();
+    for protocol in [Protocol::Http1, Protocol::Http2] {
+        let (send, receiver) = mpsc::channel::<Bytes>(1);
+        let receiver = parking_lot::Mutex::new(Some(receiver));
+        let watch = handler(move |_, _| {
+            let pieces = stream::unfold(receiver.lock().take().unwrap(), |mut receiver| async {
+                receiver.recv().await.map(|piece| (Ok::<_, BoxError>(piece), receiver))
+            });
+            std::future::ready(http::Response::new(crate::http::stream(pieces)))
+        });
+        let server = Server::bind("127.0.0.1:0".parse().unwrap(), "--test")
+            .await
+            .unwrap()
+            .with_tls(tls.clone());
+        let serving = server.serve(&tasks, watch);
+        let base = format!("https://{}", serving.local_addr()).parse().unwrap();
+        let config = client_config(ca.cert_pem(), None);
+        let client = HttpClient::new(base, Some(config.clone()), protocol, TIMEOUT).unwrap();
+        let response = client
+            .send(http::Request::get("/").body(crate::http::empty()).unwrap())
+            .await
+            .unwrap();
+        client.set_tls(config);
+        drop(client);
+        send.send(Bytes::from("late")).await.unwrap();
+        drop(send);
+        assert_eq!(
+            response.into_body().collect().await.unwrap().to_bytes(),
+            "late",
+            "{protocol:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn client_that_never_shakes_hands_is_cut_off() {
+    let (tasks, ca) = (TaskGroup::new(), CertificateAuthority::generate("ca").unwrap());
+    let tls = ReloadingServerTls::new(server_tls(&ca, ca.cert_pem().to_owned())).unwrap();
+    let limits = Limits {
+        max_connections: 1,
+        handshake_timeout: Duration::from_millis(50),
+        ..Limits::default()
+    };
+    let server = Server::bind("127.0.0.1:0".parse().unwrap(), "--test").await.unwrap();
+    let serving = server
+        .with_tls(tls)
+        .with_limits(limits)
+        .serve(&tasks, handler(|_, _| async { text(StatusCode::OK, "") }));
+    let mut silent = tokio::net::TcpStream::connect(serving.local_addr()).await.unwrap();
+    // Ends because the server closes.
+    assert_eq!(silent.read(&mut [0; 1]).await.unwrap_or(0), 0);
+    ask(&serving, client_config(ca.cert_pem(), None), Protocol::Http1)
+        .await
+        .unwrap();
+}
+
+#[test]
+fn errors_name_the_file_and_the_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let ca = CertificateAuthority::generate("ca").unwrap();
+    let (one, two) = (
+        ca.issue_client("one", &["o"]).unwrap(),
+        ca.issue_client("two", &["o"]).unwrap(),
+    );
+    std::fs::write(at("one.crt"), &one.cert_pem).unwrap();
+    std::fs::write(at("two.key"), &two.key_pem).unwrap();
+    let why = |cert: &Path, key: &Path| PemIdentity::files(cert, key).load().unwrap_err().to_string();
+    let missing = why(&at("none.crt"), &at("two.key"));
+    assert!(
+        missing.starts_with("cannot read ") && missing.contains("none.crt: No such file"),
+        "{missing}"
+    );
+    assert!(why(&at("two.key"), &at("two.key")).ends_with("two.key: no CERTIFICATE block in it"));
+    assert!(why(&at("one.crt"), &at("one.crt")).ends_with("one.crt: no PRIVATE KEY block in it"));
+    let mismatch = why(&at("one.crt"), &at("two.key"));
+    assert!(
+        mismatch.contains("two.key does not belong to the certificate in"),
+        "{mismatch}"
+    );
+}

@@ -1,0 +1,146 @@
+//! The storage trait: durable own objects behind one compare-and-write operation and one ordered stream of commits.
+//!
+//! Two backends stand behind it: [`crate::embedded`] (redb, default) and, later, etcd. Both pass [`crate::contract`].
+//! Values are object bytes *without* `metadata.resourceVersion`: the RV of a value is the revision of the commit that
+//! wrote it, as in kube-apiserver over etcd.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use yurt_apimachinery::ResourceVersion;
+
+/// Most operations in one transaction.
+pub const TXN_OPS_MAX: usize = 128;
+
+/// What a key must be like for a transaction to go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// The key must not exist.
+    Absent,
+    /// The key must exist with exactly this RV.
+    At(ResourceVersion),
+    /// Anything.
+    Any,
+}
+
+/// When a value must be safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// On the disk before the answer.
+    Durable,
+    /// In memory, stored at a clean stop (lease renewals, `docs/ARCHITECTURE.md`); etcd stores it all the same.
+    Volatile,
+}
+
+/// What happens to a key.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Store this value.
+    Put(Bytes, Durability),
+    /// Delete the key; `last` is its last state, kept as a tombstone for watchers that resume.
+    Delete {
+        /// Last state without resourceVersion.
+        last: Bytes,
+    },
+    /// Only compare.
+    Check,
+}
+
+/// One operation of a transaction.
+#[derive(Clone, Debug)]
+pub struct Op {
+    /// `/<collection>/<object key>`.
+    pub key: String,
+    /// Precondition.
+    pub expect: Expect,
+    /// Effect.
+    pub action: Action,
+}
+
+/// Why a transaction did not happen. `Full` and `Unavailable` are worth a retry later; nothing was written in any case.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StorageError {
+    /// A precondition failed.
+    #[error("{key}: expected another state, found {found:?}")]
+    Conflict {
+        /// Which key.
+        key: String,
+        /// Its RV now; `None` when it does not exist.
+        found: Option<ResourceVersion>,
+    },
+    /// The disk is full: reads go on, writes are refused until there is space.
+    #[error("no space left for the store: {0}")]
+    Full(String),
+    /// The backend does not answer, or it is being closed.
+    #[error("store unavailable: {0}")]
+    Unavailable(String),
+    /// The stored data is damaged; the text names what and where.
+    #[error("store damaged: {0}")]
+    Corrupt(String),
+    /// More than [`TXN_OPS_MAX`] operations.
+    #[error("transaction of {0} operations is too large")]
+    TooLarge(usize),
+}
+
+/// A stored value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// `/<collection>/<object key>`.
+    pub key: String,
+    /// RV of the commit that wrote it.
+    pub rv: ResourceVersion,
+    /// Object bytes without resourceVersion.
+    pub value: Bytes,
+}
+
+/// One change of a commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// `/<collection>/<object key>`.
+    pub key: String,
+    /// New value, or the last one when `deleted`.
+    pub value: Bytes,
+    /// Whether the key is gone.
+    pub deleted: bool,
+}
+
+/// Everything a backend holds when a sink is attached.
+#[derive(Clone, Debug, Default)]
+pub struct Loaded {
+    /// Live values in key order.
+    pub live: Vec<Stored>,
+    /// Deletions remembered, oldest first.
+    pub tombstones: Vec<Stored>,
+    /// Watches below this may have missed a deletion.
+    pub floor: ResourceVersion,
+    /// Position of the state: every RV issued so far is ≤ this.
+    pub at: ResourceVersion,
+}
+
+/// Where commits are published: called in RV order, by one thread, before the writer gets its answer.
+pub trait Sink: Send + Sync {
+    /// The state at attachment; called exactly once, first.
+    fn load(&self, loaded: Loaded);
+    /// One commit.
+    fn committed(&self, rv: ResourceVersion, changes: &[Committed]);
+}
+
+/// A backend for own objects.
+pub trait Storage: Send + Sync {
+    /// Random id of this store; another id means another history (all readers start over).
+    fn id(&self) -> &str;
+
+    /// Publishes the present state and then every commit to `sink`. May be called once.
+    ///
+    /// # Errors
+    /// [`StorageError`] when the state cannot be read or a sink is attached already.
+    fn attach(&self, sink: Arc<dyn Sink>) -> Result<(), StorageError>;
+
+    /// Applies all operations or none, under one RV, and answers when they are as durable as asked and published.
+    /// Runs to its end even when the caller goes away.
+    fn write(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<ResourceVersion, StorageError>>;
+
+    /// Stores what is only in memory; the last call before the process ends.
+    fn close(&self) -> BoxFuture<'_, Result<(), StorageError>>;
+}

@@ -1,0 +1,173 @@
+//! One collection of objects in one resourceVersion space: what is stored, what was deleted, and how a reader catches up.
+//!
+//! Pure: no I/O, no clock, no tasks. The cacher (own objects) and the replica (cloud objects) hold the same structure,
+//! so leader change, failover, resume and a slow reader are all the same read path.
+//!
+//! ```text
+//!   objects by key ──┐
+//!   index by RV ─────┼─ catch-up of a reader at X: everything with RV in (X, C], in RV order  (conflated)
+//!   tombstones ──────┘
+//!   log (byte-bounded tail of recent steps) ─ exact history for readers that keep up
+//!   floor ≤ X, else the reader must start over (410 Expired)
+//! ```
+//!
+//! Invariants: `C` never decreases within a generation; every stored RV ≤ `C`; a reader that starts at X ≥ floor sees
+//! the last state of every key changed after X and every deletion after X.
+
+mod history;
+mod log;
+mod reader;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
+
+pub use history::RangeTombstone;
+pub use log::{Change, ChangeKind, Step};
+pub use reader::{Delivery, Expired, Reader, Snapshot};
+pub use write::{Dirty, Recovered, WriteError};
+
+/// Least size in bytes of the log and of the tombstones, however small the collection is.
+pub const HISTORY_BYTES_MIN: usize = 1 << 20;
+/// Share of the collection's own size (1/n) the log, and the tombstones, may grow to beyond [`HISTORY_BYTES_MIN`].
+pub const HISTORY_SHARE: usize = 10;
+/// Most tombstones kept; the oldest goes first and raises the floor.
+pub const TOMBSTONES_MAX: usize = 20_000;
+
+/// A live object and when this collection first saw it.
+#[derive(Clone, Debug)]
+pub(crate) struct Live {
+    pub(crate) object: Object,
+    /// RV of the event that created it here; zero when it was already there at the first list.
+    pub(crate) created: ResourceVersion,
+}
+
+/// Objects, index, tombstones and tail of one collection; see the module header.
+#[derive(Debug)]
+pub struct Collection {
+    objects: BTreeMap<ObjectKey, Live>,
+    by_rv: BTreeSet<(ResourceVersion, ObjectKey)>,
+    tombstones: BTreeMap<(ResourceVersion, ObjectKey), Object>,
+    ranges: Vec<RangeTombstone>,
+    log: VecDeque<Step>,
+    /// Sequence number of `log[0]`; positions in the log are local to this process and never leave it.
+    first_seq: u64,
+    log_bytes: usize,
+    object_bytes: usize,
+    tombstone_bytes: usize,
+    /// Everything up to here has been applied.
+    position: ResourceVersion,
+    /// Readers below this may have missed a deletion nobody remembers.
+    floor: ResourceVersion,
+    complete: bool,
+    generation: u64,
+    dirty: Option<Dirty>,
+}
+
+impl Collection {
+    /// An empty, incomplete collection. `durable` keeps a [`Dirty`] record of changes for a store to take.
+    #[must_use]
+    pub fn new(durable: bool) -> Self {
+        Self {
+            objects: BTreeMap::new(),
+            by_rv: BTreeSet::new(),
+            tombstones: BTreeMap::new(),
+            ranges: Vec::new(),
+            log: VecDeque::new(),
+            first_seq: 0,
+            log_bytes: 0,
+            object_bytes: 0,
+            tombstone_bytes: 0,
+            position: ResourceVersion::ZERO,
+            floor: ResourceVersion::ZERO,
+            complete: false,
+            generation: 0,
+            dirty: durable.then(Dirty::default),
+        }
+    }
+
+    /// `C`: everything up to this RV has been applied.
+    #[must_use]
+    pub fn position(&self) -> ResourceVersion {
+        self.position
+    }
+
+    /// The oldest RV a reader may resume from.
+    #[must_use]
+    pub fn floor(&self) -> ResourceVersion {
+        self.floor
+    }
+
+    /// Whether every object of the source up to `C` is here.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// The timeline these RVs belong to; a reader of another generation must start over.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Number of live objects.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Whether no live object is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
+    /// Bytes held: live objects, tombstones and log (objects shared between them are counted once per holder).
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.object_bytes + self.tombstone_bytes + self.log_bytes
+    }
+
+    /// The live object at `key`.
+    #[must_use]
+    pub fn object(&self, key: &ObjectKey) -> Option<&Object> {
+        self.objects.get(key).map(|live| &live.object)
+    }
+
+    /// Live objects in key order (bytewise, as kube-apiserver's storage keys).
+    pub fn objects(&self) -> impl Iterator<Item = &Object> {
+        self.objects.values().map(|live| &live.object)
+    }
+
+    fn history_budget(&self) -> usize {
+        HISTORY_BYTES_MIN.max(self.object_bytes / HISTORY_SHARE)
+    }
+
+    fn push(&mut self, step: Step) {
+        self.log_bytes += step.size();
+        self.log.push_back(step);
+        let budget = self.history_budget();
+        while self.log_bytes > budget {
+            let Some(step) = self.log.pop_front() else { break };
+            self.log_bytes -= step.size();
+            self.first_seq += 1;
+        }
+    }
+
+    fn next_seq(&self) -> u64 {
+        self.first_seq + self.log.len() as u64
+    }
+
+    fn step_at(&self, seq: u64) -> Option<&Step> {
+        let index = usize::try_from(seq.checked_sub(self.first_seq)?).ok()?;
+        self.log.get(index)
+    }
+}
+
+/// Shared handle to a step's change; the frames encoded for it are shared by all watchers.
+pub type SharedChange = Arc<Change>;

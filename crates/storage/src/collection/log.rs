@@ -1,0 +1,92 @@
+//! The tail of recent steps: exact history, with each event encoded at most once per event type.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use yurt_apimachinery::watch::{EventType, frame};
+use yurt_apimachinery::{Object, ResourceVersion};
+
+/// Bookkeeping bytes counted for one step beside the objects it holds.
+const STEP_OVERHEAD: usize = 160;
+
+/// What happened to one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// The key did not exist before.
+    Created,
+    /// The key existed and has a new state.
+    Updated,
+    /// The key is gone; the change's object is its last state with the RV of the deletion.
+    Deleted,
+}
+
+/// One change of one key, immutable and shared by all readers.
+#[derive(Debug)]
+pub struct Change {
+    /// What happened.
+    pub kind: ChangeKind,
+    /// New state, or the last state carrying the deletion's RV.
+    pub object: Object,
+    /// State before the change, when it was known; selectors decide transitions with it.
+    pub previous: Option<Object>,
+    frames: [OnceLock<Bytes>; 3],
+}
+
+/// One entry of the log.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// A change with an RV of its own.
+    Change(Arc<Change>),
+    /// The changes up to the matching [`Step::DiffEnd`] lead to `to` as one step (found by comparing a full list).
+    DiffBegin {
+        /// RV of the list.
+        to: ResourceVersion,
+    },
+    /// A deletion nobody watched: it has no RV, so it carries the position every reader already has.
+    Unwatched(Arc<Change>),
+    /// End of a diff; `C` is `to` from here on.
+    DiffEnd {
+        /// RV of the list.
+        to: ResourceVersion,
+    },
+}
+
+// === impl Change ===
+
+impl Change {
+    pub(crate) fn new(kind: ChangeKind, object: Object, previous: Option<Object>) -> Arc<Self> {
+        Arc::new(Self { kind, object, previous, frames: Default::default() })
+    }
+
+    /// RV of the change.
+    #[must_use]
+    pub fn resource_version(&self) -> ResourceVersion {
+        self.object.resource_version()
+    }
+
+    /// The watch frame of this change's object as `event_type`; encoded on first use, shared afterwards.
+    #[must_use]
+    pub fn frame(&self, event_type: EventType) -> Bytes {
+        let slot = match event_type {
+            EventType::Added => 0,
+            EventType::Modified => 1,
+            EventType::Deleted => 2,
+            EventType::Bookmark | EventType::Error => return frame(event_type, self.object.bytes()),
+        };
+        self.frames[slot].get_or_init(|| frame(event_type, self.object.bytes())).clone()
+    }
+}
+
+// === impl Step ===
+
+impl Step {
+    /// Bytes this step is charged in the log's budget.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            Self::Change(change) | Self::Unwatched(change) => {
+                STEP_OVERHEAD + change.object.size() + change.previous.as_ref().map_or(0, Object::size)
+            }
+            Self::DiffBegin { .. } | Self::DiffEnd { .. } => STEP_OVERHEAD,
+        }
+    }
+}

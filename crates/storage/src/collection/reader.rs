@@ -1,0 +1,228 @@
+//! How a reader follows a collection: exact history while it keeps up, conflated catch-up by RV when it does not.
+//!
+//! A reader is a position, nothing more: it holds no queue, so a slow one costs only itself.
+
+use std::sync::Arc;
+
+use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
+
+use super::{Change, Collection, RangeTombstone, Step};
+
+/// A reader's place in one collection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reader {
+    /// Everything up to here has been delivered.
+    position: ResourceVersion,
+    /// Next log entry while the reader keeps up; `None` while it catches up by RV (or waits for `C` to reach it).
+    seq: Option<u64>,
+    /// Where the current catch-up began: objects created later are ADDED, older ones MODIFIED.
+    resumed_at: ResourceVersion,
+    /// Range tombstones up to this list RV were already delivered in this catch-up.
+    ranges_to: ResourceVersion,
+    /// [`Delivery::DiffBegin`] was delivered in this catch-up and its end was not.
+    in_diff: bool,
+    generation: u64,
+}
+
+/// One thing to tell a reader, in order.
+#[derive(Clone, Debug)]
+pub enum Delivery {
+    /// Exact history: the change with the state before it.
+    Exact(Arc<Change>),
+    /// Catch-up: the current state of an object that changed since the reader's position.
+    Current {
+        /// Its current state.
+        object: Object,
+        /// It did not exist at the reader's position.
+        created: bool,
+    },
+    /// Catch-up: the object was deleted; it carries the deletion's RV, or the reader's own position where nobody
+    /// watched the deletion.
+    Gone(Object),
+    /// What follows up to [`Delivery::DiffEnd`] is one step (told to replicas only).
+    DiffBegin(ResourceVersion),
+    /// End of that step.
+    DiffEnd(ResourceVersion),
+}
+
+/// The reader's position is older than what is remembered, or of another timeline: it has to start over (410).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too old resource version: {position} ({floor})")]
+pub struct Expired {
+    /// Where the reader stands.
+    pub position: ResourceVersion,
+    /// Oldest position that could resume.
+    pub floor: ResourceVersion,
+}
+
+/// All objects at one instant and a reader that goes on from there.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Live objects in key order.
+    pub objects: Vec<Object>,
+    /// `C` at that instant.
+    pub position: ResourceVersion,
+    /// Continues after the snapshot.
+    pub reader: Reader,
+}
+
+// === impl Reader ===
+
+impl Reader {
+    /// Everything up to this RV has been delivered.
+    #[must_use]
+    pub fn position(&self) -> ResourceVersion {
+        self.position
+    }
+}
+
+// === impl Collection ===
+
+impl Collection {
+    /// A reader that has seen everything up to `position`. A position above `C` is held silently until `C` passes it.
+    ///
+    /// # Errors
+    /// [`Expired`] when deletions after `position` may have been forgotten.
+    pub fn open(&self, position: ResourceVersion) -> Result<Reader, Expired> {
+        let reader = Reader {
+            position,
+            seq: (position == self.position()).then(|| self.next_seq()),
+            resumed_at: position,
+            ranges_to: ResourceVersion::ZERO,
+            in_diff: false,
+            generation: self.generation(),
+        };
+        self.check(&reader)?;
+        Ok(reader)
+    }
+
+    /// Objects of `namespace` (all when `None`) and a reader that continues after them.
+    #[must_use]
+    pub fn snapshot(&self, namespace: Option<&str>) -> Snapshot {
+        let objects = match namespace {
+            None => self.objects().cloned().collect(),
+            Some(namespace) => {
+                let start = ObjectKey::new(Some(namespace), "");
+                let inside = self.objects.range(start..).map(|(_, live)| &live.object);
+                inside.take_while(|object| object.namespace() == Some(namespace)).cloned().collect()
+            }
+        };
+        let reader = Reader {
+            position: self.position(),
+            seq: Some(self.next_seq()),
+            resumed_at: self.position(),
+            ranges_to: self.position(),
+            in_diff: false,
+            generation: self.generation(),
+        };
+        Snapshot { objects, position: self.position(), reader }
+    }
+
+    /// The next deliveries for `reader`, about `max` of them (one RV is never split); empty when it is up to date.
+    ///
+    /// # Errors
+    /// [`Expired`] when the reader fell behind what is remembered, or the generation changed.
+    pub fn read(&self, reader: &mut Reader, max: usize) -> Result<Vec<Delivery>, Expired> {
+        self.check(reader)?;
+        if reader.seq.is_some_and(|seq| seq < self.first_seq) {
+            reader.seq = None;
+            reader.resumed_at = reader.position;
+            reader.ranges_to = ResourceVersion::ZERO;
+            reader.in_diff = false;
+        }
+        match reader.seq {
+            Some(seq) => Ok(self.read_log(reader, seq, max)),
+            None if reader.position > self.position => Ok(Vec::new()),
+            None => Ok(self.catch_up(reader, max)),
+        }
+    }
+
+    fn check(&self, reader: &Reader) -> Result<(), Expired> {
+        let catching_up = reader.seq.is_none_or(|seq| seq < self.first_seq);
+        if reader.generation != self.generation || (catching_up && reader.position < self.floor) {
+            return Err(Expired { position: reader.position, floor: self.floor });
+        }
+        Ok(())
+    }
+
+    fn read_log(&self, reader: &mut Reader, mut seq: u64, max: usize) -> Vec<Delivery> {
+        let mut deliveries = Vec::new();
+        while let Some(step) = self.step_at(seq) {
+            if deliveries.len() >= max {
+                break;
+            }
+            seq += 1;
+            deliveries.push(match step {
+                Step::Change(change) => {
+                    reader.position = change.resource_version();
+                    Delivery::Exact(change.clone())
+                }
+                Step::Unwatched(change) => Delivery::Exact(change.clone()),
+                Step::DiffBegin { to } => Delivery::DiffBegin(*to),
+                Step::DiffEnd { to } => {
+                    reader.position = *to;
+                    Delivery::DiffEnd(*to)
+                }
+            });
+        }
+        reader.seq = Some(seq);
+        if seq == self.next_seq() {
+            reader.position = self.position.max(reader.position);
+        }
+        deliveries
+    }
+
+    fn catch_up(&self, reader: &mut Reader, max: usize) -> Vec<Delivery> {
+        let mut deliveries = Vec::new();
+        if !reader.in_diff && self.ranges.iter().any(|range| range.to > reader.position) {
+            reader.in_diff = true;
+            deliveries.push(Delivery::DiffBegin(self.position));
+        }
+        let after = (ResourceVersion(reader.position.0.saturating_add(1)), ObjectKey::parse(""));
+        let mut live = self.by_rv.range(after.clone()..).peekable();
+        let mut gone = self.tombstones.range(after..).peekable();
+        loop {
+            let next_live = live.peek().map(|(rv, _)| *rv);
+            let next_gone = gone.peek().map(|((rv, _), _)| *rv);
+            let next = match (next_live, next_gone) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+            self.tell_ranges(reader, next, &mut deliveries);
+            let Some(rv) = next else { break };
+            if deliveries.len() >= max && rv > reader.position {
+                return deliveries;
+            }
+            reader.position = rv;
+            if next_gone == Some(rv) {
+                deliveries.extend(gone.next().map(|(_, object)| Delivery::Gone(object.clone())));
+            } else if let Some(found) = live.next().and_then(|(_, key)| self.objects.get(key)) {
+                let created = found.created > reader.resumed_at;
+                deliveries.push(Delivery::Current { object: found.object.clone(), created });
+            }
+        }
+        reader.position = self.position;
+        reader.seq = Some(self.next_seq());
+        if std::mem::take(&mut reader.in_diff) {
+            deliveries.push(Delivery::DiffEnd(self.position));
+        }
+        deliveries
+    }
+
+    /// Delivers range tombstones that come before the next exact RV: those that began at or before the position the
+    /// reader will still have then. They carry that position, so a cut repeats them and nothing is lost.
+    fn tell_ranges(&self, reader: &mut Reader, next: Option<ResourceVersion>, deliveries: &mut Vec<Delivery>) {
+        let due = |range: &&RangeTombstone| {
+            range.to > reader.ranges_to && range.to > reader.position && next.is_none_or(|rv| range.after < rv)
+        };
+        let mut told = reader.ranges_to;
+        let mut at = reader.position;
+        for range in self.ranges.iter().filter(due) {
+            at = at.max(range.after);
+            deliveries.push(Delivery::Gone(range.object.with_resource_version(at)));
+            told = told.max(range.to);
+        }
+        reader.position = at;
+        reader.ranges_to = told;
+    }
+}

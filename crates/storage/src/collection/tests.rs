@@ -1,0 +1,297 @@
+//! Readers against a model: whatever is cut, conflated or found only by a list, the last state and every deletion arrive.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use yurt_apimachinery::watch::EventType;
+use yurt_apimachinery::kind::find_kind;
+use yurt_apimachinery::{Object, ResourceVersion};
+
+use super::*;
+
+fn service(name: &str, uid: u64, rv: u64) -> Object {
+    let kind = find_kind("", "services").expect("services must be built in");
+    let json = format!(
+        r#"{{"metadata":{{"namespace":"shop","name":"{name}","uid":"u{uid}","resourceVersion":"{rv}"}},"spec":{{}}}}"#
+    );
+    Object::parse(Bytes::from(json), kind).expect("fixture must parse")
+}
+
+fn rv(value: u64) -> ResourceVersion {
+    ResourceVersion(value)
+}
+
+/// What a client knows after applying deliveries: key → RV.
+#[derive(Default, Debug)]
+struct Client {
+    known: BTreeMap<String, u64>,
+    position: u64,
+}
+
+impl Client {
+    fn start(collection: &Collection) -> (Self, Reader) {
+        let Snapshot { objects, position, reader } = collection.snapshot(None);
+        let known = objects.iter().map(|o| (o.key().to_string(), o.resource_version().0)).collect();
+        (Self { known, position: position.0 }, reader)
+    }
+
+    fn take(&mut self, deliveries: Vec<Delivery>) {
+        for delivery in deliveries {
+            let (object, deleted) = match &delivery {
+                Delivery::Exact(change) => (change.object.clone(), change.kind == ChangeKind::Deleted),
+                Delivery::Current { object, .. } => (object.clone(), false),
+                Delivery::Gone(object) => (object.clone(), true),
+                Delivery::DiffBegin(_) | Delivery::DiffEnd(_) => continue,
+            };
+            let (key, rv) = (object.key().to_string(), object.resource_version().0);
+            assert!(rv >= self.position, "position went back: {rv} < {} at {delivery:?}", self.position);
+            self.position = rv;
+            if deleted {
+                self.known.remove(&key);
+            } else if let Some(old) = self.known.insert(key, rv) {
+                assert!(rv >= old, "an older state after a newer one");
+            }
+        }
+    }
+}
+
+#[test]
+fn reader_that_keeps_up_gets_exact_history() {
+    let mut collection = Collection::new(false);
+    collection.restart(0, vec![service("a", 1, 5)], rv(10));
+    let mut reader = collection.snapshot(None).reader;
+    collection.apply(EventType::Modified, service("a", 1, 11));
+    collection.apply(EventType::Modified, service("a", 1, 12));
+    collection.apply(EventType::Deleted, service("a", 1, 13));
+    let kinds: Vec<_> = collection
+        .read(&mut reader, 100)
+        .expect("history must reach")
+        .iter()
+        .map(|delivery| match delivery {
+            Delivery::Exact(change) => (change.kind, change.resource_version().0),
+            other => panic!("not exact: {other:?}"),
+        })
+        .collect();
+    assert_eq!(kinds, [(ChangeKind::Updated, 11), (ChangeKind::Updated, 12), (ChangeKind::Deleted, 13)]);
+}
+
+#[test]
+fn reader_ahead_of_c_is_held_silently() {
+    let mut collection = Collection::new(false);
+    collection.restart(0, vec![], rv(10));
+    let mut reader = collection.open(rv(20)).expect("a reader ahead must be held, not refused");
+    collection.apply(EventType::Added, service("a", 1, 15));
+    assert!(collection.read(&mut reader, 10).expect("held").is_empty());
+    collection.apply(EventType::Modified, service("a", 1, 25));
+    let mut client = Client { position: 20, ..Client::default() };
+    client.take(collection.read(&mut reader, 10).expect("released"));
+    assert_eq!(client.known["shop/a"], 25);
+}
+
+#[test]
+fn reader_below_the_floor_is_expired() {
+    let mut collection = Collection::new(false);
+    collection.restart(0, vec![], rv(10));
+    assert_eq!(collection.open(rv(9)), Err(Expired { position: rv(9), floor: rv(10) }));
+}
+
+#[test]
+fn event_already_covered_changes_nothing() {
+    let mut collection = Collection::new(false);
+    collection.restart(0, vec![service("a", 1, 10)], rv(10));
+    assert!(!collection.apply(EventType::Modified, service("a", 1, 9)));
+    assert!(!collection.apply(EventType::Deleted, service("a", 1, 10)));
+    assert_eq!(collection.len(), 1);
+}
+
+#[test]
+fn older_list_is_refused() {
+    let mut collection = Collection::new(false);
+    collection.restart(0, vec![], rv(10));
+    assert_eq!(collection.replace(vec![], rv(9)), Err(WriteError::Behind { at: rv(9), position: rv(10) }));
+    collection.apply(EventType::Added, service("a", 1, 12));
+    let back = collection.replace(vec![service("a", 1, 11)], rv(13));
+    assert!(matches!(back, Err(WriteError::Backwards { .. })), "{back:?}");
+}
+
+#[test]
+fn unwatched_deletion_reaches_readers_at_their_own_position() {
+    let mut collection = Collection::new(false);
+    collection.restart(0, vec![service("a", 1, 5), service("b", 2, 6)], rv(10));
+    let mut live = collection.snapshot(None).reader;
+    collection.replace(vec![service("a", 1, 15)], rv(20)).expect("a newer list must be taken");
+    let deliveries = collection.read(&mut live, 100).expect("live");
+    let seen: Vec<String> = deliveries
+        .iter()
+        .map(|delivery| match delivery {
+            Delivery::Exact(change) => format!("{:?} {}", change.kind, change.resource_version().0),
+            other => format!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(
+        seen,
+        ["DiffBegin(ResourceVersion(20))", "Deleted 10", "Updated 15", "DiffEnd(ResourceVersion(20))"]
+    );
+    // A reader cut in the middle of the diff is told of the deletion again, at its own position.
+    let mut cut = collection.open(rv(15)).expect("within history");
+    let again = collection.read(&mut cut, 100).expect("catch-up");
+    assert!(
+        matches!(&again[..], [Delivery::DiffBegin(_), Delivery::Gone(object), Delivery::DiffEnd(to)]
+            if object.resource_version() == rv(15) && *to == rv(20)),
+        "{again:?}"
+    );
+    assert_eq!(cut.position(), rv(20));
+}
+
+#[test]
+fn recreated_under_another_uid_is_deleted_first() {
+    let mut collection = Collection::new(false);
+    collection.restart(0, vec![service("a", 1, 5)], rv(10));
+    collection.replace(vec![service("a", 2, 15)], rv(20)).expect("newer list");
+    let mut reader = collection.open(rv(10)).expect("within history");
+    let deliveries = collection.read(&mut reader, 100).expect("catch-up");
+    assert!(
+        matches!(&deliveries[..], [Delivery::DiffBegin(_), Delivery::Gone(old), Delivery::Current { object, created: true }, Delivery::DiffEnd(_)]
+            if old.uid() == "u1" && object.uid() == "u2"),
+        "{deliveries:?}"
+    );
+}
+
+#[test]
+fn forgotten_tombstones_raise_the_floor() {
+    let mut collection = Collection::new(false);
+    collection.restart(0, vec![], rv(1));
+    for i in 0..(TOMBSTONES_MAX as u64 + 10) {
+        collection.apply(EventType::Added, service("a", i, 10 + 2 * i));
+        collection.apply(EventType::Deleted, service("a", i, 11 + 2 * i));
+    }
+    assert!(collection.floor() > rv(1));
+    assert!(collection.open(rv(2)).is_err());
+    assert!(collection.tombstones().count() <= TOMBSTONES_MAX);
+}
+
+#[test]
+fn dirty_record_survives_a_failed_commit() {
+    let mut collection = Collection::new(true);
+    collection.restart(0, vec![service("a", 1, 5)], rv(10));
+    let failed = collection.take_dirty().expect("a restart must be stored");
+    collection.apply(EventType::Deleted, service("a", 1, 11));
+    collection.restore_dirty(failed);
+    let dirty = collection.take_dirty().expect("both changes must be pending");
+    assert!(dirty.wiped);
+    assert!(dirty.objects.values().all(Option::is_none), "the newer state must win");
+    assert_eq!(dirty.tombstones.len(), 1);
+}
+
+/// What happens at the source.
+#[derive(Clone, Debug)]
+enum Act {
+    Put(u8),
+    Delete(u8),
+    Recreate(u8),
+    Bookmark,
+    /// The link is down from here …
+    Cut,
+    /// … to here, where a list finds what changed.
+    Relist,
+    /// Client `n` reads at most so many deliveries.
+    Read(usize, usize),
+    /// Client `n` loses its connection and resumes from its position.
+    Resume(usize),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        5 => (0..6_u8).prop_map(Act::Put),
+        3 => (0..6_u8).prop_map(Act::Delete),
+        1 => (0..6_u8).prop_map(Act::Recreate),
+        1 => Just(Act::Bookmark),
+        1 => Just(Act::Cut),
+        2 => Just(Act::Relist),
+        3 => (0..3_usize, 1..4_usize).prop_map(|(n, max)| Act::Read(n, max)),
+        2 => (0..3_usize).prop_map(Act::Resume),
+    ]
+}
+
+/// The source: the truth, and whether the collection hears of it.
+struct Source {
+    truth: BTreeMap<String, (u64, u64)>,
+    rv: u64,
+    uids: u64,
+    connected: bool,
+}
+
+impl Source {
+    fn put(&mut self, collection: &mut Collection, name: &str) {
+        self.rv += 1;
+        let uid = self.truth.get(name).map_or_else(
+            || {
+                self.uids += 1;
+                self.uids
+            },
+            |(uid, _)| *uid,
+        );
+        self.truth.insert(name.to_owned(), (uid, self.rv));
+        if self.connected {
+            collection.apply(EventType::Modified, service(name, uid, self.rv));
+        }
+    }
+
+    fn delete(&mut self, collection: &mut Collection, name: &str) {
+        let Some((uid, _)) = self.truth.remove(name) else { return };
+        self.rv += 1;
+        if self.connected {
+            collection.apply(EventType::Deleted, service(name, uid, self.rv));
+        }
+    }
+
+    fn relist(&mut self, collection: &mut Collection) {
+        let list = self.truth.iter().map(|(name, (uid, rv))| service(name, *uid, *rv)).collect();
+        collection.replace(list, rv(self.rv)).expect("the source never goes back");
+        self.connected = true;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_reader_ends_with_the_truth(acts in prop::collection::vec(act(), 1..120)) {
+        let mut collection = Collection::new(false);
+        collection.restart(0, vec![], rv(100));
+        let mut source = Source { truth: BTreeMap::new(), rv: 100, uids: 0, connected: true };
+        let mut clients: Vec<(Client, Reader)> = (0..3).map(|_| Client::start(&collection)).collect();
+        for act in acts {
+            match act {
+                Act::Put(n) => source.put(&mut collection, &format!("s{n}")),
+                Act::Delete(n) => source.delete(&mut collection, &format!("s{n}")),
+                Act::Recreate(n) => {
+                    source.delete(&mut collection, &format!("s{n}"));
+                    source.put(&mut collection, &format!("s{n}"));
+                }
+                Act::Bookmark => if source.connected { collection.advance(rv(source.rv)); },
+                Act::Cut => source.connected = false,
+                Act::Relist => source.relist(&mut collection),
+                Act::Read(n, max) => {
+                    let (client, reader) = &mut clients[n];
+                    client.take(collection.read(reader, max).expect("nothing is forgotten in this test"));
+                }
+                Act::Resume(n) => {
+                    let (client, reader) = &mut clients[n];
+                    *reader = collection.open(rv(client.position)).expect("nothing is forgotten in this test");
+                }
+            }
+        }
+        source.relist(&mut collection);
+        let truth: BTreeMap<String, u64> =
+            source.truth.iter().map(|(name, (_, rv))| (format!("shop/{name}"), *rv)).collect();
+        for (client, reader) in &mut clients {
+            while reader.position() < collection.position() {
+                client.take(collection.read(reader, 2).expect("nothing is forgotten in this test"));
+            }
+            client.take(collection.read(reader, usize::MAX).expect("nothing is forgotten in this test"));
+            prop_assert_eq!(&client.known, &truth);
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! How a collection changes: events in order, bookmarks, whole lists compared with what is held, recovery from a store.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use yurt_apimachinery::watch::EventType;
+use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
+
+use super::{Change, ChangeKind, Collection, Live, RangeTombstone, Step};
+
+/// Why a write was refused; nothing was changed.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum WriteError {
+    /// The list is older than what is held: the source lags behind, ask another one.
+    #[error("list at {at} is behind the collection at {position}")]
+    Behind {
+        /// RV of the refused list.
+        at: ResourceVersion,
+        /// `C` of the collection.
+        position: ResourceVersion,
+    },
+    /// An object came back older although the list is not: the source was rolled back, a new generation is needed.
+    #[error("object {key} went back from {held} to {listed}")]
+    Backwards {
+        /// Key of the object.
+        key: String,
+        /// RV held.
+        held: ResourceVersion,
+        /// RV in the list.
+        listed: ResourceVersion,
+    },
+}
+
+/// What changed since a store last took it. Taken as a whole, written in one transaction.
+#[derive(Debug, Default)]
+pub struct Dirty {
+    /// New state per key; `None` means deleted.
+    pub objects: BTreeMap<ObjectKey, Option<Object>>,
+    /// Tombstones added.
+    pub tombstones: Vec<Object>,
+    /// Range tombstones added.
+    pub ranges: Vec<RangeTombstone>,
+    /// Everything stored before is void (new generation or first list).
+    pub wiped: bool,
+    /// `C`, floor, completeness or generation moved.
+    pub moved: bool,
+}
+
+/// A collection as a store gives it back.
+#[derive(Debug, Default)]
+pub struct Recovered {
+    /// Live objects.
+    pub objects: Vec<Object>,
+    /// Deletions with their RV.
+    pub tombstones: Vec<Object>,
+    /// Deletions known only as a range.
+    pub ranges: Vec<RangeTombstone>,
+    /// `C` of the last commit.
+    pub position: ResourceVersion,
+    /// Oldest RV readers may resume from.
+    pub floor: ResourceVersion,
+    /// Whether the data was complete at `C`.
+    pub complete: bool,
+    /// Timeline.
+    pub generation: u64,
+}
+
+// === impl Dirty ===
+
+impl Dirty {
+    /// Whether there is nothing to store.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        !self.wiped && !self.moved && self.objects.is_empty() && self.tombstones.is_empty() && self.ranges.is_empty()
+    }
+
+    /// Puts back a record whose commit failed; what changed meanwhile (`self`) is newer and wins.
+    fn merge_older(&mut self, older: Dirty) {
+        if self.wiped {
+            return;
+        }
+        for (key, state) in older.objects {
+            self.objects.entry(key).or_insert(state);
+        }
+        self.tombstones.splice(0..0, older.tombstones);
+        self.ranges.splice(0..0, older.ranges);
+        self.wiped = older.wiped;
+        self.moved |= older.moved;
+    }
+}
+
+// === impl Collection ===
+
+impl Collection {
+    /// Applies one event of an unbroken watch. Returns false, changing nothing, when it is already covered by `C`.
+    ///
+    /// `Bookmark` only moves `C`; `Error` is ignored.
+    pub fn apply(&mut self, event: EventType, object: Object) -> bool {
+        let rv = object.resource_version();
+        if rv <= self.position {
+            return false;
+        }
+        match event {
+            EventType::Added | EventType::Modified => self.put(object),
+            EventType::Deleted => self.remove(object),
+            EventType::Bookmark => {}
+            EventType::Error => return false,
+        }
+        self.move_to(rv);
+        true
+    }
+
+    /// Moves `C` to `rv` (a bookmark: nothing else happened up to there). Returns whether it moved.
+    pub fn advance(&mut self, rv: ResourceVersion) -> bool {
+        let ahead = rv > self.position;
+        if ahead {
+            self.move_to(rv);
+        }
+        ahead
+    }
+
+    /// Takes a full list of the source at `at` and publishes only what differs.
+    ///
+    /// # Errors
+    /// [`WriteError`] when the list is older than what is held; nothing is changed then.
+    pub fn replace(&mut self, list: Vec<Object>, at: ResourceVersion) -> Result<(), WriteError> {
+        if !self.complete {
+            self.restart(self.generation, list, at);
+            return Ok(());
+        }
+        if at < self.position {
+            return Err(WriteError::Behind { at, position: self.position });
+        }
+        let listed: BTreeSet<&ObjectKey> = list.iter().map(Object::key).collect();
+        let held = self.objects.iter().filter(|(key, _)| !listed.contains(key));
+        let mut step: Vec<_> = held.map(|(_, live)| (EventType::Deleted, live.object.clone())).collect();
+        for object in list {
+            match self.objects.get(object.key()).map(|live| live.object.resource_version()) {
+                Some(held) if held == object.resource_version() => {}
+                Some(held) if held > object.resource_version() => {
+                    let (key, listed) = (object.key().to_string(), object.resource_version());
+                    return Err(WriteError::Backwards { key, held, listed });
+                }
+                _ => step.push((EventType::Modified, object)),
+            }
+        }
+        self.apply_step(at, step);
+        Ok(())
+    }
+
+    /// Applies what leads from `C` to `to` as one step. A DELETED at or below `C` is a deletion nobody watched; everything
+    /// else carries its own RV in `(C, to]`. Ignored when `to` is not ahead of `C`.
+    pub fn apply_step(&mut self, to: ResourceVersion, mut step: Vec<(EventType, Object)>) {
+        if to <= self.position {
+            return;
+        }
+        if step.is_empty() {
+            self.move_to(to);
+            return;
+        }
+        self.push(Step::DiffBegin { to });
+        let from = self.position;
+        step.sort_by_key(|(_, object)| object.resource_version());
+        // Deletions nobody watched come first, those of objects that exist again under another uid included: they carry
+        // the position readers have now, and nothing after them goes back to it.
+        for (_, object) in &step {
+            let held = self.objects.get(object.key()).map(|live| live.object.uid() == object.uid());
+            if held == Some(false) {
+                // It happened before the new object was created: a reader that saw the new one must not hear of it.
+                self.remove_unwatched(object.key(), object.resource_version());
+            }
+        }
+        for (event, object) in step {
+            let watched = object.resource_version() > from;
+            match event {
+                EventType::Added | EventType::Modified if watched => self.put(object),
+                EventType::Deleted if watched => self.remove(object),
+                EventType::Deleted => self.remove_unwatched(object.key(), to),
+                _ => {}
+            }
+        }
+        self.push(Step::DiffEnd { to });
+        self.move_to(to);
+    }
+
+    /// Starts over with a complete list at `at` under `generation`. Readers of another generation, and readers below
+    /// `at`, have to start over too.
+    pub fn restart(&mut self, generation: u64, list: Vec<Object>, at: ResourceVersion) {
+        self.clear();
+        self.generation = generation;
+        for object in list {
+            self.insert_live(object, ResourceVersion::ZERO);
+        }
+        self.floor = at;
+        self.complete = true;
+        self.position = at;
+        if let Some(dirty) = &mut self.dirty {
+            let objects = self.objects.iter().map(|(key, live)| (key.clone(), Some(live.object.clone()))).collect();
+            *dirty = Dirty { objects, wiped: true, moved: true, ..Dirty::default() };
+        }
+    }
+
+    /// Fills an empty collection from a store.
+    pub fn recover(&mut self, recovered: Recovered) {
+        self.clear();
+        for object in recovered.objects {
+            self.insert_live(object, ResourceVersion::ZERO);
+        }
+        self.position = recovered.position;
+        self.floor = recovered.floor;
+        self.complete = recovered.complete;
+        self.generation = recovered.generation;
+        for tombstone in recovered.tombstones {
+            self.bury(tombstone);
+        }
+        for range in recovered.ranges {
+            self.bury_range(range);
+        }
+    }
+
+    /// Takes the record of changes since the last call, for a store to commit together with the current meta data.
+    pub fn take_dirty(&mut self) -> Option<Dirty> {
+        let dirty = self.dirty.as_mut()?;
+        (!dirty.is_empty()).then(|| std::mem::take(dirty))
+    }
+
+    /// Gives back a record whose commit failed, so that the next one includes it.
+    pub fn restore_dirty(&mut self, older: Dirty) {
+        if let Some(dirty) = &mut self.dirty {
+            dirty.merge_older(older);
+        }
+    }
+
+    fn move_to(&mut self, rv: ResourceVersion) {
+        self.position = rv;
+        if let Some(dirty) = &mut self.dirty {
+            dirty.moved = true;
+        }
+    }
+
+    fn clear(&mut self) {
+        self.first_seq = self.next_seq() + 1;
+        self.objects.clear();
+        self.by_rv.clear();
+        self.tombstones.clear();
+        self.ranges.clear();
+        self.log.clear();
+        (self.log_bytes, self.object_bytes, self.tombstone_bytes) = (0, 0, 0);
+    }
+
+    fn insert_live(&mut self, object: Object, created: ResourceVersion) -> Option<Live> {
+        self.object_bytes += object.size();
+        self.by_rv.insert((object.resource_version(), object.key().clone()));
+        let previous = self.objects.insert(object.key().clone(), Live { object, created });
+        if let Some(live) = &previous {
+            self.object_bytes -= live.object.size();
+            self.by_rv.remove(&(live.object.resource_version(), live.object.key().clone()));
+        }
+        previous
+    }
+
+    fn take_live(&mut self, key: &ObjectKey) -> Option<Object> {
+        let live = self.objects.remove(key)?;
+        self.object_bytes -= live.object.size();
+        self.by_rv.remove(&(live.object.resource_version(), key.clone()));
+        Some(live.object)
+    }
+
+    fn put(&mut self, object: Object) {
+        let key = object.key().clone();
+        let held = self.objects.get(&key);
+        if held.is_some_and(|live| live.object.uid() != object.uid()) {
+            // Deleted and created again between two looks: readers must hear of the deletion first.
+            self.remove_unwatched(&key, object.resource_version());
+        }
+        let (kind, created) = match self.objects.get(&key) {
+            Some(live) => (ChangeKind::Updated, live.created),
+            None => (ChangeKind::Created, object.resource_version()),
+        };
+        let previous = self.insert_live(object.clone(), created).map(|live| live.object);
+        if let Some(dirty) = &mut self.dirty {
+            dirty.objects.insert(key, Some(object.clone()));
+        }
+        self.push(Step::Change(Change::new(kind, object, previous)));
+    }
+
+    fn remove(&mut self, last: Object) {
+        let Some(previous) = self.take_live(last.key()) else { return };
+        if let Some(dirty) = &mut self.dirty {
+            dirty.objects.insert(last.key().clone(), None);
+            dirty.tombstones.push(last.clone());
+        }
+        self.bury(last.clone());
+        self.push(Step::Change(Change::new(ChangeKind::Deleted, last, Some(previous))));
+    }
+
+    fn remove_unwatched(&mut self, key: &ObjectKey, to: ResourceVersion) {
+        let Some(previous) = self.take_live(key) else { return };
+        let after = self.position;
+        let range = RangeTombstone { after, to, object: previous.clone() };
+        if let Some(dirty) = &mut self.dirty {
+            dirty.objects.insert(key.clone(), None);
+            dirty.ranges.push(range.clone());
+        }
+        self.bury_range(range);
+        let last = previous.with_resource_version(after);
+        self.push(Step::Unwatched(Change::new(ChangeKind::Deleted, last, Some(previous))));
+    }
+}

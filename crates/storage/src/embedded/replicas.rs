@@ -1,0 +1,184 @@
+//! The durable copy of replicas: data, tombstones and `C` of each collection in one transaction.
+//!
+//! How often a commit happens is a wear decision, not a safety one: after a crash the replica restarts from its last
+//! commit and asks its source for the rest.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use redb::{Database, ReadableDatabase, WriteTransaction};
+use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
+
+use super::tables::{REPLICA, REPLICA_META, REPLICA_RANGES, REPLICA_TOMBSTONES, storage_error};
+use crate::backend::StorageError;
+use crate::collection::{Collection, Dirty, RangeTombstone, Recovered};
+
+/// What a commit says of a collection beside its objects.
+#[derive(Clone, Copy, Debug)]
+pub struct Meta {
+    position: ResourceVersion,
+    floor: ResourceVersion,
+    generation: u64,
+    complete: bool,
+}
+
+/// One collection's part of a commit.
+#[derive(Debug)]
+pub struct Part {
+    /// Name of the collection.
+    pub name: String,
+    /// What changed.
+    pub dirty: Dirty,
+    /// Position and state that belong to exactly these changes.
+    pub meta: Meta,
+}
+
+/// Replica tables of one database.
+#[derive(Clone)]
+pub struct ReplicaStore {
+    database: Arc<Database>,
+}
+
+// === impl Meta ===
+
+impl Meta {
+    /// The meta data of `collection` as it is now.
+    #[must_use]
+    pub fn of(collection: &Collection) -> Self {
+        Self {
+            position: collection.position(),
+            floor: collection.floor(),
+            generation: collection.generation(),
+            complete: collection.is_complete(),
+        }
+    }
+
+    /// `C` at the commit.
+    #[must_use]
+    pub fn position(&self) -> ResourceVersion {
+        self.position
+    }
+
+    /// Whether the collection was complete at the commit.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.complete
+    }
+}
+
+// === impl ReplicaStore ===
+
+impl ReplicaStore {
+    /// Opens the replica tables.
+    ///
+    /// # Errors
+    /// [`StorageError`] when the tables cannot be created.
+    pub fn open(database: Arc<Database>) -> Result<Self, StorageError> {
+        let txn = database.begin_write().map_err(storage_error)?;
+        txn.open_table(REPLICA).map_err(storage_error)?;
+        txn.open_table(REPLICA_TOMBSTONES).map_err(storage_error)?;
+        txn.open_table(REPLICA_RANGES).map_err(storage_error)?;
+        txn.open_table(REPLICA_META).map_err(storage_error)?;
+        txn.commit().map_err(storage_error)?;
+        Ok(Self { database })
+    }
+
+    /// What the last commit held of collection `name`; `None` when there never was one.
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`] naming the row that cannot be read back.
+    pub fn load(&self, name: &str, kind: &ResourceKind) -> Result<Option<Recovered>, StorageError> {
+        let read = self.database.begin_read().map_err(storage_error)?;
+        let meta = read.open_table(REPLICA_META).map_err(storage_error)?;
+        let Some(row) = meta.get(name).map_err(storage_error)? else { return Ok(None) };
+        let (position, floor, generation, complete) = row.value();
+        let mut recovered = Recovered {
+            position: ResourceVersion(position),
+            floor: ResourceVersion(floor),
+            generation,
+            complete,
+            ..Recovered::default()
+        };
+        let parse = |key: &str, bytes: &[u8]| {
+            let damaged = |why: String| StorageError::Corrupt(format!("replica {name}, object {key}: {why}"));
+            Object::parse(Bytes::copy_from_slice(bytes), kind).map_err(|error| damaged(error.to_string()))
+        };
+        let objects = read.open_table(REPLICA).map_err(storage_error)?;
+        for row in objects.range((name, "")..).map_err(storage_error)? {
+            let (key, value) = row.map_err(storage_error)?;
+            let (collection, key) = key.value();
+            if collection != name {
+                break;
+            }
+            recovered.objects.push(parse(key, value.value())?);
+        }
+        let tombstones = read.open_table(REPLICA_TOMBSTONES).map_err(storage_error)?;
+        for row in tombstones.range((name, floor + 1, "")..).map_err(storage_error)? {
+            let (key, value) = row.map_err(storage_error)?;
+            let (collection, _, key) = key.value();
+            if collection != name {
+                break;
+            }
+            recovered.tombstones.push(parse(key, value.value())?);
+        }
+        let ranges = read.open_table(REPLICA_RANGES).map_err(storage_error)?;
+        for row in ranges.range((name, floor + 1, "")..).map_err(storage_error)? {
+            let (key, value) = row.map_err(storage_error)?;
+            let (collection, to, key) = key.value();
+            if collection != name {
+                break;
+            }
+            let (after, bytes) = value.value();
+            let (after, to) = (ResourceVersion(after), ResourceVersion(to));
+            recovered.ranges.push(RangeTombstone { after, to, object: parse(key, bytes)? });
+        }
+        Ok(Some(recovered))
+    }
+
+    /// Writes all parts in one durable transaction. Blocks; call it off the async threads.
+    ///
+    /// # Errors
+    /// [`StorageError`]; nothing was written then.
+    pub fn commit(&self, parts: &[Part]) -> Result<(), StorageError> {
+        let txn = self.database.begin_write().map_err(storage_error)?;
+        for part in parts {
+            write_part(&txn, part)?;
+        }
+        txn.commit().map_err(storage_error)
+    }
+}
+
+fn write_part(txn: &WriteTransaction, part: &Part) -> Result<(), StorageError> {
+    let Part { name, dirty, meta } = part;
+    let name = name.as_str();
+    let mut objects = txn.open_table(REPLICA).map_err(storage_error)?;
+    let mut tombstones = txn.open_table(REPLICA_TOMBSTONES).map_err(storage_error)?;
+    let mut ranges = txn.open_table(REPLICA_RANGES).map_err(storage_error)?;
+    let mut metas = txn.open_table(REPLICA_META).map_err(storage_error)?;
+    // Names are Kubernetes resource names: '\u{1}' sorts after the name itself and before any longer name.
+    let beyond = format!("{name}\u{1}");
+    if dirty.wiped {
+        objects.retain_in((name, "")..(beyond.as_str(), ""), |_, _| false).map_err(storage_error)?;
+    }
+    let forgotten = if dirty.wiped { u64::MAX } else { meta.floor.0 };
+    tombstones.retain_in((name, 0, "")..(name, forgotten, ""), |_, _| false).map_err(storage_error)?;
+    ranges.retain_in((name, 0, "")..(name, forgotten, ""), |_, _| false).map_err(storage_error)?;
+    for (key, state) in &dirty.objects {
+        let place = (name, key.as_str());
+        match state {
+            Some(object) => drop(objects.insert(place, object.bytes().as_ref()).map_err(storage_error)?),
+            None => drop(objects.remove(place).map_err(storage_error)?),
+        }
+    }
+    for object in &dirty.tombstones {
+        let place = (name, object.resource_version().0, object.key().as_str());
+        tombstones.insert(place, object.bytes().as_ref()).map_err(storage_error)?;
+    }
+    for range in &dirty.ranges {
+        let place = (name, range.to.0, range.object.key().as_str());
+        ranges.insert(place, (range.after.0, range.object.bytes().as_ref())).map_err(storage_error)?;
+    }
+    let row = (meta.position.0, meta.floor.0, meta.generation, meta.complete);
+    metas.insert(name, row).map_err(storage_error)?;
+    Ok(())
+}

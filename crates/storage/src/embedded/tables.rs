@@ -1,0 +1,38 @@
+//! The tables of the redb file and the translation of redb's errors. Nothing else names a table.
+
+use redb::TableDefinition;
+
+use crate::backend::StorageError;
+
+/// Own objects: `/<collection>/<key>` → (RV, bytes without resourceVersion).
+pub(super) const OWN: TableDefinition<'_, &str, (u64, &[u8])> = TableDefinition::new("own");
+/// Own deletions: RV of the deletion and place in its transaction → (key, last bytes).
+pub(super) const OWN_TOMBSTONES: TableDefinition<'_, (u64, u32), (&str, &[u8])> = TableDefinition::new("own-tombstones");
+/// Small facts: store id, RV mark, floor.
+pub(super) const FACTS: TableDefinition<'_, &str, &str> = TableDefinition::new("facts");
+/// Replica objects: (collection, key) → bytes with the cloud's resourceVersion.
+pub(super) const REPLICA: TableDefinition<'_, (&str, &str), &[u8]> = TableDefinition::new("replica");
+/// Replica tombstones: (collection, RV, key) → last bytes with the deletion's resourceVersion.
+pub(super) const REPLICA_TOMBSTONES: TableDefinition<'_, (&str, u64, &str), &[u8]> =
+    TableDefinition::new("replica-tombstones");
+/// Replica range tombstones: (collection, to, key) → (after, last bytes).
+pub(super) const REPLICA_RANGES: TableDefinition<'_, (&str, u64, &str), (u64, &[u8])> =
+    TableDefinition::new("replica-ranges");
+/// Replica meta data: collection → (C, floor, generation, complete).
+pub(super) const REPLICA_META: TableDefinition<'_, &str, (u64, u64, u64, bool)> = TableDefinition::new("replica-meta");
+
+/// Fact: random id of the store.
+pub(super) const FACT_STORE_ID: &str = "store-id";
+/// Fact: every RV issued is at most this.
+pub(super) const FACT_MARK: &str = "mark";
+/// Fact: own tombstones up to this RV were dropped.
+pub(super) const FACT_FLOOR: &str = "floor";
+
+/// Translates any redb error; `Full` is told apart because reads go on then.
+pub(super) fn storage_error(error: impl Into<redb::Error>) -> StorageError {
+    match error.into() {
+        redb::Error::Io(io) if io.kind() == std::io::ErrorKind::StorageFull => StorageError::Full(io.to_string()),
+        redb::Error::Corrupted(why) => StorageError::Corrupt(why),
+        other => StorageError::Unavailable(other.to_string()),
+    }
+}

@@ -1,0 +1,64 @@
+//! Lists and watches over a [`SharedCollection`](crate::SharedCollection), as kube-apiserver answers them.
+//!
+//! Used by the coordinator and by every hub, so that moving between them changes nothing for a client. HTTP is not
+//! known here: [`list`] gives objects, [`watch`] gives frames.
+
+mod list;
+mod view;
+mod watch;
+
+use std::time::Duration;
+
+use yurt_apimachinery::{FieldSelector, LabelSelector, Object, ResourceVersion};
+
+pub use list::{Listed, list};
+pub use view::{Unfiltered, View};
+pub use watch::{WatchRequest, watch};
+
+/// Annotation of a bookmark: what follows is one step up to this RV (told to replicas only).
+pub const ANNOTATION_DIFF_TO: &str = "openyurt.io/diff-to";
+/// Annotation of a bookmark: the step announced by [`ANNOTATION_DIFF_TO`] is done.
+pub const ANNOTATION_DIFF_DONE: &str = "openyurt.io/diff-done";
+/// Annotation of a bookmark: the data is complete but its source is away.
+pub const ANNOTATION_STALE: &str = "openyurt.io/stale";
+
+/// How long a read waits for an RV that has not arrived yet (kube-apiserver's own limit).
+pub const WAIT_FOR_RV: Duration = Duration::from_secs(3);
+
+/// Which objects a request is about; evaluated on the raw object, before any filter.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// Namespace of the path, if any.
+    pub namespace: Option<String>,
+    /// Label selector.
+    pub labels: LabelSelector,
+    /// Field selector.
+    pub fields: FieldSelector,
+}
+
+/// A resourceVersion parameter: unset, "0", or at least / exactly a number.
+pub type RequestedVersion = Option<ResourceVersion>;
+
+// === impl Selection ===
+
+impl Selection {
+    /// Whether `object` is selected.
+    #[must_use]
+    pub fn matches(&self, object: &Object) -> bool {
+        self.namespace.as_deref().is_none_or(|namespace| object.namespace() == Some(namespace))
+            && self.labels.matches(object.labels())
+            && self.fields.matches(object)
+    }
+
+    /// Whether every object is selected.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        self.namespace.is_none() && self.labels.is_everything() && self.fields.is_everything()
+    }
+
+    /// The namespace the selection is confined to: that of the path, or of a `metadata.namespace=` field selector.
+    #[must_use]
+    pub fn confined_to(&self) -> Option<&str> {
+        self.namespace.as_deref().or_else(|| self.fields.requires("metadata.namespace"))
+    }
+}

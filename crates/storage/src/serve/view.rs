@@ -1,0 +1,128 @@
+//! What a client is shown of each object, and which event a change is to that client.
+//!
+//! Pure. An object that was visible and is no longer becomes DELETED, one that becomes visible ADDED (conformance 3.F32,
+//! 7.73); the event carries the RV of the change.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use yurt_apimachinery::watch::{EventType, frame};
+use yurt_apimachinery::Object;
+use yurt_apimachinery::partial::partial_object_metadata;
+
+use super::Selection;
+use crate::collection::{Change, ChangeKind, Delivery};
+
+/// A client's view of single objects. Must be a pure function while a stream lasts.
+pub trait View: Send + Sync {
+    /// What the client sees of `object`; `None` hides it. Unchanged objects are returned as they came.
+    fn show(&self, object: &Object) -> Option<Object>;
+
+    /// Whether every object is shown unchanged, so that frames can be shared between watchers.
+    fn is_identity(&self) -> bool {
+        false
+    }
+}
+
+/// Shows everything as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unfiltered;
+
+impl View for Unfiltered {
+    fn show(&self, object: &Object) -> Option<Object> {
+        Some(object.clone())
+    }
+
+    fn is_identity(&self) -> bool {
+        true
+    }
+}
+
+/// Everything that decides what one watcher receives.
+pub(super) struct Lens {
+    pub(super) selection: Selection,
+    pub(super) view: Arc<dyn View>,
+    pub(super) metadata_only: bool,
+}
+
+// === impl Lens ===
+
+impl Lens {
+    /// What the client sees of `object`, if anything.
+    pub(super) fn see(&self, object: &Object) -> Option<Object> {
+        if self.selection.matches(object) { self.view.show(object) } else { None }
+    }
+
+    /// The frame of one delivery for this client; `None` when it is none of its business.
+    pub(super) fn frame(&self, delivery: &Delivery) -> Option<Bytes> {
+        match delivery {
+            Delivery::Exact(change) => self.exact(change),
+            Delivery::Current { object, created } => match self.see(object) {
+                Some(seen) if *created => Some(self.encode(EventType::Added, &seen)),
+                Some(seen) => Some(self.encode(EventType::Modified, &seen)),
+                None if *created => None,
+                // It may have matched at the client's position: say that it is not there now.
+                None => Some(self.farewell(object)),
+            },
+            Delivery::Gone(object) if self.inside(object) => Some(self.farewell(object)),
+            Delivery::Gone(_) | Delivery::DiffBegin(_) | Delivery::DiffEnd(_) => None,
+        }
+    }
+
+    pub(super) fn encode(&self, event: EventType, object: &Object) -> Bytes {
+        if self.metadata_only {
+            frame(event, &partial_object_metadata(object))
+        } else {
+            frame(event, object.bytes())
+        }
+    }
+
+    fn exact(&self, change: &Change) -> Option<Bytes> {
+        if self.is_plain() {
+            return Some(change.frame(match change.kind {
+                ChangeKind::Created => EventType::Added,
+                ChangeKind::Updated => EventType::Modified,
+                ChangeKind::Deleted => EventType::Deleted,
+            }));
+        }
+        let before = change.previous.as_ref().filter(|previous| self.selection.matches(previous));
+        let now = if change.kind == ChangeKind::Deleted { None } else { self.see(&change.object) };
+        match (before, now) {
+            (None, None) => None,
+            (None, Some(now)) => Some(self.encode(EventType::Added, &now)),
+            (Some(_), Some(now)) => Some(self.encode(EventType::Modified, &now)),
+            // Whether the view showed it then may have depended on inputs that changed since: a DELETED too many is
+            // noise, one too few is a lost deletion.
+            (Some(before), None) => Some(self.farewell(&before.with_resource_version(change.resource_version()))),
+        }
+    }
+
+    /// DELETED for an object whose visibility at the client's position is unknown. What the view hides is reduced to
+    /// its metadata: no unfiltered content leaves.
+    fn farewell(&self, object: &Object) -> Bytes {
+        match self.view.show(object) {
+            Some(seen) => self.encode(EventType::Deleted, &seen),
+            None if self.metadata_only => self.encode(EventType::Deleted, object),
+            None => frame(EventType::Deleted, &bare(object)),
+        }
+    }
+
+    /// Namespace and name never change, so an object outside them was never visible.
+    fn inside(&self, object: &Object) -> bool {
+        self.selection.confined_to().is_none_or(|namespace| object.namespace() == Some(namespace))
+            && self.selection.fields.requires("metadata.name").is_none_or(|name| object.name() == name)
+    }
+
+    fn is_plain(&self) -> bool {
+        !self.metadata_only && self.selection.is_everything() && self.view.is_identity()
+    }
+}
+
+/// The object reduced to its metadata, under its own kind.
+fn bare(object: &Object) -> Bytes {
+    let mut value = object.to_value();
+    if let Some(fields) = value.as_object_mut() {
+        fields.retain(|name, _| matches!(name.as_str(), "apiVersion" | "kind" | "metadata"));
+    }
+    Bytes::from(value.to_string())
+}

@@ -1,0 +1,125 @@
+//! The certificates of a test cluster: one CA, servers on loopback, nodes and administrators.
+
+use rustls::ClientConfig;
+use yurt_runtime::pki::{CertificateAuthority, PemPair};
+use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource, ReloadingServerTls, ServerTls};
+
+use crate::TestDir;
+
+/// A cluster CA and what it issues. Every method that can fail panics, as fixtures do.
+#[derive(Debug)]
+pub struct TestPki {
+    ca: CertificateAuthority,
+}
+
+/// Names that every test server answers to.
+const SERVER_NAMES: [&str; 3] = ["127.0.0.1", "::1", "localhost"];
+
+// === impl TestPki ===
+
+impl TestPki {
+    /// A new CA, unlike every other.
+    ///
+    /// # Panics
+    /// When the system has no randomness.
+    #[must_use]
+    pub fn new() -> Self {
+        TestPki {
+            ca: CertificateAuthority::generate("test-cluster-ca").expect("a test CA must be generated"),
+        }
+    }
+
+    /// The authority, for anything the shortcuts do not cover.
+    #[must_use]
+    pub fn ca(&self) -> &CertificateAuthority {
+        &self.ca
+    }
+
+    /// The CA's certificate.
+    #[must_use]
+    pub fn ca_pem(&self) -> &str {
+        self.ca.cert_pem()
+    }
+
+    /// A serving certificate for 127.0.0.1, ::1 and localhost.
+    ///
+    /// # Panics
+    /// When signing fails.
+    #[must_use]
+    pub fn server(&self) -> PemPair {
+        self.ca
+            .issue_server("test-server", &SERVER_NAMES)
+            .expect("a test certificate must be issued")
+    }
+
+    /// A client certificate of this user and these groups.
+    ///
+    /// # Panics
+    /// When signing fails.
+    #[must_use]
+    pub fn client(&self, user: &str, groups: &[&str]) -> PemPair {
+        self.ca
+            .issue_client(user, groups)
+            .expect("a test certificate must be issued")
+    }
+
+    /// The client certificate of a node: `system:node:<name>` in `system:nodes`.
+    #[must_use]
+    pub fn node(&self, name: &str) -> PemPair {
+        self.client(&format!("system:node:{name}"), &["system:nodes"])
+    }
+
+    /// The client certificate of an administrator, in `system:masters`.
+    #[must_use]
+    pub fn admin(&self) -> PemPair {
+        self.client("kubernetes-admin", &["system:masters"])
+    }
+
+    /// TLS of a server with [`Self::server`] that trusts clients of this CA.
+    ///
+    /// # Panics
+    /// When the certificates do not fit, which they do.
+    #[must_use]
+    pub fn server_tls(&self) -> ReloadingServerTls {
+        let identity = PemIdentity::inline("test server", &self.server());
+        let client_ca = Some(PemSource::inline("test CA", self.ca_pem()));
+        ReloadingServerTls::new(ServerTls { identity, client_ca }).expect("test certificates must make a configuration")
+    }
+
+    /// TLS of a client that trusts this CA and presents `identity`.
+    ///
+    /// # Panics
+    /// When the certificates do not fit, which they do unless `identity` is broken.
+    #[must_use]
+    pub fn client_config(&self, identity: Option<&PemPair>) -> ClientConfig {
+        let identity = identity.map(|pair| PemIdentity::inline("test client", pair));
+        let tls = ClientTls {
+            ca: PemSource::inline("test CA", self.ca_pem()),
+            identity,
+        };
+        tls.config().expect("test certificates must make a configuration")
+    }
+
+    /// Writes a kubeconfig with everything embedded and gives its path.
+    ///
+    /// # Panics
+    /// When the folder is not writable.
+    pub fn write_kubeconfig(
+        &self,
+        folder: &TestDir,
+        name: &str,
+        server: &str,
+        identity: &PemPair,
+    ) -> std::path::PathBuf {
+        let path = folder.path().join(name);
+        yurt_runtime::kubeconfig::write_admin(&path, server, self.ca_pem(), identity)
+            .expect("a test folder must be writable");
+        path
+    }
+}
+
+impl Default for TestPki {
+    fn default() -> Self {
+        Self::new()
+    }
+}
