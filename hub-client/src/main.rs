@@ -1,3 +1,69 @@
-//! Entry point.
+//! The `yurthub` binary: flags → configuration → hub → signal → stop.
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use clap::error::ErrorKind;
+use yurt_hub_client::Hub;
+use yurt_hub_client::config::{Config, Flags};
+use yurt_runtime::{exit, flags, shutdown, tls};
+
+/// Threads that run tasks; a hub is I/O, not computation.
+const WORKERS: usize = 2;
+/// Stack of each thread, bytes.
+const STACK: usize = 512 * 1024;
+/// Exit code of a command line that cannot be used, as usual for Unix programs.
+const BAD_FLAGS: u8 = 2;
+
+fn main() -> ExitCode {
+    tls::install_crypto_provider();
+    let config = match Flags::try_parse() {
+        Ok(flags) => match flags.check() {
+            Ok(config) => config,
+            Err(error) => return bad_flags(&error.to_string()),
+        },
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => error.exit(),
+        Err(error) => return bad_flags(&one_line(&error)),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .thread_stack_size(STACK)
+        .enable_all()
+        .build();
+    match runtime {
+        Ok(runtime) => runtime.block_on(run(config)),
+        Err(error) => exit::fail(format!("cannot start threads: {error}")),
+    }
+}
+
+async fn run(config: Config) -> ExitCode {
+    let verbosity = config.verbosity;
+    let hub = match Hub::start(config).await {
+        Ok(hub) => hub,
+        Err(error) => return exit::fail(error),
+    };
+    flags::init_logging(verbosity);
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), "Started");
+    let failed = tokio::select! {
+        signal = shutdown::wait_for_signal() => signal.is_err(),
+        task = hub.failed() => {
+            tracing::error!(task, "A task ended that must not; stopping");
+            true
+        }
+    };
+    hub.stop().await;
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn bad_flags(message: &str) -> ExitCode {
+    // The line is printed; only the code differs.
+    let _ = exit::fail(message);
+    ExitCode::from(BAD_FLAGS)
+}
+
+/// The first line of clap's message says what is wrong; the rest is usage.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    format!("{first}; see --help")
+}

@@ -1,3 +1,64 @@
-//! Entry point.
+//! `cargo xtask`: every command of this workspace, each one line in the list it prints without arguments.
+//!
+//! Reading order: [`workspace`] (where things are), [`tidy`] (the house rules as code), [`mod@test`] (what CI runs),
+//! [`interop`] (the Go module with the real Kubernetes programs), [`demo`] (a pool on this machine as a story).
+#![allow(clippy::print_stdout, reason = "printing is what these commands are for")]
 
-fn main() {}
+mod demo;
+mod interop;
+mod process;
+mod rust_text;
+mod stopwatch;
+mod test;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// Commands of the workspace.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Check the house rules that no compiler knows (`--list` names them)
+    Tidy(tidy::Args),
+    /// Run what CI runs: fmt, tidy, clippy, doc, deny, unit, interop
+    Test(test::Args),
+    /// Run a pool on this machine as a story: election, copying, heartbeats, failover, offline
+    Demo(demo::Args),
+    /// Build kube-apiserver, etcd and the rest into interop/.cache
+    BuildInterop,
+    /// Measure the figures the README quotes (minutes)
+    Figures(interop::FiguresArgs),
+}
+
+fn main() -> ExitCode {
+    let Some(command) = Cli::parse().command else {
+        // Nothing was asked for: the list is the answer, and no failure.
+        return match Cli::command().print_help() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        };
+    };
+    let outcome = match command {
+        Command::Tidy(args) => tidy::run(&args),
+        Command::Test(args) => test::run(&args),
+        Command::Demo(args) => demo::run(&args),
+        Command::BuildInterop => interop::build(),
+        Command::Figures(args) => interop::figures(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

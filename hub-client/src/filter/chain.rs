@@ -1,0 +1,132 @@
+//! Runs the filters of one request over an object.
+
+use yurt_apimachinery::{Object, ResourceKind};
+
+use super::{FilterContext, ObjectFilter, Verdict};
+
+/// Filters in call order; empty = everything passes.
+#[derive(Clone, Default)]
+pub struct Chain {
+    filters: Vec<&'static dyn ObjectFilter>,
+}
+
+// === impl Chain ===
+
+impl Chain {
+    /// These filters, called in the order given.
+    pub fn new(filters: Vec<&'static dyn ObjectFilter>) -> Self {
+        Chain { filters }
+    }
+
+    /// Whether objects need not be looked at.
+    pub fn is_empty(&self) -> bool {
+        self.filters.is_empty()
+    }
+
+    /// Names in call order, for logs and as part of the key of a derived view.
+    pub fn names(&self) -> Vec<&'static str> {
+        self.filters.iter().map(|filter| filter.name()).collect()
+    }
+
+    /// Each filter sees what the one before left; the first [`Verdict::Drop`] ends it.
+    pub fn filter(&self, kind: &ResourceKind, object: &Object, context: &FilterContext<'_>) -> Verdict {
+        let mut verdict = Verdict::Keep;
+        for filter in &self.filters {
+            let seen = if let Verdict::Replace(replaced) = &verdict {
+                replaced
+            } else {
+                object
+            };
+            match filter.filter(kind, seen, context) {
+                Verdict::Keep => {}
+                replaced @ Verdict::Replace(_) => verdict = replaced,
+                Verdict::Drop => return Verdict::Drop,
+            }
+        }
+        verdict
+    }
+
+    /// What the client sees of `object`, if anything.
+    pub fn view_of(&self, kind: &ResourceKind, object: &Object, context: &FilterContext<'_>) -> Option<Object> {
+        self.filter(kind, object, context).view_of(object)
+    }
+}
+
+impl std::fmt::Debug for Chain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Chain").field(&self.names()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::filter::tests::{World, service};
+
+    /// Leaves its name behind, or drops the object.
+    struct Probe {
+        name: &'static str,
+        drops: bool,
+    }
+
+    impl ObjectFilter for Probe {
+        fn name(&self) -> &'static str {
+            self.name
+        }
+        fn default_components(&self) -> &'static [&'static str] {
+            &[]
+        }
+        fn resources(&self) -> &'static [&'static str] {
+            &[]
+        }
+        fn filter(&self, kind: &ResourceKind, object: &Object, _: &FilterContext<'_>) -> Verdict {
+            if self.drops {
+                return Verdict::Drop;
+            }
+            let mut value = object.to_value();
+            let trace = value["spec"]["trace"].as_str().unwrap_or_default().to_owned() + self.name;
+            value["spec"]["trace"] = trace.into();
+            Verdict::Replace(Object::from_value(value, kind).unwrap())
+        }
+    }
+
+    static FIRST: Probe = Probe {
+        name: "a",
+        drops: false,
+    };
+    static SECOND: Probe = Probe {
+        name: "b",
+        drops: false,
+    };
+    static DROPS: Probe = Probe { name: "d", drops: true };
+
+    #[test]
+    fn filters_are_called_in_order_on_what_the_one_before_left() {
+        let (kind, object) = service(r#"{"metadata":{"namespace":"shop","name":"web"},"spec":{}}"#);
+        let chain = Chain::new(vec![&FIRST, &SECOND]);
+        let seen = chain.view_of(kind, &object, &World::default().context()).unwrap();
+        assert_eq!(seen.to_value()["spec"]["trace"], "ab");
+        assert_eq!(chain.names(), ["a", "b"]);
+    }
+
+    #[test]
+    fn drop_ends_the_chain() {
+        let (kind, object) = service(r#"{"metadata":{"namespace":"shop","name":"web"},"spec":{}}"#);
+        let chain = Chain::new(vec![&DROPS, &FIRST]);
+        assert!(matches!(
+            chain.filter(kind, &object, &World::default().context()),
+            Verdict::Drop
+        ));
+    }
+
+    #[test]
+    fn empty_chain_keeps() {
+        let (kind, object) = service(r#"{"metadata":{"namespace":"shop","name":"web"},"spec":{}}"#);
+        let chain = Chain::default();
+        assert!(chain.is_empty());
+        assert!(matches!(
+            chain.filter(kind, &object, &World::default().context()),
+            Verdict::Keep
+        ));
+    }
+}

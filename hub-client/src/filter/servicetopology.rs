@@ -1,0 +1,192 @@
+//! `servicetopology`: a client sees only those endpoints of a Service that its annotation `openyurt.io/topologyKeys`
+//! lets it reach from this node.
+//!
+//! `kubernetes.io/hostname` keeps the endpoints on this node, `openyurt.io/nodepool` and its synonym
+//! `kubernetes.io/zone` those on the members of this node's pool. An emptied object stays, empty, so that the client
+//! knows there is nothing to reach. As long as an input is unknown (the Service, the pool) the object is dropped.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use yurt_apimachinery::{Object, ResourceKind};
+
+use super::{FilterContext, ObjectFilter, Pool, TopologyKeys, Verdict};
+
+/// The annotation of a Service that asks for topology.
+pub const TOPOLOGY_KEYS_ANNOTATION: &str = "openyurt.io/topologyKeys";
+
+const HOSTNAME: &str = "kubernetes.io/hostname";
+const NODE_POOL: &str = "openyurt.io/nodepool";
+const ZONE: &str = "kubernetes.io/zone";
+
+/// The label of an EndpointSlice that names its Service.
+const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub struct ServiceTopology;
+
+/// The three shapes in which a node's name hangs on an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// discovery.k8s.io/v1: `nodeName`.
+    Slice,
+    /// discovery.k8s.io/v1beta1: `topology["kubernetes.io/hostname"]`, nothing else.
+    SliceBeta,
+    /// v1 Endpoints: `nodeName` of each address, ready or not.
+    Endpoints,
+}
+
+/// Which nodes count as near.
+#[derive(Clone, Copy, Debug)]
+enum Near<'a> {
+    Node(&'a str),
+    Members(&'a BTreeSet<String>),
+}
+
+impl ObjectFilter for ServiceTopology {
+    fn name(&self) -> &'static str {
+        "servicetopology"
+    }
+
+    fn default_components(&self) -> &'static [&'static str] {
+        &["kube-proxy", "coredns", "nginx-ingress-controller"]
+    }
+
+    fn resources(&self) -> &'static [&'static str] {
+        &["endpoints", "endpointslices"]
+    }
+
+    fn filter(&self, kind: &ResourceKind, object: &Object, context: &FilterContext<'_>) -> Verdict {
+        let Some(shape) = Shape::of(kind) else {
+            return Verdict::Keep;
+        };
+        let Some(service) = shape.service_of(object) else {
+            return Verdict::Keep;
+        };
+        let namespace = object.namespace().unwrap_or_default();
+        let near = match context.services.topology_keys(namespace, &service) {
+            TopologyKeys::UnknownService => return Verdict::Drop,
+            TopologyKeys::Value(keys) if keys == HOSTNAME => Near::Node(context.node_name),
+            TopologyKeys::Value(keys) if keys == NODE_POOL || keys == ZONE => match context.pool {
+                Pool::Unknown => return Verdict::Drop,
+                Pool::Missing => return Verdict::Keep,
+                Pool::NoPool => Near::Node(context.node_name),
+                Pool::Members(members) => Near::Members(members),
+            },
+            TopologyKeys::Unset | TopologyKeys::Value(_) => return Verdict::Keep,
+        };
+        let mut value = object.to_value();
+        match shape.retain(&mut value, near) {
+            Ok(false) => Verdict::Keep,
+            Ok(true) => Object::from_value(value, kind).map_or(Verdict::Drop, Verdict::Replace),
+            Err(NotAList) => Verdict::Drop,
+        }
+    }
+}
+
+/// A field that has to be a list is something else; such an object cannot be filtered and is not passed.
+#[derive(Debug)]
+struct NotAList;
+
+// === impl Shape ===
+
+impl Shape {
+    fn of(kind: &ResourceKind) -> Option<Self> {
+        match (&*kind.group, &*kind.version, &*kind.plural) {
+            ("", "v1", "endpoints") => Some(Shape::Endpoints),
+            ("discovery.k8s.io", "v1beta1", "endpointslices") => Some(Shape::SliceBeta),
+            ("discovery.k8s.io", _, "endpointslices") => Some(Shape::Slice),
+            _ => None,
+        }
+    }
+
+    /// The Service an object belongs to; a slice without the label belongs to none.
+    fn service_of(self, object: &Object) -> Option<Cow<'_, str>> {
+        match self {
+            Shape::Endpoints => Some(Cow::Borrowed(object.name())),
+            Shape::Slice | Shape::SliceBeta => object
+                .labels()
+                .get(SERVICE_NAME_LABEL)
+                .filter(|name| !name.is_empty())
+                .map(Cow::Borrowed),
+        }
+    }
+
+    /// Removes what is not near; true if something was.
+    fn retain(self, value: &mut Value, near: Near<'_>) -> Result<bool, NotAList> {
+        match self {
+            Shape::Slice | Shape::SliceBeta => {
+                let Some(endpoints) = list(value, "endpoints")? else {
+                    return Ok(false);
+                };
+                let before = endpoints.len();
+                endpoints.retain(|endpoint| near.includes(self.node_of(endpoint)));
+                Ok(endpoints.len() != before)
+            }
+            Shape::Endpoints => retain_in_subsets(value, near),
+        }
+    }
+
+    fn node_of(self, endpoint: &Value) -> Option<&str> {
+        match self {
+            Shape::Slice | Shape::Endpoints => endpoint.get("nodeName"),
+            Shape::SliceBeta => endpoint.get("topology").and_then(|topology| topology.get(HOSTNAME)),
+        }
+        .and_then(Value::as_str)
+    }
+}
+
+// === impl Near ===
+
+impl Near<'_> {
+    /// An endpoint that names no node is nowhere near.
+    fn includes(self, node: Option<&str>) -> bool {
+        match (self, node) {
+            (_, None) => false,
+            (Near::Node(here), Some(node)) => here == node,
+            (Near::Members(members), Some(node)) => members.contains(node),
+        }
+    }
+}
+
+/// A subset stays if an address of either kind does; lists and subsets that were emptied vanish, as Go writes them.
+fn retain_in_subsets(value: &mut Value, near: Near<'_>) -> Result<bool, NotAList> {
+    let Some(subsets) = list(value, "subsets")? else {
+        return Ok(false);
+    };
+    let mut is_changed = false;
+    for subset in subsets.iter_mut() {
+        for field in ["addresses", "notReadyAddresses"] {
+            let Some(addresses) = list(subset, field)? else {
+                continue;
+            };
+            let before = addresses.len();
+            addresses.retain(|address| near.includes(Shape::Endpoints.node_of(address)));
+            is_changed |= addresses.len() != before;
+            let is_empty = addresses.is_empty();
+            if let Some(subset) = subset.as_object_mut().filter(|_| is_empty) {
+                subset.remove(field);
+            }
+        }
+    }
+    subsets.retain(|subset| subset.get("addresses").is_some() || subset.get("notReadyAddresses").is_some());
+    let is_empty = subsets.is_empty();
+    if let Some(object) = value.as_object_mut().filter(|_| is_empty) {
+        object.remove("subsets");
+    }
+    Ok(is_changed)
+}
+
+/// A list in an object; absent and null are the same nothing.
+fn list<'a>(value: &'a mut Value, field: &str) -> Result<Option<&'a mut Vec<Value>>, NotAList> {
+    match value.get_mut(field) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Array(items)) => Ok(Some(items)),
+        Some(_) => Err(NotAList),
+    }
+}
+
+#[cfg(test)]
+mod tests;

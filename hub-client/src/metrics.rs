@@ -1,0 +1,74 @@
+//! The hub's metrics; names begin with upstream's prefix `node_yurthub_`.
+
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
+use yurt_runtime::metrics::Metrics as Registry;
+
+/// Counters and gauges of the hub.
+pub struct Metrics {
+    /// Registry behind `/metrics`.
+    pub registry: Registry,
+    /// Feed batches the coordinator took from this hub.
+    pub feed_batches: IntCounter,
+    /// Feed batches refused because another hub leads.
+    pub feed_fenced: IntCounter,
+    /// Heartbeats of cut-off nodes carried to the cloud.
+    pub heartbeats_forwarded: IntCounter,
+    /// Requests by where they were answered (`replica`, `cloud`, `refused`).
+    pub requests: IntCounterVec,
+    /// 1 leader, 2 follower, 3 pending (upstream's numbers).
+    pub role: IntGauge,
+    /// Whether a server answers: `cloud`, `coordinator`.
+    pub reachable: IntGaugeVec,
+    /// Per collection: 1 while complete and fresh.
+    pub fresh: IntGaugeVec,
+    /// Requests being served, watches not counted.
+    pub in_flight: IntGauge,
+    /// Requests refused because too many were being served.
+    pub rejected: IntCounter,
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// Registers everything.
+    ///
+    /// # Errors
+    /// When two metrics have the same name.
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let metrics = Self {
+            registry: Registry::new(),
+            feed_batches: counter("feed_batches_total", "Feed batches the coordinator took from this hub")?,
+            feed_fenced: counter("feed_fenced_total", "Feed batches refused because another hub leads")?,
+            heartbeats_forwarded: counter("heartbeats_forwarded_total", "Heartbeats of cut-off nodes carried to the cloud")?,
+            requests: IntCounterVec::new(name("requests_total", "Requests by where they were answered"), &["by"])?,
+            role: gauge("yurt_coordinator_yurthub_role", "1 leader, 2 follower, 3 pending")?,
+            reachable: IntGaugeVec::new(name("server_healthy_status", "1 while the server answers"), &["server"])?,
+            fresh: IntGaugeVec::new(name("collection_fresh", "1 while complete and fresh"), &["collection"])?,
+            in_flight: gauge("in_flight_requests_total", "Requests being served, watches not counted")?,
+            rejected: counter("rejected_requests_counter", "Requests refused because too many were being served")?,
+        };
+        let registry = metrics.registry.registry();
+        registry.register(Box::new(metrics.feed_batches.clone()))?;
+        registry.register(Box::new(metrics.feed_fenced.clone()))?;
+        registry.register(Box::new(metrics.heartbeats_forwarded.clone()))?;
+        registry.register(Box::new(metrics.requests.clone()))?;
+        registry.register(Box::new(metrics.role.clone()))?;
+        registry.register(Box::new(metrics.reachable.clone()))?;
+        registry.register(Box::new(metrics.fresh.clone()))?;
+        registry.register(Box::new(metrics.in_flight.clone()))?;
+        registry.register(Box::new(metrics.rejected.clone()))?;
+        Ok(metrics)
+    }
+}
+
+fn name(short: &str, help: &str) -> Opts {
+    Opts::new(format!("node_yurthub_{short}"), help)
+}
+
+fn counter(short: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
+    IntCounter::with_opts(name(short, help))
+}
+
+fn gauge(short: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
+    IntGauge::with_opts(name(short, help))
+}

@@ -1,0 +1,9 @@
+//! This hub's part in its NodePool: election, feed, heartbeats.
+
+pub mod election;
+pub mod feed;
+pub mod heartbeat;
+pub mod informer_sync;
+pub mod leader;
+pub mod lease_client;
+pub mod probe;

@@ -1,0 +1,9 @@
+//! Elects the one hub of a pool that feeds the coordinator.
+//!
+//! [`machine`] decides and does no I/O; [`driver`] performs the requests, keeps the lease watch open and wakes the
+//! machine at the time it asks for.
+
+pub mod driver;
+pub mod machine;
+
+pub use machine::{Machine, Output};

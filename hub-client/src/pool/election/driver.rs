@@ -1,0 +1,358 @@
+//! Carries out what the election [`Machine`] decides: requests to the coordinator, the lease watch, the leader's tasks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::{Notify, mpsc, watch};
+use yurt_apimachinery::ResourceVersion;
+use yurt_apimachinery::watch::{EventType, WatchDecoder};
+use yurt_runtime::http::empty;
+use yurt_runtime::{Clock, TaskGroup};
+
+use super::machine::{
+    Action, Attempt, Config, DRAIN_LIMIT, Fence, HubState, Input, Lease, LeaseWrite, Machine, Output, ReadOutcome, StopReason,
+    WriteOutcome,
+};
+use crate::pool::lease_client::{Answer, LeaseClient, micro_time, renew_time};
+use crate::pool::probe::{CloudReach, CoordinatorReach};
+use crate::random::random;
+use crate::replicas::source::CoordinatorState;
+
+/// Facts waiting for the machine.
+const INPUTS_MAX: usize = 64;
+/// Pause before a lease watch that ended is opened again.
+const REWATCH: Duration = Duration::from_millis(200);
+/// The machine is looked at this often even when it asks for nothing.
+const IDLE_TICK: Duration = Duration::from_secs(1);
+/// Test only: how long the leader's tasks go on after they should have stopped, with the failpoint set.
+const FAILPOINT_LINGER: Duration = Duration::from_secs(8);
+
+/// Proof of leadership, held by the leader's tasks.
+pub struct Leadership {
+    /// Goes with every fenced request.
+    pub fence: Fence,
+    machine: Arc<Mutex<Machine>>,
+    clock: Clock,
+}
+
+/// What others may know of the election.
+#[derive(Clone, Default)]
+pub struct ElectionView {
+    /// What this hub is.
+    pub state: Option<HubState>,
+    /// Identity of the leader as last seen; empty = nobody.
+    pub leader: String,
+    /// This hub's leadership, if it leads.
+    pub leadership: Option<Arc<Leadership>>,
+    /// Times this hub became leader.
+    pub elections_won: u64,
+}
+
+/// Starts the leader's tasks in the given group.
+pub type StartLeading = Box<dyn Fn(&TaskGroup, Arc<Leadership>) + Send + Sync>;
+
+/// The election's driver.
+pub struct Driver {
+    machine: Arc<Mutex<Machine>>,
+    ignore_own_clock: bool,
+    request_timeout: Duration,
+    clock: Clock,
+    lease: LeaseClient,
+    last: LastSeen,
+    inputs: (mpsc::Sender<Input>, mpsc::Receiver<Input>),
+    view: watch::Sender<ElectionView>,
+    start_leading: StartLeading,
+    leading: Option<TaskGroup>,
+    tasks: TaskGroup,
+}
+
+/// The Lease as last seen, for the fields nobody here knows. Guards only the handle.
+type LastSeen = Arc<Mutex<Option<Value>>>;
+
+/// What the driver listens to.
+pub struct Signals {
+    /// The cloud's prober.
+    pub cloud: watch::Receiver<CloudReach>,
+    /// The coordinator's prober.
+    pub coordinator: watch::Receiver<CoordinatorReach>,
+    /// This hub's place among the members.
+    pub rank: watch::Receiver<u32>,
+    /// Asks the coordinator's prober to look now.
+    pub nudge: Arc<Notify>,
+}
+
+// === impl Leadership ===
+
+impl Leadership {
+    /// Whether a fenced request may be sent now; asked before each one.
+    #[must_use]
+    pub fn may_act(&self) -> bool {
+        self.machine.lock().may_act(self.clock.boot().since_boot())
+    }
+}
+
+// === impl Driver ===
+
+impl Driver {
+    /// A driver for one candidate. `tasks` owns everything it starts; it ends only after [`Input::Shutdown`] was worked off.
+    ///
+    /// # Errors
+    /// The configuration's own error.
+    pub fn new(
+        config: Config,
+        clock: Clock,
+        lease: LeaseClient,
+        view: watch::Sender<ElectionView>,
+        start_leading: StartLeading,
+        tasks: TaskGroup,
+    ) -> Result<Self, super::machine::ConfigError> {
+        let (ignore_own_clock, request_timeout) = (config.ignore_own_clock, config.request_timeout());
+        let machine = Arc::new(Mutex::new(Machine::new(config)?));
+        let inputs = mpsc::channel(INPUTS_MAX);
+        let (last, leading) = (LastSeen::default(), None);
+        Ok(Self { machine, ignore_own_clock, request_timeout, clock, lease, last, inputs, view, start_leading, leading, tasks })
+    }
+
+    /// Runs until `stop` resolves and the lease, if held, was given back.
+    pub async fn run(mut self, mut signals: Signals, stop: impl Future<Output = ()>) {
+        let watching = watch_lease(self.lease.clone(), self.inputs.0.clone(), self.last.clone(), signals.nudge.clone());
+        let token = self.tasks.token();
+        self.tasks.spawn("lease-watch", async move { token.run_until_cancelled(watching).await; });
+        let mut stop = std::pin::pin!(stop);
+        let mut stopping = false;
+        let mut output = self.step(Input::Tick);
+        self.first_facts(&mut signals);
+        loop {
+            let wake_at = output.wake_at;
+            self.carry_out(output);
+            if stopping && self.machine.lock().is_finished() {
+                return;
+            }
+            let wake = wake_at.map_or(IDLE_TICK, |at| at.saturating_sub(self.clock.boot().since_boot()));
+            let input = tokio::select! {
+                () = &mut stop, if !stopping => { stopping = true; Input::Shutdown }
+                Some(input) = self.inputs.1.recv() => input,
+                Ok(()) = signals.cloud.changed() => cloud_input(*signals.cloud.borrow_and_update()),
+                Ok(()) = signals.coordinator.changed() => {
+                    let reach = signals.coordinator.borrow_and_update().clone();
+                    self.coordinator_inputs(&reach)
+                }
+                Ok(()) = signals.rank.changed() => Input::Rank(*signals.rank.borrow_and_update()),
+                () = tokio::time::sleep(wake) => Input::Tick,
+            };
+            output = self.step(input);
+        }
+    }
+
+    fn first_facts(&mut self, signals: &mut Signals) {
+        signals.cloud.mark_changed();
+        signals.coordinator.mark_changed();
+        signals.rank.mark_changed();
+    }
+
+    /// The store's id travels beside reachability; it is queued so that one fact is taken at a time.
+    fn coordinator_inputs(&self, reach: &CoordinatorReach) -> Input {
+        if let Some(status) = &reach.status {
+            // A full queue means that newer facts are on their way.
+            let _ = self.inputs.0.try_send(Input::Store(status.store.clone()));
+        }
+        Input::Coordinator { reachable: reach.state == CoordinatorState::Reachable }
+    }
+
+    fn step(&mut self, input: Input) -> Output {
+        if let Input::Watched(_) | Input::ReadDone(..) | Input::WriteDone(..) = &input {
+            tracing::trace!(?input, "Election");
+        }
+        let jitter = (random() % 10_000) as f64 / 10_000.0;
+        self.machine.lock().step(self.clock.boot().since_boot(), jitter, input)
+    }
+
+    fn carry_out(&mut self, output: Output) {
+        for action in output.actions {
+            match action {
+                Action::ReadLease(attempt) => self.read(attempt),
+                Action::Acquire(write) | Action::Renew(write) | Action::Release(write) => self.write(write),
+                Action::StartLeading(fence) => self.start(fence),
+                Action::StopLeading(reason) => self.stop(reason),
+            }
+        }
+        let leader = self.machine.lock().lease().map(|lease| lease.holder_identity.clone()).unwrap_or_default();
+        self.view.send_if_modified(|view| {
+            let changed = view.state != Some(output.state) || view.leader != leader;
+            if view.state != Some(output.state) {
+                tracing::info!(state = ?output.state, leader, "Election");
+            }
+            (view.state, view.leader) = (Some(output.state), leader);
+            changed
+        });
+    }
+
+    fn start(&mut self, fence: Fence) {
+        tracing::info!(epoch = fence.epoch, store = fence.store, "Leading");
+        let leadership = Arc::new(Leadership { fence, machine: self.machine.clone(), clock: self.clock.clone() });
+        let group = self.tasks.child();
+        (self.start_leading)(&group, leadership.clone());
+        self.leading = Some(group);
+        self.view.send_modify(|view| {
+            view.leadership = Some(leadership);
+            view.elections_won += 1;
+        });
+    }
+
+    fn stop(&mut self, reason: StopReason) {
+        tracing::info!(?reason, "Stopped leading");
+        let Some(group) = self.leading.take() else { return };
+        let linger = self.ignore_own_clock && reason != StopReason::Shutdown;
+        self.view.send_modify(|view| view.leadership = None);
+        let inputs = self.inputs.0.clone();
+        self.tasks.spawn("stop-leading", async move {
+            if linger {
+                tokio::time::sleep(FAILPOINT_LINGER).await;
+            }
+            // Tasks that do not end in time are dropped, and their requests with them.
+            let _ = group.shutdown(DRAIN_LIMIT).await;
+            let _ = inputs.send(Input::Drained).await;
+        });
+    }
+
+    fn read(&self, attempt: Attempt) {
+        let (lease, inputs, timeout) = (self.lease.clone(), self.inputs.0.clone(), self.request_timeout);
+        let last = self.last.clone();
+        self.tasks.spawn("election-read", async move {
+            let outcome = match lease.read(timeout).await {
+                Ok(Answer { lease: Some(lease), headers, .. }) => {
+                    ReadOutcome::Found(observe(lease, Some(&headers), &last))
+                }
+                Ok(Answer { status: StatusCode::NOT_FOUND, .. }) => ReadOutcome::Absent,
+                Ok(_) | Err(_) => ReadOutcome::Failed,
+            };
+            // The driver is gone when the hub stops.
+            let _ = inputs.send(Input::ReadDone(attempt, outcome)).await;
+        });
+    }
+
+    fn write(&self, write: LeaseWrite) {
+        let body = self.body(&write);
+        let (lease, inputs, timeout) = (self.lease.clone(), self.inputs.0.clone(), self.request_timeout);
+        let last = self.last.clone();
+        self.tasks.spawn("election-write", async move {
+            let answer = match write.resource_version {
+                Some(_) => lease.replace(&body, timeout).await,
+                None => lease.create(&body, timeout).await,
+            };
+            let outcome = match answer {
+                Ok(Answer { lease: Some(lease), headers, .. }) => {
+                    WriteOutcome::Stored(observe(lease, Some(&headers), &last))
+                }
+                Ok(answer) => refusal(answer.status),
+                Err(error) if error.never_sent() => WriteOutcome::Refused,
+                Err(_) => WriteOutcome::Unknown,
+            };
+            if !matches!(outcome, WriteOutcome::Stored(_)) {
+                tracing::debug!(?outcome, "Election write");
+            }
+            let _ = inputs.send(Input::WriteDone(write.attempt, outcome)).await;
+        });
+    }
+
+    fn body(&self, write: &LeaseWrite) -> Value {
+        let seen = self.machine.lock().lease().cloned();
+        let mut body = self.last.lock().clone().unwrap_or_else(|| self.lease.blank());
+        match write.resource_version {
+            Some(rv) => body["metadata"]["resourceVersion"] = rv.to_string().into(),
+            None => body = self.lease.blank(),
+        }
+        let renewed = renew_time(&self.clock, seen.as_ref().map(|lease| lease.renew_time.as_str()));
+        let spec = &mut body["spec"];
+        spec["holderIdentity"] = write.holder_identity.as_str().into();
+        spec["leaseDurationSeconds"] = write.lease_duration_seconds.into();
+        spec["leaseTransitions"] = write.lease_transitions.into();
+        spec["renewTime"] = renewed.into();
+        if write.sets_acquire_time {
+            spec["acquireTime"] = micro_time(self.clock.unix()).into();
+        } else if spec["acquireTime"].is_null()
+            && let Some(spec) = spec.as_object_mut()
+        {
+            spec.remove("acquireTime");
+        }
+        body
+    }
+}
+
+fn cloud_input(reach: CloudReach) -> Input {
+    reach.failed_probes.map_or(Input::Tick, |failed_probes| Input::Cloud { failed_probes })
+}
+
+fn refusal(status: StatusCode) -> WriteOutcome {
+    match status {
+        StatusCode::CONFLICT => WriteOutcome::Conflict,
+        StatusCode::NOT_FOUND => WriteOutcome::Absent,
+        status if status.is_client_error() => WriteOutcome::Refused,
+        _ => WriteOutcome::Unknown,
+    }
+}
+
+/// The machine's view of a Lease object and the headers it came with; the object itself is kept in `last`.
+fn observe(lease: Value, headers: Option<&HeaderMap>, last: &LastSeen) -> Lease {
+    let spec = &lease["spec"];
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let header = |name: &str| headers.and_then(|headers| headers.get(name)?.to_str().ok().map(str::to_owned));
+    let epoch = header("yurt-epoch").and_then(|epoch| epoch.parse().ok());
+    let seen = Lease {
+        resource_version: ResourceVersion::parse(lease["metadata"]["resourceVersion"].as_str().unwrap_or("0"))
+            .unwrap_or_default(),
+        holder_identity: text(&spec["holderIdentity"]),
+        lease_duration_seconds: spec["leaseDurationSeconds"].as_i64().unwrap_or(0),
+        renew_time: text(&spec["renewTime"]),
+        lease_transitions: spec["leaseTransitions"].as_i64().unwrap_or(0),
+        fence: epoch.zip(header("yurt-store")).map(|(epoch, store)| Fence { epoch, store }),
+    };
+    *last.lock() = Some(lease);
+    seen
+}
+
+/// Keeps a watch on the election lease open; every change becomes a fact.
+async fn watch_lease(lease: LeaseClient, inputs: mpsc::Sender<Input>, last: LastSeen, nudge: Arc<Notify>) {
+    loop {
+        if watch_once(&lease, &inputs, &last).await.is_none() {
+            nudge.notify_one();
+        }
+        if inputs.is_closed() {
+            return;
+        }
+        tokio::time::sleep(REWATCH).await;
+    }
+}
+
+/// `None` when the stream broke rather than ended.
+async fn watch_once(lease: &LeaseClient, inputs: &mpsc::Sender<Input>, last: &LastSeen) -> Option<()> {
+    let mut request = Request::new(empty());
+    *request.uri_mut() = lease.watch_path().parse().ok()?;
+    let response = lease.http().send(request).await.ok()?;
+    if response.status() != StatusCode::OK {
+        return None;
+    }
+    let mut body = response.into_body();
+    let mut decoder = WatchDecoder::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.ok()?.into_data() else { continue };
+        decoder.push(&data);
+        while let Some(event) = decoder.next() {
+            let event = event.ok()?;
+            let object: Value = serde_json::from_slice(&event.object).ok()?;
+            let seen = observe(object, None, last);
+            let input = match event.event_type {
+                EventType::Added | EventType::Modified => Input::Watched(seen),
+                EventType::Deleted => Input::WatchedDeletion(seen.resource_version),
+                EventType::Bookmark => continue,
+                EventType::Error => return None,
+            };
+            inputs.send(input).await.ok()?;
+        }
+    }
+    Some(())
+}

@@ -1,0 +1,365 @@
+//! Decides whether this hub may act as leader of its pool.
+//!
+//! Pure and level-triggered: [`Machine::step`] takes the clock reading, a random number and one fact, and returns
+//! the state, what to do now and when to be called again. The algorithm is client-go's (resourceVersion-guarded
+//! writes, expiry by locally observed time, a hard renew deadline) with two additions: leadership counts from the
+//! *sending* of the last successful write, and it is bound to the coordinator's store and epoch.
+//!
+//! ```text
+//!             acquired, cloud reachable               shutdown, cloud lost, lease gone or
+//!           ┌──────────────────────────► Leading ───┐ taken, other store, renew deadline
+//!        Standby                                    ▼ StopLeading
+//!           └◄─────────────────────────── Stopping ─┘
+//!             released, or nothing to release
+//! ```
+//!
+//! Invariant: of all machines fed by one store at most one answers [`Machine::may_act`] with true at any instant,
+//! as long as clocks drift by less than d with `renew_deadline * (1 + d) < lease_duration * (1 - d)`.
+
+mod observed;
+mod settle;
+#[cfg(test)]
+mod tests;
+mod types;
+
+use std::time::Duration;
+
+use observed::{Known, Observed};
+pub use types::*;
+
+/// Reads and writes spent on giving a lease back before it is left to expire.
+const RELEASE_TRIES: u32 = 3;
+
+/// `leaseDurationSeconds` of a released lease: the smallest the API accepts.
+const RELEASED_DURATION_SECONDS: i64 = 1;
+
+/// One candidate; see the module.
+#[derive(Debug)]
+pub struct Machine {
+    config: Config,
+    /// The latest clock reading; never goes back.
+    now: BootTime,
+    /// The random number of the current step, in `[0, 1)`.
+    jitter: f64,
+    coordinator_reachable: bool,
+    /// Failed probes in a row; `None` before the first answer.
+    cloud_failures: Option<u32>,
+    shutdown: bool,
+    phase: Phase,
+    observed: Observed,
+    /// When `observed` last changed: an answer to a read sent later cannot be older than it.
+    observed_changed: BootTime,
+    /// The coordinator's store, once it was named.
+    store: Option<String>,
+    /// The fence that came with the lease while we held it.
+    fence: Option<Fence>,
+    /// Until when the last successful write lets us act; zero when it must not.
+    held_until: BootTime,
+    next_renew: BootTime,
+    /// No attempt to acquire before this: back-off after a failed one or after our own release.
+    not_before: BootTime,
+    /// `observed` may be outdated: read before the next write.
+    needs_read: bool,
+    /// No read before this.
+    read_at: BootTime,
+    /// An acquisition ended without an answer, so the lease may be ours.
+    uncertain: bool,
+    releases_left: u32,
+    reading: Option<Flight>,
+    writing: Option<Flight>,
+    next_attempt: u64,
+}
+
+/// Where the machine is in the drawing above.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    Standby,
+    Leading {
+        fence: Fence,
+    },
+    /// Work is ending or the lease is being given back.
+    Stopping {
+        since: BootTime,
+        work_stopped: bool,
+        drained: bool,
+    },
+}
+
+/// A request without an answer yet.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    attempt: Attempt,
+    purpose: Purpose,
+    /// When the action was handed out, which is not after the request left.
+    sent: BootTime,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Read,
+    Acquire,
+    Renew,
+    Release,
+}
+
+/// The result of one step.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// What the hub is now.
+    pub state: HubState,
+    /// What to do now, in order.
+    pub actions: Vec<Action>,
+    /// When to call [`Machine::step`] with [`Input::Tick`] if nothing happens before; later than now.
+    pub wake_at: Option<BootTime>,
+}
+
+// === impl Machine ===
+
+impl Machine {
+    /// A candidate that knows nothing yet; refuses an unsafe configuration.
+    pub fn new(config: Config) -> Result<Self, ConfigError> {
+        config.validate()?;
+        Ok(Machine {
+            config,
+            now: BootTime::ZERO,
+            jitter: 0.0,
+            coordinator_reachable: false,
+            cloud_failures: None,
+            shutdown: false,
+            phase: Phase::Standby,
+            observed: Observed::unknown(),
+            observed_changed: BootTime::ZERO,
+            store: None,
+            fence: None,
+            held_until: BootTime::ZERO,
+            next_renew: BootTime::ZERO,
+            not_before: BootTime::ZERO,
+            needs_read: true,
+            read_at: BootTime::ZERO,
+            uncertain: false,
+            releases_left: 0,
+            reading: None,
+            writing: None,
+            next_attempt: 0,
+        })
+    }
+
+    /// Takes in one fact at boot time `now`; `jitter` is a random number in `[0, 1)`.
+    #[must_use]
+    pub fn step(&mut self, now: BootTime, jitter: f64, input: Input) -> Output {
+        self.now = self.now.max(now);
+        self.jitter = jitter.clamp(0.0, 1.0);
+        self.absorb(input);
+        self.expire_flights();
+        let mut actions = Vec::new();
+        while self.settle(&mut actions) {}
+        Output {
+            state: self.state(),
+            actions,
+            wake_at: self.wake_at(),
+        }
+    }
+
+    /// What this hub is to its pool.
+    pub fn state(&self) -> HubState {
+        match self.phase {
+            Phase::Leading { .. } => HubState::LeaderHub,
+            _ if self.coordinator_reachable => HubState::FollowerHub,
+            _ => HubState::PendingHub,
+        }
+    }
+
+    /// Whether a fenced action may begin at `now`; asked before each one, with a fresh clock reading.
+    pub fn may_act(&self, now: BootTime) -> bool {
+        matches!(self.phase, Phase::Leading { .. }) && (self.config.ignore_own_clock || now < self.held_until)
+    }
+
+    /// After [`Input::Shutdown`]: nothing is left to wait for.
+    pub fn is_finished(&self) -> bool {
+        self.shutdown && self.phase == Phase::Standby && self.writing.is_none() && !self.owes_release()
+    }
+
+    /// The lease as last seen, for status pages.
+    pub fn lease(&self) -> Option<&Lease> {
+        self.observed.lease()
+    }
+
+    fn absorb(&mut self, input: Input) {
+        match input {
+            Input::Tick => {}
+            Input::Coordinator { reachable } => {
+                // A leader learns all it needs from its next renewal.
+                if reachable && !self.coordinator_reachable && !matches!(self.phase, Phase::Leading { .. }) {
+                    self.read_soon();
+                }
+                self.coordinator_reachable = reachable;
+            }
+            Input::Cloud { failed_probes } => self.cloud_failures = Some(failed_probes),
+            Input::Rank(rank) => self.config.rank = rank,
+            Input::Watched(lease) => self.watched(lease),
+            Input::WatchedDeletion(version) => {
+                if self.observed.is_not_newer_than(version) {
+                    self.set_observed(Known::Absent);
+                }
+            }
+            Input::ReadDone(attempt, outcome) => self.read_done(attempt, outcome),
+            Input::WriteDone(attempt, outcome) => self.write_done(attempt, outcome),
+            Input::Store(store) => self.note_store(&store),
+            Input::WorkStopped => self.note_stopped(false),
+            Input::Drained => self.note_stopped(true),
+            Input::Shutdown => self.shutdown = true,
+        }
+    }
+
+    fn note_stopped(&mut self, everything: bool) {
+        if let Phase::Stopping {
+            work_stopped, drained, ..
+        } = &mut self.phase
+        {
+            *work_stopped = true;
+            *drained |= everything;
+        }
+    }
+
+    fn note_store(&mut self, store: &str) {
+        if self.store.as_deref() == Some(store) {
+            return;
+        }
+        if self.store.replace(store.to_owned()).is_some() {
+            // Versions of two stores cannot be compared, so nothing we know holds any more.
+            self.fence = None;
+            self.set_observed(Known::Unknown);
+            self.read_soon();
+        }
+    }
+
+    /// A state that may have travelled for any time: only taken if it is not older than ours.
+    fn watched(&mut self, lease: Lease) {
+        if self.observed.is_not_newer_than(lease.resource_version) {
+            self.accept(lease);
+        }
+    }
+
+    fn accept(&mut self, mut lease: Lease) {
+        if let Some(fence) = lease.fence.take() {
+            self.note_store(&fence.store);
+            if lease.holder_identity == self.config.identity {
+                self.fence = Some(fence);
+            }
+        }
+        self.set_observed(Known::Present(lease));
+    }
+
+    fn set_observed(&mut self, known: Known) {
+        if self.observed.set(known, self.now) {
+            self.observed_changed = self.now;
+            self.not_before = BootTime::ZERO;
+        }
+    }
+
+    fn read_done(&mut self, attempt: Attempt, outcome: ReadOutcome) {
+        let Some(flight) = self.reading.take_if(|flight| flight.attempt == attempt) else {
+            if let ReadOutcome::Found(lease) = outcome {
+                self.watched(lease);
+            }
+            return;
+        };
+        let is_last_word = flight.sent >= self.observed_changed;
+        let before = self.observed.resource_version();
+        match outcome {
+            ReadOutcome::Found(lease) if is_last_word || self.observed.is_not_newer_than(lease.resource_version) => {
+                self.accept(lease);
+            }
+            ReadOutcome::Absent if is_last_word => self.set_observed(Known::Absent),
+            ReadOutcome::Found(_) | ReadOutcome::Absent => return self.read_soon(),
+            ReadOutcome::Failed => return self.give_up_release_if_cut_off(),
+        }
+        self.needs_read = false;
+        self.uncertain = false;
+        if self.observed.resource_version() == before {
+            // The conflict that made us read has no visible cause: do not run into it again at once.
+            self.next_renew = self.now + self.config.retry_period;
+        }
+    }
+
+    fn write_done(&mut self, attempt: Attempt, outcome: WriteOutcome) {
+        let Some(flight) = self.writing.take_if(|flight| flight.attempt == attempt) else {
+            // Too late to count from its sending, but still news about the lease.
+            if let WriteOutcome::Stored(lease) = outcome {
+                self.watched(lease);
+            }
+            return;
+        };
+        match outcome {
+            WriteOutcome::Stored(lease) => return self.stored(flight, lease),
+            WriteOutcome::Conflict => self.read_soon(),
+            WriteOutcome::Absent => self.set_observed(Known::Absent),
+            WriteOutcome::Refused => self.give_up_release_if_cut_off(),
+            WriteOutcome::Unknown => {
+                self.give_up_release_if_cut_off();
+                self.uncertain |= flight.purpose == Purpose::Acquire;
+            }
+        }
+        match flight.purpose {
+            Purpose::Acquire => self.back_off(),
+            Purpose::Renew if self.needs_read => self.next_renew = self.now,
+            Purpose::Renew => self.next_renew = self.now.max(flight.sent + self.config.retry_period),
+            Purpose::Release | Purpose::Read => {}
+        }
+        if self.uncertain {
+            self.needs_read = true;
+            self.read_at = self.not_before;
+        }
+    }
+
+    fn stored(&mut self, flight: Flight, lease: Lease) {
+        if flight.purpose == Purpose::Acquire {
+            // Another hold has another epoch; only this answer can name it.
+            self.fence = None;
+        }
+        if flight.sent >= self.observed_changed || self.observed.is_not_newer_than(lease.resource_version) {
+            self.accept(lease);
+        }
+        match flight.purpose {
+            Purpose::Acquire | Purpose::Renew if !matches!(self.phase, Phase::Stopping { .. }) => {
+                self.held_until = flight.sent + self.config.renew_deadline;
+                self.next_renew = flight.sent + self.config.retry_period;
+            }
+            // Somebody else shall have the first chance.
+            Purpose::Release => self.back_off(),
+            _ => {}
+        }
+    }
+
+    /// An unanswered request counts as failed after its time, so that a driver that hangs cannot hold us up.
+    fn expire_flights(&mut self) {
+        let timeout = self.config.request_timeout();
+        let now = self.now;
+        let is_over = |flight: &Flight| now >= flight.sent + timeout;
+        if let Some(flight) = self.reading.filter(is_over) {
+            self.read_done(flight.attempt, ReadOutcome::Failed);
+        }
+        if let Some(flight) = self.writing.filter(is_over) {
+            self.write_done(flight.attempt, WriteOutcome::Unknown);
+        }
+    }
+
+    fn read_soon(&mut self) {
+        self.needs_read = true;
+        self.read_at = self.now;
+    }
+
+    fn back_off(&mut self) {
+        self.not_before = self.now + self.jittered_period();
+    }
+
+    fn jittered_period(&self) -> Duration {
+        self.config.retry_period.mul_f64(1.0 + JITTER_FACTOR * self.jitter)
+    }
+
+    fn give_up_release_if_cut_off(&mut self) {
+        if !self.coordinator_reachable {
+            self.releases_left = 0;
+        }
+    }
+}

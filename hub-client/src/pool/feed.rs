@@ -1,0 +1,241 @@
+//! The leader's feed: carries every replica to the coordinator, fenced, from wherever the coordinator stands.
+//!
+//! One task per collection, one request in flight: while the answer is on its way the next batch collects in the
+//! collection itself, which is the only queue. [`wire`] builds the bodies.
+
+pub mod wire;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::watch::EventType;
+use yurt_apimachinery::{Object, ResourceVersion};
+use yurt_runtime::http::client::HttpClient;
+use yurt_runtime::http::{APPLICATION_JSON, full};
+use yurt_storage::collection::{ChangeKind, Delivery, Reader};
+use yurt_storage::Replica;
+
+use crate::metrics::Metrics;
+use crate::pool::election::driver::Leadership;
+use crate::pool::probe::pool_status;
+use crate::replicas::PoolData;
+use wire::Envelope;
+
+/// Events in one batch at the most.
+const BATCH: usize = 120;
+/// Bytes of bodies in one request of a snapshot.
+const CHUNK_BYTES: usize = 4 << 20;
+/// A quiet collection is fed an empty batch this often: the leader's word that it is fresh.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// Longest wait for one answer.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// Pause after a failure, a fence, or while not allowed to act.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Bytes of an answer at the most.
+const ANSWER_BYTES: usize = 64 << 20;
+
+/// Feeds one collection while this hub leads.
+pub struct Feeder {
+    /// What to feed.
+    pub replica: Arc<Replica>,
+    /// For freshness.
+    pub data: Arc<PoolData>,
+    /// To whom.
+    pub client: HttpClient,
+    /// By what right.
+    pub leadership: Arc<Leadership>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Ends the feed.
+    pub token: CancellationToken,
+}
+
+/// Where the coordinator stands with this collection.
+struct There {
+    position: ResourceVersion,
+    generation: u64,
+    complete: bool,
+}
+
+/// An answer of a feed endpoint, whatever its status.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Answer {
+    applied_up_to: Option<String>,
+    reason: Option<String>,
+    missing: Option<serde_json::Value>,
+}
+
+/// Why feeding has to start over.
+#[derive(Debug)]
+enum Interrupted {
+    /// The coordinator stands elsewhere, or cannot be told event by event.
+    Snapshot,
+    /// Ask again where the coordinator stands.
+    Reopen(String),
+}
+
+// === impl Feeder ===
+
+impl Feeder {
+    /// Feeds until the leadership's token is cancelled.
+    pub async fn run(self) {
+        let token = self.token.clone();
+        token.run_until_cancelled(self.feed()).await;
+    }
+
+    async fn feed(&self) {
+        self.replica.collection().reached(ResourceVersion::ZERO).await;
+        let mut snapshot = false;
+        loop {
+            let outcome = match self.open(snapshot).await {
+                Ok(reader) => self.follow(reader).await,
+                Err(interrupted) => interrupted,
+            };
+            match outcome {
+                Interrupted::Snapshot => snapshot = true,
+                Interrupted::Reopen(why) => {
+                    snapshot = false;
+                    tracing::debug!(collection = self.replica.name(), why, "Feed interrupted");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// A reader at the coordinator's position, after a snapshot when it cannot go on from there.
+    async fn open(&self, snapshot: bool) -> Result<Reader, Interrupted> {
+        let there = self.ask().await?;
+        let (generation, position) = self.replica.collection().read(|c| (c.generation(), c.position()));
+        if snapshot || !there.complete || there.generation != generation {
+            return self.send_snapshot(there.position).await;
+        }
+        if there.position > position {
+            // Our source lags behind what the coordinator has: nothing to feed until it does not.
+            let _ = tokio::time::timeout(KEEP_ALIVE, self.replica.collection().reached(there.position)).await;
+            return Err(Interrupted::Reopen("the coordinator is ahead".into()));
+        }
+        self.replica.collection().read(|c| c.open(there.position)).map_err(|_| Interrupted::Snapshot)
+    }
+
+    async fn ask(&self) -> Result<There, Interrupted> {
+        let status = pool_status(&self.client, TIMEOUT).await.map_err(Interrupted::Reopen)?;
+        let Some(collection) = status.collections.get(self.replica.name()) else {
+            return Ok(There { position: ResourceVersion::ZERO, generation: 0, complete: false });
+        };
+        let position = ResourceVersion::parse(&collection.applied_up_to).unwrap_or_default();
+        Ok(There { position, generation: collection.generation, complete: collection.complete })
+    }
+
+    async fn follow(&self, mut reader: Reader) -> Interrupted {
+        let mut changes = self.replica.collection().subscribe();
+        let mut fed = reader.position();
+        loop {
+            changes.borrow_and_update();
+            let Ok(deliveries) = self.replica.collection().read(|c| c.read(&mut reader, BATCH)) else {
+                return Interrupted::Snapshot;
+            };
+            if deliveries.is_empty() && reader.position() == fed {
+                match tokio::time::timeout(KEEP_ALIVE, changes.changed()).await {
+                    Ok(Ok(())) => continue,
+                    Ok(Err(_)) => return Interrupted::Reopen("the collection is gone".into()),
+                    Err(_) => {}
+                }
+            }
+            let Some(events) = as_events(&deliveries) else { return Interrupted::Snapshot };
+            match self.send_events(fed, &events, reader.position()).await {
+                Ok(()) => fed = reader.position(),
+                // Where the coordinator stands decides whether the batch was taken after all.
+                Err(interrupted) => return interrupted,
+            }
+        }
+    }
+
+    async fn send_events(
+        &self,
+        after: ResourceVersion,
+        events: &[(EventType, Object)],
+        up_to: ResourceVersion,
+    ) -> Result<(), Interrupted> {
+        let fresh = self.data.is_fresh(self.replica.name());
+        let body = self.envelope().events(after, events, up_to, fresh);
+        self.post("events", body).await.map(drop)
+    }
+
+    async fn send_snapshot(&self, after: ResourceVersion) -> Result<Reader, Interrupted> {
+        let snapshot = self.replica.collection().read(|c| c.snapshot(None));
+        let body = self.envelope().index(after, snapshot.position, &snapshot.objects);
+        let answer = self.post("snapshot", body).await?;
+        let missing: Vec<String> = answer.missing.and_then(|keys| serde_json::from_value(keys).ok()).unwrap_or_default();
+        let wanted: std::collections::BTreeSet<&str> = missing.iter().map(String::as_str).collect();
+        let mut chunks = wire::chunks(snapshot.objects.iter().filter(|o| wanted.contains(o.key().as_str())), CHUNK_BYTES);
+        if chunks.is_empty() {
+            chunks.push(Vec::new());
+        }
+        let last = chunks.len() - 1;
+        for (index, chunk) in chunks.iter().enumerate() {
+            self.post("snapshot/bodies", self.envelope().bodies(snapshot.position, chunk, index == last)).await?;
+        }
+        let (collection, rv) = (self.replica.name(), snapshot.position);
+        tracing::info!(collection, %rv, objects = snapshot.objects.len(), sent = missing.len(), "Snapshot fed");
+        Ok(snapshot.reader)
+    }
+
+    fn envelope(&self) -> Envelope<'_> {
+        let fence = &self.leadership.fence;
+        let generation = self.replica.collection().read(|c| c.generation());
+        Envelope { store: &fence.store, epoch: fence.epoch, generation }
+    }
+
+    async fn post(&self, endpoint: &str, body: Bytes) -> Result<Answer, Interrupted> {
+        if !self.leadership.may_act() {
+            return Err(Interrupted::Reopen("leadership is in doubt".into()));
+        }
+        let path = format!("/yurt/v1/feed/{}/{endpoint}", self.replica.name());
+        let reopen = |why: String| Interrupted::Reopen(why);
+        let mut request = Request::new(full(body));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = path.parse().map_err(|_| reopen(format!("{path:?} is not a path")))?;
+        request.headers_mut().insert(http::header::CONTENT_TYPE, APPLICATION_JSON);
+        let answered = self.client.request_bytes(request, TIMEOUT, ANSWER_BYTES).await;
+        let (status, _, body) = answered.map_err(|error| reopen(error.to_string()))?;
+        let answer: Answer = serde_json::from_slice(&body).unwrap_or_default();
+        match status {
+            StatusCode::OK => {
+                self.metrics.feed_batches.inc();
+                Ok(answer)
+            }
+            StatusCode::CONFLICT => {
+                let reason = answer.reason.unwrap_or_default();
+                if reason == "fenced" {
+                    self.metrics.feed_fenced.inc();
+                }
+                Err(reopen(format!("{reason} (the coordinator is at {:?})", answer.applied_up_to)))
+            }
+            status => Err(reopen(format!("{status}: {}", String::from_utf8_lossy(&body)))),
+        }
+    }
+}
+
+/// Deliveries as events of the source's log; `None` when they are a difference, which goes as a snapshot.
+fn as_events(deliveries: &[Delivery]) -> Option<Vec<(EventType, Object)>> {
+    let event = |delivery: &Delivery| match delivery {
+        Delivery::Exact(change) => Some((
+            match change.kind {
+                ChangeKind::Created => EventType::Added,
+                ChangeKind::Updated => EventType::Modified,
+                ChangeKind::Deleted => EventType::Deleted,
+            },
+            change.object.clone(),
+        )),
+        Delivery::Current { object, created: true } => Some((EventType::Added, object.clone())),
+        Delivery::Current { object, created: false } => Some((EventType::Modified, object.clone())),
+        Delivery::Gone(object) => Some((EventType::Deleted, object.clone())),
+        Delivery::DiffBegin(_) | Delivery::DiffEnd(_) => None,
+    };
+    deliveries.iter().map(event).collect()
+}

@@ -1,0 +1,128 @@
+//! Bodies of the feed's requests, stitched from stored object bytes (nothing is parsed or encoded again).
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use serde_json::Value;
+use yurt_apimachinery::watch::EventType;
+use yurt_apimachinery::{Object, ResourceVersion};
+
+/// What stands in every request: by what right, and in which timeline.
+#[derive(Clone, Copy, Debug)]
+pub struct Envelope<'a> {
+    /// Id of the coordinator's store.
+    pub store: &'a str,
+    /// Epoch of the leadership.
+    pub epoch: u64,
+    /// Timeline of the RVs.
+    pub generation: u64,
+}
+
+// === impl Envelope ===
+
+impl Envelope<'_> {
+    /// `events`: what happened in `(after, up_to]`.
+    #[must_use]
+    pub fn events(self, after: ResourceVersion, events: &[(EventType, Object)], up_to: ResourceVersion, fresh: bool) -> Bytes {
+        let mut body = self.open(64 + events.iter().map(|(_, object)| object.bytes().len() + 40).sum::<usize>());
+        body.put(format!(r#","after":"{after}","upTo":"{up_to}","fresh":{fresh},"events":["#).as_bytes());
+        for (index, (event, object)) in events.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "," };
+            body.put(format!(r#"{separator}{{"type":"{}","object":"#, event.as_str()).as_bytes());
+            body.put_slice(object.bytes());
+            body.put_u8(b'}');
+        }
+        body.put_slice(b"]}");
+        body.freeze()
+    }
+
+    /// `snapshot`: keys and RVs of everything at `at`.
+    #[must_use]
+    pub fn index(self, after: ResourceVersion, at: ResourceVersion, objects: &[Object]) -> Bytes {
+        let mut body = self.open(64 + objects.len() * 64);
+        body.put(format!(r#","after":"{after}","at":"{at}","index":["#).as_bytes());
+        for (index, object) in objects.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "," };
+            let key = Value::from(object.key().as_str());
+            body.put(format!(r#"{separator}[{key},"{}"]"#, object.resource_version()).as_bytes());
+        }
+        body.put_slice(b"]}");
+        body.freeze()
+    }
+
+    /// `snapshot/bodies`: some of the bodies the coordinator asked for.
+    #[must_use]
+    pub fn bodies(self, at: ResourceVersion, objects: &[&Object], last: bool) -> Bytes {
+        let mut body = self.open(64 + objects.iter().map(|object| object.bytes().len() + 1).sum::<usize>());
+        body.put(format!(r#","at":"{at}","last":{last},"objects":["#).as_bytes());
+        for (index, object) in objects.iter().enumerate() {
+            if index > 0 {
+                body.put_u8(b',');
+            }
+            body.put_slice(object.bytes());
+        }
+        body.put_slice(b"]}");
+        body.freeze()
+    }
+
+    fn open(self, capacity: usize) -> BytesMut {
+        let mut body = BytesMut::with_capacity(capacity + 128);
+        let store = Value::from(self.store);
+        body.put(format!(r#"{{"store":{store},"epoch":{},"generation":{}"#, self.epoch, self.generation).as_bytes());
+        body
+    }
+}
+
+/// Splits objects into chunks of about `bytes`; an object larger than that has a chunk of its own.
+#[must_use]
+pub fn chunks<'a>(objects: impl Iterator<Item = &'a Object>, bytes: usize) -> Vec<Vec<&'a Object>> {
+    let mut chunks: Vec<Vec<&Object>> = Vec::new();
+    let mut room = 0;
+    for object in objects {
+        let size = object.bytes().len();
+        if size > room || chunks.is_empty() {
+            chunks.push(Vec::new());
+            room = bytes;
+        }
+        room = room.saturating_sub(size);
+        if let Some(chunk) = chunks.last_mut() {
+            chunk.push(object);
+        }
+    }
+    chunks
+}
+
+#[cfg(test)]
+mod tests {
+    use yurt_apimachinery::find_kind;
+
+    use super::*;
+
+    fn object(name: &str) -> Object {
+        let json = format!(r#"{{"apiVersion":"v1","kind":"Service","metadata":{{"namespace":"x","name":"{name}","resourceVersion":"7"}}}}"#);
+        Object::parse(Bytes::from(json), find_kind("", "services").expect("services")).expect("fixture")
+    }
+
+    #[test]
+    fn bodies_are_json_with_the_objects_as_they_are() {
+        let envelope = Envelope { store: "s\"1", epoch: 3, generation: 0 };
+        let events = [(EventType::Added, object("a")), (EventType::Deleted, object("b"))];
+        let body = envelope.events(ResourceVersion(5), &events, ResourceVersion(7), true);
+        let value: Value = serde_json::from_slice(&body).expect("must be JSON");
+        assert_eq!((&value["store"], &value["epoch"], &value["upTo"]), (&"s\"1".into(), &3.into(), &"7".into()));
+        assert_eq!(value["events"][1]["type"], "DELETED");
+        assert_eq!(value["events"][0]["object"], events[0].1.to_value());
+        let objects = [object("a"), object("b")];
+        let index: Value = serde_json::from_slice(&envelope.index(ResourceVersion(1), ResourceVersion(7), &objects)).expect("JSON");
+        assert_eq!(index["index"][1], serde_json::json!(["x/b", "7"]));
+        let bodies: Value =
+            serde_json::from_slice(&envelope.bodies(ResourceVersion(7), &[&objects[0]], true)).expect("JSON");
+        assert_eq!(bodies["objects"].as_array().map(Vec::len), Some(1));
+    }
+
+    #[test]
+    fn chunks_keep_every_object_and_the_limit() {
+        let objects: Vec<Object> = (0..10).map(|i| object(&format!("o{i}"))).collect();
+        let size = objects[0].bytes().len();
+        let chunks = chunks(objects.iter(), 3 * size);
+        assert_eq!(chunks.iter().map(Vec::len).collect::<Vec<_>>(), [3, 3, 3, 1]);
+    }
+}

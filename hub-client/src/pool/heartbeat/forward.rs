@@ -1,0 +1,160 @@
+//! The leader's part: watches the pool's node leases and carries the beats of cut-off nodes to the cloud, with an
+//! identity that is no node's.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, StatusCode};
+use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::time::MicroTime;
+use yurt_apimachinery::watch::{EventType, WatchDecoder};
+use yurt_runtime::http::client::HttpClient;
+use yurt_runtime::http::{empty, full};
+use yurt_runtime::{Clock, TaskGroup};
+
+use super::own::NAMESPACE;
+use super::plan::forward::{Forwarder, PoolLease, renewal};
+use super::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, UnixMicros};
+use crate::metrics::Metrics;
+use crate::pool::election::driver::Leadership;
+use crate::pool::lease_client::{from_micros, to_micros};
+
+/// Longest wait for one answer of the cloud.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of a lease at the most.
+const LEASE_BYTES_MAX: usize = 1 << 20;
+/// Pause before the lease watch is opened again.
+const REWATCH: Duration = Duration::from_millis(500);
+
+/// Carries beats while this hub leads.
+pub struct Forward {
+    /// The coordinator.
+    pub pool: HttpClient,
+    /// The cloud, with the forwarding identity.
+    pub cloud: HttpClient,
+    /// By what right.
+    pub leadership: Arc<Leadership>,
+    /// Clock.
+    pub clock: Clock,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Owner of the workers.
+    pub tasks: TaskGroup,
+}
+
+// === impl Forward ===
+
+impl Forward {
+    /// Runs until the leadership's token is cancelled.
+    pub async fn run(self, token: CancellationToken) {
+        let plan = Arc::new(Mutex::new(Forwarder::new()));
+        let this = Arc::new(self);
+        token
+            .run_until_cancelled(async {
+                loop {
+                    // What a new watch shows first is a baseline, whatever happened in between.
+                    plan.lock().handle_restart();
+                    this.clone().watch(&plan).await;
+                    tokio::time::sleep(REWATCH).await;
+                }
+            })
+            .await;
+    }
+
+    async fn watch(self: Arc<Self>, plan: &Arc<Mutex<Forwarder>>) -> Option<()> {
+        let mut request = Request::new(empty());
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases?watch=1&timeoutSeconds=300");
+        *request.uri_mut() = path.parse().ok()?;
+        let response = self.pool.send(request).await.ok()?;
+        if response.status() != StatusCode::OK {
+            return None;
+        }
+        let mut body = response.into_body();
+        let mut decoder = WatchDecoder::new();
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame.ok()?.into_data() else { continue };
+            decoder.push(&data);
+            while let Some(event) = decoder.next() {
+                let event = event.ok()?;
+                let lease: Value = serde_json::from_slice(&event.object).ok()?;
+                let Some(name) = lease["metadata"]["name"].as_str() else { continue };
+                match event.event_type {
+                    EventType::Added | EventType::Modified => {
+                        plan.lock().handle_lease(self.clock.boot().since_boot(), name, observe(&lease));
+                    }
+                    EventType::Deleted => plan.lock().handle_deleted(name),
+                    EventType::Bookmark => {}
+                    EventType::Error => return None,
+                }
+                self.clone().start_workers(plan);
+            }
+        }
+        Some(())
+    }
+
+    fn start_workers(self: Arc<Self>, plan: &Arc<Mutex<Forwarder>>) {
+        loop {
+            let Some(node) = plan.lock().poll(self.clock.boot().since_boot()) else { return };
+            let (this, plan, token) = (self.clone(), plan.clone(), self.tasks.token());
+            self.tasks.spawn("forward-heartbeat", async move {
+                if token.run_until_cancelled(this.carry(&node)).await == Some(Ok(())) {
+                    this.metrics.heartbeats_forwarded.inc();
+                }
+                plan.lock().handle_done(&node);
+                this.start_workers(&plan);
+            });
+        }
+    }
+
+    /// One beat: read, then write once with the resourceVersion just read. Anything newer wins.
+    async fn carry(&self, node: &str) -> Result<(), ()> {
+        if !self.leadership.may_act() {
+            return Err(());
+        }
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{node}");
+        let read = self.cloud.request_json(Method::GET, &path, None, TIMEOUT).await.map_err(drop)?;
+        let lease: Value = serde_json::from_slice(&read.2).map_err(drop)?;
+        if read.0 != StatusCode::OK {
+            tracing::warn!(node, status = %read.0, message = %lease["message"], "Cannot read the lease to forward a heartbeat");
+            return Err(());
+        }
+        let now = self.clock.unix();
+        let own = UnixMicros(now.secs * 1_000_000 + i64::from(now.nanos / 1000));
+        let at = renewal(own, observe(&lease).renew_time);
+        let patch = json!({
+            "metadata": {
+                "resourceVersion": lease["metadata"]["resourceVersion"],
+                "annotations": {DELEGATE_HEARTBEAT_ANNOTATION: DELEGATE_HEARTBEAT_VALUE},
+            },
+            "spec": {"renewTime": from_micros(at.0).to_string()},
+        });
+        let mut request = Request::new(full(patch.to_string()));
+        *request.method_mut() = Method::PATCH;
+        *request.uri_mut() = path.parse().map_err(drop)?;
+        let merge = HeaderValue::from_static("application/merge-patch+json");
+        request.headers_mut().insert(CONTENT_TYPE, merge);
+        let (status, ..) = self.cloud.request_bytes(request, TIMEOUT, LEASE_BYTES_MAX).await.map_err(drop)?;
+        match status {
+            StatusCode::OK => Ok(()),
+            StatusCode::CONFLICT => Err(()),
+            status => {
+                tracing::warn!(node, %status, "Heartbeat not forwarded");
+                Err(())
+            }
+        }
+    }
+}
+
+fn observe(lease: &Value) -> PoolLease {
+    let spec = &lease["spec"];
+    let renew_time = spec["renewTime"].as_str().and_then(|text| MicroTime::parse(text).ok());
+    PoolLease {
+        renew_time: renew_time.map(|time| UnixMicros(to_micros(time))),
+        lease_duration: Duration::from_secs(spec["leaseDurationSeconds"].as_u64().unwrap_or(0)),
+        is_delegated: lease["metadata"]["annotations"][DELEGATE_HEARTBEAT_ANNOTATION] == DELEGATE_HEARTBEAT_VALUE,
+    }
+}

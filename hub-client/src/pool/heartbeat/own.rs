@@ -1,0 +1,283 @@
+//! This node's heartbeat: the kubelet's lease requests, answered whether the cloud is there or not.
+//!
+//! A renewal goes to the cloud as the kubelet sent it (JSON or protobuf, never decoded) and, as our own JSON, to the
+//! coordinator. The kubelet always sees the cloud's resourceVersion: the cloud's answer, or, while it is away, an echo of
+//! what it sent. Before the kubelet reads its lease from the cloud, the delegate annotation is taken off there, so it
+//! can never copy it into its own renewals.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use yurt_apimachinery::Status;
+use yurt_runtime::http::{Body, full, status_response};
+use yurt_runtime::{Clock, TaskGroup};
+
+use super::plan::own::{OwnAction, OwnInput, OwnLease, PoolRenewal};
+use super::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, UnixMicros};
+use crate::pool::lease_client::{LeaseClient, from_micros, set_annotation};
+use crate::upstream::Cloud;
+
+/// How long a renewal may take at the cloud before the coordinator is asked to speak for this node. The kubelet's own
+/// limit is 10 s.
+const CLOUD_DEADLINE: Duration = Duration::from_secs(4);
+/// The same at the coordinator.
+const POOL_DEADLINE: Duration = Duration::from_secs(3);
+/// Bytes of a lease at the most.
+const LEASE_BYTES_MAX: usize = 1 << 20;
+/// Duration written into the pool lease, s; the kubelet's default.
+const LEASE_SECONDS: u64 = 40;
+/// Namespace of node leases.
+pub const NAMESPACE: &str = "kube-node-lease";
+
+/// The heartbeat of this node.
+pub struct OwnHeartbeat {
+    node: String,
+    cloud: Arc<Cloud>,
+    pool: Option<LeaseClient>,
+    clock: Clock,
+    tasks: TaskGroup,
+    /// Asks the cloud's prober to look now.
+    nudge: Arc<Notify>,
+    plan: Mutex<OwnLease>,
+    /// The pool lease as last seen.
+    pool_lease: tokio::sync::Mutex<Option<Value>>,
+    /// The cloud's last answer about the lease.
+    last: Mutex<Option<Kept>>,
+    kept_at: PathBuf,
+    /// The leader may have put the delegate annotation on the cloud's lease.
+    annotated: AtomicBool,
+}
+
+/// An answer kept for the time without the cloud.
+#[derive(Clone, Debug)]
+struct Kept {
+    content_type: HeaderValue,
+    body: Bytes,
+}
+
+// === impl OwnHeartbeat ===
+
+impl OwnHeartbeat {
+    /// The heartbeat of `node`; the cloud's last answer is kept at `kept_at` across restarts.
+    #[must_use]
+    pub fn new(
+        node: &str,
+        cloud: Arc<Cloud>,
+        pool: Option<LeaseClient>,
+        clock: Clock,
+        tasks: TaskGroup,
+        nudge: Arc<Notify>,
+        kept_at: PathBuf,
+    ) -> Self {
+        let last = Mutex::new(Kept::load(&kept_at));
+        let (plan, pool_lease, annotated) = (Mutex::default(), tokio::sync::Mutex::default(), AtomicBool::new(true));
+        let node = node.to_owned();
+        Self { node, cloud, pool, clock, tasks, nudge, plan, pool_lease, last, kept_at, annotated }
+    }
+
+    /// Whether the cloud refused to hear the last beat.
+    #[must_use]
+    pub fn is_cut_off(&self) -> bool {
+        self.plan.lock().is_cut_off()
+    }
+
+    /// Answers a request about this node's own lease.
+    pub async fn handle(self: &Arc<Self>, request: Request<Bytes>) -> Response<Body> {
+        match *request.method() {
+            Method::GET => self.read(request).await,
+            Method::PUT | Method::PATCH | Method::POST => self.beat(request).await,
+            _ => status_response(&Status::service_unavailable("only the cloud can do this to a node lease", 5)),
+        }
+    }
+
+    /// The cloud came back: takes the delegate annotation off at once, without waiting for the next beat.
+    pub async fn cloud_is_back(&self) {
+        if self.annotated.load(Ordering::Relaxed) {
+            self.clean().await;
+        }
+    }
+
+    async fn read(&self, request: Request<Bytes>) -> Response<Body> {
+        if self.annotated.load(Ordering::Relaxed) {
+            self.clean().await;
+        }
+        match self.ask_cloud(request).await {
+            Some(response) => response,
+            None => match &*self.last.lock() {
+                Some(kept) => kept.answer(StatusCode::OK),
+                None => unreachable_cloud(),
+            },
+        }
+    }
+
+    async fn beat(self: &Arc<Self>, request: Request<Bytes>) -> Response<Body> {
+        let now = self.clock.unix();
+        let at = UnixMicros(now.secs * 1_000_000 + i64::from(now.nanos / 1000));
+        let echo = Kept::of(request.headers(), request.body().clone());
+        let is_put = request.method() == Method::PUT;
+        if self.carry_out(OwnInput::Beat(at)) {
+            let answer = self.ask_cloud(request).await;
+            // Any answer but an overload proves that the cloud hears this node; a conflict the kubelet repeats itself.
+            let ok = answer.is_some();
+            if !ok {
+                self.annotated.store(true, Ordering::Relaxed);
+                self.nudge.notify_one();
+            }
+            self.carry_out(OwnInput::CloudDone { ok });
+            if let Some(answer) = answer {
+                if answer.status() == StatusCode::CONFLICT {
+                    self.annotated.store(true, Ordering::Relaxed);
+                }
+                return answer;
+            }
+        }
+        match (echo, &*self.last.lock()) {
+            (Some(sent), _) if is_put => sent.answer(StatusCode::OK),
+            (_, Some(kept)) => kept.answer(StatusCode::OK),
+            _ => unreachable_cloud(),
+        }
+    }
+
+    /// Tells the plan and starts the pool writes it asks for. Returns whether the cloud is to be renewed now.
+    fn carry_out(self: &Arc<Self>, input: OwnInput) -> bool {
+        let mut to_cloud = false;
+        let actions = self.plan.lock().handle(input);
+        for action in actions {
+            match action {
+                OwnAction::RenewCloud(_) => to_cloud = true,
+                OwnAction::RenewPool(renewal) => {
+                    let this = self.clone();
+                    self.tasks.spawn("pool-heartbeat", async move {
+                        this.renew_pool(renewal).await;
+                        // A change that came up meanwhile is written at once; the cloud is renewed by beats only.
+                        this.carry_out(OwnInput::PoolDone);
+                    });
+                }
+            }
+        }
+        to_cloud
+    }
+
+    /// The cloud's answer, kept for later when it is a lease; `None` when it is away or overloaded.
+    async fn ask_cloud(&self, request: Request<Bytes>) -> Option<Response<Body>> {
+        let client = &self.cloud.server().beats;
+        let request = request.map(full);
+        let (status, mut headers, body) = client.request_bytes(request, CLOUD_DEADLINE, LEASE_BYTES_MAX).await.ok()?;
+        if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+            return None;
+        }
+        if status.is_success()
+            && let Some(kept) = Kept::of(&headers, body.clone())
+        {
+            kept.store(&self.kept_at);
+            *self.last.lock() = Some(kept);
+        }
+        headers.remove(http::header::CONTENT_LENGTH);
+        headers.remove(http::header::TRANSFER_ENCODING);
+        headers.remove(http::header::CONNECTION);
+        let mut response = Response::new(full(body));
+        *response.status_mut() = status;
+        *response.headers_mut() = headers;
+        Some(response)
+    }
+
+    /// Takes the delegate annotation off the cloud's lease. No change there is no write.
+    async fn clean(&self) {
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{}", self.node);
+        let patch = json!({"metadata": {"annotations": {DELEGATE_HEARTBEAT_ANNOTATION: null}}});
+        let mut request = Request::new(full(patch.to_string()));
+        *request.method_mut() = Method::PATCH;
+        let Ok(uri) = path.parse() else { return };
+        *request.uri_mut() = uri;
+        let merge = HeaderValue::from_static("application/merge-patch+json");
+        request.headers_mut().insert(CONTENT_TYPE, merge);
+        let answer = self.cloud.server().beats.request_bytes(request, CLOUD_DEADLINE, LEASE_BYTES_MAX).await;
+        if answer.is_ok_and(|(status, ..)| status.is_success() || status == StatusCode::NOT_FOUND) && !self.is_cut_off() {
+            self.annotated.store(false, Ordering::Relaxed);
+        }
+    }
+
+    async fn renew_pool(&self, renewal: PoolRenewal) {
+        let Some(pool) = &self.pool else { return };
+        let mut seen = self.pool_lease.lock().await;
+        // Twice: a conflict or a missing lease is met by reading what is there now.
+        for _ in 0..2 {
+            let exists = seen.is_some();
+            let mut lease = seen.clone().unwrap_or_else(|| pool.blank());
+            self.fill(&mut lease, renewal);
+            let written = if exists {
+                pool.replace(&lease, POOL_DEADLINE).await
+            } else {
+                pool.create(&lease, POOL_DEADLINE).await
+            };
+            let Ok(answer) = written else { return };
+            if answer.lease.is_some() {
+                *seen = answer.lease;
+                return;
+            }
+            if answer.status != StatusCode::CONFLICT && answer.status != StatusCode::NOT_FOUND {
+                tracing::debug!(status = %answer.status, "Pool lease not renewed");
+                return;
+            }
+            let Ok(read) = pool.read(POOL_DEADLINE).await else { return };
+            *seen = read.lease;
+        }
+    }
+
+    fn fill(&self, lease: &mut Value, renewal: PoolRenewal) {
+        lease["spec"]["holderIdentity"] = self.node.as_str().into();
+        lease["spec"]["leaseDurationSeconds"] = LEASE_SECONDS.into();
+        lease["spec"]["renewTime"] = from_micros(renewal.renew_time.0).to_string().into();
+        let delegated = renewal.is_delegated.then_some(DELEGATE_HEARTBEAT_VALUE);
+        set_annotation(lease, DELEGATE_HEARTBEAT_ANNOTATION, delegated);
+    }
+}
+
+fn unreachable_cloud() -> Response<Body> {
+    let mut response = status_response(&Status::service_unavailable("the cloud is not reachable and no lease is kept", 5));
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
+    response
+}
+
+// === impl Kept ===
+
+impl Kept {
+    fn of(headers: &HeaderMap, body: Bytes) -> Option<Self> {
+        let content_type = headers.get(CONTENT_TYPE)?.clone();
+        (!body.is_empty()).then_some(Self { content_type, body })
+    }
+
+    fn answer(&self, status: StatusCode) -> Response<Body> {
+        let mut response = Response::new(full(self.body.clone()));
+        *response.status_mut() = status;
+        response.headers_mut().insert(CONTENT_TYPE, self.content_type.clone());
+        response
+    }
+
+    /// First line: content type; the rest: the body.
+    fn load(path: &std::path::Path) -> Option<Self> {
+        let text = std::fs::read(path).ok()?;
+        let end = text.iter().position(|byte| *byte == b'\n')?;
+        let content_type = HeaderValue::from_bytes(&text[..end]).ok()?;
+        Some(Self { content_type, body: Bytes::copy_from_slice(&text[end + 1..]) })
+    }
+
+    /// Best effort: a lease that cannot be kept costs a 503 after a restart without the cloud, nothing else.
+    fn store(&self, path: &std::path::Path) {
+        let mut text = self.content_type.as_bytes().to_vec();
+        text.push(b'\n');
+        text.extend_from_slice(&self.body);
+        let temporary = path.with_extension("tmp");
+        if let Err(error) = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path)) {
+            tracing::debug!(%error, path = %path.display(), "Node lease not kept");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The renewals one kubelet beat causes: one at the cloud, one at the coordinator, side by side.
+//!
+//! No beat, no renewal. The pool lease carries the delegate annotation from the moment a cloud renewal fails to the
+//! moment one succeeds: a change of that kind is written at once, with the renewTime of the beat it belongs to, and
+//! not with the next beat. A failed write is not repeated here; the next beat is the repetition.
+
+use super::UnixMicros;
+
+/// The plan for this node's lease.
+#[derive(Debug, Default)]
+pub struct OwnLease {
+    /// The renewTime of the last kubelet beat.
+    beat: Option<UnixMicros>,
+    /// The last cloud renewal failed.
+    is_cut_off: bool,
+    cloud: Destination<UnixMicros>,
+    pool: Destination<PoolRenewal>,
+}
+
+/// One place the lease is written to; one write at a time.
+#[derive(Debug)]
+struct Destination<T> {
+    /// What was written or is being written last, whatever became of it.
+    last: Option<T>,
+    is_writing: bool,
+}
+
+/// What the pool lease has to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolRenewal {
+    /// `spec.renewTime`: the kubelet's.
+    pub renew_time: UnixMicros,
+    /// Whether the annotation `openyurt.io/delegate-heartbeat: "true"` is set; otherwise it is removed.
+    pub is_delegated: bool,
+}
+
+/// Something that happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnInput {
+    /// The kubelet renewed its lease through this hub.
+    Beat(UnixMicros),
+    /// The cloud renewal ended; a failure is anything but an accepted write, the deadline included.
+    CloudDone {
+        /// Whether the cloud took it.
+        ok: bool,
+    },
+    /// The coordinator renewal ended, in whichever way.
+    PoolDone,
+}
+
+/// A write to start now, next to those that are under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnAction {
+    /// Renew at the cloud; the delegate annotation is never part of it and is removed if present.
+    RenewCloud(UnixMicros),
+    /// Renew at the coordinator.
+    RenewPool(PoolRenewal),
+}
+
+// === impl OwnLease ===
+
+impl OwnLease {
+    /// Nothing is known and nothing is sent before the first beat.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether the node counts as cut off from the cloud.
+    pub fn is_cut_off(&self) -> bool {
+        self.is_cut_off
+    }
+
+    /// Takes in one fact and returns the writes that follow from it.
+    #[must_use]
+    pub fn handle(&mut self, input: OwnInput) -> Vec<OwnAction> {
+        match input {
+            OwnInput::Beat(renew_time) => self.beat = Some(renew_time),
+            OwnInput::CloudDone { ok } => {
+                self.cloud.is_writing = false;
+                self.is_cut_off = !ok;
+            }
+            OwnInput::PoolDone => self.pool.is_writing = false,
+        }
+        let Some(renew_time) = self.beat else { return Vec::new() };
+        let cloud = self.cloud.start(renew_time).map(OwnAction::RenewCloud);
+        let pool = self.pool.start(PoolRenewal {
+            renew_time,
+            is_delegated: self.is_cut_off,
+        });
+        cloud.into_iter().chain(pool.map(OwnAction::RenewPool)).collect()
+    }
+}
+
+// === impl Destination ===
+
+impl<T> Default for Destination<T> {
+    fn default() -> Self {
+        Destination {
+            last: None,
+            is_writing: false,
+        }
+    }
+}
+
+impl<T: Copy + PartialEq> Destination<T> {
+    /// The write to begin, if this one is news and the line is free.
+    fn start(&mut self, wanted: T) -> Option<T> {
+        if self.is_writing || self.last == Some(wanted) {
+            return None;
+        }
+        self.is_writing = true;
+        self.last = Some(wanted);
+        Some(wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::OwnAction::{RenewCloud, RenewPool};
+    use super::OwnInput::{Beat, CloudDone, PoolDone};
+    use super::*;
+
+    const T1: UnixMicros = UnixMicros(1_000_000);
+    const T2: UnixMicros = UnixMicros(11_000_000);
+    const T3: UnixMicros = UnixMicros(21_000_000);
+
+    fn pool(renew_time: UnixMicros, is_delegated: bool) -> OwnAction {
+        RenewPool(PoolRenewal {
+            renew_time,
+            is_delegated,
+        })
+    }
+
+    #[test]
+    fn beat_renews_at_both_places_side_by_side() {
+        let mut lease = OwnLease::new();
+        assert_eq!(lease.handle(Beat(T1)), [RenewCloud(T1), pool(T1, false)]);
+        assert_eq!(lease.handle(CloudDone { ok: true }), []);
+        assert_eq!(lease.handle(PoolDone), []);
+        assert_eq!(lease.handle(Beat(T2)), [RenewCloud(T2), pool(T2, false)]);
+    }
+
+    #[test]
+    fn no_beat_no_renewal() {
+        let mut lease = OwnLease::new();
+        assert_eq!(lease.handle(CloudDone { ok: false }), []);
+        assert_eq!(lease.handle(PoolDone), []);
+        let _ = lease.handle(Beat(T1));
+        let _ = lease.handle(PoolDone);
+        let _ = lease.handle(CloudDone { ok: true });
+        assert_eq!(lease.handle(CloudDone { ok: true }), [], "an answer is not a beat");
+    }
+
+    #[test]
+    fn failed_cloud_renewal_is_annotated_at_once_with_the_same_beat() {
+        let mut lease = OwnLease::new();
+        let _ = lease.handle(Beat(T1));
+        assert_eq!(lease.handle(PoolDone), []);
+        assert_eq!(lease.handle(CloudDone { ok: false }), [pool(T1, true)]);
+        assert!(lease.is_cut_off());
+        assert_eq!(lease.handle(PoolDone), []);
+        assert_eq!(
+            lease.handle(Beat(T2)),
+            [RenewCloud(T2), pool(T2, true)],
+            "not a tick later"
+        );
+    }
+
+    #[test]
+    fn failure_during_the_pool_write_is_written_right_after_it() {
+        let mut lease = OwnLease::new();
+        let _ = lease.handle(Beat(T1));
+        assert_eq!(lease.handle(CloudDone { ok: false }), [], "one write at a time");
+        assert_eq!(lease.handle(PoolDone), [pool(T1, true)]);
+    }
+
+    #[test]
+    fn success_removes_the_annotation_at_once() {
+        let mut lease = OwnLease::new();
+        let _ = lease.handle(Beat(T1));
+        let _ = lease.handle(CloudDone { ok: false });
+        let _ = lease.handle(PoolDone);
+        let _ = lease.handle(PoolDone);
+        let _ = lease.handle(Beat(T2));
+        let _ = lease.handle(PoolDone);
+        assert_eq!(lease.handle(CloudDone { ok: true }), [pool(T2, false)]);
+    }
+
+    #[test]
+    fn slow_cloud_does_not_delay_the_pool_and_is_tried_with_the_newest_beat() {
+        let mut lease = OwnLease::new();
+        let _ = lease.handle(Beat(T1));
+        let _ = lease.handle(PoolDone);
+        assert_eq!(lease.handle(Beat(T2)), [pool(T2, false)]);
+        let _ = lease.handle(PoolDone);
+        assert_eq!(lease.handle(Beat(T3)), [pool(T3, false)]);
+        assert_eq!(
+            lease.handle(CloudDone { ok: false }),
+            [RenewCloud(T3)],
+            "T2 was overtaken"
+        );
+        assert_eq!(lease.handle(PoolDone), [pool(T3, true)]);
+    }
+}

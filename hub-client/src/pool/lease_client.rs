@@ -1,0 +1,145 @@
+//! Reads and writes one Lease as JSON, keeping every field it does not know.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, StatusCode};
+use serde_json::{Value, json};
+use yurt_apimachinery::time::MicroTime;
+use yurt_runtime::http::client::{ClientError, HttpClient};
+use yurt_runtime::{Clock, UnixTime};
+
+/// One Lease at one server.
+#[derive(Clone, Debug)]
+pub struct LeaseClient {
+    client: HttpClient,
+    namespace: String,
+    name: String,
+}
+
+/// An answer about the Lease.
+#[derive(Debug)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// Headers (epoch and store, for the election lease).
+    pub headers: HeaderMap,
+    /// The Lease, when the status is 200 or 201.
+    pub lease: Option<Value>,
+    /// The body as it came.
+    pub body: Bytes,
+}
+
+// === impl LeaseClient ===
+
+impl LeaseClient {
+    /// The Lease `namespace`/`name` at the server of `client`.
+    #[must_use]
+    pub fn new(client: HttpClient, namespace: &str, name: &str) -> Self {
+        Self { client, namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// When no answer came.
+    pub async fn read(&self, timeout: Duration) -> Result<Answer, ClientError> {
+        self.ask(Method::GET, &self.path(), None, timeout).await
+    }
+
+    /// Replaces it; `lease` carries the resourceVersion it must still have.
+    ///
+    /// # Errors
+    /// When no answer came; the write may have happened unless [`ClientError::never_sent`].
+    pub async fn replace(&self, lease: &Value, timeout: Duration) -> Result<Answer, ClientError> {
+        self.ask(Method::PUT, &self.path(), Some(lease), timeout).await
+    }
+
+    /// Creates it.
+    ///
+    /// # Errors
+    /// As [`Self::replace`].
+    pub async fn create(&self, lease: &Value, timeout: Duration) -> Result<Answer, ClientError> {
+        self.ask(Method::POST, &self.collection(), Some(lease), timeout).await
+    }
+
+    /// Query path of a watch on just this Lease, from the present state on.
+    #[must_use]
+    pub fn watch_path(&self) -> String {
+        format!("{}?watch=1&fieldSelector=metadata.name%3D{}&timeoutSeconds=300", self.collection(), self.name)
+    }
+
+    /// The HTTP client behind it.
+    #[must_use]
+    pub fn http(&self) -> &HttpClient {
+        &self.client
+    }
+
+    /// A Lease without spec.
+    #[must_use]
+    pub fn blank(&self) -> Value {
+        json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": {},
+        })
+    }
+
+    fn collection(&self) -> String {
+        format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.namespace)
+    }
+
+    fn path(&self) -> String {
+        format!("{}/{}", self.collection(), self.name)
+    }
+
+    async fn ask(&self, method: Method, path: &str, body: Option<&Value>, timeout: Duration) -> Result<Answer, ClientError> {
+        let (status, headers, body) = self.client.request_json(method, path, body, timeout).await?;
+        let lease = status.is_success().then(|| serde_json::from_slice(&body).ok()).flatten();
+        Ok(Answer { status, headers, lease, body })
+    }
+}
+
+/// Sets or, with `None`, removes an annotation of an object.
+pub fn set_annotation(object: &mut Value, name: &str, value: Option<&str>) {
+    let annotations = &mut object["metadata"]["annotations"];
+    match value {
+        Some(value) => annotations[name] = value.into(),
+        None => {
+            if let Some(annotations) = annotations.as_object_mut() {
+                annotations.remove(name);
+            }
+        }
+    }
+}
+
+/// The wall clock as Leases write it.
+#[must_use]
+pub fn micro_time(time: UnixTime) -> String {
+    MicroTime::from_unix(time.secs, time.nanos).to_string()
+}
+
+/// Now, but always later than `previous`: an unchanged record would look dead to its observers.
+#[must_use]
+pub fn renew_time(clock: &Clock, previous: Option<&str>) -> String {
+    let now = clock.unix();
+    let now = MicroTime::from_unix(now.secs, now.nanos);
+    let previous = previous.and_then(|text| MicroTime::parse(text).ok()).map(to_micros);
+    let next = previous.map_or(now, |previous| from_micros(previous + 1).max(now));
+    next.to_string()
+}
+
+/// Microseconds since 1970.
+#[must_use]
+pub fn to_micros(time: MicroTime) -> i64 {
+    let (secs, nanos) = time.unix();
+    secs * 1_000_000 + i64::from(nanos / 1000)
+}
+
+/// The moment so many microseconds after 1970.
+#[must_use]
+pub fn from_micros(micros: i64) -> MicroTime {
+    let nanos = u32::try_from(micros.rem_euclid(1_000_000)).unwrap_or(0) * 1000;
+    MicroTime::from_unix(micros.div_euclid(1_000_000), nanos)
+}

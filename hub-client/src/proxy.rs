@@ -1,0 +1,118 @@
+//! The node's door: every request of a local client comes in here and goes to a replica, to the cloud, or nowhere.
+//!
+//! ```text
+//!   listener → caller (caller.rs) → request info → router (here) → own lease (pool/heartbeat/own.rs)
+//!                                                                 → replica (local.rs, authorised by authorize.rs)
+//!                                                                 → cloud   (pass_through.rs)
+//! ```
+
+pub mod authorize;
+pub mod caller;
+pub mod local;
+pub mod pass_through;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use hyper::body::Incoming;
+use yurt_apimachinery::{RequestInfo, Status, Verb};
+use yurt_runtime::http::server::Peer;
+use yurt_runtime::http::{Body, pass, read_body, status_response};
+
+use crate::metrics::Metrics;
+use crate::pool::heartbeat::own::{NAMESPACE, OwnHeartbeat};
+use caller::{Caller, Callers};
+use local::Local;
+use pass_through::PassThrough;
+
+/// Bytes of a lease request at the most.
+const LEASE_BYTES_MAX: usize = 1 << 20;
+
+/// The proxy's parts.
+pub struct Proxy {
+    /// Name of this Node.
+    pub node: String,
+    /// Who may use the node's identity.
+    pub callers: Callers,
+    /// Pool data from this node's replicas.
+    pub local: Arc<Local>,
+    /// Everything else.
+    pub cloud: PassThrough,
+    /// The kubelet's lease.
+    pub heartbeat: Arc<OwnHeartbeat>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Requests served at a time, watches and upgrades not counted.
+    pub max_in_flight: usize,
+    /// How many are being served.
+    pub in_flight: AtomicUsize,
+}
+
+/// Counts one request while it is served.
+struct InFlight<'a>(&'a Proxy);
+
+// === impl Proxy ===
+
+impl Proxy {
+    /// Answers one request.
+    pub async fn handle(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
+        match self.route(request, peer).await {
+            Ok(response) => response,
+            Err(status) => {
+                self.metrics.requests.with_label_values(&["refused"]).inc();
+                status_response(&status)
+            }
+        }
+    }
+
+    async fn route(&self, request: Request<Incoming>, peer: Peer) -> Result<Response<Body>, Status> {
+        let info = RequestInfo::parse(request.method().as_str(), request.uri().path(), request.uri().query())?;
+        let caller = self.callers.identify(request.headers(), &peer)?;
+        let endless = info.verb == Verb::Watch || request.headers().contains_key(http::header::UPGRADE);
+        let _counted = if endless { None } else { Some(self.enter()?) };
+        if self.is_own_lease(&info, request.method(), &caller) {
+            let (head, body) = request.into_parts();
+            let body: Bytes = read_body(body, LEASE_BYTES_MAX).await?;
+            return Ok(self.heartbeat.handle(Request::from_parts(pass_through::forwardable(head), body)).await);
+        }
+        if let Some(response) = self.local.answer(&request, &info, &caller).await? {
+            self.metrics.requests.with_label_values(&["replica"]).inc();
+            return Ok(response);
+        }
+        self.metrics.requests.with_label_values(&["cloud"]).inc();
+        let response = self.cloud.send(request.map(pass), &info, &caller).await?;
+        Ok(self.local.note_write(&info, response).await)
+    }
+
+    /// Whether this is the kubelet about its own node's lease. Creating one is a POST to the collection.
+    fn is_own_lease(&self, info: &RequestInfo, method: &Method, caller: &Caller) -> bool {
+        caller.is_node_component("kubelet")
+            && info.group == "coordination.k8s.io"
+            && info.resource == "leases"
+            && info.namespace.as_deref() == Some(NAMESPACE)
+            && info.subresource.is_none()
+            && match &info.name {
+                Some(name) => *name == self.node && info.verb != Verb::Delete,
+                None => method == Method::POST,
+            }
+    }
+
+    fn enter(&self) -> Result<InFlight<'_>, Status> {
+        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
+        let counted = InFlight(self);
+        self.metrics.in_flight.set(i64::try_from(before + 1).unwrap_or(i64::MAX));
+        if before >= self.max_in_flight {
+            self.metrics.rejected.inc();
+            return Err(Status::too_many_requests("Too many requests, please try again later.", 1));
+        }
+        Ok(counted)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}

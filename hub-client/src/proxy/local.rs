@@ -1,0 +1,308 @@
+//! Answers get, list and watch of pool data from this node's replicas, filtered for the component that asks.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderValue, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::list::{ListMeta, encode_list, encode_partial_list};
+use yurt_apimachinery::negotiation::{Negotiated, Shape, Transform, negotiate};
+use yurt_apimachinery::partial::partial_object_metadata;
+use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
+use yurt_runtime::http::{APPLICATION_JSON, Body, full, stream};
+use yurt_storage::serve::{self, Selection, Unfiltered, View, WatchRequest};
+use yurt_storage::{Replica, SharedCollection};
+
+use super::authorize::Authorizer;
+use super::caller::Caller;
+use crate::filter::{Bindings, Chain, FilterContext, HubAddress, Pool, ServiceLookup, TopologyKeys};
+use crate::pool::probe::CloudReach;
+use crate::random::random;
+use crate::replicas::stream::GENERATION_HEADER;
+use crate::replicas::PoolData;
+
+/// Annotation of a Service that asks for topology.
+const TOPOLOGY_KEYS: &str = "openyurt.io/topologyKeys";
+/// Bytes of a write's answer that are looked at for its resourceVersion.
+const WRITE_ANSWER_MAX: usize = 3 << 20;
+/// Header of lists and watches whose data is complete but whose source is away.
+const STALE_HEADER: &str = "yurt-stale";
+
+/// Serves pool data.
+pub struct Local {
+    /// The replicas.
+    pub data: Arc<PoolData>,
+    /// Who may read.
+    pub authorizer: Authorizer,
+    /// Which filters apply to whom.
+    pub bindings: Bindings,
+    /// What the filters know of this node.
+    pub node: NodeFacts,
+    /// Whether the cloud answers.
+    pub cloud: watch::Receiver<CloudReach>,
+    /// Shortest life of a watch without timeoutSeconds.
+    pub min_request_timeout: Duration,
+    /// Ends all watches.
+    pub shutdown: CancellationToken,
+    /// Per collection the RV of the last write this hub passed on: reads reflect it.
+    pub written: Mutex<BTreeMap<String, ResourceVersion>>,
+}
+
+/// What filters need to know of this node; fixed for the life of the process.
+#[derive(Clone, Debug)]
+pub struct NodeFacts {
+    /// Name of the Node.
+    pub node: String,
+    /// Name of its pool; empty = none.
+    pub pool: String,
+    /// Where pods find the hub.
+    pub host: IpAddr,
+    /// Port of the HTTPS proxy.
+    pub secure_port: u16,
+}
+
+/// The view of one component: a filter chain over live inputs.
+struct Filtered {
+    chain: Chain,
+    kind: &'static ResourceKind,
+    node: NodeFacts,
+    host: String,
+    services: Arc<SharedCollection>,
+    data: Arc<PoolData>,
+}
+
+struct Services<'a>(&'a SharedCollection);
+
+// === impl Local ===
+
+impl Local {
+    /// The answer, or `None` when the request is not about pool data or has to go to the cloud.
+    ///
+    /// # Errors
+    /// What the client is told instead of data.
+    pub async fn answer(
+        &self,
+        request: &Request<Incoming>,
+        info: &RequestInfo,
+        caller: &Caller,
+    ) -> Result<Option<Response<Body>>, Status> {
+        let readable = matches!(info.verb, Verb::Get | Verb::List | Verb::Watch) && info.subresource.is_none();
+        let Some(replica) = self.data.serving(&info.group, &info.resource).filter(|_| readable && info.is_resource) else {
+            return Ok(None);
+        };
+        let kind = replica.collection().kind();
+        if info.version != kind.version {
+            return Ok(None);
+        }
+        let chain = self.bindings.chain(&caller.component, &info.resource, info.verb);
+        // An unfiltered GET by name goes to the cloud while it answers: it is always the latest there.
+        if info.verb == Verb::Get && chain.is_empty() && self.cloud.borrow().is_up() {
+            return Ok(None);
+        }
+        self.authorizer.check(caller, info).await?;
+        let view = self.view(chain, kind)?;
+        let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
+        let shape = match info.verb {
+            Verb::Get => Shape::Object,
+            Verb::List => Shape::List,
+            _ => Shape::Watch,
+        };
+        let negotiated = negotiate(accept, shape, request.uri().query(), None)?;
+        let response = match info.verb {
+            Verb::Get => self.get(replica, info, &*view, &negotiated).await?,
+            Verb::List => match self.list(replica, request.uri().query(), info, &*view, &negotiated).await? {
+                Some(response) => response,
+                None => return Ok(None),
+            },
+            _ => self.watch(replica, request.uri().query(), info, view, &negotiated)?,
+        };
+        Ok(Some(response))
+    }
+
+    /// Remembers the RV of a write that passed, so that this node's reads reflect it.
+    pub async fn note_write(&self, info: &RequestInfo, response: Response<Body>) -> Response<Body> {
+        let is_write = matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch);
+        let Some(replica) = self.data.serving(&info.group, &info.resource).filter(|_| is_write) else { return response };
+        let json = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+        if !response.status().is_success() || !json {
+            return response;
+        }
+        let (head, body) = response.into_parts();
+        let Ok(body) = yurt_runtime::http::read_body(body, WRITE_ANSWER_MAX).await else {
+            return Response::from_parts(head, full(Bytes::new()));
+        };
+        if let Ok(object) = Object::parse(body.clone(), replica.collection().kind()) {
+            let mut written = self.written.lock();
+            let last = written.entry(replica.name().to_owned()).or_default();
+            *last = object.resource_version().max(*last);
+        }
+        Response::from_parts(head, full(body))
+    }
+
+    fn view(&self, chain: Chain, kind: &'static ResourceKind) -> Result<Arc<dyn View>, Status> {
+        if chain.is_empty() {
+            return Ok(Arc::new(Unfiltered));
+        }
+        let input = |name: &str| {
+            let replica = self.data.replicas().named(name);
+            let ready = replica.filter(|replica| replica.collection().read(|c| c.is_complete()));
+            ready.map(|replica| replica.collection().clone()).ok_or_else(|| {
+                let why = format!("filters {:?} wait for {name} to be complete on this node", chain.names());
+                Status::service_unavailable(&why, 1)
+            })
+        };
+        let services = input("services")?;
+        let (host, data) = (self.node.host.to_string(), self.data.clone());
+        Ok(Arc::new(Filtered { chain, kind, node: self.node.clone(), host, services, data }))
+    }
+
+    async fn get(
+        &self,
+        replica: &Replica,
+        info: &RequestInfo,
+        view: &dyn View,
+        negotiated: &Negotiated,
+    ) -> Result<Response<Body>, Status> {
+        let kind = replica.collection().kind();
+        let name = info.name.as_deref().unwrap_or_default();
+        let options = ListOptions::default();
+        let selection = Selection { namespace: info.namespace.clone(), ..Selection::default() };
+        // Waits and refuses exactly as a list would.
+        let least = self.least(replica);
+        serve::list(replica.collection(), &options, &Selection { namespace: Some(String::new()), ..selection }, view, least).await?;
+        let key = ObjectKey::new(info.namespace.as_deref(), name);
+        let found = replica.collection().read(|c| c.object(&key).cloned()).and_then(|object| view.show(&object));
+        let object = found.ok_or_else(|| Status::not_found(&kind.group_resource(), name))?;
+        let body = match negotiated.transform {
+            Transform::PartialObjectMetadata => partial_object_metadata(&object),
+            Transform::None => object.bytes().clone(),
+        };
+        Ok(self.respond(replica, full(body)))
+    }
+
+    /// `None` when the cloud has to answer: it has our last write, we do not yet.
+    async fn list(
+        &self,
+        replica: &Replica,
+        query: Option<&str>,
+        info: &RequestInfo,
+        view: &dyn View,
+        negotiated: &Negotiated,
+    ) -> Result<Option<Response<Body>>, Status> {
+        let kind = replica.collection().kind();
+        let options = ListOptions::parse(query, false, kind)?;
+        let is_cloud_token = options.continue_token.is_some() && view.is_identity() && self.cloud.borrow().is_up();
+        if is_cloud_token {
+            return Ok(None);
+        }
+        let selection = selection(info, &options);
+        let least = self.least(replica);
+        let listed = match serve::list(replica.collection(), &options, &selection, view, least).await {
+            Err(status) if status.code() == 504 && options.resource_version.is_none() && view.is_identity() => return Ok(None),
+            listed => listed?,
+        };
+        let meta = ListMeta { resource_version: listed.position, ..ListMeta::default() };
+        let chunks = match negotiated.transform {
+            Transform::PartialObjectMetadata => encode_partial_list(&meta, listed.objects.iter()),
+            Transform::None => encode_list(kind, &meta, listed.objects.iter()),
+        };
+        let body = stream(futures_util::stream::iter(chunks).map(Ok::<_, std::convert::Infallible>));
+        Ok(Some(self.respond(replica, body)))
+    }
+
+    fn watch(
+        &self,
+        replica: &Arc<Replica>,
+        query: Option<&str>,
+        info: &RequestInfo,
+        view: Arc<dyn View>,
+        negotiated: &Negotiated,
+    ) -> Result<Response<Body>, Status> {
+        let options = ListOptions::parse(query, true, replica.collection().kind())?;
+        let least = self.min_request_timeout;
+        let random_life = least + least.mul_f64((random() % 1000) as f64 / 1000.0);
+        let lasts = options.timeout_seconds.filter(|seconds| *seconds > 0).map_or(random_life, Duration::from_secs);
+        let request = WatchRequest {
+            selection: selection(info, &options),
+            options,
+            view,
+            metadata_only: negotiated.transform == Transform::PartialObjectMetadata,
+            replica: false,
+            lasts,
+            least: self.least(replica),
+            is_fresh: Arc::new(|| true),
+            shutdown: self.shutdown.clone(),
+        };
+        let frames = serve::watch(replica.collection().clone(), request)?;
+        Ok(self.respond(replica, stream(frames.map(Ok::<_, std::convert::Infallible>))))
+    }
+
+    fn least(&self, replica: &Replica) -> ResourceVersion {
+        // Without the cloud nothing newer can come: waiting would only delay the answer.
+        if !self.cloud.borrow().is_up() {
+            return ResourceVersion::ZERO;
+        }
+        self.written.lock().get(replica.name()).copied().unwrap_or_default()
+    }
+
+    fn respond(&self, replica: &Replica, body: Body) -> Response<Body> {
+        let mut response = yurt_runtime::http::respond(StatusCode::OK, APPLICATION_JSON, body);
+        let headers = response.headers_mut();
+        headers.insert(http::header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        let generation = replica.collection().read(|c| c.generation());
+        if generation > 0 {
+            headers.insert(GENERATION_HEADER, generation.into());
+        }
+        if !self.data.is_fresh(replica.name()) {
+            headers.insert(STALE_HEADER, HeaderValue::from_static("true"));
+        }
+        response
+    }
+}
+
+fn selection(info: &RequestInfo, options: &ListOptions) -> Selection {
+    Selection {
+        namespace: info.namespace.clone(),
+        labels: options.label_selector.clone(),
+        fields: options.field_selector.clone(),
+    }
+}
+
+// === impl Filtered ===
+
+impl View for Filtered {
+    fn show(&self, object: &Object) -> Option<Object> {
+        let members = self.data.members();
+        let pool = match &members {
+            _ if self.node.pool.is_empty() => Pool::NoPool,
+            Some(members) => Pool::Members(members),
+            None => Pool::Unknown,
+        };
+        let context = FilterContext {
+            hub: HubAddress { host: &self.host, secure_port: self.node.secure_port },
+            node_name: &self.node.node,
+            pool,
+            services: &Services(&self.services),
+        };
+        self.chain.view_of(self.kind, object, &context)
+    }
+}
+
+impl ServiceLookup for Services<'_> {
+    fn topology_keys(&self, namespace: &str, name: &str) -> TopologyKeys {
+        let key = ObjectKey::new(Some(namespace), name);
+        match self.0.read(|c| c.object(&key).map(|service| service.annotation(TOPOLOGY_KEYS))) {
+            None => TopologyKeys::UnknownService,
+            Some(None) => TopologyKeys::Unset,
+            Some(Some(value)) => TopologyKeys::Value(value),
+        }
+    }
+}

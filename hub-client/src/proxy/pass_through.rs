@@ -1,0 +1,143 @@
+//! Passes a request on to the cloud: bodies, watches and upgrades stream, nothing is buffered or changed.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt as _;
+use http::header::{CONNECTION, HOST, HeaderName, UPGRADE};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body_util::BodyStream;
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use yurt_apimachinery::{RequestInfo, Status, Verb};
+use yurt_runtime::TaskGroup;
+use yurt_runtime::http::client::ClientError;
+use yurt_runtime::http::{Body, empty, pass};
+
+use super::caller::{Caller, Credential};
+use crate::upstream::Cloud;
+
+/// Headers that belong to one connection (RFC 9110, 7.6.1).
+const HOP_BY_HOP: [&str; 8] =
+    ["connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding"];
+/// Bytes copied at a time in each direction of an upgraded connection.
+const COPY_BUFFER: usize = 16 * 1024;
+
+/// Passes requests on.
+pub struct PassThrough {
+    /// The cloud.
+    pub cloud: Arc<Cloud>,
+    /// Owner of upgraded connections.
+    pub tasks: TaskGroup,
+    /// Asks the cloud's prober to look now.
+    pub nudge: Arc<tokio::sync::Notify>,
+}
+
+// === impl PassThrough ===
+
+impl PassThrough {
+    /// The cloud's answer.
+    ///
+    /// # Errors
+    /// 503 when the cloud cannot be reached; 403 for a caller whose credential cannot be passed on.
+    pub async fn send(&self, request: Request<Body>, info: &RequestInfo, caller: &Caller) -> Result<Response<Body>, Status> {
+        let server = self.cloud.server();
+        let client = match &caller.credential {
+            Credential::Node => &server.node,
+            Credential::Token(_) => &server.token,
+            Credential::Certificate { user, .. } => {
+                return Err(Status::forbidden(user, info, "a certificate cannot be passed on: bring a bearer token"));
+            }
+        };
+        let upgrade = request.headers().get(UPGRADE).cloned();
+        let (mut downstream, request) = split(request, upgrade.as_ref());
+        let mut response = client.send(request).await.map_err(|error| self.unreachable(&error))?;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            if upgrade.is_none() {
+                return Err(Status::internal("the cloud switched protocols without being asked"));
+            }
+            let upstream = hyper::upgrade::on(&mut response);
+            if let Some(downstream) = downstream.take() {
+                self.tasks.spawn_isolated("upgraded", tunnel(downstream, upstream));
+            }
+        }
+        Ok(answer(response, info.verb == Verb::Watch))
+    }
+
+    fn unreachable(&self, error: &ClientError) -> Status {
+        self.nudge.notify_one();
+        tracing::debug!(%error, "Request not passed on");
+        Status::service_unavailable(&format!("the cloud cannot be reached: {error}"), 1)
+    }
+}
+
+/// The request as it goes on, and the handle of its own upgrade if it asks for one.
+fn split(mut request: Request<Body>, upgrade: Option<&HeaderValue>) -> (Option<hyper::upgrade::OnUpgrade>, Request<Body>) {
+    let downstream = upgrade.map(|_| hyper::upgrade::on(&mut request));
+    let (head, body) = request.into_parts();
+    let mut head = forwardable(head);
+    if let Some(upgrade) = upgrade {
+        head.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        head.headers.insert(UPGRADE, upgrade.clone());
+    }
+    (downstream, Request::from_parts(head, body))
+}
+
+/// A request head without what belongs to its connection and without what only a front proxy may say.
+#[must_use]
+pub fn forwardable(mut head: Parts) -> Parts {
+    strip(&mut head.headers);
+    head.headers.remove(HOST);
+    head.headers.remove(UPGRADE);
+    let forged: Vec<HeaderName> =
+        head.headers.keys().filter(|name| name.as_str().starts_with("x-remote-")).cloned().collect();
+    forged.iter().for_each(|name| drop(head.headers.remove(name)));
+    // The old connection's upgrade handle must not travel with the request.
+    head.extensions.clear();
+    head
+}
+
+fn strip(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    named.iter().for_each(|name| drop(headers.remove(name)));
+    HOP_BY_HOP.iter().for_each(|name| drop(headers.remove(*name)));
+}
+
+fn answer(response: Response<Incoming>, is_watch: bool) -> Response<Body> {
+    let (mut head, body) = response.into_parts();
+    let switched = head.status == StatusCode::SWITCHING_PROTOCOLS;
+    let upgrade = head.headers.get(UPGRADE).cloned();
+    strip(&mut head.headers);
+    if switched {
+        head.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        upgrade.map(|upgrade| head.headers.insert(UPGRADE, upgrade));
+        return Response::from_parts(head, empty());
+    }
+    if !is_watch || !head.status.is_success() {
+        return Response::from_parts(head, pass(body));
+    }
+    // A stream that broke behind us ends cleanly before us: clients watch again from where they are, instead of
+    // listing everything (conformance 7.22, 7.72).
+    let frames = BodyStream::new(body).take_while(|frame| std::future::ready(frame.is_ok()));
+    let pieces = frames.filter_map(|frame| {
+        std::future::ready(frame.ok().and_then(|frame| frame.into_data().ok()).map(Ok::<_, std::convert::Infallible>))
+    });
+    Response::from_parts(head, yurt_runtime::http::stream(pieces))
+}
+
+/// Copies both ways until one side ends.
+async fn tunnel(downstream: hyper::upgrade::OnUpgrade, upstream: hyper::upgrade::OnUpgrade) {
+    let (Ok(downstream), Ok(upstream)) = tokio::join!(downstream, upstream) else { return };
+    let (mut downstream, mut upstream) = (TokioIo::new(downstream), TokioIo::new(upstream));
+    let copied =
+        tokio::io::copy_bidirectional_with_sizes(&mut downstream, &mut upstream, COPY_BUFFER, COPY_BUFFER).await;
+    if let Err(error) = copied {
+        tracing::debug!(%error, "Upgraded connection ended");
+    }
+}

@@ -1,0 +1,157 @@
+//! This node's copy of pool data: one replica per pool-scope resource, shared by all local clients.
+//!
+//! [`source`] (pure) decides where the data comes from, [`follow`] keeps one stream per replica open and moves it from
+//! source to source without a gap, [`stream`] speaks list and watch, [`members`] is the pool's membership.
+
+pub mod follow;
+pub mod members;
+pub mod source;
+pub mod steer;
+pub mod stream;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use serde_json::{Value, json};
+use yurt_apimachinery::ResourceKind;
+use yurt_apimachinery::kind::find_kind;
+use yurt_runtime::{BootTime, Clock};
+use yurt_storage::embedded::replicas::ReplicaStore;
+use yurt_storage::{Replica, Replicas, StorageError};
+
+use source::Source;
+
+/// Resources every pool shares, by collection name.
+pub const POOL_SCOPE: [&str; 3] = ["services", "endpoints", "endpointslices.discovery.k8s.io"];
+
+/// A cloud stream is stale when nothing, bookmarks included, was heard for this long (bookmarks come every minute).
+const CLOUD_SILENCE: Duration = Duration::from_secs(150);
+/// The coordinator gives a sign of life every 10 s.
+const COORDINATOR_SILENCE: Duration = Duration::from_secs(30);
+
+/// What is known of a replica's source.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceState {
+    /// Where the data comes from at present.
+    pub source: Source,
+    /// When the source last said anything.
+    pub heard: BootTime,
+    /// The coordinator said that its own source is away.
+    pub stale: bool,
+}
+
+/// All replicas of the hub and the state of their sources.
+pub struct PoolData {
+    replicas: Replicas,
+    states: Mutex<BTreeMap<String, SourceState>>,
+    /// Names of the pool's members, kept beside the collection so that filters need not gather them per object.
+    members: RwLock<Arc<BTreeSet<String>>>,
+    clock: Clock,
+}
+
+// === impl PoolData ===
+
+impl PoolData {
+    /// Opens the replicas with what `store` has of them.
+    ///
+    /// # Errors
+    /// [`StorageError`] when the store is damaged.
+    pub fn open(store: ReplicaStore, clock: Clock) -> Result<Self, StorageError> {
+        let replicas = Replicas::open(&pool_kinds(), Some(store))?;
+        Ok(Self { replicas, states: Mutex::default(), members: RwLock::default(), clock })
+    }
+
+    /// The replicas.
+    #[must_use]
+    pub fn replicas(&self) -> &Replicas {
+        &self.replicas
+    }
+
+    /// The replica that answers for `group`/`resource`, if it is pool-scope.
+    #[must_use]
+    pub fn serving(&self, group: &str, resource: &str) -> Option<&Arc<Replica>> {
+        let name = POOL_SCOPE.iter().find(|name| {
+            let (plural, of) = name.split_once('.').unwrap_or((name, ""));
+            plural == resource && of == group
+        })?;
+        self.replicas.named(name)
+    }
+
+    /// The pool's members; `None` while they are not known.
+    #[must_use]
+    pub fn members(&self) -> Option<Arc<BTreeSet<String>>> {
+        let known = self.replicas.named(members::COLLECTION)?.collection().read(|c| c.is_complete());
+        known.then(|| self.members.read().clone())
+    }
+
+    /// Replaces the members' names.
+    pub fn set_members(&self, names: BTreeSet<String>) {
+        *self.members.write() = Arc::new(names);
+    }
+
+    /// Notes that `source` of replica `name` said something.
+    pub fn heard(&self, name: &str, source: Source, stale: bool) {
+        let state = SourceState { source, heard: self.clock.boot(), stale };
+        self.states.lock().insert(name.to_owned(), state);
+    }
+
+    /// Notes that replica `name` has no source now.
+    pub fn lost(&self, name: &str) {
+        if let Some(state) = self.states.lock().get_mut(name) {
+            state.source = Source::None;
+        }
+    }
+
+    /// Whether the data of replica `name` is complete and its source alive.
+    #[must_use]
+    pub fn is_fresh(&self, name: &str) -> bool {
+        let complete = self.replicas.named(name).is_some_and(|r| r.collection().read(|c| c.is_complete()));
+        complete && self.states.lock().get(name).is_some_and(|state| self.is_alive(state))
+    }
+
+    fn is_alive(&self, state: &SourceState) -> bool {
+        let silence = match state.source {
+            Source::None => return false,
+            Source::Cloud => CLOUD_SILENCE,
+            Source::Coordinator => COORDINATOR_SILENCE,
+        };
+        !state.stale && self.clock.boot().since(state.heard) < silence
+    }
+
+    /// The `collections` part of `/debug/state.json`.
+    #[must_use]
+    pub fn describe(&self) -> Value {
+        let mut described = serde_json::Map::new();
+        for replica in self.replicas.iter() {
+            let name = replica.name();
+            let source = self.states.lock().get(name).map_or(Source::None, |state| state.source);
+            let value = replica.collection().read(|c| {
+                json!({
+                    "source": source.as_str(),
+                    "complete": c.is_complete(),
+                    "fresh": false,
+                    "rv": c.position().to_string(),
+                    "generation": c.generation(),
+                    "objects": c.len(),
+                    "bytes": c.size(),
+                    "durableRv": replica.durable().position.to_string(),
+                })
+            });
+            described.insert(name.to_owned(), value);
+            described[name]["fresh"] = self.is_fresh(name).into();
+        }
+        Value::Object(described)
+    }
+}
+
+/// Name and kind of every replica a hub keeps.
+#[must_use]
+pub fn pool_kinds() -> Vec<(String, &'static ResourceKind)> {
+    let builtin = POOL_SCOPE.iter().filter_map(|name| {
+        let (plural, group) = name.split_once('.').unwrap_or((name, ""));
+        find_kind(group, plural).map(|kind| ((*name).to_owned(), kind))
+    });
+    builtin.chain([(members::COLLECTION.to_owned(), members::kind())]).collect()
+}

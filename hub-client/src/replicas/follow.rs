@@ -1,0 +1,181 @@
+//! Keeps one stream per replica open and moves it between sources make-before-break: the old stream goes on until the new
+//! one has confirmed our position. Both may deliver meanwhile; what `C` covers already is ignored.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use yurt_runtime::TaskGroup;
+use yurt_storage::Replica;
+
+use super::PoolData;
+use super::source::Source;
+use super::stream::{Ended, Stream};
+use crate::random::random;
+use crate::upstream::Upstreams;
+
+/// First pause after a failure.
+const BACKOFF_MIN: Duration = Duration::from_millis(200);
+/// Longest pause after failures.
+const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// Pause when the coordinator has no complete data yet.
+const NOT_READY: Duration = Duration::from_millis(500);
+
+/// Keeps one replica filled.
+pub struct Follower {
+    /// The replica.
+    pub replica: Arc<Replica>,
+    /// Where signs of life are noted.
+    pub data: Arc<PoolData>,
+    /// Connections.
+    pub upstreams: Upstreams,
+    /// The source to follow.
+    pub wanted: watch::Receiver<Source>,
+    /// The pool's name.
+    pub pool: String,
+    /// Owner of the streams' tasks.
+    pub tasks: TaskGroup,
+}
+
+/// A stream at work; dropping it ends it.
+struct Running {
+    source: Source,
+    confirmed: oneshot::Receiver<()>,
+    ended: oneshot::Receiver<Ended>,
+    _cancel: DropGuard,
+}
+
+/// Pauses that grow with failures in a row.
+struct Backoff(Duration);
+
+// === impl Follower ===
+
+impl Follower {
+    /// Runs until the hub stops.
+    pub async fn run(mut self) {
+        let token = self.tasks.token();
+        let (mut active, mut next): (Option<Running>, Option<Running>) = (None, None);
+        let mut list = false;
+        let mut backoff = Backoff(BACKOFF_MIN);
+        loop {
+            let wanted = *self.wanted.borrow_and_update();
+            self.drop_unwanted(wanted, &mut active, &mut next);
+            let following = active.iter().chain(&next).any(|running| running.source == wanted);
+            if !following && wanted != Source::None {
+                next = self.open(wanted, list);
+            }
+            let ended = tokio::select! {
+                () = token.cancelled() => return,
+                changed = self.wanted.changed() => if changed.is_err() { return } else { continue },
+                event = confirmed_or_ended(&mut next) => match event {
+                    Some(ended) => { next = None; ended }
+                    None => {
+                        active = next.take();
+                        (list, backoff.0) = (false, BACKOFF_MIN);
+                        let (collection, source) = (self.replica.name(), wanted.as_str());
+                        tracing::info!(collection, source, "Source confirmed");
+                        continue;
+                    }
+                },
+                ended = ended(&mut active) => { active = None; ended }
+            };
+            let pause = match ended {
+                Ended::Closed => backoff.short(),
+                Ended::Expired => { list = true; backoff.short() }
+                Ended::NotReady => NOT_READY,
+                Ended::Failed(why) => {
+                    tracing::debug!(collection = self.replica.name(), source = wanted.as_str(), why, "Stream failed");
+                    backoff.grow()
+                }
+            };
+            if active.is_none() {
+                self.data.lost(self.replica.name());
+            }
+            if self.pause(pause, &token).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Ends the stream of a source that is no longer wanted, unless it is the one that keeps us going until the wanted
+    /// one has confirmed.
+    fn drop_unwanted(&self, wanted: Source, active: &mut Option<Running>, next: &mut Option<Running>) {
+        if next.as_ref().is_some_and(|running| running.source != wanted) {
+            *next = None;
+        }
+        if wanted == Source::None && active.take().is_some() {
+            self.data.lost(self.replica.name());
+        }
+    }
+
+    /// A pause that ends early when another source is wanted; `None` when the hub stops.
+    async fn pause(&mut self, pause: Duration, token: &CancellationToken) -> Option<()> {
+        let mut wanted = self.wanted.clone();
+        tokio::select! {
+            () = token.cancelled() => None,
+            _ = wanted.changed() => Some(()),
+            () = tokio::time::sleep(pause) => Some(()),
+        }
+    }
+
+    fn open(&self, source: Source, list: bool) -> Option<Running> {
+        let client = match source {
+            Source::None => return None,
+            Source::Cloud => self.upstreams.cloud.server().streams.clone(),
+            Source::Coordinator => self.upstreams.coordinator.as_ref()?.streams.clone(),
+        };
+        let (confirm, confirmed) = oneshot::channel();
+        let (end, ended) = oneshot::channel();
+        let stream = Stream {
+            source,
+            client,
+            replica: self.replica.clone(),
+            data: self.data.clone(),
+            pool: self.pool.clone(),
+            random: random(),
+            confirmed: Some(confirm),
+        };
+        let token = self.tasks.token().child_token();
+        let cancel = token.clone().drop_guard();
+        self.tasks.spawn("replica-stream", async move {
+            if let Some(result) = token.run_until_cancelled(stream.run(list)).await {
+                // The follower is gone when the hub stops.
+                let _ = end.send(result);
+            }
+        });
+        Some(Running { source, confirmed, ended, _cancel: cancel })
+    }
+}
+
+/// `None` when `running` has confirmed, its end when it ended before; never when there is none.
+async fn confirmed_or_ended(running: &mut Option<Running>) -> Option<Ended> {
+    let Some(running) = running else { return std::future::pending().await };
+    tokio::select! {
+        biased;
+        Ok(()) = &mut running.confirmed => None,
+        ended = &mut running.ended => Some(ended.unwrap_or(Ended::Closed)),
+    }
+}
+
+async fn ended(running: &mut Option<Running>) -> Ended {
+    match running {
+        Some(running) => (&mut running.ended).await.unwrap_or(Ended::Closed),
+        None => std::future::pending().await,
+    }
+}
+
+// === impl Backoff ===
+
+impl Backoff {
+    /// After an ordinary end: at once, but never in a spin.
+    fn short(&self) -> Duration {
+        Duration::from_millis(20 + random() % 80)
+    }
+
+    fn grow(&mut self) -> Duration {
+        let pause = self.0;
+        self.0 = (self.0 * 2).min(BACKOFF_MAX);
+        pause + pause.mul_f64((random() % 1000) as f64 / 1000.0)
+    }
+}

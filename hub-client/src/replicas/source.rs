@@ -1,0 +1,136 @@
+//! Decides where a replica's data comes from (`design` table in docs/ARCHITECTURE.md, "who follows what").
+//!
+//! Pure. The one rule behind it: a pool reads the cloud once, through its leader; a hub goes to the cloud itself only
+//! when there is no coordinator to share through.
+
+use std::time::Duration;
+
+use yurt_runtime::BootTime;
+
+/// Where a replica's data comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Source {
+    /// From what is held; nothing newer is known.
+    #[default]
+    None,
+    /// From a cloud apiserver.
+    Cloud,
+    /// From the pool's coordinator.
+    Coordinator,
+}
+
+/// What is known of the coordinator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CoordinatorState {
+    /// The hub was started without one.
+    NotConfigured,
+    /// It answers.
+    Reachable,
+    /// It does not answer, since then.
+    Unreachable {
+        /// Time of the first failed probe.
+        since: BootTime,
+    },
+}
+
+/// Everything the decision depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Situation {
+    /// This hub holds the election lease.
+    pub leading: bool,
+    /// The coordinator.
+    pub coordinator: CoordinatorState,
+    /// Whether the cloud answers.
+    pub cloud_reachable: bool,
+    /// This hub's share of the delay that keeps a pool from going to the cloud as one herd.
+    pub jitter: Duration,
+    /// Now.
+    pub now: BootTime,
+}
+
+/// A coordinator that is away for less than this is worth waiting for.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+// === impl Source ===
+
+impl Source {
+    /// Name in logs and in `/debug/state.json`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Cloud => "cloud",
+            Self::Coordinator => "coordinator",
+        }
+    }
+}
+
+/// The source to follow, and when to decide again even if nothing happens.
+#[must_use]
+pub fn choose(situation: Situation) -> (Source, Option<BootTime>) {
+    if situation.leading {
+        return (Source::Cloud, None);
+    }
+    match situation.coordinator {
+        CoordinatorState::NotConfigured => (Source::Cloud, None),
+        CoordinatorState::Reachable => (Source::Coordinator, None),
+        CoordinatorState::Unreachable { since } => {
+            let patience_ends = since + PATIENCE + situation.jitter;
+            if situation.now < patience_ends {
+                (Source::Coordinator, Some(patience_ends))
+            } else if situation.cloud_reachable {
+                (Source::Cloud, None)
+            } else {
+                (Source::None, None)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use yurt_runtime::Clock;
+
+    use super::*;
+
+    fn situation() -> Situation {
+        let (clock, _) = Clock::fake();
+        Situation {
+            leading: false,
+            coordinator: CoordinatorState::Reachable,
+            cloud_reachable: true,
+            jitter: Duration::from_secs(3),
+            now: clock.boot(),
+        }
+    }
+
+    #[test]
+    fn follower_uses_the_coordinator_even_while_the_cloud_answers() {
+        assert_eq!(choose(situation()).0, Source::Coordinator);
+        assert_eq!(choose(Situation { cloud_reachable: false, ..situation() }).0, Source::Coordinator);
+    }
+
+    #[test]
+    fn leader_follows_the_cloud() {
+        assert_eq!(choose(Situation { leading: true, ..situation() }).0, Source::Cloud);
+    }
+
+    #[test]
+    fn without_a_coordinator_the_cloud_is_followed_at_once() {
+        let alone = Situation { coordinator: CoordinatorState::NotConfigured, ..situation() };
+        assert_eq!(choose(alone).0, Source::Cloud);
+    }
+
+    #[test]
+    fn coordinator_gone_for_long_sends_the_hub_to_the_cloud_after_its_jitter() {
+        let start = situation();
+        let gone = Situation { coordinator: CoordinatorState::Unreachable { since: start.now }, ..start };
+        let due = start.now + PATIENCE + start.jitter;
+        assert_eq!(choose(gone), (Source::Coordinator, Some(due)));
+        let just_before = Situation { now: start.now + PATIENCE, ..gone };
+        assert_eq!(choose(just_before).0, Source::Coordinator);
+        let later = Situation { now: due, ..gone };
+        assert_eq!(choose(later).0, Source::Cloud);
+        assert_eq!(choose(Situation { cloud_reachable: false, ..later }).0, Source::None);
+    }
+}

@@ -1,0 +1,70 @@
+//! Watches what the choice of a source depends on and tells the followers which one to use.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use yurt_runtime::Clock;
+
+use super::source::{CoordinatorState, Situation, Source, choose};
+use crate::pool::election::driver::ElectionView;
+use crate::pool::probe::{CloudReach, CoordinatorReach};
+use crate::random::random;
+
+/// Least and most jitter per member of the pool: three nodes hardly wait, a thousand spread over 30 to 90 s.
+const JITTER_PER_MEMBER: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(90));
+
+/// What the steering listens to.
+pub struct Steering {
+    /// The election.
+    pub election: watch::Receiver<ElectionView>,
+    /// The cloud's prober.
+    pub cloud: watch::Receiver<CloudReach>,
+    /// The coordinator's prober; `None` without a coordinator.
+    pub coordinator: Option<watch::Receiver<CoordinatorReach>>,
+    /// Number of members of the pool.
+    pub members: watch::Receiver<u32>,
+    /// Clock.
+    pub clock: Clock,
+}
+
+// === impl Steering ===
+
+impl Steering {
+    /// Runs until `token` is cancelled.
+    pub async fn run(mut self, wanted: watch::Sender<Source>, token: CancellationToken) {
+        let draw = (random() % 1000) as f64 / 1000.0;
+        loop {
+            let now = self.clock.boot();
+            let members = *self.members.borrow();
+            let (least, most) = (JITTER_PER_MEMBER.0 * members, JITTER_PER_MEMBER.1 * members);
+            let situation = Situation {
+                leading: self.election.borrow_and_update().leadership.is_some(),
+                coordinator: self.coordinator.as_mut().map_or(CoordinatorState::NotConfigured, |reach| reach.borrow_and_update().state),
+                cloud_reachable: self.cloud.borrow_and_update().is_up(),
+                jitter: least + (most - least).mul_f64(draw),
+                now,
+            };
+            let (source, again_at) = choose(situation);
+            wanted.send_if_modified(|current| std::mem::replace(current, source) != source);
+            let again = again_at.map_or(Duration::MAX, |at| at.since(now));
+            tokio::select! {
+                () = token.cancelled() => return,
+                Ok(()) = self.election.changed() => {}
+                Ok(()) = self.cloud.changed() => {}
+                () = changed(&mut self.coordinator) => {}
+                () = tokio::time::sleep(again.min(Duration::from_secs(3600))) => {}
+            }
+        }
+    }
+}
+
+async fn changed(reach: &mut Option<watch::Receiver<CoordinatorReach>>) {
+    let ended = match reach {
+        Some(reach) => reach.changed().await.is_err(),
+        None => true,
+    };
+    if ended {
+        std::future::pending().await
+    }
+}

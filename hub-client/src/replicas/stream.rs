@@ -1,0 +1,321 @@
+//! Follows one collection at one server: a list when needed, then a watch, applied to the replica event by event.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{ACCEPT, USER_AGENT};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use tokio::sync::oneshot;
+use yurt_apimachinery::kind::find_kind;
+use yurt_apimachinery::list::ParsedList;
+use yurt_apimachinery::watch::{Bookmark, EventType, RawEvent, WatchDecoder};
+use yurt_apimachinery::{Object, ResourceKind, ResourceVersion, Status};
+use yurt_runtime::http::client::{ClientError, HttpClient};
+use yurt_runtime::http::empty;
+use yurt_storage::Replica;
+use yurt_storage::collection::WriteError;
+use yurt_storage::serve::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_STALE};
+
+use super::source::Source;
+use super::{PoolData, members};
+
+/// Objects per page of a list.
+const PAGE: usize = 500;
+/// Bytes of one page at the most.
+const PAGE_BYTES_MAX: usize = 256 << 20;
+/// A list page, or the headers of a watch, must make progress within this.
+const IDLE: Duration = Duration::from_secs(30);
+/// Watches are asked to last between this and twice this.
+const WATCH_SECONDS: u64 = 300;
+/// Header by which a replica tells the coordinator that it is one.
+pub const REPLICA_HEADER: &str = "yurt-replica";
+/// Header that carries the timeline of pool data.
+pub const GENERATION_HEADER: &str = "yurt-generation";
+
+/// Why a stream ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// Cleanly: watch again from where it stopped.
+    Closed,
+    /// The server does not remember our position: list.
+    Expired,
+    /// The server has no complete data yet.
+    NotReady,
+    /// Anything else; the text is for the log.
+    Failed(String),
+}
+
+/// One collection at one server.
+pub struct Stream {
+    /// Where.
+    pub source: Source,
+    /// The server.
+    pub client: HttpClient,
+    /// Into which replica.
+    pub replica: Arc<Replica>,
+    /// Where signs of life are noted.
+    pub data: Arc<PoolData>,
+    /// The pool, for the membership.
+    pub pool: String,
+    /// Random number of the caller, for the length of the watch.
+    pub random: u64,
+    /// Told once the server has confirmed a position at or above ours.
+    pub confirmed: Option<oneshot::Sender<()>>,
+}
+
+/// Events between an announced diff and its end.
+struct PendingStep(Vec<(EventType, Object)>);
+
+// === impl Stream ===
+
+impl Stream {
+    /// Runs until the stream ends; with `list` the whole collection is fetched first.
+    pub async fn run(mut self, list: bool) -> Ended {
+        let complete = self.replica.collection().read(|c| c.is_complete());
+        if (list || !complete)
+            && let Err(ended) = self.list().await
+        {
+            return ended;
+        }
+        match self.watch().await {
+            Ok(ended) | Err(ended) => ended,
+        }
+    }
+
+    async fn list(&mut self) -> Result<(), Ended> {
+        let (mut objects, mut token) = (Vec::new(), String::new());
+        loop {
+            let mut query = format!("limit={PAGE}");
+            if !token.is_empty() {
+                query.push_str("&continue=");
+                query.push_str(&token);
+            }
+            let response = self.get(&query).await?;
+            let generation = generation_of(response.headers());
+            let body = read_all(response.into_body()).await?;
+            let page = ParsedList::parse(body, self.wire_kind()).map_err(|error| Ended::Failed(error.to_string()))?;
+            objects.extend(page.items.iter().filter_map(|object| self.reduce(object)));
+            match page.meta.continue_token {
+                Some(next) if !next.is_empty() => token = next,
+                _ => return self.take_list(objects, page.meta.resource_version, generation),
+            }
+        }
+    }
+
+    fn take_list(&mut self, objects: Vec<Object>, at: ResourceVersion, generation: Option<u64>) -> Result<(), Ended> {
+        let count = objects.len();
+        let taken = self.replica.collection().update(|collection| {
+            let held = collection.generation();
+            match generation {
+                Some(other) if other != held => {
+                    collection.restart(other, objects, at);
+                    Ok(())
+                }
+                _ => match collection.replace(objects.clone(), at) {
+                    // Lists without resourceVersion are never older than what the cloud served before, unless its
+                    // store was rolled back: that is a new timeline.
+                    Err(error) if self.source == Source::Cloud => {
+                        tracing::error!(collection = self.replica.name(), %error, "The cloud was rolled back: new generation");
+                        collection.restart(held + 1, objects, at);
+                        Ok(())
+                    }
+                    other => other,
+                },
+            }
+        });
+        taken.map_err(|error: WriteError| Ended::Failed(error.to_string()))?;
+        self.data.heard(self.replica.name(), self.source, false);
+        tracing::info!(collection = self.replica.name(), source = self.source.as_str(), objects = count, rv = %at, "Listed");
+        Ok(())
+    }
+
+    async fn watch(&mut self) -> Result<Ended, Ended> {
+        let position = self.replica.collection().read(|c| c.position());
+        let seconds = WATCH_SECONDS + self.random % WATCH_SECONDS;
+        let query = format!("watch=1&allowWatchBookmarks=true&resourceVersion={position}&timeoutSeconds={seconds}");
+        let response = self.get(&query).await?;
+        let held = self.replica.collection().read(|c| c.generation());
+        if generation_of(response.headers()).is_some_and(|generation| generation != held) {
+            return Ok(Ended::Expired);
+        }
+        self.data.heard(self.replica.name(), self.source, false);
+        if self.source == Source::Cloud {
+            // The cloud is where every position comes from: whatever ours is, it is covered.
+            self.confirm();
+        }
+        self.pump(response.into_body(), position).await
+    }
+
+    async fn pump(&mut self, mut body: Incoming, opened_at: ResourceVersion) -> Result<Ended, Ended> {
+        let mut decoder = WatchDecoder::new();
+        let mut step = None;
+        while let Some(frame) = body.frame().await {
+            // A cut is as good as an end: the next watch starts at the same position.
+            let Ok(frame) = frame else { return Ok(Ended::Closed) };
+            let Ok(data) = frame.into_data() else { continue };
+            decoder.push(&data);
+            while let Some(event) = decoder.next() {
+                let event = event.map_err(|error| Ended::Failed(error.to_string()))?;
+                self.take_event(event, &mut step, opened_at)?;
+            }
+        }
+        Ok(Ended::Closed)
+    }
+
+    fn take_event(
+        &mut self,
+        event: RawEvent,
+        step: &mut Option<PendingStep>,
+        opened_at: ResourceVersion,
+    ) -> Result<(), Ended> {
+        if event.event_type == EventType::Error {
+            return Err(ended_by(&event.object));
+        }
+        let unreadable = |error: String| Ended::Failed(error);
+        let (rv, stale) = if event.event_type == EventType::Bookmark {
+            let bookmark = Bookmark::parse(&event.object).map_err(|error| unreadable(error.to_string()))?;
+            (bookmark.resource_version, self.take_bookmark(&bookmark, step))
+        } else {
+            let object = Object::parse(event.object, self.wire_kind()).map_err(|error| unreadable(error.to_string()))?;
+            let rv = object.resource_version();
+            match (step.as_mut(), self.reduce(&object)) {
+                (_, None) => {}
+                (Some(pending), Some(object)) => pending.0.push((event.event_type, object)),
+                (None, Some(object)) => self.apply(event.event_type, object),
+            }
+            (rv, false)
+        };
+        if rv >= opened_at {
+            self.confirm();
+        }
+        self.data.heard(self.replica.name(), self.source, stale);
+        Ok(())
+    }
+
+    /// Returns whether the bookmark says that the data is stale.
+    fn take_bookmark(&self, bookmark: &Bookmark, step: &mut Option<PendingStep>) -> bool {
+        let to = bookmark.resource_version;
+        if bookmark.annotations.contains_key(ANNOTATION_DIFF_TO) {
+            *step = Some(PendingStep(Vec::new()));
+        } else if bookmark.annotations.contains_key(ANNOTATION_DIFF_DONE) {
+            if let Some(pending) = step.take() {
+                self.replica.collection().update(|c| c.apply_step(to, pending.0));
+            }
+        } else if step.is_none() && to > self.replica.collection().read(|c| c.position()) {
+            self.replica.collection().update(|c| c.advance(to));
+        }
+        bookmark.annotations.get(ANNOTATION_STALE).is_some_and(|value| value == "true")
+    }
+
+    fn apply(&self, event: EventType, object: Object) {
+        self.replica.collection().update(|collection| {
+            let unchanged = self.replica.name() == members::COLLECTION
+                && event != EventType::Deleted
+                && collection.object(object.key()).is_some_and(|held| held.uid() == object.uid());
+            if unchanged {
+                // A Node changes every few minutes, its membership does not.
+                collection.advance(object.resource_version());
+            } else {
+                collection.apply(event, object);
+            }
+        });
+    }
+
+    fn confirm(&mut self) {
+        if let Some(confirmed) = self.confirmed.take() {
+            // Nobody waits any more when the hub went on to another source.
+            let _ = confirmed.send(());
+        }
+    }
+
+    /// Kind of the objects on the wire: membership is read from Nodes in the cloud.
+    fn wire_kind(&self) -> &'static ResourceKind {
+        let nodes = find_kind("", "nodes").filter(|_| self.reads_nodes());
+        nodes.unwrap_or(self.replica.collection().kind())
+    }
+
+    fn reads_nodes(&self) -> bool {
+        self.source == Source::Cloud && self.replica.name() == members::COLLECTION
+    }
+
+    fn reduce(&self, object: &Object) -> Option<Object> {
+        if self.reads_nodes() {
+            return members::of_node(object);
+        }
+        // Items of a list may be slices of its body; on their own they do not keep all of it in memory.
+        Some(object.clone())
+    }
+
+    async fn get(&self, query: &str) -> Result<Response<Incoming>, Ended> {
+        let mut path = format!("{}?{query}", self.wire_kind().collection_path());
+        let mut accept = "application/json";
+        if self.reads_nodes() {
+            path.push_str(&format!("&labelSelector={}%3D{}", members::POOL_LABEL.replace('/', "%2F"), self.pool));
+            accept = if query.starts_with("watch") {
+                "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+            } else {
+                "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+            };
+        }
+        let mut request = Request::new(empty());
+        *request.uri_mut() = path.parse().map_err(|_| Ended::Failed(format!("{path:?} is not a path")))?;
+        let headers = request.headers_mut();
+        headers.insert(ACCEPT, HeaderValue::from_static(accept));
+        let agent = if self.source == Source::Cloud { "leader-yurthub" } else { "yurthub" };
+        headers.insert(USER_AGENT, HeaderValue::from_static(agent));
+        if self.source == Source::Coordinator {
+            headers.insert(REPLICA_HEADER, HeaderValue::from_static("1"));
+        }
+        let sent = tokio::time::timeout(IDLE, self.client.send(request)).await;
+        let response = sent.map_err(|_| Ended::Failed("no answer in time".into()))?.map_err(failed)?;
+        match response.status() {
+            StatusCode::OK => Ok(response),
+            StatusCode::GONE => Err(Ended::Expired),
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Err(Ended::NotReady),
+            status => {
+                let body = read_all(response.into_body()).await.unwrap_or_default();
+                let message = Status::from_json(&body).map_or_else(|| String::new(), |status| status.message().to_owned());
+                Err(Ended::Failed(format!("{status}: {message}")))
+            }
+        }
+    }
+}
+
+fn failed(error: ClientError) -> Ended {
+    Ended::Failed(error.to_string())
+}
+
+fn generation_of(headers: &HeaderMap) -> Option<u64> {
+    headers.get(GENERATION_HEADER)?.to_str().ok()?.parse().ok()
+}
+
+fn ended_by(status: &Bytes) -> Ended {
+    match Status::from_json(status) {
+        Some(status) if status.code() == StatusCode::GONE.as_u16() => Ended::Expired,
+        Some(status) if status.code() == StatusCode::TOO_MANY_REQUESTS.as_u16() => Ended::NotReady,
+        Some(status) => Ended::Failed(status.message().to_owned()),
+        None => Ended::Failed("unreadable ERROR event".into()),
+    }
+}
+
+/// A whole body; time runs only while nothing arrives, so a slow link is no failure.
+async fn read_all(mut body: Incoming) -> Result<Bytes, Ended> {
+    let mut read = BytesMut::new();
+    loop {
+        let next = tokio::time::timeout(IDLE, body.frame()).await;
+        match next.map_err(|_| Ended::Failed("the answer stopped half-way".into()))? {
+            None => return Ok(read.freeze()),
+            Some(Err(error)) => return Err(Ended::Failed(error.to_string())),
+            Some(Ok(frame)) => {
+                let Ok(data) = frame.into_data() else { continue };
+                if read.len() + data.len() > PAGE_BYTES_MAX {
+                    return Err(Ended::Failed(format!("the answer is larger than {PAGE_BYTES_MAX} bytes")));
+                }
+                read.extend_from_slice(&data);
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! The hub's connections: to each cloud apiserver and to the coordinator, separate by purpose so that no heartbeat waits
+//! behind a watch.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use http::Uri;
+use yurt_runtime::TaskGroup;
+use yurt_runtime::http::client::{ClientError, HttpClient, Protocol};
+use yurt_runtime::kubeconfig::{Kubeconfig, KubeconfigError};
+use yurt_runtime::tls::{ClientTls, PemSource, ReloadingClientTls, TlsError};
+
+use crate::config::Config;
+
+/// Longest time to connect, TLS included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Why the connections could not be set up; each message names the file or the flag.
+#[derive(Debug, thiserror::Error)]
+pub enum UpstreamError {
+    /// The kubeconfig is of no use.
+    #[error("--{flag}: {error}")]
+    Kubeconfig {
+        /// The flag that names the file.
+        flag: &'static str,
+        /// What is wrong with it.
+        error: KubeconfigError,
+    },
+    /// A certificate or CA is of no use.
+    #[error("--{flag}: {error}")]
+    Tls {
+        /// The flag that leads to the file.
+        flag: &'static str,
+        /// What is wrong with it.
+        error: TlsError,
+    },
+    /// The kubeconfig has no client certificate.
+    #[error("--kubeconfig: {path} has no client certificate; the hub needs the node's (CN system:node:<name>)")]
+    NoIdentity {
+        /// The kubeconfig.
+        path: String,
+    },
+    /// A token file is of no use.
+    #[error("--{flag}: {error}")]
+    Token {
+        /// The flag that leads to the file.
+        flag: &'static str,
+        /// What is wrong with it.
+        error: std::io::Error,
+    },
+    /// A server address is of no use.
+    #[error("--{flag}: {error}")]
+    Server {
+        /// The flag.
+        flag: &'static str,
+        /// What is wrong with it.
+        error: ClientError,
+    },
+}
+
+/// Clients of one cloud apiserver.
+#[derive(Clone, Debug)]
+pub struct CloudServer {
+    /// Node identity, HTTP/1.1: passed-on requests of this node's components, upgrades included.
+    pub node: HttpClient,
+    /// No identity, HTTP/1.1: passed-on requests that bring a bearer token. A client certificate would win over it.
+    pub token: HttpClient,
+    /// Node identity, HTTP/2: the streams the replicas follow.
+    pub streams: HttpClient,
+    /// Node identity: heartbeats and probes.
+    pub beats: HttpClient,
+}
+
+/// All cloud apiservers and which one is in use.
+#[derive(Debug)]
+pub struct Cloud {
+    servers: Vec<CloudServer>,
+    current: AtomicUsize,
+}
+
+/// Clients of the coordinator.
+#[derive(Clone, Debug)]
+pub struct CoordinatorClient {
+    /// Streams the replicas follow.
+    pub streams: HttpClient,
+    /// Election and leases.
+    pub leases: HttpClient,
+    /// The feed.
+    pub feed: HttpClient,
+}
+
+/// Everything the hub connects to.
+#[derive(Clone, Debug)]
+pub struct Upstreams {
+    /// The cloud.
+    pub cloud: Arc<Cloud>,
+    /// The coordinator, if used.
+    pub coordinator: Option<CoordinatorClient>,
+    /// The forwarding identity, if given.
+    pub delegate: Option<HttpClient>,
+    /// CA bundle of the cluster: pods' client certificates and tokens chain to it.
+    pub cluster_ca: PemSource,
+}
+
+// === impl Cloud ===
+
+impl Cloud {
+    /// The server in use.
+    #[must_use]
+    pub fn server(&self) -> &CloudServer {
+        &self.servers[self.current.load(Ordering::Relaxed) % self.servers.len()]
+    }
+
+    /// Goes on to the next server; with one server it stays.
+    pub fn try_next(&self) {
+        self.current.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// === impl Upstreams ===
+
+impl Upstreams {
+    /// Reads certificates and makes the clients; connects to nothing yet. Certificate files are followed by `tasks`.
+    ///
+    /// # Errors
+    /// [`UpstreamError`], naming file and flag.
+    pub fn new(config: &Config, tasks: &TaskGroup) -> Result<Self, UpstreamError> {
+        let fail = |error| UpstreamError::Kubeconfig { flag: "kubeconfig", error };
+        let kubeconfig = Kubeconfig::load(&config.kubeconfig).map_err(fail)?;
+        if kubeconfig.identity.is_none() {
+            return Err(UpstreamError::NoIdentity { path: config.kubeconfig.display().to_string() });
+        }
+        let tls = kubeconfig.client_tls().map_err(|error| UpstreamError::Tls { flag: "kubeconfig", error })?;
+        let mut node = Identity::new("kubeconfig", tls.clone())?;
+        let mut anonymous = Identity::new("kubeconfig", ClientTls { ca: tls.ca.clone(), identity: None })?;
+        let server = |uri: &Uri| {
+            Ok(CloudServer {
+                node: node.client("server-addr", uri, Protocol::Http1)?,
+                token: anonymous.client("server-addr", uri, Protocol::Http1)?,
+                streams: node.client("server-addr", uri, Protocol::Http2)?,
+                beats: node.client("server-addr", uri, Protocol::Http2)?,
+            })
+        };
+        let servers = config.servers.iter().map(server).collect::<Result<Vec<_>, UpstreamError>>()?;
+        let coordinator = coordinator_client(config, &tls, tasks)?;
+        let delegate = delegate_client(config, tasks)?;
+        node.watch(tasks);
+        anonymous.watch(tasks);
+        let cloud = Arc::new(Cloud { servers, current: AtomicUsize::new(0) });
+        Ok(Self { cloud, coordinator, delegate, cluster_ca: tls.ca })
+    }
+}
+
+fn coordinator_client(
+    config: &Config,
+    node: &ClientTls,
+    tasks: &TaskGroup,
+) -> Result<Option<CoordinatorClient>, UpstreamError> {
+    let Some(coordinator) = &config.coordinator else { return Ok(None) };
+    let ca = coordinator.ca_file.clone().map_or_else(|| node.ca.clone(), PemSource::File);
+    let mut identity = Identity::new("coordinator-ca-file", ClientTls { ca, identity: node.identity.clone() })?;
+    let mut client = || identity.client("coordinator-server-addr", &coordinator.server, Protocol::Http2);
+    let clients = CoordinatorClient { streams: client()?, leases: client()?, feed: client()? };
+    identity.watch(tasks);
+    Ok(Some(clients))
+}
+
+/// The forwarding identity goes to the hub's own cloud servers, whatever server its kubeconfig names.
+fn delegate_client(config: &Config, tasks: &TaskGroup) -> Result<Option<HttpClient>, UpstreamError> {
+    let flag = "delegate-kubeconfig";
+    let Some(path) = &config.delegate_kubeconfig else { return Ok(None) };
+    let kubeconfig = Kubeconfig::load(path).map_err(|error| UpstreamError::Kubeconfig { flag, error })?;
+    let tls = kubeconfig.client_tls().map_err(|error| UpstreamError::Tls { flag, error })?;
+    let mut identity = Identity::new(flag, tls)?;
+    let client = identity.client("server-addr", &config.servers[0], Protocol::Http2)?;
+    if let Some(token) = &kubeconfig.token {
+        let token = token.read().map_err(|error| UpstreamError::Token { flag, error })?;
+        client.set_bearer_token(Some(&token));
+    }
+    identity.watch(tasks);
+    Ok(Some(client))
+}
+
+/// One TLS identity and the clients that have to hear of its renewal.
+struct Identity {
+    reloading: ReloadingClientTls,
+    tls: rustls::ClientConfig,
+    clients: Vec<HttpClient>,
+}
+
+// === impl Identity ===
+
+impl Identity {
+    fn new(flag: &'static str, tls: ClientTls) -> Result<Self, UpstreamError> {
+        let (reloading, tls) = ReloadingClientTls::new(tls).map_err(|error| UpstreamError::Tls { flag, error })?;
+        Ok(Self { reloading, tls, clients: Vec::new() })
+    }
+
+    fn client(&mut self, flag: &'static str, uri: &Uri, protocol: Protocol) -> Result<HttpClient, UpstreamError> {
+        let client = HttpClient::new(uri.clone(), Some(self.tls.clone()), protocol, CONNECT_TIMEOUT)
+            .map_err(|error| UpstreamError::Server { flag, error })?;
+        self.clients.push(client.clone());
+        Ok(client)
+    }
+
+    fn watch(self, tasks: &TaskGroup) {
+        self.reloading.watch(tasks, self.clients);
+    }
+}

@@ -1,0 +1,94 @@
+// Command build makes the stock binaries the tests play the cloud with: etcd, kube-apiserver,
+// kube-controller-manager and kubemark's hollow-node.
+//
+// They are ordinary Go module dependencies of the two wrapper modules etcd/ and k8s/, so no download other than the
+// module proxy's is needed. A binary is built again only when its stamp (wrapper sources, go.mod, go.sum, Go version,
+// flags) differs from the one beside it.
+//
+//	go run ./cmd/build            build what is missing or stale
+//	go run ./cmd/build -check     say what is stale, build nothing, exit 1 if anything is
+//	go run ./cmd/build -print     print the directory with the binaries
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"yurt.test/interop/harness"
+)
+
+func main() {
+	check := flag.Bool("check", false, "only tell which binaries are missing or stale; exit 1 if there are any")
+	show := flag.Bool("print", false, "print the directory the binaries are in and exit")
+	jobs := flag.Int("p", min(4, runtime.NumCPU()), "compile at most this many packages at a time")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, *check, *show, *jobs); err != nil {
+		fmt.Fprintln(os.Stderr, "build:", err)
+		os.Exit(1)
+	}
+}
+
+// run does what the flags say and returns the first failure.
+func run(ctx context.Context, check, show bool, jobs int) error {
+	root, err := harness.InteropDir()
+	if err != nil {
+		return err
+	}
+	binDir := filepath.Join(root, harness.CacheDir, "bin")
+	if show {
+		fmt.Println(binDir)
+		return nil
+	}
+	if check {
+		return report(ctx, root, binDir)
+	}
+	if err := os.MkdirAll(binDir, 0o755); err != nil {
+		return err
+	}
+	lock, err := lockCache(binDir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	stale, err := staleTargets(ctx, root, binDir)
+	if err != nil {
+		return err
+	}
+	started := time.Now()
+	for i, t := range stale {
+		fmt.Printf("build: [%d/%d] %s\n", i+1, len(stale), t.target.name)
+		if err := t.build(ctx, jobs); err != nil {
+			return err
+		}
+	}
+	if len(stale) == 0 {
+		fmt.Printf("build: %d binaries in %s are up to date\n", len(targets), binDir)
+	} else {
+		fmt.Printf("build: done in %s\n", time.Since(started).Round(time.Second))
+	}
+	return nil
+}
+
+// report prints what is stale; an error if anything is.
+func report(ctx context.Context, root, binDir string) error {
+	stale, err := staleTargets(ctx, root, binDir)
+	if err != nil {
+		return err
+	}
+	for _, t := range stale {
+		fmt.Println(t.target.name)
+	}
+	if len(stale) > 0 {
+		return fmt.Errorf("%d of %d binaries are missing or stale; run: go run ./cmd/build", len(stale), len(targets))
+	}
+	return nil
+}

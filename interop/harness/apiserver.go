@@ -1,0 +1,82 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// serviceRange is where ClusterIPs come from; large enough for thousands of test Services.
+const serviceRange = "10.96.0.0/16"
+
+// advertisedAddress is what the cloud says its address is. Endpoints may not hold a loopback address, so it is one of
+// the range reserved for documentation; nothing connects to it.
+const advertisedAddress = "192.0.2.1"
+
+// auditPolicy logs who asked for what, with the start of every long-running request.
+const auditPolicy = `apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: Metadata
+`
+
+// startAPIServer starts kube-apiserver on c's etcd and waits until it is ready.
+func (c *Cloud) startAPIServer(ctx context.Context, etcdURL string) error {
+	path, err := StockBinary("kube-apiserver")
+	if err != nil {
+		return err
+	}
+	args, err := c.apiServerArgs(etcdURL)
+	if err != nil {
+		return err
+	}
+	c.apiServer, err = Start(Command{Name: "kube-apiserver", Path: path, Dir: c.Dir, Args: args})
+	if err != nil {
+		return err
+	}
+	client, err := httpClientFor(c.Admin)
+	if err != nil {
+		return err
+	}
+	return PollProcess(ctx, c.apiServer, 2*time.Minute, 100*time.Millisecond, func(ctx context.Context) error {
+		return ExpectOK(ctx, client, c.URL+"/readyz")
+	})
+}
+
+// apiServerArgs writes the files kube-apiserver needs and returns its flags.
+func (c *Cloud) apiServerArgs(etcdURL string) ([]string, error) {
+	serving, err := c.CA.IssueServer("kube-apiserver", "127.0.0.1", "localhost",
+		"kubernetes", "kubernetes.default", "kubernetes.default.svc", advertisedAddress)
+	if err != nil {
+		return nil, err
+	}
+	cert, key, err := serving.Write(c.Dir, "kube-apiserver")
+	if err != nil {
+		return nil, err
+	}
+	private, public, err := writeSigningKey(c.Dir)
+	if err != nil {
+		return nil, err
+	}
+	c.signingKeyFile = private
+	policy := filepath.Join(c.Dir, "audit-policy.yaml")
+	if err := os.WriteFile(policy, []byte(auditPolicy), 0o644); err != nil {
+		return nil, err
+	}
+	return []string{
+		"--etcd-servers=" + etcdURL,
+		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.Port),
+		"--advertise-address=" + advertisedAddress,
+		"--tls-cert-file=" + cert, "--tls-private-key-file=" + key,
+		"--client-ca-file=" + c.CAFile,
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + public, "--service-account-signing-key-file=" + private,
+		"--service-cluster-ip-range=" + serviceRange,
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--audit-policy-file=" + policy, "--audit-log-path=" + c.auditLog, "--audit-log-maxsize=4096",
+		"--profiling=false",
+	}, nil
+}

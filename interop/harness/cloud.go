@@ -1,0 +1,121 @@
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Cloud is a kube-apiserver on its own etcd, with its certificate authority.
+type Cloud struct {
+	// Dir holds every file of the cloud, logs included.
+	Dir string
+	// CA signs everything: serving certificates, node and admin certificates, the coordinator's.
+	CA *CA
+	// CAFile is the CA's certificate as a file.
+	CAFile string
+	// Port is where kube-apiserver listens on 127.0.0.1.
+	Port int
+	// URL is https://127.0.0.1:<Port>.
+	URL string
+	// Admin is a member of system:masters at URL.
+	Admin Kubeconfig
+	// AdminFile is Admin as a kubeconfig file.
+	AdminFile string
+	// Client is a typed client as Admin.
+	Client kubernetes.Interface
+	// Dynamic is a dynamic client as Admin.
+	Dynamic dynamic.Interface
+
+	etcd           *Process
+	apiServer      *Process
+	auditLog       string
+	signingKeyFile string
+
+	mu    sync.Mutex
+	stops []func() // guarded by mu; run in reverse order by Stop, before kube-apiserver and etcd
+}
+
+// StartCloud starts etcd and kube-apiserver in dir, applies the pool's permissions and returns when both are ready.
+func StartCloud(ctx context.Context, dir string) (*Cloud, error) {
+	c := &Cloud{Dir: dir, CAFile: filepath.Join(dir, "ca.crt"), auditLog: filepath.Join(dir, "audit.log")}
+	if err := c.prepare(); err != nil {
+		return nil, err
+	}
+	etcd, etcdURL, err := startEtcd(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	c.etcd = etcd
+	if err := c.startAPIServer(ctx, etcdURL); err != nil {
+		return nil, errors.Join(err, c.Stop())
+	}
+	if err := c.applyPermissions(ctx); err != nil {
+		return nil, errors.Join(err, c.Stop())
+	}
+	return c, nil
+}
+
+// prepare makes the certificate authority, the administrator and its clients.
+func (c *Cloud) prepare() error {
+	ca, err := NewCA("interop-cluster-ca")
+	if err != nil {
+		return err
+	}
+	c.CA = ca
+	if err := os.WriteFile(c.CAFile, ca.CertPEM, 0o644); err != nil {
+		return err
+	}
+	if c.Port, err = FreePort(); err != nil {
+		return err
+	}
+	c.URL = fmt.Sprintf("https://127.0.0.1:%d", c.Port)
+	admin, err := ca.IssueClient("interop-admin", "system:masters")
+	if err != nil {
+		return err
+	}
+	c.Admin = Kubeconfig{Server: c.URL, CA: ca.CertPEM, Identity: &admin}
+	c.AdminFile = filepath.Join(c.Dir, "admin.kubeconfig")
+	if err := c.Admin.Write(c.AdminFile); err != nil {
+		return err
+	}
+	config := c.Admin.Config("interop-admin")
+	if c.Client, err = kubernetes.NewForConfig(config); err != nil {
+		return err
+	}
+	c.Dynamic, err = dynamic.NewForConfig(config)
+	return err
+}
+
+// onStop has f run when the cloud stops, last registered first.
+func (c *Cloud) onStop(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stops = append(c.stops, f)
+}
+
+// Stop ends everything: what was started on the cloud, then kube-apiserver, then its etcd (the other way round
+// kube-apiserver lingers).
+func (c *Cloud) Stop() error {
+	c.mu.Lock()
+	stops := slices.Clone(c.stops)
+	c.stops = nil
+	c.mu.Unlock()
+	for _, stop := range slices.Backward(stops) {
+		stop()
+	}
+	var errs []error
+	for _, p := range []*Process{c.apiServer, c.etcd} {
+		if p != nil {
+			errs = append(errs, p.Stop())
+		}
+	}
+	return errors.Join(errs...)
+}

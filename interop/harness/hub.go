@@ -1,0 +1,182 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Agents of configured components: without credentials they use the node's identity.
+const (
+	// PlainAgent is a component that no filter of this issue applies to, so its view is the cloud's, byte for byte.
+	PlainAgent = "flanneld/interop"
+	// KubeletAgent is the kubelet.
+	KubeletAgent = "kubelet/v1.36.3 (linux/amd64) interop"
+	// KubeProxyAgent is kube-proxy.
+	KubeProxyAgent = "kube-proxy/v1.36.3 (linux/amd64) interop"
+)
+
+// Hub is a running (or killed) yurthub of one node, behind a link to the cloud of its own.
+type Hub struct {
+	// Node is the node's name.
+	Node string
+	// Link is its way to the cloud.
+	Link *Link
+	// ProxyPort takes plain HTTP from components of the node.
+	ProxyPort int
+	// SecurePort takes HTTPS.
+	SecurePort int
+	// ServePort has health, metrics and state.
+	ServePort int
+	// Process is the present process.
+	Process *Process
+
+	command Command
+}
+
+// Proxy is how a component of the node reaches the cloud through the hub: plain HTTP, no credentials.
+func (h *Hub) Proxy() Kubeconfig {
+	return Kubeconfig{Server: fmt.Sprintf("http://127.0.0.1:%d", h.ProxyPort)}
+}
+
+// AdminURL is the base of health, metrics and state.
+func (h *Hub) AdminURL() string { return fmt.Sprintf("http://127.0.0.1:%d", h.ServePort) }
+
+// State reads /debug/state.json.
+func (h *Hub) State(ctx context.Context) (State, error) {
+	var state State
+	body, err := httpGet(ctx, http.DefaultClient, h.AdminURL()+"/debug/state.json")
+	if err != nil {
+		return state, err
+	}
+	if err := json.Unmarshal(body, &state); err != nil {
+		return state, fmt.Errorf("%s: state.json: %w in %.300s", h.Node, err, body)
+	}
+	return state, nil
+}
+
+// Metrics scrapes /metrics.
+func (h *Hub) Metrics(ctx context.Context) (Metrics, error) {
+	page, err := httpGet(ctx, http.DefaultClient, h.AdminURL()+"/metrics")
+	if err != nil {
+		return nil, err
+	}
+	return ParseMetrics(page), nil
+}
+
+// Start starts the process (again) with the same flags and waits until its health port answers.
+func (h *Hub) Start(ctx context.Context) error {
+	if h.Process != nil && h.Process.Running() {
+		return errors.New("hub " + h.Node + " is still running: kill or stop it first")
+	}
+	p, err := Start(h.command)
+	if err != nil {
+		return err
+	}
+	h.Process = p
+	return PollProcess(ctx, p, startLimit, readyPoll, func(ctx context.Context) error {
+		return ExpectOK(ctx, http.DefaultClient, h.AdminURL()+"/v1/healthz")
+	})
+}
+
+// HubFlags says what a hub is started with.
+type HubFlags struct {
+	// Node and Pool are their names.
+	Node, Pool string
+	// Dir is where the files and folders of the hub are made, below <Dir>/<Node>.
+	Dir string
+	// Server is the URL of the cloud, or of the link to it.
+	Server string
+	// Coordinator is the URL of the coordinator.
+	Coordinator string
+	// ProxyPort, SecurePort and ServePort are where it listens on 127.0.0.1.
+	ProxyPort, SecurePort, ServePort int
+}
+
+// HubArgs writes the files a hub needs and returns its flags.
+func (c *Cloud) HubArgs(f HubFlags) ([]string, error) {
+	files, err := c.writeHubFiles(f)
+	if err != nil {
+		return nil, err
+	}
+	return []string{
+		"--node-name=" + f.Node, "--nodepool-name=" + f.Pool,
+		"--server-addr=" + f.Server,
+		"--bootstrap-mode=kubeletcertificate", "--kubeconfig=" + files.kubeconfig, "--delegate-kubeconfig=" + files.delegate,
+		"--enable-coordinator=true", "--coordinator-server-addr=" + f.Coordinator,
+		"--enable-dummy-if=false",
+		"--bind-address=127.0.0.1", fmt.Sprintf("--serve-port=%d", f.ServePort),
+		"--bind-proxy-address=127.0.0.1", fmt.Sprintf("--proxy-port=%d", f.ProxyPort), fmt.Sprintf("--proxy-secure-port=%d", f.SecurePort),
+		"--root-dir=" + files.root, "--disk-cache-path=" + files.cache,
+		"--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=10s", "--leader-elect-retry-period=2s",
+	}, nil
+}
+
+// newHub makes the link, the files and the flags of a hub, and does not start it.
+func (c *Cloud) newHub(node, dir string, coordinator *Coordinator, options PoolOptions) (*Hub, error) {
+	path, err := YurtBinary("yurthub")
+	if err != nil {
+		return nil, err
+	}
+	ports, err := FreePorts(3)
+	if err != nil {
+		return nil, err
+	}
+	link, err := NewLink(fmt.Sprintf("127.0.0.1:%d", c.Port))
+	if err != nil {
+		return nil, err
+	}
+	h := &Hub{Node: node, Link: link, ProxyPort: ports[0], SecurePort: ports[1], ServePort: ports[2]}
+	args, err := c.HubArgs(HubFlags{Node: node, Pool: options.Name, Dir: dir, Server: link.URL(), Coordinator: coordinator.URL,
+		ProxyPort: h.ProxyPort, SecurePort: h.SecurePort, ServePort: h.ServePort})
+	if err != nil {
+		return nil, err
+	}
+	h.command = Command{Name: node, Path: path, Args: append(args, options.HubArgs...), Env: options.HubEnv, Dir: dir}
+	return h, nil
+}
+
+// hubFiles are the paths a hub is given.
+type hubFiles struct{ kubeconfig, delegate, root, cache string }
+
+func (c *Cloud) writeHubFiles(f HubFlags) (hubFiles, error) {
+	base := filepath.Join(f.Dir, f.Node)
+	files := hubFiles{
+		kubeconfig: filepath.Join(base, "kubelet.kubeconfig"), delegate: filepath.Join(base, "delegate.kubeconfig"),
+		root: filepath.Join(base, "root"), cache: filepath.Join(base, "cache"),
+	}
+	for _, dir := range []string{files.root, files.cache} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return files, err
+		}
+	}
+	node, err := c.NodeKubeconfig(f.Node, f.Server)
+	if err != nil {
+		return files, err
+	}
+	if err := node.Write(files.kubeconfig); err != nil {
+		return files, err
+	}
+	delegate, err := c.DelegateKubeconfig(f.Server)
+	if err != nil {
+		return files, err
+	}
+	return files, delegate.Write(files.delegate)
+}
+
+// WaitState polls quickly until the hub is in the wanted state and returns when it first was seen there.
+func (h *Hub) WaitState(ctx context.Context, want string, limit time.Duration) (time.Time, error) {
+	err := PollProcess(ctx, h.Process, limit, readyPoll, func(ctx context.Context) error {
+		state, err := h.State(ctx)
+		if err == nil && state.HubState != want {
+			err = fmt.Errorf("%s is %s, not %s", h.Node, state.HubState, want)
+		}
+		return err
+	})
+	return time.Now(), err
+}

@@ -1,0 +1,91 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/restmapper"
+)
+
+// DelegateGroup is the group of the identity that forwards heartbeats.
+const DelegateGroup = "openyurt:yurt-coordinator"
+
+// applyPermissions applies ../manifests/*.yaml: what a user would apply.
+func (c *Cloud) applyPermissions(ctx context.Context) error {
+	root, err := InteropDir()
+	if err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(root, "..", "manifests", "*.yaml"))
+	if err != nil {
+		return err
+	}
+	if len(files) == 0 {
+		return fmt.Errorf("no *.yaml in %s: the pool's permissions belong there", filepath.Join(root, "..", "manifests"))
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		if err := c.Apply(ctx, text); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	return nil
+}
+
+// Apply applies every document of a YAML text, as the administrator, server-side. Namespaces and the objects the
+// API server makes for itself appear a moment after it is ready, so a document that names one not there yet is retried.
+func (c *Cloud) Apply(ctx context.Context, text []byte) error {
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
+	for {
+		var object unstructured.Unstructured
+		if err := decoder.Decode(&object); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if len(object.Object) == 0 {
+			continue
+		}
+		err := Poll(ctx, 20*time.Second, 200*time.Millisecond, func(ctx context.Context) error {
+			return c.applyOne(ctx, &object)
+		})
+		if err != nil {
+			return fmt.Errorf("apply %s %s: %w", object.GetKind(), object.GetName(), err)
+		}
+	}
+}
+
+func (c *Cloud) applyOne(ctx context.Context, object *unstructured.Unstructured) error {
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(c.Client.Discovery()))
+	gvk := object.GroupVersionKind()
+	mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		return err
+	}
+	options := metav1.ApplyOptions{FieldManager: "interop", Force: true}
+	resource := c.Dynamic.Resource(mapping.Resource)
+	if mapping.Scope.Name() != meta.RESTScopeNameNamespace {
+		_, err = resource.Apply(ctx, object.GetName(), object, options)
+		return err
+	}
+	namespace := object.GetNamespace()
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault
+	}
+	_, err = resource.Namespace(namespace).Apply(ctx, object.GetName(), object, options)
+	return err
+}

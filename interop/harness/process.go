@@ -1,0 +1,149 @@
+package harness
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// stopGrace is how long a process may take between SIGTERM and SIGKILL when the harness stops it.
+const stopGrace = 20 * time.Second
+
+// Process is one running child with its log file.
+type Process struct {
+	// Name is what the log file and messages call it.
+	Name string
+	// LogPath holds its stdout and stderr.
+	LogPath string
+	// StartedAt is when it was exec'ed.
+	StartedAt time.Time
+
+	cmd    *exec.Cmd
+	exited chan struct{} // closed once the child was reaped; err is set before
+	err    error
+}
+
+// Command says what to start.
+type Command struct {
+	// Name is used for the log file <dir>/<name>.log; starting the same name again appends to it.
+	Name string
+	// Path is the executable.
+	Path string
+	// Args are its arguments without the program name.
+	Args []string
+	// Env is added to the environment of this process.
+	Env []string
+	// Dir is where the log goes and what the child sees as TMPDIR.
+	Dir string
+}
+
+// Start runs the command in a process group of its own.
+func Start(c Command) (*Process, error) {
+	logPath := filepath.Join(c.Dir, c.Name+".log")
+	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	fmt.Fprintf(log, "=== %s %s\n", c.Path, strings.Join(c.Args, " "))
+	cmd := exec.Command(c.Path, c.Args...)
+	cmd.Env = append(append(os.Environ(), "TMPDIR="+c.Dir), c.Env...)
+	cmd.Dir = c.Dir
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	p := &Process{Name: c.Name, LogPath: logPath, StartedAt: time.Now(), cmd: cmd, exited: make(chan struct{})}
+	if err := spawn(cmd); err != nil {
+		return nil, fmt.Errorf("start %s: %w", c.Name, err)
+	}
+	go func() {
+		p.err = cmd.Wait()
+		close(p.exited)
+	}()
+	return p, nil
+}
+
+// Pid is the process id, which is also its process group.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Exited is closed when the process has ended.
+func (p *Process) Exited() <-chan struct{} { return p.exited }
+
+// Running tells whether it has not ended yet.
+func (p *Process) Running() bool {
+	select {
+	case <-p.exited:
+		return false
+	default:
+		return true
+	}
+}
+
+// Signal sends sig to the process alone.
+func (p *Process) Signal(sig syscall.Signal) error { return p.cmd.Process.Signal(sig) }
+
+// Kill ends the whole process group at once with SIGKILL and waits until the process is gone.
+func (p *Process) Kill() {
+	if !p.Running() {
+		return
+	}
+	_ = syscall.Kill(-p.Pid(), syscall.SIGKILL)
+	<-p.exited
+}
+
+// Stop asks with SIGTERM, waits, kills what is left of the group and returns how the process ended. A process that has
+// ended before is nobody's error here.
+func (p *Process) Stop() error {
+	if !p.Running() {
+		return nil
+	}
+	_ = p.Signal(syscall.SIGCONT)
+	_ = p.Signal(syscall.SIGTERM)
+	select {
+	case <-p.exited:
+	case <-time.After(stopGrace):
+		p.Kill()
+		return fmt.Errorf("%s did not stop within %s of SIGTERM", p.Name, stopGrace)
+	}
+	_ = syscall.Kill(-p.Pid(), syscall.SIGKILL) // helpers it left behind; no such group is the normal answer
+	var exit *exec.ExitError
+	if errors.As(p.err, &exit) {
+		if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() && ws.Signal() == syscall.SIGTERM {
+			return nil
+		}
+	}
+	return p.err
+}
+
+// Tail returns the last n lines of its log.
+func (p *Process) Tail(n int) string {
+	text, err := os.ReadFile(p.LogPath)
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
+	if len(lines) > n {
+		lines = lines[len(lines)-n:]
+	}
+	return strings.Join(lines, "\n")
+}
+
+// RSS is the resident memory in bytes.
+func (p *Process) RSS() (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid()))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Fields(line); len(fields) == 3 && fields[0] == "VmRSS:" {
+			kib, err := strconv.ParseInt(fields[1], 10, 64)
+			return kib << 10, err
+		}
+	}
+	return 0, fmt.Errorf("%s: no VmRSS in its status", p.Name)
+}

@@ -1,0 +1,40 @@
+package harness
+
+import "strings"
+
+// The values of State.HubState.
+const (
+	LeaderHub   = "LeaderHub"
+	FollowerHub = "FollowerHub"
+	PendingHub  = "PendingHub"
+)
+
+// State is what a hub answers on /debug/state.json.
+type State struct {
+	HubState    string                `json:"hubState"`
+	Leader      string                `json:"leader"`
+	Epoch       Scalar                `json:"epoch"`
+	Generation  Scalar                `json:"generation"`
+	Collections map[string]Collection `json:"collections"`
+}
+
+// Collection is one replica of a hub.
+type Collection struct {
+	// Source is where it follows: the coordinator, the cloud or none.
+	Source   string `json:"source"`
+	Complete bool   `json:"complete"`
+	Fresh    bool   `json:"fresh"`
+	RV       Scalar `json:"rv"`
+}
+
+// Scalar is a JSON number, string or null, as text: the tests do not care which of them a counter is written as.
+type Scalar string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *Scalar) UnmarshalJSON(text []byte) error {
+	*s = Scalar(strings.Trim(string(text), `"`))
+	if *s == "null" {
+		*s = ""
+	}
+	return nil
+}

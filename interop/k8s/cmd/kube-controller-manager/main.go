@@ -1,0 +1,17 @@
+// Command kube-controller-manager is the stock Kubernetes controller manager, built from its published module.
+package main
+
+import (
+	"os"
+	_ "time/tzdata" // no zone files are needed on the machine it runs on
+
+	"k8s.io/component-base/cli"
+	_ "k8s.io/component-base/logs/json/register"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo"
+	_ "k8s.io/component-base/metrics/prometheus/version"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
+)
+
+func main() {
+	os.Exit(cli.Run(app.NewControllerManagerCommand()))
+}

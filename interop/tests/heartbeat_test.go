@@ -1,0 +1,143 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"yurt.test/interop/harness"
+)
+
+const (
+	// delegateAnnotation on a Lease says that somebody else passed the heartbeat on.
+	delegateAnnotation = "openyurt.io/delegate-heartbeat"
+	// delegationLength is how long a cut-off node must stay Ready.
+	delegationLength = 3 * time.Minute
+	// renewalGap is the longest time between two renewals in the cloud: two intervals and a little, far below the
+	// grace. A kubelet through a hub that loses its link in the middle of a renewal misses one.
+	renewalGap = 2*harness.RenewInterval + 5*time.Second
+	// notReadyLimit is how soon a node whose kubelet fell silent must be NotReady: the controller's grace plus one
+	// lease duration, and its monitor period.
+	notReadyLimit = harness.NodeGrace + harness.LeaseDuration + 5*time.Second
+)
+
+// TestHeartbeatDelegation cuts two hubs off the cloud, one with a kubelet that speaks JSON and one with a kubelet that
+// speaks protobuf: the leader passes their heartbeats on, the nodes stay Ready, and a kubelet that falls silent is
+// noticed all the same. Takes about five minutes.
+func TestHeartbeatDelegation(t *testing.T) {
+	cloud := sharedCloud(t)
+	ctx := testContext(t)
+	kcm, err := cloud.StartControllerManager(ctx)
+	must(t, err)
+	defer func() { must(t, kcm.Stop()) }()
+	pool := startPool(t, cloud, harness.PoolOptions{Name: "beat", Hubs: 3})
+	leader := waitLeader(t, pool)
+	cutOff := pool.Others(leader)
+	var kubelets []*harness.Kubelet
+	for i, contentType := range []string{runtime.ContentTypeJSON, runtime.ContentTypeProtobuf} {
+		kubelet, err := harness.StartKubelet(ctx, cutOff[i].Node, cutOff[i].Proxy(), contentType)
+		must(t, err)
+		defer kubelet.Stop()
+		kubelets = append(kubelets, kubelet)
+	}
+	for i, hub := range cutOff {
+		must(t, harness.Poll(ctx, readyLimit, 100*time.Millisecond, func(ctx context.Context) error {
+			return errors.Join(isReady(ctx, cloud, hub.Node), isBeating(ctx, cloud, hub.Node, "", kubelets[i]))
+		}))
+	}
+	for _, hub := range cutOff {
+		must(t, hub.Link.Cut())
+	}
+	for i, hub := range cutOff {
+		must(t, harness.Poll(ctx, renewalGap, 100*time.Millisecond, func(ctx context.Context) error {
+			return isBeating(ctx, cloud, hub.Node, "true", kubelets[i])
+		}))
+	}
+	watchDelegation(t, cloud, cutOff)
+	for i, kubelet := range kubelets {
+		if failures := kubelet.Failures(); len(failures) > 0 {
+			t.Errorf("the kubelet of %s saw %d failed renewals: %q", cutOff[i].Node, len(failures), failures)
+		}
+		kubelet.Stop()
+	}
+	waitNotReady(t, cloud, cutOff, time.Now())
+}
+
+// watchDelegation looks at Lease and Node once a second for three minutes.
+func watchDelegation(t *testing.T, cloud *harness.Cloud, hubs []*harness.Hub) {
+	t.Helper()
+	ctx := testContext(t)
+	last := map[string]time.Time{}
+	changes := map[string]int{}
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for end := time.Now().Add(delegationLength); time.Now().Before(end); <-ticker.C {
+		for _, hub := range hubs {
+			must(t, isReady(ctx, cloud, hub.Node))
+			lease, err := nodeLease(ctx, cloud, hub.Node)
+			must(t, err)
+			if lease.Annotations[delegateAnnotation] != "true" {
+				t.Fatalf("the Lease of %s lost its annotation: %v", hub.Node, lease.Annotations)
+			}
+			renewed := lease.Spec.RenewTime.Time
+			if renewed.Before(last[hub.Node]) {
+				t.Fatalf("renewTime of %s went back from %s to %s", hub.Node, last[hub.Node], renewed)
+			}
+			if age := time.Since(renewed); age > renewalGap {
+				t.Fatalf("the Lease of %s was not renewed for %s", hub.Node, age)
+			}
+			if renewed.After(last[hub.Node]) {
+				last[hub.Node] = renewed
+				changes[hub.Node]++
+			}
+		}
+	}
+	for _, hub := range hubs {
+		t.Logf("%s: %d delegated renewals in %s", hub.Node, changes[hub.Node], delegationLength)
+	}
+}
+
+// waitNotReady waits until the controller has noticed that the kubelets are silent.
+func waitNotReady(t *testing.T, cloud *harness.Cloud, hubs []*harness.Hub, silent time.Time) {
+	t.Helper()
+	for _, hub := range hubs {
+		must(t, harness.Poll(testContext(t), time.Until(silent.Add(notReadyLimit)), 200*time.Millisecond, func(ctx context.Context) error {
+			status, _, err := cloud.NodeReady(ctx, hub.Node)
+			if err == nil && status == corev1.ConditionTrue {
+				err = fmt.Errorf("%s is still Ready", hub.Node)
+			}
+			return err
+		}))
+		t.Logf("%s was NotReady %s after its kubelet fell silent", hub.Node, time.Since(silent).Round(time.Second))
+	}
+}
+
+// isBeating is nil when the cloud's Lease of a node was renewed lately and carries the annotation as wanted.
+func isBeating(ctx context.Context, cloud *harness.Cloud, node, annotation string, kubelet *harness.Kubelet) error {
+	lease, err := nodeLease(ctx, cloud, node)
+	if err != nil {
+		return fmt.Errorf("%w; kubelet: %d renewals, failures %q", err, len(kubelet.Renewals()), kubelet.Failures())
+	}
+	if age := time.Since(lease.Spec.RenewTime.Time); age > renewalGap {
+		return fmt.Errorf("the Lease of %s was renewed %s ago; kubelet failures: %q", node, age, kubelet.Failures())
+	}
+	if have := lease.Annotations[delegateAnnotation]; have != annotation {
+		return fmt.Errorf("the Lease of %s has %s=%q, want %q", node, delegateAnnotation, have, annotation)
+	}
+	return nil
+}
+
+func nodeLease(ctx context.Context, cloud *harness.Cloud, node string) (*coordinationv1.Lease, error) {
+	lease, err := cloud.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, node, metav1.GetOptions{})
+	if err == nil && lease.Spec.RenewTime == nil {
+		err = fmt.Errorf("the Lease of %s has no renewTime", node)
+	}
+	return lease, err
+}

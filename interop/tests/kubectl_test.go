@@ -1,0 +1,157 @@
+package tests
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// kubectlLimit bounds one call of kubectl.
+const kubectlLimit = 20 * time.Second
+
+// kubectl is the tool with one kubeconfig and a home of its own.
+type kubectl struct {
+	t          *testing.T
+	kubeconfig string
+	home       string
+}
+
+// checkKubectl walks through an object's life as a person would.
+func checkKubectl(t *testing.T, kubeconfig string) {
+	k := kubectl{t: t, kubeconfig: kubeconfig, home: testDir(t)}
+	k.run("version")
+	for _, want := range []string{"configmaps", "leases", "services", "endpointslices"} {
+		if out := k.run("api-resources"); !strings.Contains(out, want) {
+			t.Errorf("api-resources lacks %s:\n%s", want, out)
+		}
+	}
+	lines := k.watch("get", "configmaps", "--watch", "-o", "jsonpath={.metadata.name}={.data.k}{\"\\n\"}")
+	k.run("create", "configmap", "people", "--from-literal=k=one")
+	waitLine(t, lines, "people=one")
+	if got := k.configMap("people").Data["k"]; got != "one" {
+		t.Errorf("get gives %q after create", got)
+	}
+	k.run("patch", "configmap", "people", "--type=merge", "-p", `{"data":{"k":"two"}}`)
+	waitLine(t, lines, "people=two")
+	k.run("patch", "configmap", "people", "--type=json", "-p", `[{"op":"replace","path":"/data/k","value":"three"}]`)
+	waitLine(t, lines, "people=three")
+	k.run("label", "configmap", "people", "colour=blue")
+	if out := k.run("get", "configmaps", "-l", "colour=blue", "-o", "name"); !strings.Contains(out, "configmap/people") {
+		t.Errorf("get by label gives %q", out)
+	}
+	if out := k.run("get", "configmaps"); !strings.Contains(out, "people") {
+		t.Errorf("get as a table gives %q", out)
+	}
+	k.createFromFile()
+	k.run("delete", "configmap", "people", "from-file")
+	if out, err := k.try("get", "configmap", "people"); err == nil || !strings.Contains(out, `configmaps "people" not found`) {
+		t.Errorf("get after delete: %v, %q", err, out)
+	}
+}
+
+// createFromFile uses -f, without asking for the OpenAPI document, which this server does not have yet.
+func (k kubectl) createFromFile() {
+	k.t.Helper()
+	file := filepath.Join(k.home, "object.yaml")
+	text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: from-file}\ndata: {k: file}\n"
+	must(k.t, os.WriteFile(file, []byte(text), 0o644))
+	k.run("create", "--validate=false", "-f", file)
+	if got := k.configMap("from-file").Data["k"]; got != "file" {
+		k.t.Errorf("get gives %q after create -f", got)
+	}
+}
+
+func (k kubectl) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "kubectl", args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+k.kubeconfig, "HOME="+k.home)
+	return cmd
+}
+
+// try returns stdout and stderr together.
+func (k kubectl) try(args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), kubectlLimit)
+	defer cancel()
+	out, err := k.command(ctx, args...).CombinedOutput()
+	return string(out), err
+}
+
+func (k kubectl) run(args ...string) string {
+	k.t.Helper()
+	out, err := k.try(args...)
+	if err != nil {
+		k.t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+func (k kubectl) configMap(name string) corev1.ConfigMap {
+	k.t.Helper()
+	var object corev1.ConfigMap
+	out := k.run("get", "configmap", name, "-o", "json")
+	if err := json.Unmarshal([]byte(out), &object); err != nil {
+		k.t.Fatalf("kubectl get -o json: %v\n%s", err, out)
+	}
+	return object
+}
+
+// watch runs kubectl until the test ends and gives its output line by line.
+func (k kubectl) watch(args ...string) <-chan string {
+	k.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := k.command(ctx, args...)
+	out, err := cmd.StdoutPipe()
+	must(k.t, err)
+	var complaints bytes.Buffer
+	cmd.Stderr = &complaints
+	must(k.t, cmd.Start())
+	lines := make(chan string, 1000)
+	go func() {
+		defer close(lines)
+		scan(out, lines)
+	}()
+	k.t.Cleanup(func() {
+		cancel()
+		_ = cmd.Wait()
+		if k.t.Failed() && complaints.Len() > 0 {
+			k.t.Logf("kubectl --watch: %s", complaints.String())
+		}
+	})
+	return lines
+}
+
+func scan(out io.Reader, lines chan<- string) {
+	scanner := bufio.NewScanner(out)
+	for scanner.Scan() {
+		lines <- scanner.Text()
+	}
+}
+
+func waitLine(t *testing.T, lines <-chan string, want string) {
+	t.Helper()
+	limit := time.After(kubectlLimit)
+	var seen []string
+	for {
+		select {
+		case line, ok := <-lines:
+			if !ok {
+				t.Fatalf("kubectl --watch ended before %q; it printed %q", want, seen)
+			}
+			if line == want {
+				return
+			}
+			seen = append(seen, line)
+		case <-limit:
+			t.Fatalf("kubectl --watch did not print %q; it printed %q", want, seen)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"yurt.test/interop/harness"
+)
+
+const (
+	// leaseDuration is what the harness gives the hubs as --leader-elect-lease-duration.
+	leaseDuration = 15 * time.Second
+	// killLimit is how long a pool may be without a leader after SIGKILL.
+	killLimit = leaseDuration + 2*time.Second
+	// stopLimit is the same after SIGTERM: the leader drains for at most a second and then releases its lease.
+	stopLimit = 1050 * time.Millisecond
+	// writePace is how often the tests write while a leader goes away.
+	writePace = 100 * time.Millisecond
+	// pauseLength is how long the paused leader sleeps: longer than its lease.
+	pauseLength = 20 * time.Second
+	// lateBatches is how many batches a leader that does not look at its clock must have tried to feed.
+	lateBatches = 10
+)
+
+// TestLeaderKilled kills the leader with SIGKILL.
+func TestLeaderKilled(t *testing.T) {
+	testLeaderGone(t, "killed", killLimit, func(hub *harness.Hub) { hub.Process.Kill() })
+}
+
+// TestLeaderStopped stops the leader with SIGTERM.
+func TestLeaderStopped(t *testing.T) {
+	testLeaderGone(t, "stopped", stopLimit, func(hub *harness.Hub) { must(t, hub.Process.Signal(syscall.SIGTERM)) })
+}
+
+// testLeaderGone takes the leader away under steady writes: a successor leads in time, clients of the other hubs
+// notice nothing, and the successor took nothing from the cloud that the pool already had.
+func testLeaderGone(t *testing.T, name string, limit time.Duration, end func(*harness.Hub)) {
+	cloud := sharedCloud(t)
+	ctx := testContext(t)
+	w := newWorkload(t, cloud, poolObjects)
+	pool := startPool(t, cloud, harness.PoolOptions{Name: name, Hubs: 3})
+	leader := waitLeader(t, pool)
+	others := pool.Others(leader)
+	mirrors := startMirrors(t, others)
+	waitEqual(t, cloud, mirrors, syncLimit)
+	mark, err := cloud.AuditMark()
+	must(t, err)
+	synced := time.Now()
+	writes := startWriter(t, w, writePace)
+
+	ended := time.Now()
+	end(leader)
+	successor, led, err := pool.WaitSuccessor(ctx, limit+5*time.Second, others)
+	must(t, err)
+	gap := led.Sub(ended)
+	t.Logf("%s leads %s after the end of %s", successor.Node, gap.Round(time.Millisecond), leader.Node)
+	if gap > limit {
+		t.Errorf("no leader for %s, want at most %s", gap, limit)
+	}
+	time.Sleep(2 * time.Second) // the new leader feeds some writes of its own term
+	t.Logf("%d writes", writes.stop(t))
+	waitEqual(t, cloud, mirrors, syncLimit)
+	checkUnbroken(t, w, mirrors, synced)
+	for _, hub := range others {
+		checkNoLoadBy(t, cloud, mark, hub.Node)
+	}
+	must(t, coordinatorEqualsCloud(ctx, cloud, pool))
+}
+
+// TestLeaderPaused stops the leader's clock-watching by stopping all of it: SIGSTOP for longer than its lease. When it
+// goes on, it must know that it lost; in the second run it is made not to know, and the coordinator must refuse it.
+func TestLeaderPaused(t *testing.T) {
+	t.Run("KnowsItLost", func(t *testing.T) { testLeaderPaused(t, "paused", nil, 0) })
+	t.Run("DoesNotLook", func(t *testing.T) {
+		testLeaderPaused(t, "blind", []string{"YURT_FAILPOINTS=leader-clock-check=off"}, lateBatches)
+	})
+}
+
+func testLeaderPaused(t *testing.T, name string, env []string, wantRefused float64) {
+	cloud := sharedCloud(t)
+	ctx := testContext(t)
+	w := newWorkload(t, cloud, poolObjects)
+	pool := startPool(t, cloud, harness.PoolOptions{Name: name, Hubs: 3, HubEnv: env})
+	leader := waitLeader(t, pool)
+	mirrors := startMirrors(t, pool.Others(leader))
+	waitEqual(t, cloud, mirrors, syncLimit)
+	must(t, waitCoordinatorEqual(ctx, cloud, pool))
+	synced := time.Now()
+	applied, refused := appliedBy(t, leader), refusedBy(t, pool)
+
+	must(t, leader.Process.Signal(syscall.SIGSTOP))
+	writes := startWriter(t, w, writePace)
+	time.Sleep(pauseLength)
+	successor, _, err := pool.WaitSuccessor(ctx, readyLimit, pool.Others(leader))
+	must(t, err)
+	must(t, leader.Process.Signal(syscall.SIGCONT))
+	if wantRefused > 0 {
+		must(t, harness.Poll(ctx, 30*time.Second, 50*time.Millisecond, func(context.Context) error {
+			if n := refusedBy(t, pool) - refused; n < wantRefused {
+				return fmt.Errorf("%g late batches were refused so far, want %g", n, wantRefused)
+			}
+			return nil
+		}))
+	} else {
+		_, err = leader.WaitState(ctx, harness.FollowerHub, 5*time.Second)
+		must(t, err)
+	}
+	t.Logf("%s leads; %d writes; %g late batches refused", successor.Node, writes.stop(t), refusedBy(t, pool)-refused)
+	if late := appliedBy(t, leader) - applied; late != 0 {
+		t.Errorf("%g late batches of %s were accepted, it says", late, leader.Node)
+	}
+	if late := coordinatorMetric(t, pool, "yurt_coordinator_feed_late_accepted_total"); late != 0 {
+		t.Errorf("%g late batches were accepted, the coordinator says", late)
+	}
+	must(t, waitCoordinatorEqual(ctx, cloud, pool))
+	waitEqual(t, cloud, mirrors, syncLimit)
+	checkUnbroken(t, w, mirrors, synced)
+}
+
+// appliedBy is how many batches of this hub the coordinator has accepted, by the hub's own count.
+func appliedBy(t *testing.T, hub *harness.Hub) float64 {
+	t.Helper()
+	metrics, err := hub.Metrics(testContext(t))
+	must(t, err)
+	n, err := metrics.Sum("node_yurthub_feed_batches_total")
+	must(t, err)
+	return n
+}
+
+// refusedBy is how many feed calls the coordinator has refused because the caller does not lead.
+func refusedBy(t *testing.T, pool *harness.Pool) float64 {
+	t.Helper()
+	return coordinatorMetric(t, pool, "yurt_coordinator_feed_fenced_total")
+}
+
+func coordinatorMetric(t *testing.T, pool *harness.Pool, name string) float64 {
+	t.Helper()
+	metrics, err := pool.Coordinator.Metrics(testContext(t))
+	must(t, err)
+	n, err := metrics.Sum(name)
+	must(t, err)
+	return n
+}

@@ -1,0 +1,164 @@
+//! `cargo xtask demo`: a cloud, a pool of three hubs and its coordinator on this machine, told as a story.
+//!
+//! It needs Rust only. Reading order: [`story`] (what happens), [`stage`] (who plays), [`cloud`], [`hub`], [`client`],
+//! [`kubelet`] and [`link`] (the parts), the rest are tools.
+
+mod api;
+mod client;
+mod cloud;
+mod front;
+mod hub;
+mod identities;
+mod kubelet;
+mod link;
+mod manifests;
+mod ports;
+mod program;
+mod real;
+mod sample;
+mod stage;
+mod story;
+mod until;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use yurt_runtime::{TaskGroup, shutdown};
+
+use crate::interop::{self, Profile};
+use cloud::{Choice, Setup};
+use identities::Identities;
+use stage::Stage;
+
+/// Arguments of `cargo xtask demo`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Exit after the story, with 0 only if every step held
+    #[arg(long)]
+    once: bool,
+    /// What plays the cloud
+    #[arg(long, value_enum, default_value = "demo")]
+    cloud: CloudKind,
+    /// Use the cluster of this kubeconfig as the cloud. It is only read: steps that change something are left out, and
+    /// the demo's nodes and their Leases live beside it, in a process of the demo
+    #[arg(long, value_name = "FILE", conflicts_with = "cloud")]
+    kubeconfig: Option<PathBuf>,
+    /// Keep the folder with certificates, data and logs
+    #[arg(long)]
+    keep: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum CloudKind {
+    /// A second yurt-coordinator, with sample data; needs nothing but Rust
+    Demo,
+    /// kube-apiserver and etcd (`cargo xtask build-interop`, needs Go)
+    Real,
+}
+
+/// Lines of each log that are shown when a step does not hold.
+const LOG_TAIL_LINES: usize = 15;
+/// How long links and clients may take to end.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+
+/// Builds the programs, tells the story, and stays up unless told otherwise.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let bin_dir = interop::build_programs(Profile::Quick)?;
+    let mut dir = tempfile::Builder::new()
+        .prefix("yurt-demo-")
+        .tempdir()
+        .context("cannot make a temporary folder")?;
+    dir.disable_cleanup(args.keep);
+    if args.keep {
+        println!("certificates, data and logs: {}", dir.path().display());
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(play(args, dir.path(), bin_dir))
+}
+
+async fn play(args: &Args, dir: &Path, bin_dir: PathBuf) -> Result<()> {
+    let tasks = TaskGroup::new();
+    let setup = Setup {
+        dir: dir.to_path_buf(),
+        bin_dir,
+        identities: Identities::new(dir)?,
+        tasks: tasks.clone(),
+    };
+    // Dropping the story, wherever it stands, kills every program it started.
+    let outcome = tokio::select! {
+        outcome = perform(args, setup) => outcome,
+        signal = shutdown::wait_for_signal() => match signal {
+            Ok(name) if args.once => Err(anyhow::anyhow!("{name} before the end of the story")),
+            Ok(name) => {
+                println!("\n{name}: everything is stopped and removed");
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        },
+    };
+    // Links and clients have no state to save; what does not end is dropped.
+    let _ = tasks.shutdown(STOP_LIMIT).await;
+    if outcome.is_err() {
+        eprintln!("\n{}", program::log_tails(dir, LOG_TAIL_LINES));
+    }
+    outcome
+}
+
+async fn perform(args: &Args, setup: Setup) -> Result<()> {
+    let mut stage = Stage::new(setup, &args.choice())
+        .await
+        .context("the cloud did not start")?;
+    story::tell(&mut stage).await?;
+    if args.once {
+        return Ok(());
+    }
+    invite(&stage)?;
+    // Until a signal.
+    std::future::pending().await
+}
+
+/// Prints what to try next.
+fn invite(stage: &Stage) -> Result<()> {
+    let identities = &stage.setup.identities;
+    let coordinator = identities.admin_kubeconfig("admin.kubeconfig", stage.coordinator.port)?;
+    let cloud = identities.admin_kubeconfig("cloud.kubeconfig", stage.cloud.port)?;
+    println!("\nEverything stays up until Ctrl-C. Try:");
+    println!("  kubectl --kubeconfig {} get leases -A", coordinator.display());
+    println!("  kubectl --kubeconfig {} get endpointslices -A", coordinator.display());
+    println!("  kubectl --kubeconfig {} get services -A --watch", cloud.display());
+    if stage.cloud.writable {
+        println!(
+            "  kubectl --kubeconfig {} annotate service -n demo app-01 hello=pool --overwrite",
+            cloud.display()
+        );
+    }
+    for hub in &stage.hubs {
+        println!(
+            "  curl -s http://127.0.0.1:{}/debug/state.json     # hub {}",
+            hub.health_port, hub.node
+        );
+    }
+    let hub = stage.hubs.first().context("there must be a hub")?;
+    println!(
+        "  curl -s -A kube-proxy/demo http://127.0.0.1:{}/api/v1/services",
+        hub.proxy_port
+    );
+    Ok(())
+}
+
+// === impl Args ===
+
+impl Args {
+    fn choice(&self) -> Choice {
+        match (&self.kubeconfig, self.cloud) {
+            (Some(path), _) => Choice::Kubeconfig(path.clone()),
+            (None, CloudKind::Demo) => Choice::Demo,
+            (None, CloudKind::Real) => Choice::Real,
+        }
+    }
+}

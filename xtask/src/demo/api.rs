@@ -1,0 +1,231 @@
+//! A small client of the Kubernetes API, as much of it as the story needs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
+use http::{HeaderValue, Method, Request, Response};
+use hyper::body::Incoming;
+use serde_json::Value;
+use yurt_runtime::http::client::{HttpClient, MAX_JSON_RESPONSE, Protocol};
+use yurt_runtime::http::{APPLICATION_JSON, empty, full};
+use yurt_runtime::pki::PemPair;
+use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource};
+
+/// One server, asked as one program. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Api {
+    http: HttpClient,
+    user_agent: HeaderValue,
+}
+
+/// The server answered, but not with what was asked for.
+#[derive(Debug)]
+pub(super) struct Refused {
+    pub(super) code: u16,
+    what: String,
+    message: String,
+}
+
+/// A list as far as the story compares it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Listing {
+    pub(super) resource_version: u64,
+    /// `namespace/name` and resourceVersion of every object.
+    pub(super) objects: BTreeMap<String, u64>,
+    /// Bytes of the answer.
+    pub(super) bytes: usize,
+}
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+const MERGE_PATCH: HeaderValue = HeaderValue::from_static("application/merge-patch+json");
+
+// === impl Api ===
+
+impl Api {
+    /// A server on the loopback interface that trusts and is trusted by `ca_pem`.
+    pub(super) fn https(port: u16, ca_pem: &str, identity: &PemPair) -> Result<Self> {
+        let ca = PemSource::inline("the demo's CA", ca_pem);
+        let tls = ClientTls {
+            ca,
+            identity: Some(PemIdentity::inline("the demo's administrator", identity)),
+        };
+        let base = format!("https://127.0.0.1:{port}")
+            .parse()
+            .context("a loopback URL must parse")?;
+        let http = HttpClient::new(base, Some(tls.config()?), Protocol::Auto, CONNECT_TIMEOUT)?;
+        Ok(Self {
+            http,
+            user_agent: HeaderValue::from_static("admin/demo"),
+        })
+    }
+
+    /// A plain HTTP port on the loopback interface: a hub's proxy or its health server.
+    pub(super) fn plain(port: u16, user_agent: &'static str) -> Result<Self> {
+        let base = format!("http://127.0.0.1:{port}")
+            .parse()
+            .context("a loopback URL must parse")?;
+        let http = HttpClient::new(base, None, Protocol::Http1, CONNECT_TIMEOUT)?;
+        Ok(Self {
+            http,
+            user_agent: HeaderValue::from_static(user_agent),
+        })
+    }
+
+    pub(super) async fn get(&self, path: &str) -> Result<Value> {
+        parse(&self.raw(Method::GET, path, APPLICATION_JSON, None).await?)
+    }
+
+    /// Whether a health endpoint says yes.
+    pub(super) async fn ping(&self, path: &str) -> Result<()> {
+        self.raw(Method::GET, path, APPLICATION_JSON, None).await.map(drop)
+    }
+
+    pub(super) async fn create(&self, collection: &str, object: &Value) -> Result<Value> {
+        parse(
+            &self
+                .raw(Method::POST, collection, APPLICATION_JSON, Some(object))
+                .await?,
+        )
+    }
+
+    pub(super) async fn replace(&self, path: &str, object: &Value) -> Result<Value> {
+        parse(&self.raw(Method::PUT, path, APPLICATION_JSON, Some(object)).await?)
+    }
+
+    pub(super) async fn merge(&self, path: &str, patch: &Value) -> Result<Value> {
+        parse(&self.raw(Method::PATCH, path, MERGE_PATCH, Some(patch)).await?)
+    }
+
+    pub(super) async fn delete(&self, path: &str) -> Result<()> {
+        self.raw(Method::DELETE, path, APPLICATION_JSON, None).await.map(drop)
+    }
+
+    /// A whole collection.
+    pub(super) async fn list(&self, path: &str) -> Result<Listing> {
+        let bytes = self.raw(Method::GET, path, APPLICATION_JSON, None).await?;
+        let list = parse(&bytes)?;
+        let items = list["items"]
+            .as_array()
+            .with_context(|| format!("{path} is not a list"))?;
+        let objects = items.iter().map(key_and_version).collect();
+        Ok(Listing {
+            resource_version: key_and_version(&list).1,
+            objects,
+            bytes: bytes.len(),
+        })
+    }
+
+    /// A request whose answer has no end; it is returned whatever its status.
+    pub(super) async fn stream(&self, path: &str) -> Result<Response<Incoming>> {
+        let request = self.request(Method::GET, path, APPLICATION_JSON, None)?;
+        tokio::time::timeout(ANSWER_TIMEOUT, self.http.send(request))
+            .await
+            .context("no answer")?
+            .map_err(Into::into)
+    }
+
+    async fn raw(&self, method: Method, path: &str, kind: HeaderValue, body: Option<&Value>) -> Result<Bytes> {
+        let what = format!("{method} {path}");
+        let request = self.request(method, path, kind, body)?;
+        let answer = self
+            .http
+            .request_bytes(request, ANSWER_TIMEOUT, MAX_JSON_RESPONSE)
+            .await;
+        let (status, _, bytes) = answer.with_context(|| what.clone())?;
+        if status.is_success() {
+            return Ok(bytes);
+        }
+        let status_object: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        let message = status_object["message"].as_str().unwrap_or_default().to_owned();
+        Err(Refused {
+            code: status.as_u16(),
+            what,
+            message,
+        }
+        .into())
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        content_type: HeaderValue,
+        body: Option<&Value>,
+    ) -> Result<Request<yurt_runtime::http::Body>> {
+        let mut request = Request::new(body.map_or_else(empty, |value| full(value.to_string())));
+        *request.method_mut() = method;
+        *request.uri_mut() = path.parse().with_context(|| format!("{path} must be a path"))?;
+        let headers = request.headers_mut();
+        headers.insert(ACCEPT, APPLICATION_JSON);
+        headers.insert(USER_AGENT, self.user_agent.clone());
+        if body.is_some() {
+            headers.insert(CONTENT_TYPE, content_type);
+        }
+        Ok(request)
+    }
+}
+
+/// The status code, if the server was reached and refused.
+pub(super) fn refusal(error: &anyhow::Error) -> Option<u16> {
+    error.downcast_ref::<Refused>().map(|refused| refused.code)
+}
+
+/// `namespace/name` (or `name`) and resourceVersion of an object.
+pub(super) fn key_and_version(object: &Value) -> (String, u64) {
+    let metadata = &object["metadata"];
+    let name = metadata["name"].as_str().unwrap_or_default();
+    let key = match metadata["namespace"].as_str() {
+        Some(namespace) => format!("{namespace}/{name}"),
+        None => name.to_owned(),
+    };
+    let version = metadata["resourceVersion"]
+        .as_str()
+        .and_then(|version| version.parse().ok())
+        .unwrap_or(0);
+    (key, version)
+}
+
+fn parse(bytes: &[u8]) -> Result<Value> {
+    serde_json::from_slice(bytes).context("the answer is not JSON")
+}
+
+// === impl Refused ===
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} {}", self.what, self.code, self.message)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn keys_carry_the_namespace_and_versions_are_numbers() {
+        let object = json!({"metadata": {"namespace": "demo", "name": "a", "resourceVersion": "17"}});
+        assert_eq!(key_and_version(&object), ("demo/a".to_owned(), 17));
+        let node = json!({"metadata": {"name": "n"}});
+        assert_eq!(key_and_version(&node), ("n".to_owned(), 0));
+    }
+
+    #[test]
+    fn a_refusal_is_told_from_a_broken_connection() {
+        let refused = Refused {
+            code: 409,
+            what: "PUT /x".to_owned(),
+            message: "conflict".to_owned(),
+        };
+        assert_eq!(refusal(&anyhow::Error::from(refused).context("renewing")), Some(409));
+        assert_eq!(refusal(&anyhow::anyhow!("connection refused")), None);
+    }
+}

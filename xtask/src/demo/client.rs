@@ -1,0 +1,258 @@
+//! A client behind a hub: lists, watches and goes on where it was, as an informer does, and counts what it had to suffer.
+//!
+//! It is also a checker: a resourceVersion that goes back is an error of the hub, whatever else happens.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use http_body_util::BodyExt;
+use serde_json::Value;
+use tokio::sync::watch;
+use yurt_runtime::TaskGroup;
+
+use super::api::Api;
+
+/// How long a client waits before it tries again after an error.
+const RETRY: Duration = Duration::from_millis(200);
+/// Longer than any demo; a real client asks for 5 to 10 minutes.
+const WATCH_SECONDS: u32 = 3600;
+
+/// A watch client of one collection. Cheap to clone; clones are the same client.
+#[derive(Clone)]
+pub(super) struct Client {
+    view: Arc<watch::Sender<View>>,
+}
+
+/// What the client knows and has been through.
+#[derive(Clone, Default)]
+pub(super) struct View {
+    /// `namespace/name` and resourceVersion of every object it holds.
+    pub(super) objects: BTreeMap<String, u64>,
+    /// The resourceVersion it would resume from.
+    pub(super) position: u64,
+    /// Lists that succeeded; every one after the first is a relist.
+    pub(super) lists: u32,
+    /// Watches that were opened; every one after the first is a broken stream.
+    pub(super) streams: u32,
+    /// Objects that a DELETED took away.
+    pub(super) deleted: BTreeSet<String>,
+    /// What no server may do, in words.
+    pub(super) complaints: Vec<String>,
+}
+
+/// What a client has suffered so far, to be compared later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Suffered {
+    pub(super) lists: u32,
+    pub(super) streams: u32,
+    pub(super) deleted: usize,
+}
+
+// === impl Client ===
+
+impl Client {
+    /// Starts a client of `collection` (a path without query).
+    pub(super) fn start(tasks: &TaskGroup, api: Api, collection: &'static str) -> Self {
+        let view = Arc::new(watch::Sender::new(View::default()));
+        let (shared, token) = (Arc::clone(&view), tasks.token());
+        tasks.spawn("watch client", async move {
+            tokio::select! {
+                () = live(&api, collection, &shared) => {}
+                () = token.cancelled() => {}
+            }
+        });
+        Self { view }
+    }
+
+    /// Waits until the view is as `wanted` says.
+    pub(super) async fn sees(&self, wanted: impl FnMut(&View) -> bool) -> Result<()> {
+        let mut view = self.view.subscribe();
+        view.wait_for(wanted).await.context("the client has stopped")?;
+        Ok(())
+    }
+
+    pub(super) fn view(&self) -> View {
+        self.view.borrow().clone()
+    }
+
+    pub(super) fn suffered(&self) -> Suffered {
+        let view = self.view.borrow();
+        Suffered {
+            lists: view.lists,
+            streams: view.streams,
+            deleted: view.deleted.len(),
+        }
+    }
+}
+
+/// List, watch until the server says that the position is too old, again.
+async fn live(api: &Api, collection: &str, view: &watch::Sender<View>) {
+    loop {
+        if list(api, collection, view).await.is_ok() {
+            loop {
+                let position = view.borrow().position;
+                match follow(api, collection, position, view).await {
+                    Ok(End::Closed) => {}
+                    Ok(End::TooOld) => break,
+                    Err(_) => tokio::time::sleep(RETRY).await,
+                }
+            }
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
+async fn list(api: &Api, collection: &str, view: &watch::Sender<View>) -> Result<()> {
+    let listing = api.list(&format!("{collection}?resourceVersion=0")).await?;
+    view.send_modify(|view| {
+        view.lists += 1;
+        view.moved_to(listing.resource_version, "a list");
+        view.objects = listing.objects;
+    });
+    Ok(())
+}
+
+// === impl Suffered ===
+
+impl Suffered {
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self {
+            lists: self.lists + other.lists,
+            streams: self.streams + other.streams,
+            deleted: self.deleted + other.deleted,
+        }
+    }
+}
+
+/// How a watch ended without an error of the connection.
+enum End {
+    /// The server closed it, as servers do.
+    Closed,
+    /// 410: only a list helps.
+    TooOld,
+}
+
+/// One watch from `position`.
+async fn follow(api: &Api, collection: &str, position: u64, view: &watch::Sender<View>) -> Result<End> {
+    let query = format!("watch=1&allowWatchBookmarks=true&resourceVersion={position}&timeoutSeconds={WATCH_SECONDS}");
+    let response = api.stream(&format!("{collection}?{query}")).await?;
+    match response.status().as_u16() {
+        200 => view.send_modify(|view| view.streams += 1),
+        410 => return Ok(End::TooOld),
+        status => bail!("the watch was refused with {status}"),
+    }
+    let mut body = response.into_body();
+    let mut received = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.context("the stream broke")?.into_data() else {
+            continue;
+        };
+        received.extend_from_slice(&data);
+        while let Some(end) = received.iter().position(|&byte| byte == b'\n') {
+            let line: Vec<u8> = received.drain(..=end).collect();
+            let event: Value = serde_json::from_slice(&line).context("an event is not JSON")?;
+            let mut too_old = false;
+            view.send_modify(|view| too_old = view.apply(&event));
+            if too_old {
+                return Ok(End::TooOld);
+            }
+        }
+    }
+    Ok(End::Closed)
+}
+
+// === impl View ===
+
+impl View {
+    /// Takes one event in; true if the server says that the position is too old.
+    fn apply(&mut self, event: &Value) -> bool {
+        let object = &event["object"];
+        let kind = event["type"].as_str().unwrap_or_default();
+        if kind == "ERROR" {
+            if object["code"] == 410 {
+                return true;
+            }
+            self.complaints.push(format!("ERROR event: {}", object["message"]));
+            return false;
+        }
+        let (key, version) = super::api::key_and_version(object);
+        match kind {
+            "ADDED" | "MODIFIED" => {
+                if let Some(held) = self.objects.get(&key).filter(|held| **held > version) {
+                    self.complaints
+                        .push(format!("{key} went back from {held} to {version}"));
+                }
+                self.deleted.remove(&key);
+                self.objects.insert(key, version);
+            }
+            "DELETED" => {
+                self.objects.remove(&key);
+                self.deleted.insert(key);
+            }
+            "BOOKMARK" => {}
+            other => self.complaints.push(format!("an event of type {other:?}")),
+        }
+        self.moved_to(version, kind);
+        false
+    }
+
+    fn moved_to(&mut self, version: u64, by: &str) {
+        if version < self.position {
+            self.complaints.push(format!(
+                "{by} moved the position back from {} to {version}",
+                self.position
+            ));
+        }
+        self.position = version;
+    }
+
+    /// Whether it knows the object as of `version` or later.
+    pub(super) fn holds(&self, key: &str, version: u64) -> bool {
+        self.objects.get(key).is_some_and(|held| *held >= version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn event(kind: &str, name: &str, version: u64) -> Value {
+        let metadata = json!({"namespace": "demo", "name": name, "resourceVersion": version.to_string()});
+        json!({"type": kind, "object": {"metadata": metadata}})
+    }
+
+    #[test]
+    fn events_change_the_view_and_move_the_position() {
+        let mut view = View::default();
+        for event in [
+            event("ADDED", "a", 5),
+            event("ADDED", "b", 6),
+            event("DELETED", "a", 7),
+            event("BOOKMARK", "", 9),
+        ] {
+            assert!(!view.apply(&event));
+        }
+        assert_eq!(view.objects, BTreeMap::from([("demo/b".to_owned(), 6)]));
+        assert_eq!((view.position, view.deleted.len(), view.complaints.len()), (9, 1, 0));
+    }
+
+    #[test]
+    fn a_position_or_an_object_that_goes_back_is_a_complaint() {
+        let mut view = View::default();
+        view.apply(&event("ADDED", "a", 5));
+        view.apply(&event("MODIFIED", "a", 4));
+        assert_eq!(view.complaints.len(), 2, "{:?}", view.complaints);
+    }
+
+    #[test]
+    fn only_410_ends_the_position() {
+        let mut view = View::default();
+        assert!(view.apply(&json!({"type": "ERROR", "object": {"kind": "Status", "code": 410}})));
+        assert!(!view.apply(&json!({"type": "ERROR", "object": {"kind": "Status", "code": 500}})));
+        assert_eq!(view.complaints.len(), 1);
+    }
+}

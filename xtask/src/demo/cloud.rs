@@ -1,0 +1,157 @@
+//! The cloud of the story: a second coordinator that plays it, a real kube-apiserver, or a cluster of the user's.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use yurt_runtime::TaskGroup;
+
+use super::api::{Api, refusal};
+use super::front::Front;
+use super::identities::Identities;
+use super::program::{Launch, Program};
+use super::until::until;
+use super::{ports, real, sample};
+
+/// What every part of the demo needs to start something.
+pub(super) struct Setup {
+    /// Certificates, data and logs; removed at the end.
+    pub(super) dir: PathBuf,
+    /// Where `yurt-coordinator` and `yurthub` are.
+    pub(super) bin_dir: PathBuf,
+    pub(super) identities: Identities,
+    pub(super) tasks: TaskGroup,
+}
+
+/// Which cloud.
+pub(super) enum Choice {
+    /// `yurt-coordinator --profile standalone`.
+    Demo,
+    /// kube-apiserver and etcd from interop's cache.
+    Real,
+    /// The cluster of this kubeconfig; it is only read.
+    Kubeconfig(PathBuf),
+}
+
+/// A running cloud.
+pub(super) struct Cloud {
+    pub(super) port: u16,
+    /// The administrator, not over any link.
+    pub(super) api: Api,
+    /// How the story calls it.
+    pub(super) title: String,
+    /// Whether the story may change anything: never in a cluster of the user's.
+    pub(super) writable: bool,
+    /// Killed when dropped, the first one first.
+    _programs: Vec<Program>,
+}
+
+/// How long a program of ours may take from exec to /readyz on a busy machine.
+pub(super) const START_LIMIT: Duration = Duration::from_secs(30);
+
+// === impl Cloud ===
+
+impl Cloud {
+    /// Starts it and loads the sample data.
+    pub(super) async fn start(setup: &Setup, choice: &Choice) -> Result<Self> {
+        match choice {
+            Choice::Demo => {
+                let (port, program) = standalone(setup, "cloud").await?;
+                let api = Api::https(port, setup.identities.ca_pem(), &setup.identities.admin)?;
+                load_sample(&api, |_| true).await?;
+                let title = "yurt-coordinator --profile standalone".to_owned();
+                Ok(Self {
+                    port,
+                    api,
+                    title,
+                    writable: true,
+                    _programs: vec![program],
+                })
+            }
+            Choice::Real => {
+                let real = real::start(setup).await?;
+                load_sample(&real.api, |_| true).await?;
+                let title = "kube-apiserver and etcd from interop/.cache".to_owned();
+                Ok(Self {
+                    port: real.port,
+                    api: real.api,
+                    title,
+                    writable: true,
+                    _programs: real.programs,
+                })
+            }
+            Choice::Kubeconfig(path) => {
+                let (overlay_port, program) = standalone(setup, "overlay").await?;
+                let overlay = Api::https(overlay_port, setup.identities.ca_pem(), &setup.identities.admin)?;
+                load_sample(&overlay, |kind| kind == "Node").await?;
+                let front = Front::start(setup, path, overlay_port).await?;
+                let api = Api::https(front.port, setup.identities.ca_pem(), &setup.identities.admin)?;
+                let title = format!("your cluster {}, read only", front.server);
+                Ok(Self {
+                    port: front.port,
+                    api,
+                    title,
+                    writable: false,
+                    _programs: vec![program],
+                })
+            }
+        }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+    }
+}
+
+/// How a coordinator is started with the demo's certificates; the caller adds the profile.
+pub(super) fn coordinator_launch(setup: &Setup, name: &str) -> Result<(u16, Launch)> {
+    let port = ports::free()?;
+    let (cert, key) = setup.identities.server(name)?;
+    let launch = Launch::new(&setup.dir, name, setup.bin_dir.join("yurt-coordinator"))
+        .flag("data-dir", setup.dir.join(format!("{name}.data")).display())
+        .flag("bind-address", Ipv4Addr::LOCALHOST)
+        .flag("secure-port", port)
+        .flag("client-ca-file", setup.identities.ca_file().display())
+        .flag("tls-cert-file", cert.display())
+        .flag("tls-private-key-file", key.display());
+    Ok((port, launch))
+}
+
+/// Waits until `/readyz` says so; an error at once if the program ends.
+pub(super) async fn ready(program: &mut Program, api: &Api, what: &str) -> Result<Duration> {
+    let readyz = async || {
+        program.must_run()?;
+        api.ping("/readyz").await
+    };
+    Ok(until(START_LIMIT, &format!("{what} is ready"), readyz).await?.1)
+}
+
+/// A coordinator that is a small control plane of its own.
+async fn standalone(setup: &Setup, name: &str) -> Result<(u16, Program)> {
+    let (port, launch) = coordinator_launch(setup, name)?;
+    let mut program = launch.flag("profile", "standalone").start()?;
+    let api = Api::https(port, setup.identities.ca_pem(), &setup.identities.admin)?;
+    ready(&mut program, &api, "the cloud").await?;
+    Ok((port, program))
+}
+
+/// Creates the sample objects of the wanted kinds; those that are there already stay.
+async fn load_sample(api: &Api, wanted: impl Fn(&str) -> bool) -> Result<()> {
+    for sample in sample::all() {
+        if !wanted(sample.object["kind"].as_str().unwrap_or_default()) {
+            continue;
+        }
+        match api.create(&sample.collection, &sample.object).await {
+            Ok(_) => {}
+            // kube-apiserver makes the Service default/kubernetes itself, and answers 422 if its address is taken.
+            Err(error) if matches!(refusal(&error), Some(409 | 422)) && is_kubernetes_service(&sample) => {}
+            Err(error) => return Err(error.context("loading the sample data")),
+        }
+    }
+    Ok(())
+}
+
+fn is_kubernetes_service(sample: &sample::Sample) -> bool {
+    sample.object["metadata"]["name"] == "kubernetes"
+}

@@ -1,0 +1,188 @@
+//! One node of the demo: its hub process, the link to the cloud, and who lives behind the hub (a kubelet, two clients).
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::api::Api;
+use super::client::{Client, Suffered};
+use super::cloud::{Cloud, START_LIMIT, Setup};
+use super::kubelet::Kubelet;
+use super::link::Link;
+use super::program::{Launch, Program};
+use super::until::until;
+use super::{ports, sample};
+
+/// The shared collections, as a client asks for them.
+pub(super) const COLLECTIONS: [&str; 2] = ["/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"];
+/// The one whose changes the story times.
+const SERVICES: usize = 0;
+
+/// Flags of the election, short so that the story is: whole seconds are the smallest a Lease can say.
+pub(super) const LEASE_DURATION: Duration = Duration::from_secs(3);
+const RENEW_DEADLINE: &str = "2s";
+const RETRY_PERIOD: &str = "500ms";
+
+/// A node with its hub.
+pub(super) struct Hub {
+    pub(super) node: &'static str,
+    pub(super) link: Link,
+    /// The hub's proxy port, asked as kube-proxy.
+    pub(super) proxy: Api,
+    pub(super) proxy_port: u16,
+    /// The hub's health port.
+    health: Api,
+    pub(super) health_port: u16,
+    launch: Launch,
+    program: Option<Program>,
+    pub(super) kubelet: Option<Kubelet>,
+    /// One per collection; none before [`Hub::start_clients`].
+    clients: Vec<Client>,
+}
+
+/// What `/debug/state.json` says, as far as the story tells it.
+pub(super) struct State(Value);
+
+// === impl Hub ===
+
+impl Hub {
+    /// Prepares the hub of `node`; its cloud is `cloud` over a link of its own.
+    pub(super) async fn new(setup: &Setup, cloud: &Cloud, coordinator: u16, node: &'static str) -> Result<Self> {
+        let link = Link::open(&setup.tasks, cloud.address()).await?;
+        let (proxy_port, secure_port, health_port) = (ports::free()?, ports::free()?, ports::free()?);
+        let user = format!("system:node:{node}");
+        let kubeconfig =
+            setup
+                .identities
+                .kubeconfig(&format!("{node}.kubeconfig"), &user, &["system:nodes"], link.port())?;
+        let delegate = setup.identities.kubeconfig(
+            &format!("{node}.delegate.kubeconfig"),
+            "openyurt:yurt-coordinator:demo",
+            &["openyurt:yurt-coordinator"],
+            link.port(),
+        )?;
+        let launch = Launch::new(&setup.dir, node, setup.bin_dir.join("yurthub"))
+            .flag("node-name", node)
+            .flag("nodepool-name", sample::POOL)
+            .flag("server-addr", format!("https://127.0.0.1:{}", link.port()))
+            .flag("bootstrap-mode", "kubeletcertificate")
+            .flag("kubeconfig", kubeconfig.display())
+            .flag("delegate-kubeconfig", delegate.display())
+            .flag("bind-address", "127.0.0.1")
+            .flag("serve-port", health_port)
+            .flag("bind-proxy-address", "127.0.0.1")
+            .flag("proxy-port", proxy_port)
+            .flag("proxy-secure-port", secure_port)
+            .flag("root-dir", setup.dir.join(format!("{node}.root")).display())
+            .flag("disk-cache-path", setup.dir.join(format!("{node}.cache")).display())
+            .flag("enable-dummy-if", false)
+            .flag("enable-coordinator", true)
+            .flag("coordinator-server-addr", format!("https://127.0.0.1:{coordinator}"))
+            .flag("coordinator-ca-file", setup.identities.ca_file().display())
+            .flag("leader-elect-lease-duration", format!("{}s", LEASE_DURATION.as_secs()))
+            .flag("leader-elect-renew-deadline", RENEW_DEADLINE)
+            .flag("leader-elect-retry-period", RETRY_PERIOD);
+        Ok(Self {
+            node,
+            link,
+            proxy: Api::plain(proxy_port, "kube-proxy/demo")?,
+            proxy_port,
+            health: Api::plain(health_port, "demo")?,
+            health_port,
+            launch,
+            program: None,
+            kubelet: None,
+            clients: Vec::new(),
+        })
+    }
+
+    /// Starts the process without waiting for it.
+    pub(super) fn start(&mut self) -> Result<()> {
+        self.program = Some(self.launch.start()?);
+        Ok(())
+    }
+
+    /// Waits until the hub says that it is healthy.
+    pub(super) async fn healthy(&mut self) -> Result<Duration> {
+        let Self {
+            program, health, node, ..
+        } = self;
+        let program = program.as_mut().context("the hub must be started first")?;
+        let healthz = async || {
+            program.must_run()?;
+            health.ping("/v1/healthz").await
+        };
+        Ok(until(START_LIMIT, &format!("hub {node} is healthy"), healthz).await?.1)
+    }
+
+    /// SIGKILL.
+    pub(super) async fn kill(&mut self) -> Result<()> {
+        let program = self.program.take().context("the hub must run to be killed")?;
+        program.kill().await.map(drop)
+    }
+
+    pub(super) fn runs(&self) -> bool {
+        self.program.is_some()
+    }
+
+    pub(super) fn start_kubelet(&mut self, setup: &Setup) -> Result<()> {
+        let api = Api::plain(self.proxy_port, "kubelet/demo")?;
+        self.kubelet = Some(Kubelet::start(&setup.tasks, api, self.node));
+        Ok(())
+    }
+
+    pub(super) fn start_clients(&mut self, setup: &Setup) {
+        let start = |collection| Client::start(&setup.tasks, self.proxy.clone(), collection);
+        self.clients = COLLECTIONS.into_iter().map(start).collect();
+    }
+
+    pub(super) fn clients(&self) -> &[Client] {
+        &self.clients
+    }
+
+    /// The client that watches Services.
+    pub(super) fn services(&self) -> Result<&Client> {
+        self.clients.get(SERVICES).context("the clients must be started first")
+    }
+
+    /// What both clients have been through.
+    pub(super) fn suffered(&self) -> Suffered {
+        self.clients
+            .iter()
+            .map(Client::suffered)
+            .fold(Suffered::default(), Suffered::plus)
+    }
+
+    pub(super) async fn state(&self) -> Result<State> {
+        Ok(State(self.health.get("/debug/state.json").await?))
+    }
+}
+
+// === impl State ===
+
+impl State {
+    pub(super) fn leads(&self) -> bool {
+        self.0["hubState"] == "LeaderHub"
+    }
+
+    /// `FollowerHub, epoch 3`
+    pub(super) fn summary(&self) -> String {
+        format!(
+            "{}, epoch {}",
+            self.0["hubState"].as_str().unwrap_or("?"),
+            self.0["epoch"]
+        )
+    }
+
+    /// Where the pool data comes from: `coordinator`, `cloud`, `none`; each word once.
+    pub(super) fn sources(&self) -> String {
+        let collections = self.0["collections"].as_object();
+        let sources = collections
+            .into_iter()
+            .flat_map(|map| map.values())
+            .filter_map(|c| c["source"].as_str());
+        let distinct: std::collections::BTreeSet<&str> = sources.collect();
+        distinct.into_iter().collect::<Vec<_>>().join(" and ")
+    }
+}

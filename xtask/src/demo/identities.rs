@@ -1,0 +1,75 @@
+//! The certificates of the demo: one CA for the cloud and the pool, as in a cluster, and a file for whoever needs one.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use yurt_runtime::kubeconfig;
+use yurt_runtime::pki::{self, CertificateAuthority, PemPair};
+
+/// A CA and the folder it writes to.
+pub(super) struct Identities {
+    ca: CertificateAuthority,
+    dir: PathBuf,
+    /// Full rights everywhere: the one who tells the story.
+    pub(super) admin: PemPair,
+}
+
+// === impl Identities ===
+
+impl Identities {
+    /// A new CA; writes `ca.crt` into `dir`.
+    pub(super) fn new(dir: &Path) -> Result<Self> {
+        let ca = CertificateAuthority::generate("yurt-demo-ca")?;
+        pki::write_public(&dir.join("ca.crt"), ca.cert_pem())?;
+        let admin = ca.issue_client("admin", &["system:masters"])?;
+        Ok(Self {
+            ca,
+            dir: dir.to_path_buf(),
+            admin,
+        })
+    }
+
+    pub(super) fn ca_pem(&self) -> &str {
+        self.ca.cert_pem()
+    }
+
+    pub(super) fn ca_file(&self) -> PathBuf {
+        self.dir.join("ca.crt")
+    }
+
+    /// Writes a serving certificate for the loopback interface; returns the files of certificate and key.
+    pub(super) fn server(&self, name: &str) -> Result<(PathBuf, PathBuf)> {
+        let pair = self.server_pair(name)?;
+        let (cert, key) = (
+            self.dir.join(format!("{name}.crt")),
+            self.dir.join(format!("{name}.key")),
+        );
+        pki::write_public(&cert, &pair.cert_pem)?;
+        pki::write_secret(&key, &pair.key_pem)?;
+        Ok((cert, key))
+    }
+
+    /// The same without files.
+    pub(super) fn server_pair(&self, name: &str) -> Result<PemPair> {
+        self.ca
+            .issue_server(name, &["127.0.0.1", "localhost", "kubernetes.default.svc"])
+            .context("serving certificate")
+    }
+
+    /// A kubeconfig of `name` (with its groups) for the server on a loopback port.
+    pub(super) fn kubeconfig(&self, file: &str, name: &str, groups: &[&str], port: u16) -> Result<PathBuf> {
+        let pair = self.ca.issue_client(name, groups)?;
+        self.write_kubeconfig(file, &pair, port)
+    }
+
+    /// The administrator's kubeconfig for the server on a loopback port.
+    pub(super) fn admin_kubeconfig(&self, file: &str, port: u16) -> Result<PathBuf> {
+        self.write_kubeconfig(file, &self.admin, port)
+    }
+
+    fn write_kubeconfig(&self, file: &str, pair: &PemPair, port: u16) -> Result<PathBuf> {
+        let path = self.dir.join(file);
+        kubeconfig::write_admin(&path, &format!("https://127.0.0.1:{port}"), self.ca.cert_pem(), pair)?;
+        Ok(path)
+    }
+}

@@ -1,0 +1,115 @@
+//! Plays a node's kubelet as far as its hub is concerned: it renews the node's Lease through the hub's proxy port.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+use yurt_apimachinery::time::MicroTime;
+use yurt_runtime::{Clock, TaskGroup};
+
+use super::api::{Api, refusal};
+
+/// A real kubelet renews every 10 s; the story would be long.
+const BEAT: Duration = Duration::from_secs(2);
+/// What a kubelet writes by default.
+const LEASE_DURATION_SECONDS: u32 = 40;
+
+/// A beating kubelet. Cheap to clone; clones are the same kubelet.
+#[derive(Clone)]
+pub(super) struct Kubelet {
+    beats: Arc<Beats>,
+}
+
+#[derive(Default)]
+struct Beats {
+    answered: AtomicU64,
+    failed: AtomicU64,
+}
+
+// === impl Kubelet ===
+
+impl Kubelet {
+    /// Starts to renew `kube-node-lease/<node>` through `hub`.
+    pub(super) fn start(tasks: &TaskGroup, hub: Api, node: &'static str) -> Self {
+        let beats = Arc::new(Beats::default());
+        let (shared, token) = (Arc::clone(&beats), tasks.token());
+        let beating = async move {
+            let mut held = None;
+            let mut ticks = tokio::time::interval(BEAT);
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                ticks.tick().await;
+                let counter = match renew(&hub, node, &mut held).await {
+                    Ok(()) => &shared.answered,
+                    Err(_) => &shared.failed,
+                };
+                counter.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        tasks.spawn("kubelet", async move {
+            tokio::select! {
+                () = beating => {}
+                () = token.cancelled() => {}
+            }
+        });
+        Self { beats }
+    }
+
+    /// Renewals the hub confirmed.
+    pub(super) fn answered(&self) -> u64 {
+        self.beats.answered.load(Ordering::Relaxed)
+    }
+
+    /// Renewals the hub refused or did not answer.
+    pub(super) fn failed(&self) -> u64 {
+        self.beats.failed.load(Ordering::Relaxed)
+    }
+}
+
+/// One beat, as client-go's lease controller does it: write what is held with a new time, read again after a conflict.
+async fn renew(hub: &Api, node: &str, held: &mut Option<Value>) -> Result<()> {
+    let collection = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    let path = format!("{collection}/{node}");
+    for _ in 0..2 {
+        let mut lease = match held.take() {
+            Some(lease) => lease,
+            None => match hub.get(&path).await {
+                Ok(lease) => lease,
+                Err(error) if refusal(&error) == Some(404) => {
+                    *held = Some(hub.create(collection, &new_lease(node)).await?);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        lease["spec"]["renewTime"] = now();
+        match hub.replace(&path, &lease).await {
+            Ok(written) => {
+                *held = Some(written);
+                return Ok(());
+            }
+            Err(error) if refusal(&error) == Some(409) => {}
+            Err(error) => {
+                *held = Some(lease);
+                return Err(error);
+            }
+        }
+    }
+    bail!("two conflicts in a row")
+}
+
+fn new_lease(node: &str) -> Value {
+    let spec = json!({"holderIdentity": node, "leaseDurationSeconds": LEASE_DURATION_SECONDS, "renewTime": now()});
+    json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": node, "namespace": "kube-node-lease"},
+        "spec": spec,
+    })
+}
+
+fn now() -> Value {
+    let now = Clock::system().unix();
+    Value::from(MicroTime::from_unix(now.secs, now.nanos).to_string())
+}

@@ -1,0 +1,243 @@
+//! A TCP link between a hub and the cloud that the story can cut or silence, with counters on it.
+//!
+//! It looks at no byte, so TLS goes through end to end.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, Result};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use yurt_runtime::TaskGroup;
+
+/// What happens to bytes on the link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// They arrive.
+    Pass,
+    /// Connections are closed, and new ones as soon as they are accepted: the router says no.
+    Cut,
+    /// They wait and nobody is told: the modem is dead. What was under way arrives when the link passes again.
+    Blackhole,
+}
+
+/// A listening link. Dropping it leaves established connections to the task group.
+pub(super) struct Link {
+    port: u16,
+    mode: watch::Sender<Mode>,
+    counters: Arc<Counters>,
+}
+
+/// What went over a link since it was made.
+#[derive(Default)]
+struct Counters {
+    connections: AtomicU64,
+    bytes_from_cloud: AtomicU64,
+}
+
+/// A reading of a link's counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Traffic {
+    /// Connections that reached the cloud.
+    pub(super) connections: u64,
+    /// Bytes the cloud sent to the hub, TLS included.
+    pub(super) bytes_from_cloud: u64,
+}
+
+const BUFFER_BYTES: usize = 16 * 1024;
+
+// === impl Link ===
+
+impl Link {
+    /// A passing link to `cloud` on a free loopback port.
+    pub(super) async fn open(tasks: &TaskGroup, cloud: SocketAddr) -> Result<Self> {
+        let port = super::ports::free()?;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
+            .await
+            .context("cannot open a link")?;
+        let (mode, observed) = watch::channel(Mode::Pass);
+        let counters = Arc::new(Counters::default());
+        let (group, shared, token) = (tasks.clone(), Arc::clone(&counters), tasks.token());
+        tasks.spawn("link", async move {
+            loop {
+                let accepted = tokio::select! {
+                    accepted = listener.accept() => accepted,
+                    () = token.cancelled() => return,
+                };
+                if let Ok((hub, _)) = accepted {
+                    let connection = connection(hub, cloud, observed.clone(), Arc::clone(&shared));
+                    let token = token.clone();
+                    group.spawn("link connection", async move {
+                        tokio::select! {
+                            () = connection => {}
+                            () = token.cancelled() => {}
+                        }
+                    });
+                }
+            }
+        });
+        Ok(Self { port, mode, counters })
+    }
+
+    /// The port a hub connects to instead of the cloud's.
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Changes what happens to bytes, those under way included.
+    pub(super) fn set(&self, mode: Mode) {
+        self.mode.send_replace(mode);
+    }
+
+    pub(super) fn traffic(&self) -> Traffic {
+        Traffic {
+            connections: self.counters.connections.load(Ordering::Relaxed),
+            bytes_from_cloud: self.counters.bytes_from_cloud.load(Ordering::Relaxed),
+        }
+    }
+}
+
+// === impl Counters ===
+
+impl Counters {
+    fn add_bytes(&self, count: usize) {
+        self.bytes_from_cloud.fetch_add(count as u64, Ordering::Relaxed);
+    }
+}
+
+/// One connection until either side closes it or the link is cut.
+async fn connection(hub: TcpStream, cloud: SocketAddr, mode: watch::Receiver<Mode>, counters: Arc<Counters>) {
+    let mut cut = mode.clone();
+    let relay = async {
+        let mut passing = mode.clone();
+        if passing.wait_for(|mode| *mode == Mode::Pass).await.is_err() {
+            return;
+        }
+        let Ok(cloud) = TcpStream::connect(cloud).await else {
+            return;
+        };
+        counters.connections.fetch_add(1, Ordering::Relaxed);
+        // Small frames of a watch must not wait for each other.
+        let _ = (hub.set_nodelay(true), cloud.set_nodelay(true));
+        let ((from_hub, to_hub), (from_cloud, to_cloud)) = (hub.into_split(), cloud.into_split());
+        tokio::select! {
+            () = pump(from_hub, to_cloud, mode.clone(), |_| {}) => {}
+            () = pump(from_cloud, to_hub, mode.clone(), |count| counters.add_bytes(count)) => {}
+        }
+    };
+    tokio::select! {
+        () = relay => {}
+        _ = cut.wait_for(|mode| *mode == Mode::Cut) => {}
+    }
+}
+
+/// One direction. Bytes that were read are held back while the link is a black hole.
+async fn pump(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut mode: watch::Receiver<Mode>,
+    mut count: impl FnMut(usize),
+) {
+    let mut buffer = vec![0; BUFFER_BYTES];
+    loop {
+        let read = match from.read(&mut buffer).await {
+            Ok(read) if read > 0 => read,
+            _ => return,
+        };
+        let passes = mode.wait_for(|mode| *mode != Mode::Blackhole).await.is_ok();
+        if !passes || to.write_all(&buffer[..read]).await.is_err() {
+            return;
+        }
+        count(read);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const BOUND: Duration = Duration::from_secs(5);
+
+    /// A server that answers every byte with the same byte, a link to it and a connection over the link.
+    async fn echo() -> (TaskGroup, Link, TcpStream) {
+        let tasks = TaskGroup::new();
+        let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        let address = server.local_addr().expect("an address");
+        tasks.spawn("echo", async move {
+            while let Ok((stream, _)) = server.accept().await {
+                let (mut read, mut write) = stream.into_split();
+                let _ = tokio::io::copy(&mut read, &mut write).await;
+            }
+        });
+        let link = Link::open(&tasks, address).await.expect("a link");
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, link.port()))
+            .await
+            .expect("a connection");
+        (tasks, link, stream)
+    }
+
+    async fn round_trip(stream: &mut TcpStream, byte: u8) -> Option<u8> {
+        stream.write_all(&[byte]).await.ok()?;
+        stream.read_u8().await.ok()
+    }
+
+    #[tokio::test]
+    async fn bytes_pass_and_are_counted() {
+        let (_tasks, link, mut stream) = echo().await;
+        assert_eq!(round_trip(&mut stream, 7).await, Some(7));
+        assert_eq!(
+            link.traffic(),
+            Traffic {
+                connections: 1,
+                bytes_from_cloud: 1
+            }
+        );
+    }
+
+    #[tokio::test]
+    async fn a_cut_ends_connections_and_refuses_new_ones() {
+        let (_tasks, link, mut stream) = echo().await;
+        assert_eq!(round_trip(&mut stream, 1).await, Some(1));
+        link.set(Mode::Cut);
+        assert_eq!(
+            tokio::time::timeout(BOUND, stream.read(&mut [0]))
+                .await
+                .expect("no hang")
+                .unwrap_or(0),
+            0
+        );
+        let mut second = TcpStream::connect((Ipv4Addr::LOCALHOST, link.port()))
+            .await
+            .expect("accepted, then closed");
+        assert_eq!(
+            tokio::time::timeout(BOUND, second.read(&mut [0]))
+                .await
+                .expect("no hang")
+                .unwrap_or(0),
+            0
+        );
+        assert_eq!(link.traffic().connections, 1);
+    }
+
+    #[tokio::test]
+    async fn a_black_hole_holds_bytes_until_the_link_passes_again() {
+        let (_tasks, link, mut stream) = echo().await;
+        assert_eq!(round_trip(&mut stream, 1).await, Some(1));
+        link.set(Mode::Blackhole);
+        let silent = tokio::time::timeout(Duration::from_millis(50), round_trip(&mut stream, 2)).await;
+        assert!(silent.is_err(), "no answer comes out of a black hole");
+        link.set(Mode::Pass);
+        assert_eq!(
+            tokio::time::timeout(BOUND, stream.read_u8())
+                .await
+                .expect("no hang")
+                .ok(),
+            Some(2)
+        );
+    }
+}

@@ -1,0 +1,162 @@
+//! One child process of the demo: started with a log file, killed, started again with the same arguments.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, Result};
+use tokio::process::{Child, Command};
+
+use super::until::Hopeless;
+
+/// How to start a program; starting it again appends to the same log.
+#[derive(Clone, Debug)]
+pub(super) struct Launch {
+    /// What the story and the log file call it.
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    pub(super) arguments: Vec<String>,
+    /// The folder of the log.
+    pub(super) dir: PathBuf,
+}
+
+/// A running program. It is killed when this is dropped.
+pub(super) struct Program {
+    launch: Launch,
+    child: Child,
+}
+
+// === impl Launch ===
+
+impl Launch {
+    pub(super) fn new(dir: &Path, name: &str, path: PathBuf) -> Self {
+        Self {
+            name: name.to_owned(),
+            path,
+            arguments: Vec::new(),
+            dir: dir.to_path_buf(),
+        }
+    }
+
+    /// Adds `--flag=value`.
+    pub(super) fn flag(mut self, flag: &str, value: impl std::fmt::Display) -> Self {
+        self.arguments.push(format!("--{flag}={value}"));
+        self
+    }
+
+    /// Starts it with stdout and stderr in `<dir>/<name>.log`.
+    pub(super) fn start(&self) -> Result<Program> {
+        let mut log = self.log()?;
+        writeln!(log, "== {} {}", self.path.display(), self.arguments.join(" ")).context("cannot write the log")?;
+        let child = Command::new(&self.path)
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().context("cannot share the log")?)
+            .stderr(log)
+            // Ctrl-C goes to the demo, which ends its programs in order.
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.path.display()))?;
+        Ok(Program {
+            launch: self.clone(),
+            child,
+        })
+    }
+
+    fn log(&self) -> Result<File> {
+        let path = self.dir.join(format!("{}.log", self.name));
+        let file = OpenOptions::new().create(true).append(true).open(&path);
+        file.with_context(|| format!("cannot open {}", path.display()))
+    }
+}
+
+// === impl Program ===
+
+impl Program {
+    /// An error that ends every wait if the program is gone: what it should do will never happen.
+    pub(super) fn must_run(&mut self) -> Result<()> {
+        match self
+            .child
+            .try_wait()
+            .with_context(|| format!("cannot ask about {}", self.launch.name))?
+        {
+            None => Ok(()),
+            Some(status) => Err(Hopeless(format!("{} has ended ({status}), see its log", self.launch.name)).into()),
+        }
+    }
+
+    /// SIGKILL: no goodbye. Returns when it is gone.
+    pub(super) async fn kill(mut self) -> Result<Launch> {
+        self.child
+            .kill()
+            .await
+            .with_context(|| format!("cannot kill {}", self.launch.name))?;
+        Ok(self.launch.clone())
+    }
+}
+
+/// The last `count` lines of every log in `dir`, each under its name.
+pub(super) fn log_tails(dir: &Path, count: usize) -> String {
+    let entries = std::fs::read_dir(dir)
+        .map(|entries| entries.flatten().collect::<Vec<_>>())
+        .unwrap_or_default();
+    let mut logs: Vec<PathBuf> = entries.iter().map(std::fs::DirEntry::path).collect();
+    logs.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
+    logs.sort();
+    let tails = logs.iter().map(|path| {
+        let text = String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        format!(
+            "--- {name}\n{}\n",
+            lines[lines.len().saturating_sub(count)..].join("\n")
+        )
+    });
+    tails.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::until::until;
+    use super::*;
+
+    fn shell(dir: &Path, script: &str) -> Launch {
+        let mut launch = Launch::new(dir, "shell", PathBuf::from("/bin/sh"));
+        launch.arguments = vec!["-c".to_owned(), script.to_owned()];
+        launch
+    }
+
+    #[tokio::test]
+    async fn a_program_that_ended_is_noticed_and_its_log_kept() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut program = shell(dir.path(), "echo out; echo bad flag >&2; exit 3")
+            .start()
+            .expect("it starts");
+        let wait = until(Duration::from_secs(5), "exit", async || match program.must_run() {
+            Err(error) if error.is::<Hopeless>() => Ok(error.to_string()),
+            _ => anyhow::bail!("still running"),
+        });
+        let (reason, _) = wait.await.expect("it ends");
+        assert!(reason.contains("exit status: 3"), "{reason}");
+        let tails = log_tails(dir.path(), 1);
+        assert!(tails.contains("bad flag") && !tails.contains("out"), "{tails}");
+    }
+
+    #[tokio::test]
+    async fn a_killed_program_can_be_started_again() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut program = shell(dir.path(), "exec sleep 60").start().expect("it starts");
+        program.must_run().expect("it runs");
+        let launch = program.kill().await.expect("it is killed");
+        launch
+            .start()
+            .expect("it starts again")
+            .must_run()
+            .expect("it runs again");
+        assert_eq!(log_tails(dir.path(), 9).matches("== ").count(), 2);
+    }
+}

@@ -1,0 +1,285 @@
+//! Everything that plays in the story, and the questions the story asks it.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
+
+use super::api::{Api, Listing};
+use super::client::Suffered;
+use super::cloud::{Choice, Cloud, Setup, coordinator_launch, ready};
+use super::hub::{COLLECTIONS, Hub};
+use super::program::{Launch, Program};
+use super::sample::{self, NAMESPACE};
+use super::until::until;
+use crate::stopwatch::Stopwatch;
+
+/// The cloud, the pool's coordinator and its hubs.
+pub(super) struct Stage {
+    pub(super) setup: Setup,
+    pub(super) cloud: Cloud,
+    pub(super) coordinator: Coordinator,
+    pub(super) hubs: Vec<Hub>,
+    /// How often the story has changed the Service it changes.
+    touches: u32,
+}
+
+/// The pool's coordinator.
+pub(super) struct Coordinator {
+    pub(super) port: u16,
+    /// The administrator.
+    pub(super) api: Api,
+    launch: Launch,
+    program: Option<Program>,
+}
+
+/// The election's Lease on the coordinator.
+const ELECTION: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/yurthub";
+/// The Service that the story changes to see how fast a change travels.
+const TOUCHED: &str = "app-01";
+
+// === impl Stage ===
+
+impl Stage {
+    /// Prepares everything and starts the cloud. The pool does not run yet.
+    pub(super) async fn new(setup: Setup, choice: &Choice) -> Result<Self> {
+        let cloud = Cloud::start(&setup, choice).await?;
+        let (port, launch) = coordinator_launch(&setup, "coordinator")?;
+        let launch = launch.flag("profile", "pool").flag("nodepool", sample::POOL);
+        let api = Api::https(port, setup.identities.ca_pem(), &setup.identities.admin)?;
+        let coordinator = Coordinator {
+            port,
+            api,
+            launch,
+            program: None,
+        };
+        let mut hubs = Vec::new();
+        for node in sample::NODES {
+            hubs.push(Hub::new(&setup, &cloud, port, node).await?);
+        }
+        Ok(Self {
+            setup,
+            cloud,
+            coordinator,
+            hubs,
+            touches: 0,
+        })
+    }
+
+    /// The hub that leads: it says so, no other does, and the Lease names it.
+    pub(super) async fn leader(&self) -> Result<usize> {
+        let lease = self.coordinator.api.get(ELECTION).await?;
+        let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
+        let mut leaders = Vec::new();
+        for (index, hub) in self.hubs.iter().enumerate().filter(|(_, hub)| hub.runs()) {
+            if hub.state().await?.leads() {
+                leaders.push(index);
+            }
+        }
+        match leaders[..] {
+            [leader] if holder.starts_with(&format!("{}_", self.hubs[leader].node)) => Ok(leader),
+            [leader] => bail!("{} says it leads, the Lease names {holder:?}", self.hubs[leader].node),
+            [] => bail!("no hub leads, the Lease names {holder:?}"),
+            _ => bail!("{} hubs say that they lead", leaders.len()),
+        }
+    }
+
+    /// A running hub that does not lead.
+    pub(super) fn follower(&self, leader: usize) -> Result<usize> {
+        let running = (0..self.hubs.len()).filter(|index| self.hubs[*index].runs());
+        running
+            .filter(|index| *index != leader)
+            .last()
+            .context("there must be a follower")
+    }
+
+    /// The shared collections as the cloud has them.
+    pub(super) async fn cloud_listings(&self) -> Result<Vec<Listing>> {
+        listings(&self.cloud.api).await
+    }
+
+    /// Waits until `api` serves what the cloud has now.
+    pub(super) async fn catches_up(&self, limit: Duration, who: &str, api: &Api) -> Result<Duration> {
+        let what = format!("{who} serves what the cloud has");
+        let same = async || serves(api, &self.cloud_listings().await?).await;
+        Ok(until(limit, &what, same).await?.1)
+    }
+
+    /// Waits until `api` serves what the cloud had when it was asked.
+    pub(super) async fn still_serves(limit: Duration, who: &str, api: &Api, cloud: &[Listing]) -> Result<Duration> {
+        let what = format!("{who} serves what the cloud had");
+        Ok(until(limit, &what, async || serves(api, cloud).await).await?.1)
+    }
+
+    /// Changes a Service in the cloud and waits until the clients of these hubs know; returns how long that took.
+    pub(super) async fn change_arrives(&mut self, hubs: &[usize], limit: Duration) -> Result<Duration> {
+        self.touches += 1;
+        let patch = json!({"metadata": {"annotations": {"demo.openyurt.io/change": self.touches.to_string()}}});
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/services/{TOUCHED}");
+        let watch = Stopwatch::start();
+        let changed = self.cloud.api.merge(&path, &patch).await?;
+        let (key, version) = super::api::key_and_version(&changed);
+        self.all_see(hubs, limit, "the change arrives", |view| view.holds(&key, version))
+            .await?;
+        Ok(watch.elapsed())
+    }
+
+    /// Creates a Service in the cloud and deletes it again; the clients of all hubs must see both.
+    pub(super) async fn short_life_is_seen(&self, limit: Duration) -> Result<()> {
+        let sample = sample::short_lived_service();
+        let created = self.cloud.api.create(&sample.collection, &sample.object).await?;
+        let (key, version) = super::api::key_and_version(&created);
+        let all: Vec<usize> = (0..self.hubs.len()).collect();
+        self.all_see(&all, limit, "the new Service arrives", |view| view.holds(&key, version))
+            .await?;
+        let name = sample.object["metadata"]["name"]
+            .as_str()
+            .context("the sample must have a name")?;
+        self.cloud.api.delete(&format!("{}/{name}", sample.collection)).await?;
+        self.all_see(&all, limit, "its deletion arrives", |view| view.deleted.contains(&key))
+            .await
+    }
+
+    async fn all_see(
+        &self,
+        hubs: &[usize],
+        limit: Duration,
+        what: &str,
+        wanted: impl Fn(&super::client::View) -> bool,
+    ) -> Result<()> {
+        let watch = Stopwatch::start();
+        for index in hubs {
+            let hub = &self.hubs[*index];
+            let left = limit.saturating_sub(watch.elapsed());
+            let seen = tokio::time::timeout(left, hub.services()?.sees(&wanted)).await;
+            let late = || format!("{what} behind {}: not within {:.0} s", hub.node, limit.as_secs_f64());
+            seen.with_context(late)??;
+        }
+        Ok(())
+    }
+
+    /// Waits until the clients behind these hubs hold what the cloud has.
+    pub(super) async fn clients_catch_up(&self, hubs: &[usize], limit: Duration) -> Result<()> {
+        let what = "the clients hold what the cloud has";
+        let same = async || {
+            let cloud = self.cloud_listings().await?;
+            for hub in hubs.iter().map(|index| &self.hubs[*index]) {
+                for (client, listing) in hub.clients().iter().zip(&cloud) {
+                    let held = client.view().objects.len();
+                    let wanted = listing.objects.len();
+                    ensure!(
+                        client.view().objects == listing.objects,
+                        "behind {}: {held} of {wanted}",
+                        hub.node
+                    );
+                }
+            }
+            Ok(())
+        };
+        until(limit, what, same).await.map(drop)
+    }
+
+    pub(super) fn suffered(&self, hubs: &[usize]) -> Suffered {
+        hubs.iter()
+            .map(|index| self.hubs[*index].suffered())
+            .fold(Suffered::default(), Suffered::plus)
+    }
+
+    /// An error if a client has seen what no client may see: a resourceVersion that went back, or a DELETED for an
+    /// object that the cloud still has.
+    pub(super) async fn no_client_complains(&self) -> Result<()> {
+        let cloud = self.cloud_listings().await?;
+        for hub in &self.hubs {
+            for (client, listing) in hub.clients().iter().zip(&cloud) {
+                let view = client.view();
+                ensure!(
+                    view.complaints.is_empty(),
+                    "behind {}: {}",
+                    hub.node,
+                    view.complaints.join("; ")
+                );
+                let alive: Vec<&String> = view
+                    .deleted
+                    .iter()
+                    .filter(|key| listing.objects.contains_key(*key))
+                    .collect();
+                ensure!(
+                    alive.is_empty(),
+                    "behind {}: DELETED for living objects {alive:?}",
+                    hub.node
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// The Lease of a node as the cloud has it.
+    pub(super) async fn node_lease(&self, node: &str) -> Result<Value> {
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node}");
+        self.cloud.api.get(&path).await
+    }
+}
+
+/// Whether `api` serves exactly what the cloud had: every object with the cloud's resourceVersion.
+async fn serves(api: &Api, cloud: &[Listing]) -> Result<()> {
+    for (served, wanted) in listings(api).await?.iter().zip(cloud) {
+        ensure!(
+            served.objects == wanted.objects,
+            "it serves {} objects, the cloud {}; different: {}",
+            served.objects.len(),
+            wanted.objects.len(),
+            differences(served, wanted)
+        );
+    }
+    Ok(())
+}
+
+async fn listings(api: &Api) -> Result<Vec<Listing>> {
+    let mut listings = Vec::new();
+    for collection in COLLECTIONS {
+        listings.push(api.list(collection).await?);
+    }
+    Ok(listings)
+}
+
+/// A few of the keys that are missing, too many, or have another resourceVersion.
+fn differences(served: &Listing, wanted: &Listing) -> String {
+    const SHOWN: usize = 3;
+    let in_one = |a: &Listing, b: &Listing| -> Vec<String> {
+        let different = a
+            .objects
+            .iter()
+            .filter(|(key, version)| b.objects.get(*key) != Some(version));
+        different
+            .map(|(key, version)| format!("{key}@{version}"))
+            .take(SHOWN)
+            .collect()
+    };
+    format!(
+        "served {:?}, cloud {:?}",
+        in_one(served, wanted),
+        in_one(wanted, served)
+    )
+}
+
+// === impl Coordinator ===
+
+impl Coordinator {
+    /// Starts it and waits until it serves.
+    pub(super) async fn start(&mut self) -> Result<Duration> {
+        let mut program = self.launch.start()?;
+        let took = ready(&mut program, &self.api, "the coordinator").await?;
+        self.program = Some(program);
+        Ok(took)
+    }
+
+    /// SIGKILL.
+    pub(super) async fn kill(&mut self) -> Result<()> {
+        self.program
+            .take()
+            .context("the coordinator must run to be killed")?
+            .kill()
+            .await
+            .map(drop)
+    }
+}

@@ -1,0 +1,126 @@
+//! Step 4: a node that is alive and cut off does not look dead in the cloud.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::super::link::Mode;
+use super::super::stage::Stage;
+use super::super::until::until;
+use super::{holds, millis, note};
+
+/// A few beats of the kubelet, and the time a hub gives a request to the cloud that does not answer.
+const DELEGATION_LIMIT: Duration = Duration::from_secs(30);
+const CHANGE_LIMIT: Duration = Duration::from_secs(5);
+const DELEGATED: &str = "openyurt.io/delegate-heartbeat";
+
+/// What the story looks at in a node's Lease.
+struct Beat {
+    /// As written: fixed-width UTC, so text order is time order.
+    renewed: String,
+    delegated: bool,
+}
+
+/// Step 4.
+pub(super) async fn cut_off(stage: &mut Stage) -> Result<()> {
+    let leader = stage.leader().await?;
+    let follower = stage.follower(leader)?;
+    let node = stage.hubs[follower].node;
+    let kubelet = stage.hubs[follower].kubelet.clone().context("the kubelet must run")?;
+    let beating = async || later(&beat(stage, node).await?, "").map(drop);
+    until(DELEGATION_LIMIT, "the node's Lease is in the cloud", beating).await?;
+    let failed_before = kubelet.failed();
+    let before = beat(stage, node).await?;
+    ensure!(
+        !before.delegated,
+        "the Lease is marked as delegated while the link is up"
+    );
+    note(format!(
+        "the link of {node} is cut; its kubelet goes on renewing through the hub"
+    ));
+    stage.hubs[follower].link.set(Mode::Cut);
+    let (first, took) = until(DELEGATION_LIMIT, "the heartbeat is forwarded", async || {
+        delegated(later(&beat(stage, node).await?, &before.renewed)?, true)
+    })
+    .await?;
+    holds(format!(
+        "{} later the cloud's Lease of {node} is renewed by the leader, marked {DELEGATED}",
+        millis(took)
+    ));
+    let mut last = first;
+    for _ in 0..2 {
+        let next = async || delegated(later(&beat(stage, node).await?, &last)?, true);
+        let (renewed, _) = until(DELEGATION_LIMIT, "the heartbeat goes on being forwarded", next).await?;
+        last = renewed;
+    }
+    holds("and renewed again and again");
+    ensure!(
+        kubelet.failed() == failed_before,
+        "the kubelet behind {node} had a failed renewal"
+    );
+    holds(format!(
+        "its kubelet noticed nothing: {} renewals, none refused",
+        kubelet.answered()
+    ));
+    if stage.cloud.writable {
+        let took = stage.change_arrives(&[follower], CHANGE_LIMIT).await?;
+        holds(format!(
+            "a change in the cloud still reached the clients behind {node}, in {}",
+            millis(took)
+        ));
+    }
+    stage.hubs[follower].link.set(Mode::Pass);
+    let (_, took) = until(DELEGATION_LIMIT, "the node speaks for itself again", async || {
+        delegated(later(&beat(stage, node).await?, &last)?, false)
+    })
+    .await?;
+    holds(format!(
+        "the link is back: {} later {node} renews its Lease itself and the mark is gone",
+        millis(took)
+    ));
+    stage.no_client_complains().await
+}
+
+async fn beat(stage: &Stage, node: &str) -> Result<Beat> {
+    let lease = stage.node_lease(node).await?;
+    let renewed = lease["spec"]["renewTime"].as_str().unwrap_or_default().to_owned();
+    let mark = lease["metadata"]["annotations"].get(DELEGATED).and_then(Value::as_str);
+    Ok(Beat {
+        renewed,
+        delegated: mark == Some("true"),
+    })
+}
+
+/// `beat`, if it is later than `than`.
+fn later<'a>(beat: &'a Beat, than: &str) -> Result<&'a Beat> {
+    ensure!(beat.renewed.as_str() > than, "last renewed at {}", beat.renewed);
+    Ok(beat)
+}
+
+/// When it was renewed, if it is marked as wanted.
+fn delegated(beat: &Beat, wanted: bool) -> Result<String> {
+    ensure!(
+        beat.delegated == wanted,
+        "renewed at {}, delegated: {}",
+        beat.renewed,
+        beat.delegated
+    );
+    Ok(beat.renewed.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_later_beat_with_the_right_mark_counts() {
+        let beat = Beat {
+            renewed: "2026-01-02T03:04:05.000006Z".to_owned(),
+            delegated: true,
+        };
+        assert!(later(&beat, "2026-01-02T03:04:05.000005Z").is_ok());
+        assert!(later(&beat, "2026-01-02T03:04:05.000006Z").is_err());
+        assert!(delegated(&beat, true).is_ok() && delegated(&beat, false).is_err());
+    }
+}

@@ -1,0 +1,76 @@
+//! Steps 6 and 7: nobody reaches the cloud, not even the coordinator survives, and then the cloud is back.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+
+use super::super::client::Suffered;
+use super::super::link::Mode;
+use super::super::stage::Stage;
+use super::super::until::until;
+use super::{holds, millis, note};
+
+/// Reading what is there must not wait for a cloud that does not answer.
+const OFFLINE_LIMIT: Duration = Duration::from_secs(10);
+/// Links that were silent are noticed to be back by probes.
+const BACK_LIMIT: Duration = Duration::from_secs(30);
+
+/// Step 6. Returns what the clients had been through before it.
+pub(super) async fn alone(stage: &mut Stage) -> Result<Suffered> {
+    let all: Vec<usize> = (0..stage.hubs.len()).collect();
+    stage.clients_catch_up(&all, OFFLINE_LIMIT).await?;
+    let cloud = stage.cloud_listings().await?;
+    let before = stage.suffered(&all);
+    note("all links go silent: packets vanish, nobody is told");
+    for hub in &stage.hubs {
+        hub.link.set(Mode::Blackhole);
+    }
+    for hub in &stage.hubs {
+        Stage::still_serves(OFFLINE_LIMIT, hub.node, &hub.proxy, &cloud).await?;
+    }
+    holds("every hub still lists everything");
+    note("the coordinator is killed with SIGKILL");
+    stage.coordinator.kill().await?;
+    for hub in &stage.hubs {
+        Stage::still_serves(OFFLINE_LIMIT, hub.node, &hub.proxy, &cloud).await?;
+    }
+    holds("every hub lists everything, with neither cloud nor coordinator");
+    let took = stage.coordinator.start().await?;
+    Stage::still_serves(OFFLINE_LIMIT, "the coordinator", &stage.coordinator.api, &cloud).await?;
+    holds(format!(
+        "the coordinator serves {} after its start, and lists everything from its disk",
+        millis(took)
+    ));
+    let after = stage.suffered(&all);
+    ensure!(
+        after == before,
+        "the clients were disturbed: {before:?} before, {after:?} after"
+    );
+    holds("no client was disturbed: no broken watch, no relist, no DELETED");
+    Ok(before)
+}
+
+/// Step 7.
+pub(super) async fn back(stage: &mut Stage, before: Suffered) -> Result<()> {
+    let all: Vec<usize> = (0..stage.hubs.len()).collect();
+    for hub in &stage.hubs {
+        hub.link.set(Mode::Pass);
+    }
+    let (leader, took) = until(BACK_LIMIT, "one hub leads", async || stage.leader().await).await?;
+    holds(format!(
+        "{} leads, {} after the links came back",
+        stage.hubs[leader].node,
+        millis(took)
+    ));
+    if stage.cloud.writable {
+        let took = stage.change_arrives(&all, BACK_LIMIT).await?;
+        holds(format!("a change in the cloud reached all clients in {}", millis(took)));
+    }
+    let after = stage.suffered(&all);
+    ensure!(
+        after == before,
+        "the clients were disturbed: {before:?} before, {after:?} after"
+    );
+    holds("since before the outage no client has relisted or lost its watch");
+    stage.no_client_complains().await
+}

@@ -1,0 +1,99 @@
+//! The doorway to the Go module `interop/`: it builds the real Kubernetes programs, runs the tests and takes figures.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::{process, workspace};
+
+/// Tells the Go side where `yurt-coordinator` and `yurthub` are.
+const BIN_DIR_VARIABLE: &str = "YURT_BIN_DIR";
+
+/// The longest a whole run of the interop tests may take; `go test` prints all stacks and fails at its end.
+const TEST_TIMEOUT: &str = "25m";
+
+/// Arguments of `cargo xtask figures`.
+#[derive(clap::Args)]
+pub(crate) struct FiguresArgs {
+    /// Passed on to the Go program (interop/cmd/figures)
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+/// How our own programs are built.
+#[derive(Clone, Copy)]
+pub(crate) enum Profile {
+    /// Optimised and quick to link: tests and demo.
+    Quick,
+    /// What ships: figures.
+    Release,
+}
+
+/// `cargo xtask build-interop`: everything the tests start besides our own programs. Cheap when nothing changed.
+pub(crate) fn build() -> Result<()> {
+    process::run(go()?.args(["run", "./cmd/build"]))
+}
+
+/// The interop step of `cargo xtask test`: all tests, or those whose name matches `filter`.
+pub(crate) fn test(filter: Option<&str>) -> Result<()> {
+    let bin_dir = build_programs(Profile::Quick)?;
+    build()?;
+    process::run(go()?.args(["vet", "./..."]))?;
+    let mut command = go()?;
+    // One package at a time: each starts whole clusters. No cached results: they know nothing of our programs.
+    command.args(["test", "-p=1", "-count=1", "-timeout", TEST_TIMEOUT]);
+    if let Some(filter) = filter {
+        command.args(["-v", "-run", filter]);
+    }
+    process::run(command.arg("./...").env(BIN_DIR_VARIABLE, bin_dir))
+}
+
+/// `cargo xtask figures`.
+pub(crate) fn figures(args: &FiguresArgs) -> Result<()> {
+    let bin_dir = build_programs(Profile::Release)?;
+    build()?;
+    process::run(
+        go()?
+            .args(["run", "./cmd/figures"])
+            .args(&args.arguments)
+            .env(BIN_DIR_VARIABLE, bin_dir),
+    )
+}
+
+/// Builds both programs and returns the folder they are in.
+pub(crate) fn build_programs(profile: Profile) -> Result<PathBuf> {
+    let root = workspace::root()?;
+    let name = match profile {
+        Profile::Quick => "quick",
+        Profile::Release => "release",
+    };
+    let packages = [
+        "--package",
+        "yurt-coordinator",
+        "--package",
+        "yurt-hub-client",
+        "--bins",
+    ];
+    process::run(
+        Command::new(workspace::cargo())
+            .args(["build", "--profile", name])
+            .args(packages)
+            .current_dir(&root),
+    )?;
+    Ok(workspace::target_dir(&root)?.join(name))
+}
+
+/// A `go` command in the module's folder.
+fn go() -> Result<Command> {
+    let folder = workspace::root()?.join("interop");
+    if !folder.join("go.mod").is_file() {
+        bail!("interop/go.mod is missing");
+    }
+    if !process::succeeds(Command::new("go").arg("version")) {
+        bail!("the interop step needs Go (https://go.dev/dl); without it: `cargo xtask test --skip interop`");
+    }
+    let mut command = Command::new("go");
+    command.current_dir(folder);
+    Ok(command)
+}

@@ -1,0 +1,170 @@
+//! `cargo xtask test`: exactly what CI runs, step by step, stopping at the first that fails.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+
+use crate::stopwatch::Stopwatch;
+use crate::{interop, process, tidy, workspace};
+
+/// Arguments of `cargo xtask test`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Run only these steps
+    #[arg(long, value_name = "STEP", conflicts_with = "skip")]
+    only: Vec<Step>,
+    /// Leave these steps out
+    #[arg(long, value_name = "STEP")]
+    skip: Vec<Step>,
+    /// Leave out building the documentation
+    #[arg(long)]
+    quick: bool,
+    /// Run only the interop tests whose name matches this Go regular expression
+    #[arg(long, value_name = "TEST")]
+    run: Option<String>,
+}
+
+/// The steps, in the order they run: what fails fastest comes first.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Step {
+    /// The source is formatted
+    Fmt,
+    /// The house rules hold
+    Tidy,
+    /// No lint complains
+    Clippy,
+    /// The documentation builds without a warning
+    Doc,
+    /// Licences and banned crates (only where cargo-deny is installed)
+    Deny,
+    /// Unit, contract and component tests
+    Unit,
+    /// Our programs against the real Kubernetes programs
+    Interop,
+}
+
+/// How a step ended without failing.
+enum Outcome {
+    Passed,
+    /// With the reason, for the reader of the log.
+    Skipped(&'static str),
+}
+
+/// Runs the chosen steps.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let steps: Vec<Step> = Step::value_variants()
+        .iter()
+        .copied()
+        .filter(|step| args.wants(*step))
+        .collect();
+    let whole = Stopwatch::start();
+    for step in steps {
+        let name = step.name();
+        println!("\n== {name} ==");
+        let watch = Stopwatch::start();
+        match step.run(args.run.as_deref()) {
+            Ok(Outcome::Passed) => println!("== {name}: ok ({})", watch),
+            Ok(Outcome::Skipped(why)) => println!("== {name}: skipped, {why}"),
+            Err(error) => bail!(
+                "step {name} failed after {}: {error:#}. Alone: `cargo xtask test --only {name}`",
+                watch
+            ),
+        }
+    }
+    println!("\nall steps passed ({})", whole);
+    Ok(())
+}
+
+// === impl Args ===
+
+impl Args {
+    fn wants(&self, step: Step) -> bool {
+        match (self.only.as_slice(), &self.run) {
+            // A filter without --only means the step it filters.
+            ([], Some(_)) => step == Step::Interop,
+            ([], None) if self.quick && step == Step::Doc => false,
+            ([], None) => !self.skip.contains(&step),
+            (only, _) => only.contains(&step),
+        }
+    }
+}
+
+// === impl Step ===
+
+impl Step {
+    fn name(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    fn run(self, filter: Option<&str>) -> Result<Outcome> {
+        match self {
+            Self::Fmt => cargo(&["fmt", "--all", "--check"], &[])?,
+            Self::Tidy => tidy::run(&tidy::Args::default())?,
+            Self::Clippy => cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?,
+            Self::Doc => cargo(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?,
+            Self::Deny => {
+                if !process::succeeds(Command::new(workspace::cargo()).args(["deny", "--version"])) {
+                    return Ok(Outcome::Skipped(
+                        "cargo-deny is not installed (`cargo install cargo-deny`)",
+                    ));
+                }
+                cargo(&["deny", "check", "bans", "licenses", "sources"], &[])?;
+            }
+            Self::Unit => cargo(&["test", "--workspace"], &[])?,
+            Self::Interop => interop::test(filter)?,
+        }
+        Ok(Outcome::Passed)
+    }
+}
+
+fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
+    let root = workspace::root()?;
+    process::run(
+        Command::new(workspace::cargo())
+            .args(arguments)
+            .envs(environment.iter().copied())
+            .current_dir(root),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(args: Args) -> Vec<String> {
+        Step::value_variants()
+            .iter()
+            .copied()
+            .filter(|step| args.wants(*step))
+            .map(Step::name)
+            .collect()
+    }
+
+    fn args(only: &[Step], skip: &[Step], quick: bool, run: Option<&str>) -> Args {
+        Args {
+            only: only.to_vec(),
+            skip: skip.to_vec(),
+            quick,
+            run: run.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn by_default_every_step_runs_in_order() {
+        let all = ["fmt", "tidy", "clippy", "doc", "deny", "unit", "interop"];
+        assert_eq!(chosen(args(&[], &[], false, None)), all);
+    }
+
+    #[test]
+    fn only_skip_quick_and_run_choose() {
+        assert_eq!(chosen(args(&[Step::Unit], &[], true, None)), ["unit"]);
+        assert_eq!(
+            chosen(args(&[], &[Step::Interop], true, None)),
+            ["fmt", "tidy", "clippy", "deny", "unit"]
+        );
+        assert_eq!(chosen(args(&[], &[], false, Some("TestX"))), ["interop"]);
+        assert_eq!(chosen(args(&[Step::Interop], &[], false, Some("TestX"))), ["interop"]);
+    }
+}

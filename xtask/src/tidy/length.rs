@@ -1,0 +1,152 @@
+//! A file has at most 600 lines without its tests; the exceptions stand in a list that may only shrink.
+//!
+//! Functions (at most 70 lines) are clippy's, see `clippy.toml`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::{Subject, Violation};
+use crate::rust_text;
+
+/// Most lines of a file that are not tests.
+const LINES_MAX: usize = 600;
+
+/// One exception per line: `path lines`. The number is exact, so a file that shrinks takes its exception along.
+const RATCHET: &str = "xtask/length-ratchet.txt";
+
+pub(super) fn check(subject: &Subject) -> Result<Vec<Violation>> {
+    let mut allowed = exceptions(subject.tree.text(RATCHET).unwrap_or_default());
+    let mut found = Vec::new();
+    for (path, text) in subject.tree.with_extension("rs") {
+        let lines = if is_test_file(path) {
+            0
+        } else {
+            lines_without_tests(text)
+        };
+        match allowed.remove(path) {
+            None if lines > LINES_MAX => found.push(Violation::new(
+                path,
+                format!("{lines} lines without tests, {LINES_MAX} are allowed; split it by noun"),
+            )),
+            Some(limit) if lines > limit => {
+                found.push(Violation::new(
+                    path,
+                    format!("grew from {limit} to {lines} lines; it may only shrink"),
+                ));
+            }
+            Some(_) if lines <= LINES_MAX => {
+                found.push(Violation::new(
+                    RATCHET,
+                    format!("{path} is short enough now; delete its line"),
+                ));
+            }
+            Some(limit) if lines < limit => {
+                found.push(Violation::new(
+                    RATCHET,
+                    format!("{path} shrank; write {lines} instead of {limit}"),
+                ));
+            }
+            _ => {}
+        }
+    }
+    found.extend(
+        allowed
+            .into_keys()
+            .map(|path| Violation::new(RATCHET, format!("{path} is gone; delete its line"))),
+    );
+    Ok(found)
+}
+
+/// The ratchet file: blank lines and `#` comments are skipped; a line without a number allows nothing.
+fn exceptions(text: &str) -> BTreeMap<String, usize> {
+    let lines = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let (path, lines) = line.rsplit_once(' ').unwrap_or((line, ""));
+            (path.trim().to_owned(), lines.parse().unwrap_or(0))
+        })
+        .collect()
+}
+
+fn is_test_file(path: &str) -> bool {
+    let path = Path::new(path);
+    let in_tests_folder = path
+        .components()
+        .any(|part| matches!(part.as_os_str().to_str(), Some("tests" | "testing")));
+    in_tests_folder || path.file_stem().is_some_and(|stem| stem == "tests")
+}
+
+fn lines_without_tests(text: &str) -> usize {
+    let code = rust_text::code_only(text);
+    let total = text.lines().count();
+    let mut in_tests = 0;
+    let mut at = 0;
+    while let Some(start) = code[at..].find("#[cfg(test)]").map(|offset| at + offset) {
+        at = start + 1;
+        let after = code[start..].trim_start_matches("#[cfg(test)]").trim_start();
+        let Some(open) = code[start..].find('{').filter(|_| after.starts_with("mod ")) else {
+            continue;
+        };
+        // `mod tests;` has its braces elsewhere.
+        if code[start..start + open].contains(';') {
+            continue;
+        }
+        let end = rust_text::closing_brace(&code, start + open);
+        in_tests += rust_text::line_of(&code, end.min(code.len())) - rust_text::line_of(&code, start) + 1;
+        at = end;
+    }
+    total.saturating_sub(in_tests)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(files: &[(&str, &str)]) -> Vec<String> {
+        check(&Subject::of_files(files))
+            .expect("the check runs")
+            .into_iter()
+            .map(|v| v.to_string())
+            .collect()
+    }
+
+    #[test]
+    fn the_limit_counts_lines_without_the_tests() {
+        let long = "x\n".repeat(LINES_MAX + 1);
+        let tested = format!(
+            "{}#[cfg(test)]\nmod tests {{\n{}}}\n",
+            "x\n".repeat(LINES_MAX),
+            "y\n".repeat(300)
+        );
+        assert_eq!(lines_without_tests(&tested), LINES_MAX);
+        let found = problems(&[
+            ("a.rs", &long),
+            ("b.rs", &tested),
+            ("b/tests.rs", &long),
+            ("tests/c.rs", &long),
+        ]);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with("a.rs: 601 lines"), "{found:?}");
+    }
+
+    #[test]
+    fn the_ratchet_lets_a_file_shrink_and_never_grow() {
+        let file = |lines: usize| "x\n".repeat(lines);
+        assert!(problems(&[("a.rs", &file(700)), (RATCHET, "# why\na.rs 700\n")]).is_empty());
+        assert!(problems(&[("a.rs", &file(701)), (RATCHET, "a.rs 700")])[0].contains("may only shrink"));
+        assert!(problems(&[("a.rs", &file(650)), (RATCHET, "a.rs 700")])[0].contains("write 650"));
+        assert!(problems(&[("a.rs", &file(600)), (RATCHET, "a.rs 700")])[0].contains("delete its line"));
+        assert!(problems(&[(RATCHET, "a.rs 700")])[0].contains("is gone"));
+    }
+
+    #[test]
+    fn a_declared_test_module_hides_nothing() {
+        let text = format!("#[cfg(test)]\nmod tests;\nfn a() {{\n{}}}\n", "x\n".repeat(10));
+        assert_eq!(lines_without_tests(&text), 14);
+    }
+}

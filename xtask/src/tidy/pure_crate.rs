@@ -1,0 +1,69 @@
+//! `yurt-apimachinery` builds without a runtime, network stack or TLS: its whole dependency tree is looked at.
+//!
+//! The check of [`super::pure_paths`] sees our own code; a dependency that drags tokio in would pass it.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::{Subject, Violation};
+use crate::workspace;
+
+const PACKAGE: &str = "yurt-apimachinery";
+
+/// Crates that a pure crate cannot want.
+const IMPURE: &[&str] = &[
+    "tokio",
+    "hyper",
+    "hyper-util",
+    "h2",
+    "tonic",
+    "rustls",
+    "ring",
+    "mio",
+    "getrandom",
+    "rand",
+];
+
+pub(super) fn check(_: &Subject) -> Result<Vec<Violation>> {
+    let output = Command::new(workspace::cargo())
+        .args(["tree", "--package", PACKAGE, "--edges", "normal", "--prefix", "none"])
+        .current_dir(workspace::root()?)
+        .output()
+        .context("cannot run cargo tree")?;
+    if !output.status.success() {
+        bail!("cargo tree failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(violations(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// `tree` has one `name vX.Y.Z …` per line.
+fn violations(tree: &str) -> Vec<Violation> {
+    let names: std::collections::BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    let impure = IMPURE.iter().filter(|name| names.contains(**name));
+    impure
+        .map(|name| {
+            Violation::new(
+                PACKAGE,
+                format!("depends on {name}; `cargo tree -p {PACKAGE} -i {name}` says how"),
+            )
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_anywhere_in_the_tree_is_reported() {
+        assert_eq!(
+            violations("yurt-apimachinery v0.1.0\nbytes v1.12.1\ntokio-like v1.0.0\n"),
+            []
+        );
+        assert_eq!(
+            violations("yurt-apimachinery v0.1.0\ntokio v1.54.1\nbytes v1.12.1 (*)\n").len(),
+            1
+        );
+    }
+}

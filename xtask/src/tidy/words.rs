@@ -1,0 +1,93 @@
+//! Nothing that belongs to one machine or is not finished gets into the repository.
+//!
+//! Paths are looked for in every text file; Rust words only in code, so that a rule may be written down in prose.
+
+use anyhow::Result;
+
+use super::{Subject, Violation};
+use crate::rust_text;
+
+/// Paths of the machine something was written on. Spelled in two halves so that this file does not contain them.
+const MACHINE_PATHS: &[&str] = &[concat!("/wo", "rk/"), concat!("/tmp/bash", "_jobs")];
+
+/// Code nobody may land, and what to do instead.
+const UNFINISHED: &[(&str, &str)] = &[
+    (concat!("thread::", "sleep"), "wait for the thing itself, with a bound"),
+    (concat!("#[ig", "nore"), "mend the test or delete it"),
+    (
+        concat!("unimple", "mented!("),
+        "write it, or leave the seam without code",
+    ),
+    (concat!("to", "do!("), "write it, or leave the seam without code"),
+];
+
+/// Files whose content is not ours to word.
+fn is_exempt(path: &str) -> bool {
+    path.ends_with("Cargo.lock") || path.ends_with("go.sum") || path.split('/').any(|part| part == "testdata")
+}
+
+pub(super) fn check(subject: &Subject) -> Result<Vec<Violation>> {
+    let files = subject.tree.texts().filter(|(path, _)| !is_exempt(path));
+    Ok(files.flat_map(|(path, text)| violations(path, text)).collect())
+}
+
+fn violations(path: &str, text: &str) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        for word in MACHINE_PATHS.iter().filter(|word| line.contains(**word)) {
+            found.push(Violation::new(
+                format!("{path}:{}", number + 1),
+                format!("`{word}` exists on one machine only"),
+            ));
+        }
+    }
+    if path.ends_with(".rs") {
+        for (number, line) in rust_text::code_only(text).lines().enumerate() {
+            for (word, instead) in UNFINISHED.iter().filter(|(word, _)| line.contains(word)) {
+                found.push(Violation::new(
+                    format!("{path}:{}", number + 1),
+                    format!("`{word}`: {instead}"),
+                ));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(files: &[(&str, &str)]) -> Vec<String> {
+        check(&Subject::of_files(files))
+            .expect("the check runs")
+            .into_iter()
+            .map(|v| v.place)
+            .collect()
+    }
+
+    #[test]
+    fn machine_paths_are_found_in_any_file_but_testdata() {
+        for word in MACHINE_PATHS {
+            let text = format!("first\ncd {word}main\n");
+            assert_eq!(
+                places(&[("a.md", &text), ("x/testdata/a.md", &text), ("Cargo.lock", &text)]),
+                ["a.md:2"],
+                "{word}"
+            );
+        }
+    }
+
+    #[test]
+    fn unfinished_words_are_found_in_code_and_not_in_prose() {
+        for (word, _) in UNFINISHED {
+            let code = format!("//! Header.\nfn a() {{ {word} }}\n");
+            let prose = format!("//! We do not use {word}.\nconst A: &str = \"{word}\";\n");
+            assert_eq!(
+                places(&[("a.rs", &code), ("b.rs", &prose), ("c.md", &prose)]),
+                ["a.rs:2"],
+                "{word}"
+            );
+        }
+    }
+}
