@@ -1,3 +1,77 @@
-//! Entry point.
+//! Entry point: flags, build, run, exit code.
 
-fn main() {}
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use yurt_coordinator::config::{Config, FlagError};
+use yurt_coordinator::{Files, StartError, build};
+use yurt_runtime::{exit, flags, shutdown, tls};
+
+/// Threads that poll requests. An edge node has few cores, and each thread costs memory.
+const WORKER_THREADS: usize = 2;
+/// Stack of each thread; nothing here recurses deeply.
+const STACK_BYTES: usize = 512 << 10;
+/// Threads for commits of pool data; one at a time runs.
+const BLOCKING_THREADS: usize = 4;
+/// Exit code for a bad command line.
+const BAD_FLAGS: u8 = 2;
+
+fn main() -> ExitCode {
+    let config = match Config::parse(std::env::args_os()) {
+        Ok(config) => config,
+        Err(FlagError::Help(text)) => {
+            // A closed pipe is the reader's choice.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            return ExitCode::SUCCESS;
+        }
+        Err(FlagError::Bad(line)) => {
+            let _ = exit::fail(line);
+            return ExitCode::from(BAD_FLAGS);
+        }
+    };
+    tls::install_crypto_provider();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKER_THREADS)
+        .max_blocking_threads(BLOCKING_THREADS)
+        .thread_stack_size(STACK_BYTES)
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return exit::fail(format!("cannot start threads: {error}")),
+    };
+    match runtime.block_on(start(config)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit::fail(error),
+    }
+}
+
+async fn start(config: Config) -> Result<(), StartError> {
+    let verbosity = config.verbosity;
+    let coordinator = build(config).await?;
+    // Not earlier: a start that fails says so in one line and nothing else.
+    flags::init_logging(verbosity);
+    announce(coordinator.files());
+    let stop = async {
+        if let Err(error) = shutdown::wait_for_signal().await {
+            tracing::error!(%error, "Cannot wait for signals, stopping");
+        }
+    };
+    coordinator.run(stop).await
+}
+
+/// Tells a first user where the generated files are.
+fn announce(files: &Files) {
+    let mut out = std::io::stdout();
+    if let Some(ca) = &files.ca {
+        let _ = writeln!(
+            out,
+            "certificate authority: {} (generated; for trying it out)",
+            ca.display()
+        );
+    }
+    if let Some(kubeconfig) = &files.admin_kubeconfig {
+        let _ = writeln!(out, "admin kubeconfig: {}", kubeconfig.display());
+    }
+    let _ = out.flush();
+}

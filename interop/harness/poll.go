@@ -12,14 +12,19 @@ func Poll(ctx context.Context, limit, interval time.Duration, check func(context
 	defer cancel()
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
+	var last error
 	for {
 		err := check(ctx)
 		if err == nil {
 			return nil
 		}
+		// The check that the deadline cuts short says nothing about what was wrong until then.
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("not within %s: %w", limit, err)
+			return fmt.Errorf("not within %s: %w", limit, last)
 		case <-ticker.C:
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -35,7 +36,10 @@ func TestClientGoAgainstCoordinator(t *testing.T) {
 			t.Errorf("stopping the coordinator: %v", err)
 		}
 	})
-	client, err := kubernetes.NewForConfig(coordinator.Admin.Config("client-go-test"))
+	config := coordinator.Admin.Config("client-go-test")
+	// The coordinator speaks JSON only so far; client-go's own default is protobuf.
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	client, err := kubernetes.NewForConfig(config)
 	must(t, err)
 	t.Run("Election", func(t *testing.T) { checkElection(t, client) })
 	t.Run("InformerWithList", func(t *testing.T) { checkInformer(t, coordinator.Admin, client, false) })

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -36,7 +37,7 @@ func checkKubectl(t *testing.T, kubeconfig string) {
 		}
 	}
 	lines := k.watch("get", "configmaps", "--watch", "-o", "jsonpath={.metadata.name}={.data.k}{\"\\n\"}")
-	k.run("create", "configmap", "people", "--from-literal=k=one")
+	k.create("people", "one")
 	waitLine(t, lines, "people=one")
 	if got := k.configMap("people").Data["k"]; got != "one" {
 		t.Errorf("get gives %q after create", got)
@@ -52,23 +53,24 @@ func checkKubectl(t *testing.T, kubeconfig string) {
 	if out := k.run("get", "configmaps"); !strings.Contains(out, "people") {
 		t.Errorf("get as a table gives %q", out)
 	}
-	k.createFromFile()
+	k.create("from-file", "file")
+	if got := k.configMap("from-file").Data["k"]; got != "file" {
+		k.t.Errorf("get gives %q after create -f", got)
+	}
 	k.run("delete", "configmap", "people", "from-file")
 	if out, err := k.try("get", "configmap", "people"); err == nil || !strings.Contains(out, `configmaps "people" not found`) {
 		t.Errorf("get after delete: %v, %q", err, out)
 	}
 }
 
-// createFromFile uses -f, without asking for the OpenAPI document, which this server does not have yet.
-func (k kubectl) createFromFile() {
+// create uses -f, whose body is JSON (kubectl's own generators send protobuf), without asking for the OpenAPI document,
+// which this server does not have yet.
+func (k kubectl) create(name, value string) {
 	k.t.Helper()
-	file := filepath.Join(k.home, "object.yaml")
-	text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: from-file}\ndata: {k: file}\n"
+	file := filepath.Join(k.home, name+".yaml")
+	text := fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s}\ndata: {k: %q}\n", name, value)
 	must(k.t, os.WriteFile(file, []byte(text), 0o644))
 	k.run("create", "--validate=false", "-f", file)
-	if got := k.configMap("from-file").Data["k"]; got != "file" {
-		k.t.Errorf("get gives %q after create -f", got)
-	}
 }
 
 func (k kubectl) command(ctx context.Context, args ...string) *exec.Cmd {

@@ -134,12 +134,14 @@ impl Feeder {
     async fn follow(&self, mut reader: Reader) -> Interrupted {
         let mut changes = self.replica.collection().subscribe();
         let mut fed = reader.position();
+        // The first batch goes at once, empty or not: it says whether the data is fresh.
+        let mut greeted = false;
         loop {
             changes.borrow_and_update();
             let Ok(deliveries) = self.replica.collection().read(|c| c.read(&mut reader, BATCH)) else {
                 return Interrupted::Snapshot;
             };
-            if deliveries.is_empty() && reader.position() == fed {
+            if deliveries.is_empty() && reader.position() == fed && greeted {
                 match tokio::time::timeout(KEEP_ALIVE, changes.changed()).await {
                     Ok(Ok(())) => continue,
                     Ok(Err(_)) => return Interrupted::Reopen("the collection is gone".into()),
@@ -148,7 +150,7 @@ impl Feeder {
             }
             let Some(events) = as_events(&deliveries) else { return Interrupted::Snapshot };
             match self.send_events(fed, &events, reader.position()).await {
-                Ok(()) => fed = reader.position(),
+                Ok(()) => (fed, greeted) = (reader.position(), true),
                 // Where the coordinator stands decides whether the batch was taken after all.
                 Err(interrupted) => return interrupted,
             }

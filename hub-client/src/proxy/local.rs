@@ -33,6 +33,8 @@ use crate::replicas::PoolData;
 const TOPOLOGY_KEYS: &str = "openyurt.io/topologyKeys";
 /// Bytes of a write's answer that are looked at for its resourceVersion.
 const WRITE_ANSWER_MAX: usize = 3 << 20;
+/// Longest life of a watch, whatever the client asks for; beyond it timers overflow.
+const WATCH_LASTS_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Header of lists and watches whose data is complete but whose source is away.
 const STALE_HEADER: &str = "yurt-stale";
 
@@ -229,7 +231,8 @@ impl Local {
         let options = ListOptions::parse(query, true, replica.collection().kind())?;
         let least = self.min_request_timeout;
         let random_life = least + least.mul_f64((random() % 1000) as f64 / 1000.0);
-        let lasts = options.timeout_seconds.filter(|seconds| *seconds > 0).map_or(random_life, Duration::from_secs);
+        let wanted = options.timeout_seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs);
+        let lasts = wanted.unwrap_or(random_life).min(WATCH_LASTS_MAX);
         let request = WatchRequest {
             selection: selection(info, &options),
             options,

@@ -15,6 +15,8 @@ use super::api::{Api, refusal};
 const BEAT: Duration = Duration::from_secs(2);
 /// What a kubelet writes by default.
 const LEASE_DURATION_SECONDS: u32 = 40;
+/// How often a kubelet tries to write one beat.
+const TRIES: usize = 5;
 
 /// A beating kubelet. Cheap to clone; clones are the same kubelet.
 #[derive(Clone)]
@@ -72,7 +74,7 @@ impl Kubelet {
 async fn renew(hub: &Api, node: &str, held: &mut Option<Value>) -> Result<()> {
     let collection = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
     let path = format!("{collection}/{node}");
-    for _ in 0..2 {
+    for _ in 0..TRIES {
         let mut lease = match held.take() {
             Some(lease) => lease,
             None => match hub.get(&path).await {
@@ -97,7 +99,7 @@ async fn renew(hub: &Api, node: &str, held: &mut Option<Value>) -> Result<()> {
             }
         }
     }
-    bail!("two conflicts in a row")
+    bail!("{TRIES} conflicts in a row")
 }
 
 fn new_lease(node: &str) -> Value {

@@ -44,7 +44,7 @@ pub(super) fn all() -> Vec<Sample> {
         samples.push(service(&name, number, json!({})));
         samples.push(slice(&name, endpoints));
     }
-    let pool_local = json!({});
+    let pool_local = json!({"openyurt.io/topologyKeys": "openyurt.io/nodepool"});
     samples.push(service(POOL_LOCAL_SERVICE, SERVICES + 1, pool_local));
     let everywhere = [NODES[0], NODES[1], FOREIGN_NODE];
     let endpoints = everywhere

@@ -10,6 +10,9 @@ use anyhow::{Context, Result};
 use super::stage::Stage;
 use crate::stopwatch::Stopwatch;
 
+/// Below this much pool data the connections' own bytes (TLS, health) say nothing about who carries the data.
+const TELLING_BYTES: u64 = 64_000;
+
 /// Tells the whole story; the first thing that does not hold is the error.
 pub(super) async fn tell(stage: &mut Stage) -> Result<()> {
     let watch = Stopwatch::start();

@@ -82,6 +82,8 @@ struct Watch {
     told: ResourceVersion,
     /// A replica was told once that its position is ours too.
     confirmed: bool,
+    /// Whether the data was fresh when the last bookmark said so.
+    told_fresh: bool,
 }
 
 /// Starts a watch on `shared`.
@@ -112,6 +114,7 @@ pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<imp
         bookmark_at: now,
         told: ResourceVersion::ZERO,
         confirmed: false,
+        told_fresh: true,
     };
     watch.schedule_bookmark();
     Ok(futures_util::stream::unfold(watch, |mut watch| async move {
@@ -189,9 +192,8 @@ impl Watch {
         match read {
             Err(expired) => self.expire(expired),
             Ok(deliveries) if deliveries.is_empty() => {
-                if self.replica && (!self.confirmed || self.told < reader.position()) {
-                    let soon = if self.confirmed { REPLICA_BOOKMARK_SOON } else { Duration::ZERO };
-                    self.bookmark_at = self.bookmark_at.min(Instant::now() + soon);
+                if self.replica {
+                    self.hurry_bookmark(&reader);
                 }
                 self.wait(reader).await;
             }
@@ -202,6 +204,18 @@ impl Watch {
                 self.phase = Phase::Live(reader);
             }
         }
+    }
+
+    /// A replica hears at once that its position is ours and when the data turns fresh or stale, soon of a new position.
+    fn hurry_bookmark(&mut self, reader: &Reader) {
+        let soon = if !self.confirmed || self.told_fresh != (self.is_fresh)() {
+            Duration::ZERO
+        } else if self.told < reader.position() {
+            REPLICA_BOOKMARK_SOON
+        } else {
+            return;
+        };
+        self.bookmark_at = self.bookmark_at.min(Instant::now() + soon);
     }
 
     fn deliver(&mut self, delivery: &Delivery) {
@@ -259,8 +273,11 @@ impl Watch {
 
     fn bookmark(&mut self, position: ResourceVersion, annotations: &[(&str, &str)]) {
         let mut annotations = annotations.to_vec();
-        if self.replica && !(self.is_fresh)() {
-            annotations.push((ANNOTATION_STALE, "true"));
+        if self.replica {
+            self.told_fresh = (self.is_fresh)();
+            if !self.told_fresh {
+                annotations.push((ANNOTATION_STALE, "true"));
+            }
         }
         let kind = self.shared.kind();
         let frame = if self.lens.metadata_only {

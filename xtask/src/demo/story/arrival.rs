@@ -7,15 +7,13 @@ use anyhow::{Context, Result, ensure};
 use super::super::sample::{FOREIGN_NODE, NAMESPACE, POOL, POOL_LOCAL_SERVICE};
 use super::super::stage::Stage;
 use super::super::until::until;
-use super::{holds, kilobytes, millis, note};
+use super::{TELLING_BYTES, holds, kilobytes, millis, note};
 use crate::stopwatch::Stopwatch;
 
 const ELECTION_LIMIT: Duration = Duration::from_secs(20);
 const COPY_LIMIT: Duration = Duration::from_secs(20);
 /// A change that takes longer than this while nothing is broken is a defect.
 const CHANGE_LIMIT: Duration = Duration::from_secs(2);
-/// Below this much pool data the connections' own bytes (TLS, health) say nothing about who carries the data.
-const TELLING_BYTES: u64 = 64_000;
 
 /// Step 1.
 pub(super) async fn elect(stage: &mut Stage) -> Result<()> {
@@ -98,7 +96,7 @@ pub(super) async fn copy(stage: &mut Stage) -> Result<()> {
     let all: Vec<usize> = (0..stage.hubs.len()).collect();
     stage.clients_catch_up(&all, COPY_LIMIT).await?;
     holds("a kube-proxy behind each hub has listed, and now watches, Services and EndpointSlices");
-    if stage.cloud.writable && false {
+    if stage.cloud.writable {
         pool_local(stage).await
     } else {
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::super::client::Suffered;
 use super::super::link::Mode;
@@ -12,6 +12,10 @@ use super::{holds, millis, note};
 
 /// Reading what is there must not wait for a cloud that does not answer.
 const OFFLINE_LIMIT: Duration = Duration::from_secs(10);
+/// Events are applied at once and written to disk together a few seconds later.
+const DURABLE_LIMIT: Duration = Duration::from_secs(10);
+/// A silent link is told from a slow one by probes that are not answered.
+const NOTICE_LIMIT: Duration = Duration::from_secs(40);
 /// Links that were silent are noticed to be back by probes.
 const BACK_LIMIT: Duration = Duration::from_secs(30);
 
@@ -29,7 +33,16 @@ pub(super) async fn alone(stage: &mut Stage) -> Result<Suffered> {
         Stage::still_serves(OFFLINE_LIMIT, hub.node, &hub.proxy, &cloud).await?;
     }
     holds("every hub still lists everything");
-    note("the coordinator is killed with SIGKILL");
+    let (_, took) = until(NOTICE_LIMIT, "the hubs notice", async || nobody_leads(stage).await).await?;
+    holds(format!(
+        "{} later they know that they are alone: nobody leads, for a leader needs the cloud",
+        millis(took)
+    ));
+    until(DURABLE_LIMIT, "all is on the coordinator's disk", async || {
+        durable(stage).await
+    })
+    .await?;
+    note("everything is on the coordinator's disk; it is killed with SIGKILL");
     stage.coordinator.kill().await?;
     for hub in &stage.hubs {
         Stage::still_serves(OFFLINE_LIMIT, hub.node, &hub.proxy, &cloud).await?;
@@ -48,6 +61,29 @@ pub(super) async fn alone(stage: &mut Stage) -> Result<Suffered> {
     );
     holds("no client was disturbed: no broken watch, no relist, no DELETED");
     Ok(before)
+}
+
+async fn nobody_leads(stage: &Stage) -> Result<()> {
+    for hub in &stage.hubs {
+        ensure!(!hub.state().await?.leads(), "{} still leads", hub.node);
+    }
+    Ok(())
+}
+
+/// Whether the coordinator has written everything it was told to its disk.
+async fn durable(stage: &Stage) -> Result<()> {
+    let feed = stage.coordinator.api.get("/yurt/v1/feed").await?;
+    let collections = feed["collections"]
+        .as_object()
+        .context("the coordinator tells of no collections")?;
+    for (name, collection) in collections {
+        let (applied, written) = (&collection["appliedUpTo"], &collection["durableUpTo"]);
+        ensure!(
+            applied == written,
+            "{name}: applied up to {applied}, written up to {written}"
+        );
+    }
+    Ok(())
 }
 
 /// Step 7.

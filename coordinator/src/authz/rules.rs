@@ -1,0 +1,299 @@
+//! The rules of each profile, as tables: who may do what to which objects.
+
+use super::{Attributes, Facts};
+use crate::authn::User;
+use crate::config::Profile;
+
+/// One line of a table: everything in it must hold.
+pub(super) struct Rule {
+    who: Who,
+    verbs: &'static [&'static str],
+    what: What,
+}
+
+/// Whom a rule is about.
+enum Who {
+    /// A node certificate of a member of this pool.
+    Member,
+    /// A member that holds the election lease.
+    Leader,
+    /// Any node certificate.
+    Node,
+    /// A group.
+    Group(&'static str),
+    /// Everybody, also without credential.
+    Everybody,
+}
+
+/// What a rule is about.
+enum What {
+    /// The pool-scope collections.
+    PoolKinds,
+    /// Resources as (group, resource with subresource) in a namespace, by name.
+    Objects(&'static [(&'static str, &'static str)], In, Named),
+    /// Everything but secrets.
+    NonSecret,
+    /// Paths; a star at the end stands for any rest.
+    Paths(&'static [&'static str]),
+}
+
+enum In {
+    Any,
+    Namespace(&'static str),
+}
+
+enum Named {
+    Any,
+    /// The caller's node name.
+    OwnNode,
+    Exactly(&'static str),
+    StartsWith(&'static str),
+}
+
+const READ: &[&str] = &["get", "list", "watch"];
+const WRITE: &[&str] = &["get", "create", "update", "patch"];
+const WRITE_AND_DELETE: &[&str] = &["get", "create", "update", "patch", "delete"];
+const GET: &[&str] = &["get"];
+const CREATE: &[&str] = &["create"];
+
+const LEASES: &[(&str, &str)] = &[("coordination.k8s.io", "leases")];
+const EVENTS: &[(&str, &str)] = &[("", "events"), ("events.k8s.io", "events")];
+const SELF_REVIEWS: &[(&str, &str)] = &[
+    ("authorization.k8s.io", "selfsubjectaccessreviews"),
+    ("authentication.k8s.io", "selfsubjectreviews"),
+];
+const HEALTH: &[&str] = &[
+    "/healthz",
+    "/healthz/*",
+    "/livez",
+    "/livez/*",
+    "/readyz",
+    "/readyz/*",
+    "/version",
+    "/version/",
+];
+const DISCOVERY: &[&str] = &["/", "/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*"];
+const FEED: &[&str] = &["/yurt/v1/feed"];
+const FEED_INTO: &[&str] = &["/yurt/v1/feed/*"];
+const METRICS: &[&str] = &["/metrics"];
+
+/// Rules that hold in both profiles.
+static COMMON: [Rule; 6] = [
+    Rule {
+        who: Who::Everybody,
+        verbs: GET,
+        what: What::Paths(HEALTH),
+    },
+    Rule {
+        who: Who::Group("system:authenticated"),
+        verbs: GET,
+        what: What::Paths(DISCOVERY),
+    },
+    Rule {
+        who: Who::Group("system:authenticated"),
+        verbs: CREATE,
+        what: What::Objects(SELF_REVIEWS, In::Any, Named::Any),
+    },
+    Rule {
+        who: Who::Group("openyurt:coordinators"),
+        verbs: READ,
+        what: What::NonSecret,
+    },
+    Rule {
+        who: Who::Group("openyurt:coordinators"),
+        verbs: GET,
+        what: What::Paths(METRICS),
+    },
+    Rule {
+        who: Who::Group("openyurt:coordinators"),
+        verbs: GET,
+        what: What::Paths(FEED),
+    },
+];
+
+/// A pool's nodes share its data and vouch for each other; each writes in its own name only.
+static POOL: [Rule; 9] = [
+    Rule {
+        who: Who::Member,
+        verbs: READ,
+        what: What::PoolKinds,
+    },
+    Rule {
+        who: Who::Member,
+        verbs: READ,
+        what: What::Objects(LEASES, In::Any, Named::Any),
+    },
+    Rule {
+        who: Who::Member,
+        verbs: WRITE_AND_DELETE,
+        what: What::Objects(LEASES, In::Namespace("kube-node-lease"), Named::OwnNode),
+    },
+    Rule {
+        who: Who::Member,
+        verbs: WRITE,
+        what: What::Objects(LEASES, In::Namespace("kube-system"), Named::Exactly("yurthub")),
+    },
+    Rule {
+        who: Who::Member,
+        verbs: WRITE_AND_DELETE,
+        what: What::Objects(
+            LEASES,
+            In::Namespace("kube-system"),
+            Named::StartsWith("yurthub-direct-"),
+        ),
+    },
+    Rule {
+        who: Who::Leader,
+        verbs: WRITE,
+        what: What::Objects(
+            LEASES,
+            In::Namespace("kube-system"),
+            Named::Exactly("leader-informer-sync"),
+        ),
+    },
+    Rule {
+        who: Who::Member,
+        verbs: &["create", "patch"],
+        what: What::Objects(EVENTS, In::Any, Named::Any),
+    },
+    Rule {
+        who: Who::Member,
+        verbs: GET,
+        what: What::Paths(&["/yurt/v1/feed", "/metrics"]),
+    },
+    // Whether the caller leads is decided by the fence, in the same step as the data.
+    Rule {
+        who: Who::Member,
+        verbs: &["post"],
+        what: What::Paths(FEED_INTO),
+    },
+];
+
+/// Enough of the cloud's rules to play the cloud for hubs.
+static STANDALONE: [Rule; 6] = [
+    Rule {
+        who: Who::Node,
+        verbs: READ,
+        what: What::Objects(
+            &[
+                ("", "services"),
+                ("", "endpoints"),
+                ("discovery.k8s.io", "endpointslices"),
+                ("", "nodes"),
+                ("apps.openyurt.io", "nodepools"),
+                ("", "namespaces"),
+                ("", "pods"),
+            ],
+            In::Any,
+            Named::Any,
+        ),
+    },
+    Rule {
+        who: Who::Node,
+        verbs: READ,
+        what: What::Objects(&[("", "configmaps")], In::Any, Named::Exactly("yurt-hub-cfg")),
+    },
+    Rule {
+        who: Who::Node,
+        verbs: &["get", "list", "watch", "create", "update", "patch", "delete"],
+        what: What::Objects(LEASES, In::Namespace("kube-node-lease"), Named::OwnNode),
+    },
+    Rule {
+        who: Who::Node,
+        verbs: WRITE,
+        what: What::Objects(&[("", "nodes"), ("", "nodes/status")], In::Any, Named::OwnNode),
+    },
+    Rule {
+        who: Who::Node,
+        verbs: &["create", "patch"],
+        what: What::Objects(EVENTS, In::Any, Named::Any),
+    },
+    Rule {
+        who: Who::Group("openyurt:yurt-coordinator"),
+        verbs: &["get", "patch"],
+        what: What::Objects(LEASES, In::Namespace("kube-node-lease"), Named::Any),
+    },
+];
+
+/// Every rule of a profile.
+pub(super) fn of(profile: Profile) -> impl Iterator<Item = &'static Rule> {
+    let own: &'static [Rule] = match profile {
+        Profile::Pool => &POOL,
+        Profile::Standalone => &STANDALONE,
+    };
+    COMMON.iter().chain(own)
+}
+
+// === impl Rule ===
+
+impl Rule {
+    pub(super) fn allows(&self, user: &User, attributes: &Attributes<'_>, facts: &Facts<'_>) -> bool {
+        let who = match self.who {
+            Who::Member => facts.is_member && user.node_name().is_some(),
+            Who::Leader => facts.is_member && facts.leads && user.node_name().is_some(),
+            Who::Node => user.node_name().is_some(),
+            Who::Group(group) => user.is_in(group),
+            Who::Everybody => true,
+        };
+        who && self.verbs.contains(&attributes.verb) && self.what.covers(user, attributes, facts)
+    }
+}
+
+// === impl What ===
+
+impl What {
+    fn covers(&self, user: &User, attributes: &Attributes<'_>, facts: &Facts<'_>) -> bool {
+        match (self, attributes.path) {
+            (Self::Paths(paths), Some(path)) => paths.iter().any(|pattern| path_matches(pattern, path)),
+            (Self::Paths(_), None) | (_, Some(_)) => false,
+            (Self::PoolKinds, None) => {
+                attributes.subresource.is_empty() && facts.pool_kinds.contains(&attributes.collection())
+            }
+            (Self::NonSecret, None) => !(attributes.group.is_empty() && attributes.resource == "secrets"),
+            (Self::Objects(resources, namespace, named), None) => {
+                resources.iter().any(|resource| is_resource(*resource, attributes))
+                    && namespace.covers(attributes.namespace)
+                    && named.covers(user, attributes)
+            }
+        }
+    }
+}
+
+fn is_resource((group, resource): (&str, &str), attributes: &Attributes<'_>) -> bool {
+    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+    attributes.group == group && attributes.resource == resource && attributes.subresource == subresource
+}
+
+fn path_matches(pattern: &str, path: &str) -> bool {
+    pattern
+        .strip_suffix('*')
+        .map_or(path == pattern, |prefix| path.starts_with(prefix))
+}
+
+// === impl In ===
+
+impl In {
+    fn covers(&self, namespace: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Namespace(one) => namespace == *one,
+        }
+    }
+}
+
+// === impl Named ===
+
+impl Named {
+    /// A create does not know its name before the body is read; the handler asks again then.
+    fn covers(&self, user: &User, attributes: &Attributes<'_>) -> bool {
+        if attributes.name.is_empty() && attributes.verb == "create" {
+            return true;
+        }
+        match self {
+            Self::Any => true,
+            Self::OwnNode => user.node_name() == Some(attributes.name),
+            Self::Exactly(name) => attributes.name == *name,
+            Self::StartsWith(prefix) => attributes.name.starts_with(prefix),
+        }
+    }
+}

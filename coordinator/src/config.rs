@@ -1,0 +1,278 @@
+//! The command line: every flag with its meaning and default, and the one-line refusal of a bad one.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, ValueEnum};
+use yurt_apimachinery::kind::find_kind;
+use yurt_apimachinery::{GroupResource, ResourceKind};
+use yurt_runtime::flags::GoDuration;
+
+/// The pool coordinator: one small apiserver per NodePool.
+///
+/// It serves the Kubernetes API for what the nodes of a pool share: a copy of the cloud's Services, Endpoints and
+/// EndpointSlices (fed by the pool's leader, with the cloud's resourceVersions), and objects of its own such as leases.
+/// Clients identify themselves by certificate: CN is the user, O the groups. Without certificate flags it makes its own
+/// CA and an admin kubeconfig below --data-dir.
+///
+/// To try it: yurt-coordinator --profile standalone --data-dir /tmp/yc --bind-address 127.0.0.1
+/// and then:  kubectl --kubeconfig /tmp/yc/admin.kubeconfig get namespaces
+#[derive(Clone, Debug, Parser)]
+#[command(name = "yurt-coordinator", version, max_term_width = 110, verbatim_doc_comment)]
+pub struct Config {
+    /// What is served: `pool` (pool data is a replica of the cloud, writes to it are refused) or `standalone` (every
+    /// known kind belongs to this server: a small control plane for demos and tests).
+    #[arg(long, value_enum, default_value_t = Profile::Pool)]
+    pub profile: Profile,
+
+    /// Folder for the store and, without certificate flags, the generated certificates. Created when missing.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/yurt-coordinator")]
+    pub data_dir: PathBuf,
+
+    /// Address to listen on.
+    #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
+    pub bind_address: IpAddr,
+
+    /// HTTPS port; 0 picks a free one and the log says which.
+    #[arg(long, value_name = "PORT", default_value_t = 10270)]
+    pub secure_port: u16,
+
+    /// PEM file with the authorities of client certificates, usually the cluster's CA. Default: the generated CA.
+    #[arg(long, value_name = "FILE")]
+    pub client_ca_file: Option<PathBuf>,
+
+    /// PEM file with the serving certificate (and chain), reloaded when it changes. Default: a generated one.
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
+    pub tls_cert_file: Option<PathBuf>,
+
+    /// PEM file with the key of --tls-cert-file.
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    pub tls_private_key_file: Option<PathBuf>,
+
+    /// Name of the NodePool, for messages. Default: none.
+    #[arg(long, value_name = "NAME", default_value = "")]
+    pub nodepool: String,
+
+    /// Nodes that belong to the pool whatever the feed says: a comma-separated list, or @FILE with one name per line or
+    /// comma, read again every 10 s. Default: none; then, on an empty store, every node is trusted until the first
+    /// leader has told the membership.
+    #[arg(long, value_name = "LIST|@FILE", default_value = "")]
+    pub initial_members: String,
+
+    /// etcd servers to use as store. Not supported in this version: leave it out for the embedded store.
+    #[arg(long, value_name = "URLS", default_value = "")]
+    pub etcd_servers: String,
+
+    /// Resources that are replicated from the cloud, as resource.group. Never events, leases or secrets.
+    #[arg(
+        long,
+        value_name = "LIST",
+        default_value = "services,endpoints,endpointslices.discovery.k8s.io"
+    )]
+    pub pool_scope_resources: PoolScope,
+
+    /// A watch without timeoutSeconds lives between one and two times this long.
+    #[arg(long, value_name = "DURATION", default_value = "1800s")]
+    pub min_request_timeout: GoDuration,
+
+    /// Log verbosity: below 4 informs, 4 and 5 debug, from 6 on everything.
+    #[arg(short, value_name = "LEVEL", default_value_t = 2)]
+    pub verbosity: u8,
+}
+
+/// Who owns which kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Profile {
+    /// Pool kinds are replicas of the cloud; leases, events, namespaces and configmaps are the coordinator's.
+    Pool,
+    /// Every known kind is the coordinator's.
+    Standalone,
+}
+
+/// The resources of `--pool-scope-resources`, checked.
+#[derive(Clone, Debug)]
+pub struct PoolScope(pub Vec<&'static ResourceKind>);
+
+/// A command line that is not accepted, or asks for help.
+#[derive(Debug)]
+pub enum FlagError {
+    /// `--help` or `--version`: print and succeed.
+    Help(String),
+    /// One line: which flag, what is wrong.
+    Bad(String),
+}
+
+/// Kinds that can never be replicas, with the reason an operator gets.
+const NEVER_POOL_SCOPE: [(&str, &str); 3] = [
+    (
+        "events",
+        "events are written by every node and have no single source to replicate from",
+    ),
+    (
+        "leases.coordination.k8s.io",
+        "leases belong to the coordinator itself: elections and heartbeats need its own copy",
+    ),
+    ("secrets", "secrets must not be copied to a whole pool"),
+];
+
+// === impl Config ===
+
+impl Config {
+    /// Reads the command line (the first item is the program's name).
+    ///
+    /// # Errors
+    /// [`FlagError`], ready to be printed.
+    pub fn parse(args: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, FlagError> {
+        let matches = Self::command()
+            .try_get_matches_from(args)
+            .map_err(|error| FlagError::of(&error))?;
+        let config = Self::from_arg_matches(&matches).map_err(|error| FlagError::of(&error))?;
+        if !config.etcd_servers.is_empty() {
+            let why = "not supported in this version; leave it out to use the embedded store";
+            return Err(FlagError::Bad(format!("--etcd-servers: {why}")));
+        }
+        Ok(config)
+    }
+
+    /// Where to listen.
+    #[must_use]
+    pub fn listen_address(&self) -> SocketAddr {
+        SocketAddr::new(self.bind_address, self.secure_port)
+    }
+
+    /// Names of the pool-scope collections; empty in profile standalone.
+    #[must_use]
+    pub fn pool_kinds(&self) -> &[&'static ResourceKind] {
+        match self.profile {
+            Profile::Pool => &self.pool_scope_resources.0,
+            Profile::Standalone => &[],
+        }
+    }
+}
+
+// === impl PoolScope ===
+
+impl std::str::FromStr for PoolScope {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut seen = BTreeSet::new();
+        let mut kinds = Vec::new();
+        for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            if let Some((_, why)) = NEVER_POOL_SCOPE.iter().find(|(never, _)| *never == name) {
+                return Err(format!("{name} cannot be pool-scope: {why}"));
+            }
+            let resource = GroupResource::parse(name);
+            let Some(kind) = find_kind(&resource.group, &resource.resource) else {
+                return Err(format!(
+                    "unknown resource {name}; write resource.group, as in endpointslices.discovery.k8s.io"
+                ));
+            };
+            if seen.insert(name) {
+                kinds.push(kind);
+            }
+        }
+        Ok(Self(kinds))
+    }
+}
+
+// === impl FlagError ===
+
+impl FlagError {
+    fn of(error: &clap::Error) -> Self {
+        let text = error.render().to_string();
+        match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Self::Help(text),
+            _ => Self::Bad(one_line(&text)),
+        }
+    }
+}
+
+/// clap explains on many lines, with usage at the end; a log collector must see one, and the first part says it all.
+fn one_line(text: &str) -> String {
+    let relevant = text
+        .lines()
+        .map(str::trim)
+        .take_while(|line| !line.starts_with("Usage:"));
+    let parts: Vec<&str> = relevant
+        .filter(|line| !line.is_empty() && !line.starts_with("For more"))
+        .collect();
+    let joined = parts.join(" ");
+    let message = joined.strip_prefix("error: ").unwrap_or(&joined);
+    format!("{message}; --help lists all flags")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bad(args: &[&str]) -> String {
+        let args = std::iter::once("yurt-coordinator").chain(args.iter().copied());
+        match Config::parse(args) {
+            Err(FlagError::Bad(line)) => line,
+            other => panic!("must be refused: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_documentation() {
+        let config = Config::parse(["yurt-coordinator"]).unwrap();
+        assert_eq!(config.profile, Profile::Pool);
+        assert_eq!(config.listen_address().to_string(), "0.0.0.0:10270");
+        let names: Vec<_> = config
+            .pool_kinds()
+            .iter()
+            .map(|kind| kind.group_resource().to_string())
+            .collect();
+        assert_eq!(names, ["services", "endpoints", "endpointslices.discovery.k8s.io"]);
+        assert_eq!(config.min_request_timeout.0.as_secs(), 1800);
+    }
+
+    #[test]
+    fn every_bad_flag_is_one_line_that_names_it() {
+        for (args, part) in [
+            (vec!["--secure-port", "x"], "--secure-port"),
+            (vec!["--bind-address", "here"], "--bind-address"),
+            (vec!["--profile", "cloud"], "--profile"),
+            (vec!["--nonsense"], "--nonsense"),
+            (vec!["--tls-cert-file", "f"], "--tls-private-key-file"),
+            (vec!["--min-request-timeout", "5"], "--min-request-timeout"),
+            (
+                vec!["--etcd-servers", "http://127.0.0.1:2379"],
+                "not supported in this version",
+            ),
+            (
+                vec!["--pool-scope-resources", "services,secrets"],
+                "secrets cannot be pool-scope",
+            ),
+            (
+                vec!["--pool-scope-resources", "leases.coordination.k8s.io"],
+                "leases belong to the coordinator",
+            ),
+            (vec!["--pool-scope-resources", "gadgets"], "unknown resource gadgets"),
+        ] {
+            let line = bad(&args);
+            assert!(line.contains(part) && !line.contains('\n'), "{args:?}: {line}");
+        }
+    }
+
+    #[test]
+    fn help_names_every_flag_with_its_default() {
+        let Err(FlagError::Help(help)) = Config::parse(["yurt-coordinator", "--help"]) else {
+            panic!("help")
+        };
+        for part in [
+            "--data-dir",
+            "/var/lib/yurt-coordinator",
+            "10270",
+            "--initial-members",
+            "1800s",
+            "--etcd-servers",
+        ] {
+            assert!(help.contains(part), "{part} in {help}");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What clients learn about the API: discovery in both forms, versions, and the least OpenAPI that kubectl insists on.
+//!
+//! Everything is made once from the registry; adding a kind changes all documents and their ETags together.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, ETAG, IF_NONE_MATCH, VARY};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use serde_json::Value;
+use yurt_apimachinery::negotiation::wants_aggregated_discovery;
+use yurt_runtime::http::{self as web, Body};
+
+use crate::registry::Registry;
+
+mod aggregated;
+mod legacy;
+mod model;
+mod openapi;
+mod version;
+
+use model::Group;
+
+/// Every discovery document, ready to be sent.
+pub(crate) struct Discovery {
+    groups: Vec<Group>,
+    aggregated_core: Document,
+    aggregated_named: Document,
+}
+
+/// A body with its ETag.
+struct Document {
+    body: Bytes,
+    etag: HeaderValue,
+}
+
+/// Content type of aggregated discovery; clients compare it parameter by parameter.
+const AGGREGATED: HeaderValue =
+    HeaderValue::from_static("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
+
+// === impl Discovery ===
+
+impl Discovery {
+    /// The documents of everything `registry` serves.
+    pub(crate) fn new(registry: &Registry) -> Self {
+        let groups = model::groups(registry);
+        let (core, named): (Vec<&Group>, Vec<&Group>) = groups.iter().partition(|group| group.name.is_empty());
+        let aggregated_core = Document::new(&aggregated::list(&core));
+        let aggregated_named = Document::new(&aggregated::list(&named));
+        Self {
+            groups,
+            aggregated_core,
+            aggregated_named,
+        }
+    }
+
+    /// Answers a GET below `/api`, `/apis`, `/openapi` or of `/version`; `None` when there is no such document.
+    pub(crate) fn answer(&self, path: &str, headers: &HeaderMap, local: SocketAddr) -> Option<Response<Body>> {
+        let accept = headers.get(http::header::ACCEPT).and_then(|value| value.to_str().ok());
+        let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+        let value = match parts.as_slice() {
+            ["version"] => return Some(json(&version::document(), true)),
+            ["api"] if wants_aggregated_discovery(accept) => return Some(self.aggregated_core.answer(headers)),
+            ["apis"] if wants_aggregated_discovery(accept) => return Some(self.aggregated_named.answer(headers)),
+            ["api"] => legacy::versions(local),
+            ["apis"] => legacy::group_list(&self.groups),
+            ["api", version] => legacy::resources(self.group("")?, version)?,
+            ["apis", name] => legacy::group(self.group(name).filter(|group| !group.name.is_empty())?),
+            ["apis", name, version] => legacy::resources(self.group(name)?, version)?,
+            ["openapi", rest @ ..] => return openapi::answer(&self.groups, rest, accept),
+            _ => return None,
+        };
+        Some(json(&value, false))
+    }
+
+    fn group(&self, name: &str) -> Option<&Group> {
+        self.groups.iter().find(|group| group.name == name)
+    }
+}
+
+fn json(value: &Value, pretty: bool) -> Response<Body> {
+    let text = if pretty {
+        serde_json::to_string_pretty(value)
+    } else {
+        serde_json::to_string(value)
+    };
+    web::json(
+        StatusCode::OK,
+        text.expect("a document has string keys only, so it must serialize"),
+    )
+}
+
+// === impl Document ===
+
+impl Document {
+    fn new(value: &Value) -> Self {
+        let text = value.to_string();
+        let etag =
+            HeaderValue::from_str(&format!("\"{}\"", digest(&text))).expect("a hexadecimal digest must be a header");
+        Self {
+            body: text.into(),
+            etag,
+        }
+    }
+
+    fn answer(&self, headers: &HeaderMap) -> Response<Body> {
+        let is_known = headers.get(IF_NONE_MATCH).is_some_and(|known| known == self.etag);
+        let mut response = if is_known {
+            let mut response = Response::new(web::empty());
+            *response.status_mut() = StatusCode::NOT_MODIFIED;
+            response
+        } else {
+            web::respond(StatusCode::OK, AGGREGATED, web::full(self.body.clone()))
+        };
+        let headers = response.headers_mut();
+        headers.insert(ETAG, self.etag.clone());
+        headers.insert(VARY, HeaderValue::from_static("Accept"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("public"));
+        response
+    }
+}
+
+/// A digest that is the same for the same text in every process of one build.
+fn digest(text: &str) -> String {
+    use std::hash::Hasher as _;
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write(text.as_bytes());
+    format!("{:016X}", hasher.finish())
+}

@@ -1,0 +1,79 @@
+//! Discovery as every client has always known it: one document per group version.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use super::model::{Entry, Group, STATUS};
+
+/// `/api`.
+pub(super) fn versions(local: SocketAddr) -> Value {
+    let here = json!([{ "clientCIDR": "0.0.0.0/0", "serverAddress": local.to_string() }]);
+    json!({ "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": here })
+}
+
+/// `/apis`; the core group is not listed.
+pub(super) fn group_list(groups: &[Group]) -> Value {
+    let named: Vec<Value> = groups
+        .iter()
+        .filter(|group| !group.name.is_empty())
+        .map(describe)
+        .collect();
+    json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": named })
+}
+
+/// `/apis/G`.
+pub(super) fn group(group: &Group) -> Value {
+    let mut document = describe(group);
+    document["kind"] = json!("APIGroup");
+    document["apiVersion"] = json!("v1");
+    document
+}
+
+/// `/api/v1` and `/apis/G/V`.
+pub(super) fn resources(group: &Group, version: &str) -> Option<Value> {
+    if group.version != version {
+        return None;
+    }
+    let entries: Vec<Value> = group.resources.iter().flat_map(entries_of).collect();
+    let mut document = json!({ "kind": "APIResourceList", "groupVersion": group.api_version(), "resources": entries });
+    if !group.name.is_empty() {
+        document["apiVersion"] = json!("v1");
+    }
+    Some(document)
+}
+
+fn describe(group: &Group) -> Value {
+    let version = json!({ "groupVersion": group.api_version(), "version": group.version });
+    json!({ "name": group.name, "versions": [version], "preferredVersion": version })
+}
+
+fn entries_of(entry: &Entry) -> Vec<Value> {
+    let mut main = json!({
+        "name": entry.plural,
+        "singularName": entry.singular,
+        "namespaced": entry.namespaced,
+        "kind": entry.kind,
+        "verbs": entry.verbs,
+    });
+    if !entry.short_names.is_empty() {
+        main["shortNames"] = json!(entry.short_names);
+    }
+    if !entry.categories.is_empty() {
+        main["categories"] = json!(entry.categories);
+    }
+    if entry.is_stored {
+        main["storageVersionHash"] = json!(super::digest(&entry.plural));
+    }
+    let mut entries = vec![main];
+    if entry.has_status {
+        entries.push(json!({
+            "name": format!("{}/status", entry.plural),
+            "singularName": "",
+            "namespaced": entry.namespaced,
+            "kind": entry.kind,
+            "verbs": STATUS,
+        }));
+    }
+    entries
+}

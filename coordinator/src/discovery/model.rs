@@ -1,0 +1,115 @@
+//! What is served, as both forms of discovery need it: groups, versions, resources, subresources.
+
+use crate::handlers::review;
+use crate::registry::{Authority, Registry, Resource};
+
+/// One API group with its only version.
+pub(super) struct Group {
+    pub(super) name: String,
+    pub(super) version: String,
+    pub(super) resources: Vec<Entry>,
+}
+
+/// One resource.
+pub(super) struct Entry {
+    pub(super) plural: String,
+    pub(super) singular: String,
+    pub(super) kind: String,
+    pub(super) namespaced: bool,
+    pub(super) verbs: &'static [&'static str],
+    pub(super) short_names: &'static [&'static str],
+    pub(super) categories: &'static [&'static str],
+    /// Whether `/status` is served.
+    pub(super) has_status: bool,
+    /// Whether it is stored, and not a mere question.
+    pub(super) is_stored: bool,
+}
+
+const READ_ONLY: &[&str] = &["get", "list", "watch"];
+const ALL: &[&str] = &[
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+];
+const REVIEW: &[&str] = &["create"];
+/// Verbs of `/status`.
+pub(super) const STATUS: &[&str] = &["get", "patch", "update"];
+
+/// Groups in order of preference: core first, then by name; resources by name.
+pub(super) fn groups(registry: &Registry) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    let mut add = |name: &str, version: &str, entry: Entry| match groups
+        .iter_mut()
+        .find(|group| group.name == name && group.version == version)
+    {
+        Some(group) => group.resources.push(entry),
+        None => groups.push(Group {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            resources: vec![entry],
+        }),
+    };
+    for resource in registry.iter() {
+        add(&resource.kind.group, &resource.kind.version, Entry::of(resource));
+    }
+    for kind in &review::KINDS {
+        add(kind.group, review::VERSION, Entry::of_review(kind));
+    }
+    groups.sort_by(|a, b| a.name.cmp(&b.name));
+    groups
+        .iter_mut()
+        .for_each(|group| group.resources.sort_by(|a, b| a.plural.cmp(&b.plural)));
+    groups
+}
+
+// === impl Group ===
+
+impl Group {
+    /// `v1` or `coordination.k8s.io/v1`.
+    pub(super) fn api_version(&self) -> String {
+        if self.name.is_empty() {
+            self.version.clone()
+        } else {
+            format!("{}/{}", self.name, self.version)
+        }
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    fn of(resource: &Resource) -> Self {
+        let kind = resource.kind;
+        let is_own = matches!(resource.authority, Authority::Own(_));
+        Self {
+            plural: kind.plural.to_string(),
+            singular: kind.singular.to_string(),
+            kind: kind.kind.to_string(),
+            namespaced: kind.namespaced,
+            verbs: if is_own { ALL } else { READ_ONLY },
+            short_names: kind.short_names,
+            categories: kind.categories,
+            has_status: kind.has_status && is_own,
+            is_stored: true,
+        }
+    }
+
+    fn of_review(kind: &review::ReviewKind) -> Self {
+        Self {
+            plural: kind.plural.to_owned(),
+            singular: kind.singular.to_owned(),
+            kind: kind.kind.to_owned(),
+            namespaced: false,
+            verbs: REVIEW,
+            short_names: &[],
+            categories: &[],
+            has_status: false,
+            is_stored: false,
+        }
+    }
+}

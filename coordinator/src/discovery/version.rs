@@ -1,0 +1,34 @@
+//! `/version`: the Kubernetes version whose behaviour this server shows.
+
+use serde_json::{Value, json};
+
+/// Minor version emulated.
+pub(super) const MINOR: &str = "36";
+/// Version emulated, as `kubectl version` parses it.
+pub(super) const GIT_VERSION: &str = concat!("v1.36.3+yurt.", env!("CARGO_PKG_VERSION"));
+
+/// The document.
+pub(super) fn document() -> Value {
+    json!({
+        "major": "1",
+        "minor": MINOR,
+        "emulationMajor": "1",
+        "emulationMinor": MINOR,
+        "gitVersion": GIT_VERSION,
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "none (rust)",
+        "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, architecture()),
+    })
+}
+
+/// Go's name of this architecture.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}

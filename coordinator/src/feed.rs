@@ -1,0 +1,199 @@
+//! How the pool's leader fills the coordinator with the cloud's data.
+//!
+//! In reading order: [`fence`] (who may), [`members`] (which nodes belong), [`collection`] (what readers see of a
+//! collection), [`events`] (facts of the log, batch by batch), [`snapshot`] (everything there is, by difference),
+//! [`wire`] (the messages).
+//!
+//! Invariant: nothing of an older epoch is applied after something of a newer one; `C` never decreases within a
+//! generation; a collection is served only after its completeness is durable.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use yurt_apimachinery::{ObjectKey, Status};
+use yurt_runtime::Clock;
+use yurt_storage::{Replicas, SharedCollection};
+
+use crate::authn::User;
+use crate::metrics::FeedMetrics;
+use crate::registry::leases;
+
+pub(crate) mod collection;
+mod events;
+pub(crate) mod fence;
+pub(crate) mod members;
+mod snapshot;
+mod wire;
+
+use collection::PoolCollection;
+use fence::Fence;
+use members::Members;
+use snapshot::Pending;
+pub(crate) use wire::Refusal;
+
+/// Path of the feed.
+pub(crate) const PATH: &str = "/yurt/v1/feed";
+/// Largest body of one feed call.
+pub(crate) const BODY_BYTES_MAX: usize = 8 << 20;
+
+/// The receiving end of the feed.
+pub(crate) struct Feed {
+    fence: Arc<Fence>,
+    members: Arc<Members>,
+    /// Pool-scope collections and `members`, by name.
+    collections: BTreeMap<String, Arc<PoolCollection>>,
+    replicas: Arc<Replicas>,
+    /// Snapshots whose bodies are still arriving. Lock order: fence, this, collection.
+    pending: Mutex<BTreeMap<String, Pending>>,
+    /// Where the election lease is, to look over the fence's shoulder.
+    leases: Arc<SharedCollection>,
+    clock: Clock,
+    metrics: FeedMetrics,
+}
+
+/// What a feed is made of.
+pub(crate) struct Parts {
+    /// Who may feed.
+    pub(crate) fence: Arc<Fence>,
+    /// Which nodes belong to the pool.
+    pub(crate) members: Arc<Members>,
+    /// Pool-scope collections and `members`, by name.
+    pub(crate) collections: BTreeMap<String, Arc<PoolCollection>>,
+    /// Their durable copies.
+    pub(crate) replicas: Arc<Replicas>,
+    /// The collection with the election lease.
+    pub(crate) leases: Arc<SharedCollection>,
+}
+
+/// Why a feed call changed nothing.
+#[derive(Debug)]
+pub(crate) enum FeedError {
+    /// 409 in the feed's own words.
+    Refused(Refusal),
+    /// Anything else.
+    Status(Status),
+}
+
+// === impl Feed ===
+
+impl Feed {
+    /// A feed of these parts.
+    pub(crate) fn new(parts: Parts, clock: Clock, metrics: FeedMetrics) -> Self {
+        let Parts {
+            fence,
+            members,
+            collections,
+            replicas,
+            leases,
+        } = parts;
+        Self {
+            fence,
+            members,
+            collections,
+            replicas,
+            pending: Mutex::default(),
+            leases,
+            clock,
+            metrics,
+        }
+    }
+
+    /// Who may feed.
+    pub(crate) fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    /// Which nodes belong to the pool.
+    pub(crate) fn members(&self) -> &Members {
+        &self.members
+    }
+
+    /// The collections fed, `members` included.
+    pub(crate) fn collections(&self) -> impl Iterator<Item = &Arc<PoolCollection>> {
+        self.collections.values()
+    }
+
+    /// `GET`: where everything stands.
+    pub(crate) fn state(&self) -> Value {
+        let election = self.fence.election();
+        let state_of = |collection: &Arc<PoolCollection>| {
+            let (generation, applied) = collection.objects().read(|held| (held.generation(), held.position()));
+            let durable = collection.replica().durable();
+            let state = json!({
+                "generation": generation,
+                "appliedUpTo": applied,
+                "durableUpTo": durable.position,
+                "complete": collection.is_served(),
+            });
+            (collection.name().to_owned(), state)
+        };
+        json!({
+            "store": self.fence.store(),
+            "epoch": election.epoch,
+            "holder": election.holder,
+            "members": self.members.names(),
+            "collections": self.collections().map(state_of).collect::<serde_json::Map<_, _>>(),
+        })
+    }
+
+    /// `POST <collection>/<what>`: takes what the leader sends.
+    ///
+    /// # Errors
+    /// [`FeedError`]; nothing was applied.
+    pub(crate) async fn take(&self, user: &User, path: &str, body: &[u8]) -> Result<Value, FeedError> {
+        let (name, what) = path.split_once('/').unwrap_or((path, ""));
+        let Some(collection) = self.collections.get(name) else {
+            let message = format!("{name} is not a collection of this pool; see --pool-scope-resources");
+            return Err(Status::failure(404, "NotFound", message).into());
+        };
+        let taken = match what {
+            "events" => self.take_events(collection, user, body),
+            "snapshot" => self.take_snapshot(collection, user, body).await,
+            "snapshot/bodies" => self.take_bodies(collection, user, body).await,
+            _ => Err(Status::failure(404, "NotFound", format!("the feed has no {what}")).into()),
+        };
+        if let Err(FeedError::Refused(refusal)) = &taken {
+            self.metrics.refused(refusal);
+            tracing::debug!(collection = name, user = user.name, ?refusal, "Feed call refused");
+        }
+        taken
+    }
+
+    /// Whether the election lease names another holder than the one let in. Asked while the fence is held, so it never
+    /// does; counted to prove it.
+    fn is_late(&self, holder: &str) -> bool {
+        let lease = self
+            .leases
+            .read(|held| held.object(&ObjectKey::parse(leases::ELECTION_KEY)).cloned());
+        leases::standing(lease.as_ref()).0 != holder
+    }
+
+    /// Until the membership is known nothing else is taken: it decides who may read the rest.
+    fn require_members(&self, collection: &PoolCollection) -> Result<(), Refusal> {
+        if collection.name() == members::COLLECTION || !self.members.on_trust() {
+            return Ok(());
+        }
+        Err(Refusal::Members {
+            message: "the first feed must be a snapshot of members".to_owned(),
+        })
+    }
+}
+
+impl From<Status> for FeedError {
+    fn from(status: Status) -> Self {
+        Self::Status(status)
+    }
+}
+
+impl From<Refusal> for FeedError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// Reads a feed message.
+fn decode<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, Status> {
+    serde_json::from_slice(body).map_err(|error| Status::bad_request(format!("not a feed message: {error}")))
+}

@@ -1,0 +1,87 @@
+//! One collection of pool data as readers may see it: when it counts as complete, and whether it is fresh.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use yurt_runtime::BootTime;
+use yurt_storage::{Replica, SharedCollection};
+
+/// A replica of a cloud collection, with what the feed has promised about it.
+#[derive(Debug)]
+pub(crate) struct PoolCollection {
+    replica: Arc<Replica>,
+    // Never held while the collection's lock is taken.
+    promise: Mutex<Promise>,
+}
+
+#[derive(Debug, Default)]
+struct Promise {
+    /// Generation whose complete snapshot is durable; readers see no other.
+    announced: Option<u64>,
+    /// What the last feed call said of freshness, and when.
+    heard: Option<(bool, BootTime)>,
+}
+
+/// Without a feed call for this long a collection is stale, whatever the last one said.
+pub(crate) const FRESH_FOR: Duration = Duration::from_secs(30);
+
+// === impl PoolCollection ===
+
+impl PoolCollection {
+    /// A replica as it came from the disk: what is complete there is served at once.
+    pub(crate) fn new(replica: Arc<Replica>) -> Self {
+        let announced = replica
+            .collection()
+            .read(|held| held.is_complete().then(|| held.generation()));
+        Self {
+            replica,
+            promise: Mutex::new(Promise { announced, heard: None }),
+        }
+    }
+
+    /// Name of the collection, `resource.group`.
+    pub(crate) fn name(&self) -> &str {
+        self.replica.name()
+    }
+
+    /// The objects.
+    pub(crate) fn objects(&self) -> &Arc<SharedCollection> {
+        self.replica.collection()
+    }
+
+    /// The durable copy.
+    pub(crate) fn replica(&self) -> &Replica {
+        &self.replica
+    }
+
+    /// Whether readers may have it: complete, and its completeness is durable.
+    pub(crate) fn is_served(&self) -> bool {
+        let announced = self.promise.lock().announced;
+        self.objects()
+            .read(|held| held.is_complete() && announced == Some(held.generation()))
+    }
+
+    /// The complete snapshot of `generation` is durable: readers may have it from now on.
+    pub(crate) fn announce(&self, generation: u64) {
+        self.promise.lock().announced = Some(generation);
+        // Wakes those who wait for it.
+        self.objects().update(|_| ());
+    }
+
+    /// A feed call said whether the source is fresh.
+    pub(crate) fn heard(&self, fresh: bool, now: BootTime) {
+        let before = self.promise.lock().heard.replace((fresh, now));
+        if before.map(|(fresh, _)| fresh) != Some(fresh) {
+            self.objects().update(|_| ());
+        }
+    }
+
+    /// Whether the cloud's changes are known to arrive.
+    pub(crate) fn is_fresh(&self, now: BootTime) -> bool {
+        self.promise
+            .lock()
+            .heard
+            .is_some_and(|(fresh, at)| fresh && now.since(at) < FRESH_FOR)
+    }
+}

@@ -1,0 +1,100 @@
+//! Applies a batch of events: facts of the cloud's log that continue exactly where the collection stands.
+
+use serde_json::Value;
+use yurt_apimachinery::watch::EventType;
+use yurt_apimachinery::{Object, ResourceKind, ResourceVersion, Status};
+use yurt_storage::Collection;
+
+use super::collection::PoolCollection;
+use super::wire::{EventsCall, Progress};
+use super::{Feed, FeedError, Refusal, decode};
+use crate::authn::User;
+
+impl Feed {
+    /// One batch, applied as a whole or not at all. It is durable a few seconds later: a crash costs a resend.
+    pub(super) fn take_events(
+        &self,
+        collection: &PoolCollection,
+        user: &User,
+        body: &[u8],
+    ) -> Result<Value, FeedError> {
+        let call: EventsCall<'_> = decode(body)?;
+        let events = read_events(&call, collection.objects().kind())?;
+        self.require_members(collection)?;
+        let election = self.fence.enter(&call.claim(), user).map_err(|_| self.fenced())?;
+        let applied = collection.objects().update(|held| apply(held, &call, events))?;
+        self.metrics.batch(collection.name(), self.is_late(&election.holder));
+        drop(election);
+        collection.heard(call.fresh, self.clock.boot());
+        Ok(Progress {
+            applied,
+            durable: collection.replica().durable().position.min(applied),
+        }
+        .to_json())
+    }
+
+    pub(super) fn fenced(&self) -> Refusal {
+        Refusal::Fenced {
+            store: self.fence.store().to_owned(),
+        }
+    }
+}
+
+fn read_events(call: &EventsCall<'_>, kind: &ResourceKind) -> Result<Vec<(EventType, Object)>, Status> {
+    let mut last = call.after;
+    let mut events = Vec::with_capacity(call.events.len());
+    for event in &call.events {
+        let bad = |why: String| Status::bad_request(format!("event after {last}: {why}"));
+        let event_type = match event.kind.as_str() {
+            "ADDED" => EventType::Added,
+            "MODIFIED" => EventType::Modified,
+            "DELETED" => EventType::Deleted,
+            other => return Err(bad(format!("type {other:?} cannot be fed"))),
+        };
+        let object = read_object(event.object.get(), kind).map_err(bad)?;
+        let rv = object.resource_version();
+        if rv <= last || rv > call.up_to || rv.is_own() {
+            return Err(bad(format!("resourceVersion {rv} is not in ({last}, {}]", call.up_to)));
+        }
+        last = rv;
+        events.push((event_type, object));
+    }
+    if call.up_to < call.after || call.up_to.is_own() {
+        return Err(Status::bad_request(format!(
+            "upTo {} is not at or after {}",
+            call.up_to, call.after
+        )));
+    }
+    Ok(events)
+}
+
+/// An object of the feed. Its bytes are copied: a slice would keep the whole message in memory.
+pub(super) fn read_object(text: &str, kind: &ResourceKind) -> Result<Object, String> {
+    Object::parse(bytes::Bytes::copy_from_slice(text.as_bytes()), kind).map_err(|error| error.to_string())
+}
+
+fn apply(
+    held: &mut Collection,
+    call: &EventsCall<'_>,
+    events: Vec<(EventType, Object)>,
+) -> Result<ResourceVersion, Refusal> {
+    let at = held.position();
+    if held.generation() != call.generation {
+        return Err(Refusal::Generation {
+            generation: held.generation(),
+            applied: at,
+        });
+    }
+    if held.is_complete() && call.up_to <= at {
+        // A repeat of what is applied already.
+        return Ok(at);
+    }
+    if !held.is_complete() || call.after != at {
+        return Err(Refusal::Gap { applied: at });
+    }
+    for (event_type, object) in events {
+        held.apply(event_type, object);
+    }
+    held.advance(call.up_to);
+    Ok(held.position())
+}

@@ -1,0 +1,197 @@
+//! One handler per verb, over any resource of the registry.
+//!
+//! In reading order: this file (what a handler is given, how an object becomes an answer), [`get`], [`list`],
+//! [`watch`], [`create`], [`update`], [`patch`], [`delete`], [`review`].
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode};
+use serde_json::Value;
+use yurt_apimachinery::lease::LeaseSpec;
+use yurt_apimachinery::negotiation::{Negotiated, Shape, Transform, negotiate};
+use yurt_apimachinery::partial::partial_object_metadata;
+use yurt_apimachinery::{Object, ObjectKey, RequestInfo, ResourceVersion, Status};
+use yurt_runtime::http::{self as web, Body};
+
+use crate::app::App;
+use crate::authn::User;
+use crate::authz::{Attributes, Decision};
+use crate::registry::leases::{self, Author};
+use crate::registry::own::Intent;
+use crate::registry::{Authority, Resource};
+
+pub(crate) mod body;
+pub(crate) mod create;
+pub(crate) mod delete;
+pub(crate) mod get;
+pub(crate) mod list;
+pub(crate) mod patch;
+pub(crate) mod review;
+pub(crate) mod update;
+pub(crate) mod watch;
+
+/// Epoch of the election, told to the holder of its lease only.
+const EPOCH_HEADER: &str = "yurt-epoch";
+/// Id of the store the election is in.
+const STORE_HEADER: &str = "yurt-store";
+/// Timeline of pool data.
+const GENERATION_HEADER: &str = "yurt-generation";
+/// Set when changes of pool data may be missing.
+const STALE_HEADER: &str = "yurt-stale";
+
+/// One authorised request about a resource.
+pub(crate) struct Call {
+    pub(crate) app: Arc<App>,
+    pub(crate) resource: Arc<Resource>,
+    pub(crate) user: User,
+    pub(crate) info: RequestInfo,
+    pub(crate) query: Option<String>,
+    pub(crate) headers: http::HeaderMap,
+    /// Empty for reads.
+    pub(crate) body: Bytes,
+}
+
+// === impl Call ===
+
+impl Call {
+    /// A header's text.
+    pub(crate) fn header(&self, name: impl http::header::AsHeaderName) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// Namespace of the objects; a Namespace itself is in none.
+    fn namespace(&self) -> Option<&str> {
+        self.info.namespace.as_deref().filter(|_| self.resource.kind.namespaced)
+    }
+
+    fn name(&self) -> &str {
+        self.info.name.as_deref().unwrap_or_default()
+    }
+
+    fn key(&self) -> ObjectKey {
+        ObjectKey::new(self.namespace(), self.name())
+    }
+
+    fn negotiate(&self, shape: Shape) -> Result<Negotiated, Status> {
+        let (accept, agent) = (self.header(http::header::ACCEPT), self.header(http::header::USER_AGENT));
+        negotiate(accept, shape, self.query.as_deref(), agent)
+    }
+
+    /// A pool collection that is not complete is never served as an empty one.
+    fn require_served(&self) -> Result<(), Status> {
+        if self.resource.is_served() {
+            return Ok(());
+        }
+        let name = &self.resource.name;
+        Err(Status::too_many_requests(
+            format!("{name} are not complete here yet; the pool's leader has not fed them"),
+            1,
+        ))
+    }
+
+    /// Asks again once a body has told the name, or a write turns out to be a create.
+    fn authorize(&self, verb: &str, name: &str) -> Result<(), Status> {
+        let attributes = Attributes {
+            verb,
+            name,
+            ..Attributes::of(&self.info)
+        };
+        match self.app.authorize(&self.user, &attributes) {
+            Decision::Allowed => Ok(()),
+            Decision::Denied(why) => {
+                let info = RequestInfo {
+                    name: Some(name.to_owned()),
+                    ..self.info.clone()
+                };
+                Err(Status::forbidden(&self.user.name, &info, &why))
+            }
+        }
+    }
+
+    fn intent(&self, field_manager: Option<String>, dry_run: bool) -> Intent {
+        Intent {
+            author: Author {
+                user: self.user.name.clone(),
+                manager: field_manager,
+            },
+            dry_run,
+        }
+    }
+
+    /// One object as the answer.
+    fn object(&self, code: StatusCode, object: &Object, negotiated: Negotiated) -> Response<Body> {
+        let bytes = match negotiated.transform {
+            Transform::None => object.bytes().clone(),
+            Transform::PartialObjectMetadata => partial_object_metadata(object),
+        };
+        let mut response = web::json(code, finish(bytes, negotiated.pretty));
+        self.add_epoch(object, &mut response);
+        response
+    }
+
+    /// The holder of the election lease learns its epoch from every answer that shows the lease in its hands.
+    fn add_epoch(&self, object: &Object, response: &mut Response<Body>) {
+        if self.resource.name != leases::COLLECTION || object.key().as_str() != leases::ELECTION_KEY {
+            return;
+        }
+        let spec = LeaseSpec::from_object(object).unwrap_or_default();
+        let election = self.app.feed.fence().election();
+        let holds = spec
+            .holder()
+            .is_some_and(|holder| holder == election.holder && self.user.owns_identity(holder));
+        if holds {
+            let headers = response.headers_mut();
+            headers.insert(EPOCH_HEADER, HeaderValue::from(election.epoch));
+            if let Ok(store) = HeaderValue::from_str(self.app.feed.fence().store()) {
+                headers.insert(STORE_HEADER, store);
+            }
+        }
+    }
+
+    /// What a reader of pool data has to know beside the data.
+    fn add_pool_headers(&self, response: &mut Response<Body>) {
+        let Authority::Pool(collection) = &self.resource.authority else {
+            return;
+        };
+        let generation = collection.objects().read(yurt_storage::Collection::generation);
+        response
+            .headers_mut()
+            .insert(GENERATION_HEADER, HeaderValue::from(generation));
+        if self.resource.is_stale(self.app.clock.boot()) {
+            response
+                .headers_mut()
+                .insert(STALE_HEADER, HeaderValue::from_static("true"));
+        }
+    }
+}
+
+/// A body as kube-apiserver ends it: indented for people, with a line break after it.
+fn finish(bytes: Bytes, pretty: bool) -> Bytes {
+    if pretty
+        && let Ok(value) = serde_json::from_slice::<Value>(&bytes)
+        && let Ok(text) = serde_json::to_string_pretty(&value)
+    {
+        return (text + "\n").into();
+    }
+    let mut body = Vec::with_capacity(bytes.len() + 1);
+    body.extend_from_slice(&bytes);
+    body.push(b'\n');
+    body.into()
+}
+
+/// The resourceVersion a body is based on; `None` when it names none.
+fn version_in(object: &Value) -> Option<String> {
+    let version = yurt_apimachinery::meta::text(object, "resourceVersion");
+    (!matches!(version, "" | "0")).then(|| version.to_owned())
+}
+
+/// Refuses a write that is based on another state than the current one.
+fn check_version(call: &Call, current: &Object, wanted: Option<&str>) -> Result<(), Status> {
+    match wanted {
+        Some(wanted) if ResourceVersion::parse(wanted).ok() != Some(current.resource_version()) => Err(
+            Status::conflict_modified(&call.resource.kind.group_resource(), current.name()),
+        ),
+        _ => Ok(()),
+    }
+}

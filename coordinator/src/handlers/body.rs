@@ -1,0 +1,70 @@
+//! Bodies made of many small pieces: joined into pieces worth sending, without copying large ones.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+
+use bytes::{Bytes, BytesMut};
+use yurt_runtime::http::{self, Body};
+
+/// Pieces below this are joined: a frame of its own on HTTP/2 costs more than the copy.
+const SMALL: usize = 4 << 10;
+/// A joined piece is about this large.
+const PIECE: usize = 32 << 10;
+/// A body up to this size is sent in one piece, with its length.
+const WHOLE: usize = 64 << 10;
+
+/// Takes the next piece to send from the front of `pieces`, joining small ones.
+fn merge_front(pieces: &mut VecDeque<Bytes>) -> Option<Bytes> {
+    let first = pieces.pop_front()?;
+    let is_small = |piece: &Bytes| piece.len() < SMALL;
+    if !is_small(&first) || !pieces.front().is_some_and(is_small) {
+        return Some(first);
+    }
+    let mut joined = BytesMut::with_capacity(PIECE);
+    joined.extend_from_slice(&first);
+    while joined.len() < PIECE
+        && let Some(next) = pieces.pop_front_if(|piece| piece.len() < SMALL)
+    {
+        joined.extend_from_slice(&next);
+    }
+    Some(joined.freeze())
+}
+
+/// Frames that are ready at once as one piece; a single one is not copied.
+pub(super) fn join(mut frames: Vec<Bytes>) -> Bytes {
+    if frames.len() == 1 {
+        frames.swap_remove(0)
+    } else {
+        frames.concat().into()
+    }
+}
+
+/// A body of all `pieces` in order.
+pub(super) fn of_pieces(pieces: Vec<Bytes>) -> Body {
+    let size: usize = pieces.iter().map(Bytes::len).sum();
+    if size <= WHOLE {
+        return http::full(pieces.concat());
+    }
+    let pieces = VecDeque::from(pieces);
+    http::stream(futures_util::stream::unfold(pieces, |mut pieces| async move {
+        let piece = merge_front(&mut pieces)?;
+        Some((Ok::<_, Infallible>(piece), pieces))
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_pieces_are_joined_and_large_ones_pass() {
+        let large = Bytes::from(vec![b'x'; SMALL]);
+        let mut pieces: VecDeque<Bytes> = ["a", "b", "c"].map(Bytes::from).into();
+        pieces.push_back(large.clone());
+        pieces.push_back("d".into());
+        assert_eq!(merge_front(&mut pieces), Some("abc".into()));
+        assert_eq!(merge_front(&mut pieces), Some(large));
+        assert_eq!(merge_front(&mut pieces), Some("d".into()));
+        assert_eq!(merge_front(&mut pieces), None);
+    }
+}

@@ -1,0 +1,98 @@
+//! CREATE: a new object under a name that is not taken.
+
+use http::{Response, StatusCode};
+use serde_json::Value;
+use yurt_apimachinery::negotiation::{Shape, body_format};
+use yurt_apimachinery::status::reason;
+use yurt_apimachinery::time::Time;
+use yurt_apimachinery::{Object, ObjectKey, Status, Verb, WriteOptions, meta};
+use yurt_runtime::http::Body;
+
+use super::Call;
+use crate::config::Profile;
+use crate::registry::own::Intent;
+use crate::registry::prepare;
+
+/// Names tried for one generateName before the client has to.
+const GENERATED_NAMES_MAX: usize = 8;
+
+/// Answers a create.
+///
+/// # Errors
+/// The answer to give.
+pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
+    let options = WriteOptions::parse(call.query.as_deref(), Verb::Create)?;
+    let negotiated = call.negotiate(Shape::Object)?;
+    body_format(call.header(http::header::CONTENT_TYPE))?;
+    let body = prepare::read(&call.resource, &call.body)?;
+    let intent = call.intent(options.field_manager, options.dry_run);
+    let mut last_name = String::new();
+    for _ in 0..GENERATED_NAMES_MAX {
+        let mut object = body.clone();
+        let random = uuid::Uuid::new_v4().as_u64_pair().0;
+        let is_generated = meta::apply_generate_name(&mut object, &meta::suffix_from_random(random));
+        let name = meta::text(&object, "name").to_owned();
+        if let Some(created) = create(call, object, &intent).await? {
+            return Ok(call.object(StatusCode::CREATED, &created, negotiated));
+        }
+        if !is_generated {
+            return Err(exists(call, &name));
+        }
+        last_name = name;
+    }
+    Err(Status::generate_name_conflict(
+        &call.resource.kind.group_resource(),
+        &last_name,
+    ))
+}
+
+/// Creates the object of a body; `None` when the name is taken.
+///
+/// # Errors
+/// The answer to give.
+pub(super) async fn create(call: &Call, object: Value, intent: &Intent) -> Result<Option<Object>, Status> {
+    let name = meta::text(&object, "name").to_owned();
+    let namespace = call.namespace();
+    let uid = uuid::Uuid::new_v4().to_string();
+    let now = Time::from_unix(call.app.clock.unix().secs);
+    let object = prepare::created(&call.resource, object, namespace, now, &uid)?;
+    call.authorize("create", &name)?;
+    require_namespace(call, namespace, &name)?;
+    call.app.own.create(&call.resource, object, intent).await
+}
+
+fn exists(call: &Call, name: &str) -> Status {
+    let resource = call.resource.kind.group_resource();
+    let key = ObjectKey::new(call.namespace(), name);
+    let is_deleting = call
+        .resource
+        .objects()
+        .read(|held| held.object(&key).is_some_and(Object::is_deleting));
+    if is_deleting {
+        return Status::already_exists_deleting(&resource, name);
+    }
+    Status::already_exists(&resource, name)
+}
+
+/// Nothing is created in a namespace that does not exist. In a pool, leases and events need none: their namespaces are
+/// the cloud's.
+fn require_namespace(call: &Call, namespace: Option<&str>, name: &str) -> Result<(), Status> {
+    let Some(namespace) = namespace else { return Ok(()) };
+    let is_needed = call.app.settings.profile == Profile::Standalone || call.resource.strategy.needs_namespace();
+    let Some(namespaces) = call.app.registry.find("", "namespaces").filter(|_| is_needed) else {
+        return Ok(());
+    };
+    let found = namespaces
+        .objects()
+        .read(|held| held.object(&ObjectKey::new(None, namespace)).cloned());
+    match found {
+        None => Err(Status::not_found(&namespaces.kind.group_resource(), namespace)),
+        Some(found) if found.is_deleting() => {
+            let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+            let status = Status::forbidden_because(&call.resource.kind.group_resource(), name, &why);
+            let message = format!("namespace {namespace} is being terminated");
+            Err(status.with_cause(reason::CAUSE_NAMESPACE_TERMINATING, &message, "metadata.namespace"))
+        }
+        Some(_) => Ok(()),
+    }
+}

@@ -1,0 +1,40 @@
+//! GET of one object.
+
+use http::{Response, StatusCode};
+use yurt_apimachinery::negotiation::Shape;
+use yurt_apimachinery::query::Query;
+use yurt_apimachinery::{ResourceVersion, Status};
+use yurt_runtime::http::Body;
+use yurt_storage::serve::WAIT_FOR_RV;
+
+use super::Call;
+
+/// Answers a get.
+///
+/// # Errors
+/// The answer to give.
+pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
+    let negotiated = call.negotiate(Shape::Object)?;
+    call.require_served()?;
+    let query = Query::parse(call.query.as_deref());
+    let version = ResourceVersion::parse(query.get("resourceVersion").unwrap_or_default());
+    let version = version.map_err(|error| Status::bad_request(format!("invalid resource version: {error}")))?;
+    reach(call, version).await?;
+    let found = call.resource.objects().read(|held| held.object(&call.key()).cloned());
+    let object = found.ok_or_else(|| Status::not_found(&call.resource.kind.group_resource(), call.name()))?;
+    let mut response = call.object(StatusCode::OK, &object, negotiated);
+    call.add_pool_headers(&mut response);
+    Ok(response)
+}
+
+/// Waits until the collection has reached `wanted`. A number of the other space reads the latest: clients do not expect
+/// 410 from a get.
+async fn reach(call: &Call, wanted: ResourceVersion) -> Result<(), Status> {
+    if wanted.is_zero() || wanted.space() != call.resource.space() {
+        return Ok(());
+    }
+    let objects = call.resource.objects();
+    let waited = tokio::time::timeout(WAIT_FOR_RV, objects.reached(wanted)).await;
+    let too_large = |_| Status::too_large_resource_version(wanted, objects.read(yurt_storage::Collection::position));
+    waited.map_err(too_large)
+}

@@ -1,0 +1,93 @@
+//! PATCH: JSON patch and merge patch. The types that need schemas are refused with 415.
+
+use http::{Response, StatusCode};
+use serde_json::Value;
+use yurt_apimachinery::negotiation::{PatchType, Shape, patch_type};
+use yurt_apimachinery::patch::{apply_json_patch, apply_merge_patch};
+use yurt_apimachinery::{Object, Status, Verb, WriteOptions, meta};
+use yurt_runtime::http::Body;
+
+use super::{Call, check_version, update, version_in};
+use crate::registry::own::{Outcome, without_version};
+use crate::registry::prepare;
+
+/// Answers a patch. Without a resourceVersion in it, lost races are repeated here and never the client's concern.
+///
+/// # Errors
+/// The answer to give.
+pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
+    let options = WriteOptions::parse(call.query.as_deref(), Verb::Patch)?;
+    let negotiated = call.negotiate(Shape::Object)?;
+    let patch_type = patch_type(call.header(http::header::CONTENT_TYPE))?;
+    if !matches!(patch_type, PatchType::Json | PatchType::Merge) {
+        return Err(Status::unsupported_patch_type());
+    }
+    options.check_patch(false)?;
+    let intent = call.intent(options.field_manager, options.dry_run);
+    let is_conditional = names_version(patch_type, &call.body);
+    let key = call.key();
+    let outcome = call.app.own.update(&call.resource, &key, &intent, |current| {
+        let mut new = current.to_value();
+        match patch_type {
+            PatchType::Json => apply_json_patch(&mut new, &call.body)?,
+            _ => apply_merge_patch(&mut new, &call.body)?,
+        }
+        check_identity(call, current, &new)?;
+        check_version(call, current, version_in(&new).as_deref())?;
+        let new = prepare::updated(&call.resource, &without_version(current), new, update::part(call))?;
+        Ok(update::settle(new, is_conditional))
+    });
+    let object = outcome.await.map(Outcome::into_object)?;
+    Ok(call.object(StatusCode::OK, &object, negotiated))
+}
+
+/// Whether a patch says which resourceVersion it is based on.
+fn names_version(patch_type: PatchType, body: &[u8]) -> bool {
+    let Ok(patch) = serde_json::from_slice::<Value>(body) else {
+        return false;
+    };
+    match patch_type {
+        PatchType::Json => {
+            let operations = patch.as_array().into_iter().flatten();
+            operations
+                .into_iter()
+                .any(|operation| operation["path"] == "/metadata/resourceVersion")
+        }
+        _ => version_in(&patch).is_some(),
+    }
+}
+
+/// A patch may not turn an object into another one.
+fn check_identity(call: &Call, current: &Object, new: &Value) -> Result<(), Status> {
+    let name = meta::text(new, "name");
+    if name != current.name() {
+        let why = format!(
+            "the name of the object ({name}) does not match the name on the URL ({})",
+            current.name()
+        );
+        return Err(Status::bad_request(why));
+    }
+    if call.resource.kind.namespaced && meta::text(new, "namespace") != current.namespace().unwrap_or_default() {
+        return Err(Status::bad_request(
+            "the namespace of the object does not match the namespace on the request",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn optimistic_patches_are_recognised() {
+        let merge = |text: &str| names_version(PatchType::Merge, text.as_bytes());
+        assert!(merge(r#"{"metadata":{"resourceVersion":"5"}}"#));
+        assert!(!merge(r#"{"metadata":{"resourceVersion":""}}"#) && !merge(r#"{"spec":{}}"#) && !merge("nonsense"));
+        let json = |text: &str| names_version(PatchType::Json, text.as_bytes());
+        assert!(json(
+            r#"[{"op":"test","path":"/metadata/resourceVersion","value":"5"}]"#
+        ));
+        assert!(!json(r#"[{"op":"remove","path":"/spec"}]"#));
+    }
+}

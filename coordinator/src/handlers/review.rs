@@ -1,0 +1,154 @@
+//! Reviews: questions a caller may ask about itself. They are answered, never stored.
+
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+use yurt_apimachinery::negotiation::body_format;
+use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::{GroupKind, Status};
+use yurt_runtime::http::{self as web, Body};
+
+use crate::app::App;
+use crate::authn::User;
+use crate::authz::{Attributes, Decision};
+
+/// A kind that can only be created, and only as a question.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReviewKind {
+    /// API group.
+    pub(crate) group: &'static str,
+    /// Plural.
+    pub(crate) plural: &'static str,
+    /// Singular.
+    pub(crate) singular: &'static str,
+    /// Kind.
+    pub(crate) kind: &'static str,
+    answer: fn(&App, &User, Value) -> Result<Value, Status>,
+}
+
+/// Version of all of them.
+pub(crate) const VERSION: &str = "v1";
+
+/// Every review served.
+pub(crate) const KINDS: [ReviewKind; 2] = [
+    ReviewKind {
+        group: "authentication.k8s.io",
+        plural: "selfsubjectreviews",
+        singular: "selfsubjectreview",
+        kind: "SelfSubjectReview",
+        answer: who_am_i,
+    },
+    ReviewKind {
+        group: "authorization.k8s.io",
+        plural: "selfsubjectaccessreviews",
+        singular: "selfsubjectaccessreview",
+        kind: "SelfSubjectAccessReview",
+        answer: may_i,
+    },
+];
+
+/// The review a path names.
+pub(crate) fn find(group: &str, version: &str, plural: &str) -> Option<&'static ReviewKind> {
+    KINDS
+        .iter()
+        .find(|kind| kind.group == group && kind.plural == plural && version == VERSION)
+}
+
+/// Answers a review.
+///
+/// # Errors
+/// The answer to give.
+pub(crate) fn handle(
+    app: &App,
+    user: &User,
+    kind: &ReviewKind,
+    content_type: Option<&str>,
+    body: &[u8],
+) -> Result<Response<Body>, Status> {
+    body_format(content_type)?;
+    let unreadable = |error: serde_json::Error| {
+        Status::bad_request(format!(
+            "{} in version \"v1\" cannot be handled as a {}: {error}",
+            kind.kind, kind.kind
+        ))
+    };
+    let review: Value = serde_json::from_slice(body).map_err(unreadable)?;
+    if !review.is_object() {
+        return Err(Status::bad_request(format!("the body is not a {}", kind.kind)));
+    }
+    let mut answer = (kind.answer)(app, user, review)?;
+    answer["kind"] = json!(kind.kind);
+    answer["apiVersion"] = json!(format!("{}/{VERSION}", kind.group));
+    Ok(web::json(StatusCode::CREATED, answer.to_string() + "\n"))
+}
+
+fn who_am_i(app: &App, user: &User, review: Value) -> Result<Value, Status> {
+    let now = yurt_apimachinery::time::Time::from_unix(app.clock.unix().secs);
+    let mut metadata = review
+        .get("metadata")
+        .cloned()
+        .filter(Value::is_object)
+        .unwrap_or_else(|| json!({}));
+    metadata["creationTimestamp"] = json!(now);
+    let info = json!({ "username": user.name, "groups": user.groups });
+    Ok(json!({ "metadata": metadata, "status": { "userInfo": info } }))
+}
+
+fn may_i(app: &App, user: &User, review: Value) -> Result<Value, Status> {
+    let spec = &review["spec"];
+    let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
+    let text = |from: &'_ Value, field: &str| from[field].as_str().unwrap_or_default().to_owned();
+    let decision = match (resource.is_object(), path.is_object()) {
+        (true, false) => {
+            let [verb, group, name, namespace, plural, subresource] =
+                ["verb", "group", "name", "namespace", "resource", "subresource"].map(|field| text(resource, field));
+            app.authorize(
+                user,
+                &Attributes {
+                    verb: &verb,
+                    path: None,
+                    group: &group,
+                    resource: &plural,
+                    subresource: &subresource,
+                    namespace: &namespace,
+                    name: &name,
+                },
+            )
+        }
+        (false, true) => {
+            let (verb, path) = (text(path, "verb"), text(path, "path"));
+            app.authorize(
+                user,
+                &Attributes {
+                    verb: &verb,
+                    path: Some(&path),
+                    ..Attributes::default()
+                },
+            )
+        }
+        _ => {
+            let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+            let field = if resource.is_object() {
+                "spec.nonResourceAttributes"
+            } else {
+                "spec.resourceAttributes"
+            };
+            let kind = GroupKind::new("authorization.k8s.io", "SelfSubjectAccessReview");
+            return Err(Status::invalid(
+                &kind,
+                "",
+                &[FieldError::invalid(field, Value::Null, why)],
+            ));
+        }
+    };
+    let status = match decision {
+        Decision::Allowed => json!({ "allowed": true }),
+        Decision::Denied(why) if why.is_empty() => json!({ "allowed": false }),
+        Decision::Denied(why) => json!({ "allowed": false, "reason": why }),
+    };
+    let metadata = review
+        .get("metadata")
+        .cloned()
+        .filter(Value::is_object)
+        .unwrap_or_else(|| json!({}));
+    Ok(json!({ "metadata": metadata, "spec": spec, "status": status }))
+}

@@ -1,0 +1,114 @@
+//! UPDATE (PUT): a whole new state, guarded by the resourceVersion it is based on.
+
+use http::{Response, StatusCode};
+use serde_json::Value;
+use yurt_apimachinery::negotiation::{Shape, body_format};
+use yurt_apimachinery::{Object, Status, Verb, WriteOptions, meta};
+use yurt_runtime::http::Body;
+
+use super::{Call, check_version, create, version_in};
+use crate::registry::own::{Change, Intent, Outcome, without_version};
+use crate::registry::prepare::{self, Part};
+
+/// A PUT that finds nothing and creates may lose to another create this often.
+const ATTEMPTS_MAX: usize = 3;
+
+/// Answers an update.
+///
+/// # Errors
+/// The answer to give.
+pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
+    let options = WriteOptions::parse(call.query.as_deref(), Verb::Update)?;
+    let negotiated = call.negotiate(Shape::Object)?;
+    body_format(call.header(http::header::CONTENT_TYPE))?;
+    let mut body = prepare::read(&call.resource, &call.body)?;
+    meta::complete_type_meta(&mut body, call.resource.kind)?;
+    meta::check_name(&mut body, call.name())?;
+    meta::settle_namespace(&mut body, call.resource.kind, call.namespace())?;
+    let intent = call.intent(options.field_manager, options.dry_run);
+    let may_create = call.resource.kind.create_on_update && call.info.subresource.is_none();
+    for _ in 0..ATTEMPTS_MAX {
+        match update(call, &body, &intent).await {
+            Ok(object) => return Ok(call.object(StatusCode::OK, &object, negotiated)),
+            Err(status) if status.is_not_found() && may_create => {
+                if let Some(created) = create_instead(call, &body, &intent).await? {
+                    return Ok(call.object(StatusCode::CREATED, &created, negotiated));
+                }
+            }
+            Err(status) => return Err(status),
+        }
+    }
+    Err(Status::conflict_modified(
+        &call.resource.kind.group_resource(),
+        call.name(),
+    ))
+}
+
+async fn update(call: &Call, body: &Value, intent: &Intent) -> Result<Object, Status> {
+    let wanted = version_in(body);
+    let part = part(call);
+    let key = call.key();
+    let outcome = call.app.own.update(&call.resource, &key, intent, |current| {
+        check_uid(call, current, meta::text(body, "uid"))?;
+        check_version(call, current, wanted.as_deref())?;
+        if wanted.is_none() && !call.resource.kind.unconditional_update {
+            let resource = call.resource.kind.group_resource();
+            return Err(Status::resource_version_required(&resource, current.name()));
+        }
+        let new = prepare::updated(&call.resource, &without_version(current), body.clone(), part)?;
+        Ok(settle(new, wanted.is_some()))
+    });
+    outcome.await.map(Outcome::into_object)
+}
+
+/// A body with a uid is about an object that was there once: nothing is created in its place.
+async fn create_instead(call: &Call, body: &Value, intent: &Intent) -> Result<Option<Object>, Status> {
+    let uid = meta::text(body, "uid");
+    if !uid.is_empty() {
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: ");
+        return Err(Status::conflict(
+            &call.resource.kind.group_resource(),
+            call.name(),
+            &why,
+        ));
+    }
+    let mut object = body.clone();
+    meta::clear_resource_version(&mut object);
+    create::create(call, object, intent).await
+}
+
+/// Which part of the object the URL names.
+pub(super) fn part(call: &Call) -> Part {
+    if call.info.subresource.is_some() {
+        Part::Status
+    } else {
+        Part::Main
+    }
+}
+
+/// A deleting object goes when its last finalizer goes.
+pub(super) fn settle(new: Value, is_conditional: bool) -> Change {
+    let is_deleting = !meta::text(&new, "deletionTimestamp").is_empty();
+    if is_deleting && meta::finalizers(&new).is_empty() {
+        return Change::Delete {
+            last: new,
+            is_conditional,
+        };
+    }
+    Change::Put { new, is_conditional }
+}
+
+fn check_uid(call: &Call, current: &Object, uid: &str) -> Result<(), Status> {
+    if uid.is_empty() || uid == current.uid() {
+        return Ok(());
+    }
+    let why = format!(
+        "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+        current.uid()
+    );
+    Err(Status::conflict(
+        &call.resource.kind.group_resource(),
+        current.name(),
+        &why,
+    ))
+}

@@ -1,0 +1,95 @@
+//! WATCH: the shared stream of [`yurt_storage::serve`] as an HTTP body.
+//!
+//! After the options are read every failure is an event in the stream: clients retry an HTTP error with the same
+//! resourceVersion for ever. No task and no queue per watcher: a slow one costs only itself.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use http::{HeaderValue, Response, StatusCode};
+use yurt_apimachinery::negotiation::{Shape, Transform};
+use yurt_apimachinery::{ListOptions, ResourceVersion, Status};
+use yurt_runtime::http::{self as web, Body};
+use yurt_storage::serve::{Selection, Unfiltered, WatchRequest, watch};
+
+use super::{Call, body};
+
+/// Sent by a hub that keeps a replica: it hears of every advance, and of diffs as one step.
+const REPLICA_HEADER: &str = "yurt-replica";
+/// Most frames joined into one piece; only those that are ready at once.
+const FRAMES_AT_ONCE: usize = 64;
+/// What a client may ask for at most; beyond it timers overflow.
+const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Answers a watch.
+///
+/// # Errors
+/// The answer to give instead of a stream.
+pub(crate) fn handle(call: &Call) -> Result<Response<Body>, Status> {
+    let mut options = ListOptions::parse(call.query.as_deref(), true, call.resource.kind)?;
+    if let Some(name) = &call.info.name {
+        options.require_name(name)?;
+    }
+    let negotiated = call.negotiate(Shape::Watch)?;
+    call.require_served()?;
+    let is_replica = call.header(REPLICA_HEADER) == Some("1");
+    options.allow_watch_bookmarks |= is_replica;
+    let (resource, clock) = (call.resource.clone(), call.app.clock.clone());
+    let request = WatchRequest {
+        selection: selection(call, &options),
+        view: Arc::new(Unfiltered),
+        metadata_only: negotiated.transform == Transform::PartialObjectMetadata,
+        replica: is_replica,
+        lasts: lifetime(options.timeout_seconds, call.app.settings.min_request_timeout),
+        least: ResourceVersion::ZERO,
+        is_fresh: Arc::new(move || !resource.is_stale(clock.boot())),
+        shutdown: call.app.end_watches.clone(),
+        options,
+    };
+    let counted = call.app.metrics.watch(&call.resource.name);
+    let frames = watch(call.resource.objects().clone(), request)?;
+    let pieces = frames.ready_chunks(FRAMES_AT_ONCE).map(move |frames| {
+        // Counted as long as the stream lives.
+        let _ = &counted;
+        Ok::<_, Infallible>(body::join(frames))
+    });
+    let content_type = HeaderValue::from_static(negotiated.content_type());
+    let mut response = web::respond(StatusCode::OK, content_type, web::stream(pieces));
+    call.add_pool_headers(&mut response);
+    Ok(response)
+}
+
+/// The objects that a list or watch is about.
+pub(super) fn selection(call: &Call, options: &ListOptions) -> Selection {
+    Selection {
+        namespace: call.namespace().map(str::to_owned),
+        labels: options.label_selector.clone(),
+        fields: options.field_selector.clone(),
+    }
+}
+
+/// Without a wish between one and two times the minimum: watches that began together do not end together.
+fn lifetime(wish: Option<u64>, minimum: Duration) -> Duration {
+    let random = uuid::Uuid::new_v4().as_u64_pair().0 as u32;
+    let share = f64::from(random) / f64::from(u32::MAX);
+    wish.map_or_else(|| minimum.mul_f64(1.0 + share), Duration::from_secs)
+        .min(LONGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lifetime_is_the_wish_or_spread_over_one_to_two_times_the_minimum() {
+        let minimum = Duration::from_secs(1800);
+        assert_eq!(lifetime(Some(5), minimum), Duration::from_secs(5));
+        assert_eq!(lifetime(Some(u64::MAX), minimum), LONGEST);
+        for _ in 0..20 {
+            let lasts = lifetime(None, minimum);
+            assert!(lasts >= minimum && lasts <= minimum * 2, "{lasts:?}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! `/healthz`, `/livez` and `/readyz` as kube-apiserver answers them, with `?verbose`, `?exclude` and single checks.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::{Response, StatusCode};
+use yurt_apimachinery::query::Query;
+use yurt_runtime::http::{self as web, Body};
+
+/// The checks of this process. `livez` does not look at those that only say "no traffic please".
+#[derive(Default)]
+pub(crate) struct Health {
+    storage: AtomicBool,
+    serving: AtomicBool,
+}
+
+/// A check with its present result.
+type Line<'a> = (&'a str, bool);
+
+const STORAGE: &str = "storage";
+const SHUTDOWN: &str = "shutdown";
+
+// === impl Health ===
+
+impl Health {
+    /// The store is loaded, and everything of our own is complete.
+    pub(crate) fn storage_loaded(&self) {
+        self.storage.store(true, Ordering::Release);
+    }
+
+    /// Requests are welcome, or not any more.
+    pub(crate) fn set_serving(&self, serving: bool) {
+        self.serving.store(serving, Ordering::Release);
+    }
+
+    /// Answers a health path; `None` when it is not one.
+    pub(crate) fn answer(&self, path: &str, query: Option<&str>) -> Option<Response<Body>> {
+        let mut parts = path.trim_matches('/').splitn(2, '/');
+        let (what, single) = (parts.next()?, parts.next());
+        if !matches!(what, "healthz" | "livez" | "readyz") {
+            return None;
+        }
+        let checks = self.checks(what);
+        Some(match single {
+            Some(name) => answer_single(&checks, name),
+            None => answer_all(what, &checks, &Query::parse(query)),
+        })
+    }
+
+    fn checks(&self, what: &str) -> Vec<Line<'static>> {
+        let mut checks = vec![
+            ("ping", true),
+            ("log", true),
+            (STORAGE, self.storage.load(Ordering::Acquire)),
+        ];
+        if what == "readyz" {
+            checks.push((SHUTDOWN, self.serving.load(Ordering::Acquire)));
+        }
+        checks
+    }
+}
+
+fn answer_single(checks: &[Line<'_>], name: &str) -> Response<Body> {
+    match checks.iter().find(|(known, _)| *known == name) {
+        Some((_, true)) => plain(StatusCode::OK, "ok".to_owned()),
+        Some((_, false)) => plain(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("internal server error: {name} does not hold\n"),
+        ),
+        None => plain(StatusCode::NOT_FOUND, "404 page not found\n".to_owned()),
+    }
+}
+
+fn answer_all(what: &str, checks: &[Line<'_>], query: &Query) -> Response<Body> {
+    let excluded: Vec<&str> = query.get_all("exclude").collect();
+    let mut text = String::new();
+    let mut failed = false;
+    for (name, holds) in checks {
+        let line = if excluded.contains(name) {
+            format!("[+]{name} excluded: ok\n")
+        } else if *holds {
+            format!("[+]{name} ok\n")
+        } else {
+            failed = true;
+            format!("[-]{name} failed: reason withheld\n")
+        };
+        text.push_str(&line);
+    }
+    let unknown: Vec<String> = excluded
+        .iter()
+        .filter(|name| checks.iter().all(|(known, _)| known != *name))
+        .map(|name| format!("\"{name}\""))
+        .collect();
+    if !unknown.is_empty() {
+        text.push_str(&format!(
+            "warn: some health checks cannot be excluded: no matches for {}\n",
+            unknown.join(", ")
+        ));
+    }
+    if failed {
+        return plain(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("{text}{what} check failed\n"),
+        );
+    }
+    if query.get("verbose").is_some() {
+        return plain(StatusCode::OK, format!("{text}{what} check passed\n"));
+    }
+    plain(StatusCode::OK, "ok".to_owned())
+}
+
+fn plain(code: StatusCode, text: String) -> Response<Body> {
+    let mut response = web::text(code, text);
+    let nosniff = http::HeaderValue::from_static("nosniff");
+    response
+        .headers_mut()
+        .insert(http::header::X_CONTENT_TYPE_OPTIONS, nosniff);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(health: &Health, path: &str, query: Option<&str>) -> u16 {
+        health.answer(path, query).expect("a health path").status().as_u16()
+    }
+
+    #[test]
+    fn ready_only_while_serving_and_alive_all_along() {
+        let health = Health::default();
+        assert_eq!(
+            (code(&health, "/readyz", None), code(&health, "/livez", None)),
+            (500, 500)
+        );
+        health.storage_loaded();
+        assert_eq!(
+            (code(&health, "/readyz", None), code(&health, "/livez", None)),
+            (500, 200)
+        );
+        assert_eq!(code(&health, "/readyz", Some("exclude=shutdown")), 200);
+        health.set_serving(true);
+        assert_eq!(
+            (code(&health, "/readyz", None), code(&health, "/readyz/storage", None)),
+            (200, 200)
+        );
+        assert_eq!(code(&health, "/readyz/unknown", None), 404);
+        health.set_serving(false);
+        assert_eq!(
+            (code(&health, "/readyz", None), code(&health, "/healthz", None)),
+            (500, 200)
+        );
+        assert!(health.answer("/version", None).is_none());
+    }
+}

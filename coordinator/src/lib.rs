@@ -1,0 +1,195 @@
+//! The pool coordinator: an apiserver for the kinds a NodePool needs.
+//!
+//! ```text
+//!   server (identity, limits, authz) ─► handlers (one per verb) ─► registry (one entry per resource) ─► storage
+//!                                                  feed (the leader fills pool data) ─────────────────────┘
+//! ```
+//!
+//! In reading order: [`config`] (flags), `server` (one request), `authn`, `authz` (who may what), `handlers`, `registry`
+//! (resources and their rules; `registry::leases` guards elections), `feed` (pool data), `discovery`, `health`, `metrics`,
+//! `bootstrap` (certificates of a first start). All wiring is in [`build`].
+//!
+//! ```no_run
+//! use yurt_coordinator::{build, config::Config};
+//!
+//! # async fn start() -> Result<(), Box<dyn std::error::Error>> {
+//! let config = Config::parse(["yurt-coordinator", "--profile", "standalone"]).map_err(|_| "bad flags")?;
+//! let coordinator = build(config).await?;
+//! println!("{}", coordinator.address());
+//! coordinator.run(std::future::pending()).await?;
+//! # Ok(()) }
+//! ```
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+mod app;
+pub mod authn;
+pub mod authz;
+mod bootstrap;
+pub mod config;
+mod discovery;
+mod feed;
+mod handlers;
+mod health;
+mod lifecycle;
+mod metrics;
+mod publish;
+mod registry;
+mod server;
+mod status_error;
+mod store;
+
+use yurt_runtime::http::server::Server;
+use yurt_runtime::tls::ReloadingServerTls;
+use yurt_runtime::{Clock, TaskGroup};
+use yurt_storage::Cacher;
+
+use app::{App, Lanes, Settings};
+use config::{Config, Profile};
+use discovery::Discovery;
+use feed::Feed;
+use feed::fence::Fence;
+use feed::members::{InitialMembers, Members};
+use health::Health;
+use metrics::Metrics;
+use publish::Publisher;
+use registry::Registry;
+use registry::leases;
+use registry::own::OwnStore;
+use store::Stores;
+
+/// A coordinator whose port is taken and whose store is open; it answers after [`Coordinator::run`] has begun.
+pub struct Coordinator {
+    app: Arc<App>,
+    server: Server,
+    stores: Stores,
+    tasks: TaskGroup,
+    files: Files,
+}
+
+/// What a first start wrote for its user.
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    /// Kubeconfig of an administrator.
+    pub admin_kubeconfig: Option<PathBuf>,
+    /// Certificate of the generated CA.
+    pub ca: Option<PathBuf>,
+}
+
+/// Why the coordinator cannot start: one line that says what, which file or flag, and what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct StartError(String);
+
+// === impl StartError ===
+
+impl StartError {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self(message.into())
+    }
+
+    pub(crate) fn file(path: &Path, action: &str, error: &std::io::Error) -> Self {
+        Self(format!(
+            "cannot {action} {} (below --data-dir): {error}",
+            path.display()
+        ))
+    }
+}
+
+/// Takes the port, opens the store, makes certificates where none are given. Nothing is written before everything that
+/// can be checked has been.
+///
+/// # Errors
+/// [`StartError`], to be printed as it is.
+pub async fn build(config: Config) -> Result<Coordinator, StartError> {
+    let clock = Clock::system();
+    bootstrap::check_given(&config)?;
+    let source = InitialMembers::parse(&config.initial_members);
+    let initial = source.read().map_err(StartError::new)?;
+    let bind_flag = "--bind-address, --secure-port";
+    let server = Server::bind(config.listen_address(), bind_flag)
+        .await
+        .map_err(|error| StartError::new(error.to_string()))?;
+    let stores = Stores::open(&config, clock.clone())?;
+    let credentials = bootstrap::prepare(&config, server.local_addr())?;
+    let tls = ReloadingServerTls::new(credentials.tls).map_err(|error| StartError::new(error.to_string()))?;
+    let metrics = Arc::new(Metrics::new().map_err(|error| StartError::new(format!("cannot set up metrics: {error}")))?);
+    let tasks = TaskGroup::new();
+    let cacher = Arc::new(Cacher::new(registry::own_kinds(config.profile)));
+    let fence = Arc::new(Fence::new(stores.id()));
+    stores.attach(Publisher::new(cacher.clone(), fence.clone()))?;
+    let told = stores.members();
+    let members = Arc::new(Members::new(source, initial, told));
+    let electorate = (config.profile == Profile::Pool).then(|| members.clone());
+    let election = cacher.collection(leases::COLLECTION).cloned();
+    let election = election.ok_or_else(|| StartError::new("leases are not among the kinds served"))?;
+    let registry = Registry::new(registry::own_kinds(config.profile), &cacher, stores.pool());
+    let feed = Feed::new(
+        feed::Parts {
+            fence: fence.clone(),
+            members,
+            collections: stores.collections().clone(),
+            replicas: stores.replicas().clone(),
+            leases: election,
+        },
+        clock.clone(),
+        metrics.feed(),
+    );
+    let app = App {
+        settings: Settings {
+            profile: config.profile,
+            nodepool: config.nodepool.clone(),
+            pool_kinds: stores.pool().map(|collection| collection.name().to_owned()).collect(),
+            min_request_timeout: config.min_request_timeout.0,
+        },
+        discovery: Discovery::new(&registry),
+        own: OwnStore::new(stores.storage().clone(), fence, electorate, clock.clone()),
+        registry,
+        feed,
+        health: Health::default(),
+        metrics,
+        clock,
+        writes: tasks.child(),
+        end_watches: tasks.token().child_token(),
+        lanes: Lanes::default(),
+    };
+    lifecycle::create_namespaces(&app).await?;
+    app.health.storage_loaded();
+    let files = Files {
+        admin_kubeconfig: credentials.admin_kubeconfig,
+        ca: credentials.ca,
+    };
+    Ok(Coordinator {
+        app: Arc::new(app),
+        server: server.with_tls(tls),
+        stores,
+        tasks,
+        files,
+    })
+}
+
+// === impl Coordinator ===
+
+impl Coordinator {
+    /// Where it listens, with the port that was picked for port 0.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.server.local_addr()
+    }
+
+    /// What was written for the user.
+    #[must_use]
+    pub fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// Serves until `stop` resolves, then stops in order and leaves everything on the disk.
+    ///
+    /// # Errors
+    /// [`StartError`] when a task died, or the store could not be flushed.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), StartError> {
+        lifecycle::run(self, stop).await
+    }
+}

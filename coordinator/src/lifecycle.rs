@@ -1,0 +1,120 @@
+//! What runs beside the requests, and the order in which everything stops.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::{info, warn};
+use yurt_apimachinery::time::Time;
+use yurt_runtime::http::server::handler;
+use yurt_storage::Replicas;
+
+use crate::app::App;
+use crate::registry::leases::Author;
+use crate::registry::own::Intent;
+use crate::registry::{namespaces, prepare};
+use crate::{Coordinator, StartError, server};
+
+/// Pool data is committed this often: a crash costs a resend of what came since, a commit wears the disk.
+const PERSIST_EVERY: Duration = Duration::from_secs(5);
+/// A file of initial members is read this often.
+const RELOAD_EVERY: Duration = Duration::from_secs(10);
+/// Connections get this long to finish after their watches have ended.
+const DRAIN: Duration = Duration::from_secs(5);
+/// Author of what the coordinator creates by itself.
+const SELF: &str = "system:yurt-coordinator";
+
+/// Creates the namespaces that exist from the start.
+///
+/// # Errors
+/// What is wrong with the store.
+pub(crate) async fn create_namespaces(app: &App) -> Result<(), StartError> {
+    let Some(resource) = app.registry.find("", "namespaces") else {
+        return Ok(());
+    };
+    let intent = Intent {
+        author: Author {
+            user: SELF.to_owned(),
+            manager: None,
+        },
+        dry_run: false,
+    };
+    for name in namespaces::INITIAL {
+        let body = serde_json::json!({ "metadata": { "name": name } });
+        let now = Time::from_unix(app.clock.unix().secs);
+        let uid = uuid::Uuid::new_v4().to_string();
+        let failed = |status: yurt_apimachinery::Status| {
+            StartError::new(format!("--data-dir: cannot create namespace {name}: {status}"))
+        };
+        let object = prepare::created(resource, body, None, now, &uid).map_err(failed)?;
+        app.own.create(resource, object, &intent).await.map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Serves until `stop`, then: not ready, stop accepting, end watches, flush, close.
+///
+/// # Errors
+/// When a task died, or the store could not be flushed.
+pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>) -> Result<(), StartError> {
+    let Coordinator {
+        app,
+        server,
+        stores,
+        tasks,
+        files: _,
+    } = coordinator;
+    let served = app.clone();
+    let serving = server.serve(
+        &tasks,
+        handler(move |request, peer| server::answer(served.clone(), request, peer)),
+    );
+    tasks.spawn_critical("persist-pool-data", persist(stores.replicas().clone(), tasks.token()));
+    if app.feed.members().is_reloadable() {
+        tasks.spawn_critical("reload-members", reload_members(app.clone(), tasks.token()));
+    }
+    app.health.set_serving(true);
+    info!(address = %serving.local_addr(), profile = ?app.settings.profile, store = stores.id(), "Coordinator is ready");
+    let failed = tokio::select! {
+        () = stop => None,
+        name = tasks.failed() => Some(name),
+    };
+    app.health.set_serving(false);
+    let (drained, ()) = tokio::join!(serving.shutdown(DRAIN), async { app.end_watches.cancel() });
+    if let Err(error) = drained {
+        warn!(%error, "Some connections were cut");
+    }
+    if let Err(error) = tasks.shutdown(DRAIN).await {
+        warn!(%error, "Some tasks were cut");
+    }
+    let flushed = stores.replicas().persist().await;
+    let closed = stores.storage().close().await;
+    flushed
+        .and(closed)
+        .map_err(|error| StartError::new(format!("the store could not be flushed: {error}")))?;
+    match failed {
+        None => Ok(info!("Stopped")),
+        Some(name) => Err(StartError::new(format!("task {name} ended unasked"))),
+    }
+}
+
+async fn persist(replicas: Arc<Replicas>, stop: tokio_util::sync::CancellationToken) {
+    while stop
+        .run_until_cancelled(tokio::time::sleep(PERSIST_EVERY))
+        .await
+        .is_some()
+    {
+        if let Err(error) = replicas.persist().await {
+            warn!(%error, "Pool data is not durable yet, trying again");
+        }
+    }
+}
+
+async fn reload_members(app: Arc<App>, stop: tokio_util::sync::CancellationToken) {
+    while stop
+        .run_until_cancelled(tokio::time::sleep(RELOAD_EVERY))
+        .await
+        .is_some()
+    {
+        app.feed.members().reload();
+    }
+}

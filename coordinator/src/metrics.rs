@@ -1,0 +1,263 @@
+//! What is counted, under kube-apiserver's names where it has one.
+
+use std::sync::Arc;
+
+use prometheus::{Gauge, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry};
+use yurt_runtime::BootTime;
+use yurt_runtime::metrics::Metrics as Render;
+
+use crate::feed::{Feed, Refusal};
+use crate::registry::Registry as Resources;
+
+/// All counters of this process.
+pub(crate) struct Metrics {
+    render: Render,
+    requests: IntCounterVec,
+    long_running: IntGaugeVec,
+    feed: FeedMetrics,
+    collections: Collections,
+}
+
+/// Counters of the feed; clones share them.
+#[derive(Clone)]
+pub(crate) struct FeedMetrics {
+    batches: IntCounterVec,
+    refused: IntCounterVec,
+    fenced: prometheus::IntCounter,
+    gaps: prometheus::IntCounter,
+    late_accepted: prometheus::IntCounter,
+}
+
+/// Gauges set at every scrape.
+struct Collections {
+    objects: GaugeVec,
+    bytes: GaugeVec,
+    rv: GaugeVec,
+    complete: GaugeVec,
+    fresh: GaugeVec,
+    members: Gauge,
+}
+
+/// Counts one long-running request until it is dropped.
+pub(crate) struct LongRunning(prometheus::IntGauge);
+
+/// What a finished request is counted as.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RequestLabels {
+    pub(crate) verb: String,
+    pub(crate) group: String,
+    pub(crate) version: String,
+    pub(crate) resource: String,
+}
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// Counters at zero.
+    ///
+    /// # Errors
+    /// When two metrics have the same name, which is a mistake of the program.
+    pub(crate) fn new() -> prometheus::Result<Self> {
+        let render = Render::new();
+        let registry = render.registry();
+        let requests = counters(
+            registry,
+            "apiserver_request_total",
+            "Requests by verb, group, version, resource and answer.",
+            &["verb", "group", "version", "resource", "code"],
+        )?;
+        let long_running = IntGaugeVec::new(
+            Opts::new("apiserver_longrunning_requests", "Watches being served."),
+            &["verb", "resource"],
+        )?;
+        registry.register(Box::new(long_running.clone()))?;
+        let feed = FeedMetrics::new(registry)?;
+        let collections = Collections::new(registry)?;
+        Ok(Self {
+            requests,
+            long_running,
+            feed,
+            collections,
+            render,
+        })
+    }
+
+    /// The feed's part.
+    pub(crate) fn feed(&self) -> FeedMetrics {
+        self.feed.clone()
+    }
+
+    /// Counts an answered request.
+    pub(crate) fn answered(&self, labels: &RequestLabels, code: u16) {
+        let code = code.to_string();
+        let values = [&labels.verb, &labels.group, &labels.version, &labels.resource, &code].map(String::as_str);
+        self.requests.with_label_values(&values).inc();
+    }
+
+    /// Counts a watch of `resource` while the returned value lives.
+    pub(crate) fn watch(&self, resource: &str) -> LongRunning {
+        let gauge = self.long_running.with_label_values(&["WATCH", resource]);
+        gauge.inc();
+        LongRunning(gauge)
+    }
+
+    /// Everything in Prometheus' text format.
+    pub(crate) fn render(&self, resources: &Resources, feed: &Feed, now: BootTime) -> String {
+        for resource in resources.iter() {
+            let held = resource
+                .objects()
+                .read(|held| (held.len(), held.size(), held.position()));
+            let flags = (resource.is_served(), !resource.is_stale(now));
+            self.collections.set(&resource.name, held, flags);
+        }
+        for collection in feed
+            .collections()
+            .filter(|one| resources.iter().all(|other| other.name != one.name()))
+        {
+            let held = collection
+                .objects()
+                .read(|held| (held.len(), held.size(), held.position()));
+            self.collections.set(
+                collection.name(),
+                held,
+                (collection.is_served(), collection.is_fresh(now)),
+            );
+        }
+        self.collections
+            .members
+            .set(feed.members().names().map_or(0.0, |names| names.len() as f64));
+        self.render.render()
+    }
+}
+
+fn counters(registry: &Registry, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
+    let counters = IntCounterVec::new(Opts::new(name, help), labels)?;
+    registry.register(Box::new(counters.clone()))?;
+    Ok(counters)
+}
+
+// === impl FeedMetrics ===
+
+impl FeedMetrics {
+    fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let single = |name: &str, help: &str| {
+            let counter = prometheus::IntCounter::new(name, help)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok::<_, prometheus::Error>(counter)
+        };
+        Ok(Self {
+            batches: counters(
+                registry,
+                "yurt_coordinator_feed_batches_total",
+                "Batches applied.",
+                &["collection"],
+            )?,
+            refused: counters(
+                registry,
+                "yurt_coordinator_feed_refused_total",
+                "Feed calls refused.",
+                &["reason"],
+            )?,
+            fenced: single(
+                "yurt_coordinator_feed_fenced_total",
+                "Feed calls of somebody who does not lead.",
+            )?,
+            gaps: single(
+                "yurt_coordinator_feed_gaps_total",
+                "Batches that did not continue at C.",
+            )?,
+            late_accepted: single(
+                "yurt_coordinator_feed_late_accepted_total",
+                "Batches applied although the election lease named another holder. Must stay 0.",
+            )?,
+        })
+    }
+
+    /// Counts an applied batch.
+    pub(crate) fn batch(&self, collection: &str, is_late: bool) {
+        self.batches.with_label_values(&[collection]).inc();
+        if is_late {
+            self.late_accepted.inc();
+            tracing::error!(
+                collection,
+                "A batch was applied although another hub holds the election lease"
+            );
+        }
+    }
+
+    /// Counts a refused call.
+    pub(crate) fn refused(&self, refusal: &Refusal) {
+        let reason = match refusal {
+            Refusal::Fenced { .. } => {
+                self.fenced.inc();
+                "fenced"
+            }
+            Refusal::Gap { .. } => {
+                self.gaps.inc();
+                "gap"
+            }
+            Refusal::Behind { .. } => "behind",
+            Refusal::Backwards { .. } => "backwards",
+            Refusal::Generation { .. } => "generation",
+            Refusal::Members { .. } => "members",
+        };
+        self.refused.with_label_values(&[reason]).inc();
+    }
+}
+
+// === impl Collections ===
+
+impl Collections {
+    fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let gauge = |what: &str, help: &str| {
+            let gauge = GaugeVec::new(
+                Opts::new(format!("yurt_coordinator_collection_{what}"), help),
+                &["collection"],
+            )?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
+        let members = Gauge::new(
+            "yurt_coordinator_members",
+            "Nodes of the pool; 0 while membership is on trust.",
+        )?;
+        registry.register(Box::new(members.clone()))?;
+        Ok(Self {
+            objects: gauge("objects", "Live objects.")?,
+            bytes: gauge("bytes", "Bytes held, history included.")?,
+            rv: gauge("rv", "C: everything up to this resourceVersion has been applied.")?,
+            complete: gauge("complete", "1 if the collection is served.")?,
+            fresh: gauge("fresh", "1 if changes are known to arrive.")?,
+            members,
+        })
+    }
+
+    fn set(
+        &self,
+        name: &str,
+        (objects, bytes, rv): (usize, usize, yurt_apimachinery::ResourceVersion),
+        (complete, fresh): (bool, bool),
+    ) {
+        let flag = |value: bool| if value { 1.0 } else { 0.0 };
+        for (gauge, value) in [
+            (&self.objects, objects as f64),
+            (&self.bytes, bytes as f64),
+            (&self.rv, rv.0 as f64),
+            (&self.complete, flag(complete)),
+            (&self.fresh, flag(fresh)),
+        ] {
+            gauge.with_label_values(&[name]).set(value);
+        }
+    }
+}
+
+// === impl LongRunning ===
+
+impl Drop for LongRunning {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// Shared by everything that counts.
+pub(crate) type SharedMetrics = Arc<Metrics>;

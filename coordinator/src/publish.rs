@@ -1,0 +1,41 @@
+//! Where the store's commits go: the fence first, then the collections that readers see.
+
+use std::sync::Arc;
+
+use yurt_apimachinery::ResourceVersion;
+use yurt_storage::Cacher;
+use yurt_storage::backend::{Committed, Loaded, Sink};
+
+use crate::feed::fence::{EPOCH_KEY, Fence};
+
+/// Publishes commits, in order, on the store's own thread.
+pub(crate) struct Publisher {
+    cacher: Arc<Cacher>,
+    fence: Arc<Fence>,
+}
+
+// === impl Publisher ===
+
+impl Publisher {
+    /// Publishes to both.
+    pub(crate) fn new(cacher: Arc<Cacher>, fence: Arc<Fence>) -> Self {
+        Self { cacher, fence }
+    }
+}
+
+impl Sink for Publisher {
+    fn load(&self, loaded: Loaded) {
+        if let Some(record) = loaded.live.iter().find(|stored| stored.key == EPOCH_KEY) {
+            self.fence.published(record.rv, &record.value);
+        }
+        self.cacher.load(loaded);
+    }
+
+    /// The fence before the lease: whoever sees the new holder finds the old one already shut out.
+    fn committed(&self, rv: ResourceVersion, changes: &[Committed]) {
+        if let Some(record) = changes.iter().find(|change| change.key == EPOCH_KEY && !change.deleted) {
+            self.fence.published(rv, &record.value);
+        }
+        self.cacher.committed(rv, changes);
+    }
+}

@@ -1,0 +1,119 @@
+//! Leases: validation, which writes are mere renewals, and the guard of elections.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use yurt_apimachinery::lease::LeaseSpec;
+use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::{Object, ObjectKey, Status};
+use yurt_storage::Durability;
+
+use super::Resource;
+use super::strategy::Strategy;
+
+mod guard;
+
+pub(crate) use guard::{Attempt, Author, Guard};
+
+/// Rules of `leases.coordination.k8s.io`.
+pub(crate) struct Leases;
+
+/// Name of the collection.
+pub(crate) const COLLECTION: &str = "leases.coordination.k8s.io";
+/// Key of the pool's election lease.
+pub(crate) const ELECTION_KEY: &str = "kube-system/yurthub";
+/// Heartbeats, not elections: every node writes its own, and nobody takes one over.
+const NODE_LEASES: &str = "kube-node-lease";
+
+impl Strategy for Leases {
+    fn validate(&self, object: &Value, _old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
+        Ok(LeaseSpec::from_value(object)?.validate())
+    }
+
+    fn durability(&self, old: &Value, new: &Value) -> Durability {
+        if is_renewal(old, new) {
+            Durability::Volatile
+        } else {
+            Durability::Durable
+        }
+    }
+
+    fn needs_namespace(&self) -> bool {
+        false
+    }
+}
+
+/// Whether only what a heartbeat changes differs: renewTime and annotations.
+///
+/// Such a write may live in memory: after a crash the guard keeps the holder for one duration, and heartbeats repeat.
+fn is_renewal(old: &Value, new: &Value) -> bool {
+    let rest = |lease: &Value| {
+        let mut lease = lease.clone();
+        if let Some(spec) = lease.get_mut("spec").and_then(Value::as_object_mut) {
+            spec.remove("renewTime");
+        }
+        if let Some(metadata) = lease.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("annotations");
+            metadata.remove("resourceVersion");
+            metadata.remove("managedFields");
+        }
+        lease
+    };
+    rest(old) == rest(new)
+}
+
+/// Whether the guard watches over this object.
+pub(super) fn is_guarded(resource: &Resource, key: &ObjectKey) -> bool {
+    resource.name == COLLECTION && key.namespace() != Some(NODE_LEASES)
+}
+
+/// Holder and duration of a stored lease; no holder when there is no lease, or one that cannot be read.
+pub(crate) fn standing(lease: Option<&Object>) -> (String, Duration) {
+    let spec = lease
+        .and_then(|lease| LeaseSpec::from_object(lease).ok())
+        .unwrap_or_default();
+    let seconds = spec
+        .lease_duration_seconds
+        .and_then(|seconds| u64::try_from(seconds).ok())
+        .unwrap_or_default();
+    (
+        spec.holder().unwrap_or_default().to_owned(),
+        Duration::from_secs(seconds),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn lease() -> Value {
+        json!({
+            "metadata": {"name": "n", "labels": {"a": "b"}, "annotations": {"x": "1"}, "resourceVersion": "5"},
+            "spec": {"holderIdentity": "n", "leaseDurationSeconds": 40, "leaseTransitions": 1, "renewTime": "t1"},
+        })
+    }
+
+    #[test]
+    fn renewals_touch_renew_time_and_annotations_only() {
+        let mut renewed = lease();
+        renewed["spec"]["renewTime"] = json!("t2");
+        renewed["metadata"]["annotations"] = json!({"openyurt.io/delegate-heartbeat": "true"});
+        renewed["metadata"]["resourceVersion"] = json!("6");
+        assert!(is_renewal(&lease(), &renewed));
+        for (pointer, value) in [
+            ("/spec/holderIdentity", json!("m")),
+            ("/spec/leaseDurationSeconds", json!(41)),
+            ("/spec/leaseTransitions", json!(2)),
+            ("/metadata/labels/a", json!("c")),
+        ] {
+            let mut changed = lease();
+            *changed.pointer_mut(pointer).unwrap() = value;
+            assert!(!is_renewal(&lease(), &changed), "{pointer}");
+        }
+        let mut owned = lease();
+        owned["metadata"]["ownerReferences"] = json!([{"uid": "u"}]);
+        assert!(!is_renewal(&lease(), &owned));
+    }
+}

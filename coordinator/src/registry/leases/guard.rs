@@ -1,0 +1,319 @@
+//! Decides whether a write may touch an election lease: protects electors that never send a resourceVersion.
+//!
+//! Pure: takes the lease as stored, who wrote its last acquisition and when it was last written, and the attempt.
+//! Optimistic locking protects whoever uses it; this guard is for the others, and for the time after a restart, when
+//! renewals that lived in memory only may have been lost.
+//!
+//! ```text
+//!   holder empty ─────────────────────────────► pass
+//!   store opened < duration ago, other holder ─► refuse (with or without resourceVersion)
+//!   silent for its duration ──────────────────► pass
+//!   no resourceVersion, not the owner ────────► refuse
+//!   else ─────────────────────────────────────► pass (optimistic locking decides)
+//! ```
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use yurt_runtime::BootTime;
+
+/// Who wrote: the user, and the field manager where several electors share one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Author {
+    /// User of the request.
+    pub(crate) user: String,
+    /// Field manager, if one was sent.
+    pub(crate) manager: Option<String>,
+}
+
+/// What is known of a lease beside its object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Who wrote the acquisition; `None` when that was before a restart.
+    pub(crate) owner: Option<Author>,
+    /// Time of the last accepted write, on our clock.
+    pub(crate) last_write: BootTime,
+}
+
+/// The lease as it stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Standing<'a> {
+    /// Holder in the stored object; empty when released.
+    pub(crate) holder: &'a str,
+    /// Its lease duration.
+    pub(crate) duration: Duration,
+    /// Last known author and write.
+    pub(crate) seen: Option<&'a Seen>,
+    /// When the store was opened.
+    pub(crate) opened: BootTime,
+    /// Now.
+    pub(crate) now: BootTime,
+}
+
+/// A write somebody wants to do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attempt<'a> {
+    /// Who.
+    pub(crate) author: &'a Author,
+    /// It names the resourceVersion it is based on.
+    pub(crate) has_resource_version: bool,
+    /// Holder afterwards; `None` when the lease is deleted.
+    pub(crate) holder: Option<&'a str>,
+}
+
+/// What is remembered of every guarded lease that has a holder; the number of leases bounds it.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    opened: BootTime,
+    // Guards only the map; never held across an await.
+    seen: Mutex<BTreeMap<String, Seen>>,
+    /// One guarded write at a time: what a write leaves behind in `seen` must be there before the next one is judged.
+    pub(in crate::registry) turn: tokio::sync::Mutex<()>,
+}
+
+/// Judges an attempt.
+///
+/// # Errors
+/// The text of the 409.
+pub(crate) fn judge(standing: Standing<'_>, attempt: Attempt<'_>) -> Result<(), String> {
+    let Standing {
+        holder,
+        duration,
+        seen,
+        opened,
+        now,
+    } = standing;
+    if holder.is_empty() {
+        return Ok(());
+    }
+    let replaces = attempt.holder.is_some_and(|new| !new.is_empty() && new != holder);
+    if replaces && now.since(opened) < duration {
+        return Err(format!(
+            "the store was opened less than the lease duration ago and renewals of \"{holder}\" may have been lost; try \
+             again in {} s",
+            (duration - now.since(opened)).as_secs() + 1
+        ));
+    }
+    let last_write = seen.map_or(opened, |seen| seen.last_write);
+    if attempt.has_resource_version || now.since(last_write) >= duration {
+        return Ok(());
+    }
+    match seen.and_then(|seen| seen.owner.as_ref()) {
+        Some(owner) if !is_owner(owner, &attempt) => Err(format!(
+            "the lease is held by \"{holder}\" and was written less than its duration ago; a write by anyone but its owner \
+             must carry the resourceVersion it is based on"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Electors that share a user are told apart by the field manager; a delete has none.
+fn is_owner(owner: &Author, attempt: &Attempt<'_>) -> bool {
+    owner.user == attempt.author.user && (attempt.holder.is_none() || owner.manager == attempt.author.manager)
+}
+
+// === impl Guard ===
+
+impl Guard {
+    /// Nothing is known yet at `opened`.
+    pub(crate) fn new(opened: BootTime) -> Self {
+        Self {
+            opened,
+            seen: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Restores the owner of `key` from a durable record.
+    pub(crate) fn restore(&self, key: &str, owner: Author) {
+        self.seen.lock().insert(
+            key.to_owned(),
+            Seen {
+                owner: Some(owner),
+                last_write: self.opened,
+            },
+        );
+    }
+
+    /// Judges an attempt on the lease `key`, which has `holder` for `duration`.
+    ///
+    /// # Errors
+    /// The text of the 409.
+    pub(crate) fn judge(
+        &self,
+        key: &str,
+        (holder, duration): (&str, Duration),
+        attempt: Attempt<'_>,
+        now: BootTime,
+    ) -> Result<(), String> {
+        let seen = self.seen.lock();
+        judge(
+            Standing {
+                holder,
+                duration,
+                seen: seen.get(key),
+                opened: self.opened,
+                now,
+            },
+            attempt,
+        )
+    }
+
+    /// Remembers an accepted write that took the holder from `before` to `after` (empty: none).
+    pub(crate) fn accepted(&self, key: &str, author: &Author, before: &str, after: &str, now: BootTime) {
+        let mut seen = self.seen.lock();
+        if after.is_empty() {
+            seen.remove(key);
+            return;
+        }
+        let entry = seen.entry(key.to_owned()).or_insert(Seen {
+            owner: None,
+            last_write: now,
+        });
+        entry.last_write = now;
+        if before != after || entry.owner.is_none() {
+            entry.owner = Some(author.clone());
+        }
+    }
+
+    /// Who wrote the acquisition that stands, or what `author` will be when the holder goes from `before` to `after`.
+    pub(crate) fn owner_after(&self, key: &str, author: &Author, before: &str, after: &str) -> Option<Author> {
+        let known = self.seen.lock().get(key).and_then(|seen| seen.owner.clone());
+        match (after.is_empty(), before == after) {
+            (true, _) => None,
+            (false, true) => known.or_else(|| Some(author.clone())),
+            (false, false) => Some(author.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DURATION: Duration = Duration::from_secs(15);
+
+    fn at(secs: u64) -> BootTime {
+        BootTime::from_boot(Duration::from_secs(secs))
+    }
+
+    fn author(user: &str, manager: &str) -> Author {
+        Author {
+            user: user.into(),
+            manager: (!manager.is_empty()).then(|| manager.to_owned()),
+        }
+    }
+
+    /// Store opened at 0, lease of "a" written by (u, m-a) at 100.
+    fn try_at(now: u64, author: &Author, has_resource_version: bool, holder: Option<&str>) -> bool {
+        let seen = Seen {
+            owner: Some(self::author("u", "m-a")),
+            last_write: at(100),
+        };
+        let standing = Standing {
+            holder: "a",
+            duration: DURATION,
+            seen: Some(&seen),
+            opened: at(0),
+            now: at(now),
+        };
+        judge(
+            standing,
+            Attempt {
+                author,
+                has_resource_version,
+                holder,
+            },
+        )
+        .is_ok()
+    }
+
+    #[test]
+    fn blind_write_of_another_elector_waits_for_silence() {
+        let thief = author("u", "m-b");
+        assert!(!try_at(114, &thief, false, Some("b")), "take-over");
+        assert!(!try_at(114, &thief, false, Some("a")), "renewTime only");
+        assert!(
+            !try_at(114, &thief, false, Some("")),
+            "a late release erases the new leader"
+        );
+        assert!(!try_at(114, &author("v", "m-a"), false, Some("b")), "other user");
+        assert!(try_at(115, &thief, false, Some("b")), "silent for its duration");
+        assert!(try_at(101, &thief, true, Some("b")), "optimistic locking decides");
+    }
+
+    #[test]
+    fn owner_writes_as_it_likes() {
+        let owner = author("u", "m-a");
+        assert!(try_at(101, &owner, false, Some("a")) && try_at(101, &owner, false, Some("")));
+        assert!(
+            try_at(101, &author("u", ""), false, None),
+            "a delete has no field manager"
+        );
+        assert!(!try_at(101, &author("v", ""), false, None));
+    }
+
+    #[test]
+    fn after_a_restart_nobody_replaces_a_holder_for_one_duration() {
+        let standing = |holder, now| Standing {
+            holder,
+            duration: DURATION,
+            seen: None,
+            opened: at(200),
+            now: at(now),
+        };
+        let other = author("v", "");
+        let attempt = |has_resource_version, holder| Attempt {
+            author: &other,
+            has_resource_version,
+            holder,
+        };
+        assert!(judge(standing("a", 214), attempt(true, Some("b"))).is_err());
+        assert!(judge(standing("a", 214), attempt(false, Some("b"))).is_err());
+        assert!(judge(standing("a", 214), attempt(true, Some(""))).is_ok(), "release");
+        assert!(
+            judge(standing("", 201), attempt(false, Some("b"))).is_ok(),
+            "acquiring an empty holder"
+        );
+        assert!(judge(standing("a", 215), attempt(true, Some("b"))).is_ok());
+    }
+
+    #[test]
+    fn ownership_follows_acquisitions_only() {
+        let guard = Guard::new(at(0));
+        let (a, b) = (author("u", "m-a"), author("u", "m-b"));
+        guard.accepted("k", &a, "", "a", at(20));
+        guard.accepted("k", &b, "a", "a", at(21));
+        assert_eq!(
+            guard.owner_after("k", &b, "a", "a"),
+            Some(a.clone()),
+            "a renewal by another does not move it"
+        );
+        let attempt = Attempt {
+            author: &b,
+            has_resource_version: false,
+            holder: Some("b"),
+        };
+        assert!(guard.judge("k", ("a", DURATION), attempt, at(30)).is_err());
+        guard.accepted("k", &a, "a", "", at(31));
+        assert_eq!(guard.owner_after("k", &b, "", ""), None);
+        assert!(guard.judge("k", ("", DURATION), attempt, at(31)).is_ok());
+    }
+
+    #[test]
+    fn durable_record_brings_the_owner_back() {
+        let guard = Guard::new(at(0));
+        guard.restore("k", author("u", "m-a"));
+        let other = author("u", "m-b");
+        let attempt = Attempt {
+            author: &other,
+            has_resource_version: false,
+            holder: Some("a"),
+        };
+        assert!(
+            guard.judge("k", ("a", DURATION), attempt, at(5)).is_err(),
+            "also one that touches only renewTime"
+        );
+    }
+}

@@ -1,0 +1,150 @@
+//! Turns what a client sent into what is stored: fills in what the server owns, keeps what an update may not change,
+//! validates the result.
+
+use serde_json::Value;
+use yurt_apimachinery::time::Time;
+use yurt_apimachinery::{Status, meta};
+
+use super::Resource;
+
+/// Fields of `metadata` that an update never changes.
+const KEPT: [&str; 3] = ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"];
+
+/// Which part of an object an update is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Everything but the status, where that is a subresource.
+    Main,
+    /// The status, and metadata.
+    Status,
+}
+
+/// Reads a body as JSON.
+///
+/// # Errors
+/// 400 with kube-apiserver's words for an empty body, or with the parser's.
+pub(crate) fn read(resource: &Resource, body: &[u8]) -> Result<Value, Status> {
+    let kind = &resource.kind.kind;
+    if body.iter().all(u8::is_ascii_whitespace) {
+        let message = format!(
+            "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse error: \
+             unexpected end of JSON input (<empty>)"
+        );
+        return Err(Status::bad_request(message));
+    }
+    let value = serde_json::from_slice(body);
+    value.map_err(|error| Status::bad_request(format!("couldn't get version/kind; json parse error: {error}")))
+}
+
+/// The object to store for a create; its name is settled.
+///
+/// # Errors
+/// 400 for a body that is about something else, 422 with every fault otherwise.
+pub(crate) fn created(
+    resource: &Resource,
+    mut object: Value,
+    namespace: Option<&str>,
+    now: Time,
+    uid: &str,
+) -> Result<Value, Status> {
+    meta::complete_type_meta(&mut object, resource.kind)?;
+    meta::settle_namespace(&mut object, resource.kind, namespace)?;
+    meta::check_no_resource_version(&object)?;
+    meta::wipe_system_fields(&mut object);
+    meta::clear_resource_version(&mut object);
+    meta::metadata_mut(&mut object).remove("managedFields");
+    meta::set_uid(&mut object, uid);
+    meta::set_creation_timestamp(&mut object, now);
+    if resource.strategy.generation() != super::strategy::Generation::None {
+        meta::set_generation(&mut object, 1);
+    }
+    resource.strategy.prepare_create(&mut object);
+    let mut errors = meta::validate_create(&object, resource.kind);
+    errors.extend(resource.strategy.validate(&object, None)?);
+    reject(resource, &object, &errors)?;
+    Ok(object)
+}
+
+/// The object to store for an update of `old` (stored form, without resourceVersion) to `new`.
+///
+/// # Errors
+/// 400 for a body that is about something else, 422 with every fault otherwise.
+pub(crate) fn updated(resource: &Resource, old: &Value, mut new: Value, part: Part) -> Result<Value, Status> {
+    meta::complete_type_meta(&mut new, resource.kind)?;
+    let namespace = meta::metadata(old)
+        .and_then(|metadata| metadata.get("namespace"))
+        .and_then(Value::as_str);
+    meta::check_name(&mut new, meta::text(old, "name"))?;
+    meta::settle_namespace(&mut new, resource.kind, namespace)?;
+    keep_metadata(old, &mut new);
+    match part {
+        Part::Main if resource.kind.has_status => copy_member(old, &mut new, "status"),
+        Part::Main => {}
+        Part::Status => {
+            for member in outside_status(old, &new) {
+                copy_member(old, &mut new, &member);
+            }
+        }
+    }
+    resource.strategy.prepare_update(old, &mut new);
+    let rule = resource.strategy.generation();
+    if rule.is_raised(old, &new) {
+        meta::set_generation(&mut new, meta::generation(old) + 1);
+    }
+    let mut errors = meta::validate_update(&new, old);
+    errors.extend(resource.strategy.validate(&new, Some(old))?);
+    reject(resource, &new, &errors)?;
+    Ok(new)
+}
+
+/// Everything a client may not change; a missing uid means the stored one.
+fn keep_metadata(old: &Value, new: &mut Value) {
+    let kept = |field: &str| meta::metadata(old).and_then(|metadata| metadata.get(field)).cloned();
+    let generation = kept("generation");
+    let uid = kept("uid");
+    let metadata = meta::metadata_mut(new);
+    for field in ["managedFields", "resourceVersion", "selfLink"] {
+        metadata.remove(field);
+    }
+    for field in KEPT {
+        replace(metadata, field, kept(field));
+    }
+    replace(metadata, "generation", generation);
+    if metadata.get("uid").is_none_or(|uid| uid.is_null() || uid == "") {
+        replace(metadata, "uid", uid);
+    }
+}
+
+fn replace(members: &mut serde_json::Map<String, Value>, name: &str, value: Option<Value>) {
+    match value {
+        Some(value) => drop(members.insert(name.to_owned(), value)),
+        None => drop(members.remove(name)),
+    }
+}
+
+fn copy_member(from: &Value, to: &mut Value, name: &str) {
+    if let Some(members) = to.as_object_mut() {
+        replace(members, name, from.get(name).cloned());
+    }
+}
+
+/// Members that an update of the status leaves alone.
+fn outside_status(old: &Value, new: &Value) -> Vec<String> {
+    let names = [old, new]
+        .into_iter()
+        .filter_map(Value::as_object)
+        .flat_map(|members| members.keys());
+    let outside = names.filter(|name| !matches!(name.as_str(), "metadata" | "status" | "apiVersion" | "kind"));
+    outside.cloned().collect()
+}
+
+fn reject(resource: &Resource, object: &Value, errors: &[yurt_apimachinery::status::FieldError]) -> Result<(), Status> {
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(Status::invalid(
+        &resource.kind.group_kind(),
+        meta::text(object, "name"),
+        errors,
+    ))
+}

@@ -1,0 +1,279 @@
+//! One request, from the socket to the answer: identity, request info, limits, authorization, dispatch.
+//!
+//! The order is kube-apiserver's. Health answers before everything else; leases and the feed have no lane to wait in.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use tokio::sync::OwnedSemaphorePermit;
+use yurt_apimachinery::status::reason;
+use yurt_apimachinery::{RequestInfo, Status, Verb};
+use yurt_runtime::http::server::Peer;
+use yurt_runtime::http::{self as web, Body, read_body};
+
+use crate::app::{self, App};
+use crate::authn::{self, MASTERS, User};
+use crate::authz::{Attributes, Decision};
+use crate::feed;
+use crate::handlers::{self, Call, review};
+use crate::metrics::RequestLabels;
+use crate::registry::{Authority, Resource, leases};
+use crate::status_error;
+
+/// Correlates a request with logs; the client's own value is kept.
+const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+/// Every answer but discovery describes a moment.
+const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
+
+/// Answers one request, whatever comes.
+pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer) -> Response<Body> {
+    let audit_id = request.headers().get(AUDIT_ID).cloned();
+    let is_head = request.method() == Method::HEAD;
+    let (path, query) = (
+        request.uri().path().to_owned(),
+        request.uri().query().map(str::to_owned),
+    );
+    let mut response = match app.health.answer(&path, query.as_deref()) {
+        Some(response) => response,
+        None => {
+            let info = RequestInfo::parse(request.method().as_str(), &path, query.as_deref());
+            let labels = labels(info.as_ref().ok());
+            let answer = match info {
+                Ok(info) => dispatch(&app, request, &peer, info, query).await,
+                Err(status) => Err(status),
+            };
+            let response = answer.unwrap_or_else(|status| status_error::respond(&status));
+            app.metrics.answered(&labels, response.status().as_u16());
+            response
+        }
+    };
+    if is_head {
+        // A body would be a protocol error on HTTP/2.
+        response = response.map(|_| web::empty());
+    }
+    let headers = response.headers_mut();
+    headers.entry(CACHE_CONTROL).or_insert(NO_CACHE);
+    let audit_id = audit_id.or_else(|| HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()).ok());
+    headers.extend(audit_id.map(|id| (AUDIT_ID, id)));
+    response
+}
+
+async fn dispatch(
+    app: &Arc<App>,
+    request: Request<Incoming>,
+    peer: &Peer,
+    info: RequestInfo,
+    query: Option<String>,
+) -> Result<Response<Body>, Status> {
+    let authorization = request
+        .headers()
+        .get(AUTHORIZATION)
+        .and_then(|value| value.to_str().ok());
+    let user = authn::authenticate(peer.identity.as_deref(), authorization)?;
+    let resource = find_resource(app, &info);
+    if let Some(resource) = &resource {
+        refuse_pool_writes(resource, &user, info.verb)?;
+    }
+    if let Decision::Denied(why) = app.authorize(&user, &Attributes::of(&info)) {
+        return Err(Status::forbidden(&user.name, &info, &why));
+    }
+    let _lane = enter_lane(app, &user, &info)?;
+    if !info.is_resource {
+        return answer_path(app, request, peer, &info, &user).await;
+    }
+    if let Some(kind) = review::find(&info.group, &info.version, &info.resource) {
+        if info.verb != Verb::Create || info.name.is_some() {
+            return Err(Status::method_not_allowed());
+        }
+        let content_type = header_text(&request, CONTENT_TYPE);
+        let body = read_body(request.into_body(), app::BODY_BYTES_MAX).await?;
+        return review::handle(app, &user, kind, content_type.as_deref(), &body);
+    }
+    let resource = resource.ok_or_else(|| not_found(app, &info))?;
+    check_shape(&resource, &info, request.method())?;
+    let (head, body) = request.into_parts();
+    let body = if info.verb.is_read_only() {
+        Bytes::new()
+    } else {
+        read_body(body, app::BODY_BYTES_MAX).await?
+    };
+    let call = Call {
+        app: app.clone(),
+        resource,
+        user,
+        info,
+        query,
+        headers: head.headers,
+        body,
+    };
+    handle(call).await
+}
+
+/// Gives a request to the handler of its verb. Writes finish even when the client hangs up.
+async fn handle(call: Call) -> Result<Response<Body>, Status> {
+    match call.info.verb {
+        Verb::Get => handlers::get::handle(&call).await,
+        Verb::List => handlers::list::handle(&call).await,
+        Verb::Watch => handlers::watch::handle(&call),
+        Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {
+            let writes = call.app.writes.clone();
+            let write = writes.detached("write", async move { handle_write(&call).await });
+            write.await.map_err(|lost| Status::internal(&lost.to_string()))?
+        }
+        Verb::Proxy | Verb::Post | Verb::Put | Verb::Head | Verb::Options | Verb::Other => {
+            Err(Status::method_not_allowed())
+        }
+    }
+}
+
+async fn handle_write(call: &Call) -> Result<Response<Body>, Status> {
+    match call.info.verb {
+        Verb::Create => handlers::create::handle(call).await,
+        Verb::Update => handlers::update::handle(call).await,
+        Verb::Patch => handlers::patch::handle(call).await,
+        Verb::Delete => handlers::delete::handle(call).await,
+        _ => handlers::delete::handle_collection(call).await,
+    }
+}
+
+/// Paths that name no resource.
+async fn answer_path(
+    app: &Arc<App>,
+    request: Request<Incoming>,
+    peer: &Peer,
+    info: &RequestInfo,
+    user: &User,
+) -> Result<Response<Body>, Status> {
+    let feed_call = info
+        .path
+        .strip_prefix(feed::PATH)
+        .and_then(|rest| rest.strip_prefix('/'));
+    match (request.method(), info.path.as_str(), feed_call) {
+        (&Method::GET, feed::PATH, _) => Ok(web::json(StatusCode::OK, app.feed.state().to_string())),
+        (&Method::POST, _, Some(call)) => {
+            let body = read_body(request.into_body(), feed::BODY_BYTES_MAX).await?;
+            Ok(match app.feed.take(user, call, &body).await {
+                Ok(answer) => web::json(StatusCode::OK, answer.to_string()),
+                Err(error) => status_error::respond_feed(&error),
+            })
+        }
+        (&Method::GET, "/metrics", _) => {
+            let text = app.metrics.render(&app.registry, &app.feed, app.clock.boot());
+            let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+            Ok(web::respond(StatusCode::OK, content_type, web::full(text)))
+        }
+        (&Method::GET, path, _) => {
+            let document = app.discovery.answer(path, request.headers(), peer.local_addr);
+            document.ok_or_else(|| Status::failure(404, reason::NOT_FOUND, "404 page not found"))
+        }
+        _ => Err(Status::method_not_allowed()),
+    }
+}
+
+fn find_resource(app: &App, info: &RequestInfo) -> Option<Arc<Resource>> {
+    let resource = app
+        .registry
+        .find(&info.group, &info.resource)
+        .filter(|_| info.is_resource)?;
+    (resource.kind.version == info.version).then(|| resource.clone())
+}
+
+/// Pool data has one author, the cloud. Told before authorization: who asks deserves the reason, not a bare 403.
+fn refuse_pool_writes(resource: &Resource, user: &User, verb: Verb) -> Result<(), Status> {
+    if verb.is_read_only() || user.is_anonymous() || matches!(resource.authority, Authority::Own(_)) {
+        return Ok(());
+    }
+    let name = &resource.name;
+    let message = format!(
+        "{name} cannot be written here: pool data comes from the cloud through the pool's leader; write to the cloud instead"
+    );
+    Err(Status::failure(405, reason::METHOD_NOT_ALLOWED, message))
+}
+
+/// A place among the requests being answered. Watches, leases, the feed and administrators need none.
+fn enter_lane(app: &App, user: &User, info: &RequestInfo) -> Result<Option<OwnedSemaphorePermit>, Status> {
+    let is_lease = info.is_resource && format!("{}.{}", info.resource, info.group) == leases::COLLECTION;
+    let is_feed = info.path.starts_with(feed::PATH);
+    if info.verb == Verb::Watch || is_lease || is_feed || user.is_in(MASTERS) {
+        return Ok(None);
+    }
+    let lane = if info.verb.is_read_only() {
+        &app.lanes.reads
+    } else {
+        &app.lanes.writes
+    };
+    let busy = |_| Status::too_many_requests("Too many requests, please try again later.", 1);
+    lane.clone().try_acquire_owned().map(Some).map_err(busy)
+}
+
+/// Whether the path offers the verb at all.
+fn check_shape(resource: &Resource, info: &RequestInfo, method: &Method) -> Result<(), Status> {
+    let kind = resource.kind;
+    let is_own = matches!(resource.authority, Authority::Own(_));
+    // The path of a Namespace itself names a namespace, too.
+    let in_namespace = info.namespace.is_some() && kind.plural != "namespaces";
+    if in_namespace && !kind.namespaced {
+        return Err(Status::unknown_resource());
+    }
+    if let Some(subresource) = info.subresource.as_deref() {
+        if subresource != "status" || !kind.has_status || !is_own || info.rest.is_some() {
+            return Err(Status::unknown_resource());
+        }
+        let is_offered = matches!(info.verb, Verb::Get | Verb::Update | Verb::Patch) && method != Method::HEAD;
+        return if is_offered {
+            Ok(())
+        } else {
+            Err(Status::method_not_allowed())
+        };
+    }
+    let (has_name, has_namespace) = (info.name.is_some(), in_namespace || !kind.namespaced);
+    let is_offered = match info.verb {
+        Verb::Get => has_name && has_namespace && method != Method::HEAD,
+        Verb::List | Verb::Watch => method != Method::HEAD,
+        Verb::Update | Verb::Patch | Verb::Delete => has_name && has_namespace,
+        Verb::Create | Verb::DeleteCollection => !has_name && has_namespace,
+        Verb::Proxy | Verb::Post | Verb::Put | Verb::Head | Verb::Options | Verb::Other => false,
+    };
+    if is_offered {
+        Ok(())
+    } else {
+        Err(Status::method_not_allowed())
+    }
+}
+
+/// An unknown resource of a served version is another 404 than an unknown path.
+fn not_found(app: &App, info: &RequestInfo) -> Status {
+    let is_version =
+        |resource: &&Arc<Resource>| resource.kind.group == info.group && resource.kind.version == info.version;
+    if app.registry.iter().any(|resource| is_version(&resource)) {
+        return Status::unknown_resource();
+    }
+    Status::failure(404, reason::NOT_FOUND, "404 page not found")
+}
+
+fn header_text(request: &Request<Incoming>, name: HeaderName) -> Option<String> {
+    request.headers().get(name)?.to_str().ok().map(str::to_owned)
+}
+
+fn labels(info: Option<&RequestInfo>) -> RequestLabels {
+    let Some(info) = info else {
+        return RequestLabels::default();
+    };
+    let verb = match info.verb {
+        Verb::Create => "POST",
+        Verb::Update => "PUT",
+        other => other.as_str(),
+    };
+    // Strangers may ask for anything: names outside the registry would make labels without end.
+    let known = info.is_resource && yurt_apimachinery::kind::find_kind(&info.group, &info.resource).is_some();
+    let text = |value: &str| if known { value.to_owned() } else { String::new() };
+    RequestLabels {
+        verb: verb.to_uppercase(),
+        group: text(&info.group),
+        version: text(&info.version),
+        resource: text(&info.resource),
+    }
+}

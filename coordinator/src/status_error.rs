@@ -1,0 +1,57 @@
+//! The only place where an error of a layer below becomes an answer of the API.
+
+use http::Response;
+use yurt_apimachinery::Status;
+use yurt_runtime::http::{self as web, Body};
+use yurt_storage::StorageError;
+
+use crate::feed::FeedError;
+
+/// A store that cannot answer now is worth another try after this many seconds.
+const RETRY_SECONDS: u32 = 5;
+
+/// A storage error as a client sees it. Conflicts are decided before: here they are a mistake of ours.
+pub(crate) fn of_storage(error: &StorageError) -> Status {
+    match error {
+        StorageError::Conflict { key, .. } => {
+            tracing::warn!(key, "Unexpected conflict");
+            Status::internal("the write lost a race")
+        }
+        StorageError::Full(why) => {
+            tracing::warn!(why, "Write refused, the disk is full");
+            Status::service_unavailable(
+                "the server's disk is full; reads go on, writes are refused",
+                RETRY_SECONDS,
+            )
+        }
+        StorageError::Unavailable(why) => {
+            tracing::warn!(why, "Store unavailable");
+            Status::service_unavailable("the server's store is not available", RETRY_SECONDS)
+        }
+        StorageError::Corrupt(why) => {
+            tracing::error!(why, "Store damaged");
+            Status::internal("the server's store is damaged; see its log")
+        }
+        StorageError::TooLarge(operations) => Status::too_large(&format!("transaction of {operations} operations")),
+    }
+}
+
+/// Any failure as an HTTP answer.
+pub(crate) fn respond(status: &Status) -> Response<Body> {
+    let mut response = web::status_response(status);
+    if matches!(status.code(), 403 | 404) {
+        let nosniff = http::HeaderValue::from_static("nosniff");
+        response
+            .headers_mut()
+            .insert(http::header::X_CONTENT_TYPE_OPTIONS, nosniff);
+    }
+    response
+}
+
+/// A failed feed call as an HTTP answer.
+pub(crate) fn respond_feed(error: &FeedError) -> Response<Body> {
+    match error {
+        FeedError::Refused(refusal) => web::json(http::StatusCode::CONFLICT, refusal.to_json().to_string()),
+        FeedError::Status(status) => respond(status),
+    }
+}

@@ -1,0 +1,462 @@
+//! The feed: who may, what is taken, what readers see of it.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Client, Server, rv};
+
+const SERVICES: &str = "/api/v1/services";
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+
+/// A leader of the pool, as the coordinator knows it.
+struct Leader {
+    client: Client,
+    store: String,
+    epoch: u64,
+}
+
+// === impl Leader ===
+
+impl Leader {
+    /// Elects `node`, which must find the lease free.
+    async fn elect(server: &Server, node: &str) -> Self {
+        let client = server.node(node);
+        let lease = json!({
+            "metadata": {"name": "yurthub"},
+            "spec": {"holderIdentity": format!("{node}_1"), "leaseDurationSeconds": 15},
+        });
+        let path = format!("{LEASES}/yurthub");
+        let found = client.get(&path).await;
+        let answer = if found.code == 404 {
+            client.post(LEASES, &lease).await
+        } else {
+            let mut lease = lease;
+            lease["metadata"] = found.body["metadata"].clone();
+            client.put(&path, &lease).await
+        };
+        assert!(answer.code < 300, "{:?}", answer.body);
+        let epoch = answer.header("yurt-epoch").unwrap().parse().unwrap();
+        Self {
+            client,
+            store: answer.header("yurt-store").unwrap().to_owned(),
+            epoch,
+        }
+    }
+
+    async fn release(&self) {
+        let path = format!("{LEASES}/yurthub");
+        let mut lease = self.client.get(&path).await.expect(200);
+        lease["spec"]["holderIdentity"] = json!("");
+        self.client.put(&path, &lease).await.expect(200);
+    }
+
+    async fn call(&self, path: &str, mut body: Value) -> Answer {
+        body["store"] = json!(self.store);
+        body["epoch"] = json!(self.epoch);
+        if body["generation"].is_null() {
+            body["generation"] = json!(0);
+        }
+        self.client.post(&format!("/yurt/v1/feed/{path}"), &body).await
+    }
+
+    async fn events(&self, after: u64, events: Value, up_to: u64) -> Answer {
+        let body = json!({"after": after.to_string(), "events": events, "upTo": up_to.to_string(), "fresh": true});
+        self.call("services/events", body).await
+    }
+
+    /// Index and bodies of a snapshot, as far as bodies are missing.
+    async fn snapshot(&self, collection: &str, generation: u64, at: u64, objects: &[Value]) -> Answer {
+        let key = |object: &Value| {
+            let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+            let (namespace, name) = (text("namespace"), text("name"));
+            if namespace.is_empty() {
+                name
+            } else {
+                format!("{namespace}/{name}")
+            }
+        };
+        let index: Vec<Value> = objects.iter().map(|object| json!([key(object), rv(object)])).collect();
+        let at = at.to_string();
+        let body = json!({"generation": generation, "after": "0", "at": at, "index": index, "fresh": true});
+        let answer = self.call(&format!("{collection}/snapshot"), body).await;
+        if answer.code != 200 || answer.body["missing"] == json!([]) {
+            return answer;
+        }
+        let missing = answer.body["missing"].as_array().unwrap().clone();
+        let bodies: Vec<&Value> = objects
+            .iter()
+            .filter(|object| missing.contains(&json!(key(object))))
+            .collect();
+        let body = json!({"generation": generation, "at": at, "objects": bodies, "last": true, "fresh": true});
+        self.call(&format!("{collection}/snapshot/bodies"), body).await
+    }
+
+    async fn feed_members(&self, names: &[&str]) {
+        let objects: Vec<Value> = names
+            .iter()
+            .map(|name| json!({"metadata": {"name": name, "uid": name, "resourceVersion": "10"}}))
+            .collect();
+        self.snapshot("members", 0, 10, &objects).await.expect(200);
+    }
+}
+
+fn service(name: &str, version: u64) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": name, "namespace": "x", "uid": name, "resourceVersion": version.to_string()},
+        "spec": {"clusterIP": "10.0.0.1", "unknown": {"kept": true}},
+    })
+}
+
+fn event(kind: &str, object: Value) -> Value {
+    json!({"type": kind, "object": object})
+}
+
+/// A pool whose leader n1 has fed members n1 and n2, and services a and b at 100.
+async fn fed_pool() -> (Server, Leader) {
+    let server = Server::pool().await;
+    let leader = Leader::elect(&server, "n1").await;
+    leader.feed_members(&["n1", "n2"]).await;
+    let answer = leader
+        .snapshot("services", 0, 100, &[service("a", 50), service("b", 60)])
+        .await;
+    assert_eq!(answer.expect(200)["appliedUpTo"], "100");
+    (server, leader)
+}
+
+#[tokio::test]
+async fn incomplete_collections_are_never_served_as_empty_ones() {
+    let server = Server::pool().await;
+    let node = server.node("n1");
+    for path in [
+        SERVICES.to_owned(),
+        format!("{SERVICES}?watch=1"),
+        "/api/v1/namespaces/x/services/a".to_owned(),
+    ] {
+        let answer = node.get(&path).await;
+        assert_eq!((answer.code, answer.header("retry-after")), (429, Some("1")), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn pool_data_keeps_the_clouds_versions_and_unknown_fields() {
+    let (server, leader) = fed_pool().await;
+    let reader = server.node("n2");
+    let answer = reader.get(SERVICES).await;
+    assert_eq!(
+        (answer.header("yurt-generation"), answer.header("yurt-stale")),
+        (Some("0"), None)
+    );
+    let list = answer.expect(200);
+    assert_eq!(rv(&list), "100");
+    assert_eq!(list["items"], json!([service("a", 50), service("b", 60)]));
+    let mut watch = reader.watch(&format!("{SERVICES}?resourceVersion=100")).await;
+    let events = json!([
+        event("MODIFIED", service("a", 110)),
+        event("DELETED", service("b", 120))
+    ]);
+    assert_eq!(leader.events(100, events, 130).await.expect(200)["appliedUpTo"], "130");
+    assert_eq!(
+        (watch.told().await, watch.told().await),
+        ("MODIFIED a".into(), "DELETED b".into())
+    );
+    let refused = reader
+        .put("/api/v1/namespaces/x/services/a", &service("a", 110))
+        .await
+        .expect(405);
+    assert!(refused["message"].as_str().unwrap().contains("comes from the cloud"));
+    server
+        .admin()
+        .post("/api/v1/namespaces/x/services", &service("c", 0))
+        .await
+        .expect(405);
+}
+
+#[tokio::test]
+async fn batches_must_continue_and_repeats_are_harmless() {
+    let (_server, leader) = fed_pool().await;
+    let one = json!([event("MODIFIED", service("a", 110))]);
+    leader.events(100, one.clone(), 110).await.expect(200);
+    assert_eq!(
+        leader.events(100, one, 110).await.expect(200)["appliedUpTo"],
+        "110",
+        "the answer was lost"
+    );
+    let gap = leader.events(115, json!([]), 120).await.expect(409);
+    assert_eq!(gap, json!({"reason": "gap", "appliedUpTo": "110"}));
+    let early = json!([event("MODIFIED", service("a", 105))]);
+    leader.events(110, early, 120).await.expect(400);
+    let body = json!({"after": "110", "events": [], "upTo": "120", "generation": 7, "fresh": true});
+    assert_eq!(
+        leader.call("services/events", body).await.expect(409)["reason"],
+        "generation"
+    );
+    leader.call("secrets/events", json!({})).await.expect(404);
+}
+
+#[tokio::test]
+async fn deposed_leader_is_fenced_by_epoch_store_and_name() {
+    let (server, first) = fed_pool().await;
+    first.release().await;
+    let second = Leader::elect(&server, "n2").await;
+    assert_eq!(second.epoch, first.epoch + 2, "release and acquisition are two changes");
+    let late = first
+        .events(100, json!([event("MODIFIED", service("a", 110))]), 110)
+        .await
+        .expect(409);
+    assert_eq!(
+        (&late["reason"], &late["store"]),
+        (&json!("fenced"), &json!(second.store))
+    );
+    let wrong_store = Leader {
+        client: second.client.clone(),
+        store: "other".into(),
+        epoch: second.epoch,
+    };
+    assert_eq!(
+        wrong_store.events(100, json!([]), 110).await.expect(409)["reason"],
+        "fenced"
+    );
+    let thief = Leader {
+        client: first.client.clone(),
+        store: second.store.clone(),
+        epoch: second.epoch,
+    };
+    assert_eq!(thief.events(100, json!([]), 110).await.expect(409)["reason"], "fenced");
+    second
+        .events(100, json!([event("MODIFIED", service("a", 111))]), 111)
+        .await
+        .expect(200);
+    let metrics = server.admin().get("/metrics").await.expect(200);
+    let text = metrics.as_str().unwrap();
+    assert!(text.contains("yurt_coordinator_feed_fenced_total 3"), "{text}");
+    assert!(text.contains("yurt_coordinator_feed_late_accepted_total 0"), "{text}");
+}
+
+#[tokio::test]
+async fn snapshots_send_missing_bodies_only_and_never_go_back() {
+    let (server, leader) = fed_pool().await;
+    let mut replica = server
+        .node("n2")
+        .watch_with(&format!("{SERVICES}?resourceVersion=100"), &[("yurt-replica", "1")])
+        .await;
+    let first = replica.next().await.unwrap();
+    assert_eq!(
+        (first.kind.as_str(), rv(&first.object).as_str()),
+        ("BOOKMARK", "100"),
+        "a position at once"
+    );
+    let index = json!([["x/a", "50"], ["x/c", "140"]]);
+    let body = json!({"after": "0", "at": "150", "index": index});
+    let answer = leader.call("services/snapshot", body).await.expect(200);
+    assert_eq!(answer["missing"], json!(["x/c"]), "a is here already");
+    let none = json!({"at": "150", "objects": [], "last": false});
+    assert_eq!(
+        leader.call("services/snapshot/bodies", none).await.expect(200)["missing"],
+        1
+    );
+    let wrong = json!({"at": "150", "objects": [service("c", 139)], "last": true});
+    leader.call("services/snapshot/bodies", wrong).await.expect(400);
+    let objects = [service("a", 50), service("c", 140)];
+    let done = leader.snapshot("services", 0, 150, &objects).await.expect(200);
+    assert_eq!(
+        (&done["appliedUpTo"], &done["durableUpTo"]),
+        (&json!("150"), &json!("150"))
+    );
+    let annotation = |event: &crate::harness::Event, name: &str| event.object["metadata"]["annotations"][name].clone();
+    let begin = replica.next().await.unwrap();
+    assert_eq!(
+        (begin.kind.as_str(), annotation(&begin, "openyurt.io/diff-to")),
+        ("BOOKMARK", json!("150"))
+    );
+    assert_eq!(
+        (replica.told().await, replica.told().await),
+        ("DELETED b".into(), "ADDED c".into())
+    );
+    let end = replica.next().await.unwrap();
+    assert_eq!(
+        (annotation(&end, "openyurt.io/diff-done"), rv(&end.object)),
+        (json!("150"), "150".to_owned())
+    );
+    let behind = leader.snapshot("services", 0, 140, &objects).await.expect(409);
+    assert_eq!(behind, json!({"reason": "behind", "appliedUpTo": "150"}));
+    let repeated = json!({"at": "150", "objects": [], "last": true});
+    assert_eq!(
+        leader.call("services/snapshot/bodies", repeated).await.expect(200)["appliedUpTo"],
+        "150"
+    );
+}
+
+#[tokio::test]
+async fn new_generation_starts_over_and_ends_old_streams() {
+    let (server, leader) = fed_pool().await;
+    let reader = server.node("n2");
+    let mut watch = reader.watch(&format!("{SERVICES}?resourceVersion=100")).await;
+    let answer = leader
+        .snapshot("services", 1, 40, &[service("a", 30)])
+        .await
+        .expect(200);
+    assert_eq!(answer["appliedUpTo"], "40", "lower than before, on another timeline");
+    let event = watch.next().await.unwrap();
+    assert_eq!((event.kind.as_str(), &event.object["code"]), ("ERROR", &json!(410)));
+    let answer = reader.get(SERVICES).await;
+    assert_eq!(answer.header("yurt-generation"), Some("1"));
+    assert_eq!(rv(&answer.body), "40");
+    assert_eq!(
+        leader.snapshot("services", 0, 500, &[]).await.expect(409)["reason"],
+        "generation"
+    );
+}
+
+#[tokio::test]
+async fn membership_comes_first_and_contains_who_tells_it() {
+    let server = Server::pool().await;
+    let leader = Leader::elect(&server, "n1").await;
+    let state = leader.client.get("/yurt/v1/feed").await.expect(200);
+    assert_eq!(
+        (&state["members"], &state["holder"], &state["epoch"]),
+        (&json!(null), &json!("n1_1"), &json!(1))
+    );
+    let early = leader.snapshot("services", 0, 100, &[]).await.expect(409);
+    assert_eq!(early["reason"], "members");
+    let other = [json!({"metadata": {"name": "n7", "resourceVersion": "10"}})];
+    assert_eq!(
+        leader.snapshot("members", 0, 10, &other).await.expect(409)["reason"],
+        "members"
+    );
+    server.node("n3").get("/yurt/v1/feed").await.expect(200);
+    leader.feed_members(&["n1", "n2"]).await;
+    let refused = server.node("n3").get("/yurt/v1/feed").await.expect(403);
+    assert!(
+        refused["message"].as_str().unwrap().contains("not a member"),
+        "trust has ended"
+    );
+    let state = server.node("n2").get("/yurt/v1/feed").await.expect(200);
+    assert_eq!(state["members"], json!(["n1", "n2"]));
+    assert_eq!(state["collections"]["services"]["complete"], false);
+}
+
+#[tokio::test]
+async fn restart_keeps_complete_data_position_members_and_epoch() {
+    let (mut server, leader) = fed_pool().await;
+    leader
+        .events(100, json!([event("MODIFIED", service("a", 110))]), 115)
+        .await
+        .expect(200);
+    server.stop();
+    server.start_again().await;
+    let reader = server.node("n2");
+    let answer = reader.get(SERVICES).await;
+    assert_eq!(answer.header("yurt-stale"), Some("true"), "nobody has fed since");
+    assert_eq!(rv(&answer.expect(200)), "115");
+    let state = reader.get("/yurt/v1/feed").await.expect(200);
+    assert_eq!(
+        (&state["epoch"], &state["store"]),
+        (&json!(leader.epoch), &json!(leader.store))
+    );
+    assert_eq!(state["members"], json!(["n1", "n2"]));
+    server.node("n3").get(SERVICES).await.expect(403);
+    let leader = Leader {
+        client: server.node("n1"),
+        ..leader
+    };
+    leader
+        .events(115, json!([event("MODIFIED", service("a", 120))]), 120)
+        .await
+        .expect(200);
+    let mut watch = reader.watch(&format!("{SERVICES}?resourceVersion=100")).await;
+    assert_eq!(watch.told().await, "MODIFIED a");
+}
+
+#[tokio::test]
+async fn kill_loses_no_snapshot_and_readers_ahead_are_held() {
+    let (mut server, leader) = fed_pool().await;
+    leader
+        .events(100, json!([event("MODIFIED", service("a", 110))]), 115)
+        .await
+        .expect(200);
+    server.kill();
+    server.start_again().await;
+    let reader = server.node("n2");
+    let list = reader.get(SERVICES).await.expect(200);
+    let back = rv(&list);
+    assert!(
+        back == "100" || back == "115",
+        "the snapshot is durable, events soon: {back}"
+    );
+    let mut ahead = reader.watch(&format!("{SERVICES}?resourceVersion=118")).await;
+    assert!(ahead.within(Duration::from_millis(300)).await.is_err(), "held silently");
+    let leader = Leader {
+        client: server.node("n1"),
+        ..leader
+    };
+    if back == "100" {
+        let gap = leader.events(115, json!([]), 118).await.expect(409);
+        assert_eq!(gap["appliedUpTo"], "100");
+        leader
+            .events(100, json!([event("MODIFIED", service("a", 110))]), 115)
+            .await
+            .expect(200);
+    }
+    leader
+        .events(
+            115,
+            json!([
+                event("MODIFIED", service("a", 117)),
+                event("MODIFIED", service("b", 125))
+            ]),
+            125,
+        )
+        .await
+        .expect(200);
+    assert_eq!(ahead.told().await, "MODIFIED b", "only what is newer than its position");
+}
+
+#[tokio::test]
+async fn foreign_and_early_versions_of_pool_data() {
+    let (server, _leader) = fed_pool().await;
+    let reader = server.node("n2");
+    let own = (1_u64 << 62) + 5;
+    reader
+        .get(&format!("{SERVICES}?resourceVersion={own}"))
+        .await
+        .expect(410);
+    let mut watch = reader.watch(&format!("{SERVICES}?resourceVersion={own}")).await;
+    assert_eq!(watch.next().await.unwrap().object["code"], 410);
+    let early = reader.get(&format!("{SERVICES}?resourceVersion=101")).await;
+    assert_eq!(early.header("retry-after"), Some("1"));
+    let early = early.expect(504);
+    assert_eq!(early["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
+}
+
+#[tokio::test]
+async fn sync_lease_belongs_to_the_leader_alone() {
+    let (server, leader) = fed_pool().await;
+    let sync = json!({"metadata": {"name": "leader-informer-sync"}, "spec": {"holderIdentity": "leader-yurthub", "leaseDurationSeconds": 30}});
+    let refused = server.node("n2").post(LEASES, &sync).await.expect(403);
+    assert!(
+        refused["message"]
+            .as_str()
+            .unwrap()
+            .contains("does not hold the election lease")
+    );
+    leader.client.post(LEASES, &sync).await.expect(201);
+}
+
+#[tokio::test]
+async fn replicas_hear_of_every_advance() {
+    let (server, leader) = fed_pool().await;
+    let mut replica = server
+        .node("n2")
+        .watch_with(&format!("{SERVICES}?resourceVersion=100"), &[("yurt-replica", "1")])
+        .await;
+    assert_eq!(rv(&replica.next().await.unwrap().object), "100");
+    leader.events(100, json!([]), 130).await.expect(200);
+    let bookmark = replica.within(Duration::from_secs(3)).await.expect("soon").unwrap();
+    assert_eq!(
+        (bookmark.kind.as_str(), rv(&bookmark.object).as_str()),
+        ("BOOKMARK", "130")
+    );
+    assert!(bookmark.object["metadata"]["annotations"]["openyurt.io/stale"].is_null());
+}

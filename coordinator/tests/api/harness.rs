@@ -1,0 +1,327 @@
+//! Starts a coordinator in a folder of its own and speaks to it as anybody one likes.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use serde_json::{Value, json};
+use yurt_apimachinery::watch::WatchDecoder;
+use yurt_runtime::http::client::{HttpClient, Protocol};
+use yurt_runtime::http::{empty, full};
+use yurt_runtime::kubeconfig::Kubeconfig;
+use yurt_runtime::pki::CertificateAuthority;
+use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource};
+
+/// Everything on one machine answers within this time, unless it is broken.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running coordinator; killed when dropped.
+pub(crate) struct Server {
+    folder: tempfile::TempDir,
+    flags: Vec<String>,
+    process: Child,
+    url: String,
+}
+
+/// Somebody with a certificate.
+#[derive(Clone)]
+pub(crate) struct Client {
+    http: HttpClient,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) code: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Value,
+}
+
+/// An open watch.
+pub(crate) struct Watch {
+    body: Incoming,
+    decoder: WatchDecoder,
+}
+
+/// One event of a watch.
+#[derive(Debug)]
+pub(crate) struct Event {
+    pub(crate) kind: String,
+    pub(crate) object: Value,
+}
+
+// === impl Server ===
+
+impl Server {
+    pub(crate) async fn standalone() -> Self {
+        Self::start(&["--profile", "standalone"]).await
+    }
+
+    pub(crate) async fn pool() -> Self {
+        Self::start(&["--nodepool", "hangzhou"]).await
+    }
+
+    pub(crate) async fn start(flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let process = spawn(folder.path(), &flags);
+        let mut server = Self {
+            folder,
+            flags,
+            process,
+            url: String::new(),
+        };
+        server.wait_until_ready().await;
+        server
+    }
+
+    /// SIGTERM; asserts a clean exit.
+    pub(crate) fn stop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(self.process.wait().unwrap().success(), "a clean stop must exit with 0");
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Starts again on the same data.
+    pub(crate) async fn start_again(&mut self) {
+        self.process = spawn(self.folder.path(), &self.flags);
+        self.wait_until_ready().await;
+    }
+
+    async fn wait_until_ready(&mut self) {
+        let kubeconfig = self.folder.path().join("admin.kubeconfig");
+        for _ in 0..400 {
+            assert!(
+                self.process.try_wait().unwrap().is_none(),
+                "the coordinator must not end"
+            );
+            // At a restart the file still names the old port until it is written again.
+            if let Ok(config) = Kubeconfig::load(&kubeconfig) {
+                self.url = config.server;
+                let answered = self.anonymous().try_get("/readyz").await;
+                if answered == Some(200) {
+                    return;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        panic!("the coordinator must become ready");
+    }
+
+    pub(crate) fn anonymous(&self) -> Client {
+        self.client(None)
+    }
+
+    pub(crate) fn admin(&self) -> Client {
+        self.user("admin", &["system:masters"])
+    }
+
+    pub(crate) fn node(&self, name: &str) -> Client {
+        self.user(&format!("system:node:{name}"), &["system:nodes"])
+    }
+
+    pub(crate) fn user(&self, name: &str, groups: &[&str]) -> Client {
+        let read = |file: &str| std::fs::read_to_string(self.folder.path().join("pki").join(file)).unwrap();
+        let authority = CertificateAuthority::load(&read("ca.crt"), &read("ca.key")).unwrap();
+        let pair = authority.issue_client(name, groups).unwrap();
+        self.client(Some(PemIdentity::inline("the test's certificate", &pair)))
+    }
+
+    fn client(&self, identity: Option<PemIdentity>) -> Client {
+        let ca = PemSource::from(self.folder.path().join("pki/ca.crt"));
+        let tls = ClientTls { ca, identity }.config().unwrap();
+        let base = self.url.parse().unwrap();
+        Client {
+            http: HttpClient::new(base, Some(tls), Protocol::Http2, Duration::from_secs(5)).unwrap(),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn spawn(folder: &Path, flags: &[String]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_yurt-coordinator"))
+        .args(["--bind-address", "127.0.0.1", "--secure-port", "0", "--data-dir"])
+        .arg(folder)
+        .args(flags)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+// === impl Client ===
+
+impl Client {
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send(Method::GET, path, None, &[]).await
+    }
+
+    pub(crate) async fn get_with(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        self.send(Method::GET, path, None, headers).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+        self.send(Method::POST, path, Some(body), &[("content-type", "application/json")])
+            .await
+    }
+
+    pub(crate) async fn put(&self, path: &str, body: &Value) -> Answer {
+        self.send(Method::PUT, path, Some(body), &[("content-type", "application/json")])
+            .await
+    }
+
+    pub(crate) async fn merge(&self, path: &str, body: &Value) -> Answer {
+        self.send(
+            Method::PATCH,
+            path,
+            Some(body),
+            &[("content-type", "application/merge-patch+json")],
+        )
+        .await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Answer {
+        self.send(Method::DELETE, path, None, &[]).await
+    }
+
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        headers: &[(&str, &str)],
+    ) -> Answer {
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request
+            .body(body.map_or_else(empty, |body| full(body.to_string())))
+            .unwrap();
+        let (code, headers, bytes) = self.http.request_bytes(request, PATIENCE, 64 << 20).await.unwrap();
+        let body = serde_json::from_slice(&bytes)
+            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
+        let answer = Answer {
+            code: code.as_u16(),
+            headers,
+            body,
+        };
+        answer.check();
+        answer
+    }
+
+    async fn try_get(&self, path: &str) -> Option<u16> {
+        let answer = self
+            .http
+            .request_json(Method::GET, path, None, Duration::from_secs(2))
+            .await;
+        answer.ok().map(|(code, _, _)| code.as_u16())
+    }
+
+    pub(crate) async fn watch(&self, path: &str) -> Watch {
+        self.watch_with(path, &[]).await
+    }
+
+    pub(crate) async fn watch_with(&self, path: &str, headers: &[(&str, &str)]) -> Watch {
+        let separator = if path.contains('?') { '&' } else { '?' };
+        let mut request = Request::builder().uri(format!("{path}{separator}watch=1"));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = self.http.send(request.body(empty()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), 200, "{path}");
+        Watch {
+            body: response.into_body(),
+            decoder: WatchDecoder::default(),
+        }
+    }
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// What every answer has to be like.
+    fn check(&self) {
+        assert!(self.headers.contains_key("audit-id") && self.headers.contains_key("cache-control"));
+        let is_status = self.code >= 400 && self.body["reason"] != "gap" && self.body.get("kind").is_some();
+        if is_status {
+            assert_eq!(self.body["kind"], "Status", "{:?}", self.body);
+            assert_eq!(self.body["code"], json!(self.code));
+        }
+        if self.body["details"]["retryAfterSeconds"].is_number() {
+            assert!(self.headers.contains_key("retry-after"));
+        }
+    }
+
+    /// The body, if the answer has this code.
+    #[track_caller]
+    pub(crate) fn expect(self, code: u16) -> Value {
+        assert_eq!(self.code, code, "{:?}", self.body);
+        self.body
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+}
+
+/// The resourceVersion of an object or list.
+pub(crate) fn rv(value: &Value) -> String {
+    value["metadata"]["resourceVersion"].as_str().unwrap().to_owned()
+}
+
+pub(crate) fn config_map(name: &str, data: &str) -> Value {
+    json!({ "metadata": { "name": name, "labels": { "app": data } }, "data": { "key": data } })
+}
+
+// === impl Watch ===
+
+impl Watch {
+    /// The next event; `None` at the end of the stream.
+    pub(crate) async fn next(&mut self) -> Option<Event> {
+        self.within(PATIENCE).await.expect("an event must come")
+    }
+
+    /// The next event within some time: `Err` when there is none yet.
+    pub(crate) async fn within(&mut self, patience: Duration) -> Result<Option<Event>, tokio::time::error::Elapsed> {
+        tokio::time::timeout(patience, async {
+            loop {
+                if let Some(event) = self.decoder.next() {
+                    let event = event.unwrap();
+                    let object = serde_json::from_slice(&event.object).unwrap();
+                    return Some(Event {
+                        kind: event.event_type.to_string(),
+                        object,
+                    });
+                }
+                let frame = self.body.frame().await?.unwrap();
+                self.decoder.push(&frame.into_data().unwrap_or_else(|_| Bytes::new()));
+            }
+        })
+        .await
+    }
+
+    /// The next event as `TYPE name`.
+    pub(crate) async fn told(&mut self) -> String {
+        let event = self.next().await.expect("the stream must go on");
+        let name = event.object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        format!("{} {name}", event.kind).trim().to_owned()
+    }
+}

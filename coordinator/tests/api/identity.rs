@@ -1,0 +1,154 @@
+//! Who may do what, what callers may ask about themselves, and what everybody may know.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Server, config_map};
+
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+
+async fn may(client: &Client, spec: Value) -> Value {
+    let answer = client.post(REVIEWS, &json!({ "spec": spec })).await.expect(201);
+    assert_eq!(answer["kind"], "SelfSubjectAccessReview");
+    answer["status"].clone()
+}
+
+#[tokio::test]
+async fn anonymous_sees_health_and_version_only() {
+    let server = Server::pool().await;
+    let nobody = server.anonymous();
+    assert_eq!(nobody.get("/readyz").await.expect(200), "ok");
+    let version = nobody.get("/version").await.expect(200);
+    assert!(version["gitVersion"].as_str().unwrap().starts_with("v1.36.") && version["minor"] == "36");
+    let refused = nobody.get("/api/v1/namespaces").await.expect(403);
+    assert_eq!(refused["reason"], "Forbidden");
+    nobody.get("/metrics").await.expect(403);
+    let token = nobody
+        .get_with("/api", &[("authorization", "Bearer x")])
+        .await
+        .expect(401);
+    assert_eq!(token["reason"], "Unauthorized");
+}
+
+#[tokio::test]
+async fn callers_learn_who_they_are_and_what_they_may() {
+    let server = Server::standalone().await;
+    let node = server.node("n1");
+    let review = json!({"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1"});
+    let me = node
+        .post("/apis/authentication.k8s.io/v1/selfsubjectreviews", &review)
+        .await
+        .expect(201);
+    assert_eq!(me["status"]["userInfo"]["username"], "system:node:n1");
+    assert_eq!(
+        me["status"]["userInfo"]["groups"],
+        json!(["system:nodes", "system:authenticated"])
+    );
+    let lease = |name: &str| {
+        json!({"resourceAttributes": {"verb": "update", "group": "coordination.k8s.io", "resource": "leases",
+               "namespace": "kube-node-lease", "name": name}})
+    };
+    assert_eq!(may(&node, lease("n1")).await["allowed"], true);
+    assert_eq!(may(&node, lease("n2")).await["allowed"], false);
+    assert_eq!(
+        may(
+            &node,
+            json!({"nonResourceAttributes": {"verb": "get", "path": "/metrics"}})
+        )
+        .await["allowed"],
+        false
+    );
+    node.post(REVIEWS, &json!({"spec": {}})).await.expect(422);
+}
+
+#[tokio::test]
+async fn name_of_a_create_is_authorised_once_it_is_known() {
+    let server = Server::standalone().await;
+    let node = server.node("n1");
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    let lease = |name: &str| json!({"metadata": {"name": name}, "spec": {"holderIdentity": name}});
+    node.post(leases, &lease("n2")).await.expect(403);
+    node.post(leases, &lease("n1")).await.expect(201);
+    node.post("/api/v1/namespaces/default/configmaps", &config_map("a", "1"))
+        .await
+        .expect(403);
+}
+
+#[tokio::test]
+async fn discovery_tells_the_same_in_both_forms() {
+    let server = Server::pool().await;
+    let admin = server.admin();
+    let core = admin.get("/api/v1").await.expect(200);
+    let verbs = |name: &str| {
+        let resources = core["resources"].as_array().unwrap().clone();
+        resources
+            .iter()
+            .find(|one| one["name"] == name)
+            .map(|one| one["verbs"].clone())
+    };
+    assert_eq!(
+        verbs("services"),
+        Some(json!(["get", "list", "watch"])),
+        "pool data is read only"
+    );
+    assert!(
+        verbs("configmaps")
+            .unwrap()
+            .as_array()
+            .unwrap()
+            .contains(&json!("create"))
+    );
+    assert_eq!(verbs("pods"), None);
+    let groups = admin.get("/apis").await.expect(200);
+    let names: Vec<&str> = groups["groups"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|group| group["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "authentication.k8s.io",
+            "authorization.k8s.io",
+            "coordination.k8s.io",
+            "discovery.k8s.io"
+        ]
+    );
+    let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+    let aggregated = admin.get_with("/apis", &[("accept", accept)]).await;
+    let etag = aggregated.header("etag").unwrap().to_owned();
+    assert_eq!(
+        aggregated.header("content-type"),
+        Some("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
+    );
+    let again = admin
+        .get_with("/apis", &[("accept", accept), ("if-none-match", &etag)])
+        .await;
+    assert_eq!(again.code, 304);
+    let items = aggregated.expect(200)["items"].as_array().unwrap().len();
+    assert_eq!(items, 4);
+    admin.get("/apis/nowhere").await.expect(404);
+    admin.get("/apis/coordination.k8s.io/v1").await.expect(200);
+    let document = admin.get("/openapi/v3/apis/coordination.k8s.io/v1").await.expect(200);
+    assert!(document.to_string().contains("x-kubernetes-group-version-kind"));
+}
+
+#[tokio::test]
+async fn metrics_count_requests_by_what_they_were() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    admin.get("/api/v1/namespaces").await.expect(200);
+    admin.get("/api/v1/unheard-of").await.expect(404);
+    let metrics = admin.get("/metrics").await.expect(200);
+    let text = metrics.as_str().unwrap();
+    let line = r#"apiserver_request_total{code="200",group="",resource="namespaces",verb="LIST",version="v1"} 1"#;
+    assert!(text.contains(line), "{text}");
+    assert!(!text.contains("unheard-of"), "strangers make no labels");
+    for name in [
+        "yurt_coordinator_feed_late_accepted_total 0",
+        "yurt_coordinator_members 0",
+        "process_resident_memory_bytes",
+    ] {
+        assert!(text.contains(name), "{name}");
+    }
+}

@@ -1,0 +1,121 @@
+//! Leases: validation, renewals that live in memory, and the guard of elections.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Server, rv};
+
+const ELECTION: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+
+fn lease(name: &str, holder: &str, seconds: i64) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "spec": {"holderIdentity": holder, "leaseDurationSeconds": seconds, "renewTime": "2026-01-01T00:00:00.000000Z"},
+    })
+}
+
+async fn renew(client: &Client, path: &str, second: u32) -> Value {
+    let mut lease = client.get(path).await.expect(200);
+    lease["spec"]["renewTime"] = json!(format!("2026-01-01T00:00:{second:02}.000000Z"));
+    client.put(path, &lease).await.expect(200)
+}
+
+#[tokio::test]
+async fn leases_need_a_version_and_valid_numbers() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    admin.post(ELECTION, &lease("l", "a", 0)).await.expect(422);
+    admin.post(ELECTION, &lease("l", "a", 15)).await.expect(201);
+    let unconditional = admin
+        .put(&format!("{ELECTION}/l"), &lease("l", "a", 15))
+        .await
+        .expect(422);
+    assert!(
+        unconditional["message"]
+            .as_str()
+            .unwrap()
+            .contains("must be specified for an update")
+    );
+    admin
+        .put(&format!("{ELECTION}/new"), &lease("new", "a", 15))
+        .await
+        .expect(201);
+    let mut with_uid = lease("other", "a", 15);
+    with_uid["metadata"]["uid"] = json!("00000000-0000-0000-0000-000000000000");
+    admin.put(&format!("{ELECTION}/other"), &with_uid).await.expect(409);
+}
+
+#[tokio::test]
+async fn blind_writes_of_another_elector_are_refused_while_the_lease_is_alive() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let path = format!("{ELECTION}/l");
+    admin
+        .post(&format!("{ELECTION}?fieldManager=a"), &lease("l", "a", 2))
+        .await
+        .expect(201);
+    let steal = json!({"spec": {"holderIdentity": "b"}});
+    let touch = json!({"spec": {"renewTime": "2026-01-01T00:00:09.000000Z"}});
+    for patch in [&steal, &touch, &json!({"spec": {"holderIdentity": ""}})] {
+        let refused = admin.merge(&format!("{path}?fieldManager=b"), patch).await.expect(409);
+        assert_eq!(refused["reason"], "Conflict");
+    }
+    admin.merge(&format!("{path}?fieldManager=a"), &touch).await.expect(200);
+    tokio::time::sleep(std::time::Duration::from_millis(2100)).await;
+    admin.merge(&format!("{path}?fieldManager=b"), &steal).await.expect(200);
+    let refused = admin.merge(&format!("{path}?fieldManager=a"), &touch).await;
+    assert_eq!(refused.code, 409, "the old owner has lost it");
+}
+
+#[tokio::test]
+async fn versioned_takeover_follows_optimistic_locking() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let other = server.user("other", &["system:masters"]);
+    let created = admin.post(ELECTION, &lease("l", "a", 60)).await.expect(201);
+    let mut taken = created.clone();
+    taken["spec"]["holderIdentity"] = json!("b");
+    // Within one duration after the store opened nobody takes over, version or not.
+    assert_eq!(other.put(&format!("{ELECTION}/l"), &taken).await.code, 409);
+    let mut released = created.clone();
+    released["spec"]["holderIdentity"] = json!("");
+    let released = other.put(&format!("{ELECTION}/l"), &released).await.expect(200);
+    taken["metadata"]["resourceVersion"] = json!(rv(&released));
+    other.put(&format!("{ELECTION}/l"), &taken).await.expect(200);
+}
+
+#[tokio::test]
+async fn acknowledged_transitions_survive_a_kill_and_versions_never_go_back() {
+    let mut server = Server::standalone().await;
+    let admin = server.admin();
+    let path = format!("{ELECTION}/l");
+    admin.post(ELECTION, &lease("l", "a", 2)).await.expect(201);
+    let mut last = String::new();
+    for second in 1..5 {
+        last = rv(&renew(&admin, &path, second).await);
+    }
+    server.kill();
+    server.start_again().await;
+    let admin = server.admin();
+    let found = admin.get(&path).await.expect(200);
+    assert_eq!(found["spec"]["holderIdentity"], "a");
+    assert!(rv(&found) > last, "renewals may be lost, resourceVersions not");
+    let mut watch = admin.watch(&format!("{ELECTION}?resourceVersion={last}")).await;
+    assert_eq!(
+        watch.told().await,
+        "MODIFIED l",
+        "whoever held an issued version hears of the lease again"
+    );
+}
+
+#[tokio::test]
+async fn clean_stop_keeps_the_last_renewal() {
+    let mut server = Server::standalone().await;
+    let admin = server.admin();
+    let path = format!("{ELECTION}/l");
+    admin.post(ELECTION, &lease("l", "a", 15)).await.expect(201);
+    renew(&admin, &path, 7).await;
+    server.stop();
+    server.start_again().await;
+    let found = server.admin().get(&path).await.expect(200);
+    assert_eq!(found["spec"]["renewTime"], "2026-01-01T00:00:07.000000Z");
+}

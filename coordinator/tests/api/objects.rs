@@ -1,0 +1,360 @@
+//! Own objects: create, read, update, patch, delete, and what each refuses.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{Server, config_map, rv};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+#[tokio::test]
+async fn object_lives_from_create_to_delete() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let created = admin.post(MAPS, &config_map("a", "1")).await.expect(201);
+    assert_eq!(
+        (&created["kind"], &created["apiVersion"]),
+        (&json!("ConfigMap"), &json!("v1"))
+    );
+    assert_eq!(created["metadata"]["uid"].as_str().unwrap().len(), 36);
+    assert_eq!(admin.get(&format!("{MAPS}/a")).await.expect(200), created);
+    assert_eq!(
+        admin.post(MAPS, &config_map("a", "1")).await.expect(409)["reason"],
+        "AlreadyExists"
+    );
+
+    let mut changed = created.clone();
+    changed["data"]["key"] = json!("2");
+    let updated = admin.put(&format!("{MAPS}/a"), &changed).await.expect(200);
+    assert!(rv(&updated) > rv(&created) && updated["metadata"]["uid"] == created["metadata"]["uid"]);
+    let conflict = admin.put(&format!("{MAPS}/a"), &changed).await.expect(409);
+    assert_eq!(conflict["reason"], "Conflict", "the same resourceVersion a second time");
+    let same = admin.put(&format!("{MAPS}/a"), &updated).await.expect(200);
+    assert_eq!(rv(&same), rv(&updated), "nothing changed, nothing is written");
+
+    let patched = admin
+        .merge(&format!("{MAPS}/a"), &json!({"data": {"more": "x", "key": null}}))
+        .await
+        .expect(200);
+    assert_eq!(patched["data"], json!({"more": "x"}));
+    let stale = json!({"metadata": {"resourceVersion": rv(&created)}, "data": {"y": "1"}});
+    assert_eq!(
+        admin.merge(&format!("{MAPS}/a"), &stale).await.expect(409)["reason"],
+        "Conflict"
+    );
+    let json_patch = json!([{"op": "replace", "path": "/data/more", "value": "z"}]);
+    let headers = [("content-type", "application/json-patch+json")];
+    let patched = admin
+        .send(Method::PATCH, &format!("{MAPS}/a"), Some(&json_patch), &headers)
+        .await
+        .expect(200);
+    assert_eq!(patched["data"]["more"], "z");
+
+    let list = admin.get(MAPS).await.expect(200);
+    assert_eq!(
+        (&list["kind"], list["items"].as_array().unwrap().len()),
+        (&json!("ConfigMapList"), 1)
+    );
+    let gone = admin.delete(&format!("{MAPS}/a")).await.expect(200);
+    assert_eq!(
+        (&gone["status"], &gone["details"]["kind"]),
+        (&json!("Success"), &json!("configmaps"))
+    );
+    assert_eq!(admin.get(&format!("{MAPS}/a")).await.expect(404)["reason"], "NotFound");
+    assert_eq!(admin.get(MAPS).await.expect(200)["items"], json!([]));
+}
+
+#[tokio::test]
+async fn create_refuses_what_it_must() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let with = |pointer: &str, value: Value| {
+        let mut map = config_map("a", "1");
+        let (parent, field) = pointer.rsplit_once('/').unwrap();
+        map.pointer_mut(parent).unwrap()[field] = value;
+        map
+    };
+    for (body, code) in [
+        (with("/metadata/resourceVersion", json!("5")), 400),
+        (with("/metadata/namespace", json!("other")), 400),
+        (with("/metadata/name", json!("Not_A_Name")), 422),
+        (with("/apiVersion", json!("v99")), 400),
+        (with("/metadata/labels", json!({"a": "not valid!"})), 422),
+        (json!({"metadata": {}}), 422),
+    ] {
+        admin.post(MAPS, &body).await.expect(code);
+    }
+    admin
+        .post("/api/v1/namespaces/nowhere/configmaps", &config_map("a", "1"))
+        .await
+        .expect(404);
+    let missing = admin.send(Method::POST, MAPS, None, &[]).await.expect(400);
+    assert!(missing["message"].as_str().unwrap().contains("(<empty>)"));
+    let huge = config_map("a", &"x".repeat(3 << 20));
+    admin.post(MAPS, &huge).await.expect(413);
+    assert_eq!(admin.get(MAPS).await.expect(200)["items"], json!([]));
+}
+
+#[tokio::test]
+async fn generated_names_and_dry_runs() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let body = json!({"metadata": {"generateName": "web-"}});
+    let first = admin.post(MAPS, &body).await.expect(201);
+    let name = first["metadata"]["name"].as_str().unwrap();
+    assert!(name.starts_with("web-") && name.len() == 9, "{name}");
+    admin
+        .post(&format!("{MAPS}?dryRun=All"), &config_map("dry", "1"))
+        .await
+        .expect(201);
+    admin.delete(&format!("{MAPS}/{name}?dryRun=All")).await.expect(200);
+    admin
+        .merge(&format!("{MAPS}/{name}?dryRun=All"), &json!({"data": {"a": "b"}}))
+        .await
+        .expect(200);
+    let list = admin.get(MAPS).await.expect(200);
+    assert_eq!(list["items"], json!([first]), "a dry run leaves nothing behind");
+}
+
+#[tokio::test]
+async fn finalizers_hold_a_delete_and_release_it() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let mut map = config_map("held", "1");
+    map["metadata"]["finalizers"] = json!(["example.com/wait"]);
+    admin.post(MAPS, &map).await.expect(201);
+    let path = format!("{MAPS}/held");
+    let marked = admin.delete(&path).await.expect(200);
+    assert!(marked["metadata"]["deletionTimestamp"].is_string());
+    let again = admin.delete(&path).await.expect(200);
+    assert_eq!(rv(&again), rv(&marked));
+    let exists = admin.post(MAPS, &map).await.expect(409);
+    assert!(
+        exists["message"]
+            .as_str()
+            .unwrap()
+            .starts_with("object is being deleted: ")
+    );
+    admin
+        .merge(&path, &json!({"metadata": {"finalizers": null}}))
+        .await
+        .expect(200);
+    admin.get(&path).await.expect(404);
+}
+
+#[tokio::test]
+async fn preconditions_guard_deletes() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let created = admin.post(MAPS, &config_map("a", "1")).await.expect(201);
+    let path = format!("{MAPS}/a");
+    let delete = |preconditions: Value| {
+        let (admin, path) = (admin.clone(), path.clone());
+        async move {
+            let body = json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions});
+            admin
+                .send(
+                    Method::DELETE,
+                    &path,
+                    Some(&body),
+                    &[("content-type", "application/json")],
+                )
+                .await
+                .code
+        }
+    };
+    assert_eq!(delete(json!({"uid": "other"})).await, 409);
+    assert_eq!(delete(json!({"resourceVersion": "7"})).await, 409);
+    assert_eq!(
+        delete(json!({"uid": created["metadata"]["uid"], "resourceVersion": rv(&created)})).await,
+        200
+    );
+}
+
+#[tokio::test]
+async fn status_is_written_apart_from_the_rest() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let node = json!({"metadata": {"name": "n1"}, "spec": {"podCIDR": "10.0.0.0/24"}, "status": {"phase": "new"}});
+    admin.post("/api/v1/nodes", &node).await.expect(201);
+    let main = admin
+        .merge(
+            "/api/v1/nodes/n1",
+            &json!({"spec": {"x": 1}, "status": {"phase": "main"}}),
+        )
+        .await
+        .expect(200);
+    assert_eq!(
+        (&main["spec"]["x"], &main["status"]["phase"]),
+        (&json!(1), &json!("new"))
+    );
+    let body = json!({"spec": {"x": 2}, "status": {"phase": "told"}});
+    let status = admin.merge("/api/v1/nodes/n1/status", &body).await.expect(200);
+    assert_eq!(
+        (&status["spec"]["x"], &status["status"]["phase"]),
+        (&json!(1), &json!("told"))
+    );
+    admin
+        .get("/api/v1/namespaces/default/configmaps/a/status")
+        .await
+        .expect(404);
+}
+
+#[tokio::test]
+async fn one_of_many_racing_updates_wins_and_patches_never_conflict() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let created = admin.post(MAPS, &config_map("a", "0")).await.expect(201);
+    let path = format!("{MAPS}/a");
+    let puts = (1..=30).map(|n| {
+        let (admin, path, mut body) = (admin.clone(), path.clone(), created.clone());
+        body["data"]["key"] = json!(n.to_string());
+        async move { admin.put(&path, &body).await.code }
+    });
+    let codes = futures_util::future::join_all(puts).await;
+    assert_eq!(codes.iter().filter(|code| **code == 200).count(), 1, "{codes:?}");
+    let patches = (0..8).map(|n| {
+        let (admin, path) = (admin.clone(), path.clone());
+        async move {
+            admin
+                .merge(&path, &json!({"data": {(format!("k{n}")): "x"}}))
+                .await
+                .code
+        }
+    });
+    assert!(
+        futures_util::future::join_all(patches)
+            .await
+            .iter()
+            .all(|code| *code == 200)
+    );
+    assert_eq!(admin.get(&path).await.expect(200)["data"].as_object().unwrap().len(), 9);
+}
+
+#[tokio::test]
+async fn collections_and_namespaces_are_emptied() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    admin
+        .post("/api/v1/namespaces", &json!({"metadata": {"name": "n"}}))
+        .await
+        .expect(201);
+    for (name, data) in [("a", "1"), ("b", "1"), ("c", "2")] {
+        admin
+            .post("/api/v1/namespaces/n/configmaps", &config_map(name, data))
+            .await
+            .expect(201);
+    }
+    let deleted = admin
+        .delete("/api/v1/namespaces/n/configmaps?labelSelector=app%3D1")
+        .await
+        .expect(200);
+    assert_eq!(deleted["items"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        admin.delete("/api/v1/namespaces/n").await.expect(200)["kind"],
+        "Namespace"
+    );
+    assert_eq!(admin.get("/api/v1/configmaps").await.expect(200)["items"], json!([]));
+    admin.delete("/api/v1/namespaces/kube-system").await.expect(403);
+}
+
+#[tokio::test]
+async fn paths_and_methods_that_are_not_offered() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    for (method, path, code) in [
+        (Method::POST, "/api/v1/configmaps", 405),
+        (Method::PUT, MAPS, 405),
+        (Method::HEAD, MAPS, 405),
+        (Method::GET, "/api/v1/gadgets", 404),
+        (Method::GET, "/apis/nowhere/v1/gadgets", 404),
+        (Method::GET, "/api/v1/namespaces/default/nodes", 404),
+        (Method::GET, "/nowhere", 404),
+        (
+            Method::GET,
+            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+            405,
+        ),
+    ] {
+        let answer = admin.send(method.clone(), path, None, &[]).await;
+        assert_eq!(answer.code, code, "{method} {path}");
+    }
+    let strategic = [("content-type", "application/strategic-merge-patch+json")];
+    admin.post(MAPS, &config_map("a", "1")).await.expect(201);
+    admin
+        .send(Method::PATCH, &format!("{MAPS}/a"), Some(&json!({})), &strategic)
+        .await
+        .expect(415);
+}
+
+#[tokio::test]
+async fn lists_obey_resource_versions_and_selectors() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    for (name, data) in [("a", "1"), ("b", "2")] {
+        admin.post(MAPS, &config_map(name, data)).await.expect(201);
+    }
+    let list = admin.get(MAPS).await.expect(200);
+    let at = rv(&list);
+    let code = |query: String| {
+        let admin = admin.clone();
+        async move { admin.get(&format!("{MAPS}?{query}")).await }
+    };
+    assert_eq!(
+        rv(&code(format!("resourceVersion={at}&resourceVersionMatch=Exact"))
+            .await
+            .expect(200)),
+        at
+    );
+    code(format!("resourceVersion={at}&resourceVersionMatch=NotOlderThan"))
+        .await
+        .expect(200);
+    assert_eq!(
+        code("resourceVersion=12".into()).await.expect(410)["reason"],
+        "Expired",
+        "the cloud's number"
+    );
+    code("continue=abc".into()).await.expect(410);
+    code("labelSelector=%3D%3D".into()).await.expect(400);
+    let names = |list: Value| {
+        let items = list["items"].as_array().unwrap().clone();
+        items
+            .iter()
+            .map(|item| item["metadata"]["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(code("labelSelector=app%3D2".into()).await.expect(200)), ["b"]);
+    assert_eq!(
+        names(code("fieldSelector=metadata.name%3Da".into()).await.expect(200)),
+        ["a"]
+    );
+    let partial = [(
+        "accept",
+        "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+    )];
+    let list = admin.get_with(MAPS, &partial).await.expect(200);
+    assert_eq!(list["kind"], "PartialObjectMetadataList");
+    assert!(list["items"][0]["data"].is_null() && list["items"][0]["metadata"]["name"] == "a");
+}
+
+#[tokio::test]
+async fn large_lists_arrive_whole() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let data = "x".repeat(2000);
+    let creates = (0..120).map(|n| {
+        let (admin, body) = (
+            admin.clone(),
+            json!({"metadata": {"name": format!("m{n}")}, "data": {"k": data}}),
+        );
+        async move { admin.post(MAPS, &body).await.code }
+    });
+    assert!(
+        futures_util::future::join_all(creates)
+            .await
+            .iter()
+            .all(|code| *code == 201)
+    );
+    let list = admin.get(MAPS).await.expect(200);
+    assert_eq!(list["items"].as_array().unwrap().len(), 120);
+}

@@ -1,0 +1,102 @@
+//! Starts that must fail: one line, the right exit code, nothing half-written.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+use yurt_runtime::pki::CertificateAuthority;
+
+/// Exit code and stderr of a start that fails.
+fn fail(flags: &[&str]) -> (i32, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_yurt-coordinator"))
+        .args(flags)
+        .output()
+        .unwrap();
+    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn bad_starts_say_one_clear_line_and_write_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (a, b) = (
+        CertificateAuthority::generate("a").unwrap(),
+        CertificateAuthority::generate("b").unwrap(),
+    );
+    let (one, two) = (
+        a.issue_server("s", &["localhost"]).unwrap(),
+        b.issue_server("s", &["localhost"]).unwrap(),
+    );
+    let cert = write(folder.path(), "one.crt", &one.cert_pem);
+    let key = write(folder.path(), "two.key", &two.key_pem);
+    let text = write(folder.path(), "text", "nothing of use");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let data = folder.path().join("data");
+    let data = data.to_str().unwrap();
+    let below_a_file = format!("{text}/data");
+    let members = format!("@{}/none", folder.path().display());
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["--nonsense"], 2, "--nonsense"),
+        (&["--secure-port", "70000"], 2, "--secure-port"),
+        (
+            &["--etcd-servers", "http://127.0.0.1:2379"],
+            2,
+            "not supported in this version",
+        ),
+        (
+            &["--tls-cert-file", &cert, "--tls-private-key-file", &key],
+            1,
+            "does not belong to the certificate",
+        ),
+        (
+            &["--tls-cert-file", &cert, "--tls-private-key-file", "/nowhere/key"],
+            1,
+            "/nowhere/key",
+        ),
+        (&["--client-ca-file", &text], 1, "--client-ca-file"),
+        (&["--secure-port", &port], 1, "cannot listen on 127.0.0.1"),
+        (&["--data-dir", &below_a_file], 1, "--data-dir"),
+        (&["--initial-members", &members], 1, "--initial-members"),
+    ];
+    for (flags, code, part) in cases {
+        let mut all = vec!["--bind-address", "127.0.0.1"];
+        if !flags.contains(&"--secure-port") {
+            all.extend(["--secure-port", "0"]);
+        }
+        if !flags.contains(&"--data-dir") {
+            all.extend(["--data-dir", data]);
+        }
+        all.extend(flags);
+        let (got, stderr) = fail(&all);
+        assert_eq!(got, code, "{flags:?}: {stderr}");
+        assert!(
+            stderr.contains(part) && stderr.trim_end().lines().count() == 1,
+            "{flags:?}: {stderr}"
+        );
+        assert!(stderr.starts_with("yurt-coordinator: error: "), "{stderr}");
+        assert!(!Path::new(data).exists(), "{flags:?} must leave nothing behind");
+    }
+}
+
+#[test]
+fn damaged_and_busy_stores_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().to_str().unwrap();
+    write(folder.path(), "store.redb", &"this is no database ".repeat(500));
+    let (code, stderr) = fail(&["--bind-address", "127.0.0.1", "--secure-port", "0", "--data-dir", data]);
+    assert_eq!(code, 1, "{stderr}");
+    assert!(
+        stderr.contains("store.redb") && stderr.trim_end().lines().count() == 1,
+        "{stderr}"
+    );
+    assert!(
+        !folder.path().join("pki").exists(),
+        "no certificates for a store that cannot be used"
+    );
+}

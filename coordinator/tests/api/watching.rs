@@ -1,0 +1,171 @@
+//! Watches: initial events, live events, resume, selectors, bookmarks, ends.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::harness::{Server, config_map, rv};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+#[tokio::test]
+async fn present_state_comes_first_then_a_bookmark_then_changes() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    admin.post(MAPS, &config_map("a", "1")).await.expect(201);
+    let mut watch = admin.watch(&format!("{MAPS}?allowWatchBookmarks=true")).await;
+    assert_eq!(watch.told().await, "ADDED a");
+    let bookmark = watch.next().await.unwrap();
+    assert_eq!(bookmark.kind, "BOOKMARK");
+    assert_eq!(
+        bookmark.object["metadata"]["annotations"]["k8s.io/initial-events-end"],
+        "true"
+    );
+    assert_eq!(bookmark.object["kind"], "ConfigMap");
+    let created = admin.post(MAPS, &config_map("b", "1")).await.expect(201);
+    let event = watch.next().await.unwrap();
+    assert_eq!((event.kind.as_str(), &event.object), ("ADDED", &created));
+    admin
+        .merge(&format!("{MAPS}/b"), &json!({"data": {"key": "2"}}))
+        .await
+        .expect(200);
+    assert_eq!(watch.told().await, "MODIFIED b");
+    admin.delete(&format!("{MAPS}/b")).await.expect(200);
+    let gone = watch.next().await.unwrap();
+    assert_eq!(
+        (gone.kind.as_str(), &gone.object["data"]["key"]),
+        ("DELETED", &json!("2"))
+    );
+    assert!(
+        rv(&gone.object) > rv(&created),
+        "a deletion has its own resourceVersion"
+    );
+}
+
+#[tokio::test]
+async fn watch_resumes_after_a_version_and_across_a_restart() {
+    let mut server = Server::standalone().await;
+    let admin = server.admin();
+    let first = admin.post(MAPS, &config_map("a", "1")).await.expect(201);
+    admin.post(MAPS, &config_map("b", "1")).await.expect(201);
+    admin.delete(&format!("{MAPS}/a")).await.expect(200);
+    let path = format!("{MAPS}?resourceVersion={}", rv(&first));
+    let mut watch = admin.watch(&path).await;
+    assert_eq!(
+        (watch.told().await, watch.told().await),
+        ("ADDED b".into(), "DELETED a".into())
+    );
+    server.stop();
+    assert!(watch.next().await.is_none(), "a shutdown ends the stream cleanly");
+    server.start_again().await;
+    let mut watch = server.admin().watch(&path).await;
+    let told = [watch.told().await, watch.told().await];
+    assert!(
+        told.contains(&"DELETED a".into()) && told.iter().any(|event| event.ends_with(" b")),
+        "{told:?}"
+    );
+}
+
+#[tokio::test]
+async fn foreign_and_future_versions_end_in_one_410_event() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    for version in ["12", "9000000000000000000"] {
+        let mut watch = admin.watch(&format!("{MAPS}?resourceVersion={version}")).await;
+        let event = watch.next().await.unwrap();
+        assert_eq!(
+            (event.kind.as_str(), &event.object["code"]),
+            ("ERROR", &json!(410)),
+            "{version}"
+        );
+        assert!(watch.next().await.is_none());
+    }
+    admin
+        .get(&format!("{MAPS}?watch=1&sendInitialEvents=true"))
+        .await
+        .expect(422);
+    admin
+        .get(&format!("{MAPS}?watch=1&resourceVersion=x"))
+        .await
+        .expect(400);
+}
+
+#[tokio::test]
+async fn objects_enter_and_leave_a_selection() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let mut watch = admin.watch(&format!("{MAPS}?labelSelector=app%3D1")).await;
+    admin.post(MAPS, &config_map("other", "2")).await.expect(201);
+    admin.post(MAPS, &config_map("a", "1")).await.expect(201);
+    assert_eq!(watch.told().await, "ADDED a");
+    let out = admin
+        .merge(&format!("{MAPS}/a"), &json!({"metadata": {"labels": {"app": "2"}}}))
+        .await
+        .expect(200);
+    let left = watch.next().await.unwrap();
+    assert_eq!(
+        (left.kind.as_str(), &left.object["metadata"]["labels"]["app"]),
+        ("DELETED", &json!("1"))
+    );
+    assert_eq!(
+        rv(&left.object),
+        rv(&out),
+        "the state it had inside, at the version it left"
+    );
+    admin
+        .merge(&format!("{MAPS}/a"), &json!({"metadata": {"labels": {"app": "1"}}}))
+        .await
+        .expect(200);
+    assert_eq!(watch.told().await, "ADDED a");
+    let mut single = admin
+        .watch(&format!("{MAPS}?fieldSelector=metadata.name%3Dlater"))
+        .await;
+    admin.post(MAPS, &config_map("later", "1")).await.expect(201);
+    assert_eq!(single.told().await, "ADDED later");
+}
+
+#[tokio::test]
+async fn stream_ends_cleanly_at_its_timeout_after_a_last_bookmark() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let mut watch = admin
+        .watch(&format!("{MAPS}?timeoutSeconds=3&allowWatchBookmarks=true"))
+        .await;
+    assert_eq!(watch.told().await, "BOOKMARK", "the end of the initial events");
+    assert_eq!(watch.told().await, "BOOKMARK", "shortly before the end");
+    assert!(watch.next().await.is_none());
+}
+
+#[tokio::test]
+async fn metadata_clients_get_metadata_only() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    admin.post(MAPS, &config_map("a", "1")).await.expect(201);
+    let accept = [("accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")];
+    let mut watch = admin
+        .watch_with(&format!("{MAPS}?allowWatchBookmarks=true"), &accept)
+        .await;
+    let added = watch.next().await.unwrap();
+    assert_eq!(
+        (&added.object["kind"], &added.object["data"]),
+        (&json!("PartialObjectMetadata"), &json!(null))
+    );
+    assert_eq!(
+        watch.next().await.unwrap().object["kind"],
+        "PartialObjectMetadata",
+        "bookmarks too"
+    );
+    let one = admin.get_with(&format!("{MAPS}/a"), &accept).await.expect(200);
+    assert_eq!(one["kind"], "PartialObjectMetadata");
+}
+
+#[tokio::test]
+async fn unchanged_objects_are_not_told() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let created = admin.post(MAPS, &config_map("a", "1")).await.expect(201);
+    let mut watch = admin.watch(&format!("{MAPS}?resourceVersion={}", rv(&created))).await;
+    admin.put(&format!("{MAPS}/a"), &created).await.expect(200);
+    admin.merge(&format!("{MAPS}/a"), &json!({})).await.expect(200);
+    assert!(watch.within(Duration::from_millis(300)).await.is_err(), "silence");
+}
