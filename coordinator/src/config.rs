@@ -17,11 +17,8 @@ use yurt_runtime::flags::GoDuration;
 /// EndpointSlices (fed by the pool's leader, with the cloud's resourceVersions), and objects of its own such as leases.
 /// Clients identify themselves by certificate: CN is the user, O the groups. Without certificate flags it makes its own
 /// CA and an admin kubeconfig below --data-dir.
-///
-/// To try it: yurt-coordinator --profile standalone --data-dir /tmp/yc --bind-address 127.0.0.1
-/// and then:  kubectl --kubeconfig /tmp/yc/admin.kubeconfig get namespaces
 #[derive(Clone, Debug, Parser)]
-#[command(name = "yurt-coordinator", version, max_term_width = 110, verbatim_doc_comment)]
+#[command(name = "yurt-coordinator", version, max_term_width = 110, after_help = EXAMPLE)]
 pub struct Config {
     /// What is served: `pool` (pool data is a replica of the cloud, writes to it are refused) or `standalone` (every
     /// known kind belongs to this server: a small control plane for demos and tests).
@@ -104,6 +101,11 @@ pub enum FlagError {
     /// One line: which flag, what is wrong.
     Bad(String),
 }
+
+/// The end of `--help`.
+const EXAMPLE: &str = "To try it:
+  yurt-coordinator --profile standalone --data-dir ./coordinator-data --bind-address 127.0.0.1
+  kubectl --kubeconfig ./coordinator-data/admin.kubeconfig get namespaces";
 
 /// Kinds that can never be replicas, with the reason an operator gets.
 const NEVER_POOL_SCOPE: [(&str, &str); 3] = [

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tracing::{info, warn};
+use yurt_apimachinery::Object;
 use yurt_apimachinery::time::Time;
 use yurt_runtime::http::server::handler;
 use yurt_storage::Replicas;
@@ -11,13 +12,17 @@ use yurt_storage::Replicas;
 use crate::app::App;
 use crate::registry::leases::Author;
 use crate::registry::own::Intent;
-use crate::registry::{namespaces, prepare};
+use crate::registry::{events, namespaces, prepare};
 use crate::{Coordinator, StartError, server};
 
 /// Pool data is committed this often: a crash costs a resend of what came since, a commit wears the disk.
 const PERSIST_EVERY: Duration = Duration::from_secs(5);
 /// A file of initial members is read this often.
 const RELOAD_EVERY: Duration = Duration::from_secs(10);
+/// Events that nobody touched for their time to live go at the next of these looks.
+const EXPIRE_EVERY: Duration = Duration::from_secs(60);
+/// Deletions of expired events in flight at a time; they share commits.
+const EXPIRE_AT_ONCE: usize = 64;
 /// Connections get this long to finish after their watches have ended.
 const DRAIN: Duration = Duration::from_secs(5);
 /// Author of what the coordinator creates by itself.
@@ -72,6 +77,7 @@ pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>
     if app.feed.members().is_reloadable() {
         tasks.spawn_critical("reload-members", reload_members(app.clone(), tasks.token()));
     }
+    tasks.spawn_critical("expire-events", expire_events(app.clone(), tasks.token()));
     app.health.set_serving(true);
     info!(address = %serving.local_addr(), profile = ?app.settings.profile, store = stores.id(), "Coordinator is ready");
     let failed = tokio::select! {
@@ -92,7 +98,10 @@ pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>
         .and(closed)
         .map_err(|error| StartError::new(format!("the store could not be flushed: {error}")))?;
     match failed {
-        None => Ok(info!("Stopped")),
+        None => {
+            info!("Stopped");
+            Ok(())
+        }
         Some(name) => Err(StartError::new(format!("task {name} ended unasked"))),
     }
 }
@@ -105,6 +114,38 @@ async fn persist(replicas: Arc<Replicas>, stop: tokio_util::sync::CancellationTo
     {
         if let Err(error) = replicas.persist().await {
             warn!(%error, "Pool data is not durable yet, trying again");
+        }
+    }
+}
+
+/// Deletes events whose time has come; each deletion is an event of its own for watchers.
+async fn expire_events(app: Arc<App>, stop: tokio_util::sync::CancellationToken) {
+    let Some(resource) = app.registry.find("", "events").cloned() else {
+        return stop.cancelled().await;
+    };
+    while stop
+        .run_until_cancelled(tokio::time::sleep(EXPIRE_EVERY))
+        .await
+        .is_some()
+    {
+        let now = app.clock.unix();
+        let expired: Vec<Object> = resource.objects().read(|held| {
+            held.objects()
+                .filter(|event| events::is_expired(event.resource_version(), now))
+                .cloned()
+                .collect()
+        });
+        let intent = Intent {
+            author: Author {
+                user: SELF.to_owned(),
+                manager: None,
+            },
+            dry_run: false,
+        };
+        for some in expired.chunks(EXPIRE_AT_ONCE) {
+            let delete = |event: &Object| app.own.delete_unchanged(&resource, event.clone(), &intent);
+            // One that changed meanwhile lives on; one that cannot be deleted is tried again.
+            futures_util::future::join_all(some.iter().map(delete)).await;
         }
     }
 }

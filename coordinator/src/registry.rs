@@ -15,7 +15,7 @@ use crate::config::Profile;
 use crate::feed::collection::PoolCollection;
 
 mod endpointslices;
-mod events;
+pub(crate) mod events;
 pub(crate) mod leases;
 pub(crate) mod namespaces;
 mod nodepools;

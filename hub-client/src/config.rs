@@ -30,7 +30,8 @@ pub struct Flags {
     /// Plain HTTP port for clients on this node.
     #[arg(long, default_value_t = 10261)]
     proxy_port: u16,
-    /// HTTPS port for pods; opened when <root-dir>/pki/yurthub-server-current.pem exists.
+    /// HTTPS port for pods. Serves <root-dir>/pki/yurthub-server-current.pem if it is there, else a certificate of its
+    /// own making.
     #[arg(long, default_value_t = 10268)]
     proxy_secure_port: u16,
     /// Name of this Node.
@@ -257,7 +258,7 @@ impl Flags {
             retry_period: self.leader_elect_retry_period.0,
             lease: (self.leader_elect_resource_namespace.clone(), self.leader_elect_resource_name.clone()),
         };
-        coordinator.election("check").validate().map_err(|error| bad("leader-elect-lease-duration", error.to_string()))?;
+        coordinator.election("check").validate().map_err(|error| bad(flag_of(error), error.to_string()))?;
         Ok(Some(coordinator))
     }
 }
@@ -281,6 +282,16 @@ impl Coordinator {
     pub fn lease_path(&self) -> String {
         let (namespace, name) = &self.lease;
         format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}")
+    }
+}
+
+/// The flag behind an election setting that cannot be used.
+fn flag_of(error: machine::ConfigError) -> &'static str {
+    match error {
+        machine::ConfigError::LeaseDuration => "leader-elect-lease-duration",
+        machine::ConfigError::RenewDeadline => "leader-elect-renew-deadline",
+        machine::ConfigError::RetryPeriod => "leader-elect-retry-period",
+        machine::ConfigError::Identity => "node-name",
     }
 }
 

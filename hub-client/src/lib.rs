@@ -8,6 +8,7 @@ pub mod config;
 pub mod filter;
 pub mod metrics;
 pub mod pool;
+pub mod preflight;
 pub mod proxy;
 pub mod random;
 pub mod replicas;
@@ -22,6 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use yurt_runtime::http::server::{BindError, Server, Serving, handler};
+use yurt_runtime::pki::{CertificateAuthority, PkiError};
 use yurt_runtime::tls::{PemIdentity, ReloadingServerTls, ServerTls, TlsError};
 use yurt_runtime::{Clock, Readiness, TaskGroup};
 use yurt_storage::StorageError;
@@ -36,6 +38,7 @@ use pool::heartbeat::own::{self, OwnHeartbeat};
 use pool::leader::Leader;
 use pool::lease_client::LeaseClient;
 use pool::probe::{self, CloudReach, CoordinatorReach};
+use preflight::PreflightError;
 use proxy::Proxy;
 use proxy::authorize::Authorizer;
 use proxy::caller::Callers;
@@ -86,6 +89,9 @@ pub enum StartError {
     /// The durable copy cannot be read.
     #[error("--disk-cache-path: {0}")]
     Store(#[from] StorageError),
+    /// A certificate can never work.
+    #[error(transparent)]
+    Preflight(#[from] PreflightError),
     /// A mistake in the program's own set-up.
     #[error("{0}")]
     Internal(String),
@@ -127,12 +133,16 @@ impl Hub {
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let (tasks, clock) = (TaskGroup::new(), Clock::system());
         let upstreams = Upstreams::new(&config, &tasks)?;
-        make_folder("root-dir", &config.root_dir)?;
-        make_folder("disk-cache-path", &config.cache_dir)?;
         let admin = Server::bind(config.admin_addr, "--bind-address, --serve-port").await?;
         let mut proxies = vec![Server::bind(config.proxy_addr, "--bind-proxy-address, --proxy-port").await?];
-        proxies.extend(secure_port(&config, &upstreams).await?);
-        let database = Arc::new(open_database(&config.cache_dir.join("replicas.redb"))?);
+        proxies.push(secure_port(&config, &upstreams).await?);
+        let store = config.cache_dir.join("replicas.redb");
+        if !store.exists() {
+            preflight::check(&config, &upstreams).await?;
+        }
+        make_folder("root-dir", &config.root_dir)?;
+        make_folder("disk-cache-path", &config.cache_dir)?;
+        let database = Arc::new(open_database(&store)?);
         let data = Arc::new(PoolData::open(ReplicaStore::open(database)?, clock.clone())?);
         let metrics = Arc::new(Metrics::new().map_err(|error| StartError::Internal(error.to_string()))?);
         let unknown = CoordinatorReach { state: CoordinatorState::Unreachable { since: clock.boot() }, status: None };
@@ -343,16 +353,22 @@ impl Parts {
     }
 }
 
-/// The HTTPS port for pods, when its certificate is there.
-async fn secure_port(config: &Config, upstreams: &Upstreams) -> Result<Option<Server>, StartError> {
+/// The HTTPS port for pods. Without a certificate of the cluster's CA it serves one of its own making, which pods do not
+/// trust: good for trying it out, and the port is taken.
+async fn secure_port(config: &Config, upstreams: &Upstreams) -> Result<Server, StartError> {
     let pem = config.root_dir.join(SECURE_PEM);
-    if !pem.exists() {
-        tracing::info!(path = %pem.display(), "No serving certificate: the secure proxy port stays closed");
-        return Ok(None);
-    }
-    let tls = ServerTls { identity: PemIdentity::one_file(pem), client_ca: Some(upstreams.cluster_ca.clone()) };
+    let identity = if pem.exists() { PemIdentity::one_file(pem) } else { self_signed(config)? };
+    let tls = ServerTls { identity, client_ca: Some(upstreams.cluster_ca.clone()) };
     let tls = ReloadingServerTls::new(tls)?;
-    Ok(Some(Server::bind(config.secure_addr, "--bind-proxy-address, --proxy-secure-port").await?.with_tls(tls)))
+    Ok(Server::bind(config.secure_addr, "--bind-proxy-address, --proxy-secure-port").await?.with_tls(tls))
+}
+
+fn self_signed(config: &Config) -> Result<PemIdentity, StartError> {
+    let fail = |error: PkiError| StartError::Internal(format!("cannot make a serving certificate: {error}"));
+    let authority = CertificateAuthority::generate("yurthub").map_err(fail)?;
+    let names = ["127.0.0.1".to_owned(), "localhost".to_owned(), config.hub_host.to_string(), config.node.clone()];
+    let pair = authority.issue_server(&config.node, &names).map_err(fail)?;
+    Ok(PemIdentity::inline("the hub's own serving certificate", &pair))
 }
 
 fn make_folder(flag: &'static str, path: &Path) -> Result<(), StartError> {

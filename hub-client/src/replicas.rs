@@ -13,8 +13,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 use yurt_apimachinery::ResourceKind;
 use yurt_apimachinery::kind::find_kind;
 use yurt_runtime::{BootTime, Clock};
@@ -47,7 +48,9 @@ pub struct PoolData {
     replicas: Replicas,
     states: Mutex<BTreeMap<String, SourceState>>,
     /// Names of the pool's members, kept beside the collection so that filters need not gather them per object.
-    members: RwLock<Arc<BTreeSet<String>>>,
+    members: watch::Sender<Arc<BTreeSet<String>>>,
+    /// Counts changes of `members`, for the views that depend on them.
+    members_version: watch::Sender<u64>,
     clock: Clock,
 }
 
@@ -60,7 +63,7 @@ impl PoolData {
     /// [`StorageError`] when the store is damaged.
     pub fn open(store: ReplicaStore, clock: Clock) -> Result<Self, StorageError> {
         let replicas = Replicas::open(&pool_kinds(), Some(store))?;
-        Ok(Self { replicas, states: Mutex::default(), members: RwLock::default(), clock })
+        Ok(Self { replicas, states: Mutex::default(), members: watch::Sender::default(), members_version: watch::Sender::default(), clock })
     }
 
     /// The replicas.
@@ -83,12 +86,19 @@ impl PoolData {
     #[must_use]
     pub fn members(&self) -> Option<Arc<BTreeSet<String>>> {
         let known = self.replicas.named(members::COLLECTION)?.collection().read(|c| c.is_complete());
-        known.then(|| self.members.read().clone())
+        known.then(|| self.members.borrow().clone())
     }
 
     /// Replaces the members' names.
     pub fn set_members(&self, names: BTreeSet<String>) {
-        *self.members.write() = Arc::new(names);
+        self.members.send_replace(Arc::new(names));
+        self.members_version.send_modify(|version| *version += 1);
+    }
+
+    /// Ticks after every change of the members.
+    #[must_use]
+    pub fn members_changes(&self) -> watch::Receiver<u64> {
+        self.members_version.subscribe()
     }
 
     /// Notes that `source` of replica `name` said something.

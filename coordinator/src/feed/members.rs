@@ -141,6 +141,48 @@ impl Members {
 mod tests {
     use super::*;
 
+    fn members(flag: &str) -> Members {
+        let kind = yurt_apimachinery::kind::find_kind("", "nodes").unwrap();
+        let replicas = yurt_storage::Replicas::open(&[(COLLECTION.to_owned(), kind)], None).unwrap();
+        let told = Arc::new(PoolCollection::new(replicas.named(COLLECTION).unwrap().clone()));
+        let source = InitialMembers::parse(flag);
+        let initial = source.read().unwrap();
+        Members::new(source, initial, told)
+    }
+
+    #[test]
+    fn trust_is_given_without_a_flag_and_ends_with_the_first_snapshot() {
+        let trusting = members("");
+        assert!(trusting.contains("any") && trusting.names().is_none());
+        let node = br#"{"metadata":{"name":"a","uid":"u","resourceVersion":"5"}}"#;
+        let node = yurt_apimachinery::Object::parse(node.as_slice().into(), trusting.told.objects().kind()).unwrap();
+        trusting
+            .told
+            .objects()
+            .update(|held| held.restart(0, vec![node], yurt_apimachinery::ResourceVersion(5)));
+        assert!(trusting.contains("a") && !trusting.contains("any"));
+        let configured = members("b");
+        assert!(
+            configured.contains("b") && !configured.contains("any"),
+            "a flag leaves no room for trust"
+        );
+    }
+
+    #[test]
+    fn file_is_read_again_and_kept_when_it_vanishes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("members");
+        std::fs::write(&path, "a").unwrap();
+        let members = members(&format!("@{}", path.display()));
+        assert!(members.is_reloadable() && members.contains("a"));
+        std::fs::write(&path, "b").unwrap();
+        members.reload();
+        assert!(members.contains("b") && !members.contains("a"));
+        std::fs::remove_file(&path).unwrap();
+        members.reload();
+        assert!(members.contains("b"));
+    }
+
     #[test]
     fn names_come_from_lists_and_files() {
         let folder = tempfile::tempdir().unwrap();

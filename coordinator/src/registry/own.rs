@@ -13,11 +13,12 @@ use yurt_runtime::Clock;
 use yurt_storage::{Action, Durability, Expect, Op, Storage, StorageError};
 
 use super::Resource;
-use super::leases::{self, Attempt, Author, Guard};
-use crate::authn::NODE_PREFIX;
-use crate::feed::fence::{EPOCH_KEY, Fence};
+use super::leases::{self, Author, Guard};
+use crate::feed::fence::Fence;
 use crate::feed::members::Members;
 use crate::status_error;
+
+mod guarded;
 
 /// Writes own objects.
 pub(crate) struct OwnStore {
@@ -181,6 +182,15 @@ impl OwnStore {
         Err(Status::conflict_modified(&group_resource, key.name()))
     }
 
+    /// Deletes an object if it is still in this very state; whether it did.
+    pub(crate) async fn delete_unchanged(&self, resource: &Resource, object: Object, intent: &Intent) -> bool {
+        let change = Change::Delete {
+            last: without_version(&object),
+            is_conditional: true,
+        };
+        self.try_change(resource, &object, change, intent).await.is_ok()
+    }
+
     async fn try_change(
         &self,
         resource: &Resource,
@@ -246,99 +256,6 @@ impl OwnStore {
             return Ok(None);
         }
         self.commit(vec![op(&write)]).await.map(Some)
-    }
-
-    /// A write of an election lease: judged, and with the epoch record in the same transaction when the holder changes.
-    async fn write_guarded(&self, write: Write<'_>, intent: &Intent) -> Result<Option<ResourceVersion>, Failure> {
-        let _turn = self.guard.turn.lock().await;
-        let key = write.key.as_str();
-        let (before, duration) = leases::standing(write.old);
-        let (after, _) = leases::standing(write.new);
-        if key == leases::ELECTION_KEY && before != after {
-            self.check_candidate(&write, &intent.author, &after)?;
-        }
-        let attempt = Attempt {
-            author: &intent.author,
-            has_resource_version: write.is_conditional,
-            holder: write.new.map(|_| after.as_str()),
-        };
-        self.judge(write.resource, write.key, (&before, duration), attempt)?;
-        if intent.dry_run {
-            return Ok(None);
-        }
-        let mut ops = vec![op(&write)];
-        if key == leases::ELECTION_KEY && before != after {
-            let owner = self.guard.owner_after(key, &intent.author, &before, &after);
-            ops.push(self.next_epoch(&after, owner));
-        }
-        let rv = self.commit(ops).await?;
-        self.guard
-            .accepted(key, &intent.author, &before, &after, self.clock.boot());
-        Ok(Some(rv))
-    }
-
-    /// A write that changes nothing is judged all the same: its author would take the answer for a renewal.
-    fn judge_repeat(
-        &self,
-        resource: &Resource,
-        current: &Object,
-        is_conditional: bool,
-        intent: &Intent,
-    ) -> Result<(), Status> {
-        if !leases::is_guarded(resource, current.key()) {
-            return Ok(());
-        }
-        let (holder, duration) = leases::standing(Some(current));
-        let attempt = Attempt {
-            author: &intent.author,
-            has_resource_version: is_conditional,
-            holder: Some(holder.as_str()),
-        };
-        self.judge(resource, current.key(), (&holder, duration), attempt)
-    }
-
-    fn judge(
-        &self,
-        resource: &Resource,
-        key: &ObjectKey,
-        standing: (&str, Duration),
-        attempt: Attempt<'_>,
-    ) -> Result<(), Status> {
-        let judged = self.guard.judge(key.as_str(), standing, attempt, self.clock.boot());
-        judged.map_err(|why| Status::conflict(&resource.kind.group_resource(), key.name(), &why))
-    }
-
-    /// Only members may be elected, and a node only under its own name.
-    fn check_candidate(&self, write: &Write<'_>, author: &Author, holder: &str) -> Result<(), Status> {
-        let Some(members) = self.electorate.as_ref().filter(|_| !holder.is_empty()) else {
-            return Ok(());
-        };
-        let candidate = holder.split_once('_').map(|(node, _)| node);
-        let caller = author.user.strip_prefix(NODE_PREFIX);
-        let why = match candidate {
-            Some(node) if caller.is_some_and(|caller| caller != node) => {
-                "a node may only be elected under its own name"
-            }
-            Some(node) if members.contains(node) => return Ok(()),
-            Some(_) => "only members of the NodePool may be elected",
-            None => "holderIdentity must be <node>_<process>",
-        };
-        Err(Status::forbidden_because(
-            &write.resource.kind.group_resource(),
-            write.key.name(),
-            why,
-        ))
-    }
-
-    fn next_epoch(&self, holder: &str, owner: Option<Author>) -> Op {
-        let election = self.fence.election();
-        let record = election.next(holder, owner).encode();
-        let expect = election.record.map_or(Expect::Absent, Expect::At);
-        Op {
-            key: EPOCH_KEY.to_owned(),
-            expect,
-            action: Action::Put(record.into(), Durability::Durable),
-        }
     }
 
     async fn commit(&self, ops: Vec<Op>) -> Result<ResourceVersion, Failure> {

@@ -66,17 +66,66 @@ impl Server {
     }
 
     pub(crate) async fn start(flags: &[&str]) -> Self {
+        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let mut server = Self::spawn(tempfile::tempdir().unwrap(), flags);
+        server.wait_until_ready().await;
+        server
+    }
+
+    /// A server that is given a certificate of `cluster`, and trusts the clients of `cluster`. It makes nothing itself,
+    /// so its port is chosen here.
+    pub(crate) async fn with_cluster_ca(cluster: &CertificateAuthority) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let pair = cluster.issue_server("yurt-coordinator", &["127.0.0.1"]).unwrap();
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let [ca, cert, key] = [
+            ("ca", cluster.cert_pem()),
+            ("crt", &pair.cert_pem),
+            ("key", &pair.key_pem),
+        ]
+        .map(|(n, t)| write(n, t));
+        let free = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let flags = [
+            "--client-ca-file",
+            &ca,
+            "--tls-cert-file",
+            &cert,
+            "--tls-private-key-file",
+            &key,
+            "--secure-port",
+        ];
+        let mut flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        flags.push(free.port().to_string());
+        let mut server = Self::spawn(folder, flags);
+        server.url = format!("https://{free}");
+        let probe = server.user_of(cluster, "probe", &[]);
+        while probe.try_get("/readyz").await != Some(200) {
+            assert!(
+                server.process.try_wait().unwrap().is_none(),
+                "the coordinator must not end"
+            );
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        assert!(!server.folder.path().join("pki").exists(), "nothing has to be made");
+        server
+    }
+
+    fn spawn(folder: tempfile::TempDir, flags: Vec<String>) -> Self {
         let process = spawn(folder.path(), &flags);
-        let mut server = Self {
+        let url = String::new();
+        Self {
             folder,
             flags,
             process,
-            url: String::new(),
-        };
-        server.wait_until_ready().await;
-        server
+            url,
+        }
     }
 
     /// SIGTERM; asserts a clean exit.
@@ -133,12 +182,18 @@ impl Server {
     pub(crate) fn user(&self, name: &str, groups: &[&str]) -> Client {
         let read = |file: &str| std::fs::read_to_string(self.folder.path().join("pki").join(file)).unwrap();
         let authority = CertificateAuthority::load(&read("ca.crt"), &read("ca.key")).unwrap();
+        self.user_of(&authority, name, groups)
+    }
+
+    /// A user with a certificate of `authority`.
+    pub(crate) fn user_of(&self, authority: &CertificateAuthority, name: &str, groups: &[&str]) -> Client {
         let pair = authority.issue_client(name, groups).unwrap();
         self.client(Some(PemIdentity::inline("the test's certificate", &pair)))
     }
 
     fn client(&self, identity: Option<PemIdentity>) -> Client {
-        let ca = PemSource::from(self.folder.path().join("pki/ca.crt"));
+        let [given, generated] = ["ca", "pki/ca.crt"].map(|file| self.folder.path().join(file));
+        let ca = PemSource::from(if given.exists() { given } else { generated });
         let tls = ClientTls { ca, identity }.config().unwrap();
         let base = self.url.parse().unwrap();
         Client {
@@ -156,8 +211,12 @@ impl Drop for Server {
 }
 
 fn spawn(folder: &Path, flags: &[String]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_yurt-coordinator"))
-        .args(["--bind-address", "127.0.0.1", "--secure-port", "0", "--data-dir"])
+    let mut command = Command::new(env!("CARGO_BIN_EXE_yurt-coordinator"));
+    if !flags.iter().any(|flag| flag == "--secure-port") {
+        command.args(["--secure-port", "0"]);
+    }
+    command
+        .args(["--bind-address", "127.0.0.1", "--data-dir"])
         .arg(folder)
         .args(flags)
         .stdout(Stdio::null())
@@ -227,7 +286,7 @@ impl Client {
         answer
     }
 
-    async fn try_get(&self, path: &str) -> Option<u16> {
+    pub(crate) async fn try_get(&self, path: &str) -> Option<u16> {
         let answer = self
             .http
             .request_json(Method::GET, path, None, Duration::from_secs(2))

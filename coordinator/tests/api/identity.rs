@@ -1,6 +1,7 @@
 //! Who may do what, what callers may ask about themselves, and what everybody may know.
 
 use serde_json::{Value, json};
+use yurt_runtime::pki::CertificateAuthority;
 
 use crate::harness::{Client, Server, config_map};
 
@@ -151,4 +152,25 @@ async fn metrics_count_requests_by_what_they_were() {
     ] {
         assert!(text.contains(name), "{name}");
     }
+}
+
+#[tokio::test]
+async fn given_certificates_are_used_and_others_refused() {
+    let cluster = CertificateAuthority::generate("cluster").unwrap();
+    let server = Server::with_cluster_ca(&cluster).await;
+    let node = server.user_of(&cluster, "system:node:n1", &["system:nodes"]);
+    assert_eq!(
+        node.get("/yurt/v1/feed").await.code,
+        200,
+        "the node certificate is enough"
+    );
+    let admin = server.user_of(&cluster, "root", &["system:masters"]);
+    admin.get("/api/v1/namespaces").await.expect(200);
+    let stranger = CertificateAuthority::generate("stranger").unwrap();
+    let stranger = server.user_of(&stranger, "root", &["system:masters"]);
+    assert_eq!(
+        stranger.try_get("/readyz").await,
+        None,
+        "a certificate of another CA ends the handshake"
+    );
 }

@@ -1,10 +1,18 @@
 //! Component tests: the real binary on a free port, spoken to over HTTPS with client certificates.
 
+#[cfg(test)]
 mod feeding;
+#[cfg(test)]
 mod harness;
+#[cfg(test)]
 mod identity;
+#[cfg(test)]
 mod leases;
+#[cfg(test)]
 mod membership;
+#[cfg(test)]
 mod objects;
+#[cfg(test)]
 mod starting;
+#[cfg(test)]
 mod watching;

@@ -57,6 +57,8 @@ pub struct Collection {
     log: VecDeque<Step>,
     /// Sequence number of `log[0]`; positions in the log are local to this process and never leave it.
     first_seq: u64,
+    /// `C` before `log[0]`: readers from here on can be given exact history.
+    log_from: ResourceVersion,
     log_bytes: usize,
     object_bytes: usize,
     tombstone_bytes: usize,
@@ -80,6 +82,7 @@ impl Collection {
             ranges: Vec::new(),
             log: VecDeque::new(),
             first_seq: 0,
+            log_from: ResourceVersion::ZERO,
             log_bytes: 0,
             object_bytes: 0,
             tombstone_bytes: 0,
@@ -149,6 +152,9 @@ impl Collection {
     }
 
     fn push(&mut self, step: Step) {
+        if self.log.is_empty() {
+            self.log_from = self.position;
+        }
         self.log_bytes += step.size();
         self.log.push_back(step);
         let budget = self.history_budget();
@@ -156,11 +162,40 @@ impl Collection {
             let Some(step) = self.log.pop_front() else { break };
             self.log_bytes -= step.size();
             self.first_seq += 1;
+            self.log_from = match &step {
+                Step::Change(change) => change.resource_version(),
+                Step::DiffEnd { to } => *to,
+                Step::DiffBegin { .. } | Step::Unwatched(_) => self.log_from,
+            };
         }
     }
 
     fn next_seq(&self) -> u64 {
         self.first_seq + self.log.len() as u64
+    }
+
+    /// Where in the log a reader at `position` goes on; `None` when the log does not reach back to it, or it stands
+    /// inside a diff, whose first part it would miss.
+    fn seq_after(&self, position: ResourceVersion) -> Option<u64> {
+        if position == self.position {
+            return Some(self.next_seq());
+        }
+        if position > self.position || self.log.is_empty() || position < self.log_from {
+            return None;
+        }
+        let (mut seq, mut in_diff) = (self.next_seq(), false);
+        for step in self.log.iter().rev() {
+            match step {
+                Step::Change(change) if change.resource_version() <= position => break,
+                Step::DiffEnd { to } if *to <= position => break,
+                Step::DiffEnd { .. } => in_diff = true,
+                Step::DiffBegin { .. } => in_diff = false,
+                // An unwatched deletion belongs to the change that follows it.
+                Step::Change(_) | Step::Unwatched(_) => {}
+            }
+            seq -= 1;
+        }
+        (!in_diff).then_some(seq)
     }
 
     fn step_at(&self, seq: u64) -> Option<&Step> {

@@ -35,6 +35,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// Pause after a failure, a fence, or while not allowed to act.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Pause after a refusal because another hub leads.
+const FENCED_PAUSE: Duration = Duration::from_secs(1);
 /// Bytes of an answer at the most.
 const ANSWER_BYTES: usize = 64 << 20;
 
@@ -77,6 +79,8 @@ enum Interrupted {
     Snapshot,
     /// Ask again where the coordinator stands.
     Reopen(String),
+    /// Another hub leads. The election ends this feed as soon as it sees that itself.
+    Fenced,
 }
 
 // === impl Feeder ===
@@ -98,6 +102,10 @@ impl Feeder {
             };
             match outcome {
                 Interrupted::Snapshot => snapshot = true,
+                Interrupted::Fenced => {
+                    snapshot = false;
+                    tokio::time::sleep(FENCED_PAUSE).await;
+                }
                 Interrupted::Reopen(why) => {
                     snapshot = false;
                     tracing::debug!(collection = self.replica.name(), why, "Feed interrupted");
@@ -149,7 +157,13 @@ impl Feeder {
                 }
             }
             let Some(events) = as_events(&deliveries) else { return Interrupted::Snapshot };
-            match self.send_events(fed, &events, reader.position()).await {
+            let mut sent = self.send_events(fed, &events, reader.position()).await;
+            // Test only: a leader that does not look at its clock does not take a no for an answer either.
+            while matches!(sent, Err(Interrupted::Fenced)) && self.leadership.is_blind() {
+                tokio::time::sleep(PAUSE).await;
+                sent = self.send_events(fed, &events, reader.position()).await;
+            }
+            match sent {
                 Ok(()) => (fed, greeted) = (reader.position(), true),
                 // Where the coordinator stands decides whether the batch was taken after all.
                 Err(interrupted) => return interrupted,
@@ -215,6 +229,7 @@ impl Feeder {
                 let reason = answer.reason.unwrap_or_default();
                 if reason == "fenced" {
                     self.metrics.feed_fenced.inc();
+                    return Err(Interrupted::Fenced);
                 }
                 Err(reopen(format!("{reason} (the coordinator is at {:?})", answer.applied_up_to)))
             }

@@ -282,6 +282,10 @@ fn selection(info: &RequestInfo, options: &ListOptions) -> Selection {
 // === impl Filtered ===
 
 impl View for Filtered {
+    fn inputs(&self) -> Vec<watch::Receiver<u64>> {
+        vec![self.services.subscribe(), self.data.members_changes()]
+    }
+
     fn show(&self, object: &Object) -> Option<Object> {
         let members = self.data.members();
         let pool = match &members {

@@ -36,6 +36,8 @@ pub(super) struct View {
     pub(super) lists: u32,
     /// Watches that were opened; every one after the first is a broken stream.
     pub(super) streams: u32,
+    /// Whether a watch is open now.
+    pub(super) watching: bool,
     /// Objects that a DELETED took away.
     pub(super) deleted: BTreeSet<String>,
     /// What no server may do, in words.
@@ -93,7 +95,9 @@ async fn live(api: &Api, collection: &str, view: &watch::Sender<View>) {
         if list(api, collection, view).await.is_ok() {
             loop {
                 let position = view.borrow().position;
-                match follow(api, collection, position, view).await {
+                let end = follow(api, collection, position, view).await;
+                view.send_modify(|view| view.watching = false);
+                match end {
                     Ok(End::Closed) => {}
                     Ok(End::TooOld) => break,
                     Err(_) => tokio::time::sleep(RETRY).await,
@@ -139,7 +143,10 @@ async fn follow(api: &Api, collection: &str, position: u64, view: &watch::Sender
     let query = format!("watch=1&allowWatchBookmarks=true&resourceVersion={position}&timeoutSeconds={WATCH_SECONDS}");
     let response = api.stream(&format!("{collection}?{query}")).await?;
     match response.status().as_u16() {
-        200 => view.send_modify(|view| view.streams += 1),
+        200 => view.send_modify(|view| {
+            view.streams += 1;
+            view.watching = true;
+        }),
         410 => return Ok(End::TooOld),
         status => bail!("the watch was refused with {status}"),
     }

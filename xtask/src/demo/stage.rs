@@ -158,20 +158,21 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until the clients behind these hubs hold what the cloud has.
+    /// Waits until the clients behind these hubs hold what the cloud has and watch.
     pub(super) async fn clients_catch_up(&self, hubs: &[usize], limit: Duration) -> Result<()> {
-        let what = "the clients hold what the cloud has";
+        let what = "the clients hold what the cloud has, and watch";
         let same = async || {
             let cloud = self.cloud_listings().await?;
             for hub in hubs.iter().map(|index| &self.hubs[*index]) {
                 for (client, listing) in hub.clients().iter().zip(&cloud) {
-                    let held = client.view().objects.len();
-                    let wanted = listing.objects.len();
+                    let view = client.view();
+                    let (held, wanted) = (view.objects.len(), listing.objects.len());
                     ensure!(
-                        client.view().objects == listing.objects,
+                        view.objects == listing.objects,
                         "behind {}: {held} of {wanted}",
                         hub.node
                     );
+                    ensure!(view.watching, "behind {}: no watch is open", hub.node);
                 }
             }
             Ok(())

@@ -76,6 +76,15 @@ impl Reader {
     }
 }
 
+#[cfg(test)]
+impl Reader {
+    /// As after a restart, or when the tail no longer reaches back: only the RV index is left.
+    pub(super) fn without_tail(mut self) -> Self {
+        self.seq = None;
+        self
+    }
+}
+
 // === impl Collection ===
 
 impl Collection {
@@ -86,7 +95,7 @@ impl Collection {
     pub fn open(&self, position: ResourceVersion) -> Result<Reader, Expired> {
         let reader = Reader {
             position,
-            seq: (position == self.position()).then(|| self.next_seq()),
+            seq: self.seq_after(position),
             resumed_at: position,
             ranges_to: ResourceVersion::ZERO,
             in_diff: false,

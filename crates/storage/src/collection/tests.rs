@@ -77,6 +77,25 @@ fn reader_that_keeps_up_gets_exact_history() {
 }
 
 #[test]
+fn reader_that_resumes_within_the_tail_gets_exact_history() {
+    let mut collection = Collection::new(false);
+    collection.restart(0, vec![service("a", 1, 5)], rv(10));
+    collection.apply(EventType::Modified, service("a", 1, 11));
+    collection.advance(rv(12));
+    collection.apply(EventType::Modified, service("a", 1, 13));
+    collection.apply(EventType::Modified, service("a", 1, 14));
+    for (from, expected) in [(10, vec![11, 13, 14]), (11, vec![13, 14]), (12, vec![13, 14]), (13, vec![14]), (14, vec![])] {
+        let mut reader = collection.open(rv(from)).expect("within history");
+        let deliveries = collection.read(&mut reader, 100).expect("within history");
+        let exact = |delivery: &Delivery| match delivery {
+            Delivery::Exact(change) => change.resource_version().0,
+            other => panic!("not exact: {other:?}"),
+        };
+        assert_eq!(deliveries.iter().map(exact).collect::<Vec<_>>(), expected, "from {from}");
+    }
+}
+
+#[test]
 fn reader_ahead_of_c_is_held_silently() {
     let mut collection = Collection::new(false);
     collection.restart(0, vec![], rv(10));
@@ -149,12 +168,29 @@ fn recreated_under_another_uid_is_deleted_first() {
     let mut collection = Collection::new(false);
     collection.restart(0, vec![service("a", 1, 5)], rv(10));
     collection.replace(vec![service("a", 2, 15)], rv(20)).expect("newer list");
-    let mut reader = collection.open(rv(10)).expect("within history");
-    let deliveries = collection.read(&mut reader, 100).expect("catch-up");
+    let mut live = collection.open(rv(10)).expect("within the tail");
+    let told = collection.read(&mut live, 100).expect("exact history");
     assert!(
-        matches!(&deliveries[..], [Delivery::DiffBegin(_), Delivery::Gone(old), Delivery::Current { object, created: true }, Delivery::DiffEnd(_)]
+        matches!(&told[..], [Delivery::DiffBegin(_), Delivery::Exact(gone), Delivery::Exact(new), Delivery::DiffEnd(_)]
+            if gone.kind == ChangeKind::Deleted && gone.object.uid() == "u1" && new.object.uid() == "u2"),
+        "{told:?}"
+    );
+    // The same without the tail, as after a restart.
+    let mut restarted = Collection::new(false);
+    restarted.recover(Recovered {
+        objects: collection.objects().cloned().collect(),
+        ranges: collection.range_tombstones().to_vec(),
+        position: collection.position(),
+        floor: collection.floor(),
+        complete: true,
+        ..Recovered::default()
+    });
+    let mut resumed = restarted.open(rv(10)).expect("within history");
+    let told = restarted.read(&mut resumed, 100).expect("catch-up");
+    assert!(
+        matches!(&told[..], [Delivery::DiffBegin(_), Delivery::Gone(old), Delivery::Current { object, .. }, Delivery::DiffEnd(_)]
             if old.uid() == "u1" && object.uid() == "u2"),
-        "{deliveries:?}"
+        "{told:?}"
     );
 }
 
@@ -199,6 +235,8 @@ enum Act {
     Read(usize, usize),
     /// Client `n` loses its connection and resumes from its position.
     Resume(usize),
+    /// The same when the tail does not reach back to it.
+    ResumeByIndex(usize),
 }
 
 fn act() -> impl Strategy<Value = Act> {
@@ -211,6 +249,7 @@ fn act() -> impl Strategy<Value = Act> {
         2 => Just(Act::Relist),
         3 => (0..3_usize, 1..4_usize).prop_map(|(n, max)| Act::Read(n, max)),
         2 => (0..3_usize).prop_map(Act::Resume),
+        2 => (0..3_usize).prop_map(Act::ResumeByIndex),
     ]
 }
 
@@ -280,6 +319,11 @@ proptest! {
                 Act::Resume(n) => {
                     let (client, reader) = &mut clients[n];
                     *reader = collection.open(rv(client.position)).expect("nothing is forgotten in this test");
+                }
+                Act::ResumeByIndex(n) => {
+                    let (client, reader) = &mut clients[n];
+                    let opened = collection.open(rv(client.position)).expect("nothing is forgotten in this test");
+                    *reader = opened.without_tail();
                 }
             }
         }

@@ -3,17 +3,19 @@
 //! Pure. An object that was visible and is no longer becomes DELETED, one that becomes visible ADDED (conformance 3.F32,
 //! 7.73); the event carries the RV of the change.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tokio::sync::watch;
 use yurt_apimachinery::watch::{EventType, frame};
-use yurt_apimachinery::Object;
+use yurt_apimachinery::{Object, ObjectKey};
 use yurt_apimachinery::partial::partial_object_metadata;
 
 use super::Selection;
 use crate::collection::{Change, ChangeKind, Delivery};
 
-/// A client's view of single objects. Must be a pure function while a stream lasts.
+/// A client's view of single objects: a function of the object and of the inputs named by [`View::inputs`].
 pub trait View: Send + Sync {
     /// What the client sees of `object`; `None` hides it. Unchanged objects are returned as they came.
     fn show(&self, object: &Object) -> Option<Object>;
@@ -21,6 +23,12 @@ pub trait View: Send + Sync {
     /// Whether every object is shown unchanged, so that frames can be shared between watchers.
     fn is_identity(&self) -> bool {
         false
+    }
+
+    /// What tells that the view's inputs changed. Objects that were hidden are looked at again then; one that is shown
+    /// already keeps the look it has until it changes or is read again.
+    fn inputs(&self) -> Vec<watch::Receiver<u64>> {
+        Vec::new()
     }
 }
 
@@ -43,18 +51,27 @@ pub(super) struct Lens {
     pub(super) selection: Selection,
     pub(super) view: Arc<dyn View>,
     pub(super) metadata_only: bool,
+    /// Selected objects that the view hides at present.
+    pub(super) hidden: BTreeSet<ObjectKey>,
 }
 
 // === impl Lens ===
 
 impl Lens {
     /// What the client sees of `object`, if anything.
-    pub(super) fn see(&self, object: &Object) -> Option<Object> {
-        if self.selection.matches(object) { self.view.show(object) } else { None }
+    pub(super) fn see(&mut self, object: &Object) -> Option<Object> {
+        let selected = self.selection.matches(object);
+        let seen = if selected { self.view.show(object) } else { None };
+        if selected && seen.is_none() {
+            self.hidden.insert(object.key().clone());
+        } else {
+            self.hidden.remove(object.key());
+        }
+        seen
     }
 
     /// The frame of one delivery for this client; `None` when it is none of its business.
-    pub(super) fn frame(&self, delivery: &Delivery) -> Option<Bytes> {
+    pub(super) fn frame(&mut self, delivery: &Delivery) -> Option<Bytes> {
         match delivery {
             Delivery::Exact(change) => self.exact(change),
             Delivery::Current { object, created } => match self.see(object) {
@@ -64,7 +81,10 @@ impl Lens {
                 // It may have matched at the client's position: say that it is not there now.
                 None => Some(self.farewell(object)),
             },
-            Delivery::Gone(object) if self.inside(object) => Some(self.farewell(object)),
+            Delivery::Gone(object) if self.inside(object) => {
+                self.hidden.remove(object.key());
+                Some(self.farewell(object))
+            }
             Delivery::Gone(_) | Delivery::DiffBegin(_) | Delivery::DiffEnd(_) => None,
         }
     }
@@ -77,7 +97,7 @@ impl Lens {
         }
     }
 
-    fn exact(&self, change: &Change) -> Option<Bytes> {
+    fn exact(&mut self, change: &Change) -> Option<Bytes> {
         if self.is_plain() {
             return Some(change.frame(match change.kind {
                 ChangeKind::Created => EventType::Added,
@@ -86,7 +106,12 @@ impl Lens {
             }));
         }
         let before = change.previous.as_ref().filter(|previous| self.selection.matches(previous));
-        let now = if change.kind == ChangeKind::Deleted { None } else { self.see(&change.object) };
+        let now = if change.kind == ChangeKind::Deleted {
+            self.hidden.remove(change.object.key());
+            None
+        } else {
+            self.see(&change.object)
+        };
         match (before, now) {
             (None, None) => None,
             (None, Some(now)) => Some(self.encode(EventType::Added, &now)),

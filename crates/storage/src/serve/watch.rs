@@ -6,7 +6,7 @@
 //! ```
 //! Every failure after the headers is one ERROR frame and a clean end (conformance 3.F02).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,6 +69,10 @@ struct Watch {
     shared: Arc<SharedCollection>,
     changes: tokio::sync::watch::Receiver<u64>,
     lens: Lens,
+    /// What the view depends on beside the collection.
+    inputs: Vec<tokio::sync::watch::Receiver<u64>>,
+    /// An input changed: hidden objects may be visible now.
+    look_again: bool,
     options: ListOptions,
     replica: bool,
     least: ResourceVersion,
@@ -98,11 +102,19 @@ pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<imp
     let now = Instant::now();
     let ends_at = now + request.lasts;
     let changes = shared.subscribe();
-    let lens = Lens { selection: request.selection, view: request.view, metadata_only: request.metadata_only };
+    let inputs = request.view.inputs();
+    let lens = Lens {
+        selection: request.selection,
+        view: request.view,
+        metadata_only: request.metadata_only,
+        hidden: BTreeSet::new(),
+    };
     let mut watch = Watch {
         shared,
         changes,
         lens,
+        inputs,
+        look_again: false,
         options: request.options,
         replica: request.replica,
         least: request.least,
@@ -162,6 +174,7 @@ impl Watch {
         });
         match opened {
             Ok(reader) => {
+                self.find_hidden();
                 self.told = reader.position();
                 self.phase = Phase::Live(reader);
             }
@@ -191,6 +204,10 @@ impl Watch {
         let read = self.shared.read(|collection| collection.read(&mut reader, BATCH));
         match read {
             Err(expired) => self.expire(expired),
+            Ok(deliveries) if deliveries.is_empty() && std::mem::take(&mut self.look_again) => {
+                self.reveal(&reader);
+                self.phase = Phase::Live(reader);
+            }
             Ok(deliveries) if deliveries.is_empty() => {
                 if self.replica {
                     self.hurry_bookmark(&reader);
@@ -202,6 +219,29 @@ impl Watch {
                     self.deliver(delivery);
                 }
                 self.phase = Phase::Live(reader);
+            }
+        }
+    }
+
+    /// A stream that resumes does not know what its predecessor had hidden.
+    fn find_hidden(&mut self) {
+        if self.inputs.is_empty() {
+            return;
+        }
+        let objects = self.shared.read(|collection| collection.snapshot(self.lens.selection.confined_to())).objects;
+        for object in &objects {
+            // Only the note it takes of hidden objects is wanted.
+            let _ = self.lens.see(object);
+        }
+    }
+
+    /// Shows what was hidden and is not any more, at the position the client has now: nothing that happened is older.
+    fn reveal(&mut self, reader: &Reader) {
+        for key in self.lens.hidden.clone() {
+            let Some(object) = self.shared.read(|collection| collection.object(&key).cloned()) else { continue };
+            if let Some(seen) = self.lens.see(&object) {
+                let seen = seen.with_resource_version(reader.position());
+                self.ready.push_back(self.lens.encode(EventType::Added, &seen));
             }
         }
     }
@@ -248,6 +288,7 @@ impl Watch {
         tokio::select! {
             () = shutdown.cancelled() => return,
             changed = self.changes.changed() => if changed.is_err() { return },
+            () = any_changed(&mut self.inputs) => self.look_again = true,
             () = tokio::time::sleep_until(wake_at) => {}
         }
         let now = Instant::now();
@@ -305,4 +346,17 @@ impl Watch {
         self.ready.push_back(error_frame(status));
         self.phase = Phase::Ended;
     }
+}
+
+/// Resolves when one of `inputs` changed; never when there are none left.
+async fn any_changed(inputs: &mut Vec<tokio::sync::watch::Receiver<u64>>) {
+    while !inputs.is_empty() {
+        let (changed, at, _) =
+            futures_util::future::select_all(inputs.iter_mut().map(|input| Box::pin(input.changed()))).await;
+        if changed.is_ok() {
+            return;
+        }
+        inputs.swap_remove(at);
+    }
+    std::future::pending().await
 }

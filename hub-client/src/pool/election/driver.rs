@@ -37,6 +37,7 @@ pub struct Leadership {
     pub fence: Fence,
     machine: Arc<Mutex<Machine>>,
     clock: Clock,
+    blind: bool,
 }
 
 /// What others may know of the election.
@@ -91,7 +92,13 @@ impl Leadership {
     /// Whether a fenced request may be sent now; asked before each one.
     #[must_use]
     pub fn may_act(&self) -> bool {
-        self.machine.lock().may_act(self.clock.boot().since_boot())
+        self.blind || self.machine.lock().may_act(self.clock.boot().since_boot())
+    }
+
+    /// Test only: the failpoint `leader-clock-check=off` is set, [`Self::may_act`] is always true.
+    #[must_use]
+    pub fn is_blind(&self) -> bool {
+        self.blind
     }
 }
 
@@ -193,7 +200,12 @@ impl Driver {
 
     fn start(&mut self, fence: Fence) {
         tracing::info!(epoch = fence.epoch, store = fence.store, "Leading");
-        let leadership = Arc::new(Leadership { fence, machine: self.machine.clone(), clock: self.clock.clone() });
+        let leadership = Arc::new(Leadership {
+            fence,
+            machine: self.machine.clone(),
+            clock: self.clock.clone(),
+            blind: self.ignore_own_clock,
+        });
         let group = self.tasks.child();
         (self.start_leading)(&group, leadership.clone());
         self.leading = Some(group);

@@ -1,0 +1,230 @@
+//! Lists and watches as clients see them, over collections of both RV spaces.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::kind::{ResourceKind, find_kind};
+use yurt_apimachinery::watch::EventType;
+use yurt_apimachinery::{ListOptions, Object, ResourceVersion};
+use yurt_storage::SharedCollection;
+use yurt_storage::serve::{self, Selection, Unfiltered, View, WatchRequest};
+
+type Frames = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
+
+fn kind() -> &'static ResourceKind {
+    find_kind("", "services").expect("services must be built in")
+}
+
+fn service(name: &str, rv: u64, label: &str) -> Object {
+    let json = format!(
+        r#"{{"metadata":{{"namespace":"shop","name":"{name}","uid":"u-{name}","resourceVersion":"{rv}","labels":{{"l":"{label}"}}}},"spec":{{"secret":"x"}}}}"#
+    );
+    Object::parse(Bytes::from(json), kind()).expect("fixture must parse")
+}
+
+fn rv(value: u64) -> ResourceVersion {
+    ResourceVersion(value)
+}
+
+/// Two services at C = 10.
+fn collection() -> Arc<SharedCollection> {
+    let shared = SharedCollection::new(kind(), false);
+    shared.update(|c| c.restart(0, vec![service("a", 5, "x"), service("b", 6, "y")], rv(10)));
+    Arc::new(shared)
+}
+
+fn request(query: &str) -> WatchRequest {
+    let options = ListOptions::parse(Some(query), true, kind()).expect("valid query");
+    let selection = Selection {
+        namespace: None,
+        labels: options.label_selector.clone(),
+        fields: options.field_selector.clone(),
+    };
+    WatchRequest {
+        options,
+        selection,
+        view: Arc::new(Unfiltered),
+        metadata_only: false,
+        replica: false,
+        lasts: Duration::from_secs(600),
+        least: ResourceVersion::ZERO,
+        is_fresh: Arc::new(|| true),
+        shutdown: CancellationToken::new(),
+    }
+}
+
+fn watch(shared: &Arc<SharedCollection>, request: WatchRequest) -> Frames {
+    Box::pin(serve::watch(shared.clone(), request).expect("a complete collection can be watched"))
+}
+
+/// The next event as "TYPE name@rv", with "!" for the end of the initial events; "end" for the end of the stream.
+async fn next(frames: &mut Frames) -> String {
+    let Some(frame) = frames.next().await else { return "end".into() };
+    let event: Value = serde_json::from_slice(&frame).expect("a frame must be JSON");
+    let object = &event["object"];
+    let kind = event["type"].as_str().unwrap_or_default();
+    if kind == "ERROR" {
+        return format!("ERROR {}", object["code"]);
+    }
+    let name = object["metadata"]["name"].as_str().unwrap_or("");
+    let rv = object["metadata"]["resourceVersion"].as_str().unwrap_or("");
+    let note = object["metadata"]["annotations"].as_object().map(|a| a.keys().cloned().collect::<Vec<_>>().join(","));
+    format!("{kind} {name}@{rv}{}", note.map(|note| format!(" {note}")).unwrap_or_default())
+}
+
+async fn is_silent(frames: &mut Frames) -> bool {
+    tokio::time::timeout(Duration::from_millis(500), frames.next()).await.is_err()
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_from_nothing_sends_the_state_the_end_bookmark_and_then_changes() {
+    let shared = collection();
+    let mut frames = watch(&shared, request("watch=1&allowWatchBookmarks=true"));
+    assert_eq!(next(&mut frames).await, "ADDED a@5");
+    assert_eq!(next(&mut frames).await, "ADDED b@6");
+    assert_eq!(next(&mut frames).await, "BOOKMARK @10 k8s.io/initial-events-end");
+    shared.update(|c| c.apply(EventType::Modified, service("a", 11, "x")));
+    assert_eq!(next(&mut frames).await, "MODIFIED a@11");
+    shared.update(|c| c.apply(EventType::Deleted, service("b", 12, "y")));
+    assert_eq!(next(&mut frames).await, "DELETED b@12");
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_resumes_after_its_rv_and_is_held_above_c() {
+    let shared = collection();
+    shared.update(|c| c.apply(EventType::Modified, service("a", 11, "x")));
+    let mut frames = watch(&shared, request("watch=1&resourceVersion=10"));
+    assert_eq!(next(&mut frames).await, "MODIFIED a@11");
+    let mut ahead = watch(&shared, request("watch=1&resourceVersion=20"));
+    shared.update(|c| c.apply(EventType::Modified, service("a", 15, "x")));
+    assert!(is_silent(&mut ahead).await, "nothing older than its position may be sent");
+    shared.update(|c| c.apply(EventType::Modified, service("a", 25, "x")));
+    assert_eq!(next(&mut ahead).await, "MODIFIED a@25");
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_old_and_foreign_positions_get_410_in_the_stream() {
+    let shared = collection();
+    for query in ["watch=1&resourceVersion=3", "watch=1&resourceVersion=4611686018427387999"] {
+        let mut frames = watch(&shared, request(query));
+        assert_eq!(next(&mut frames).await, "ERROR 410", "{query}");
+        assert_eq!(next(&mut frames).await, "end");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn selector_transitions_follow_what_the_client_saw() {
+    let shared = collection();
+    let mut frames = watch(&shared, request("watch=1&resourceVersion=10&labelSelector=l%3Dx"));
+    shared.update(|c| c.apply(EventType::Modified, service("b", 11, "x")));
+    assert_eq!(next(&mut frames).await, "ADDED b@11", "it enters the selection");
+    shared.update(|c| c.apply(EventType::Modified, service("b", 12, "x")));
+    assert_eq!(next(&mut frames).await, "MODIFIED b@12");
+    shared.update(|c| c.apply(EventType::Modified, service("b", 13, "z")));
+    assert_eq!(next(&mut frames).await, "DELETED b@13", "it leaves the selection");
+    shared.update(|c| c.apply(EventType::Modified, service("b", 14, "q")));
+    assert!(is_silent(&mut frames).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_ends_cleanly_at_its_timeout_after_a_last_bookmark() {
+    let shared = collection();
+    let short = WatchRequest { lasts: Duration::from_secs(5), ..request("watch=1&resourceVersion=10&allowWatchBookmarks=true") };
+    let mut frames = watch(&shared, short);
+    assert_eq!(next(&mut frames).await, "BOOKMARK @10");
+    assert_eq!(next(&mut frames).await, "end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn replica_hears_at_once_of_its_position_a_diff_and_staleness() {
+    let shared = collection();
+    let fresh = Arc::new(AtomicBool::new(true));
+    let told = fresh.clone();
+    let replica = WatchRequest {
+        replica: true,
+        is_fresh: Arc::new(move || told.load(Ordering::Relaxed)),
+        ..request("watch=1&resourceVersion=10&allowWatchBookmarks=true")
+    };
+    let mut frames = watch(&shared, replica);
+    assert_eq!(next(&mut frames).await, "BOOKMARK @10");
+    shared.update(|c| c.replace(vec![service("a", 15, "x")], rv(20))).expect("a newer list");
+    assert_eq!(next(&mut frames).await, "BOOKMARK @10 openyurt.io/diff-to");
+    assert_eq!(next(&mut frames).await, "DELETED b@10");
+    assert_eq!(next(&mut frames).await, "MODIFIED a@15");
+    assert_eq!(next(&mut frames).await, "BOOKMARK @20 openyurt.io/diff-done");
+    fresh.store(false, Ordering::Relaxed);
+    shared.update(|_| ());
+    assert_eq!(next(&mut frames).await, "BOOKMARK @20 openyurt.io/stale");
+}
+
+/// Hides everything until told otherwise.
+struct Curtain {
+    open: tokio::sync::watch::Receiver<u64>,
+}
+
+impl View for Curtain {
+    fn show(&self, object: &Object) -> Option<Object> {
+        (*self.open.borrow() > 0).then(|| object.clone())
+    }
+
+    fn inputs(&self) -> Vec<tokio::sync::watch::Receiver<u64>> {
+        vec![self.open.clone()]
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hidden_object_appears_when_an_input_of_the_view_changes() {
+    let shared = collection();
+    let curtain = tokio::sync::watch::Sender::new(0_u64);
+    for query in ["watch=1", "watch=1&resourceVersion=10"] {
+        curtain.send_replace(0);
+        let mut frames = watch(&shared, WatchRequest { view: Arc::new(Curtain { open: curtain.subscribe() }), ..request(query) });
+        assert!(is_silent(&mut frames).await, "no hidden object may be sent ({query})");
+        curtain.send_replace(1);
+        assert_eq!(next(&mut frames).await, "ADDED a@10", "{query}");
+        assert_eq!(next(&mut frames).await, "ADDED b@10");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletion_of_a_hidden_object_carries_no_content() {
+    let shared = collection();
+    let curtain = tokio::sync::watch::Sender::new(0_u64);
+    let view = Arc::new(Curtain { open: curtain.subscribe() });
+    let mut frames = watch(&shared, WatchRequest { view, ..request("watch=1&resourceVersion=10") });
+    shared.update(|c| c.apply(EventType::Deleted, service("a", 11, "x")));
+    let frame = frames.next().await.expect("a deletion is never kept back");
+    assert!(!String::from_utf8_lossy(&frame).contains("secret"), "{frame:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn incomplete_collection_is_429_and_never_empty() {
+    let shared = Arc::new(SharedCollection::new(kind(), false));
+    let refused = serve::watch(shared.clone(), request("watch=1")).map(drop).expect_err("nothing is known yet");
+    assert_eq!((refused.code(), refused.retry_after()), (429, Some(1)));
+    let listed =
+        serve::list(&shared, &ListOptions::default(), &Selection::default(), &Unfiltered, ResourceVersion::ZERO).await;
+    assert_eq!(listed.expect_err("nothing is known yet").code(), 429);
+}
+
+#[tokio::test(start_paused = true)]
+async fn list_waits_for_its_rv_and_gives_up_with_504() {
+    let shared = collection();
+    let options = |query: &str| ListOptions::parse(Some(query), false, kind()).expect("valid query");
+    let list = |options: ListOptions| {
+        let shared = shared.clone();
+        async move { serve::list(&shared, &options, &Selection::default(), &Unfiltered, ResourceVersion::ZERO).await }
+    };
+    let listed = list(options("resourceVersion=10&resourceVersionMatch=Exact")).await.expect("C itself");
+    assert_eq!((listed.objects.len(), listed.position), (2, rv(10)));
+    let exact = list(options("resourceVersion=9&resourceVersionMatch=Exact")).await;
+    assert_eq!(exact.expect_err("another RV than C").code(), 410);
+    assert_eq!(list(options("resourceVersion=11")).await.expect_err("it never comes").code(), 504);
+    assert_eq!(list(options("continue=abc")).await.expect_err("no token is ours").code(), 410);
+}

@@ -1,0 +1,51 @@
+//! Before the first start goes on: do the certificates fit the servers? A hub that has served data before starts
+//! whatever the servers say, because its node may be offline; a new one should not hang with the wrong files.
+
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use yurt_runtime::http::client::{ClientError, HttpClient};
+
+use crate::config::Config;
+use crate::upstream::Upstreams;
+
+/// How long a server may take to answer; one that does not answer is no reason not to start.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A certificate that can never work: which file, which server.
+#[derive(Debug, thiserror::Error)]
+#[error("--{flag}: {problem}")]
+pub struct PreflightError {
+    flag: &'static str,
+    problem: String,
+}
+
+/// Asks the cloud and the coordinator once, side by side.
+///
+/// # Errors
+/// [`PreflightError`] when either refuses our certificate or shows one our CA did not sign.
+pub async fn check(config: &Config, upstreams: &Upstreams) -> Result<(), PreflightError> {
+    let kubeconfig = config.kubeconfig.display().to_string();
+    let coordinator_ca = config.coordinator.as_ref().and_then(|coordinator| coordinator.ca_file.as_ref());
+    let cloud = ask("kubeconfig", &kubeconfig, &upstreams.cloud.server().beats);
+    let pool = async {
+        let Some(client) = upstreams.coordinator.as_ref().map(|coordinator| &coordinator.leases) else { return Ok(()) };
+        match coordinator_ca {
+            Some(ca) => ask("coordinator-ca-file", &ca.display().to_string(), client).await,
+            None => ask("kubeconfig", &kubeconfig, client).await,
+        }
+    };
+    let (cloud, pool) = tokio::join!(cloud, pool);
+    cloud.and(pool)
+}
+
+async fn ask(flag: &'static str, file: &str, client: &HttpClient) -> Result<(), PreflightError> {
+    let problem = match client.request_json(Method::GET, "/livez", None, TIMEOUT).await {
+        Err(error @ ClientError::Tls { .. }) => format!("{error}; is {file} of the same cluster as this server's certificate?"),
+        Ok((StatusCode::UNAUTHORIZED, ..)) => {
+            format!("{} does not accept the client certificate of {file}; is it signed by the cluster's CA?", client.server())
+        }
+        _ => return Ok(()),
+    };
+    Err(PreflightError { flag, problem })
+}
