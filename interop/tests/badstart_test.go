@@ -99,7 +99,7 @@ func hubBadStarts(t *testing.T, f badFiles) []badStart {
 		{"CacheDirIsAFile", []string{"--disk-cache-path=" + f.file}, f.file},
 		{"LeaseInFractions", []string{"--leader-elect-lease-duration=1500ms"}, "--leader-elect-lease-duration"},
 		{"RenewDeadlineTooLong", []string{"--leader-elect-renew-deadline=20s"}, "--leader-elect-renew-deadline"},
-		{"CertificateOfAnotherCA", []string{"--kubeconfig=" + kubeconfigWithForeignIdentity(t, f)}, "certificate"},
+		{"CertificateOfAnotherCA", strictServer(t, f), "certificate"},
 		{"ServerOfAnotherCA", []string{"--server-addr=" + foreignServer(t, f)}, "certificate"},
 	}
 }
@@ -235,18 +235,4 @@ func tree(t *testing.T, dir string) map[string]bool {
 		return err
 	}))
 	return paths
-}
-
-// kubeconfigWithForeignIdentity has a client certificate that the CA in the same file has not signed.
-func kubeconfigWithForeignIdentity(t *testing.T, f badFiles) string {
-	t.Helper()
-	mine, err := harness.NewCA("mine")
-	must(t, err)
-	other, err := harness.NewCA("somebody-else")
-	must(t, err)
-	identity, err := other.IssueClient("system:node:bad-0", "system:nodes")
-	must(t, err)
-	path := filepath.Join(f.dir, "foreign.kubeconfig")
-	must(t, harness.Kubeconfig{Server: "https://127.0.0.1:1", CA: mine.CertPEM, Identity: &identity}.Write(path))
-	return path
 }
