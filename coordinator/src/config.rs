@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, ValueEnum};
 use yurt_apimachinery::kind::find_kind;
-use yurt_apimachinery::{GroupResource, ResourceKind};
+use yurt_apimachinery::{GroupResource, ResourceKind, Space};
 use yurt_runtime::flags::GoDuration;
 
 /// The pool coordinator: one small apiserver per NodePool.
@@ -119,6 +119,19 @@ const NEVER_POOL_SCOPE: [(&str, &str); 3] = [
     ),
     ("secrets", "secrets must not be copied to a whole pool"),
 ];
+
+// === impl Profile ===
+
+impl Profile {
+    /// Space of the RVs of own objects. A control plane of its own counts as a cloud does: hubs take it for one.
+    #[must_use]
+    pub fn space(self) -> Space {
+        match self {
+            Self::Pool => Space::Own,
+            Self::Standalone => Space::Cloud,
+        }
+    }
+}
 
 // === impl Config ===
 

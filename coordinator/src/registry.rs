@@ -140,10 +140,7 @@ impl Resource {
 
     /// Space of the objects' RVs.
     pub(crate) fn space(&self) -> Space {
-        match &self.authority {
-            Authority::Own(_) => Space::Own,
-            Authority::Pool(_) => Space::Cloud,
-        }
+        self.objects().read(|held| held.position().space())
     }
 
     /// Whether this server may be asked for it now.

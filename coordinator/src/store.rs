@@ -4,15 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use yurt_apimachinery::ResourceKind;
-use yurt_apimachinery::kind::find_kind;
 use yurt_runtime::Clock;
 use yurt_storage::embedded::replicas::ReplicaStore;
-use yurt_storage::{Embedded, Replicas, Storage, StorageError};
+use yurt_storage::{Embedded, Replicas, Storage, StorageError, members};
 
 use crate::StartError;
-use crate::config::Config;
+use crate::config::{Config, Profile};
 use crate::feed::collection::PoolCollection;
-use crate::feed::members;
 use crate::publish::Publisher;
 
 /// Name of the store's file in the data folder.
@@ -24,6 +22,7 @@ pub(crate) struct Stores {
     replicas: Arc<Replicas>,
     /// Pool-scope collections and the members, by name.
     collections: BTreeMap<String, Arc<PoolCollection>>,
+    profile: Profile,
 }
 
 // === impl Stores ===
@@ -39,7 +38,7 @@ impl Stores {
             .map_err(|error| StartError::new(format!("--data-dir: cannot create {}: {error}", folder.display())))?;
         let path = folder.join(FILE);
         let in_store = |error: StorageError| StartError::new(format!("{}: {error}", path.display()));
-        let embedded = Embedded::open(&path, clock).map_err(|error| StartError::new(format!("--data-dir: {error}")))?;
+        let embedded = Embedded::open(&path, clock, config.profile.space()).map_err(|error| StartError::new(format!("--data-dir: {error}")))?;
         let replica_store = ReplicaStore::open(embedded.database()).map_err(in_store)?;
         let mut kinds: Vec<(String, &'static ResourceKind)> = Vec::new();
         kinds.extend(
@@ -48,9 +47,7 @@ impl Stores {
                 .iter()
                 .map(|kind| (kind.group_resource().to_string(), *kind)),
         );
-        // A member is a node, reduced to its name.
-        let nodes = find_kind("", "nodes").ok_or_else(|| StartError::new("nodes are not a known kind"))?;
-        kinds.push((members::COLLECTION.to_owned(), nodes));
+        kinds.push((members::COLLECTION.to_owned(), members::kind()));
         let replicas = Replicas::open(&kinds, Some(replica_store)).map_err(in_store)?;
         let collections = replicas.iter().map(|replica| {
             (
@@ -60,6 +57,7 @@ impl Stores {
         });
         Ok(Self {
             collections: collections.collect(),
+            profile: config.profile,
             storage: Arc::new(embedded),
             replicas: Arc::new(replicas),
         })
@@ -94,11 +92,11 @@ impl Stores {
         &self.collections
     }
 
-    /// The collections served to readers.
+    /// The collections served to readers: the members are one of them, followers need them for their filters. A control
+    /// plane of its own has none.
     pub(crate) fn pool(&self) -> impl Iterator<Item = &Arc<PoolCollection>> {
-        self.collections
-            .values()
-            .filter(|collection| collection.name() != members::COLLECTION)
+        let is_pool = self.profile == Profile::Pool;
+        self.collections.values().filter(move |_| is_pool)
     }
 
     /// The members of the pool.

@@ -13,8 +13,7 @@ use yurt_apimachinery::ObjectKey;
 
 use super::collection::PoolCollection;
 
-/// Name of the members collection in the feed.
-pub(crate) const COLLECTION: &str = "members";
+pub(crate) use yurt_storage::members::COLLECTION;
 
 /// The nodes of the pool.
 #[derive(Debug)]

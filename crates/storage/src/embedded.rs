@@ -19,7 +19,7 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use redb::{Database, ReadableDatabase};
 use tokio::sync::{mpsc, oneshot};
-use yurt_apimachinery::ResourceVersion;
+use yurt_apimachinery::{ResourceVersion, Space};
 use yurt_runtime::Clock;
 
 use crate::backend::{Op, Sink, Storage, StorageError, TXN_OPS_MAX};
@@ -63,13 +63,14 @@ pub struct Embedded {
 // === impl Embedded ===
 
 impl Embedded {
-    /// Opens or creates the store at `path` (its folder must exist).
+    /// Opens or creates the store at `path` (its folder must exist). `space` tags its RVs: [`Space::Own`] beside pool
+    /// data, [`Space::Cloud`] for a control plane that hubs take for the cloud.
     ///
     /// # Errors
     /// [`OpenError`], naming the file.
-    pub fn open(path: &Path, clock: Clock) -> Result<Self, OpenError> {
+    pub fn open(path: &Path, clock: Clock, space: Space) -> Result<Self, OpenError> {
         let database = Arc::new(open_database(path)?);
-        let (engine, id) = Engine::open(database.clone(), clock)
+        let (engine, id) = Engine::open(database.clone(), clock, space)
             .map_err(|error| OpenError::Corrupt { path: path.to_owned(), why: error.to_string() })?;
         let (requests, queue) = mpsc::channel(QUEUE_MAX);
         Ok(Self { id, database, requests, pending: Mutex::new(Some((engine, queue))) })

@@ -8,6 +8,7 @@
 //! * [`embedded`]: the redb backend and the durable copy of replicas.
 //! * [`cacher`]: own collections fed by a backend; [`replica`]: cloud collections fed by a source.
 //!
+//! * [`members`]: the pool's membership, a collection like the others.
 //! * [`serve`]: lists and watches for clients, the same for own objects and replicas, in the coordinator and in the hub.
 //!
 //! Own objects and replicas are read through the same [`SharedCollection`]; they differ in who writes, and in the
@@ -18,6 +19,7 @@ pub mod cacher;
 pub mod collection;
 pub mod contract;
 pub mod embedded;
+pub mod members;
 pub mod replica;
 pub mod serve;
 pub mod shared;

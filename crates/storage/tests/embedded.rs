@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::kind::{builtin_kinds, find_kind};
-use yurt_apimachinery::{Object, ResourceVersion};
+use yurt_apimachinery::{Object, ResourceVersion, Space};
 use yurt_runtime::Clock;
 use yurt_storage::backend::{Action, Durability, Expect, Op};
 use yurt_storage::contract::{self, Harness};
@@ -24,7 +24,7 @@ impl OnDisk {
     fn embedded(&self) -> Embedded {
         // The writer thread of a dropped store lets go of the file a moment later.
         for _ in 0..1000 {
-            match Embedded::open(&self.folder.path().join("store.redb"), Clock::system()) {
+            match Embedded::open(&self.folder.path().join("store.redb"), Clock::system(), Space::Own) {
                 Ok(store) => return store,
                 Err(error) if error.to_string().contains("another process") => std::thread::yield_now(),
                 Err(error) => panic!("{error}"),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use redb::{Database, ReadableDatabase, ReadableTable, WriteTransaction};
 use tokio::sync::{mpsc, oneshot};
-use yurt_apimachinery::ResourceVersion;
+use yurt_apimachinery::{ResourceVersion, Space};
 use yurt_runtime::Clock;
 
 use super::mark::Sequencer;
@@ -49,7 +49,7 @@ pub(super) struct Engine {
 
 impl Engine {
     /// Opens the tables, creates the store id on first use.
-    pub(super) fn open(database: Arc<Database>, clock: Clock) -> Result<(Self, String), StorageError> {
+    pub(super) fn open(database: Arc<Database>, clock: Clock, space: Space) -> Result<(Self, String), StorageError> {
         let txn = database.begin_write().map_err(storage_error)?;
         let (id, mark) = {
             txn.open_table(OWN).map_err(storage_error)?;
@@ -67,7 +67,7 @@ impl Engine {
             (id, number(&facts, FACT_MARK)?)
         };
         txn.commit().map_err(storage_error)?;
-        let sequencer = Sequencer::after(mark);
+        let sequencer = Sequencer::after(mark, space);
         let (index, volatile) = (HashMap::new(), BTreeMap::new());
         Ok((Self { database, clock, sequencer, index, volatile, tombstones: 0 }, id))
     }

@@ -1,9 +1,9 @@
-//! Own resourceVersions: `bit 62 | max(last + 1, unix µs)`, with a durable mark ahead of every one issued.
+//! Own resourceVersions: `tag | max(last + 1, unix µs)`, the tag being bit 62 beside pool data, with a durable mark ahead of every one issued.
 //!
 //! Pure. After a crash the next RV starts above the mark, so no RV is ever used twice and none goes back, whatever the
 //! wall clock does.
 
-use yurt_apimachinery::ResourceVersion;
+use yurt_apimachinery::{ResourceVersion, Space};
 use yurt_runtime::UnixTime;
 
 /// How far ahead of the last RV the mark is set, µs.
@@ -14,6 +14,7 @@ const LEFT_MICROS: u64 = 10_000_000;
 /// Issues RVs and says when the mark has to be stored first.
 #[derive(Debug)]
 pub(super) struct Sequencer {
+    tag: u64,
     last: u64,
     mark: u64,
 }
@@ -22,8 +23,9 @@ pub(super) struct Sequencer {
 
 impl Sequencer {
     /// Goes on above `mark`, the value stored last.
-    pub(super) fn after(mark: u64) -> Self {
-        Self { last: mark.max(ResourceVersion::OWN_BIT), mark }
+    pub(super) fn after(mark: u64, space: Space) -> Self {
+        let tag = if space == Space::Own { ResourceVersion::OWN_BIT } else { 0 };
+        Self { tag, last: mark.max(tag), mark }
     }
 
     /// The last RV issued.
@@ -34,7 +36,7 @@ impl Sequencer {
     /// The next RV at wall-clock time `now`.
     pub(super) fn next(&mut self, now: UnixTime) -> ResourceVersion {
         let micros = u64::try_from(now.secs).unwrap_or(0) * 1_000_000 + u64::from(now.nanos / 1000);
-        self.last = (ResourceVersion::OWN_BIT | micros).max(self.last + 1);
+        self.last = (self.tag | micros).max(self.last + 1);
         ResourceVersion(self.last)
     }
 
@@ -59,7 +61,7 @@ mod tests {
 
     #[test]
     fn clock_stepped_back_never_takes_the_rv_back() {
-        let mut sequencer = Sequencer::after(0);
+        let mut sequencer = Sequencer::after(0, Space::Own);
         let first = sequencer.next(at(1_000_000));
         let second = sequencer.next(at(10));
         assert!(second > first);
@@ -68,12 +70,12 @@ mod tests {
 
     #[test]
     fn restart_continues_above_the_mark() {
-        let mut sequencer = Sequencer::after(0);
+        let mut sequencer = Sequencer::after(0, Space::Own);
         let issued = sequencer.next(at(1_000));
         let mark = sequencer.mark_needed().expect("the first RV needs a mark");
         sequencer.stored(mark);
         assert_eq!(sequencer.mark_needed(), None);
-        let restarted = Sequencer::after(mark).next(at(1_000));
+        let restarted = Sequencer::after(mark, Space::Own).next(at(1_000));
         assert!(restarted > issued && restarted.0 > mark);
     }
 }

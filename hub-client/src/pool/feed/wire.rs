@@ -92,7 +92,7 @@ pub fn chunks<'a>(objects: impl Iterator<Item = &'a Object>, bytes: usize) -> Ve
 
 #[cfg(test)]
 mod tests {
-    use yurt_apimachinery::find_kind;
+    use yurt_apimachinery::kind::find_kind;
 
     use super::*;
 

@@ -54,6 +54,8 @@ pub struct OwnHeartbeat {
     kept_at: PathBuf,
     /// The leader may have put the delegate annotation on the cloud's lease.
     annotated: AtomicBool,
+    /// One cleaning at a time.
+    cleaning: tokio::sync::Mutex<()>,
 }
 
 /// An answer kept for the time without the cloud.
@@ -78,9 +80,20 @@ impl OwnHeartbeat {
         kept_at: PathBuf,
     ) -> Self {
         let last = Mutex::new(Kept::load(&kept_at));
-        let (plan, pool_lease, annotated) = (Mutex::default(), tokio::sync::Mutex::default(), AtomicBool::new(true));
-        let node = node.to_owned();
-        Self { node, cloud, pool, clock, tasks, nudge, plan, pool_lease, last, kept_at, annotated }
+        Self {
+            node: node.to_owned(),
+            cloud,
+            pool,
+            clock,
+            tasks,
+            nudge,
+            plan: Mutex::default(),
+            pool_lease: tokio::sync::Mutex::default(),
+            last,
+            kept_at,
+            annotated: AtomicBool::new(true),
+            cleaning: tokio::sync::Mutex::default(),
+        }
     }
 
     /// Whether the cloud refused to hear the last beat.
@@ -106,7 +119,9 @@ impl OwnHeartbeat {
     }
 
     async fn read(&self, request: Request<Bytes>) -> Response<Body> {
-        if self.annotated.load(Ordering::Relaxed) {
+        // Always: the leader may have forwarded a last beat after the link came back. A kubelet reads its lease at its
+        // start and after a conflict only.
+        if self.pool.is_some() {
             self.clean().await;
         }
         match self.ask_cloud(request).await {
@@ -133,9 +148,7 @@ impl OwnHeartbeat {
             }
             self.carry_out(OwnInput::CloudDone { ok });
             if let Some(answer) = answer {
-                if answer.status() == StatusCode::CONFLICT {
-                    self.annotated.store(true, Ordering::Relaxed);
-                }
+                self.clean_later();
                 return answer;
             }
         }
@@ -178,6 +191,9 @@ impl OwnHeartbeat {
             && let Some(kept) = Kept::of(&headers, body.clone())
         {
             kept.store(&self.kept_at);
+            if kept.is_annotated() {
+                self.annotated.store(true, Ordering::Relaxed);
+            }
             *self.last.lock() = Some(kept);
         }
         headers.remove(http::header::CONTENT_LENGTH);
@@ -189,8 +205,17 @@ impl OwnHeartbeat {
         Some(response)
     }
 
+    /// Starts the cleaning that this beat showed to be needed; the kubelet does not wait for it.
+    fn clean_later(self: &Arc<Self>) {
+        if self.annotated.load(Ordering::Relaxed) {
+            let this = self.clone();
+            self.tasks.spawn("clean-heartbeat", async move { this.clean().await });
+        }
+    }
+
     /// Takes the delegate annotation off the cloud's lease. No change there is no write.
     async fn clean(&self) {
+        let _turn = self.cleaning.lock().await;
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{}", self.node);
         let patch = json!({"metadata": {"annotations": {DELEGATE_HEARTBEAT_ANNOTATION: null}}});
         let mut request = Request::new(full(patch.to_string()));
@@ -253,6 +278,12 @@ impl Kept {
     fn of(headers: &HeaderMap, body: Bytes) -> Option<Self> {
         let content_type = headers.get(CONTENT_TYPE)?.clone();
         (!body.is_empty()).then_some(Self { content_type, body })
+    }
+
+    /// Whether the lease carries the delegate annotation: its name is plain text in JSON and in protobuf.
+    fn is_annotated(&self) -> bool {
+        let name = DELEGATE_HEARTBEAT_ANNOTATION.as_bytes();
+        self.body.windows(name.len()).any(|window| window == name)
     }
 
     fn answer(&self, status: StatusCode) -> Response<Body> {

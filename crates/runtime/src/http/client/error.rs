@@ -111,6 +111,12 @@ impl ClientError {
                 cause: refused.to_string(),
                 handshake: false,
             },
+            // HTTP/2 hands on the text only of what its connection said.
+            None if chain(error).contains(ALERT) => ClientError::Tls {
+                server,
+                cause: chain(error),
+                handshake: false,
+            },
             None => ClientError::Protocol {
                 server,
                 cause: chain(error),
@@ -118,6 +124,9 @@ impl ClientError {
         }
     }
 }
+
+/// How rustls begins the message about an alert of the peer.
+const ALERT: &str = "received fatal alert";
 
 /// The error and what caused it, outermost first.
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
