@@ -141,7 +141,10 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
         settings: Settings {
             profile: config.profile,
             nodepool: config.nodepool.clone(),
-            pool_kinds: stores.pool().map(|pool| pool.objects().kind().group_resource().to_string()).collect(),
+            pool_kinds: stores
+                .pool()
+                .map(|pool| pool.objects().kind().group_resource().to_string())
+                .collect(),
             min_request_timeout: config.min_request_timeout.0,
         },
         discovery: Discovery::new(&registry),

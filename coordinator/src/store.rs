@@ -38,7 +38,8 @@ impl Stores {
             .map_err(|error| StartError::new(format!("--data-dir: cannot create {}: {error}", folder.display())))?;
         let path = folder.join(FILE);
         let in_store = |error: StorageError| StartError::new(format!("{}: {error}", path.display()));
-        let embedded = Embedded::open(&path, clock, config.profile.space()).map_err(|error| StartError::new(format!("--data-dir: {error}")))?;
+        let embedded = Embedded::open(&path, clock, config.profile.space())
+            .map_err(|error| StartError::new(format!("--data-dir: {error}")))?;
         let replica_store = ReplicaStore::open(embedded.database()).map_err(in_store)?;
         let mut kinds: Vec<(String, &'static ResourceKind)> = Vec::new();
         kinds.extend(

@@ -102,7 +102,11 @@ pub struct Flags {
     #[arg(long, default_value = "kube-system")]
     leader_elect_resource_namespace: String,
     /// Components whose requests without credentials, from this node's own network namespace, use the node's identity.
-    #[arg(long, value_delimiter = ',', default_value = "kubelet,kube-proxy,coredns,flanneld,yurthub,raven-agent-ds")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "kubelet,kube-proxy,coredns,flanneld,yurthub,raven-agent-ds"
+    )]
     node_identity_components: Vec<String>,
     /// Shortest time a watch without timeoutSeconds lasts; the longest is twice that.
     #[arg(long, default_value = "1800s")]
@@ -182,7 +186,10 @@ pub struct FlagError {
 }
 
 fn bad(flag: &'static str, problem: impl Into<String>) -> FlagError {
-    FlagError { flag, problem: problem.into() }
+    FlagError {
+        flag,
+        problem: problem.into(),
+    }
 }
 
 // === impl Flags ===
@@ -197,7 +204,10 @@ impl Flags {
             return Err(bad("node-name", "must be the name of this Node"));
         }
         if self.bootstrap_mode != "kubeletcertificate" {
-            let problem = format!("{:?} is not supported; use kubeletcertificate with --kubeconfig", self.bootstrap_mode);
+            let problem = format!(
+                "{:?} is not supported; use kubeletcertificate with --kubeconfig",
+                self.bootstrap_mode
+            );
             return Err(bad("bootstrap-mode", problem));
         }
         let dummy_ip = self.dummy_if_ip.unwrap_or(match self.bind_proxy_address {
@@ -216,14 +226,22 @@ impl Flags {
             servers,
             coordinator,
             dummy: self.enable_dummy_if.then(|| (self.dummy_if_name.clone(), dummy_ip)),
-            hub_host: if self.enable_dummy_if { dummy_ip } else { self.bind_proxy_address },
+            hub_host: if self.enable_dummy_if {
+                dummy_ip
+            } else {
+                self.bind_proxy_address
+            },
             node: self.node_name,
             pool: self.nodepool_name,
             kubeconfig: self.kubeconfig,
             root_dir: self.root_dir,
             cache_dir: self.disk_cache_path,
             delegate_kubeconfig: self.delegate_kubeconfig,
-            components: self.node_identity_components.iter().map(|name| name.trim().to_lowercase()).collect(),
+            components: self
+                .node_identity_components
+                .iter()
+                .map(|name| name.trim().to_lowercase())
+                .collect(),
             min_request_timeout: self.min_request_timeout.0,
             max_in_flight: self.max_requests_in_flight.max(1),
             verbosity: self.verbosity,
@@ -232,9 +250,17 @@ impl Flags {
 
     fn servers(&self) -> Result<Vec<Uri>, FlagError> {
         let parse = |text: &str| https_url("server-addr", text.trim());
-        let servers: Vec<Uri> = self.server_addr.split(',').filter(|s| !s.trim().is_empty()).map(parse).collect::<Result<_, _>>()?;
+        let servers: Vec<Uri> = self
+            .server_addr
+            .split(',')
+            .filter(|s| !s.trim().is_empty())
+            .map(parse)
+            .collect::<Result<_, _>>()?;
         if servers.is_empty() {
-            return Err(bad("server-addr", "must name at least one cloud apiserver, https://host:port"));
+            return Err(bad(
+                "server-addr",
+                "must name at least one cloud apiserver, https://host:port",
+            ));
         }
         Ok(servers)
     }
@@ -244,7 +270,10 @@ impl Flags {
             return Ok(None);
         }
         if self.nodepool_name.is_empty() {
-            return Err(bad("nodepool-name", "must name this node's NodePool when --enable-coordinator is set"));
+            return Err(bad(
+                "nodepool-name",
+                "must name this node's NodePool when --enable-coordinator is set",
+            ));
         }
         if self.leader_elect_resource_lock != "leases" {
             return Err(bad("leader-elect-resource-lock", "only leases is supported"));
@@ -256,9 +285,15 @@ impl Flags {
             lease_duration: self.leader_elect_lease_duration.0,
             renew_deadline: self.leader_elect_renew_deadline.0,
             retry_period: self.leader_elect_retry_period.0,
-            lease: (self.leader_elect_resource_namespace.clone(), self.leader_elect_resource_name.clone()),
+            lease: (
+                self.leader_elect_resource_namespace.clone(),
+                self.leader_elect_resource_name.clone(),
+            ),
         };
-        coordinator.election("check").validate().map_err(|error| bad(flag_of(error), error.to_string()))?;
+        coordinator
+            .election("check")
+            .validate()
+            .map_err(|error| bad(flag_of(error), error.to_string()))?;
         Ok(Some(coordinator))
     }
 }
@@ -296,7 +331,9 @@ fn flag_of(error: machine::ConfigError) -> &'static str {
 }
 
 fn https_url(flag: &'static str, text: &str) -> Result<Uri, FlagError> {
-    let uri: Uri = text.parse().map_err(|_| bad(flag, format!("{text:?} is not a URL; write https://host:port")))?;
+    let uri: Uri = text
+        .parse()
+        .map_err(|_| bad(flag, format!("{text:?} is not a URL; write https://host:port")))?;
     if uri.scheme_str() != Some("https") || uri.host().is_none() {
         return Err(bad(flag, format!("{text:?} must be written https://host:port")));
     }
@@ -308,7 +345,12 @@ mod tests {
     use super::*;
 
     fn check(args: &[&str]) -> Result<Config, String> {
-        let base = ["yurthub", "--node-name=n1", "--server-addr=https://10.0.0.1:6443", "--bootstrap-mode=kubeletcertificate"];
+        let base = [
+            "yurthub",
+            "--node-name=n1",
+            "--server-addr=https://10.0.0.1:6443",
+            "--bootstrap-mode=kubeletcertificate",
+        ];
         let flags = Flags::try_parse_from(base.iter().chain(args)).map_err(|error| error.to_string())?;
         flags.check().map_err(|error| error.to_string())
     }
@@ -326,16 +368,28 @@ mod tests {
         let cases: [(&[&str], &str); 4] = [
             (&["--server-addr=http://x:1"], "--server-addr"),
             (&["--enable-coordinator"], "--nodepool-name"),
-            (&["--enable-coordinator", "--nodepool-name=p", "--leader-elect-lease-duration=1500ms"], "whole number"),
+            (
+                &[
+                    "--enable-coordinator",
+                    "--nodepool-name=p",
+                    "--leader-elect-lease-duration=1500ms",
+                ],
+                "whole number",
+            ),
             (&["--dummy-if-name=a-name-that-is-too-long"], "--dummy-if-name"),
         ];
         for (args, expected) in cases {
             // The last of a repeated flag does not win in clap: drop the base value first.
             let args: Vec<&str> = args.to_vec();
             let result = if args[0].starts_with("--server-addr") {
-                Flags::try_parse_from(["yurthub", "--node-name=n", "--bootstrap-mode=kubeletcertificate", args[0]])
-                    .map_err(|error| error.to_string())
-                    .and_then(|flags| flags.check().map_err(|error| error.to_string()))
+                Flags::try_parse_from([
+                    "yurthub",
+                    "--node-name=n",
+                    "--bootstrap-mode=kubeletcertificate",
+                    args[0],
+                ])
+                .map_err(|error| error.to_string())
+                .and_then(|flags| flags.check().map_err(|error| error.to_string()))
             } else {
                 check(&args)
             };

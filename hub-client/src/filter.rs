@@ -1,8 +1,8 @@
 //! What a local client may see of an object: the data filters of the hub.
 //!
 //! A filter is a pure function from an object and its [`FilterContext`] to a [`Verdict`]; one file each, named as
-//! upstream names it. [`binding`] says which filters apply to a request, [`chain`] runs them, [`view`] turns a change
-//! of the source into the change the client sees. Decoding, lists, watches and formats belong to the callers.
+//! upstream names it. [`binding`] says which filters apply to a request, [`chain`] runs them.
+//! Decoding, lists, watches and formats belong to the callers.
 //!
 //! An object that no filter touches passes byte for byte; fields no filter knows are kept in those it does touch.
 
@@ -10,7 +10,6 @@ pub mod binding;
 pub mod chain;
 pub mod masterservice;
 pub mod servicetopology;
-pub mod view;
 
 use std::collections::BTreeSet;
 

@@ -5,6 +5,7 @@
 //! is here, in [`Hub::start`].
 
 pub mod config;
+pub mod dummy;
 pub mod filter;
 pub mod metrics;
 pub mod pool;
@@ -15,6 +16,7 @@ pub mod replicas;
 mod report;
 pub mod upstream;
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -131,11 +133,19 @@ impl Hub {
     /// # Errors
     /// [`StartError`]; nothing keeps running then.
     pub async fn start(config: Config) -> Result<Self, StartError> {
+        Self::start_after(config, || ()).await
+    }
+
+    /// As [`Self::start`]; `checked` is called once nothing can fail any more and before anything is logged.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing keeps running then.
+    pub async fn start_after(mut config: Config, checked: impl FnOnce()) -> Result<Self, StartError> {
         let (tasks, clock) = (TaskGroup::new(), Clock::system());
         let upstreams = Upstreams::new(&config, &tasks)?;
         let admin = Server::bind(config.admin_addr, "--bind-address, --serve-port").await?;
         let mut proxies = vec![Server::bind(config.proxy_addr, "--bind-proxy-address, --proxy-port").await?];
-        proxies.push(secure_port(&config, &upstreams).await?);
+        proxies.push(secure_port(&config, &upstreams, config.secure_addr).await?);
         let store = config.cache_dir.join("replicas.redb");
         if !store.exists() {
             preflight::check(&config, &upstreams).await?;
@@ -145,7 +155,12 @@ impl Hub {
         let database = Arc::new(open_database(&store)?);
         let data = Arc::new(PoolData::open(ReplicaStore::open(database)?, clock.clone())?);
         let metrics = Arc::new(Metrics::new().map_err(|error| StartError::Internal(error.to_string()))?);
-        let unknown = CoordinatorReach { state: CoordinatorState::Unreachable { since: clock.boot() }, status: None };
+        checked();
+        proxies.extend(dummy_ports(&mut config, &upstreams).await?);
+        let unknown = CoordinatorReach {
+            state: CoordinatorState::Unreachable { since: clock.boot() },
+            status: None,
+        };
         let parts = Parts {
             config,
             clock,
@@ -159,7 +174,8 @@ impl Hub {
             member_count: watch::Sender::new(1),
             rank: watch::Sender::new(0),
         };
-        let (stop_election, end_watches, election_tasks) = (CancellationToken::new(), CancellationToken::new(), TaskGroup::new());
+        let (stop_election, end_watches, election_tasks) =
+            (CancellationToken::new(), CancellationToken::new(), TaskGroup::new());
         parts.start_probes();
         parts.start_replicas();
         parts.start_election(&election_tasks, &stop_election)?;
@@ -170,10 +186,21 @@ impl Hub {
             let proxy = proxy.clone();
             async move { proxy.handle(request, peer).await }
         });
-        let mut serving: Vec<_> = proxies.into_iter().map(|server| server.serve(&tasks, answer.clone())).collect();
+        let mut serving: Vec<_> = proxies
+            .into_iter()
+            .map(|server| server.serve(&tasks, answer.clone()))
+            .collect();
         serving.push(admin.serve(&tasks, parts.admin(readiness.clone(), heartbeat)));
         readiness.check("serving").set(true);
-        Ok(Self { tasks, election_tasks, stop_election, end_watches, data, readiness, serving })
+        Ok(Self {
+            tasks,
+            election_tasks,
+            stop_election,
+            end_watches,
+            data,
+            readiness,
+            serving,
+        })
     }
 
     /// Resolves with the name of a task that failed.
@@ -207,7 +234,10 @@ impl Parts {
         let token = self.tasks.token();
         let (reach, nudge) = &self.cloud;
         let cloud = self.upstreams.cloud.clone();
-        self.tasks.spawn_critical("probe-cloud", probe::probe_cloud(cloud, reach.clone(), nudge.clone(), token.clone()));
+        self.tasks.spawn_critical(
+            "probe-cloud",
+            probe::probe_cloud(cloud, reach.clone(), nudge.clone(), token.clone()),
+        );
         if let Some(CoordinatorClient { leases, .. }) = self.upstreams.coordinator.clone() {
             let (reach, nudge) = &self.coordinator;
             let probing = probe::probe_coordinator(leases, self.clock.clone(), reach.clone(), nudge.clone(), token);
@@ -235,12 +265,18 @@ impl Parts {
         let steering = Steering {
             election: self.election.subscribe(),
             cloud: self.cloud.0.subscribe(),
-            coordinator: self.upstreams.coordinator.as_ref().map(|_| self.coordinator.0.subscribe()),
+            coordinator: self
+                .upstreams
+                .coordinator
+                .as_ref()
+                .map(|_| self.coordinator.0.subscribe()),
             members: self.member_count.subscribe(),
             clock: self.clock.clone(),
         };
-        self.tasks.spawn_critical("steer-replicas", steering.run(wanted, self.tasks.token()));
-        self.tasks.spawn_critical("persist-replicas", persist(self.data.clone(), self.tasks.token()));
+        self.tasks
+            .spawn_critical("steer-replicas", steering.run(wanted, self.tasks.token()));
+        self.tasks
+            .spawn_critical("persist-replicas", persist(self.data.clone(), self.tasks.token()));
         let ranking = report_members(
             self.data.clone(),
             self.config.node.clone(),
@@ -260,7 +296,8 @@ impl Parts {
         }
         let identity = format!("{}_{}", self.config.node, uuid::Uuid::new_v4());
         let mut election = settings.election(&identity);
-        election.ignore_own_clock = std::env::var("YURT_FAILPOINTS").is_ok_and(|points| points == "leader-clock-check=off");
+        election.ignore_own_clock =
+            std::env::var("YURT_FAILPOINTS").is_ok_and(|points| points == "leader-clock-check=off");
         let leader = Leader {
             identity,
             upstreams: self.upstreams.clone(),
@@ -271,8 +308,15 @@ impl Parts {
         };
         let lease = LeaseClient::new(coordinator.leases.clone(), &settings.lease.0, &settings.lease.1);
         let start_leading = Box::new(move |group: &TaskGroup, leadership| leader.start(group, &leadership));
-        let driver = Driver::new(election, self.clock.clone(), lease, self.election.clone(), start_leading, tasks.clone())
-            .map_err(|error| StartError::Internal(error.to_string()))?;
+        let driver = Driver::new(
+            election,
+            self.clock.clone(),
+            lease,
+            self.election.clone(),
+            start_leading,
+            tasks.clone(),
+        )
+        .map_err(|error| StartError::Internal(error.to_string()))?;
         let signals = Signals {
             cloud: self.cloud.0.subscribe(),
             coordinator: self.coordinator.0.subscribe(),
@@ -329,8 +373,13 @@ impl Parts {
             node: config.node.clone(),
             callers: Callers::new(config.components.clone()),
             local: Arc::new(local),
-            cloud: PassThrough { cloud, tasks: self.tasks.clone(), nudge: self.cloud.1.clone() },
+            cloud: PassThrough {
+                cloud,
+                tasks: self.tasks.clone(),
+                nudge: self.cloud.1.clone(),
+            },
             heartbeat,
+            tasks: self.tasks.clone(),
             metrics: self.metrics.clone(),
             max_in_flight: config.max_in_flight,
             in_flight: Default::default(),
@@ -343,11 +392,15 @@ impl Parts {
             pool: self.config.pool.clone(),
             data: self.data.clone(),
             cloud: self.cloud.0.subscribe(),
-            coordinator: self.upstreams.coordinator.as_ref().map(|_| self.coordinator.0.subscribe()),
+            coordinator: self
+                .upstreams
+                .coordinator
+                .as_ref()
+                .map(|_| self.coordinator.0.subscribe()),
             election: self.election.subscribe(),
             heartbeat,
             metrics: self.metrics.clone(),
-            forwards: self.upstreams.delegate.is_some(),
+            forwards: self.upstreams.cloud.server().delegate.is_some(),
         };
         report.routes(readiness).handler()
     }
@@ -355,31 +408,72 @@ impl Parts {
 
 /// The HTTPS port for pods. Without a certificate of the cluster's CA it serves one of its own making, which pods do not
 /// trust: good for trying it out, and the port is taken.
-async fn secure_port(config: &Config, upstreams: &Upstreams) -> Result<Server, StartError> {
+async fn secure_port(config: &Config, upstreams: &Upstreams, addr: SocketAddr) -> Result<Server, StartError> {
     let pem = config.root_dir.join(SECURE_PEM);
-    let identity = if pem.exists() { PemIdentity::one_file(pem) } else { self_signed(config)? };
-    let tls = ServerTls { identity, client_ca: Some(upstreams.cluster_ca.clone()) };
+    let identity = if pem.exists() {
+        PemIdentity::one_file(pem)
+    } else {
+        self_signed(config)?
+    };
+    let tls = ServerTls {
+        identity,
+        client_ca: Some(upstreams.cluster_ca.clone()),
+    };
     let tls = ReloadingServerTls::new(tls)?;
-    Ok(Server::bind(config.secure_addr, "--bind-proxy-address, --proxy-secure-port").await?.with_tls(tls))
+    Ok(Server::bind(addr, "--bind-proxy-address, --proxy-secure-port")
+        .await?
+        .with_tls(tls))
+}
+
+/// The proxy's ports on the dummy interface; none, and pods are led to the other address, where it cannot be made.
+async fn dummy_ports(config: &mut Config, upstreams: &Upstreams) -> Result<Vec<Server>, StartError> {
+    let Some((name, address)) = config.dummy.clone() else {
+        return Ok(Vec::new());
+    };
+    let ready = tokio::task::spawn_blocking(move || dummy::ensure(&name, address)).await;
+    if let Err(why) = ready.unwrap_or_else(|error| Err(error.to_string())) {
+        tracing::warn!(why, "The hub is served on --bind-proxy-address only");
+        config.hub_host = config.proxy_addr.ip();
+        return Ok(Vec::new());
+    }
+    let plain = SocketAddr::new(address, config.proxy_addr.port());
+    let secure = SocketAddr::new(address, config.secure_addr.port());
+    let plain = Server::bind(plain, "--dummy-if-ip, --proxy-port").await?;
+    Ok(vec![plain, secure_port(config, upstreams, secure).await?])
 }
 
 fn self_signed(config: &Config) -> Result<PemIdentity, StartError> {
     let fail = |error: PkiError| StartError::Internal(format!("cannot make a serving certificate: {error}"));
     let authority = CertificateAuthority::generate("yurthub").map_err(fail)?;
-    let names = ["127.0.0.1".to_owned(), "localhost".to_owned(), config.hub_host.to_string(), config.node.clone()];
+    let names = [
+        "127.0.0.1".to_owned(),
+        "localhost".to_owned(),
+        config.hub_host.to_string(),
+        config.node.clone(),
+    ];
     let pair = authority.issue_server(&config.node, &names).map_err(fail)?;
     Ok(PemIdentity::inline("the hub's own serving certificate", &pair))
 }
 
 fn make_folder(flag: &'static str, path: &Path) -> Result<(), StartError> {
-    let fail = |error| StartError::Folder { flag, path: path.display().to_string(), error };
+    let fail = |error| StartError::Folder {
+        flag,
+        path: path.display().to_string(),
+        error,
+    };
     std::fs::create_dir_all(path).map_err(fail)?;
     let probe = path.join(".writable");
-    std::fs::write(&probe, b"").and_then(|()| std::fs::remove_file(&probe)).map_err(fail)
+    std::fs::write(&probe, b"")
+        .and_then(|()| std::fs::remove_file(&probe))
+        .map_err(fail)
 }
 
 async fn persist(data: Arc<PoolData>, token: CancellationToken) {
-    while token.run_until_cancelled(tokio::time::sleep(PERSIST_EVERY)).await.is_some() {
+    while token
+        .run_until_cancelled(tokio::time::sleep(PERSIST_EVERY))
+        .await
+        .is_some()
+    {
         if let Err(error) = data.replicas().persist().await {
             tracing::warn!(%error, "Replicas not stored, trying again");
         }
@@ -394,7 +488,9 @@ async fn report_members(
     rank: watch::Sender<u32>,
     token: CancellationToken,
 ) {
-    let Some(members) = data.replicas().named(members::COLLECTION).cloned() else { return };
+    let Some(members) = data.replicas().named(members::COLLECTION).cloned() else {
+        return;
+    };
     let mut changes = members.collection().subscribe();
     loop {
         let names = members.collection().read(|c| members::names(c.objects()));

@@ -38,11 +38,10 @@ fn main() -> ExitCode {
 
 async fn run(config: Config) -> ExitCode {
     let verbosity = config.verbosity;
-    let hub = match Hub::start(config).await {
+    let hub = match Hub::start_after(config, || flags::init_logging(verbosity)).await {
         Ok(hub) => hub,
         Err(error) => return exit::fail(error),
     };
-    flags::init_logging(verbosity);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "Started");
     let failed = tokio::select! {
         signal = shutdown::wait_for_signal() => signal.is_err(),

@@ -39,13 +39,19 @@ impl Metrics {
             registry: Registry::new(),
             feed_batches: counter("feed_batches_total", "Feed batches the coordinator took from this hub")?,
             feed_fenced: counter("feed_fenced_total", "Feed batches refused because another hub leads")?,
-            heartbeats_forwarded: counter("heartbeats_forwarded_total", "Heartbeats of cut-off nodes carried to the cloud")?,
+            heartbeats_forwarded: counter(
+                "heartbeats_forwarded_total",
+                "Heartbeats of cut-off nodes carried to the cloud",
+            )?,
             requests: IntCounterVec::new(name("requests_total", "Requests by where they were answered"), &["by"])?,
             role: gauge("yurt_coordinator_yurthub_role", "1 leader, 2 follower, 3 pending")?,
             reachable: IntGaugeVec::new(name("server_healthy_status", "1 while the server answers"), &["server"])?,
             fresh: IntGaugeVec::new(name("collection_fresh", "1 while complete and fresh"), &["collection"])?,
             in_flight: gauge("in_flight_requests_total", "Requests being served, watches not counted")?,
-            rejected: counter("rejected_requests_counter", "Requests refused because too many were being served")?,
+            rejected: counter(
+                "rejected_requests_counter",
+                "Requests refused because too many were being served",
+            )?,
         };
         let registry = metrics.registry.registry();
         registry.register(Box::new(metrics.feed_batches.clone()))?;

@@ -26,10 +26,15 @@ pub struct PreflightError {
 /// [`PreflightError`] when either refuses our certificate or shows one our CA did not sign.
 pub async fn check(config: &Config, upstreams: &Upstreams) -> Result<(), PreflightError> {
     let kubeconfig = config.kubeconfig.display().to_string();
-    let coordinator_ca = config.coordinator.as_ref().and_then(|coordinator| coordinator.ca_file.as_ref());
-    let cloud = ask("kubeconfig", &kubeconfig, &upstreams.cloud.server().beats);
+    let coordinator_ca = config
+        .coordinator
+        .as_ref()
+        .and_then(|coordinator| coordinator.ca_file.as_ref());
+    let cloud = ask("kubeconfig", &kubeconfig, &upstreams.cloud.server().node);
     let pool = async {
-        let Some(client) = upstreams.coordinator.as_ref().map(|coordinator| &coordinator.leases) else { return Ok(()) };
+        let Some(client) = upstreams.coordinator.as_ref().map(|coordinator| &coordinator.once) else {
+            return Ok(());
+        };
         match coordinator_ca {
             Some(ca) => ask("coordinator-ca-file", &ca.display().to_string(), client).await,
             None => ask("kubeconfig", &kubeconfig, client).await,
@@ -41,9 +46,14 @@ pub async fn check(config: &Config, upstreams: &Upstreams) -> Result<(), Preflig
 
 async fn ask(flag: &'static str, file: &str, client: &HttpClient) -> Result<(), PreflightError> {
     let problem = match client.request_json(Method::GET, "/livez", None, TIMEOUT).await {
-        Err(error @ ClientError::Tls { .. }) => format!("{error}; is {file} of the same cluster as this server's certificate?"),
+        Err(error @ ClientError::Tls { .. }) => {
+            format!("{error}; is {file} of the same cluster as this server's certificate?")
+        }
         Ok((StatusCode::UNAUTHORIZED, ..)) => {
-            format!("{} does not accept the client certificate of {file}; is it signed by the cluster's CA?", client.server())
+            format!(
+                "{} does not accept the client certificate of {file}; is it signed by the cluster's CA?",
+                client.server()
+            )
         }
         _ => return Ok(()),
     };

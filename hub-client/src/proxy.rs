@@ -18,6 +18,7 @@ use bytes::Bytes;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
+use yurt_runtime::TaskGroup;
 use yurt_runtime::http::server::Peer;
 use yurt_runtime::http::{Body, pass, read_body, status_response};
 
@@ -42,6 +43,8 @@ pub struct Proxy {
     pub cloud: PassThrough,
     /// The kubelet's lease.
     pub heartbeat: Arc<OwnHeartbeat>,
+    /// Owner of what must not stop when a client hangs up.
+    pub tasks: TaskGroup,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Requests served at a time, watches and upgrades not counted.
@@ -75,7 +78,15 @@ impl Proxy {
         if self.is_own_lease(&info, request.method(), &caller) {
             let (head, body) = request.into_parts();
             let body: Bytes = read_body(body, LEASE_BYTES_MAX).await?;
-            return Ok(self.heartbeat.handle(Request::from_parts(pass_through::forwardable(head), body)).await);
+            let (heartbeat, request) = (
+                self.heartbeat.clone(),
+                Request::from_parts(pass_through::forwardable(head), body),
+            );
+            // A beat is worked off to its end, also when the kubelet hangs up half-way.
+            let answered = self
+                .tasks
+                .detached("kubelet-lease", async move { heartbeat.handle(request).await });
+            return answered.await.map_err(|lost| Status::internal(&lost.to_string()));
         }
         if let Some(response) = self.local.answer(&request, &info, &caller).await? {
             self.metrics.requests.with_label_values(&["replica"]).inc();
@@ -102,10 +113,15 @@ impl Proxy {
     fn enter(&self) -> Result<InFlight<'_>, Status> {
         let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
         let counted = InFlight(self);
-        self.metrics.in_flight.set(i64::try_from(before + 1).unwrap_or(i64::MAX));
+        self.metrics
+            .in_flight
+            .set(i64::try_from(before + 1).unwrap_or(i64::MAX));
         if before >= self.max_in_flight {
             self.metrics.rejected.inc();
-            return Err(Status::too_many_requests("Too many requests, please try again later.", 1));
+            return Err(Status::too_many_requests(
+                "Too many requests, please try again later.",
+                1,
+            ));
         }
         Ok(counted)
     }

@@ -63,7 +63,13 @@ impl PoolData {
     /// [`StorageError`] when the store is damaged.
     pub fn open(store: ReplicaStore, clock: Clock) -> Result<Self, StorageError> {
         let replicas = Replicas::open(&pool_kinds(), Some(store))?;
-        Ok(Self { replicas, states: Mutex::default(), members: watch::Sender::default(), members_version: watch::Sender::default(), clock })
+        Ok(Self {
+            replicas,
+            states: Mutex::default(),
+            members: watch::Sender::default(),
+            members_version: watch::Sender::default(),
+            clock,
+        })
     }
 
     /// The replicas.
@@ -85,7 +91,11 @@ impl PoolData {
     /// The pool's members; `None` while they are not known.
     #[must_use]
     pub fn members(&self) -> Option<Arc<BTreeSet<String>>> {
-        let known = self.replicas.named(members::COLLECTION)?.collection().read(|c| c.is_complete());
+        let known = self
+            .replicas
+            .named(members::COLLECTION)?
+            .collection()
+            .read(|c| c.is_complete());
         known.then(|| self.members.borrow().clone())
     }
 
@@ -103,7 +113,11 @@ impl PoolData {
 
     /// Notes that `source` of replica `name` said something.
     pub fn heard(&self, name: &str, source: Source, stale: bool) {
-        let state = SourceState { source, heard: self.clock.boot(), stale };
+        let state = SourceState {
+            source,
+            heard: self.clock.boot(),
+            stale,
+        };
         self.states.lock().insert(name.to_owned(), state);
     }
 
@@ -117,7 +131,10 @@ impl PoolData {
     /// Whether the data of replica `name` is complete and its source alive.
     #[must_use]
     pub fn is_fresh(&self, name: &str) -> bool {
-        let complete = self.replicas.named(name).is_some_and(|r| r.collection().read(|c| c.is_complete()));
+        let complete = self
+            .replicas
+            .named(name)
+            .is_some_and(|r| r.collection().read(|c| c.is_complete()));
         complete && self.states.lock().get(name).is_some_and(|state| self.is_alive(state))
     }
 
@@ -163,5 +180,7 @@ pub fn pool_kinds() -> Vec<(String, &'static ResourceKind)> {
         let (plural, group) = name.split_once('.').unwrap_or((name, ""));
         find_kind(group, plural).map(|kind| ((*name).to_owned(), kind))
     });
-    builtin.chain([(members::COLLECTION.to_owned(), members::kind())]).collect()
+    builtin
+        .chain([(members::COLLECTION.to_owned(), members::kind())])
+        .collect()
 }

@@ -43,20 +43,40 @@ impl Report {
     fn hub_state(&self) -> HubState {
         let reachable = self.coordinator_reachable();
         let elected = self.election.borrow().state;
-        elected.unwrap_or(if reachable { HubState::FollowerHub } else { HubState::PendingHub })
+        elected.unwrap_or(if reachable {
+            HubState::FollowerHub
+        } else {
+            HubState::PendingHub
+        })
     }
 
     fn coordinator_reachable(&self) -> bool {
-        self.coordinator.as_ref().is_some_and(|reach| reach.borrow().state == CoordinatorState::Reachable)
+        self.coordinator
+            .as_ref()
+            .is_some_and(|reach| reach.borrow().state == CoordinatorState::Reachable)
     }
 
     fn state(&self) -> Value {
         let election = self.election.borrow().clone();
-        let status = self.coordinator.as_ref().and_then(|reach| reach.borrow().status.clone());
+        let status = self
+            .coordinator
+            .as_ref()
+            .and_then(|reach| reach.borrow().status.clone());
         let fence = election.leadership.as_ref().map(|leadership| leadership.fence.clone());
-        let epoch = fence.map(|fence| fence.epoch).or_else(|| status.as_ref().map(|status| status.epoch));
-        let leader = if election.leader.is_empty() { status.map(|s| s.holder.clone()).unwrap_or_default() } else { election.leader };
-        let generation = self.data.replicas().iter().map(|r| r.collection().read(|c| c.generation())).max();
+        let epoch = fence
+            .map(|fence| fence.epoch)
+            .or_else(|| status.as_ref().map(|status| status.epoch));
+        let leader = if election.leader.is_empty() {
+            status.map(|s| s.holder.clone()).unwrap_or_default()
+        } else {
+            election.leader
+        };
+        let generation = self
+            .data
+            .replicas()
+            .iter()
+            .map(|r| r.collection().read(|c| c.generation()))
+            .max();
         json!({
             "node": self.node,
             "nodePool": self.pool,

@@ -70,6 +70,8 @@ pub struct CloudServer {
     pub streams: HttpClient,
     /// Node identity: heartbeats and probes.
     pub beats: HttpClient,
+    /// The forwarding identity, if given.
+    pub delegate: Option<HttpClient>,
 }
 
 /// All cloud apiservers and which one is in use.
@@ -88,6 +90,8 @@ pub struct CoordinatorClient {
     pub leases: HttpClient,
     /// The feed.
     pub feed: HttpClient,
+    /// HTTP/1.1, for single questions: its errors still tell an alert of the peer from a broken connection.
+    pub once: HttpClient,
 }
 
 /// Everything the hub connects to.
@@ -97,8 +101,6 @@ pub struct Upstreams {
     pub cloud: Arc<Cloud>,
     /// The coordinator, if used.
     pub coordinator: Option<CoordinatorClient>,
-    /// The forwarding identity, if given.
-    pub delegate: Option<HttpClient>,
     /// CA bundle of the cluster: pods' client certificates and tokens chain to it.
     pub cluster_ca: PemSource,
 }
@@ -126,29 +128,61 @@ impl Upstreams {
     /// # Errors
     /// [`UpstreamError`], naming file and flag.
     pub fn new(config: &Config, tasks: &TaskGroup) -> Result<Self, UpstreamError> {
-        let fail = |error| UpstreamError::Kubeconfig { flag: "kubeconfig", error };
+        let fail = |error| UpstreamError::Kubeconfig {
+            flag: "kubeconfig",
+            error,
+        };
         let kubeconfig = Kubeconfig::load(&config.kubeconfig).map_err(fail)?;
         if kubeconfig.identity.is_none() {
-            return Err(UpstreamError::NoIdentity { path: config.kubeconfig.display().to_string() });
+            return Err(UpstreamError::NoIdentity {
+                path: config.kubeconfig.display().to_string(),
+            });
         }
-        let tls = kubeconfig.client_tls().map_err(|error| UpstreamError::Tls { flag: "kubeconfig", error })?;
+        let tls = kubeconfig.client_tls().map_err(|error| UpstreamError::Tls {
+            flag: "kubeconfig",
+            error,
+        })?;
         let mut node = Identity::new("kubeconfig", tls.clone())?;
-        let mut anonymous = Identity::new("kubeconfig", ClientTls { ca: tls.ca.clone(), identity: None })?;
+        let mut anonymous = Identity::new(
+            "kubeconfig",
+            ClientTls {
+                ca: tls.ca.clone(),
+                identity: None,
+            },
+        )?;
+        let mut delegate = delegate_identity(config)?;
         let server = |uri: &Uri| {
+            let delegate = delegate
+                .as_mut()
+                .map(|delegate| delegate.client("server-addr", uri, Protocol::Http2));
             Ok(CloudServer {
+                delegate: delegate.transpose()?,
                 node: node.client("server-addr", uri, Protocol::Http1)?,
                 token: anonymous.client("server-addr", uri, Protocol::Http1)?,
                 streams: node.client("server-addr", uri, Protocol::Http2)?,
                 beats: node.client("server-addr", uri, Protocol::Http2)?,
             })
         };
-        let servers = config.servers.iter().map(server).collect::<Result<Vec<_>, UpstreamError>>()?;
+        let servers = config
+            .servers
+            .iter()
+            .map(server)
+            .collect::<Result<Vec<_>, UpstreamError>>()?;
         let coordinator = coordinator_client(config, &tls, tasks)?;
-        let delegate = delegate_client(config, tasks)?;
+        if let Some(delegate) = delegate {
+            delegate.watch(tasks);
+        }
         node.watch(tasks);
         anonymous.watch(tasks);
-        let cloud = Arc::new(Cloud { servers, current: AtomicUsize::new(0) });
-        Ok(Self { cloud, coordinator, delegate, cluster_ca: tls.ca })
+        let cloud = Arc::new(Cloud {
+            servers,
+            current: AtomicUsize::new(0),
+        });
+        Ok(Self {
+            cloud,
+            coordinator,
+            cluster_ca: tls.ca,
+        })
     }
 }
 
@@ -157,29 +191,46 @@ fn coordinator_client(
     node: &ClientTls,
     tasks: &TaskGroup,
 ) -> Result<Option<CoordinatorClient>, UpstreamError> {
-    let Some(coordinator) = &config.coordinator else { return Ok(None) };
-    let ca = coordinator.ca_file.clone().map_or_else(|| node.ca.clone(), PemSource::File);
-    let mut identity = Identity::new("coordinator-ca-file", ClientTls { ca, identity: node.identity.clone() })?;
-    let mut client = || identity.client("coordinator-server-addr", &coordinator.server, Protocol::Http2);
-    let clients = CoordinatorClient { streams: client()?, leases: client()?, feed: client()? };
+    let Some(coordinator) = &config.coordinator else {
+        return Ok(None);
+    };
+    let ca = coordinator
+        .ca_file
+        .clone()
+        .map_or_else(|| node.ca.clone(), PemSource::File);
+    let mut identity = Identity::new(
+        "coordinator-ca-file",
+        ClientTls {
+            ca,
+            identity: node.identity.clone(),
+        },
+    )?;
+    let mut client = |protocol| identity.client("coordinator-server-addr", &coordinator.server, protocol);
+    let clients = CoordinatorClient {
+        streams: client(Protocol::Http2)?,
+        leases: client(Protocol::Http2)?,
+        feed: client(Protocol::Http2)?,
+        once: client(Protocol::Http1)?,
+    };
     identity.watch(tasks);
     Ok(Some(clients))
 }
 
-/// The forwarding identity goes to the hub's own cloud servers, whatever server its kubeconfig names.
-fn delegate_client(config: &Config, tasks: &TaskGroup) -> Result<Option<HttpClient>, UpstreamError> {
+/// The forwarding identity is used with the hub's own cloud servers, whatever server its kubeconfig names.
+fn delegate_identity(config: &Config) -> Result<Option<Identity>, UpstreamError> {
     let flag = "delegate-kubeconfig";
-    let Some(path) = &config.delegate_kubeconfig else { return Ok(None) };
+    let Some(path) = &config.delegate_kubeconfig else {
+        return Ok(None);
+    };
     let kubeconfig = Kubeconfig::load(path).map_err(|error| UpstreamError::Kubeconfig { flag, error })?;
-    let tls = kubeconfig.client_tls().map_err(|error| UpstreamError::Tls { flag, error })?;
+    let tls = kubeconfig
+        .client_tls()
+        .map_err(|error| UpstreamError::Tls { flag, error })?;
     let mut identity = Identity::new(flag, tls)?;
-    let client = identity.client("server-addr", &config.servers[0], Protocol::Http2)?;
     if let Some(token) = &kubeconfig.token {
-        let token = token.read().map_err(|error| UpstreamError::Token { flag, error })?;
-        client.set_bearer_token(Some(&token));
+        identity.token = Some(token.read().map_err(|error| UpstreamError::Token { flag, error })?);
     }
-    identity.watch(tasks);
-    Ok(Some(client))
+    Ok(Some(identity))
 }
 
 /// One TLS identity and the clients that have to hear of its renewal.
@@ -187,6 +238,7 @@ struct Identity {
     reloading: ReloadingClientTls,
     tls: rustls::ClientConfig,
     clients: Vec<HttpClient>,
+    token: Option<String>,
 }
 
 // === impl Identity ===
@@ -194,12 +246,18 @@ struct Identity {
 impl Identity {
     fn new(flag: &'static str, tls: ClientTls) -> Result<Self, UpstreamError> {
         let (reloading, tls) = ReloadingClientTls::new(tls).map_err(|error| UpstreamError::Tls { flag, error })?;
-        Ok(Self { reloading, tls, clients: Vec::new() })
+        Ok(Self {
+            reloading,
+            tls,
+            clients: Vec::new(),
+            token: None,
+        })
     }
 
     fn client(&mut self, flag: &'static str, uri: &Uri, protocol: Protocol) -> Result<HttpClient, UpstreamError> {
         let client = HttpClient::new(uri.clone(), Some(self.tls.clone()), protocol, CONNECT_TIMEOUT)
             .map_err(|error| UpstreamError::Server { flag, error })?;
+        client.set_bearer_token(self.token.as_deref());
         self.clients.push(client.clone());
         Ok(client)
     }

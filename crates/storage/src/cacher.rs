@@ -24,9 +24,14 @@ impl Cacher {
     #[must_use]
     pub fn new(kinds: impl IntoIterator<Item = &'static ResourceKind>) -> Self {
         let named = |kind: &'static ResourceKind| {
-            (kind.group_resource().to_string(), Arc::new(SharedCollection::new(kind, false)))
+            (
+                kind.group_resource().to_string(),
+                Arc::new(SharedCollection::new(kind, false)),
+            )
         };
-        Self { collections: kinds.into_iter().map(named).collect() }
+        Self {
+            collections: kinds.into_iter().map(named).collect(),
+        }
     }
 
     /// The collection `<resource>[.<group>]`.
@@ -40,9 +45,9 @@ impl Cacher {
         self.collections.iter()
     }
 
-    fn at_key(&self, key: &str) -> Option<&Arc<SharedCollection>> {
-        let (collection, _) = key.strip_prefix('/')?.split_once('/')?;
-        self.collections.get(collection)
+    fn at_key<'a>(&self, key: &'a str) -> Option<(&'a str, &Arc<SharedCollection>)> {
+        let (name, _) = key.strip_prefix('/')?.split_once('/')?;
+        Some((name, self.collections.get(name)?))
     }
 }
 
@@ -54,7 +59,12 @@ impl Sink for Cacher {
             let parse = |(key, rv, value): (&str, ResourceVersion, &Bytes)| decode(key, rv, value, shared.kind());
             let inside = |stored: &&crate::backend::Stored| stored.key.starts_with(&prefix);
             let state = Recovered {
-                objects: loaded.live.iter().filter(inside).filter_map(|s| parse((&s.key, s.rv, &s.value))).collect(),
+                objects: loaded
+                    .live
+                    .iter()
+                    .filter(inside)
+                    .filter_map(|s| parse((&s.key, s.rv, &s.value)))
+                    .collect(),
                 tombstones: loaded
                     .tombstones
                     .iter()
@@ -77,11 +87,27 @@ impl Sink for Cacher {
     }
 
     fn committed(&self, rv: ResourceVersion, changes: &[Committed]) {
+        let mut by_collection: BTreeMap<&str, (&Arc<SharedCollection>, Vec<(EventType, Object)>)> = BTreeMap::new();
         for change in changes {
-            let Some(shared) = self.at_key(&change.key) else { continue };
-            let Some(object) = decode(&change.key, rv, &change.value, shared.kind()) else { continue };
-            let event = if change.deleted { EventType::Deleted } else { EventType::Modified };
-            shared.update(|collection| collection.apply(event, object));
+            let Some((name, shared)) = self.at_key(&change.key) else {
+                continue;
+            };
+            let Some(object) = decode(&change.key, rv, &change.value, shared.kind()) else {
+                continue;
+            };
+            let event = if change.deleted {
+                EventType::Deleted
+            } else {
+                EventType::Modified
+            };
+            by_collection
+                .entry(name)
+                .or_insert((shared, Vec::new()))
+                .1
+                .push((event, object));
+        }
+        for (shared, events) in by_collection.into_values() {
+            shared.update(|collection| collection.apply_all(rv, events));
         }
     }
 }

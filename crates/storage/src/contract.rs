@@ -52,13 +52,23 @@ fn attach(storage: &Arc<dyn Storage>) -> Arc<Recorder> {
 /// A durable put of a small object at `name`.
 #[must_use]
 pub fn put(name: &str, expect: Expect, value: &str) -> Op {
-    let value = Bytes::from(format!(r#"{{"metadata":{{"name":"{name}","namespace":"x"}},"data":"{value}"}}"#));
-    Op { key: key(name), expect, action: Action::Put(value, Durability::Durable) }
+    let value = Bytes::from(format!(
+        r#"{{"metadata":{{"name":"{name}","namespace":"x"}},"data":"{value}"}}"#
+    ));
+    Op {
+        key: key(name),
+        expect,
+        action: Action::Put(value, Durability::Durable),
+    }
 }
 
 fn delete(name: &str, expect: Expect) -> Op {
     let last = Bytes::from(format!(r#"{{"metadata":{{"name":"{name}","namespace":"x"}}}}"#));
-    Op { key: key(name), expect, action: Action::Delete { last } }
+    Op {
+        key: key(name),
+        expect,
+        action: Action::Delete { last },
+    }
 }
 
 fn key(name: &str) -> String {
@@ -69,18 +79,34 @@ fn key(name: &str) -> String {
 pub async fn create_conflicts_with_an_existing_key(harness: &mut dyn Harness) {
     let storage = harness.open();
     attach(&storage);
-    let rv = storage.write(vec![put("a", Expect::Absent, "1")]).await.expect("first create");
+    let rv = storage
+        .write(vec![put("a", Expect::Absent, "1")])
+        .await
+        .expect("first create");
     let again = storage.write(vec![put("a", Expect::Absent, "2")]).await;
-    assert_eq!(again, Err(StorageError::Conflict { key: key("a"), found: Some(rv) }));
+    assert_eq!(
+        again,
+        Err(StorageError::Conflict {
+            key: key("a"),
+            found: Some(rv)
+        })
+    );
 }
 
 /// Of a hundred writers with the same precondition exactly one wins.
 pub async fn one_of_many_racers_wins(harness: &mut dyn Harness) {
     let storage = harness.open();
     attach(&storage);
-    let rv = storage.write(vec![put("a", Expect::Absent, "0")]).await.expect("create");
+    let rv = storage
+        .write(vec![put("a", Expect::Absent, "0")])
+        .await
+        .expect("create");
     let race = (0..100).map(|n| storage.write(vec![put("a", Expect::At(rv), &n.to_string())]));
-    let won = futures_util::future::join_all(race).await.into_iter().filter(Result::is_ok).count();
+    let won = futures_util::future::join_all(race)
+        .await
+        .into_iter()
+        .filter(Result::is_ok)
+        .count();
     assert_eq!(won, 1);
 }
 
@@ -88,9 +114,21 @@ pub async fn one_of_many_racers_wins(harness: &mut dyn Harness) {
 pub async fn transaction_is_all_or_nothing(harness: &mut dyn Harness) {
     let storage = harness.open();
     attach(&storage);
-    let ops = vec![put("a", Expect::Absent, "1"), put("b", Expect::At(ResourceVersion(7)), "1")];
-    assert_eq!(storage.write(ops).await, Err(StorageError::Conflict { key: key("b"), found: None }));
-    storage.write(vec![put("a", Expect::Absent, "1")]).await.expect("nothing of the failed one may remain");
+    let ops = vec![
+        put("a", Expect::Absent, "1"),
+        put("b", Expect::At(ResourceVersion(7)), "1"),
+    ];
+    assert_eq!(
+        storage.write(ops).await,
+        Err(StorageError::Conflict {
+            key: key("b"),
+            found: None
+        })
+    );
+    storage
+        .write(vec![put("a", Expect::Absent, "1")])
+        .await
+        .expect("nothing of the failed one may remain");
 }
 
 /// Commits are published in RV order, and before their writer is answered.
@@ -98,7 +136,10 @@ pub async fn commits_are_published_in_order_before_the_answer(harness: &mut dyn 
     let storage = harness.open();
     let recorder = attach(&storage);
     for n in 0..20 {
-        let rv = storage.write(vec![put("a", Expect::Any, &n.to_string())]).await.expect("write");
+        let rv = storage
+            .write(vec![put("a", Expect::Any, &n.to_string())])
+            .await
+            .expect("write");
         assert_eq!(recorder.last_rv(), rv);
     }
     let many = (0..50).map(|n| storage.write(vec![put(&format!("k{n}"), Expect::Absent, "1")]));
@@ -112,19 +153,40 @@ pub async fn acknowledged_writes_survive_a_restart(harness: &mut dyn Harness) {
     let storage = harness.open();
     attach(&storage);
     let id = storage.id().to_owned();
-    let kept = storage.write(vec![put("a", Expect::Absent, "1")]).await.expect("create");
-    let gone = storage.write(vec![put("b", Expect::Absent, "1")]).await.expect("create");
-    let deleted = storage.write(vec![delete("b", Expect::At(gone))]).await.expect("delete");
+    let kept = storage
+        .write(vec![put("a", Expect::Absent, "1")])
+        .await
+        .expect("create");
+    let gone = storage
+        .write(vec![put("b", Expect::Absent, "1")])
+        .await
+        .expect("create");
+    let deleted = storage
+        .write(vec![delete("b", Expect::At(gone))])
+        .await
+        .expect("delete");
     storage.close().await.expect("clean stop");
     drop(storage);
     let storage = harness.open();
     let loaded = attach(&storage).loaded();
     assert_eq!(storage.id(), id);
-    let live: Vec<_> = loaded.live.iter().map(|stored| (stored.key.clone(), stored.rv)).collect();
+    let live: Vec<_> = loaded
+        .live
+        .iter()
+        .map(|stored| (stored.key.clone(), stored.rv))
+        .collect();
     assert_eq!(live, [(key("a"), kept)]);
-    assert!(loaded.tombstones.iter().any(|stored| stored.key == key("b") && stored.rv == deleted));
+    assert!(
+        loaded
+            .tombstones
+            .iter()
+            .any(|stored| stored.key == key("b") && stored.rv == deleted)
+    );
     assert!(loaded.at >= deleted);
-    let next = storage.write(vec![put("c", Expect::Absent, "1")]).await.expect("write after restart");
+    let next = storage
+        .write(vec![put("c", Expect::Absent, "1")])
+        .await
+        .expect("write after restart");
     assert!(next > deleted && next > loaded.at);
 }
 
@@ -132,16 +194,26 @@ pub async fn acknowledged_writes_survive_a_restart(harness: &mut dyn Harness) {
 pub async fn deleted_key_can_be_created_again(harness: &mut dyn Harness) {
     let storage = harness.open();
     attach(&storage);
-    let rv = storage.write(vec![put("a", Expect::Absent, "1")]).await.expect("create");
+    let rv = storage
+        .write(vec![put("a", Expect::Absent, "1")])
+        .await
+        .expect("create");
     storage.write(vec![delete("a", Expect::At(rv))]).await.expect("delete");
-    storage.write(vec![put("a", Expect::Absent, "2")]).await.expect("create again");
+    storage
+        .write(vec![put("a", Expect::Absent, "2")])
+        .await
+        .expect("create again");
 }
 
 /// A transaction above the limit is refused, not cut.
 pub async fn oversized_transaction_is_refused(harness: &mut dyn Harness) {
     let storage = harness.open();
     attach(&storage);
-    let ops = |n: usize| (0..n).map(|i| put(&format!("k{i}"), Expect::Any, "1")).collect::<Vec<_>>();
+    let ops = |n: usize| {
+        (0..n)
+            .map(|i| put(&format!("k{i}"), Expect::Any, "1"))
+            .collect::<Vec<_>>()
+    };
     let max = crate::backend::TXN_OPS_MAX;
     storage.write(ops(max)).await.expect("exactly the limit");
     assert_eq!(storage.write(ops(max + 1)).await, Err(StorageError::TooLarge(max + 1)));

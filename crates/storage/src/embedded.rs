@@ -70,10 +70,17 @@ impl Embedded {
     /// [`OpenError`], naming the file.
     pub fn open(path: &Path, clock: Clock, space: Space) -> Result<Self, OpenError> {
         let database = Arc::new(open_database(path)?);
-        let (engine, id) = Engine::open(database.clone(), clock, space)
-            .map_err(|error| OpenError::Corrupt { path: path.to_owned(), why: error.to_string() })?;
+        let (engine, id) = Engine::open(database.clone(), clock, space).map_err(|error| OpenError::Corrupt {
+            path: path.to_owned(),
+            why: error.to_string(),
+        })?;
         let (requests, queue) = mpsc::channel(QUEUE_MAX);
-        Ok(Self { id, database, requests, pending: Mutex::new(Some((engine, queue))) })
+        Ok(Self {
+            id,
+            database,
+            requests,
+            pending: Mutex::new(Some((engine, queue))),
+        })
     }
 
     /// The database file, for the replicas that share it.
@@ -126,13 +133,17 @@ impl Storage for Embedded {
 /// # Errors
 /// [`OpenError`], naming the file and what to do.
 pub fn open_database(path: &Path) -> Result<Database, OpenError> {
-    let unusable = |why: String| OpenError::Unusable { path: path.to_owned(), why };
+    let unusable = |why: String| OpenError::Unusable {
+        path: path.to_owned(),
+        why,
+    };
     let opened = redb::Builder::new().set_cache_size(PAGE_CACHE_BYTES).create(path);
     let database = opened.map_err(|error| match error {
         redb::DatabaseError::DatabaseAlreadyOpen => unusable("another process has it open".into()),
-        redb::DatabaseError::Storage(redb::StorageError::Corrupted(why)) => {
-            OpenError::Corrupt { path: path.to_owned(), why }
-        }
+        redb::DatabaseError::Storage(redb::StorageError::Corrupted(why)) => OpenError::Corrupt {
+            path: path.to_owned(),
+            why,
+        },
         other => unusable(other.to_string()),
     })?;
     database.begin_read().map_err(|error| unusable(error.to_string()))?;

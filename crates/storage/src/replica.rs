@@ -73,14 +73,30 @@ impl Replicas {
         for (name, kind) in kinds {
             let collection = Arc::new(SharedCollection::new(kind, store.is_some()));
             let mut durable = Durable::default();
-            if let Some(recovered) = store.as_ref().map(|store| store.load(name, kind)).transpose()?.flatten() {
-                durable = Durable { position: recovered.position, complete: recovered.complete };
+            if let Some(recovered) = store
+                .as_ref()
+                .map(|store| store.load(name, kind))
+                .transpose()?
+                .flatten()
+            {
+                durable = Durable {
+                    position: recovered.position,
+                    complete: recovered.complete,
+                };
                 collection.update(|collection| collection.recover(recovered));
             }
-            let replica = Replica { name: name.clone(), collection, durable: Mutex::new(durable) };
+            let replica = Replica {
+                name: name.clone(),
+                collection,
+                durable: Mutex::new(durable),
+            };
             replicas.insert(name.clone(), Arc::new(replica));
         }
-        Ok(Self { store, replicas, committing: tokio::sync::Mutex::new(()) })
+        Ok(Self {
+            store,
+            replicas,
+            committing: tokio::sync::Mutex::new(()),
+        })
     }
 
     /// The replica called `name`.
@@ -100,7 +116,8 @@ impl Replicas {
     /// [`StorageError`]; the changes stay pending and go with the next call.
     pub async fn persist(&self) -> Result<(), StorageError> {
         let Some(store) = self.store.clone() else {
-            self.iter().for_each(|replica| replica.mark_durable(replica.collection.read(Meta::of)));
+            self.iter()
+                .for_each(|replica| replica.mark_durable(replica.collection.read(Meta::of)));
             return Ok(());
         };
         let _turn = self.committing.lock().await;
@@ -108,7 +125,11 @@ impl Replicas {
         for replica in self.replicas.values() {
             let taken = replica.collection.update_quietly(|collection| {
                 let meta = Meta::of(collection);
-                collection.take_dirty().map(|dirty| Part { name: replica.name.clone(), dirty, meta })
+                collection.take_dirty().map(|dirty| Part {
+                    name: replica.name.clone(),
+                    dirty,
+                    meta,
+                })
             });
             parts.extend(taken);
         }
@@ -119,10 +140,14 @@ impl Replicas {
         let (outcome, parts) =
             committed.map_err(|error| StorageError::Unavailable(format!("the commit was interrupted: {error}")))?;
         for part in parts {
-            let Some(replica) = self.replicas.get(&part.name) else { continue };
+            let Some(replica) = self.replicas.get(&part.name) else {
+                continue;
+            };
             match outcome {
                 Ok(()) => replica.mark_durable(part.meta),
-                Err(_) => replica.collection.update_quietly(|collection| collection.restore_dirty(part.dirty)),
+                Err(_) => replica
+                    .collection
+                    .update_quietly(|collection| collection.restore_dirty(part.dirty)),
             }
         }
         outcome
@@ -131,6 +156,9 @@ impl Replicas {
 
 impl Replica {
     fn mark_durable(&self, meta: Meta) {
-        *self.durable.lock() = Durable { position: meta.position(), complete: meta.is_complete() };
+        *self.durable.lock() = Durable {
+            position: meta.position(),
+            complete: meta.is_complete(),
+        };
     }
 }

@@ -45,7 +45,9 @@ impl Selection {
     /// Whether `object` is selected.
     #[must_use]
     pub fn matches(&self, object: &Object) -> bool {
-        self.namespace.as_deref().is_none_or(|namespace| object.namespace() == Some(namespace))
+        self.namespace
+            .as_deref()
+            .is_none_or(|namespace| object.namespace() == Some(namespace))
             && self.labels.matches(object.labels())
             && self.fields.matches(object)
     }
@@ -59,6 +61,8 @@ impl Selection {
     /// The namespace the selection is confined to: that of the path, or of a `metadata.namespace=` field selector.
     #[must_use]
     pub fn confined_to(&self) -> Option<&str> {
-        self.namespace.as_deref().or_else(|| self.fields.requires("metadata.namespace"))
+        self.namespace
+            .as_deref()
+            .or_else(|| self.fields.requires("metadata.namespace"))
     }
 }

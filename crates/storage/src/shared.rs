@@ -22,7 +22,11 @@ impl SharedCollection {
     /// An empty collection of `kind`; `durable` keeps a record of changes for a store.
     #[must_use]
     pub fn new(kind: &'static ResourceKind, durable: bool) -> Self {
-        Self { kind, inner: RwLock::new(Collection::new(durable)), version: watch::Sender::new(0) }
+        Self {
+            kind,
+            inner: RwLock::new(Collection::new(durable)),
+            version: watch::Sender::new(0),
+        }
     }
 
     /// What is in it.

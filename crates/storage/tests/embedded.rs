@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::kind::{builtin_kinds, find_kind};
+use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion, Space};
 use yurt_runtime::Clock;
 use yurt_storage::backend::{Action, Durability, Expect, Op};
@@ -18,7 +18,9 @@ struct OnDisk {
 
 impl OnDisk {
     fn new() -> Self {
-        Self { folder: tempfile::tempdir().expect("a temporary folder") }
+        Self {
+            folder: tempfile::tempdir().expect("a temporary folder"),
+        }
     }
 
     fn embedded(&self) -> Embedded {
@@ -60,7 +62,9 @@ passes!(
 );
 
 fn lease(renew: u32, durability: Durability, expect: Expect) -> Op {
-    let value = Bytes::from(format!(r#"{{"metadata":{{"name":"n","namespace":"kube-node-lease"}},"renew":{renew}}}"#));
+    let value = Bytes::from(format!(
+        r#"{{"metadata":{{"name":"n","namespace":"kube-node-lease"}},"renew":{renew}}}"#
+    ));
     Op {
         key: "/leases.coordination.k8s.io/kube-node-lease/n".into(),
         expect,
@@ -73,15 +77,25 @@ async fn killed_store_restamps_leases_above_every_issued_rv() {
     let disk = OnDisk::new();
     let store = disk.embedded();
     store.attach(Arc::new(Cacher::new(builtin_kinds()))).expect("attach");
-    store.write(vec![lease(0, Durability::Durable, Expect::Absent)]).await.expect("create");
-    let renewed = store.write(vec![lease(1, Durability::Volatile, Expect::Any)]).await.expect("renew");
+    store
+        .write(vec![lease(0, Durability::Durable, Expect::Absent)])
+        .await
+        .expect("create");
+    let renewed = store
+        .write(vec![lease(1, Durability::Volatile, Expect::Any)])
+        .await
+        .expect("renew");
     drop(store); // no close: the renewal is lost, as with kill -9
 
     let store = disk.embedded();
     let cacher = Arc::new(Cacher::new(builtin_kinds()));
     store.attach(cacher.clone()).expect("attach");
-    let leases = cacher.collection("leases.coordination.k8s.io").expect("leases are built in");
-    let (rv, value) = leases.read(|c| c.objects().next().map(|o| (o.resource_version(), o.to_value()))).expect("lease");
+    let leases = cacher
+        .collection("leases.coordination.k8s.io")
+        .expect("leases are built in");
+    let (rv, value) = leases
+        .read(|c| c.objects().next().map(|o| (o.resource_version(), o.to_value())))
+        .expect("lease");
     assert!(rv > renewed, "a watch from {renewed} must see the lease again");
     assert_eq!(value["renew"], 0, "a renewal is not durable");
     let mut reader = leases.read(|c| c.open(renewed)).expect("an issued RV must resume");
@@ -93,19 +107,33 @@ async fn clean_stop_stores_renewals() {
     let disk = OnDisk::new();
     let store = disk.embedded();
     store.attach(Arc::new(Cacher::new(builtin_kinds()))).expect("attach");
-    store.write(vec![lease(0, Durability::Durable, Expect::Absent)]).await.expect("create");
-    store.write(vec![lease(1, Durability::Volatile, Expect::Any)]).await.expect("renew");
+    store
+        .write(vec![lease(0, Durability::Durable, Expect::Absent)])
+        .await
+        .expect("create");
+    store
+        .write(vec![lease(1, Durability::Volatile, Expect::Any)])
+        .await
+        .expect("renew");
     store.close().await.expect("close");
     drop(store);
     let store = disk.embedded();
     let cacher = Arc::new(Cacher::new(builtin_kinds()));
     store.attach(cacher.clone()).expect("attach");
-    let leases = cacher.collection("leases.coordination.k8s.io").expect("leases are built in");
-    assert_eq!(leases.read(|c| c.objects().next().map(Object::to_value)).expect("lease")["renew"], 1);
+    let leases = cacher
+        .collection("leases.coordination.k8s.io")
+        .expect("leases are built in");
+    assert_eq!(
+        leases
+            .read(|c| c.objects().next().map(Object::to_value))
+            .expect("lease")["renew"],
+        1
+    );
 }
 
 fn service(name: &str, rv: u64) -> Object {
-    let json = format!(r#"{{"metadata":{{"namespace":"x","name":"{name}","uid":"u-{name}","resourceVersion":"{rv}"}}}}"#);
+    let json =
+        format!(r#"{{"metadata":{{"namespace":"x","name":"{name}","uid":"u-{name}","resourceVersion":"{rv}"}}}}"#);
     Object::parse(Bytes::from(json), find_kind("", "services").expect("services")).expect("fixture")
 }
 
@@ -120,18 +148,30 @@ async fn replica_comes_back_as_it_was_committed() {
     };
     let replicas = open();
     let services = replicas.named("services").expect("services").clone();
-    services.collection().update(|c| c.restart(3, vec![service("a", 5), service("b", 6)], ResourceVersion(10)));
+    services
+        .collection()
+        .update(|c| c.restart(3, vec![service("a", 5), service("b", 6)], ResourceVersion(10)));
     replicas.persist().await.expect("commit");
-    services.collection().update(|c| c.apply(EventType::Deleted, service("a", 12)));
-    services.collection().update(|c| c.replace(vec![service("c", 19)], ResourceVersion(20))).expect("newer list");
+    services
+        .collection()
+        .update(|c| c.apply(EventType::Deleted, service("a", 12)));
+    services
+        .collection()
+        .update(|c| c.replace(vec![service("c", 19)], ResourceVersion(20)))
+        .expect("newer list");
     replicas.persist().await.expect("commit");
-    services.collection().update(|c| c.apply(EventType::Added, service("lost", 21)));
+    services
+        .collection()
+        .update(|c| c.apply(EventType::Added, service("lost", 21)));
     drop((replicas, services));
 
     let replicas = open();
     let services = replicas.named("services").expect("services").collection();
     services.read(|c| {
-        assert_eq!((c.position(), c.floor(), c.generation()), (ResourceVersion(20), ResourceVersion(10), 3));
+        assert_eq!(
+            (c.position(), c.floor(), c.generation()),
+            (ResourceVersion(20), ResourceVersion(10), 3)
+        );
         assert!(c.is_complete());
         assert_eq!(c.objects().map(|o| o.name().to_owned()).collect::<Vec<_>>(), ["c"]);
         let mut reader = c.open(ResourceVersion(10)).expect("history was stored");

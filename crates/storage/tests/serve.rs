@@ -65,7 +65,9 @@ fn watch(shared: &Arc<SharedCollection>, request: WatchRequest) -> Frames {
 
 /// The next event as "TYPE name@rv", with "!" for the end of the initial events; "end" for the end of the stream.
 async fn next(frames: &mut Frames) -> String {
-    let Some(frame) = frames.next().await else { return "end".into() };
+    let Some(frame) = frames.next().await else {
+        return "end".into();
+    };
     let event: Value = serde_json::from_slice(&frame).expect("a frame must be JSON");
     let object = &event["object"];
     let kind = event["type"].as_str().unwrap_or_default();
@@ -74,12 +76,19 @@ async fn next(frames: &mut Frames) -> String {
     }
     let name = object["metadata"]["name"].as_str().unwrap_or("");
     let rv = object["metadata"]["resourceVersion"].as_str().unwrap_or("");
-    let note = object["metadata"]["annotations"].as_object().map(|a| a.keys().cloned().collect::<Vec<_>>().join(","));
-    format!("{kind} {name}@{rv}{}", note.map(|note| format!(" {note}")).unwrap_or_default())
+    let note = object["metadata"]["annotations"]
+        .as_object()
+        .map(|a| a.keys().cloned().collect::<Vec<_>>().join(","));
+    format!(
+        "{kind} {name}@{rv}{}",
+        note.map(|note| format!(" {note}")).unwrap_or_default()
+    )
 }
 
 async fn is_silent(frames: &mut Frames) -> bool {
-    tokio::time::timeout(Duration::from_millis(500), frames.next()).await.is_err()
+    tokio::time::timeout(Duration::from_millis(500), frames.next())
+        .await
+        .is_err()
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,7 +112,10 @@ async fn watch_resumes_after_its_rv_and_is_held_above_c() {
     assert_eq!(next(&mut frames).await, "MODIFIED a@11");
     let mut ahead = watch(&shared, request("watch=1&resourceVersion=20"));
     shared.update(|c| c.apply(EventType::Modified, service("a", 15, "x")));
-    assert!(is_silent(&mut ahead).await, "nothing older than its position may be sent");
+    assert!(
+        is_silent(&mut ahead).await,
+        "nothing older than its position may be sent"
+    );
     shared.update(|c| c.apply(EventType::Modified, service("a", 25, "x")));
     assert_eq!(next(&mut ahead).await, "MODIFIED a@25");
 }
@@ -111,7 +123,10 @@ async fn watch_resumes_after_its_rv_and_is_held_above_c() {
 #[tokio::test(start_paused = true)]
 async fn too_old_and_foreign_positions_get_410_in_the_stream() {
     let shared = collection();
-    for query in ["watch=1&resourceVersion=3", "watch=1&resourceVersion=4611686018427387999"] {
+    for query in [
+        "watch=1&resourceVersion=3",
+        "watch=1&resourceVersion=4611686018427387999",
+    ] {
         let mut frames = watch(&shared, request(query));
         assert_eq!(next(&mut frames).await, "ERROR 410", "{query}");
         assert_eq!(next(&mut frames).await, "end");
@@ -135,7 +150,10 @@ async fn selector_transitions_follow_what_the_client_saw() {
 #[tokio::test(start_paused = true)]
 async fn stream_ends_cleanly_at_its_timeout_after_a_last_bookmark() {
     let shared = collection();
-    let short = WatchRequest { lasts: Duration::from_secs(5), ..request("watch=1&resourceVersion=10&allowWatchBookmarks=true") };
+    let short = WatchRequest {
+        lasts: Duration::from_secs(5),
+        ..request("watch=1&resourceVersion=10&allowWatchBookmarks=true")
+    };
     let mut frames = watch(&shared, short);
     assert_eq!(next(&mut frames).await, "BOOKMARK @10");
     assert_eq!(next(&mut frames).await, "end");
@@ -153,7 +171,9 @@ async fn replica_hears_at_once_of_its_position_a_diff_and_staleness() {
     };
     let mut frames = watch(&shared, replica);
     assert_eq!(next(&mut frames).await, "BOOKMARK @10");
-    shared.update(|c| c.replace(vec![service("a", 15, "x")], rv(20))).expect("a newer list");
+    shared
+        .update(|c| c.replace(vec![service("a", 15, "x")], rv(20)))
+        .expect("a newer list");
     assert_eq!(next(&mut frames).await, "BOOKMARK @10 openyurt.io/diff-to");
     assert_eq!(next(&mut frames).await, "DELETED b@10");
     assert_eq!(next(&mut frames).await, "MODIFIED a@15");
@@ -184,7 +204,15 @@ async fn hidden_object_appears_when_an_input_of_the_view_changes() {
     let curtain = tokio::sync::watch::Sender::new(0_u64);
     for query in ["watch=1", "watch=1&resourceVersion=10"] {
         curtain.send_replace(0);
-        let mut frames = watch(&shared, WatchRequest { view: Arc::new(Curtain { open: curtain.subscribe() }), ..request(query) });
+        let mut frames = watch(
+            &shared,
+            WatchRequest {
+                view: Arc::new(Curtain {
+                    open: curtain.subscribe(),
+                }),
+                ..request(query)
+            },
+        );
         assert!(is_silent(&mut frames).await, "no hidden object may be sent ({query})");
         curtain.send_replace(1);
         assert_eq!(next(&mut frames).await, "ADDED a@10", "{query}");
@@ -196,8 +224,16 @@ async fn hidden_object_appears_when_an_input_of_the_view_changes() {
 async fn deletion_of_a_hidden_object_carries_no_content() {
     let shared = collection();
     let curtain = tokio::sync::watch::Sender::new(0_u64);
-    let view = Arc::new(Curtain { open: curtain.subscribe() });
-    let mut frames = watch(&shared, WatchRequest { view, ..request("watch=1&resourceVersion=10") });
+    let view = Arc::new(Curtain {
+        open: curtain.subscribe(),
+    });
+    let mut frames = watch(
+        &shared,
+        WatchRequest {
+            view,
+            ..request("watch=1&resourceVersion=10")
+        },
+    );
     shared.update(|c| c.apply(EventType::Deleted, service("a", 11, "x")));
     let frame = frames.next().await.expect("a deletion is never kept back");
     assert!(!String::from_utf8_lossy(&frame).contains("secret"), "{frame:?}");
@@ -206,10 +242,18 @@ async fn deletion_of_a_hidden_object_carries_no_content() {
 #[tokio::test(start_paused = true)]
 async fn incomplete_collection_is_429_and_never_empty() {
     let shared = Arc::new(SharedCollection::new(kind(), false));
-    let refused = serve::watch(shared.clone(), request("watch=1")).map(drop).expect_err("nothing is known yet");
+    let refused = serve::watch(shared.clone(), request("watch=1"))
+        .map(drop)
+        .expect_err("nothing is known yet");
     assert_eq!((refused.code(), refused.retry_after()), (429, Some(1)));
-    let listed =
-        serve::list(&shared, &ListOptions::default(), &Selection::default(), &Unfiltered, ResourceVersion::ZERO).await;
+    let listed = serve::list(
+        &shared,
+        &ListOptions::default(),
+        &Selection::default(),
+        &Unfiltered,
+        ResourceVersion::ZERO,
+    )
+    .await;
     assert_eq!(listed.expect_err("nothing is known yet").code(), 429);
 }
 
@@ -219,12 +263,35 @@ async fn list_waits_for_its_rv_and_gives_up_with_504() {
     let options = |query: &str| ListOptions::parse(Some(query), false, kind()).expect("valid query");
     let list = |options: ListOptions| {
         let shared = shared.clone();
-        async move { serve::list(&shared, &options, &Selection::default(), &Unfiltered, ResourceVersion::ZERO).await }
+        async move {
+            serve::list(
+                &shared,
+                &options,
+                &Selection::default(),
+                &Unfiltered,
+                ResourceVersion::ZERO,
+            )
+            .await
+        }
     };
-    let listed = list(options("resourceVersion=10&resourceVersionMatch=Exact")).await.expect("C itself");
+    let listed = list(options("resourceVersion=10&resourceVersionMatch=Exact"))
+        .await
+        .expect("C itself");
     assert_eq!((listed.objects.len(), listed.position), (2, rv(10)));
     let exact = list(options("resourceVersion=9&resourceVersionMatch=Exact")).await;
     assert_eq!(exact.expect_err("another RV than C").code(), 410);
-    assert_eq!(list(options("resourceVersion=11")).await.expect_err("it never comes").code(), 504);
-    assert_eq!(list(options("continue=abc")).await.expect_err("no token is ours").code(), 410);
+    assert_eq!(
+        list(options("resourceVersion=11"))
+            .await
+            .expect_err("it never comes")
+            .code(),
+        504
+    );
+    assert_eq!(
+        list(options("continue=abc"))
+            .await
+            .expect_err("no token is ours")
+            .code(),
+        410
+    );
 }

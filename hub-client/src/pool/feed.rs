@@ -16,8 +16,8 @@ use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion};
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::{APPLICATION_JSON, full};
-use yurt_storage::collection::{ChangeKind, Delivery, Reader};
 use yurt_storage::Replica;
+use yurt_storage::collection::{ChangeKind, Delivery, Reader};
 
 use crate::metrics::Metrics;
 use crate::pool::election::driver::Leadership;
@@ -27,7 +27,7 @@ use wire::Envelope;
 
 /// Events in one batch at the most.
 const BATCH: usize = 120;
-/// Bytes of bodies in one request of a snapshot.
+/// Bytes of bodies in one request, about.
 const CHUNK_BYTES: usize = 4 << 20;
 /// A quiet collection is fed an empty batch this often: the leader's word that it is fresh.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -127,16 +127,27 @@ impl Feeder {
             let _ = tokio::time::timeout(KEEP_ALIVE, self.replica.collection().reached(there.position)).await;
             return Err(Interrupted::Reopen("the coordinator is ahead".into()));
         }
-        self.replica.collection().read(|c| c.open(there.position)).map_err(|_| Interrupted::Snapshot)
+        self.replica
+            .collection()
+            .read(|c| c.open(there.position))
+            .map_err(|_| Interrupted::Snapshot)
     }
 
     async fn ask(&self) -> Result<There, Interrupted> {
         let status = pool_status(&self.client, TIMEOUT).await.map_err(Interrupted::Reopen)?;
         let Some(collection) = status.collections.get(self.replica.name()) else {
-            return Ok(There { position: ResourceVersion::ZERO, generation: 0, complete: false });
+            return Ok(There {
+                position: ResourceVersion::ZERO,
+                generation: 0,
+                complete: false,
+            });
         };
         let position = ResourceVersion::parse(&collection.applied_up_to).unwrap_or_default();
-        Ok(There { position, generation: collection.generation, complete: collection.complete })
+        Ok(There {
+            position,
+            generation: collection.generation,
+            complete: collection.complete,
+        })
     }
 
     async fn follow(&self, mut reader: Reader) -> Interrupted {
@@ -156,17 +167,30 @@ impl Feeder {
                     Err(_) => {}
                 }
             }
-            let Some(events) = as_events(&deliveries) else { return Interrupted::Snapshot };
-            let mut sent = self.send_events(fed, &events, reader.position()).await;
-            // Test only: a leader that does not look at its clock does not take a no for an answer either.
-            while matches!(sent, Err(Interrupted::Fenced)) && self.leadership.is_blind() {
-                tokio::time::sleep(PAUSE).await;
-                sent = self.send_events(fed, &events, reader.position()).await;
+            let Some(events) = as_events(&deliveries) else {
+                return Interrupted::Snapshot;
+            };
+            for (batch, up_to) in wire::batches(events, reader.position(), CHUNK_BYTES) {
+                // Where the coordinator stands decides whether a batch without an answer was taken after all.
+                if let Err(interrupted) = self.insist(fed, &batch, up_to).await {
+                    return interrupted;
+                }
+                (fed, greeted) = (up_to, true);
             }
-            match sent {
-                Ok(()) => (fed, greeted) = (reader.position(), true),
-                // Where the coordinator stands decides whether the batch was taken after all.
-                Err(interrupted) => return interrupted,
+        }
+    }
+
+    /// One batch. Test only: a leader that does not look at its clock does not take a no for an answer either.
+    async fn insist(
+        &self,
+        after: ResourceVersion,
+        events: &[(EventType, Object)],
+        up_to: ResourceVersion,
+    ) -> Result<(), Interrupted> {
+        loop {
+            match self.send_events(after, events, up_to).await {
+                Err(Interrupted::Fenced) if self.leadership.is_blind() => tokio::time::sleep(PAUSE).await,
+                sent => return sent,
             }
         }
     }
@@ -186,15 +210,25 @@ impl Feeder {
         let snapshot = self.replica.collection().read(|c| c.snapshot(None));
         let body = self.envelope().index(after, snapshot.position, &snapshot.objects);
         let answer = self.post("snapshot", body).await?;
-        let missing: Vec<String> = answer.missing.and_then(|keys| serde_json::from_value(keys).ok()).unwrap_or_default();
+        let missing: Vec<String> = answer
+            .missing
+            .and_then(|keys| serde_json::from_value(keys).ok())
+            .unwrap_or_default();
         let wanted: std::collections::BTreeSet<&str> = missing.iter().map(String::as_str).collect();
-        let mut chunks = wire::chunks(snapshot.objects.iter().filter(|o| wanted.contains(o.key().as_str())), CHUNK_BYTES);
+        let mut chunks = wire::chunks(
+            snapshot.objects.iter().filter(|o| wanted.contains(o.key().as_str())),
+            CHUNK_BYTES,
+        );
         if chunks.is_empty() {
             chunks.push(Vec::new());
         }
         let last = chunks.len() - 1;
         for (index, chunk) in chunks.iter().enumerate() {
-            self.post("snapshot/bodies", self.envelope().bodies(snapshot.position, chunk, index == last)).await?;
+            self.post(
+                "snapshot/bodies",
+                self.envelope().bodies(snapshot.position, chunk, index == last),
+            )
+            .await?;
         }
         let (collection, rv) = (self.replica.name(), snapshot.position);
         tracing::info!(collection, %rv, objects = snapshot.objects.len(), sent = missing.len(), "Snapshot fed");
@@ -204,7 +238,11 @@ impl Feeder {
     fn envelope(&self) -> Envelope<'_> {
         let fence = &self.leadership.fence;
         let generation = self.replica.collection().read(|c| c.generation());
-        Envelope { store: &fence.store, epoch: fence.epoch, generation }
+        Envelope {
+            store: &fence.store,
+            epoch: fence.epoch,
+            generation,
+        }
     }
 
     async fn post(&self, endpoint: &str, body: Bytes) -> Result<Answer, Interrupted> {
@@ -216,7 +254,9 @@ impl Feeder {
         let mut request = Request::new(full(body));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = path.parse().map_err(|_| reopen(format!("{path:?} is not a path")))?;
-        request.headers_mut().insert(http::header::CONTENT_TYPE, APPLICATION_JSON);
+        request
+            .headers_mut()
+            .insert(http::header::CONTENT_TYPE, APPLICATION_JSON);
         let answered = self.client.request_bytes(request, TIMEOUT, ANSWER_BYTES).await;
         let (status, _, body) = answered.map_err(|error| reopen(error.to_string()))?;
         let answer: Answer = serde_json::from_slice(&body).unwrap_or_default();
@@ -231,7 +271,10 @@ impl Feeder {
                     self.metrics.feed_fenced.inc();
                     return Err(Interrupted::Fenced);
                 }
-                Err(reopen(format!("{reason} (the coordinator is at {:?})", answer.applied_up_to)))
+                Err(reopen(format!(
+                    "{reason} (the coordinator is at {:?})",
+                    answer.applied_up_to
+                )))
             }
             status => Err(reopen(format!("{status}: {}", String::from_utf8_lossy(&body)))),
         }

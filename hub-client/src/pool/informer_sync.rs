@@ -43,7 +43,9 @@ pub async fn run(
 }
 
 async fn renew(lease: &LeaseClient, identity: &str, data: &PoolData, leadership: &Leadership, clock: &Clock) -> bool {
-    let Ok(read) = lease.read(TIMEOUT).await else { return false };
+    let Ok(read) = lease.read(TIMEOUT).await else {
+        return false;
+    };
     let exists = read.lease.is_some();
     let mut body = read.lease.unwrap_or_else(|| lease.blank());
     let previous = body["spec"]["renewTime"].as_str().map(str::to_owned);
@@ -51,7 +53,11 @@ async fn renew(lease: &LeaseClient, identity: &str, data: &PoolData, leadership:
     body["spec"]["leaseDurationSeconds"] = EVERY.as_secs().into();
     body["spec"]["renewTime"] = renew_time(clock, previous.as_deref()).into();
     annotate(&mut body, data, leadership);
-    let written = if exists { lease.replace(&body, TIMEOUT).await } else { lease.create(&body, TIMEOUT).await };
+    let written = if exists {
+        lease.replace(&body, TIMEOUT).await
+    } else {
+        lease.create(&body, TIMEOUT).await
+    };
     written.is_ok_and(|answer| answer.lease.is_some())
 }
 

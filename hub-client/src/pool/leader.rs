@@ -49,14 +49,17 @@ impl Leader {
         let (namespace, name) = informer_sync::LEASE;
         let lease = LeaseClient::new(self.coordinator.leases.clone(), namespace, name);
         let (identity, data, clock) = (self.identity.clone(), self.data.clone(), self.clock.clone());
-        group.spawn("informer-sync", informer_sync::run(lease, identity, data, leadership.clone(), clock, group.token()));
-        let Some(delegate) = self.upstreams.delegate.clone() else {
+        group.spawn(
+            "informer-sync",
+            informer_sync::run(lease, identity, data, leadership.clone(), clock, group.token()),
+        );
+        if self.upstreams.cloud.server().delegate.is_none() {
             tracing::warn!("No --delegate-kubeconfig: this leader does not forward heartbeats of cut-off nodes");
             return;
-        };
+        }
         let forward = Forward {
             pool: self.coordinator.leases.clone(),
-            cloud: delegate,
+            cloud: self.upstreams.cloud.clone(),
             leadership: leadership.clone(),
             clock: self.clock.clone(),
             metrics: self.metrics.clone(),

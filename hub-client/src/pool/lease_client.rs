@@ -36,7 +36,11 @@ impl LeaseClient {
     /// The Lease `namespace`/`name` at the server of `client`.
     #[must_use]
     pub fn new(client: HttpClient, namespace: &str, name: &str) -> Self {
-        Self { client, namespace: namespace.to_owned(), name: name.to_owned() }
+        Self {
+            client,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
     }
 
     /// Reads it.
@@ -66,7 +70,11 @@ impl LeaseClient {
     /// Query path of a watch on just this Lease, from the present state on.
     #[must_use]
     pub fn watch_path(&self) -> String {
-        format!("{}?watch=1&fieldSelector=metadata.name%3D{}&timeoutSeconds=300", self.collection(), self.name)
+        format!(
+            "{}?watch=1&fieldSelector=metadata.name%3D{}&timeoutSeconds=300",
+            self.collection(),
+            self.name
+        )
     }
 
     /// The HTTP client behind it.
@@ -94,10 +102,24 @@ impl LeaseClient {
         format!("{}/{}", self.collection(), self.name)
     }
 
-    async fn ask(&self, method: Method, path: &str, body: Option<&Value>, timeout: Duration) -> Result<Answer, ClientError> {
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        timeout: Duration,
+    ) -> Result<Answer, ClientError> {
         let (status, headers, body) = self.client.request_json(method, path, body, timeout).await?;
-        let lease = status.is_success().then(|| serde_json::from_slice(&body).ok()).flatten();
-        Ok(Answer { status, headers, lease, body })
+        let lease = status
+            .is_success()
+            .then(|| serde_json::from_slice(&body).ok())
+            .flatten();
+        Ok(Answer {
+            status,
+            headers,
+            lease,
+            body,
+        })
     }
 }
 

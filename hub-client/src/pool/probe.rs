@@ -87,14 +87,24 @@ pub async fn probe_cloud(
     token: CancellationToken,
 ) {
     loop {
-        let answer = cloud.server().beats.request_json(Method::GET, "/livez", None, TIMEOUT).await;
+        let answer = cloud
+            .server()
+            .beats
+            .request_json(Method::GET, "/livez", None, TIMEOUT)
+            .await;
         let up = answer.as_ref().is_ok_and(|(status, ..)| *status == StatusCode::OK);
-        let failed = if up { 0 } else { reach.borrow().failed_probes.unwrap_or(0).saturating_add(1) };
+        let failed = if up {
+            0
+        } else {
+            reach.borrow().failed_probes.unwrap_or(0).saturating_add(1)
+        };
         if reach.borrow().failed_probes != Some(failed) {
             if failed == 0 || failed == FAILURES {
                 tracing::info!(server = cloud.server().beats.server(), reachable = up, "Cloud");
             }
-            reach.send_replace(CloudReach { failed_probes: Some(failed) });
+            reach.send_replace(CloudReach {
+                failed_probes: Some(failed),
+            });
         }
         if !up {
             cloud.try_next();

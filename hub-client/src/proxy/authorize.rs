@@ -64,7 +64,11 @@ impl Authorizer {
     /// Remembers nothing yet.
     #[must_use]
     pub fn new(cloud: Arc<Cloud>, clock: Clock) -> Self {
-        Self { cloud, clock, answers: Mutex::default() }
+        Self {
+            cloud,
+            clock,
+            answers: Mutex::default(),
+        }
     }
 
     /// Whether `caller` may do what `info` says.
@@ -79,7 +83,10 @@ impl Authorizer {
             Credential::Token(token) => token.clone(),
             Credential::Certificate { user, groups } => format!("{user}\n{}", groups.join("\n")),
         };
-        let question = Question { credential, attributes: attributes.to_string() };
+        let question = Question {
+            credential,
+            attributes: attributes.to_string(),
+        };
         let known = self.answers.lock().get(&question).copied();
         if let Some(answer) = known.filter(|answer| self.is_good(answer)) {
             return verdict(answer.verdict, caller, info);
@@ -95,18 +102,31 @@ impl Authorizer {
     }
 
     fn is_good(&self, answer: &Answer) -> bool {
-        let good_for = if answer.verdict == Verdict::Allowed { ALLOWED_FOR } else { DENIED_FOR };
+        let good_for = if answer.verdict == Verdict::Allowed {
+            ALLOWED_FOR
+        } else {
+            DENIED_FOR
+        };
         self.clock.boot().since(answer.at) < good_for
     }
 
     fn remember(&self, question: Question, verdict: Verdict) {
         let mut answers = self.answers.lock();
         if answers.len() >= ANSWERS_MAX
-            && let Some(oldest) = answers.iter().min_by_key(|(_, answer)| answer.at).map(|(question, _)| question.clone())
+            && let Some(oldest) = answers
+                .iter()
+                .min_by_key(|(_, answer)| answer.at)
+                .map(|(question, _)| question.clone())
         {
             answers.remove(&oldest);
         }
-        answers.insert(question, Answer { verdict, at: self.clock.boot() });
+        answers.insert(
+            question,
+            Answer {
+                verdict,
+                at: self.clock.boot(),
+            },
+        );
     }
 
     /// `None` when the cloud does not answer.
@@ -116,9 +136,16 @@ impl Authorizer {
             Credential::Token(_) => (&server.token, "SelfSubjectAccessReview", json!({})),
             Credential::Certificate { user, groups } => {
                 // kube-apiserver adds this group to every authenticated user.
-                let groups: Vec<&str> =
-                    groups.iter().map(String::as_str).chain(["system:authenticated"]).collect();
-                (&server.beats, "SubjectAccessReview", json!({"user": user, "groups": groups}))
+                let groups: Vec<&str> = groups
+                    .iter()
+                    .map(String::as_str)
+                    .chain(["system:authenticated"])
+                    .collect();
+                (
+                    &server.beats,
+                    "SubjectAccessReview",
+                    json!({"user": user, "groups": groups}),
+                )
             }
             Credential::Node => return Some(Verdict::Allowed),
         };
@@ -138,7 +165,11 @@ impl Authorizer {
         match status {
             StatusCode::CREATED | StatusCode::OK => {
                 let review: Value = serde_json::from_slice(&body).ok()?;
-                Some(if review["status"]["allowed"] == true { Verdict::Allowed } else { Verdict::Denied })
+                Some(if review["status"]["allowed"] == true {
+                    Verdict::Allowed
+                } else {
+                    Verdict::Denied
+                })
             }
             StatusCode::UNAUTHORIZED => Some(Verdict::Unauthorized),
             StatusCode::FORBIDDEN => Some(Verdict::Denied),
@@ -154,7 +185,11 @@ fn attributes(info: &RequestInfo) -> Value {
         "version": info.version,
         "resource": info.resource,
     });
-    for (name, value) in [("namespace", &info.namespace), ("subresource", &info.subresource), ("name", &info.name)] {
+    for (name, value) in [
+        ("namespace", &info.namespace),
+        ("subresource", &info.subresource),
+        ("name", &info.name),
+    ] {
         if let Some(value) = value {
             attributes[name] = value.as_str().into();
         }

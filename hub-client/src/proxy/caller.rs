@@ -95,7 +95,10 @@ fn is_local(peer: &Peer) -> bool {
 }
 
 fn component(headers: &HeaderMap) -> String {
-    let agent = headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+    let agent = headers
+        .get(USER_AGENT)
+        .and_then(|agent| agent.to_str().ok())
+        .unwrap_or_default();
     let name = agent.split('/').next().unwrap_or_default().trim().to_lowercase();
     let valid = name.len() <= COMPONENT_MAX && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b));
     if valid { name } else { String::new() }
@@ -116,8 +119,16 @@ mod tests {
     use super::*;
 
     fn peer(from: &str) -> Peer {
-        let (addr, local_addr) = (from.parse().expect("address"), "127.0.0.1:10261".parse().expect("address"));
-        Peer { addr, local_addr, identity: None, tls: false }
+        let (addr, local_addr) = (
+            from.parse().expect("address"),
+            "127.0.0.1:10261".parse().expect("address"),
+        );
+        Peer {
+            addr,
+            local_addr,
+            identity: None,
+            tls: false,
+        }
     }
 
     fn headers(agent: &str, authorization: &str) -> HeaderMap {
@@ -136,13 +147,19 @@ mod tests {
     #[test]
     fn configured_component_on_loopback_is_the_node() {
         let caller = identify("Kubelet/v1.36 (linux/amd64)", "", &peer("127.0.0.1:5000")).expect("identified");
-        assert_eq!((caller.component.as_str(), caller.credential), ("kubelet", Credential::Node));
+        assert_eq!(
+            (caller.component.as_str(), caller.credential),
+            ("kubelet", Credential::Node)
+        );
     }
 
     #[test]
     fn stranger_without_credentials_is_refused() {
         assert!(identify("curl/8", "", &peer("127.0.0.1:5000")).is_err());
-        assert!(identify("kubelet/v1", "", &peer("10.1.2.3:5000")).is_err(), "a pod may call itself kubelet");
+        assert!(
+            identify("kubelet/v1", "", &peer("10.1.2.3:5000")).is_err(),
+            "a pod may call itself kubelet"
+        );
         assert!(identify("../kubelet", "", &peer("127.0.0.1:5000")).is_err());
     }
 
@@ -155,9 +172,22 @@ mod tests {
 
     #[test]
     fn certificate_is_the_caller() {
-        let identity = PeerIdentity { common_name: "jane".into(), organizations: vec!["dev".into()] };
-        let peer = Peer { identity: Some(Arc::new(identity)), tls: true, ..peer("10.1.2.3:5000") };
+        let identity = PeerIdentity {
+            common_name: "jane".into(),
+            organizations: vec!["dev".into()],
+        };
+        let peer = Peer {
+            identity: Some(Arc::new(identity)),
+            tls: true,
+            ..peer("10.1.2.3:5000")
+        };
         let caller = identify("kubectl/v1", "", &peer).expect("identified");
-        assert_eq!(caller.credential, Credential::Certificate { user: "jane".into(), groups: vec!["dev".into()] });
+        assert_eq!(
+            caller.credential,
+            Credential::Certificate {
+                user: "jane".into(),
+                groups: vec!["dev".into()]
+            }
+        );
     }
 }

@@ -26,8 +26,8 @@ use super::caller::Caller;
 use crate::filter::{Bindings, Chain, FilterContext, HubAddress, Pool, ServiceLookup, TopologyKeys};
 use crate::pool::probe::CloudReach;
 use crate::random::random;
-use crate::replicas::stream::GENERATION_HEADER;
 use crate::replicas::PoolData;
+use crate::replicas::stream::GENERATION_HEADER;
 
 /// Annotation of a Service that asks for topology.
 const TOPOLOGY_KEYS: &str = "openyurt.io/topologyKeys";
@@ -97,7 +97,11 @@ impl Local {
         caller: &Caller,
     ) -> Result<Option<Response<Body>>, Status> {
         let readable = matches!(info.verb, Verb::Get | Verb::List | Verb::Watch) && info.subresource.is_none();
-        let Some(replica) = self.data.serving(&info.group, &info.resource).filter(|_| readable && info.is_resource) else {
+        let Some(replica) = self
+            .data
+            .serving(&info.group, &info.resource)
+            .filter(|_| readable && info.is_resource)
+        else {
             return Ok(None);
         };
         let kind = replica.collection().kind();
@@ -120,7 +124,10 @@ impl Local {
         let negotiated = negotiate(accept, shape, request.uri().query(), None)?;
         let response = match info.verb {
             Verb::Get => self.get(replica, info, &*view, &negotiated).await?,
-            Verb::List => match self.list(replica, request.uri().query(), info, &*view, &negotiated).await? {
+            Verb::List => match self
+                .list(replica, request.uri().query(), info, &*view, &negotiated)
+                .await?
+            {
                 Some(response) => response,
                 None => return Ok(None),
             },
@@ -132,8 +139,13 @@ impl Local {
     /// Remembers the RV of a write that passed, so that this node's reads reflect it.
     pub async fn note_write(&self, info: &RequestInfo, response: Response<Body>) -> Response<Body> {
         let is_write = matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch);
-        let Some(replica) = self.data.serving(&info.group, &info.resource).filter(|_| is_write) else { return response };
-        let json = response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+        let Some(replica) = self.data.serving(&info.group, &info.resource).filter(|_| is_write) else {
+            return response;
+        };
+        let json = response
+            .headers()
+            .get(CONTENT_TYPE)
+            .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
         if !response.status().is_success() || !json {
             return response;
         }
@@ -157,13 +169,23 @@ impl Local {
             let replica = self.data.replicas().named(name);
             let ready = replica.filter(|replica| replica.collection().read(|c| c.is_complete()));
             ready.map(|replica| replica.collection().clone()).ok_or_else(|| {
-                let why = format!("filters {:?} wait for {name} to be complete on this node", chain.names());
+                let why = format!(
+                    "filters {:?} wait for {name} to be complete on this node",
+                    chain.names()
+                );
                 Status::service_unavailable(&why, 1)
             })
         };
         let services = input("services")?;
         let (host, data) = (self.node.host.to_string(), self.data.clone());
-        Ok(Arc::new(Filtered { chain, kind, node: self.node.clone(), host, services, data }))
+        Ok(Arc::new(Filtered {
+            chain,
+            kind,
+            node: self.node.clone(),
+            host,
+            services,
+            data,
+        }))
     }
 
     async fn get(
@@ -176,12 +198,28 @@ impl Local {
         let kind = replica.collection().kind();
         let name = info.name.as_deref().unwrap_or_default();
         let options = ListOptions::default();
-        let selection = Selection { namespace: info.namespace.clone(), ..Selection::default() };
+        let selection = Selection {
+            namespace: info.namespace.clone(),
+            ..Selection::default()
+        };
         // Waits and refuses exactly as a list would.
         let least = self.least(replica);
-        serve::list(replica.collection(), &options, &Selection { namespace: Some(String::new()), ..selection }, view, least).await?;
+        serve::list(
+            replica.collection(),
+            &options,
+            &Selection {
+                namespace: Some(String::new()),
+                ..selection
+            },
+            view,
+            least,
+        )
+        .await?;
         let key = ObjectKey::new(info.namespace.as_deref(), name);
-        let found = replica.collection().read(|c| c.object(&key).cloned()).and_then(|object| view.show(&object));
+        let found = replica
+            .collection()
+            .read(|c| c.object(&key).cloned())
+            .and_then(|object| view.show(&object));
         let object = found.ok_or_else(|| Status::not_found(&kind.group_resource(), name))?;
         let body = match negotiated.transform {
             Transform::PartialObjectMetadata => partial_object_metadata(&object),
@@ -208,10 +246,15 @@ impl Local {
         let selection = selection(info, &options);
         let least = self.least(replica);
         let listed = match serve::list(replica.collection(), &options, &selection, view, least).await {
-            Err(status) if status.code() == 504 && options.resource_version.is_none() && view.is_identity() => return Ok(None),
+            Err(status) if status.code() == 504 && options.resource_version.is_none() && view.is_identity() => {
+                return Ok(None);
+            }
             listed => listed?,
         };
-        let meta = ListMeta { resource_version: listed.position, ..ListMeta::default() };
+        let meta = ListMeta {
+            resource_version: listed.position,
+            ..ListMeta::default()
+        };
         let chunks = match negotiated.transform {
             Transform::PartialObjectMetadata => encode_partial_list(&meta, listed.objects.iter()),
             Transform::None => encode_list(kind, &meta, listed.objects.iter()),
@@ -231,7 +274,10 @@ impl Local {
         let options = ListOptions::parse(query, true, replica.collection().kind())?;
         let least = self.min_request_timeout;
         let random_life = least + least.mul_f64((random() % 1000) as f64 / 1000.0);
-        let wanted = options.timeout_seconds.filter(|seconds| *seconds > 0).map(Duration::from_secs);
+        let wanted = options
+            .timeout_seconds
+            .filter(|seconds| *seconds > 0)
+            .map(Duration::from_secs);
         let lasts = wanted.unwrap_or(random_life).min(WATCH_LASTS_MAX);
         let request = WatchRequest {
             selection: selection(info, &options),
@@ -259,7 +305,10 @@ impl Local {
     fn respond(&self, replica: &Replica, body: Body) -> Response<Body> {
         let mut response = yurt_runtime::http::respond(StatusCode::OK, APPLICATION_JSON, body);
         let headers = response.headers_mut();
-        headers.insert(http::header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+        headers.insert(
+            http::header::CACHE_CONTROL,
+            HeaderValue::from_static("no-cache, private"),
+        );
         let generation = replica.collection().read(|c| c.generation());
         if generation > 0 {
             headers.insert(GENERATION_HEADER, generation.into());
@@ -294,7 +343,10 @@ impl View for Filtered {
             None => Pool::Unknown,
         };
         let context = FilterContext {
-            hub: HubAddress { host: &self.host, secure_port: self.node.secure_port },
+            hub: HubAddress {
+                host: &self.host,
+                secure_port: self.node.secure_port,
+            },
             node_name: &self.node.node,
             pool,
             services: &Services(&self.services),
@@ -306,7 +358,10 @@ impl View for Filtered {
 impl ServiceLookup for Services<'_> {
     fn topology_keys(&self, namespace: &str, name: &str) -> TopologyKeys {
         let key = ObjectKey::new(Some(namespace), name);
-        match self.0.read(|c| c.object(&key).map(|service| service.annotation(TOPOLOGY_KEYS))) {
+        match self
+            .0
+            .read(|c| c.object(&key).map(|service| service.annotation(TOPOLOGY_KEYS)))
+        {
             None => TopologyKeys::UnknownService,
             Some(None) => TopologyKeys::Unset,
             Some(Some(value)) => TopologyKeys::Value(value),

@@ -18,8 +18,16 @@ use super::caller::{Caller, Credential};
 use crate::upstream::Cloud;
 
 /// Headers that belong to one connection (RFC 9110, 7.6.1).
-const HOP_BY_HOP: [&str; 8] =
-    ["connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer", "transfer-encoding"];
+const HOP_BY_HOP: [&str; 8] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+];
 /// Bytes copied at a time in each direction of an upgraded connection.
 const COPY_BUFFER: usize = 16 * 1024;
 
@@ -40,13 +48,22 @@ impl PassThrough {
     ///
     /// # Errors
     /// 503 when the cloud cannot be reached; 403 for a caller whose credential cannot be passed on.
-    pub async fn send(&self, request: Request<Body>, info: &RequestInfo, caller: &Caller) -> Result<Response<Body>, Status> {
+    pub async fn send(
+        &self,
+        request: Request<Body>,
+        info: &RequestInfo,
+        caller: &Caller,
+    ) -> Result<Response<Body>, Status> {
         let server = self.cloud.server();
         let client = match &caller.credential {
             Credential::Node => &server.node,
             Credential::Token(_) => &server.token,
             Credential::Certificate { user, .. } => {
-                return Err(Status::forbidden(user, info, "a certificate cannot be passed on: bring a bearer token"));
+                return Err(Status::forbidden(
+                    user,
+                    info,
+                    "a certificate cannot be passed on: bring a bearer token",
+                ));
             }
         };
         let upgrade = request.headers().get(UPGRADE).cloned();
@@ -72,7 +89,10 @@ impl PassThrough {
 }
 
 /// The request as it goes on, and the handle of its own upgrade if it asks for one.
-fn split(mut request: Request<Body>, upgrade: Option<&HeaderValue>) -> (Option<hyper::upgrade::OnUpgrade>, Request<Body>) {
+fn split(
+    mut request: Request<Body>,
+    upgrade: Option<&HeaderValue>,
+) -> (Option<hyper::upgrade::OnUpgrade>, Request<Body>) {
     let downstream = upgrade.map(|_| hyper::upgrade::on(&mut request));
     let (head, body) = request.into_parts();
     let mut head = forwardable(head);
@@ -89,8 +109,12 @@ pub fn forwardable(mut head: Parts) -> Parts {
     strip(&mut head.headers);
     head.headers.remove(HOST);
     head.headers.remove(UPGRADE);
-    let forged: Vec<HeaderName> =
-        head.headers.keys().filter(|name| name.as_str().starts_with("x-remote-")).cloned().collect();
+    let forged: Vec<HeaderName> = head
+        .headers
+        .keys()
+        .filter(|name| name.as_str().starts_with("x-remote-"))
+        .cloned()
+        .collect();
     forged.iter().for_each(|name| drop(head.headers.remove(name)));
     // The old connection's upgrade handle must not travel with the request.
     head.extensions.clear();
@@ -126,14 +150,21 @@ fn answer(response: Response<Incoming>, is_watch: bool) -> Response<Body> {
     // listing everything (conformance 7.22, 7.72).
     let frames = BodyStream::new(body).take_while(|frame| std::future::ready(frame.is_ok()));
     let pieces = frames.filter_map(|frame| {
-        std::future::ready(frame.ok().and_then(|frame| frame.into_data().ok()).map(Ok::<_, std::convert::Infallible>))
+        std::future::ready(
+            frame
+                .ok()
+                .and_then(|frame| frame.into_data().ok())
+                .map(Ok::<_, std::convert::Infallible>),
+        )
     });
     Response::from_parts(head, yurt_runtime::http::stream(pieces))
 }
 
 /// Copies both ways until one side ends.
 async fn tunnel(downstream: hyper::upgrade::OnUpgrade, upstream: hyper::upgrade::OnUpgrade) {
-    let (Ok(downstream), Ok(upstream)) = tokio::join!(downstream, upstream) else { return };
+    let (Ok(downstream), Ok(upstream)) = tokio::join!(downstream, upstream) else {
+        return;
+    };
     let (mut downstream, mut upstream) = (TokioIo::new(downstream), TokioIo::new(upstream));
     let copied =
         tokio::io::copy_bidirectional_with_sizes(&mut downstream, &mut upstream, COPY_BUFFER, COPY_BUFFER).await;

@@ -82,10 +82,18 @@ impl Follower {
             };
             let pause = match ended {
                 Ended::Closed => backoff.short(),
-                Ended::Expired => { list = true; backoff.short() }
+                Ended::Expired => {
+                    list = true;
+                    backoff.short()
+                }
                 Ended::NotReady => NOT_READY,
                 Ended::Failed(why) => {
-                    tracing::debug!(collection = self.replica.name(), source = wanted.as_str(), why, "Stream failed");
+                    tracing::debug!(
+                        collection = self.replica.name(),
+                        source = wanted.as_str(),
+                        why,
+                        "Stream failed"
+                    );
                     backoff.grow()
                 }
             };
@@ -144,13 +152,20 @@ impl Follower {
                 let _ = end.send(result);
             }
         });
-        Some(Running { source, confirmed, ended, _cancel: cancel })
+        Some(Running {
+            source,
+            confirmed,
+            ended,
+            _cancel: cancel,
+        })
     }
 }
 
 /// `None` when `running` has confirmed, its end when it ended before; never when there is none.
 async fn confirmed_or_ended(running: &mut Option<Running>) -> Option<Ended> {
-    let Some(running) = running else { return std::future::pending().await };
+    let Some(running) = running else {
+        return std::future::pending().await;
+    };
     tokio::select! {
         biased;
         Ok(()) = &mut running.confirmed => None,

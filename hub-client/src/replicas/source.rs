@@ -107,30 +107,60 @@ mod tests {
     #[test]
     fn follower_uses_the_coordinator_even_while_the_cloud_answers() {
         assert_eq!(choose(situation()).0, Source::Coordinator);
-        assert_eq!(choose(Situation { cloud_reachable: false, ..situation() }).0, Source::Coordinator);
+        assert_eq!(
+            choose(Situation {
+                cloud_reachable: false,
+                ..situation()
+            })
+            .0,
+            Source::Coordinator
+        );
     }
 
     #[test]
     fn leader_follows_the_cloud() {
-        assert_eq!(choose(Situation { leading: true, ..situation() }).0, Source::Cloud);
+        assert_eq!(
+            choose(Situation {
+                leading: true,
+                ..situation()
+            })
+            .0,
+            Source::Cloud
+        );
     }
 
     #[test]
     fn without_a_coordinator_the_cloud_is_followed_at_once() {
-        let alone = Situation { coordinator: CoordinatorState::NotConfigured, ..situation() };
+        let alone = Situation {
+            coordinator: CoordinatorState::NotConfigured,
+            ..situation()
+        };
         assert_eq!(choose(alone).0, Source::Cloud);
     }
 
     #[test]
     fn coordinator_gone_for_long_sends_the_hub_to_the_cloud_after_its_jitter() {
         let start = situation();
-        let gone = Situation { coordinator: CoordinatorState::Unreachable { since: start.now }, ..start };
+        let gone = Situation {
+            coordinator: CoordinatorState::Unreachable { since: start.now },
+            ..start
+        };
         let due = start.now + PATIENCE + start.jitter;
         assert_eq!(choose(gone), (Source::Coordinator, Some(due)));
-        let just_before = Situation { now: start.now + PATIENCE, ..gone };
+        let just_before = Situation {
+            now: start.now + PATIENCE,
+            ..gone
+        };
         assert_eq!(choose(just_before).0, Source::Coordinator);
         let later = Situation { now: due, ..gone };
         assert_eq!(choose(later).0, Source::Cloud);
-        assert_eq!(choose(Situation { cloud_reachable: false, ..later }).0, Source::None);
+        assert_eq!(
+            choose(Situation {
+                cloud_reachable: false,
+                ..later
+            })
+            .0,
+            Source::None
+        );
     }
 }

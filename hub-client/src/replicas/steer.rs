@@ -40,7 +40,10 @@ impl Steering {
             let (least, most) = (JITTER_PER_MEMBER.0 * members, JITTER_PER_MEMBER.1 * members);
             let situation = Situation {
                 leading: self.election.borrow_and_update().leadership.is_some(),
-                coordinator: self.coordinator.as_mut().map_or(CoordinatorState::NotConfigured, |reach| reach.borrow_and_update().state),
+                coordinator: self
+                    .coordinator
+                    .as_mut()
+                    .map_or(CoordinatorState::NotConfigured, |reach| reach.borrow_and_update().state),
                 cloud_reachable: self.cloud.borrow_and_update().is_up(),
                 jitter: least + (most - least).mul_f64(draw),
                 now,

@@ -179,7 +179,8 @@ impl Stream {
             let bookmark = Bookmark::parse(&event.object).map_err(|error| unreadable(error.to_string()))?;
             (bookmark.resource_version, self.take_bookmark(&bookmark, step))
         } else {
-            let object = Object::parse(event.object, self.wire_kind()).map_err(|error| unreadable(error.to_string()))?;
+            let object =
+                Object::parse(event.object, self.wire_kind()).map_err(|error| unreadable(error.to_string()))?;
             let rv = object.resource_version();
             match (step.as_mut(), self.reduce(&object)) {
                 (_, None) => {}
@@ -207,14 +208,19 @@ impl Stream {
         } else if step.is_none() && to > self.replica.collection().read(|c| c.position()) {
             self.replica.collection().update(|c| c.advance(to));
         }
-        bookmark.annotations.get(ANNOTATION_STALE).is_some_and(|value| value == "true")
+        bookmark
+            .annotations
+            .get(ANNOTATION_STALE)
+            .is_some_and(|value| value == "true")
     }
 
     fn apply(&self, event: EventType, object: Object) {
         self.replica.collection().update(|collection| {
             let unchanged = self.replica.name() == members::COLLECTION
                 && event != EventType::Deleted
-                && collection.object(object.key()).is_some_and(|held| held.uid() == object.uid());
+                && collection
+                    .object(object.key())
+                    .is_some_and(|held| held.uid() == object.uid());
             if unchanged {
                 // A Node changes every few minutes, its membership does not.
                 collection.advance(object.resource_version());
@@ -253,7 +259,11 @@ impl Stream {
         let mut path = format!("{}?{query}", self.wire_kind().collection_path());
         let mut accept = "application/json";
         if self.reads_nodes() {
-            path.push_str(&format!("&labelSelector={}%3D{}", members::POOL_LABEL.replace('/', "%2F"), self.pool));
+            path.push_str(&format!(
+                "&labelSelector={}%3D{}",
+                members::POOL_LABEL.replace('/', "%2F"),
+                self.pool
+            ));
             accept = if query.starts_with("watch") {
                 "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
             } else {
@@ -261,23 +271,32 @@ impl Stream {
             };
         }
         let mut request = Request::new(empty());
-        *request.uri_mut() = path.parse().map_err(|_| Ended::Failed(format!("{path:?} is not a path")))?;
+        *request.uri_mut() = path
+            .parse()
+            .map_err(|_| Ended::Failed(format!("{path:?} is not a path")))?;
         let headers = request.headers_mut();
         headers.insert(ACCEPT, HeaderValue::from_static(accept));
-        let agent = if self.source == Source::Cloud { "leader-yurthub" } else { "yurthub" };
+        let agent = if self.source == Source::Cloud {
+            "leader-yurthub"
+        } else {
+            "yurthub"
+        };
         headers.insert(USER_AGENT, HeaderValue::from_static(agent));
         if self.source == Source::Coordinator {
             headers.insert(REPLICA_HEADER, HeaderValue::from_static("1"));
         }
         let sent = tokio::time::timeout(IDLE, self.client.send(request)).await;
-        let response = sent.map_err(|_| Ended::Failed("no answer in time".into()))?.map_err(failed)?;
+        let response = sent
+            .map_err(|_| Ended::Failed("no answer in time".into()))?
+            .map_err(failed)?;
         match response.status() {
             StatusCode::OK => Ok(response),
             StatusCode::GONE => Err(Ended::Expired),
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Err(Ended::NotReady),
             status => {
                 let body = read_all(response.into_body()).await.unwrap_or_default();
-                let message = Status::from_json(&body).map_or_else(|| String::new(), |status| status.message().to_owned());
+                let message =
+                    Status::from_json(&body).map_or_else(|| String::new(), |status| status.message().to_owned());
                 Err(Ended::Failed(format!("{status}: {message}")))
             }
         }
@@ -312,7 +331,9 @@ async fn read_all(mut body: Incoming) -> Result<Bytes, Ended> {
             Some(Ok(frame)) => {
                 let Ok(data) = frame.into_data() else { continue };
                 if read.len() + data.len() > PAGE_BYTES_MAX {
-                    return Err(Ended::Failed(format!("the answer is larger than {PAGE_BYTES_MAX} bytes")));
+                    return Err(Ended::Failed(format!(
+                        "the answer is larger than {PAGE_BYTES_MAX} bytes"
+                    )));
                 }
                 read.extend_from_slice(&data);
             }

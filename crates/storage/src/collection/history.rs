@@ -29,7 +29,8 @@ impl Collection {
 
     pub(super) fn bury(&mut self, object: Object) {
         self.tombstone_bytes += object.size();
-        self.tombstones.insert((object.resource_version(), object.key().clone()), object);
+        self.tombstones
+            .insert((object.resource_version(), object.key().clone()), object);
         self.forget_old();
     }
 

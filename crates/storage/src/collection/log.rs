@@ -55,7 +55,12 @@ pub enum Step {
 
 impl Change {
     pub(crate) fn new(kind: ChangeKind, object: Object, previous: Option<Object>) -> Arc<Self> {
-        Arc::new(Self { kind, object, previous, frames: Default::default() })
+        Arc::new(Self {
+            kind,
+            object,
+            previous,
+            frames: Default::default(),
+        })
     }
 
     /// RV of the change.
@@ -73,7 +78,9 @@ impl Change {
             EventType::Deleted => 2,
             EventType::Bookmark | EventType::Error => return frame(event_type, self.object.bytes()),
         };
-        self.frames[slot].get_or_init(|| frame(event_type, self.object.bytes())).clone()
+        self.frames[slot]
+            .get_or_init(|| frame(event_type, self.object.bytes()))
+            .clone()
     }
 }
 

@@ -113,7 +113,10 @@ impl Collection {
             Some(namespace) => {
                 let start = ObjectKey::new(Some(namespace), "");
                 let inside = self.objects.range(start..).map(|(_, live)| &live.object);
-                inside.take_while(|object| object.namespace() == Some(namespace)).cloned().collect()
+                inside
+                    .take_while(|object| object.namespace() == Some(namespace))
+                    .cloned()
+                    .collect()
             }
         };
         let reader = Reader {
@@ -124,7 +127,11 @@ impl Collection {
             in_diff: false,
             generation: self.generation(),
         };
-        Snapshot { objects, position: self.position(), reader }
+        Snapshot {
+            objects,
+            position: self.position(),
+            reader,
+        }
     }
 
     /// The next deliveries for `reader`, about `max` of them (one RV is never split); empty when it is up to date.
@@ -149,7 +156,10 @@ impl Collection {
     fn check(&self, reader: &Reader) -> Result<(), Expired> {
         let catching_up = reader.seq.is_none_or(|seq| seq < self.first_seq);
         if reader.generation != self.generation || (catching_up && reader.position < self.floor) {
-            return Err(Expired { position: reader.position, floor: self.floor });
+            return Err(Expired {
+                position: reader.position,
+                floor: self.floor,
+            });
         }
         Ok(())
     }
@@ -187,7 +197,10 @@ impl Collection {
             reader.in_diff = true;
             deliveries.push(Delivery::DiffBegin(self.position));
         }
-        let after = (ResourceVersion(reader.position.0.saturating_add(1)), ObjectKey::parse(""));
+        let after = (
+            ResourceVersion(reader.position.0.saturating_add(1)),
+            ObjectKey::parse(""),
+        );
         let mut live = self.by_rv.range(after.clone()..).peekable();
         let mut gone = self.tombstones.range(after..).peekable();
         loop {
@@ -207,7 +220,10 @@ impl Collection {
                 deliveries.extend(gone.next().map(|(_, object)| Delivery::Gone(object.clone())));
             } else if let Some(found) = live.next().and_then(|(_, key)| self.objects.get(key)) {
                 let created = found.created > reader.resumed_at;
-                deliveries.push(Delivery::Current { object: found.object.clone(), created });
+                deliveries.push(Delivery::Current {
+                    object: found.object.clone(),
+                    created,
+                });
             }
         }
         reader.position = self.position;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::kind::find_kind;
+use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion};
 
 use super::*;
@@ -31,9 +31,22 @@ struct Client {
 
 impl Client {
     fn start(collection: &Collection) -> (Self, Reader) {
-        let Snapshot { objects, position, reader } = collection.snapshot(None);
-        let known = objects.iter().map(|o| (o.key().to_string(), o.resource_version().0)).collect();
-        (Self { known, position: position.0 }, reader)
+        let Snapshot {
+            objects,
+            position,
+            reader,
+        } = collection.snapshot(None);
+        let known = objects
+            .iter()
+            .map(|o| (o.key().to_string(), o.resource_version().0))
+            .collect();
+        (
+            Self {
+                known,
+                position: position.0,
+            },
+            reader,
+        )
     }
 
     fn take(&mut self, deliveries: Vec<Delivery>) {
@@ -45,7 +58,11 @@ impl Client {
                 Delivery::DiffBegin(_) | Delivery::DiffEnd(_) => continue,
             };
             let (key, rv) = (object.key().to_string(), object.resource_version().0);
-            assert!(rv >= self.position, "position went back: {rv} < {} at {delivery:?}", self.position);
+            assert!(
+                rv >= self.position,
+                "position went back: {rv} < {} at {delivery:?}",
+                self.position
+            );
             self.position = rv;
             if deleted {
                 self.known.remove(&key);
@@ -73,7 +90,14 @@ fn reader_that_keeps_up_gets_exact_history() {
             other => panic!("not exact: {other:?}"),
         })
         .collect();
-    assert_eq!(kinds, [(ChangeKind::Updated, 11), (ChangeKind::Updated, 12), (ChangeKind::Deleted, 13)]);
+    assert_eq!(
+        kinds,
+        [
+            (ChangeKind::Updated, 11),
+            (ChangeKind::Updated, 12),
+            (ChangeKind::Deleted, 13)
+        ]
+    );
 }
 
 #[test]
@@ -84,14 +108,24 @@ fn reader_that_resumes_within_the_tail_gets_exact_history() {
     collection.advance(rv(12));
     collection.apply(EventType::Modified, service("a", 1, 13));
     collection.apply(EventType::Modified, service("a", 1, 14));
-    for (from, expected) in [(10, vec![11, 13, 14]), (11, vec![13, 14]), (12, vec![13, 14]), (13, vec![14]), (14, vec![])] {
+    for (from, expected) in [
+        (10, vec![11, 13, 14]),
+        (11, vec![13, 14]),
+        (12, vec![13, 14]),
+        (13, vec![14]),
+        (14, vec![]),
+    ] {
         let mut reader = collection.open(rv(from)).expect("within history");
         let deliveries = collection.read(&mut reader, 100).expect("within history");
         let exact = |delivery: &Delivery| match delivery {
             Delivery::Exact(change) => change.resource_version().0,
             other => panic!("not exact: {other:?}"),
         };
-        assert_eq!(deliveries.iter().map(exact).collect::<Vec<_>>(), expected, "from {from}");
+        assert_eq!(
+            deliveries.iter().map(exact).collect::<Vec<_>>(),
+            expected,
+            "from {from}"
+        );
     }
 }
 
@@ -99,11 +133,16 @@ fn reader_that_resumes_within_the_tail_gets_exact_history() {
 fn reader_ahead_of_c_is_held_silently() {
     let mut collection = Collection::new(false);
     collection.restart(0, vec![], rv(10));
-    let mut reader = collection.open(rv(20)).expect("a reader ahead must be held, not refused");
+    let mut reader = collection
+        .open(rv(20))
+        .expect("a reader ahead must be held, not refused");
     collection.apply(EventType::Added, service("a", 1, 15));
     assert!(collection.read(&mut reader, 10).expect("held").is_empty());
     collection.apply(EventType::Modified, service("a", 1, 25));
-    let mut client = Client { position: 20, ..Client::default() };
+    let mut client = Client {
+        position: 20,
+        ..Client::default()
+    };
     client.take(collection.read(&mut reader, 10).expect("released"));
     assert_eq!(client.known["shop/a"], 25);
 }
@@ -112,7 +151,13 @@ fn reader_ahead_of_c_is_held_silently() {
 fn reader_below_the_floor_is_expired() {
     let mut collection = Collection::new(false);
     collection.restart(0, vec![], rv(10));
-    assert_eq!(collection.open(rv(9)), Err(Expired { position: rv(9), floor: rv(10) }));
+    assert_eq!(
+        collection.open(rv(9)),
+        Err(Expired {
+            position: rv(9),
+            floor: rv(10)
+        })
+    );
 }
 
 #[test]
@@ -128,7 +173,13 @@ fn event_already_covered_changes_nothing() {
 fn older_list_is_refused() {
     let mut collection = Collection::new(false);
     collection.restart(0, vec![], rv(10));
-    assert_eq!(collection.replace(vec![], rv(9)), Err(WriteError::Behind { at: rv(9), position: rv(10) }));
+    assert_eq!(
+        collection.replace(vec![], rv(9)),
+        Err(WriteError::Behind {
+            at: rv(9),
+            position: rv(10)
+        })
+    );
     collection.apply(EventType::Added, service("a", 1, 12));
     let back = collection.replace(vec![service("a", 1, 11)], rv(13));
     assert!(matches!(back, Err(WriteError::Backwards { .. })), "{back:?}");
@@ -139,7 +190,9 @@ fn unwatched_deletion_reaches_readers_at_their_own_position() {
     let mut collection = Collection::new(false);
     collection.restart(0, vec![service("a", 1, 5), service("b", 2, 6)], rv(10));
     let mut live = collection.snapshot(None).reader;
-    collection.replace(vec![service("a", 1, 15)], rv(20)).expect("a newer list must be taken");
+    collection
+        .replace(vec![service("a", 1, 15)], rv(20))
+        .expect("a newer list must be taken");
     let deliveries = collection.read(&mut live, 100).expect("live");
     let seen: Vec<String> = deliveries
         .iter()
@@ -150,7 +203,12 @@ fn unwatched_deletion_reaches_readers_at_their_own_position() {
         .collect();
     assert_eq!(
         seen,
-        ["DiffBegin(ResourceVersion(20))", "Deleted 10", "Updated 15", "DiffEnd(ResourceVersion(20))"]
+        [
+            "DiffBegin(ResourceVersion(20))",
+            "Deleted 10",
+            "Updated 15",
+            "DiffEnd(ResourceVersion(20))"
+        ]
     );
     // A reader cut in the middle of the diff is told of the deletion again, at its own position.
     let mut cut = collection.open(rv(15)).expect("within history");
@@ -167,7 +225,9 @@ fn unwatched_deletion_reaches_readers_at_their_own_position() {
 fn recreated_under_another_uid_is_deleted_first() {
     let mut collection = Collection::new(false);
     collection.restart(0, vec![service("a", 1, 5)], rv(10));
-    collection.replace(vec![service("a", 2, 15)], rv(20)).expect("newer list");
+    collection
+        .replace(vec![service("a", 2, 15)], rv(20))
+        .expect("newer list");
     let mut live = collection.open(rv(10)).expect("within the tail");
     let told = collection.read(&mut live, 100).expect("exact history");
     assert!(
@@ -278,7 +338,9 @@ impl Source {
     }
 
     fn delete(&mut self, collection: &mut Collection, name: &str) {
-        let Some((uid, _)) = self.truth.remove(name) else { return };
+        let Some((uid, _)) = self.truth.remove(name) else {
+            return;
+        };
         self.rv += 1;
         if self.connected {
             collection.apply(EventType::Deleted, service(name, uid, self.rv));
@@ -286,8 +348,14 @@ impl Source {
     }
 
     fn relist(&mut self, collection: &mut Collection) {
-        let list = self.truth.iter().map(|(name, (uid, rv))| service(name, *uid, *rv)).collect();
-        collection.replace(list, rv(self.rv)).expect("the source never goes back");
+        let list = self
+            .truth
+            .iter()
+            .map(|(name, (uid, rv))| service(name, *uid, *rv))
+            .collect();
+        collection
+            .replace(list, rv(self.rv))
+            .expect("the source never goes back");
         self.connected = true;
     }
 }

@@ -93,17 +93,23 @@ impl Dirty {
 impl Collection {
     /// Applies one event of an unbroken watch. Returns false, changing nothing, when it is already covered by `C`.
     ///
-    /// `Bookmark` only moves `C`; `Error` is ignored.
+    /// `Bookmark` and `Error` only move `C`.
     pub fn apply(&mut self, event: EventType, object: Object) -> bool {
         let rv = object.resource_version();
+        self.apply_all(rv, vec![(event, object)])
+    }
+
+    /// Applies several events that share one RV, as one transaction at the source causes them; else as [`Self::apply`].
+    pub fn apply_all(&mut self, rv: ResourceVersion, events: Vec<(EventType, Object)>) -> bool {
         if rv <= self.position {
             return false;
         }
-        match event {
-            EventType::Added | EventType::Modified => self.put(object),
-            EventType::Deleted => self.remove(object),
-            EventType::Bookmark => {}
-            EventType::Error => return false,
+        for (event, object) in events {
+            match event {
+                EventType::Added | EventType::Modified => self.put(object),
+                EventType::Deleted => self.remove(object),
+                EventType::Bookmark | EventType::Error => {}
+            }
         }
         self.move_to(rv);
         true
@@ -128,13 +134,22 @@ impl Collection {
             return Ok(());
         }
         if at < self.position {
-            return Err(WriteError::Behind { at, position: self.position });
+            return Err(WriteError::Behind {
+                at,
+                position: self.position,
+            });
         }
         let listed: BTreeSet<&ObjectKey> = list.iter().map(Object::key).collect();
         let held = self.objects.iter().filter(|(key, _)| !listed.contains(key));
-        let mut step: Vec<_> = held.map(|(_, live)| (EventType::Deleted, live.object.clone())).collect();
+        let mut step: Vec<_> = held
+            .map(|(_, live)| (EventType::Deleted, live.object.clone()))
+            .collect();
         for object in list {
-            match self.objects.get(object.key()).map(|live| live.object.resource_version()) {
+            match self
+                .objects
+                .get(object.key())
+                .map(|live| live.object.resource_version())
+            {
                 Some(held) if held == object.resource_version() => {}
                 Some(held) if held > object.resource_version() => {
                     let (key, listed) = (object.key().to_string(), object.resource_version());
@@ -163,7 +178,10 @@ impl Collection {
         // Deletions nobody watched come first, those of objects that exist again under another uid included: they carry
         // the position readers have now, and nothing after them goes back to it.
         for (_, object) in &step {
-            let held = self.objects.get(object.key()).map(|live| live.object.uid() == object.uid());
+            let held = self
+                .objects
+                .get(object.key())
+                .map(|live| live.object.uid() == object.uid());
             if held == Some(false) {
                 // It happened before the new object was created: a reader that saw the new one must not hear of it.
                 self.remove_unwatched(object.key(), object.resource_version());
@@ -194,8 +212,17 @@ impl Collection {
         self.complete = true;
         self.position = at;
         if let Some(dirty) = &mut self.dirty {
-            let objects = self.objects.iter().map(|(key, live)| (key.clone(), Some(live.object.clone()))).collect();
-            *dirty = Dirty { objects, wiped: true, moved: true, ..Dirty::default() };
+            let objects = self
+                .objects
+                .iter()
+                .map(|(key, live)| (key.clone(), Some(live.object.clone())))
+                .collect();
+            *dirty = Dirty {
+                objects,
+                wiped: true,
+                moved: true,
+                ..Dirty::default()
+            };
         }
     }
 
@@ -253,7 +280,8 @@ impl Collection {
         let previous = self.objects.insert(object.key().clone(), Live { object, created });
         if let Some(live) = &previous {
             self.object_bytes -= live.object.size();
-            self.by_rv.remove(&(live.object.resource_version(), live.object.key().clone()));
+            self.by_rv
+                .remove(&(live.object.resource_version(), live.object.key().clone()));
         }
         previous
     }
@@ -284,7 +312,9 @@ impl Collection {
     }
 
     fn remove(&mut self, last: Object) {
-        let Some(previous) = self.take_live(last.key()) else { return };
+        let Some(previous) = self.take_live(last.key()) else {
+            return;
+        };
         if let Some(dirty) = &mut self.dirty {
             dirty.objects.insert(last.key().clone(), None);
             dirty.tombstones.push(last.clone());
@@ -296,7 +326,11 @@ impl Collection {
     fn remove_unwatched(&mut self, key: &ObjectKey, to: ResourceVersion) {
         let Some(previous) = self.take_live(key) else { return };
         let after = self.position;
-        let range = RangeTombstone { after, to, object: previous.clone() };
+        let range = RangeTombstone {
+            after,
+            to,
+            object: previous.clone(),
+        };
         if let Some(dirty) = &mut self.dirty {
             dirty.objects.insert(key.clone(), None);
             dirty.ranges.push(range.clone());

@@ -22,8 +22,13 @@ type Answer<T> = oneshot::Sender<Result<T, StorageError>>;
 
 /// What the writer thread is asked.
 pub(super) enum Request {
-    Write { ops: Vec<Op>, answer: Answer<ResourceVersion> },
-    Close { answer: Answer<()> },
+    Write {
+        ops: Vec<Op>,
+        answer: Answer<ResourceVersion>,
+    },
+    Close {
+        answer: Answer<()>,
+    },
 }
 
 /// A transaction that passed its checks and waits for the commit.
@@ -55,7 +60,10 @@ impl Engine {
             txn.open_table(OWN).map_err(storage_error)?;
             txn.open_table(OWN_TOMBSTONES).map_err(storage_error)?;
             let mut facts = txn.open_table(FACTS).map_err(storage_error)?;
-            let stored = facts.get(FACT_STORE_ID).map_err(storage_error)?.map(|id| id.value().to_owned());
+            let stored = facts
+                .get(FACT_STORE_ID)
+                .map_err(storage_error)?
+                .map(|id| id.value().to_owned());
             let id = match stored {
                 Some(id) => id,
                 None => {
@@ -69,7 +77,17 @@ impl Engine {
         txn.commit().map_err(storage_error)?;
         let sequencer = Sequencer::after(mark, space);
         let (index, volatile) = (HashMap::new(), BTreeMap::new());
-        Ok((Self { database, clock, sequencer, index, volatile, tombstones: 0 }, id))
+        Ok((
+            Self {
+                database,
+                clock,
+                sequencer,
+                index,
+                volatile,
+                tombstones: 0,
+            },
+            id,
+        ))
     }
 
     /// Reads everything. Leases get a new RV above the mark: renewals after their last commit may have been lost, and
@@ -79,13 +97,20 @@ impl Engine {
         let own = read.open_table(OWN).map_err(storage_error)?;
         let tombstones = read.open_table(OWN_TOMBSTONES).map_err(storage_error)?;
         let facts = read.open_table(FACTS).map_err(storage_error)?;
-        let mut loaded = Loaded { floor: ResourceVersion(number(&facts, FACT_FLOOR)?), ..Loaded::default() };
+        let mut loaded = Loaded {
+            floor: ResourceVersion(number(&facts, FACT_FLOOR)?),
+            ..Loaded::default()
+        };
         for row in own.iter().map_err(storage_error)? {
             let (key, value) = row.map_err(storage_error)?;
             let (rv, bytes) = value.value();
             let key = key.value().to_owned();
             let value = Bytes::copy_from_slice(bytes);
-            let rv = if is_lease(&key) { self.sequencer.next(self.clock.unix()) } else { ResourceVersion(rv) };
+            let rv = if is_lease(&key) {
+                self.sequencer.next(self.clock.unix())
+            } else {
+                ResourceVersion(rv)
+            };
             self.index.insert(key.clone(), rv);
             loaded.live.push(Stored { key, rv, value });
         }
@@ -93,7 +118,11 @@ impl Engine {
             let (place, value) = row.map_err(storage_error)?;
             let (key, bytes) = value.value();
             let value = Bytes::copy_from_slice(bytes);
-            loaded.tombstones.push(Stored { key: key.to_owned(), rv: ResourceVersion(place.value().0), value });
+            loaded.tombstones.push(Stored {
+                key: key.to_owned(),
+                rv: ResourceVersion(place.value().0),
+                value,
+            });
         }
         self.tombstones = loaded.tombstones.len();
         drop((own, tombstones, facts, read));
@@ -152,21 +181,29 @@ impl Engine {
             Ok(()) => self.publish(staged, sink),
             Err(error) => {
                 tracing::warn!(%error, transactions = staged.len(), "Commit failed, writes refused");
-                staged.into_iter().for_each(|txn| drop(txn.answer.send(Err(error.clone()))));
+                staged
+                    .into_iter()
+                    .for_each(|txn| drop(txn.answer.send(Err(error.clone()))));
             }
         }
     }
 
     fn check(&self, ops: &[Op], overlay: &HashMap<String, Option<ResourceVersion>>) -> Result<(), StorageError> {
         for op in ops {
-            let found = overlay.get(&op.key).copied().unwrap_or_else(|| self.index.get(&op.key).copied());
+            let found = overlay
+                .get(&op.key)
+                .copied()
+                .unwrap_or_else(|| self.index.get(&op.key).copied());
             let holds = match op.expect {
                 Expect::Absent => found.is_none(),
                 Expect::At(rv) => found == Some(rv),
                 Expect::Any => true,
             };
             if !holds {
-                return Err(StorageError::Conflict { key: op.key.clone(), found });
+                return Err(StorageError::Conflict {
+                    key: op.key.clone(),
+                    found,
+                });
             }
         }
         Ok(())
@@ -184,7 +221,9 @@ impl Engine {
         let tombstones = self.write_rows(&txn, staged)?;
         if let Some(mark) = mark {
             let mut facts = txn.open_table(FACTS).map_err(storage_error)?;
-            facts.insert(FACT_MARK, mark.to_string().as_str()).map_err(storage_error)?;
+            facts
+                .insert(FACT_MARK, mark.to_string().as_str())
+                .map_err(storage_error)?;
         }
         txn.commit().map_err(storage_error)?;
         self.tombstones = tombstones;
@@ -202,7 +241,8 @@ impl Engine {
             for (place, op) in (0_u32..).zip(ops) {
                 match &op.action {
                     Action::Put(bytes, Durability::Durable) => {
-                        own.insert(op.key.as_str(), (rv.0, bytes.as_ref())).map_err(storage_error)?;
+                        own.insert(op.key.as_str(), (rv.0, bytes.as_ref()))
+                            .map_err(storage_error)?;
                     }
                     Action::Delete { last } => {
                         own.remove(op.key.as_str()).map_err(storage_error)?;
@@ -216,13 +256,17 @@ impl Engine {
         }
         let mut floor = None;
         while count > OWN_TOMBSTONES_MAX {
-            let Some((place, _)) = tombstones.pop_first().map_err(storage_error)? else { break };
+            let Some((place, _)) = tombstones.pop_first().map_err(storage_error)? else {
+                break;
+            };
             floor = Some(place.value().0);
             count -= 1;
         }
         if let Some(floor) = floor {
             let mut facts = txn.open_table(FACTS).map_err(storage_error)?;
-            facts.insert(FACT_FLOOR, floor.to_string().as_str()).map_err(storage_error)?;
+            facts
+                .insert(FACT_FLOOR, floor.to_string().as_str())
+                .map_err(storage_error)?;
         }
         Ok(count)
     }
@@ -238,12 +282,20 @@ impl Engine {
                             Durability::Volatile => self.volatile.insert(key.clone(), (rv, value.clone())),
                             Durability::Durable => self.volatile.remove(&key),
                         };
-                        changes.push(Committed { key, value, deleted: false });
+                        changes.push(Committed {
+                            key,
+                            value,
+                            deleted: false,
+                        });
                     }
                     Action::Delete { last } => {
                         self.index.remove(&key);
                         self.volatile.remove(&key);
-                        changes.push(Committed { key, value: last, deleted: true });
+                        changes.push(Committed {
+                            key,
+                            value: last,
+                            deleted: true,
+                        });
                     }
                     Action::Check => {}
                 }
@@ -259,18 +311,23 @@ impl Engine {
         {
             let mut own = txn.open_table(OWN).map_err(storage_error)?;
             for (key, (rv, value)) in &self.volatile {
-                own.insert(key.as_str(), (rv.0, value.as_ref())).map_err(storage_error)?;
+                own.insert(key.as_str(), (rv.0, value.as_ref()))
+                    .map_err(storage_error)?;
             }
         }
         txn.commit().map_err(storage_error)
     }
 
     fn store_mark(&mut self) -> Result<(), StorageError> {
-        let Some(mark) = self.sequencer.mark_needed() else { return Ok(()) };
+        let Some(mark) = self.sequencer.mark_needed() else {
+            return Ok(());
+        };
         let txn = self.database.begin_write().map_err(storage_error)?;
         {
             let mut facts = txn.open_table(FACTS).map_err(storage_error)?;
-            facts.insert(FACT_MARK, mark.to_string().as_str()).map_err(storage_error)?;
+            facts
+                .insert(FACT_MARK, mark.to_string().as_str())
+                .map_err(storage_error)?;
         }
         txn.commit().map_err(storage_error)?;
         self.sequencer.stored(mark);
@@ -287,6 +344,10 @@ fn is_lease(key: &str) -> bool {
 }
 
 fn number(facts: &impl ReadableTable<&'static str, &'static str>, name: &str) -> Result<u64, StorageError> {
-    let Some(text) = facts.get(name).map_err(storage_error)? else { return Ok(0) };
-    text.value().parse().map_err(|_| StorageError::Corrupt(format!("fact {name} is not a number")))
+    let Some(text) = facts.get(name).map_err(storage_error)? else {
+        return Ok(0);
+    };
+    text.value()
+        .parse()
+        .map_err(|_| StorageError::Corrupt(format!("fact {name} is not a number")))
 }

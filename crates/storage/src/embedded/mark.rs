@@ -24,8 +24,16 @@ pub(super) struct Sequencer {
 impl Sequencer {
     /// Goes on above `mark`, the value stored last.
     pub(super) fn after(mark: u64, space: Space) -> Self {
-        let tag = if space == Space::Own { ResourceVersion::OWN_BIT } else { 0 };
-        Self { tag, last: mark.max(tag), mark }
+        let tag = if space == Space::Own {
+            ResourceVersion::OWN_BIT
+        } else {
+            0
+        };
+        Self {
+            tag,
+            last: mark.max(tag),
+            mark,
+        }
     }
 
     /// The last RV issued.

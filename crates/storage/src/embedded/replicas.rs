@@ -90,7 +90,9 @@ impl ReplicaStore {
     pub fn load(&self, name: &str, kind: &ResourceKind) -> Result<Option<Recovered>, StorageError> {
         let read = self.database.begin_read().map_err(storage_error)?;
         let meta = read.open_table(REPLICA_META).map_err(storage_error)?;
-        let Some(row) = meta.get(name).map_err(storage_error)? else { return Ok(None) };
+        let Some(row) = meta.get(name).map_err(storage_error)? else {
+            return Ok(None);
+        };
         let (position, floor, generation, complete) = row.value();
         let mut recovered = Recovered {
             position: ResourceVersion(position),
@@ -130,7 +132,11 @@ impl ReplicaStore {
             }
             let (after, bytes) = value.value();
             let (after, to) = (ResourceVersion(after), ResourceVersion(to));
-            recovered.ranges.push(RangeTombstone { after, to, object: parse(key, bytes)? });
+            recovered.ranges.push(RangeTombstone {
+                after,
+                to,
+                object: parse(key, bytes)?,
+            });
         }
         Ok(Some(recovered))
     }
@@ -158,11 +164,17 @@ fn write_part(txn: &WriteTransaction, part: &Part) -> Result<(), StorageError> {
     // Names are Kubernetes resource names: '\u{1}' sorts after the name itself and before any longer name.
     let beyond = format!("{name}\u{1}");
     if dirty.wiped {
-        objects.retain_in((name, "")..(beyond.as_str(), ""), |_, _| false).map_err(storage_error)?;
+        objects
+            .retain_in((name, "")..(beyond.as_str(), ""), |_, _| false)
+            .map_err(storage_error)?;
     }
     let forgotten = if dirty.wiped { u64::MAX } else { meta.floor.0 };
-    tombstones.retain_in((name, 0, "")..(name, forgotten, ""), |_, _| false).map_err(storage_error)?;
-    ranges.retain_in((name, 0, "")..(name, forgotten, ""), |_, _| false).map_err(storage_error)?;
+    tombstones
+        .retain_in((name, 0, "")..(name, forgotten, ""), |_, _| false)
+        .map_err(storage_error)?;
+    ranges
+        .retain_in((name, 0, "")..(name, forgotten, ""), |_, _| false)
+        .map_err(storage_error)?;
     for (key, state) in &dirty.objects {
         let place = (name, key.as_str());
         match state {
@@ -172,11 +184,15 @@ fn write_part(txn: &WriteTransaction, part: &Part) -> Result<(), StorageError> {
     }
     for object in &dirty.tombstones {
         let place = (name, object.resource_version().0, object.key().as_str());
-        tombstones.insert(place, object.bytes().as_ref()).map_err(storage_error)?;
+        tombstones
+            .insert(place, object.bytes().as_ref())
+            .map_err(storage_error)?;
     }
     for range in &dirty.ranges {
         let place = (name, range.to.0, range.object.key().as_str());
-        ranges.insert(place, (range.after.0, range.object.bytes().as_ref())).map_err(storage_error)?;
+        ranges
+            .insert(place, (range.after.0, range.object.bytes().as_ref()))
+            .map_err(storage_error)?;
     }
     let row = (meta.position.0, meta.floor.0, meta.generation, meta.complete);
     metas.insert(name, row).map_err(storage_error)?;

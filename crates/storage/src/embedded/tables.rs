@@ -7,7 +7,8 @@ use crate::backend::StorageError;
 /// Own objects: `/<collection>/<key>` → (RV, bytes without resourceVersion).
 pub(super) const OWN: TableDefinition<'_, &str, (u64, &[u8])> = TableDefinition::new("own");
 /// Own deletions: RV of the deletion and place in its transaction → (key, last bytes).
-pub(super) const OWN_TOMBSTONES: TableDefinition<'_, (u64, u32), (&str, &[u8])> = TableDefinition::new("own-tombstones");
+pub(super) const OWN_TOMBSTONES: TableDefinition<'_, (u64, u32), (&str, &[u8])> =
+    TableDefinition::new("own-tombstones");
 /// Small facts: store id, RV mark, floor.
 pub(super) const FACTS: TableDefinition<'_, &str, &str> = TableDefinition::new("facts");
 /// Replica objects: (collection, key) → bytes with the cloud's resourceVersion.

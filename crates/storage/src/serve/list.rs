@@ -1,7 +1,7 @@
 //! One answer to a list: which state, which objects (conformance 3.E).
 
 use yurt_apimachinery::options::ResourceVersionMatch;
-use yurt_apimachinery::{ListOptions, Object, ResourceVersion, Space, Status};
+use yurt_apimachinery::{ListOptions, Object, ResourceVersion, Status};
 
 use super::{Selection, View, WAIT_FOR_RV};
 use crate::shared::SharedCollection;
@@ -53,17 +53,25 @@ pub async fn list(
     }
     let (snapshot, generation) =
         shared.read(|collection| (collection.snapshot(selection.confined_to()), collection.generation()));
-    let seen = |object: &Object| if selection.matches(object) { view.show(object) } else { None };
+    let seen = |object: &Object| {
+        if selection.matches(object) {
+            view.show(object)
+        } else {
+            None
+        }
+    };
     let objects = snapshot.objects.iter().filter_map(seen).collect();
-    Ok(Listed { objects, position: snapshot.position, generation })
+    Ok(Listed {
+        objects,
+        position: snapshot.position,
+        generation,
+    })
 }
 
 /// 410 when `wanted` belongs to the other RV space: a reader that moved between authorities has to start over.
 pub(super) fn check_space(shared: &SharedCollection, wanted: ResourceVersion) -> Result<(), Status> {
     let position = shared.read(|collection| collection.position());
-    let foreign = wanted != ResourceVersion::ZERO && wanted.space() != position.space();
-    let lost = wanted.space() == Space::Own && wanted > position;
-    if foreign || lost {
+    if wanted != ResourceVersion::ZERO && wanted.space() != position.space() {
         return Err(Status::too_old_resource_version(wanted, position));
     }
     Ok(())
@@ -72,5 +80,8 @@ pub(super) fn check_space(shared: &SharedCollection, wanted: ResourceVersion) ->
 /// 429 for a collection that is not complete yet.
 pub(super) fn not_ready(shared: &SharedCollection) -> Status {
     let kind = shared.kind();
-    Status::too_many_requests(format!("{} are not complete here yet, please try again", kind.plural), 1)
+    Status::too_many_requests(
+        format!("{} are not complete here yet, please try again", kind.plural),
+        1,
+    )
 }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::watch;
+use yurt_apimachinery::partial::partial_object_metadata;
 use yurt_apimachinery::watch::{EventType, frame};
 use yurt_apimachinery::{Object, ObjectKey};
-use yurt_apimachinery::partial::partial_object_metadata;
 
 use super::Selection;
 use crate::collection::{Change, ChangeKind, Delivery};
@@ -105,7 +105,10 @@ impl Lens {
                 ChangeKind::Deleted => EventType::Deleted,
             }));
         }
-        let before = change.previous.as_ref().filter(|previous| self.selection.matches(previous));
+        let before = change
+            .previous
+            .as_ref()
+            .filter(|previous| self.selection.matches(previous));
         let now = if change.kind == ChangeKind::Deleted {
             self.hidden.remove(change.object.key());
             None
@@ -134,8 +137,14 @@ impl Lens {
 
     /// Namespace and name never change, so an object outside them was never visible.
     fn inside(&self, object: &Object) -> bool {
-        self.selection.confined_to().is_none_or(|namespace| object.namespace() == Some(namespace))
-            && self.selection.fields.requires("metadata.name").is_none_or(|name| object.name() == name)
+        self.selection
+            .confined_to()
+            .is_none_or(|namespace| object.namespace() == Some(namespace))
+            && self
+                .selection
+                .fields
+                .requires("metadata.name")
+                .is_none_or(|name| object.name() == name)
     }
 
     fn is_plain(&self) -> bool {

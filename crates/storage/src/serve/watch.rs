@@ -15,13 +15,11 @@ use futures_util::Stream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::watch::{EventType, INITIAL_EVENTS_END, bookmark_frame, error_frame, partial_bookmark_frame};
-use yurt_apimachinery::{ListOptions, Object, ResourceVersion, Status};
+use yurt_apimachinery::{ListOptions, Object, ResourceVersion, Space, Status};
 
 use super::list::{check_space, not_ready};
 use super::view::Lens;
-use super::{
-    ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_STALE, Selection, View, WAIT_FOR_RV,
-};
+use super::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_STALE, Selection, View, WAIT_FOR_RV};
 use crate::collection::{Delivery, Expired, Reader};
 use crate::shared::SharedCollection;
 
@@ -158,19 +156,33 @@ impl Watch {
         if let Err(status) = check_space(&self.shared, requested.unwrap_or_default()) {
             return self.fail(&status);
         }
+        let position = self.shared.read(|collection| collection.position());
+        // An own RV above C can only come from a history that was lost; a replica's reader may be ahead and is held.
+        if let Some(rv) = requested.filter(|rv| rv.space() == Space::Own && *rv > position) {
+            return self.fail(&Status::too_old_resource_version(rv, position));
+        }
         // A plain watch from "" or "0" starts with the present state (3.F04).
         if self.options.send_initial_events.unwrap_or(unset) {
             let wanted = requested.unwrap_or(self.least);
-            if tokio::time::timeout(WAIT_FOR_RV, self.shared.reached(wanted)).await.is_err() {
+            if tokio::time::timeout(WAIT_FOR_RV, self.shared.reached(wanted))
+                .await
+                .is_err()
+            {
                 let position = self.shared.read(|collection| collection.position());
                 return self.fail(&Status::too_large_resource_version(wanted, position));
             }
-            let snapshot = self.shared.read(|collection| collection.snapshot(self.lens.selection.confined_to()));
+            let snapshot = self
+                .shared
+                .read(|collection| collection.snapshot(self.lens.selection.confined_to()));
             self.phase = Phase::Initial(snapshot.objects.into_iter(), snapshot.reader);
             return;
         }
         let opened = self.shared.read(|collection| {
-            collection.open(if unset { collection.position() } else { requested.unwrap_or_default() })
+            collection.open(if unset {
+                collection.position()
+            } else {
+                requested.unwrap_or_default()
+            })
         });
         match opened {
             Ok(reader) => {
@@ -228,7 +240,10 @@ impl Watch {
         if self.inputs.is_empty() {
             return;
         }
-        let objects = self.shared.read(|collection| collection.snapshot(self.lens.selection.confined_to())).objects;
+        let objects = self
+            .shared
+            .read(|collection| collection.snapshot(self.lens.selection.confined_to()))
+            .objects;
         for object in &objects {
             // Only the note it takes of hidden objects is wanted.
             let _ = self.lens.see(object);
@@ -238,7 +253,9 @@ impl Watch {
     /// Shows what was hidden and is not any more, at the position the client has now: nothing that happened is older.
     fn reveal(&mut self, reader: &Reader) {
         for key in self.lens.hidden.clone() {
-            let Some(object) = self.shared.read(|collection| collection.object(&key).cloned()) else { continue };
+            let Some(object) = self.shared.read(|collection| collection.object(&key).cloned()) else {
+                continue;
+            };
             if let Some(seen) = self.lens.see(&object) {
                 let seen = seen.with_resource_version(reader.position());
                 self.ready.push_back(self.lens.encode(EventType::Added, &seen));
@@ -283,7 +300,11 @@ impl Watch {
     /// Nothing to send: until something changes, a bookmark is due, or the stream ends.
     async fn wait(&mut self, reader: Reader) {
         let wants_bookmarks = self.options.allow_watch_bookmarks;
-        let wake_at = if wants_bookmarks { self.bookmark_at.min(self.ends_at) } else { self.ends_at };
+        let wake_at = if wants_bookmarks {
+            self.bookmark_at.min(self.ends_at)
+        } else {
+            self.ends_at
+        };
         let shutdown = self.shutdown.clone();
         tokio::select! {
             () = shutdown.cancelled() => return,
@@ -333,7 +354,12 @@ impl Watch {
 
     fn schedule_bookmark(&mut self) {
         let now = Instant::now();
-        let next = now + if self.replica { REPLICA_BOOKMARK_EVERY } else { BOOKMARK_EVERY };
+        let next = now
+            + if self.replica {
+                REPLICA_BOOKMARK_EVERY
+            } else {
+                BOOKMARK_EVERY
+            };
         let last = self.ends_at.checked_sub(BOOKMARK_BEFORE_END).unwrap_or(now);
         self.bookmark_at = if now < last { next.min(last) } else { next };
     }

@@ -14,8 +14,8 @@ use yurt_runtime::http::empty;
 use yurt_runtime::{Clock, TaskGroup};
 
 use super::machine::{
-    Action, Attempt, Config, DRAIN_LIMIT, Fence, HubState, Input, Lease, LeaseWrite, Machine, Output, ReadOutcome, StopReason,
-    WriteOutcome,
+    Action, Attempt, Config, DRAIN_LIMIT, Fence, HubState, Input, Lease, LeaseWrite, Machine, Output, ReadOutcome,
+    StopReason, WriteOutcome,
 };
 use crate::pool::lease_client::{Answer, LeaseClient, micro_time, renew_time};
 use crate::pool::probe::{CloudReach, CoordinatorReach};
@@ -121,14 +121,33 @@ impl Driver {
         let machine = Arc::new(Mutex::new(Machine::new(config)?));
         let inputs = mpsc::channel(INPUTS_MAX);
         let (last, leading) = (LastSeen::default(), None);
-        Ok(Self { machine, ignore_own_clock, request_timeout, clock, lease, last, inputs, view, start_leading, leading, tasks })
+        Ok(Self {
+            machine,
+            ignore_own_clock,
+            request_timeout,
+            clock,
+            lease,
+            last,
+            inputs,
+            view,
+            start_leading,
+            leading,
+            tasks,
+        })
     }
 
     /// Runs until `stop` resolves and the lease, if held, was given back.
     pub async fn run(mut self, mut signals: Signals, stop: impl Future<Output = ()>) {
-        let watching = watch_lease(self.lease.clone(), self.inputs.0.clone(), self.last.clone(), signals.nudge.clone());
+        let watching = watch_lease(
+            self.lease.clone(),
+            self.inputs.0.clone(),
+            self.last.clone(),
+            signals.nudge.clone(),
+        );
         let token = self.tasks.token();
-        self.tasks.spawn("lease-watch", async move { token.run_until_cancelled(watching).await; });
+        self.tasks.spawn("lease-watch", async move {
+            token.run_until_cancelled(watching).await;
+        });
         let mut stop = std::pin::pin!(stop);
         let mut stopping = false;
         let mut output = self.step(Input::Tick);
@@ -167,7 +186,9 @@ impl Driver {
             // A full queue means that newer facts are on their way.
             let _ = self.inputs.0.try_send(Input::Store(status.store.clone()));
         }
-        Input::Coordinator { reachable: reach.state == CoordinatorState::Reachable }
+        Input::Coordinator {
+            reachable: reach.state == CoordinatorState::Reachable,
+        }
     }
 
     fn step(&mut self, input: Input) -> Output {
@@ -187,7 +208,12 @@ impl Driver {
                 Action::StopLeading(reason) => self.stop(reason),
             }
         }
-        let leader = self.machine.lock().lease().map(|lease| lease.holder_identity.clone()).unwrap_or_default();
+        let leader = self
+            .machine
+            .lock()
+            .lease()
+            .map(|lease| lease.holder_identity.clone())
+            .unwrap_or_default();
         self.view.send_if_modified(|view| {
             let changed = view.state != Some(output.state) || view.leader != leader;
             if view.state != Some(output.state) {
@@ -236,10 +262,15 @@ impl Driver {
         let last = self.last.clone();
         self.tasks.spawn("election-read", async move {
             let outcome = match lease.read(timeout).await {
-                Ok(Answer { lease: Some(lease), headers, .. }) => {
-                    ReadOutcome::Found(observe(lease, Some(&headers), &last))
-                }
-                Ok(Answer { status: StatusCode::NOT_FOUND, .. }) => ReadOutcome::Absent,
+                Ok(Answer {
+                    lease: Some(lease),
+                    headers,
+                    ..
+                }) => ReadOutcome::Found(observe(lease, Some(&headers), &last)),
+                Ok(Answer {
+                    status: StatusCode::NOT_FOUND,
+                    ..
+                }) => ReadOutcome::Absent,
                 Ok(_) | Err(_) => ReadOutcome::Failed,
             };
             // The driver is gone when the hub stops.
@@ -257,9 +288,11 @@ impl Driver {
                 None => lease.create(&body, timeout).await,
             };
             let outcome = match answer {
-                Ok(Answer { lease: Some(lease), headers, .. }) => {
-                    WriteOutcome::Stored(observe(lease, Some(&headers), &last))
-                }
+                Ok(Answer {
+                    lease: Some(lease),
+                    headers,
+                    ..
+                }) => WriteOutcome::Stored(observe(lease, Some(&headers), &last)),
                 Ok(answer) => refusal(answer.status),
                 Err(error) if error.never_sent() => WriteOutcome::Refused,
                 Err(_) => WriteOutcome::Unknown,
@@ -296,7 +329,9 @@ impl Driver {
 }
 
 fn cloud_input(reach: CloudReach) -> Input {
-    reach.failed_probes.map_or(Input::Tick, |failed_probes| Input::Cloud { failed_probes })
+    reach
+        .failed_probes
+        .map_or(Input::Tick, |failed_probes| Input::Cloud { failed_probes })
 }
 
 fn refusal(status: StatusCode) -> WriteOutcome {
@@ -321,7 +356,9 @@ fn observe(lease: Value, headers: Option<&HeaderMap>, last: &LastSeen) -> Lease 
         lease_duration_seconds: spec["leaseDurationSeconds"].as_i64().unwrap_or(0),
         renew_time: text(&spec["renewTime"]),
         lease_transitions: spec["leaseTransitions"].as_i64().unwrap_or(0),
-        fence: epoch.zip(header("yurt-store")).map(|(epoch, store)| Fence { epoch, store }),
+        fence: epoch
+            .zip(header("yurt-store"))
+            .map(|(epoch, store)| Fence { epoch, store }),
     };
     *last.lock() = Some(lease);
     seen

@@ -21,8 +21,19 @@ pub struct Envelope<'a> {
 impl Envelope<'_> {
     /// `events`: what happened in `(after, up_to]`.
     #[must_use]
-    pub fn events(self, after: ResourceVersion, events: &[(EventType, Object)], up_to: ResourceVersion, fresh: bool) -> Bytes {
-        let mut body = self.open(64 + events.iter().map(|(_, object)| object.bytes().len() + 40).sum::<usize>());
+    pub fn events(
+        self,
+        after: ResourceVersion,
+        events: &[(EventType, Object)],
+        up_to: ResourceVersion,
+        fresh: bool,
+    ) -> Bytes {
+        let mut body = self.open(
+            64 + events
+                .iter()
+                .map(|(_, object)| object.bytes().len() + 40)
+                .sum::<usize>(),
+        );
         body.put(format!(r#","after":"{after}","upTo":"{up_to}","fresh":{fresh},"events":["#).as_bytes());
         for (index, (event, object)) in events.iter().enumerate() {
             let separator = if index == 0 { "" } else { "," };
@@ -66,9 +77,39 @@ impl Envelope<'_> {
     fn open(self, capacity: usize) -> BytesMut {
         let mut body = BytesMut::with_capacity(capacity + 128);
         let store = Value::from(self.store);
-        body.put(format!(r#"{{"store":{store},"epoch":{},"generation":{}"#, self.epoch, self.generation).as_bytes());
+        body.put(
+            format!(
+                r#"{{"store":{store},"epoch":{},"generation":{}"#,
+                self.epoch, self.generation
+            )
+            .as_bytes(),
+        );
         body
     }
+}
+
+/// A batch of events and the position it leads to.
+pub type Batch = (Vec<(EventType, Object)>, ResourceVersion);
+
+/// Splits events into batches of about `bytes`, at least one, the last leading to `up_to`. Events of one RV stay together.
+#[must_use]
+pub fn batches(events: Vec<(EventType, Object)>, up_to: ResourceVersion, bytes: usize) -> Vec<Batch> {
+    let mut batches: Vec<Batch> = Vec::new();
+    let (mut batch, mut size) = (Vec::new(), 0);
+    for (event, object) in events {
+        let rv = object.resource_version();
+        let previous = batch
+            .last()
+            .map(|(_, last): &(EventType, Object)| last.resource_version());
+        if let Some(previous) = previous.filter(|previous| *previous != rv && size + object.bytes().len() > bytes) {
+            batches.push((std::mem::take(&mut batch), previous));
+            size = 0;
+        }
+        size += object.bytes().len();
+        batch.push((event, object));
+    }
+    batches.push((batch, up_to));
+    batches
 }
 
 /// Splits objects into chunks of about `bytes`; an object larger than that has a chunk of its own.
@@ -97,25 +138,55 @@ mod tests {
     use super::*;
 
     fn object(name: &str) -> Object {
-        let json = format!(r#"{{"apiVersion":"v1","kind":"Service","metadata":{{"namespace":"x","name":"{name}","resourceVersion":"7"}}}}"#);
+        object_at(name, 7)
+    }
+
+    fn object_at(name: &str, rv: u64) -> Object {
+        let json = format!(
+            r#"{{"apiVersion":"v1","kind":"Service","metadata":{{"namespace":"x","name":"{name}","resourceVersion":"{rv}"}}}}"#
+        );
         Object::parse(Bytes::from(json), find_kind("", "services").expect("services")).expect("fixture")
     }
 
     #[test]
     fn bodies_are_json_with_the_objects_as_they_are() {
-        let envelope = Envelope { store: "s\"1", epoch: 3, generation: 0 };
+        let envelope = Envelope {
+            store: "s\"1",
+            epoch: 3,
+            generation: 0,
+        };
         let events = [(EventType::Added, object("a")), (EventType::Deleted, object("b"))];
         let body = envelope.events(ResourceVersion(5), &events, ResourceVersion(7), true);
         let value: Value = serde_json::from_slice(&body).expect("must be JSON");
-        assert_eq!((&value["store"], &value["epoch"], &value["upTo"]), (&"s\"1".into(), &3.into(), &"7".into()));
+        assert_eq!(
+            (&value["store"], &value["epoch"], &value["upTo"]),
+            (&"s\"1".into(), &3.into(), &"7".into())
+        );
         assert_eq!(value["events"][1]["type"], "DELETED");
         assert_eq!(value["events"][0]["object"], events[0].1.to_value());
         let objects = [object("a"), object("b")];
-        let index: Value = serde_json::from_slice(&envelope.index(ResourceVersion(1), ResourceVersion(7), &objects)).expect("JSON");
+        let index: Value =
+            serde_json::from_slice(&envelope.index(ResourceVersion(1), ResourceVersion(7), &objects)).expect("JSON");
         assert_eq!(index["index"][1], serde_json::json!(["x/b", "7"]));
         let bodies: Value =
             serde_json::from_slice(&envelope.bodies(ResourceVersion(7), &[&objects[0]], true)).expect("JSON");
         assert_eq!(bodies["objects"].as_array().map(Vec::len), Some(1));
+    }
+
+    #[test]
+    fn batches_are_bounded_by_bytes_and_never_split_one_rv() {
+        let events: Vec<_> = [8, 9, 9, 10, 11]
+            .map(|rv| (EventType::Modified, object_at("a", rv)))
+            .into();
+        let size = events[0].1.bytes().len();
+        let split = batches(events, ResourceVersion(20), size + 1);
+        let shape: Vec<_> = split.iter().map(|(batch, up_to)| (batch.len(), up_to.0)).collect();
+        assert_eq!(shape, [(1, 8), (2, 9), (1, 10), (1, 20)]);
+        assert_eq!(
+            batches(Vec::new(), ResourceVersion(20), size).len(),
+            1,
+            "an empty batch still moves the position"
+        );
     }
 
     #[test]

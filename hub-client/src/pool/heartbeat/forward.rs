@@ -22,6 +22,7 @@ use super::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, UnixM
 use crate::metrics::Metrics;
 use crate::pool::election::driver::Leadership;
 use crate::pool::lease_client::{from_micros, to_micros};
+use crate::upstream::Cloud;
 
 /// Longest wait for one answer of the cloud.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,8 +35,8 @@ const REWATCH: Duration = Duration::from_millis(500);
 pub struct Forward {
     /// The coordinator.
     pub pool: HttpClient,
-    /// The cloud, with the forwarding identity.
-    pub cloud: HttpClient,
+    /// The cloud, reached with the forwarding identity.
+    pub cloud: Arc<Cloud>,
     /// By what right.
     pub leadership: Arc<Leadership>,
     /// Clock.
@@ -81,10 +82,13 @@ impl Forward {
             while let Some(event) = decoder.next() {
                 let event = event.ok()?;
                 let lease: Value = serde_json::from_slice(&event.object).ok()?;
-                let Some(name) = lease["metadata"]["name"].as_str() else { continue };
+                let Some(name) = lease["metadata"]["name"].as_str() else {
+                    continue;
+                };
                 match event.event_type {
                     EventType::Added | EventType::Modified => {
-                        plan.lock().handle_lease(self.clock.boot().since_boot(), name, observe(&lease));
+                        plan.lock()
+                            .handle_lease(self.clock.boot().since_boot(), name, observe(&lease));
                     }
                     EventType::Deleted => plan.lock().handle_deleted(name),
                     EventType::Bookmark => {}
@@ -98,7 +102,9 @@ impl Forward {
 
     fn start_workers(self: Arc<Self>, plan: &Arc<Mutex<Forwarder>>) {
         loop {
-            let Some(node) = plan.lock().poll(self.clock.boot().since_boot()) else { return };
+            let Some(node) = plan.lock().poll(self.clock.boot().since_boot()) else {
+                return;
+            };
             let (this, plan, token) = (self.clone(), plan.clone(), self.tasks.token());
             self.tasks.spawn("forward-heartbeat", async move {
                 if token.run_until_cancelled(this.carry(&node)).await == Some(Ok(())) {
@@ -115,8 +121,12 @@ impl Forward {
         if !self.leadership.may_act() {
             return Err(());
         }
+        let cloud = self.cloud.server().delegate.as_ref().ok_or(())?;
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{node}");
-        let read = self.cloud.request_json(Method::GET, &path, None, TIMEOUT).await.map_err(drop)?;
+        let read = cloud
+            .request_json(Method::GET, &path, None, TIMEOUT)
+            .await
+            .map_err(drop)?;
         let lease: Value = serde_json::from_slice(&read.2).map_err(drop)?;
         if read.0 != StatusCode::OK {
             tracing::warn!(node, status = %read.0, message = %lease["message"], "Cannot read the lease to forward a heartbeat");
@@ -137,7 +147,10 @@ impl Forward {
         *request.uri_mut() = path.parse().map_err(drop)?;
         let merge = HeaderValue::from_static("application/merge-patch+json");
         request.headers_mut().insert(CONTENT_TYPE, merge);
-        let (status, ..) = self.cloud.request_bytes(request, TIMEOUT, LEASE_BYTES_MAX).await.map_err(drop)?;
+        let (status, ..) = cloud
+            .request_bytes(request, TIMEOUT, LEASE_BYTES_MAX)
+            .await
+            .map_err(drop)?;
         match status {
             StatusCode::OK => Ok(()),
             StatusCode::CONFLICT => Err(()),

@@ -107,7 +107,10 @@ impl OwnHeartbeat {
         match *request.method() {
             Method::GET => self.read(request).await,
             Method::PUT | Method::PATCH | Method::POST => self.beat(request).await,
-            _ => status_response(&Status::service_unavailable("only the cloud can do this to a node lease", 5)),
+            _ => status_response(&Status::service_unavailable(
+                "only the cloud can do this to a node lease",
+                5,
+            )),
         }
     }
 
@@ -159,13 +162,20 @@ impl OwnHeartbeat {
         }
     }
 
-    /// Tells the plan and starts the pool writes it asks for. Returns whether the cloud is to be renewed now.
+    /// Tells the plan and starts the pool writes it asks for. Returns whether the cloud is to be renewed now, which only
+    /// a beat can do: the renewal is the kubelet's own request.
     fn carry_out(self: &Arc<Self>, input: OwnInput) -> bool {
+        let is_beat = matches!(input, OwnInput::Beat(_));
         let mut to_cloud = false;
         let actions = self.plan.lock().handle(input);
         for action in actions {
             match action {
-                OwnAction::RenewCloud(_) => to_cloud = true,
+                OwnAction::RenewCloud(_) if is_beat => to_cloud = true,
+                OwnAction::RenewCloud(_) => {
+                    // A beat was overtaken by a slow renewal and answered without the cloud; the next one goes there.
+                    let ok = !self.is_cut_off();
+                    self.carry_out(OwnInput::CloudDone { ok });
+                }
                 OwnAction::RenewPool(renewal) => {
                     let this = self.clone();
                     self.tasks.spawn("pool-heartbeat", async move {
@@ -183,7 +193,10 @@ impl OwnHeartbeat {
     async fn ask_cloud(&self, request: Request<Bytes>) -> Option<Response<Body>> {
         let client = &self.cloud.server().beats;
         let request = request.map(full);
-        let (status, mut headers, body) = client.request_bytes(request, CLOUD_DEADLINE, LEASE_BYTES_MAX).await.ok()?;
+        let (status, mut headers, body) = client
+            .request_bytes(request, CLOUD_DEADLINE, LEASE_BYTES_MAX)
+            .await
+            .ok()?;
         if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
             return None;
         }
@@ -216,7 +229,10 @@ impl OwnHeartbeat {
     /// Takes the delegate annotation off the cloud's lease. No change there is no write.
     async fn clean(&self) {
         let _turn = self.cleaning.lock().await;
-        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{}", self.node);
+        let path = format!(
+            "/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{}",
+            self.node
+        );
         let patch = json!({"metadata": {"annotations": {DELEGATE_HEARTBEAT_ANNOTATION: null}}});
         let mut request = Request::new(full(patch.to_string()));
         *request.method_mut() = Method::PATCH;
@@ -224,8 +240,14 @@ impl OwnHeartbeat {
         *request.uri_mut() = uri;
         let merge = HeaderValue::from_static("application/merge-patch+json");
         request.headers_mut().insert(CONTENT_TYPE, merge);
-        let answer = self.cloud.server().beats.request_bytes(request, CLOUD_DEADLINE, LEASE_BYTES_MAX).await;
-        if answer.is_ok_and(|(status, ..)| status.is_success() || status == StatusCode::NOT_FOUND) && !self.is_cut_off() {
+        let answer = self
+            .cloud
+            .server()
+            .beats
+            .request_bytes(request, CLOUD_DEADLINE, LEASE_BYTES_MAX)
+            .await;
+        if answer.is_ok_and(|(status, ..)| status.is_success() || status == StatusCode::NOT_FOUND) && !self.is_cut_off()
+        {
             self.annotated.store(false, Ordering::Relaxed);
         }
     }
@@ -252,7 +274,9 @@ impl OwnHeartbeat {
                 tracing::debug!(status = %answer.status, "Pool lease not renewed");
                 return;
             }
-            let Ok(read) = pool.read(POOL_DEADLINE).await else { return };
+            let Ok(read) = pool.read(POOL_DEADLINE).await else {
+                return;
+            };
             *seen = read.lease;
         }
     }
@@ -267,8 +291,13 @@ impl OwnHeartbeat {
 }
 
 fn unreachable_cloud() -> Response<Body> {
-    let mut response = status_response(&Status::service_unavailable("the cloud is not reachable and no lease is kept", 5));
-    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
+    let mut response = status_response(&Status::service_unavailable(
+        "the cloud is not reachable and no lease is kept",
+        5,
+    ));
+    response
+        .headers_mut()
+        .insert(RETRY_AFTER, HeaderValue::from_static("5"));
     response
 }
 
@@ -298,7 +327,10 @@ impl Kept {
         let text = std::fs::read(path).ok()?;
         let end = text.iter().position(|byte| *byte == b'\n')?;
         let content_type = HeaderValue::from_bytes(&text[..end]).ok()?;
-        Some(Self { content_type, body: Bytes::copy_from_slice(&text[end + 1..]) })
+        Some(Self {
+            content_type,
+            body: Bytes::copy_from_slice(&text[end + 1..]),
+        })
     }
 
     /// Best effort: a lease that cannot be kept costs a 503 after a restart without the cloud, nothing else.
