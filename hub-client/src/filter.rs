@@ -15,7 +15,6 @@ use std::collections::BTreeSet;
 
 use yurt_apimachinery::{Object, ResourceKind};
 
-pub use binding::Bindings;
 pub use chain::Chain;
 
 /// All filters, in the order in which they are called.

@@ -33,7 +33,6 @@ use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_storage::embedded::{OpenError, open_database};
 
 use config::Config;
-use filter::Bindings;
 use metrics::Metrics;
 use pool::election::driver::{Driver, ElectionView, Signals};
 use pool::heartbeat::own::{self, OwnHeartbeat};
@@ -362,7 +361,6 @@ impl Parts {
         let local = Local {
             data: self.data.clone(),
             authorizer: Authorizer::new(cloud.clone(), self.clock.clone()),
-            bindings: Bindings::builtin(),
             node,
             cloud: self.cloud.0.subscribe(),
             min_request_timeout: config.min_request_timeout,

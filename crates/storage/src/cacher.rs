@@ -17,6 +17,8 @@ pub struct Cacher {
     collections: BTreeMap<String, Arc<SharedCollection>>,
 }
 
+type Events = Vec<(EventType, Object)>;
+
 // === impl Cacher ===
 
 impl Cacher {
@@ -87,7 +89,7 @@ impl Sink for Cacher {
     }
 
     fn committed(&self, rv: ResourceVersion, changes: &[Committed]) {
-        let mut by_collection: BTreeMap<&str, (&Arc<SharedCollection>, Vec<(EventType, Object)>)> = BTreeMap::new();
+        let mut by_collection: BTreeMap<&str, (&SharedCollection, Events)> = BTreeMap::new();
         for change in changes {
             let Some((name, shared)) = self.at_key(&change.key) else {
                 continue;

@@ -1,4 +1,4 @@
-//! Fixtures that the tests of all crates share: certificates of a test cluster, files, logs.
+//! Fixtures that the tests of all crates share: certificates of a test cluster, folders, ports, waiting.
 //!
 //! ```
 //! let pki = yurt_test_support::TestPki::new();
@@ -9,9 +9,11 @@
 
 mod files;
 mod pki;
+mod waiting;
 
 pub use files::TestDir;
 pub use pki::TestPki;
+pub use waiting::{PATIENCE, eventually};
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
@@ -29,11 +31,6 @@ pub fn free_port() -> u16 {
         .local_addr()
         .expect("a bound socket must have an address")
         .port()
-}
-
-/// Shows debug logs of our crates on stderr. Any number of tests may call it.
-pub fn trace_init() {
-    yurt_runtime::flags::init_logging(4);
 }
 
 #[cfg(test)]
@@ -55,5 +52,16 @@ mod tests {
                 .has_certs()
         );
         assert_ne!(free_port(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_ends_with_the_first_find() {
+        let mut looks = 0;
+        let found = eventually("the third look", async || {
+            looks += 1;
+            (looks == 3).then_some("found")
+        });
+        assert_eq!(found.await, "found");
+        assert_eq!(looks, 3);
     }
 }

@@ -1,4 +1,4 @@
-//! The certificates of a test cluster: one CA, servers on loopback, nodes and administrators.
+//! The certificates of a test cluster: one CA, servers on loopback, nodes and other clients.
 
 use rustls::ClientConfig;
 use yurt_runtime::pki::{CertificateAuthority, PemPair};
@@ -29,18 +29,6 @@ impl TestPki {
         }
     }
 
-    /// The authority, for anything the shortcuts do not cover.
-    #[must_use]
-    pub fn ca(&self) -> &CertificateAuthority {
-        &self.ca
-    }
-
-    /// The CA's certificate.
-    #[must_use]
-    pub fn ca_pem(&self) -> &str {
-        self.ca.cert_pem()
-    }
-
     /// A serving certificate for 127.0.0.1, ::1 and localhost.
     ///
     /// # Panics
@@ -69,12 +57,6 @@ impl TestPki {
         self.client(&format!("system:node:{name}"), &["system:nodes"])
     }
 
-    /// The client certificate of an administrator, in `system:masters`.
-    #[must_use]
-    pub fn admin(&self) -> PemPair {
-        self.client("kubernetes-admin", &["system:masters"])
-    }
-
     /// TLS of a server with [`Self::server`] that trusts clients of this CA.
     ///
     /// # Panics
@@ -82,7 +64,7 @@ impl TestPki {
     #[must_use]
     pub fn server_tls(&self) -> ReloadingServerTls {
         let identity = PemIdentity::inline("test server", &self.server());
-        let client_ca = Some(PemSource::inline("test CA", self.ca_pem()));
+        let client_ca = Some(PemSource::inline("test CA", self.ca.cert_pem()));
         ReloadingServerTls::new(ServerTls { identity, client_ca }).expect("test certificates must make a configuration")
     }
 
@@ -94,7 +76,7 @@ impl TestPki {
     pub fn client_config(&self, identity: Option<&PemPair>) -> ClientConfig {
         let identity = identity.map(|pair| PemIdentity::inline("test client", pair));
         let tls = ClientTls {
-            ca: PemSource::inline("test CA", self.ca_pem()),
+            ca: PemSource::inline("test CA", self.ca.cert_pem()),
             identity,
         };
         tls.config().expect("test certificates must make a configuration")
@@ -112,7 +94,7 @@ impl TestPki {
         identity: &PemPair,
     ) -> std::path::PathBuf {
         let path = folder.path().join(name);
-        yurt_runtime::kubeconfig::write_admin(&path, server, self.ca_pem(), identity)
+        yurt_runtime::kubeconfig::write_admin(&path, server, self.ca.cert_pem(), identity)
             .expect("a test folder must be writable");
         path
     }

@@ -23,7 +23,7 @@ use yurt_storage::{Replica, SharedCollection};
 
 use super::authorize::Authorizer;
 use super::caller::Caller;
-use crate::filter::{Bindings, Chain, FilterContext, HubAddress, Pool, ServiceLookup, TopologyKeys};
+use crate::filter::{Chain, FilterContext, HubAddress, Pool, ServiceLookup, TopologyKeys, binding};
 use crate::pool::probe::CloudReach;
 use crate::random::random;
 use crate::replicas::PoolData;
@@ -44,8 +44,6 @@ pub struct Local {
     pub data: Arc<PoolData>,
     /// Who may read.
     pub authorizer: Authorizer,
-    /// Which filters apply to whom.
-    pub bindings: Bindings,
     /// What the filters know of this node.
     pub node: NodeFacts,
     /// Whether the cloud answers.
@@ -108,7 +106,7 @@ impl Local {
         if info.version != kind.version {
             return Ok(None);
         }
-        let chain = self.bindings.chain(&caller.component, &info.resource, info.verb);
+        let chain = binding::chain(&caller.component, &info.resource, info.verb);
         // An unfiltered GET by name goes to the cloud while it answers: it is always the latest there.
         if info.verb == Verb::Get && chain.is_empty() && self.cloud.borrow().is_up() {
             return Ok(None);

@@ -84,7 +84,7 @@ impl PassThrough {
     fn unreachable(&self, error: &ClientError) -> Status {
         self.nudge.notify_one();
         tracing::debug!(%error, "Request not passed on");
-        Status::service_unavailable(&format!("the cloud cannot be reached: {error}"), 1)
+        Status::service_unavailable(format!("the cloud cannot be reached: {error}"), 1)
     }
 }
 
@@ -147,7 +147,7 @@ fn answer(response: Response<Incoming>, is_watch: bool) -> Response<Body> {
         return Response::from_parts(head, pass(body));
     }
     // A stream that broke behind us ends cleanly before us: clients watch again from where they are, instead of
-    // listing everything (conformance 7.22, 7.72).
+    // listing everything, as client-go does after an HTTP/2 reset.
     let frames = BodyStream::new(body).take_while(|frame| std::future::ready(frame.is_ok()));
     let pieces = frames.filter_map(|frame| {
         std::future::ready(

@@ -157,7 +157,7 @@ impl Stream {
             let Ok(frame) = frame else { return Ok(Ended::Closed) };
             let Ok(data) = frame.into_data() else { continue };
             decoder.push(&data);
-            while let Some(event) = decoder.next() {
+            for event in decoder.by_ref() {
                 let event = event.map_err(|error| Ended::Failed(error.to_string()))?;
                 self.take_event(event, &mut step, opened_at)?;
             }
@@ -295,8 +295,7 @@ impl Stream {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Err(Ended::NotReady),
             status => {
                 let body = read_all(response.into_body()).await.unwrap_or_default();
-                let message =
-                    Status::from_json(&body).map_or_else(|| String::new(), |status| status.message().to_owned());
+                let message = Status::from_json(&body).map_or_else(String::new, |status| status.message().to_owned());
                 Err(Ended::Failed(format!("{status}: {message}")))
             }
         }

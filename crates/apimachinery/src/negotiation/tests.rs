@@ -1,4 +1,4 @@
-//! Cases 2.50 to 2.62 of the conformance list, and their corrections.
+//! Which representation kube-apiserver would choose, and its refusals.
 
 use proptest::prelude::*;
 

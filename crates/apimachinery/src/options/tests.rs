@@ -1,4 +1,4 @@
-//! Cases 2.20 to 2.44 of the conformance list.
+//! Options as kube-apiserver reads and refuses them.
 
 use proptest::prelude::*;
 

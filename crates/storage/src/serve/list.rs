@@ -1,4 +1,4 @@
-//! One answer to a list: which state, which objects (conformance 3.E).
+//! One answer to a list: which state, which objects.
 
 use yurt_apimachinery::options::ResourceVersionMatch;
 use yurt_apimachinery::{ListOptions, Object, ResourceVersion, Status};

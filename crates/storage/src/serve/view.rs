@@ -1,7 +1,7 @@
 //! What a client is shown of each object, and which event a change is to that client.
 //!
-//! Pure. An object that was visible and is no longer becomes DELETED, one that becomes visible ADDED (conformance 3.F32,
-//! 7.73); the event carries the RV of the change.
+//! Pure. An object that was visible and is no longer becomes DELETED, one that becomes visible ADDED;
+//! the event carries the RV of the change.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -4,7 +4,8 @@
 //!   Starting ──► Initial (ADDED of the snapshot, end bookmark) ──► Live ──► end
 //!       └──────────────────── resume at RV ────────────────────────▲
 //! ```
-//! Every failure after the headers is one ERROR frame and a clean end (conformance 3.F02).
+//! Every failure after the headers is one ERROR frame and a clean end: clients retry an HTTP error with the
+//! same RV for ever (kube-rs, RetryWatcher).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -91,7 +92,7 @@ struct Watch {
 /// Starts a watch on `shared`.
 ///
 /// # Errors
-/// 429 while the collection is incomplete: the client keeps its RV and backs off (3.F03). Everything else is told in
+/// 429 while the collection is incomplete: the client keeps its RV and backs off. Everything else is told in
 /// the stream.
 pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<impl Stream<Item = Bytes> + Send, Status> {
     if !shared.read(|collection| collection.is_complete()) {
@@ -161,7 +162,7 @@ impl Watch {
         if let Some(rv) = requested.filter(|rv| rv.space() == Space::Own && *rv > position) {
             return self.fail(&Status::too_old_resource_version(rv, position));
         }
-        // A plain watch from "" or "0" starts with the present state (3.F04).
+        // A plain watch from "" or "0" starts with the present state, as at kube-apiserver since 1.27.
         if self.options.send_initial_events.unwrap_or(unset) {
             let wanted = requested.unwrap_or(self.least);
             if tokio::time::timeout(WAIT_FOR_RV, self.shared.reached(wanted))

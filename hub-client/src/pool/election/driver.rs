@@ -390,7 +390,7 @@ async fn watch_once(lease: &LeaseClient, inputs: &mpsc::Sender<Input>, last: &La
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.ok()?.into_data() else { continue };
         decoder.push(&data);
-        while let Some(event) = decoder.next() {
+        for event in decoder.by_ref() {
             let event = event.ok()?;
             let object: Value = serde_json::from_slice(&event.object).ok()?;
             let seen = observe(object, None, last);

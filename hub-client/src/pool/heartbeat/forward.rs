@@ -79,7 +79,7 @@ impl Forward {
         while let Some(frame) = body.frame().await {
             let Ok(data) = frame.ok()?.into_data() else { continue };
             decoder.push(&data);
-            while let Some(event) = decoder.next() {
+            for event in decoder.by_ref() {
                 let event = event.ok()?;
                 let lease: Value = serde_json::from_slice(&event.object).ok()?;
                 let Some(name) = lease["metadata"]["name"].as_str() else {
