@@ -30,7 +30,7 @@ pub struct Flags {
     /// Plain HTTP port for clients on this node.
     #[arg(long, default_value_t = 10261)]
     proxy_port: u16,
-    /// HTTPS port for pods. Serves <root-dir>/pki/yurthub-server-current.pem if it is there, else a certificate of its
+    /// HTTPS port for pods. Serves pki/yurthub-server-current.pem under --root-dir if it is there, else a certificate of its
     /// own making.
     #[arg(long, default_value_t = 10268)]
     proxy_secure_port: u16,

@@ -4,7 +4,7 @@
 //!   write(ops) ──► bounded queue ──► writer thread: drain ► check ► assign RV ► one redb commit ► publish ► answer
 //! ```
 //!
-//! Lease renewals ([`Durability::Volatile`]) ride along without a commit (one costs ≈ 28 KB of writes); a durable mark
+//! Lease renewals ([`Durability::Volatile`](crate::backend::Durability::Volatile)) ride along without a commit (one costs ≈ 28 KB of writes); a durable mark
 //! above every RV issued lets a killed process restart above all of them. Pool replicas share the file: [`replicas`].
 
 mod engine;

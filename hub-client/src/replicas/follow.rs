@@ -56,50 +56,48 @@ impl Follower {
     pub async fn run(mut self) {
         let token = self.tasks.token();
         let (mut active, mut next): (Option<Running>, Option<Running>) = (None, None);
-        let mut list = false;
+        // The source that does not remember our position: it is listed, another one need not be.
+        let mut expired_at = Source::None;
         let mut backoff = Backoff(BACKOFF_MIN);
         loop {
             let wanted = *self.wanted.borrow_and_update();
             self.drop_unwanted(wanted, &mut active, &mut next);
             let following = active.iter().chain(&next).any(|running| running.source == wanted);
             if !following && wanted != Source::None {
-                next = self.open(wanted, list);
+                next = self.open(wanted, expired_at == wanted);
             }
-            let ended = tokio::select! {
+            let (source, ended) = tokio::select! {
                 () = token.cancelled() => return,
                 changed = self.wanted.changed() => if changed.is_err() { return } else { continue },
                 event = confirmed_or_ended(&mut next) => match event {
-                    Some(ended) => { next = None; ended }
+                    Some(ended) => (next.take().map_or(wanted, |running| running.source), ended),
                     None => {
                         active = next.take();
-                        (list, backoff.0) = (false, BACKOFF_MIN);
+                        (expired_at, backoff.0) = (Source::None, BACKOFF_MIN);
                         let (collection, source) = (self.replica.name(), wanted.as_str());
                         tracing::info!(collection, source, "Source confirmed");
                         continue;
                     }
                 },
-                ended = ended(&mut active) => { active = None; ended }
+                ended = ended(&mut active) => (active.take().map_or(wanted, |running| running.source), ended),
             };
             let pause = match ended {
                 Ended::Closed => backoff.short(),
                 Ended::Expired => {
-                    list = true;
+                    expired_at = source;
                     backoff.short()
                 }
                 Ended::NotReady => NOT_READY,
                 Ended::Failed(why) => {
-                    tracing::debug!(
-                        collection = self.replica.name(),
-                        source = wanted.as_str(),
-                        why,
-                        "Stream failed"
-                    );
+                    let (collection, source) = (self.replica.name(), source.as_str());
+                    tracing::debug!(collection, source, why, "Stream failed");
+                    // A stream that ended in good order is opened again at once: the source is not lost by that.
+                    if active.is_none() {
+                        self.data.lost(self.replica.name());
+                    }
                     backoff.grow()
                 }
             };
-            if active.is_none() {
-                self.data.lost(self.replica.name());
-            }
             if self.pause(pause, &token).await.is_none() {
                 return;
             }

@@ -3,21 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, Request, StatusCode};
-use http_body_util::BodyExt as _;
+use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc, watch};
 use yurt_apimachinery::ResourceVersion;
-use yurt_apimachinery::watch::{EventType, WatchDecoder};
-use yurt_runtime::http::empty;
+use yurt_apimachinery::watch::EventType;
 use yurt_runtime::{Clock, TaskGroup};
 
 use super::machine::{
     Action, Attempt, Config, DRAIN_LIMIT, Fence, HubState, Input, Lease, LeaseWrite, Machine, Output, ReadOutcome,
     StopReason, WriteOutcome,
 };
-use crate::pool::lease_client::{Answer, LeaseClient, micro_time, renew_time};
+use crate::pool::lease_client::{Answer, Broken, LeaseClient, LeaseEvents, micro_time, renew_time};
 use crate::pool::probe::{CloudReach, CoordinatorReach};
 use crate::random::random;
 use crate::replicas::source::CoordinatorState;
@@ -366,42 +364,23 @@ fn observe(lease: Value, headers: Option<&HeaderMap>, last: &LastSeen) -> Lease 
 
 /// Keeps a watch on the election lease open; every change becomes a fact.
 async fn watch_lease(lease: LeaseClient, inputs: mpsc::Sender<Input>, last: LastSeen, nudge: Arc<Notify>) {
-    loop {
-        if watch_once(&lease, &inputs, &last).await.is_none() {
+    while !inputs.is_closed() {
+        if watch_once(&lease, &inputs, &last).await.is_err() {
             nudge.notify_one();
-        }
-        if inputs.is_closed() {
-            return;
         }
         tokio::time::sleep(REWATCH).await;
     }
 }
 
-/// `None` when the stream broke rather than ended.
-async fn watch_once(lease: &LeaseClient, inputs: &mpsc::Sender<Input>, last: &LastSeen) -> Option<()> {
-    let mut request = Request::new(empty());
-    *request.uri_mut() = lease.watch_path().parse().ok()?;
-    let response = lease.http().send(request).await.ok()?;
-    if response.status() != StatusCode::OK {
-        return None;
+async fn watch_once(lease: &LeaseClient, inputs: &mpsc::Sender<Input>, last: &LastSeen) -> Result<(), Broken> {
+    let mut events = LeaseEvents::open(lease.http(), &lease.watch_path()).await?;
+    while let Some((event, lease)) = events.next().await? {
+        let seen = observe(lease, None, last);
+        let input = match event {
+            EventType::Deleted => Input::WatchedDeletion(seen.resource_version),
+            _ => Input::Watched(seen),
+        };
+        inputs.send(input).await.map_err(|_| Broken)?;
     }
-    let mut body = response.into_body();
-    let mut decoder = WatchDecoder::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.ok()?.into_data() else { continue };
-        decoder.push(&data);
-        for event in decoder.by_ref() {
-            let event = event.ok()?;
-            let object: Value = serde_json::from_slice(&event.object).ok()?;
-            let seen = observe(object, None, last);
-            let input = match event.event_type {
-                EventType::Added | EventType::Modified => Input::Watched(seen),
-                EventType::Deleted => Input::WatchedDeletion(seen.resource_version),
-                EventType::Bookmark => continue,
-                EventType::Error => return None,
-            };
-            inputs.send(input).await.ok()?;
-        }
-    }
-    Some(())
+    Ok(())
 }

@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, StatusCode};
-use http_body_util::BodyExt as _;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::time::MicroTime;
-use yurt_apimachinery::watch::{EventType, WatchDecoder};
+use yurt_apimachinery::watch::EventType;
 use yurt_runtime::http::client::HttpClient;
-use yurt_runtime::http::{empty, full};
+use yurt_runtime::http::full;
 use yurt_runtime::{Clock, TaskGroup};
 
 use super::own::NAMESPACE;
@@ -21,7 +20,7 @@ use super::plan::forward::{Forwarder, PoolLease, renewal};
 use super::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, UnixMicros};
 use crate::metrics::Metrics;
 use crate::pool::election::driver::Leadership;
-use crate::pool::lease_client::{from_micros, to_micros};
+use crate::pool::lease_client::{Broken, LeaseEvents, from_micros, to_micros};
 use crate::upstream::Cloud;
 
 /// Longest wait for one answer of the cloud.
@@ -59,45 +58,27 @@ impl Forward {
                 loop {
                     // What a new watch shows first is a baseline, whatever happened in between.
                     plan.lock().handle_restart();
-                    this.clone().watch(&plan).await;
+                    if this.clone().watch(&plan).await.is_err() {
+                        tracing::debug!("Watch of the pool's leases broke, opening it again");
+                    }
                     tokio::time::sleep(REWATCH).await;
                 }
             })
             .await;
     }
 
-    async fn watch(self: Arc<Self>, plan: &Arc<Mutex<Forwarder>>) -> Option<()> {
-        let mut request = Request::new(empty());
+    async fn watch(self: Arc<Self>, plan: &Arc<Mutex<Forwarder>>) -> Result<(), Broken> {
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases?watch=1&timeoutSeconds=300");
-        *request.uri_mut() = path.parse().ok()?;
-        let response = self.pool.send(request).await.ok()?;
-        if response.status() != StatusCode::OK {
-            return None;
-        }
-        let mut body = response.into_body();
-        let mut decoder = WatchDecoder::new();
-        while let Some(frame) = body.frame().await {
-            let Ok(data) = frame.ok()?.into_data() else { continue };
-            decoder.push(&data);
-            for event in decoder.by_ref() {
-                let event = event.ok()?;
-                let lease: Value = serde_json::from_slice(&event.object).ok()?;
-                let Some(name) = lease["metadata"]["name"].as_str() else {
-                    continue;
-                };
-                match event.event_type {
-                    EventType::Added | EventType::Modified => {
-                        plan.lock()
-                            .handle_lease(self.clock.boot().since_boot(), name, observe(&lease));
-                    }
-                    EventType::Deleted => plan.lock().handle_deleted(name),
-                    EventType::Bookmark => {}
-                    EventType::Error => return None,
-                }
-                self.clone().start_workers(plan);
+        let mut events = LeaseEvents::open(&self.pool, &path).await?;
+        while let Some((event, lease)) = events.next().await? {
+            let Some(name) = lease["metadata"]["name"].as_str() else { continue };
+            match event {
+                EventType::Deleted => plan.lock().handle_deleted(name),
+                _ => plan.lock().handle_lease(self.clock.boot().since_boot(), name, observe(&lease)),
             }
+            self.clone().start_workers(plan);
         }
-        Some(())
+        Ok(())
     }
 
     fn start_workers(self: Arc<Self>, plan: &Arc<Mutex<Forwarder>>) {

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use yurt_apimachinery::Status;
 use yurt_runtime::http::{Body, full, status_response};
-use yurt_runtime::{Clock, TaskGroup};
+use yurt_runtime::{BootTime, Clock, TaskGroup};
 
 use super::plan::own::{OwnAction, OwnInput, OwnLease, PoolRenewal};
 use super::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, UnixMicros};
@@ -30,6 +30,8 @@ use crate::upstream::Cloud;
 const CLOUD_DEADLINE: Duration = Duration::from_secs(4);
 /// The same at the coordinator.
 const POOL_DEADLINE: Duration = Duration::from_secs(3);
+/// The kept answer is written this often at the most: a beat every 10 s would wear an SD card.
+const STORE_EVERY: Duration = Duration::from_secs(600);
 /// Bytes of a lease at the most.
 const LEASE_BYTES_MAX: usize = 1 << 20;
 /// Duration written into the pool lease, s; the kubelet's default.
@@ -52,6 +54,8 @@ pub struct OwnHeartbeat {
     /// The cloud's last answer about the lease.
     last: Mutex<Option<Kept>>,
     kept_at: PathBuf,
+    /// When the answer was last written to the disk.
+    stored: Mutex<Option<BootTime>>,
     /// The leader may have put the delegate annotation on the cloud's lease.
     annotated: AtomicBool,
     /// One cleaning at a time.
@@ -91,6 +95,7 @@ impl OwnHeartbeat {
             pool_lease: tokio::sync::Mutex::default(),
             last,
             kept_at,
+            stored: Mutex::default(),
             annotated: AtomicBool::new(true),
             cleaning: tokio::sync::Mutex::default(),
         }
@@ -203,7 +208,7 @@ impl OwnHeartbeat {
         if status.is_success()
             && let Some(kept) = Kept::of(&headers, body.clone())
         {
-            kept.store(&self.kept_at);
+            self.store(&kept);
             if kept.is_annotated() {
                 self.annotated.store(true, Ordering::Relaxed);
             }
@@ -216,6 +221,16 @@ impl OwnHeartbeat {
         *response.status_mut() = status;
         *response.headers_mut() = headers;
         Some(response)
+    }
+
+    /// Puts the answer on the disk now and then: any answer of this node's lease serves after a restart.
+    fn store(&self, kept: &Kept) {
+        let now = self.clock.boot();
+        let mut stored = self.stored.lock();
+        if stored.is_none_or(|at| now.since(at) >= STORE_EVERY) {
+            *stored = Some(now);
+            kept.store(&self.kept_at);
+        }
     }
 
     /// Starts the cleaning that this beat showed to be needed; the kubelet does not wait for it.
