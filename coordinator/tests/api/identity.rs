@@ -112,7 +112,8 @@ async fn discovery_tells_the_same_in_both_forms() {
             "authentication.k8s.io",
             "authorization.k8s.io",
             "coordination.k8s.io",
-            "discovery.k8s.io"
+            "discovery.k8s.io",
+            "yurt.openyurt.io"
         ]
     );
     let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
@@ -127,7 +128,7 @@ async fn discovery_tells_the_same_in_both_forms() {
         .await;
     assert_eq!(again.code, 304);
     let items = aggregated.expect(200)["items"].as_array().unwrap().len();
-    assert_eq!(items, 4);
+    assert_eq!(items, 5);
     admin.get("/apis/nowhere").await.expect(404);
     admin.get("/apis/coordination.k8s.io/v1").await.expect(200);
     let document = admin.get("/openapi/v3/apis/coordination.k8s.io/v1").await.expect(200);

@@ -68,7 +68,8 @@ async fn watch_resumes_after_a_version_and_across_a_restart() {
 
 #[tokio::test]
 async fn foreign_and_future_versions_end_in_one_410_event() {
-    let server = Server::standalone().await;
+    // In profile pool own numbers have bit 62; one above C comes from a history that was lost.
+    let server = Server::pool().await;
     let admin = server.admin();
     for version in ["12", "9000000000000000000"] {
         let mut watch = admin.watch(&format!("{MAPS}?resourceVersion={version}")).await;
