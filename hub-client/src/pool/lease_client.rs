@@ -152,7 +152,10 @@ impl LeaseEvents {
         if response.status() != StatusCode::OK {
             return Err(Broken);
         }
-        Ok(Self { body: response.into_body(), decoder: WatchDecoder::new() })
+        Ok(Self {
+            body: response.into_body(),
+            decoder: WatchDecoder::new(),
+        })
     }
 
     /// The next event, bookmarks left out; `None` at the clean end.

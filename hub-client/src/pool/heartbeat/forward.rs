@@ -71,10 +71,14 @@ impl Forward {
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases?watch=1&timeoutSeconds=300");
         let mut events = LeaseEvents::open(&self.pool, &path).await?;
         while let Some((event, lease)) = events.next().await? {
-            let Some(name) = lease["metadata"]["name"].as_str() else { continue };
+            let Some(name) = lease["metadata"]["name"].as_str() else {
+                continue;
+            };
             match event {
                 EventType::Deleted => plan.lock().handle_deleted(name),
-                _ => plan.lock().handle_lease(self.clock.boot().since_boot(), name, observe(&lease)),
+                _ => plan
+                    .lock()
+                    .handle_lease(self.clock.boot().since_boot(), name, observe(&lease)),
             }
             self.clone().start_workers(plan);
         }

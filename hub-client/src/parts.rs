@@ -1,0 +1,303 @@
+//! Starts the parts of a hub and connects them: probes, replicas, election, heartbeat, proxy, report.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use yurt_runtime::http::server::Handler;
+use yurt_runtime::{Clock, Readiness, TaskGroup};
+
+use crate::StartError;
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::pool::election::driver::{Driver, ElectionView, Signals};
+use crate::pool::heartbeat::own::{self, OwnHeartbeat};
+use crate::pool::leader::Leader;
+use crate::pool::lease_client::LeaseClient;
+use crate::pool::probe::{self, CloudReach, CoordinatorReach};
+use crate::proxy::Proxy;
+use crate::proxy::authorize::Authorizer;
+use crate::proxy::caller::Callers;
+use crate::proxy::local::{Local, NodeFacts};
+use crate::proxy::pass_through::PassThrough;
+use crate::replicas::follow::Follower;
+use crate::replicas::source::{CoordinatorState, Source};
+use crate::replicas::steer::Steering;
+use crate::replicas::{PoolData, members};
+use crate::report::Report;
+use crate::upstream::{CoordinatorClient, Upstreams};
+
+/// The replicas' changes are committed this often; a crash costs no more than asking for them again.
+const PERSIST_EVERY: Duration = Duration::from_secs(5);
+
+/// What the parts of a hub share.
+pub(crate) struct Parts {
+    config: Config,
+    clock: Clock,
+    tasks: TaskGroup,
+    upstreams: Upstreams,
+    data: Arc<PoolData>,
+    metrics: Arc<Metrics>,
+    cloud: (watch::Sender<CloudReach>, Arc<Notify>),
+    coordinator: (watch::Sender<CoordinatorReach>, Arc<Notify>),
+    election: watch::Sender<ElectionView>,
+    member_count: watch::Sender<u32>,
+    rank: watch::Sender<u32>,
+}
+
+// === impl Parts ===
+
+impl Parts {
+    /// Parts that share nothing yet but their inputs; nothing runs.
+    pub(crate) fn new(
+        config: Config,
+        clock: Clock,
+        tasks: TaskGroup,
+        upstreams: Upstreams,
+        data: Arc<PoolData>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let unknown = CoordinatorReach {
+            state: CoordinatorState::Unreachable { since: clock.boot() },
+            status: None,
+        };
+        Self {
+            config,
+            clock,
+            tasks,
+            upstreams,
+            data,
+            metrics,
+            cloud: (watch::Sender::default(), Arc::default()),
+            coordinator: (watch::Sender::new(unknown), Arc::default()),
+            election: watch::Sender::default(),
+            member_count: watch::Sender::new(1),
+            rank: watch::Sender::new(0),
+        }
+    }
+
+    /// Starts asking cloud and coordinator whether they answer.
+    pub(crate) fn start_probes(&self) {
+        let token = self.tasks.token();
+        let (reach, nudge) = &self.cloud;
+        let cloud = self.upstreams.cloud.clone();
+        self.tasks.spawn_critical(
+            "probe-cloud",
+            probe::probe_cloud(cloud, reach.clone(), nudge.clone(), token.clone()),
+        );
+        if let Some(CoordinatorClient { leases, .. }) = self.upstreams.coordinator.clone() {
+            let (reach, nudge) = &self.coordinator;
+            let probing = probe::probe_coordinator(leases, self.clock.clone(), reach.clone(), nudge.clone(), token);
+            self.tasks.spawn_critical("probe-coordinator", probing);
+        }
+    }
+
+    /// Starts following, steering and storing the replicas.
+    pub(crate) fn start_replicas(&self) {
+        let wanted = watch::Sender::new(Source::None);
+        for replica in self.data.replicas().iter() {
+            // Without a pool there is no membership to follow.
+            if replica.name() == members::COLLECTION && self.config.pool.is_empty() {
+                continue;
+            }
+            let follower = Follower {
+                replica: replica.clone(),
+                data: self.data.clone(),
+                upstreams: self.upstreams.clone(),
+                wanted: wanted.subscribe(),
+                pool: self.config.pool.clone(),
+                tasks: self.tasks.clone(),
+            };
+            self.tasks.spawn_critical("follow-replica", follower.run());
+        }
+        let steering = Steering {
+            election: self.election.subscribe(),
+            cloud: self.cloud.0.subscribe(),
+            coordinator: self
+                .upstreams
+                .coordinator
+                .as_ref()
+                .map(|_| self.coordinator.0.subscribe()),
+            members: self.member_count.subscribe(),
+            clock: self.clock.clone(),
+        };
+        self.tasks
+            .spawn_critical("steer-replicas", steering.run(wanted, self.tasks.token()));
+        self.tasks
+            .spawn_critical("persist-replicas", persist(self.data.clone(), self.tasks.token()));
+        let ranking = report_members(
+            self.data.clone(),
+            self.config.node.clone(),
+            self.member_count.clone(),
+            self.rank.clone(),
+            self.tasks.token(),
+        );
+        self.tasks.spawn_critical("rank-members", ranking);
+    }
+
+    /// Starts the election in a group of its own; `stop` gives the lease back.
+    ///
+    /// # Errors
+    /// Settings the election cannot work with.
+    pub(crate) fn start_election(&self, tasks: &TaskGroup, stop: &CancellationToken) -> Result<(), StartError> {
+        let (Some(settings), Some(coordinator)) = (&self.config.coordinator, &self.upstreams.coordinator) else {
+            return Ok(());
+        };
+        if !settings.candidate {
+            return Ok(());
+        }
+        let identity = format!("{}_{}", self.config.node, uuid::Uuid::new_v4());
+        let mut election = settings.election(&identity);
+        election.ignore_own_clock =
+            std::env::var("YURT_FAILPOINTS").is_ok_and(|points| points == "leader-clock-check=off");
+        let leader = Leader {
+            identity,
+            upstreams: self.upstreams.clone(),
+            coordinator: coordinator.clone(),
+            data: self.data.clone(),
+            metrics: self.metrics.clone(),
+            clock: self.clock.clone(),
+        };
+        let lease = LeaseClient::new(coordinator.leases.clone(), &settings.lease.0, &settings.lease.1);
+        let start_leading = Box::new(move |group: &TaskGroup, leadership| leader.start(group, &leadership));
+        let driver = Driver::new(
+            election,
+            self.clock.clone(),
+            lease,
+            self.election.clone(),
+            start_leading,
+            tasks.clone(),
+        )
+        .map_err(|error| StartError::Internal(error.to_string()))?;
+        let signals = Signals {
+            cloud: self.cloud.0.subscribe(),
+            coordinator: self.coordinator.0.subscribe(),
+            rank: self.rank.subscribe(),
+            nudge: self.coordinator.1.clone(),
+        };
+        tasks.spawn_critical("election", driver.run(signals, stop.clone().cancelled_owned()));
+        Ok(())
+    }
+
+    /// Starts this node's heartbeat.
+    pub(crate) fn heartbeat(&self) -> Arc<OwnHeartbeat> {
+        let pool = self.upstreams.coordinator.as_ref();
+        let lease = pool.map(|pool| LeaseClient::new(pool.leases.clone(), own::NAMESPACE, &self.config.node));
+        let heartbeat = Arc::new(OwnHeartbeat::new(
+            &self.config.node,
+            self.upstreams.cloud.clone(),
+            lease,
+            self.clock.clone(),
+            self.tasks.clone(),
+            self.cloud.1.clone(),
+            self.config.cache_dir.join("node-lease"),
+        ));
+        let (mut reach, token, beats) = (self.cloud.0.subscribe(), self.tasks.token(), heartbeat.clone());
+        self.tasks.spawn_critical("recover-heartbeat", async move {
+            while let Some(Ok(())) = token.run_until_cancelled(reach.changed()).await {
+                if reach.borrow_and_update().is_up() {
+                    beats.cloud_is_back().await;
+                }
+            }
+        });
+        heartbeat
+    }
+
+    /// The proxy; `end_watches` ends its streams.
+    pub(crate) fn proxy(&self, heartbeat: Arc<OwnHeartbeat>, end_watches: CancellationToken) -> Proxy {
+        let config = &self.config;
+        let cloud = self.upstreams.cloud.clone();
+        let node = NodeFacts {
+            node: config.node.clone(),
+            pool: config.pool.clone(),
+            host: config.hub_host,
+            secure_port: config.secure_addr.port(),
+        };
+        let local = Local {
+            data: self.data.clone(),
+            authorizer: Authorizer::new(cloud.clone(), self.clock.clone()),
+            node,
+            cloud: self.cloud.0.subscribe(),
+            min_request_timeout: config.min_request_timeout,
+            shutdown: end_watches,
+            written: Mutex::default(),
+        };
+        Proxy {
+            node: config.node.clone(),
+            callers: Callers::new(config.components.clone()),
+            local: Arc::new(local),
+            cloud: PassThrough {
+                cloud,
+                tasks: self.tasks.clone(),
+                nudge: self.cloud.1.clone(),
+            },
+            heartbeat,
+            tasks: self.tasks.clone(),
+            metrics: self.metrics.clone(),
+            max_in_flight: config.max_in_flight,
+            in_flight: Default::default(),
+        }
+    }
+
+    /// What the operator's port answers.
+    pub(crate) fn admin(&self, readiness: Readiness, heartbeat: Arc<OwnHeartbeat>) -> Handler {
+        let report = Report {
+            node: self.config.node.clone(),
+            pool: self.config.pool.clone(),
+            data: self.data.clone(),
+            cloud: self.cloud.0.subscribe(),
+            coordinator: self
+                .upstreams
+                .coordinator
+                .as_ref()
+                .map(|_| self.coordinator.0.subscribe()),
+            election: self.election.subscribe(),
+            heartbeat,
+            metrics: self.metrics.clone(),
+            forwards: self.upstreams.cloud.server().delegate.is_some(),
+        };
+        report.routes(readiness).handler()
+    }
+}
+
+async fn persist(data: Arc<PoolData>, token: CancellationToken) {
+    while token
+        .run_until_cancelled(tokio::time::sleep(PERSIST_EVERY))
+        .await
+        .is_some()
+    {
+        if let Err(error) = data.replicas().persist().await {
+            tracing::warn!(%error, "Replicas not stored, trying again");
+        }
+    }
+}
+
+/// Tells the election this node's place among the members, and the steering how many there are.
+async fn report_members(
+    data: Arc<PoolData>,
+    node: String,
+    count: watch::Sender<u32>,
+    rank: watch::Sender<u32>,
+    token: CancellationToken,
+) {
+    let Some(members) = data.replicas().named(members::COLLECTION).cloned() else {
+        return;
+    };
+    let mut changes = members.collection().subscribe();
+    loop {
+        let names = members.collection().read(|c| members::names(c.objects()));
+        let place = names.iter().position(|name| *name == node).unwrap_or(names.len());
+        count.send_replace(u32::try_from(names.len().max(1)).unwrap_or(u32::MAX));
+        rank.send_if_modified(|rank| {
+            let place = u32::try_from(place).unwrap_or(u32::MAX);
+            std::mem::replace(rank, place) != place
+        });
+        data.set_members(names);
+        match token.run_until_cancelled(changes.changed()).await {
+            Some(Ok(())) => {}
+            _ => return,
+        }
+    }
+}
