@@ -129,6 +129,10 @@ impl Proxy {
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        let before = self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.0
+            .metrics
+            .in_flight
+            .set(i64::try_from(before - 1).unwrap_or(i64::MAX));
     }
 }

@@ -5,10 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures_util::StreamExt as _;
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -17,7 +16,7 @@ use yurt_apimachinery::list::{ListMeta, encode_list, encode_partial_list};
 use yurt_apimachinery::negotiation::{Negotiated, Shape, Transform, negotiate};
 use yurt_apimachinery::partial::partial_object_metadata;
 use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
-use yurt_runtime::http::{APPLICATION_JSON, Body, full, stream};
+use yurt_runtime::http::{APPLICATION_JSON, Body, full, status_response, stream};
 use yurt_storage::serve::{self, Selection, Unfiltered, View, WatchRequest};
 use yurt_storage::{Replica, SharedCollection};
 
@@ -103,7 +102,8 @@ impl Local {
             return Ok(None);
         };
         let kind = replica.collection().kind();
-        if info.version != kind.version {
+        // What somebody else may see, for whom this caller speaks, only the cloud knows.
+        if info.version != kind.version || is_impersonating(request.headers()) {
             return Ok(None);
         }
         let chain = binding::chain(&caller.component, &info.resource, info.verb);
@@ -149,7 +149,8 @@ impl Local {
         }
         let (head, body) = response.into_parts();
         let Ok(body) = yurt_runtime::http::read_body(body, WRITE_ANSWER_MAX).await else {
-            return Response::from_parts(head, full(Bytes::new()));
+            let why = "the cloud's answer broke off; the write may have happened";
+            return status_response(&Status::failure(StatusCode::BAD_GATEWAY.as_u16(), "", why));
         };
         if let Ok(object) = Object::parse(body.clone(), replica.collection().kind()) {
             let mut written = self.written.lock();
@@ -236,7 +237,7 @@ impl Local {
         negotiated: &Negotiated,
     ) -> Result<Option<Response<Body>>, Status> {
         let kind = replica.collection().kind();
-        let options = ListOptions::parse(query, false, kind)?;
+        let options = options(query, false, kind, info)?;
         let is_cloud_token = options.continue_token.is_some() && view.is_identity() && self.cloud.borrow().is_up();
         if is_cloud_token {
             return Ok(None);
@@ -269,7 +270,7 @@ impl Local {
         view: Arc<dyn View>,
         negotiated: &Negotiated,
     ) -> Result<Response<Body>, Status> {
-        let options = ListOptions::parse(query, true, replica.collection().kind())?;
+        let options = options(query, true, replica.collection().kind(), info)?;
         let least = self.min_request_timeout;
         let random_life = least + least.mul_f64((random() % 1000) as f64 / 1000.0);
         let wanted = options
@@ -316,6 +317,24 @@ impl Local {
         }
         response
     }
+}
+
+fn is_impersonating(headers: &HeaderMap) -> bool {
+    headers.keys().any(|name| name.as_str().starts_with("impersonate-"))
+}
+
+/// Options of a list or watch. A path that names one object (legacy watch) is confined to it, as its authorisation is.
+fn options(
+    query: Option<&str>,
+    watch: bool,
+    kind: &'static ResourceKind,
+    info: &RequestInfo,
+) -> Result<ListOptions, Status> {
+    let mut options = ListOptions::parse(query, watch, kind)?;
+    if let Some(name) = &info.name {
+        options.require_name(name)?;
+    }
+    Ok(options)
 }
 
 fn selection(info: &RequestInfo, options: &ListOptions) -> Selection {

@@ -1,0 +1,17 @@
+//! Component tests: a hub in this process, between a scripted cloud and clients on its ports, over real sockets.
+
+#[cfg(test)]
+mod hub {
+    mod authorizing;
+    mod callers;
+    mod client;
+    mod cloud;
+    mod filtering;
+    mod harness;
+    mod heartbeats;
+    mod limits;
+    mod passing_on;
+    mod pool_data;
+    mod reporting;
+    mod upgrades;
+}

@@ -1,0 +1,266 @@
+//! The hub answers from its copy only what the cloud would allow the caller (I13).
+
+use std::time::Duration;
+
+use clap::Parser as _;
+use http::StatusCode;
+use serde_json::json;
+use yurt_apimachinery::RequestInfo;
+use yurt_hub_client::config::Flags;
+use yurt_hub_client::proxy::authorize::Authorizer;
+use yurt_hub_client::proxy::caller::{Caller, Credential};
+use yurt_hub_client::upstream::Upstreams;
+use yurt_runtime::http::json as answer_json;
+use yurt_runtime::{Clock, TaskGroup};
+use yurt_test_support::TestDir;
+
+use super::cloud::{Cloud, REVIEWS, SELF_REVIEWS};
+use super::harness::{NODE, NODE_USER, TestHub};
+
+const SERVICES: &str = "/api/v1/services";
+const SHOP: &str = "/api/v1/namespaces/shop/services";
+
+async fn cloud_with_a_service() -> Cloud {
+    let cloud = Cloud::start().await;
+    cloud.put(
+        "services",
+        json!({"metadata": {"namespace": "shop", "name": "web"}, "spec": {}}),
+    );
+    cloud
+}
+
+#[tokio::test]
+async fn allowed_token_reads_the_copy() {
+    let cloud = cloud_with_a_service().await;
+    cloud.allow("good", true);
+    let hub = TestHub::start(&cloud, &[]).await;
+    let lists = cloud.seen(SERVICES).len();
+    assert_eq!(hub.bearer("pod/v1", "good").get(SERVICES).await.names(), ["web"]);
+    assert_eq!(cloud.seen(SERVICES).len(), lists, "the copy answers, not the cloud");
+    let review = &cloud.reviews(SELF_REVIEWS)[0];
+    let attributes = json!({"verb": "list", "group": "", "version": "v1", "resource": "services"});
+    assert_eq!(review["spec"], json!({"resourceAttributes": attributes}));
+    let asked = &cloud.seen(SELF_REVIEWS)[0];
+    assert_eq!(asked.headers["authorization"], "Bearer good");
+    assert_eq!(asked.user, None, "the question is the bearer's own, not the node's");
+}
+
+#[tokio::test]
+async fn question_names_verb_namespace_and_object() {
+    let mut cloud = cloud_with_a_service().await;
+    cloud.allow("good", true);
+    let hub = TestHub::start(&cloud, &[]).await;
+    let pod = hub.bearer("pod/v1", "good");
+    pod.watch(SHOP).await;
+    let asked = cloud.reviews(SELF_REVIEWS).pop().unwrap()["spec"]["resourceAttributes"].clone();
+    assert_eq!((&asked["verb"], &asked["namespace"]), (&json!("watch"), &json!("shop")));
+    // A kubelet's get is filtered, so the copy answers it even while the cloud is there.
+    let named = hub.bearer("kubelet/v1", "good");
+    named.get(&format!("{SHOP}/web")).await.expect(200);
+    let asked = cloud.reviews(SELF_REVIEWS).pop().unwrap()["spec"]["resourceAttributes"].clone();
+    assert_eq!((&asked["verb"], &asked["name"]), (&json!("get"), &json!("web")));
+    cloud.go_away().await;
+    assert_eq!(pod.get(SHOP).await.code, 403, "a yes to watch is no yes to list");
+}
+
+#[tokio::test]
+async fn denied_token_gets_403_and_an_unknown_one_401() {
+    let cloud = cloud_with_a_service().await;
+    cloud.allow("bad", false);
+    let hub = TestHub::start(&cloud, &[]).await;
+    for path in [SERVICES, &format!("{SERVICES}?watch=1"), SHOP] {
+        let denied = hub.bearer("pod/v1", "bad").get(path).await;
+        assert_eq!(
+            (denied.code, denied.json()["reason"].as_str()),
+            (403, Some("Forbidden")),
+            "{path}"
+        );
+        let unknown = hub.bearer("pod/v1", "expired").get(path).await;
+        assert_eq!(
+            (unknown.code, unknown.json()["reason"].as_str()),
+            (401, Some("Unauthorized")),
+            "{path}"
+        );
+    }
+    // Somebody who may nothing does not become the node by calling itself a component.
+    hub.bearer("kube-proxy/v1", "bad").get(SERVICES).await.expect(403);
+}
+
+#[tokio::test]
+async fn cloud_is_asked_once_per_question() {
+    let cloud = cloud_with_a_service().await;
+    cloud.allow("good", true);
+    cloud.allow("bad", false);
+    let hub = TestHub::start(&cloud, &[]).await;
+    for (token, code) in [("good", 200), ("bad", 403), ("unknown", 401)] {
+        let before = cloud.reviews(SELF_REVIEWS).len();
+        for _ in 0..3 {
+            hub.bearer("pod/v1", token).get(SERVICES).await.expect(code);
+        }
+        assert_eq!(cloud.reviews(SELF_REVIEWS).len() - before, 1, "{token}");
+    }
+    // Another token is another question, whatever the answer to the first was.
+    cloud.allow("unknown", true);
+    hub.bearer("pod/v1", "other").get(SERVICES).await.expect(401);
+}
+
+#[tokio::test]
+async fn offline_only_what_was_allowed_before_is_answered() {
+    let mut cloud = cloud_with_a_service().await;
+    cloud.allow("asked", true);
+    cloud.allow("never-asked", true);
+    let hub = TestHub::start(&cloud, &[]).await;
+    hub.bearer("pod/v1", "asked").get(SERVICES).await.expect(200);
+    cloud.go_away().await;
+    assert_eq!(hub.bearer("pod/v1", "asked").get(SERVICES).await.names(), ["web"]);
+    hub.bearer("pod/v1", "never-asked").get(SERVICES).await.expect(403);
+    assert_eq!(
+        hub.component("coredns").get(SERVICES).await.names(),
+        ["web"],
+        "the node's own need not be asked about"
+    );
+    cloud.come_back().await;
+    hub.bearer("pod/v1", "never-asked").get(SERVICES).await.expect(200);
+}
+
+#[tokio::test]
+async fn certificate_is_asked_about_with_the_nodes_rights() {
+    let cloud = cloud_with_a_service().await;
+    cloud.allow("jane", true);
+    cloud.allow("joe", false);
+    let hub = TestHub::start(&cloud, &[]).await;
+    assert_eq!(
+        hub.with_certificate(&cloud, "jane", &["dev"])
+            .get(SERVICES)
+            .await
+            .names(),
+        ["web"]
+    );
+    let spec = cloud.reviews(REVIEWS)[0]["spec"].clone();
+    assert_eq!(
+        (&spec["user"], &spec["groups"]),
+        (&json!("jane"), &json!(["dev", "system:authenticated"]))
+    );
+    assert_eq!(cloud.seen(REVIEWS)[0].user.as_deref(), Some(NODE_USER));
+    hub.with_certificate(&cloud, "joe", &[]).get(SERVICES).await.expect(403);
+}
+
+#[tokio::test]
+async fn right_to_watch_one_object_shows_no_other() {
+    let cloud = cloud_with_a_service().await;
+    cloud.put(
+        "services",
+        json!({"metadata": {"namespace": "shop", "name": "db"}, "spec": {}}),
+    );
+    cloud.put(
+        "services",
+        json!({"metadata": {"namespace": "shop", "name": "zz"}, "spec": {}}),
+    );
+    cloud.allow("good", true);
+    let hub = TestHub::start(&cloud, &[]).await;
+    let legacy = "/api/v1/watch/namespaces/shop/services/web";
+    for path in [legacy, &format!("{SHOP}?fieldSelector=metadata.name%3Dweb")] {
+        let mut watch = hub.bearer("pod/v1", "good").watch(path).await;
+        let asked = cloud.reviews(SELF_REVIEWS)[0]["spec"]["resourceAttributes"].clone();
+        assert_eq!(
+            (&asked["verb"], &asked["name"]),
+            (&json!("watch"), &json!("web")),
+            "{path}"
+        );
+        assert_eq!(watch.told().await, "ADDED web", "{path}");
+        cloud.put(
+            "services",
+            json!({"metadata": {"namespace": "shop", "name": "db"}, "spec": {}}),
+        );
+        cloud.put(
+            "services",
+            json!({"metadata": {"namespace": "shop", "name": "web"}, "spec": {}}),
+        );
+        assert_eq!(watch.told().await, "MODIFIED web", "{path}");
+    }
+}
+
+/// An authorizer with a clock of its own, to let answers grow old.
+struct Aging {
+    authorizer: Authorizer,
+    clock: yurt_runtime::FakeClock,
+    _tasks: TaskGroup,
+    _folder: TestDir,
+}
+
+// === impl Aging ===
+
+impl Aging {
+    fn new(cloud: &Cloud) -> Self {
+        let (folder, tasks, (clock, hands)) = (TestDir::new(), TaskGroup::new(), Clock::fake());
+        let kubeconfig = cloud
+            .pki()
+            .write_kubeconfig(&folder, "kubelet.conf", &cloud.url(), &cloud.pki().node(NODE));
+        let flags = [
+            "yurthub".to_owned(),
+            format!("--node-name={NODE}"),
+            format!("--server-addr={}", cloud.url()),
+            "--bootstrap-mode=kubeletcertificate".to_owned(),
+            format!("--kubeconfig={}", kubeconfig.display()),
+        ];
+        let config = Flags::try_parse_from(flags).unwrap().check().unwrap();
+        let upstreams = Upstreams::new(&config, &tasks).unwrap();
+        Self {
+            authorizer: Authorizer::new(upstreams.cloud, clock),
+            clock: hands,
+            _tasks: tasks,
+            _folder: folder,
+        }
+    }
+
+    /// The code of the refusal, or 200.
+    async fn check(&self, token: &str) -> u16 {
+        let caller = Caller {
+            component: "pod".to_owned(),
+            credential: Credential::Token(token.to_owned()),
+        };
+        let info = RequestInfo::parse("GET", SERVICES, None).unwrap();
+        self.authorizer
+            .check(&caller, &info)
+            .await
+            .map_or_else(|status| status.code(), |()| 200)
+    }
+}
+
+#[tokio::test]
+async fn answer_is_used_past_its_time_only_while_the_cloud_is_away() {
+    let mut cloud = Cloud::start().await;
+    cloud.allow("good", true);
+    let aging = Aging::new(&cloud);
+    assert_eq!(aging.check("good").await, 200);
+    cloud.allow("good", false);
+    aging.clock.advance(Duration::from_secs(59));
+    assert_eq!(aging.check("good").await, 200, "a yes is good for a minute");
+    cloud.go_away().await;
+    aging.clock.advance(Duration::from_secs(3600));
+    assert_eq!(aging.check("good").await, 200, "better an old answer than none");
+    cloud.come_back().await;
+    assert_eq!(aging.check("good").await, 403, "and no longer than that");
+    cloud.allow("good", true);
+    aging.clock.advance(Duration::from_secs(11));
+    assert_eq!(aging.check("good").await, 200, "a no is good for ten seconds");
+}
+
+#[tokio::test]
+async fn cloud_that_cannot_decide_is_as_good_as_away() {
+    let cloud = Cloud::start().await;
+    cloud.allow("good", true);
+    let aging = Aging::new(&cloud);
+    assert_eq!(aging.check("good").await, 200);
+    aging.clock.advance(Duration::from_secs(61));
+    cloud.on(SELF_REVIEWS, async |_| {
+        answer_json(StatusCode::INTERNAL_SERVER_ERROR, "{}")
+    });
+    assert_eq!(aging.check("good").await, 200);
+    assert_eq!(aging.check("never-asked").await, 403);
+    cloud.off(SELF_REVIEWS);
+    cloud.on(SELF_REVIEWS, async |_| {
+        answer_json(StatusCode::CREATED, r#"{"status":{}}"#)
+    });
+    assert_eq!(aging.check("good").await, 403, "no word of allowed is a no");
+}

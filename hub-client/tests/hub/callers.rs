@@ -1,0 +1,164 @@
+//! Who may use the node's identity, what is passed on of a caller's own, and what never is.
+
+use http::Method;
+use yurt_runtime::http::empty;
+
+use super::client::request;
+use super::cloud::Cloud;
+use super::harness::{NODE_USER, TestHub};
+
+const PODS: &str = "/api/v1/pods";
+const SERVICES: &str = "/api/v1/services";
+
+#[tokio::test]
+async fn stranger_without_credentials_gets_401_and_the_cloud_hears_nothing() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    for agent in ["curl/8.5", "kubectl/v1.36", "not-kubelet/v1", "/kubelet", ""] {
+        for path in [PODS, SERVICES, "/version"] {
+            let refused = hub.component(agent).get(path).await;
+            assert_eq!(refused.code, 401, "{agent:?} {path}");
+            assert_eq!(refused.json()["reason"], "Unauthorized");
+        }
+    }
+    assert!(cloud.seen(PODS).is_empty() && cloud.seen("/version").is_empty());
+}
+
+#[tokio::test]
+async fn component_on_loopback_acts_as_the_node() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    hub.kubelet().get(PODS).await.expect(200);
+    let seen = cloud.seen(PODS);
+    assert_eq!(seen.len(), 1);
+    assert_eq!(seen[0].user.as_deref(), Some(NODE_USER));
+    assert!(
+        seen[0].headers["user-agent"].to_str().unwrap().starts_with("kubelet/"),
+        "the cloud knows who asks"
+    );
+    hub.component("KUBELET/v1.36").get(PODS).await.expect(200);
+    hub.component("coredns").get(SERVICES).await.expect(200);
+}
+
+#[tokio::test]
+async fn components_are_those_of_the_flag() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &["--node-identity-components=Calico-Node"]).await;
+    hub.component("calico-node/v3").get(PODS).await.expect(200);
+    hub.kubelet().get(PODS).await.expect(401);
+}
+
+#[tokio::test]
+async fn token_is_passed_on_without_the_nodes_certificate() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    // A kubelet that brings a token is a bearer like any other.
+    for agent in ["pod/v1", "kubelet/v1.36"] {
+        hub.bearer(agent, "pods-own").get(PODS).await.expect(200);
+    }
+    let seen = cloud.seen(PODS);
+    assert_eq!(seen.len(), 2);
+    for seen in seen {
+        assert_eq!(seen.headers["authorization"], "Bearer pods-own");
+        assert_eq!(seen.user, None, "a client certificate would win over the token");
+    }
+}
+
+#[tokio::test]
+async fn certificate_cannot_be_passed_on() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let refused = hub.with_certificate(&cloud, "jane", &["dev"]).get(PODS).await;
+    assert_eq!(
+        (refused.code, refused.json()["reason"].as_str()),
+        (403, Some("Forbidden"))
+    );
+    assert!(cloud.seen(PODS).is_empty(), "and least of all with the node's rights");
+}
+
+#[tokio::test]
+async fn front_proxy_headers_never_reach_the_cloud() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let forged = [
+        ("x-remote-user", "kubernetes-admin"),
+        ("x-remote-group", "system:masters"),
+        ("X-Remote-Extra-Scopes", "all"),
+        ("x-remote-uid", "0"),
+        ("x-request-id", "stays"),
+    ];
+    hub.kubelet().get_with(PODS, &forged).await.expect(200);
+    hub.bearer("pod/v1", "t").get_with(PODS, &forged).await.expect(200);
+    let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
+    hub.kubelet().get_with(lease, &forged).await.expect(404);
+    let seen: Vec<_> = [PODS, lease].into_iter().flat_map(|path| cloud.seen(path)).collect();
+    assert!(seen.len() >= 3);
+    for seen in seen.iter().filter(|seen| seen.method == Method::GET) {
+        let remote = seen.headers.keys().find(|name| name.as_str().starts_with("x-remote-"));
+        assert_eq!(remote, None, "{}", seen.path);
+        assert_eq!(seen.headers["x-request-id"], "stays");
+    }
+}
+
+#[tokio::test]
+async fn impersonation_is_left_to_the_cloud() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let jane = [("impersonate-user", "jane"), ("impersonate-group", "dev")];
+    hub.kubelet().get_with(PODS, &jane).await.expect(200);
+    let seen = cloud.seen(PODS);
+    assert_eq!(
+        (
+            &seen[0].headers["impersonate-user"],
+            &seen[0].headers["impersonate-group"]
+        ),
+        (&"jane".parse().unwrap(), &"dev".parse().unwrap())
+    );
+    assert_eq!(
+        seen[0].user.as_deref(),
+        Some(NODE_USER),
+        "whether it may speak for her is decided there"
+    );
+}
+
+#[tokio::test]
+async fn pool_data_is_not_shown_to_somebody_who_speaks_for_another() {
+    let cloud = Cloud::start().await;
+    cloud.allow("may-read", true);
+    let hub = TestHub::start(&cloud, &[]).await;
+    let path = "/api/v1/namespaces/shop/services";
+    // What the cloud says of jane; the hub cannot know it.
+    cloud.on(path, async |_| {
+        yurt_runtime::http::json(
+            http::StatusCode::FORBIDDEN,
+            r#"{"kind":"Status","code":403,"reason":"Forbidden"}"#,
+        )
+    });
+    for client in [hub.kubelet(), hub.bearer("kubectl/v1", "may-read")] {
+        let answer = client
+            .send(request(Method::GET, path, &[("impersonate-user", "jane")], empty()))
+            .await;
+        assert_eq!(answer.code, 403, "answered from the copy with the caller's own rights");
+    }
+}
+
+#[tokio::test]
+async fn pod_at_the_https_port_is_a_bearer_over_http2_too() {
+    let cloud = Cloud::start().await;
+    cloud.put(
+        "services",
+        serde_json::json!({"metadata": {"namespace": "shop", "name": "web"}}),
+    );
+    cloud.allow("good", true);
+    let hub = TestHub::start(&cloud, &[]).await;
+    let pod = hub.pod(&cloud, "good");
+    assert_eq!(pod.get(SERVICES).await.names(), ["web"]);
+    assert_eq!(pod.watch(SERVICES).await.told().await, "ADDED web");
+    pod.get(PODS).await.expect(200);
+    let seen = cloud.seen(PODS).remove(0);
+    assert_eq!(
+        (seen.headers["authorization"].as_bytes(), seen.user),
+        (b"Bearer good".as_slice(), None)
+    );
+    hub.pod(&cloud, "unknown").get(SERVICES).await.expect(401);
+}

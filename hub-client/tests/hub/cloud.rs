@@ -1,0 +1,244 @@
+//! A cloud apiserver that does what the test says: real TLS, client certificates, lists and watches of a few kinds, and a
+//! script for every other path.
+
+mod resources;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use yurt_apimachinery::{RequestInfo, Status};
+use yurt_runtime::TaskGroup;
+use yurt_runtime::http::server::{Peer, Server, handler};
+use yurt_runtime::http::{self as our_http, Body, read_body, status_response};
+use yurt_test_support::{LOOPBACK, TestPki, eventually};
+
+use resources::Resources;
+
+/// Where callers ask about their own rights.
+pub(crate) const SELF_REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+/// Where the hub asks about the rights of others.
+pub(crate) const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+/// Bytes of a request body at the most.
+const BODY_MAX: usize = 1 << 20;
+
+/// The cloud. It answers until [`Cloud::go_away`], and again after [`Cloud::come_back`].
+pub(crate) struct Cloud {
+    shared: Arc<Shared>,
+    addr: SocketAddr,
+    /// Everything that runs while it is there.
+    tasks: TaskGroup,
+}
+
+/// What a script does with a request.
+type Script = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
+
+struct Shared {
+    pki: TestPki,
+    resources: Resources,
+    scripts: Mutex<BTreeMap<String, Script>>,
+    /// Verdict on what the bearer of a token, or a user, may read; nobody else is known.
+    verdicts: Mutex<BTreeMap<String, bool>>,
+    /// The reviews that were asked for, by path.
+    reviews: Mutex<Vec<(String, Value)>>,
+    seen: Mutex<Vec<Seen>>,
+}
+
+/// A request as it arrived.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    pub(crate) query: Option<String>,
+    pub(crate) headers: HeaderMap,
+    /// CN of the client certificate.
+    pub(crate) user: Option<String>,
+}
+
+// === impl Cloud ===
+
+impl Cloud {
+    /// Starts on a free port, with empty collections.
+    pub(crate) async fn start() -> Self {
+        let shared = Shared {
+            pki: TestPki::new(),
+            resources: Resources::new(),
+            scripts: Mutex::default(),
+            verdicts: Mutex::default(),
+            reviews: Mutex::default(),
+            seen: Mutex::default(),
+        };
+        let mut cloud = Self {
+            shared: Arc::new(shared),
+            addr: LOOPBACK,
+            tasks: TaskGroup::new(),
+        };
+        cloud.come_back().await;
+        cloud
+    }
+
+    pub(crate) fn pki(&self) -> &TestPki {
+        &self.shared.pki
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("https://{}", self.addr)
+    }
+
+    /// A group for what a script leaves running; ends when the cloud goes away.
+    pub(crate) fn tasks(&self) -> TaskGroup {
+        self.tasks.clone()
+    }
+
+    /// Cuts every connection and refuses new ones.
+    pub(crate) async fn go_away(&mut self) {
+        // What still runs is dropped where it stands: that is the point.
+        let _ = self.tasks.shutdown(Duration::ZERO).await;
+        let addr = self.addr;
+        eventually("the cloud must be gone", async || {
+            tokio::net::TcpStream::connect(addr).await.err()
+        })
+        .await;
+    }
+
+    /// Serves on the same port, or on a free one at the start.
+    pub(crate) async fn come_back(&mut self) {
+        let addr = self.addr;
+        let server = eventually("the cloud must get its port", async || {
+            Server::bind(addr, "port").await.ok()
+        })
+        .await;
+        self.addr = server.local_addr();
+        self.tasks = TaskGroup::new();
+        let (shared, token) = (self.shared.clone(), self.tasks.token());
+        let answer = handler(move |request, peer| {
+            let (shared, token) = (shared.clone(), token.clone());
+            async move { shared.answer(request, &peer, token).await }
+        });
+        server.with_tls(self.shared.pki.server_tls()).serve(&self.tasks, answer);
+    }
+
+    /// From now on `script` answers every request for `path`, whatever its method and query.
+    pub(crate) fn on<F, Answer>(&self, path: &str, script: F)
+    where
+        F: Fn(Request<Incoming>) -> Answer + Send + Sync + 'static,
+        Answer: Future<Output = Response<Body>> + Send + 'static,
+    {
+        let script: Script = Arc::new(move |request| script(request).boxed());
+        self.shared.scripts.lock().insert(path.to_owned(), script);
+    }
+
+    /// Takes the script of `path` away.
+    pub(crate) fn off(&self, path: &str) {
+        self.shared.scripts.lock().remove(path);
+    }
+
+    /// What the bearer of this token, or this user, may read: everything or nothing. Others are not known at all.
+    pub(crate) fn allow(&self, who: &str, allowed: bool) {
+        self.shared.verdicts.lock().insert(who.to_owned(), allowed);
+    }
+
+    /// Creates or updates an object of `resource`; returns it with its new resourceVersion.
+    pub(crate) fn put(&self, resource: &str, object: Value) -> Value {
+        self.shared.resources.put(resource, object)
+    }
+
+    /// Deletes an object of `resource`.
+    pub(crate) fn delete(&self, resource: &str, namespace: &str, name: &str) {
+        self.shared.resources.delete(resource, namespace, name);
+    }
+
+    /// The resourceVersion of the last change of anything.
+    pub(crate) fn version(&self) -> String {
+        self.shared.resources.version()
+    }
+
+    /// The requests for `path` so far.
+    pub(crate) fn seen(&self, path: &str) -> Vec<Seen> {
+        self.shared
+            .seen
+            .lock()
+            .iter()
+            .filter(|seen| seen.path == path)
+            .cloned()
+            .collect()
+    }
+
+    /// The bodies of the reviews asked for at `path` so far.
+    pub(crate) fn reviews(&self, path: &str) -> Vec<Value> {
+        let reviews = self.shared.reviews.lock();
+        reviews
+            .iter()
+            .filter(|(at, _)| at == path)
+            .map(|(_, review)| review.clone())
+            .collect()
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        peer: &Peer,
+        shutdown: tokio_util::sync::CancellationToken,
+    ) -> Response<Body> {
+        let path = request.uri().path().to_owned();
+        self.seen.lock().push(Seen {
+            method: request.method().clone(),
+            path: path.clone(),
+            query: request.uri().query().map(str::to_owned),
+            headers: request.headers().clone(),
+            user: peer.identity.as_ref().map(|identity| identity.common_name.clone()),
+        });
+        let script = self.scripts.lock().get(&path).cloned();
+        if let Some(script) = script {
+            return script(request).await;
+        }
+        match path.as_str() {
+            "/livez" => our_http::text(StatusCode::OK, "ok"),
+            SELF_REVIEWS | REVIEWS => self.review(path, request).await,
+            _ => {
+                let uri = request.uri();
+                let answered = match RequestInfo::parse(request.method().as_str(), &path, uri.query()) {
+                    Ok(info) => {
+                        self.resources
+                            .answer(&info, uri.query(), request.headers(), shutdown)
+                            .await
+                    }
+                    Err(status) => Err(status),
+                };
+                answered.unwrap_or_else(|status| status_response(&status))
+            }
+        }
+    }
+
+    async fn review(&self, path: String, request: Request<Incoming>) -> Response<Body> {
+        let token = request
+            .headers()
+            .get("authorization")
+            .and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let token = token.map(str::to_owned);
+        let body = read_body(request.into_body(), BODY_MAX).await.unwrap();
+        let mut review: Value = serde_json::from_slice(&body).unwrap();
+        self.reviews.lock().push((path, review.clone()));
+        let who = token
+            .or_else(|| review["spec"]["user"].as_str().map(str::to_owned))
+            .unwrap_or_default();
+        match self.verdicts.lock().get(&who) {
+            None => status_response(&Status::unauthorized()),
+            Some(allowed) => {
+                review["status"] = json!({"allowed": allowed});
+                our_http::json(StatusCode::CREATED, review.to_string())
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! What is stored in the cloud, and how it is listed and watched: the same code that answers in the coordinator.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use http::header::ACCEPT;
+use http::{HeaderMap, Response, StatusCode};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::kind::find_kind;
+use yurt_apimachinery::list::{ListMeta, encode_list, encode_partial_list};
+use yurt_apimachinery::negotiation::{Shape, Transform, negotiate};
+use yurt_apimachinery::watch::EventType;
+use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceVersion, Status, Verb};
+use yurt_runtime::http::{APPLICATION_JSON, Body, full, json, respond, stream};
+use yurt_storage::SharedCollection;
+use yurt_storage::serve::{self, Selection, Unfiltered, WatchRequest};
+
+/// Group and plural of what is stored.
+const STORED: [(&str, &str); 5] = [
+    ("", "services"),
+    ("", "endpoints"),
+    ("discovery.k8s.io", "endpointslices"),
+    ("", "nodes"),
+    ("", "pods"),
+];
+/// The resourceVersion before the first change.
+const FIRST: ResourceVersion = ResourceVersion(1000);
+/// How long a watch lasts; longer than any test.
+const WATCH_LASTS: Duration = Duration::from_secs(600);
+
+/// All collections; they share one counter, as in etcd.
+pub(super) struct Resources {
+    collections: BTreeMap<&'static str, Arc<SharedCollection>>,
+    /// Version of the last change; held while one is made.
+    version: Mutex<ResourceVersion>,
+}
+
+// === impl Resources ===
+
+impl Resources {
+    pub(super) fn new() -> Self {
+        let collection = |(group, plural): (&str, &'static str)| {
+            let collection = SharedCollection::new(find_kind(group, plural).unwrap(), false);
+            collection.update(|collection| collection.restart(0, Vec::new(), FIRST));
+            (plural, Arc::new(collection))
+        };
+        Self {
+            collections: STORED.into_iter().map(collection).collect(),
+            version: Mutex::new(FIRST),
+        }
+    }
+
+    pub(super) fn version(&self) -> String {
+        self.version.lock().to_string()
+    }
+
+    pub(super) fn put(&self, resource: &str, mut object: Value) -> Value {
+        let mut version = self.version.lock();
+        let next = ResourceVersion(version.0 + 1);
+        let collection = &self.collections[resource];
+        object["metadata"]["resourceVersion"] = next.to_string().into();
+        if object["metadata"]["uid"].is_null() {
+            object["metadata"]["uid"] = format!("uid-of-{}", object["metadata"]["name"]).into();
+        }
+        let object = Object::from_value(object, collection.kind()).unwrap();
+        let known = collection.read(|collection| collection.object(object.key()).is_some());
+        let event = if known { EventType::Modified } else { EventType::Added };
+        self.apply(resource, event, object.clone());
+        *version = next;
+        object.to_value()
+    }
+
+    pub(super) fn delete(&self, resource: &str, namespace: &str, name: &str) {
+        let mut version = self.version.lock();
+        let next = ResourceVersion(version.0 + 1);
+        let key = ObjectKey::new(Some(namespace), name);
+        let last = self.collections[resource]
+            .read(|collection| collection.object(&key).cloned())
+            .unwrap();
+        self.apply(resource, EventType::Deleted, last.with_resource_version(next));
+        *version = next;
+    }
+
+    fn apply(&self, resource: &str, event: EventType, object: Object) {
+        let at = object.resource_version();
+        self.collections[resource].update(|collection| collection.apply(event, object));
+        for collection in self.collections.values() {
+            collection.update(|collection| collection.advance(at));
+        }
+    }
+
+    /// Answers get, list and watch; 404 for everything else.
+    pub(super) async fn answer(
+        &self,
+        info: &RequestInfo,
+        query: Option<&str>,
+        headers: &HeaderMap,
+        shutdown: CancellationToken,
+    ) -> Result<Response<Body>, Status> {
+        let found = self
+            .collections
+            .get(info.resource.as_str())
+            .filter(|_| info.subresource.is_none());
+        let collection = found.ok_or_else(Status::unknown_resource)?;
+        let kind = collection.kind();
+        let shape = if info.verb == Verb::Watch {
+            Shape::Watch
+        } else {
+            Shape::List
+        };
+        let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
+        let metadata_only = negotiate(accept, shape, query, None)?.transform == Transform::PartialObjectMetadata;
+        let mut options = ListOptions::parse(query, info.verb == Verb::Watch, kind)?;
+        let selection = Selection {
+            namespace: info.namespace.clone(),
+            labels: options.label_selector.clone(),
+            fields: options.field_selector.clone(),
+        };
+        match info.verb {
+            Verb::Get => {
+                let name = info.name.as_deref().unwrap_or_default();
+                let key = ObjectKey::new(info.namespace.as_deref(), name);
+                let object = collection.read(|collection| collection.object(&key).cloned());
+                let object = object.ok_or_else(|| Status::not_found(&kind.group_resource(), name))?;
+                Ok(json(StatusCode::OK, object.bytes().clone()))
+            }
+            Verb::List => {
+                // A token is the number of objects that came before; nothing changes between the pages of a test.
+                let skipped = options.continue_token.take().map_or(0, |token| token.parse().unwrap());
+                let listed = serve::list(collection, &options, &selection, &Unfiltered, ResourceVersion::ZERO).await?;
+                let limit = usize::try_from(options.limit)
+                    .ok()
+                    .filter(|limit| *limit > 0)
+                    .unwrap_or(usize::MAX);
+                let mut page = listed.objects.into_iter().skip(skipped);
+                let objects: Vec<Object> = page.by_ref().take(limit).collect();
+                let continue_token = page.next().map(|_| (skipped + limit).to_string());
+                let meta = ListMeta {
+                    continue_token,
+                    ..ListMeta::at(listed.position)
+                };
+                let chunks = if metadata_only {
+                    encode_partial_list(&meta, &objects)
+                } else {
+                    encode_list(kind, &meta, &objects)
+                };
+                Ok(respond(StatusCode::OK, APPLICATION_JSON, full(chunks.concat())))
+            }
+            Verb::Watch => {
+                let request = WatchRequest {
+                    options,
+                    selection,
+                    view: Arc::new(Unfiltered),
+                    metadata_only,
+                    replica: false,
+                    lasts: WATCH_LASTS,
+                    least: ResourceVersion::ZERO,
+                    is_fresh: Arc::new(|| true),
+                    shutdown,
+                };
+                let frames = serve::watch(collection.clone(), request)?.map(Ok::<_, std::convert::Infallible>);
+                Ok(respond(StatusCode::OK, APPLICATION_JSON, stream(frames)))
+            }
+            _ => Err(Status::method_not_allowed()),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What the components of a node see of pool data.
+
+use serde_json::{Value, json};
+use yurt_test_support::eventually;
+
+use super::cloud::Cloud;
+use super::harness::TestHub;
+
+const SERVICES: &str = "/api/v1/services";
+const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
+const ENDPOINTS: &str = "/api/v1/endpoints";
+const POOL: &[&str] = &["--nodepool-name=hangzhou"];
+
+fn node(name: &str, pool: &str) -> Value {
+    json!({"metadata": {"name": name, "labels": {"apps.openyurt.io/nodepool": pool}}, "status": {"big": "x"}})
+}
+
+fn service(topology: Option<&str>) -> Value {
+    let mut service = json!({"metadata": {"namespace": "shop", "name": "web"}, "spec": {"clusterIP": "10.96.0.7"}});
+    if let Some(topology) = topology {
+        service["metadata"]["annotations"] = json!({"openyurt.io/topologyKeys": topology});
+    }
+    service
+}
+
+/// A slice of Service web with an endpoint on each of these nodes.
+fn slice(name: &str, nodes: &[&str]) -> Value {
+    let endpoints: Vec<Value> = nodes
+        .iter()
+        .map(|node| json!({"addresses": ["10.1.0.1"], "nodeName": node}))
+        .collect();
+    let labels = json!({"kubernetes.io/service-name": "web"});
+    json!({"metadata": {"namespace": "shop", "name": name, "labels": labels}, "addressType": "IPv4", "endpoints": endpoints})
+}
+
+/// The nodes of the endpoints of a slice.
+fn nodes(slice: &Value) -> Vec<&str> {
+    let endpoints = slice["endpoints"].as_array().map(Vec::as_slice).unwrap_or_default();
+    endpoints
+        .iter()
+        .map(|endpoint| endpoint["nodeName"].as_str().unwrap())
+        .collect()
+}
+
+/// A cloud with n1 and n2 in the pool and n3 in another.
+async fn cloud_with_nodes() -> Cloud {
+    let cloud = Cloud::start().await;
+    for (name, pool) in [("n1", "hangzhou"), ("n2", "hangzhou"), ("n3", "beijing")] {
+        cloud.put("nodes", node(name, pool));
+    }
+    cloud
+}
+
+#[tokio::test]
+async fn kubelet_finds_the_kubernetes_service_at_the_hub() {
+    let cloud = Cloud::start().await;
+    let ports = json!([{"name": "https", "port": 443, "targetPort": 6443}]);
+    let spec = json!({"clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"], "ports": ports});
+    let raw = cloud.put(
+        "services",
+        json!({"metadata": {"namespace": "default", "name": "kubernetes"}, "spec": spec}),
+    );
+    let other = cloud.put("services", service(None));
+    let hub = TestHub::start(&cloud, &[]).await;
+    let mut expected = raw.clone();
+    expected["spec"]["clusterIP"] = "127.0.0.1".into();
+    expected["spec"]["clusterIPs"] = json!(["127.0.0.1"]);
+    expected["spec"]["ports"][0]["port"] = hub.secure_port().into();
+    let kubelet = hub.kubelet();
+    assert_eq!(
+        kubelet.get(SERVICES).await.json()["items"],
+        json!([expected, other]),
+        "and nothing else is changed"
+    );
+    assert_eq!(
+        kubelet
+            .get("/api/v1/namespaces/default/services/kubernetes")
+            .await
+            .json(),
+        expected
+    );
+    let mut watch = kubelet.watch(SERVICES).await;
+    assert_eq!(watch.next().await.unwrap().object, expected);
+    for raw_reader in [hub.kube_proxy(), hub.component("coredns")] {
+        assert_eq!(raw_reader.get(SERVICES).await.json()["items"][0], raw);
+        assert_eq!(
+            raw_reader
+                .get("/api/v1/namespaces/default/services/kubernetes")
+                .await
+                .json(),
+            raw
+        );
+        assert_eq!(raw_reader.watch(SERVICES).await.next().await.unwrap().object, raw);
+    }
+}
+
+#[tokio::test]
+async fn kube_proxy_sees_endpoints_of_its_pool_only() {
+    let cloud = cloud_with_nodes().await;
+    cloud.put("services", service(Some("openyurt.io/nodepool")));
+    let raw = cloud.put("endpointslices", slice("web-1", &["n1", "n2", "n3"]));
+    let addresses: Vec<Value> = ["n2", "n3"]
+        .iter()
+        .map(|node| json!({"ip": "10.1.0.1", "nodeName": node}))
+        .collect();
+    let endpoints = json!({"metadata": {"namespace": "shop", "name": "web"}, "subsets": [{"addresses": addresses}]});
+    cloud.put("endpoints", endpoints);
+    let hub = TestHub::start(&cloud, POOL).await;
+    for near in [hub.kube_proxy(), hub.component("coredns/1.12")] {
+        let list = near.get(SLICES).await.json();
+        assert_eq!(nodes(&list["items"][0]), ["n1", "n2"]);
+        assert_eq!(
+            list["items"][0]["metadata"], raw["metadata"],
+            "it stays the same object"
+        );
+        let mut watch = near.watch(SLICES).await;
+        assert_eq!(nodes(&watch.next().await.unwrap().object), ["n1", "n2"]);
+        let subsets = near.get(ENDPOINTS).await.json()["items"][0]["subsets"].clone();
+        assert_eq!(subsets, json!([{"addresses": [{"ip": "10.1.0.1", "nodeName": "n2"}]}]));
+        let one = near
+            .get("/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices/web-1")
+            .await
+            .json();
+        assert_eq!(nodes(&one), ["n1", "n2"], "a get is no way around");
+    }
+    assert_eq!(hub.kubelet().get(SLICES).await.json()["items"], json!([raw]));
+}
+
+#[tokio::test]
+async fn node_that_joins_the_pool_is_near_from_the_next_list_on() {
+    let cloud = cloud_with_nodes().await;
+    cloud.put("services", service(Some("openyurt.io/nodepool")));
+    cloud.put("endpointslices", slice("web-1", &["n1", "n3", "n4"]));
+    let hub = TestHub::start(&cloud, POOL).await;
+    let near = hub.kube_proxy();
+    assert_eq!(nodes(&near.get(SLICES).await.json()["items"][0]), ["n1"]);
+    cloud.put("nodes", node("n4", "hangzhou"));
+    let joined = async || Some(near.get(SLICES).await.json()).filter(|list| nodes(&list["items"][0]) == ["n1", "n4"]);
+    eventually("the new member's endpoint must be seen", joined).await;
+    let read = cloud.seen("/api/v1/nodes");
+    assert!(!read.is_empty());
+    for seen in read {
+        assert!(
+            seen.query
+                .as_deref()
+                .unwrap()
+                .contains("labelSelector=apps.openyurt.io%2Fnodepool%3Dhangzhou")
+        );
+        assert!(
+            seen.headers["accept"]
+                .to_str()
+                .unwrap()
+                .contains("as=PartialObjectMetadata"),
+            "names, not Nodes"
+        );
+    }
+}
+
+#[tokio::test]
+async fn node_topology_means_this_node_alone() {
+    let cloud = cloud_with_nodes().await;
+    cloud.put("services", service(Some("kubernetes.io/hostname")));
+    cloud.put("endpointslices", slice("web-1", &["n1", "n2"]));
+    cloud.put("endpointslices", slice("web-2", &["n2", "n3"]));
+    let hub = TestHub::start(&cloud, POOL).await;
+    let list = hub.kube_proxy().get(SLICES).await;
+    assert_eq!(
+        list.names(),
+        ["web-1", "web-2"],
+        "an emptied slice says that there is nothing to reach"
+    );
+    let list = list.json();
+    assert_eq!(nodes(&list["items"][0]), ["n1"]);
+    assert_eq!(nodes(&list["items"][1]), Vec::<&str>::new());
+}
+
+#[tokio::test]
+async fn slice_appears_on_an_open_watch_when_its_service_arrives() {
+    let cloud = cloud_with_nodes().await;
+    let hub = TestHub::start(&cloud, POOL).await;
+    let proxy = hub.kube_proxy();
+    let at = proxy.get(SLICES).await.json()["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let mut open = vec![
+        proxy.watch(SLICES).await,
+        proxy.watch(&format!("{SLICES}?resourceVersion={at}")).await,
+    ];
+    cloud.put("endpointslices", slice("web-1", &["n1", "n2", "n3"]));
+    // A slice of no Service comes after it and is shown: the other one was kept back, it is not late.
+    cloud.put(
+        "endpointslices",
+        json!({"metadata": {"namespace": "shop", "name": "mark"}, "endpoints": []}),
+    );
+    for watch in &mut open {
+        assert_eq!(watch.told().await, "ADDED mark");
+    }
+    // A stream that begins only now has the same to wait for.
+    let at = proxy.get(SLICES).await.json()["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert_eq!(proxy.get(SLICES).await.names(), ["mark"]);
+    open.push(proxy.watch(&format!("{SLICES}?resourceVersion={at}")).await);
+    cloud.put("services", service(Some("openyurt.io/nodepool")));
+    for watch in &mut open {
+        let event = watch.next().await.unwrap();
+        assert_eq!(
+            (event.kind.as_str(), &event.object["metadata"]["name"]),
+            ("ADDED", &json!("web-1"))
+        );
+        assert_eq!(nodes(&event.object), ["n1", "n2"]);
+    }
+    let raw = cloud.put("endpointslices", slice("web-1", &["n3"]));
+    for watch in &mut open {
+        let event = watch.next().await.unwrap();
+        assert_eq!((event.kind.as_str(), nodes(&event.object)), ("MODIFIED", vec![]));
+        assert_eq!(
+            event.object["metadata"]["resourceVersion"],
+            raw["metadata"]["resourceVersion"]
+        );
+    }
+}
+
+#[tokio::test]
+async fn without_members_nothing_of_the_pool_is_shown() {
+    let cloud = cloud_with_nodes().await;
+    cloud.on("/api/v1/nodes", async |_| {
+        yurt_runtime::http::json(http::StatusCode::FORBIDDEN, "{}")
+    });
+    cloud.put("services", service(Some("openyurt.io/nodepool")));
+    cloud.put("endpointslices", slice("web-1", &["n1", "n3"]));
+    let hub = TestHub::start_at_once(&cloud, POOL).await;
+    let whole = ["services", "endpoints", "endpointslices.discovery.k8s.io"];
+    hub.until("the other replicas must become complete", |state| {
+        whole.iter().all(|name| state["collections"][name]["complete"] == true)
+    })
+    .await;
+    assert_eq!(hub.kube_proxy().get(SLICES).await.names(), Vec::<String>::new());
+    let mut watch = hub.kube_proxy().watch(SLICES).await;
+    cloud.off("/api/v1/nodes");
+    let event = watch.next().await.unwrap();
+    assert_eq!((event.kind.as_str(), nodes(&event.object)), ("ADDED", vec!["n1"]));
+}

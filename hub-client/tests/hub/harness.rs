@@ -1,0 +1,207 @@
+//! Starts a hub in this process, in folders of its own.
+
+use std::time::Duration;
+
+use clap::Parser as _;
+use serde_json::Value;
+use yurt_hub_client::config::Flags;
+use yurt_hub_client::{Hub, StartError};
+use yurt_runtime::tls::install_crypto_provider;
+use yurt_test_support::{TestDir, eventually, free_port};
+
+use super::client::Client;
+use super::cloud::Cloud;
+
+/// The node of every test.
+pub(crate) const NODE: &str = "n1";
+/// Its user in the cloud.
+pub(crate) const NODE_USER: &str = "system:node:n1";
+/// Ports that somebody else took meanwhile are tried again this often.
+const TRIES: usize = 20;
+
+/// A hub at work, without a coordinator unless the flags say so.
+pub(crate) struct TestHub {
+    hub: Option<Hub>,
+    folder: TestDir,
+    flags: Vec<String>,
+    ports: Ports,
+}
+
+#[derive(Clone, Copy)]
+struct Ports {
+    admin: u16,
+    proxy: u16,
+    secure: u16,
+}
+
+// === impl TestHub ===
+
+impl TestHub {
+    /// A hub whose replicas are complete.
+    pub(crate) async fn start(cloud: &Cloud, flags: &[&str]) -> Self {
+        let hub = Self::start_at_once(cloud, flags).await;
+        hub.wait_until_complete().await;
+        hub
+    }
+
+    /// A hub that was just started; it may know nothing yet.
+    pub(crate) async fn start_at_once(cloud: &Cloud, flags: &[&str]) -> Self {
+        install_crypto_provider();
+        let folder = TestDir::new();
+        let kubeconfig = cloud
+            .pki()
+            .write_kubeconfig(&folder, "kubelet.conf", &cloud.url(), &cloud.pki().node(NODE));
+        let serving = cloud.pki().server();
+        std::fs::create_dir_all(folder.path().join("root/pki")).unwrap();
+        folder.write(
+            "root/pki/yurthub-server-current.pem",
+            format!("{}{}", serving.cert_pem, serving.key_pem),
+        );
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let own = [
+            format!("--node-name={NODE}"),
+            format!("--server-addr={}", cloud.url()),
+            "--bootstrap-mode=kubeletcertificate".to_owned(),
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--root-dir={}", path("root")),
+            format!("--disk-cache-path={}", path("cache")),
+            "--enable-dummy-if=false".to_owned(),
+        ];
+        let flags: Vec<String> = own
+            .into_iter()
+            .chain(flags.iter().map(|flag| (*flag).to_owned()))
+            .collect();
+        let (hub, ports) = start(&flags).await;
+        Self {
+            hub: Some(hub),
+            folder,
+            flags,
+            ports,
+        }
+    }
+
+    /// Stops as SIGTERM does; the folders stay.
+    pub(crate) async fn stop(&mut self) {
+        if let Some(hub) = self.hub.take() {
+            hub.stop().await;
+        }
+    }
+
+    /// Starts again in the same folders, on other ports; clients have to be made anew.
+    pub(crate) async fn restart(&mut self) {
+        self.stop().await;
+        let (hub, ports) = start(&self.flags).await;
+        (self.hub, self.ports) = (Some(hub), ports);
+    }
+
+    pub(crate) async fn wait_until_complete(&self) {
+        let with_pool = self.flags.iter().any(|flag| flag.starts_with("--nodepool-name"));
+        self.until("all replicas must become complete", |state| {
+            let collections = state["collections"].as_object().unwrap();
+            collections
+                .iter()
+                .all(|(name, one)| one["complete"] == true || (name == "members" && !with_pool))
+        })
+        .await;
+    }
+
+    /// Waits until the state of the hub is as wanted; `what` says so when it never is.
+    pub(crate) async fn until(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        eventually(what, async || Some(self.state().await).filter(|state| is_so(state))).await
+    }
+
+    /// `/debug/state.json`.
+    pub(crate) async fn state(&self) -> Value {
+        let answer = self.admin().get("/debug/state.json").await;
+        assert_eq!(answer.code, 200);
+        answer.json()
+    }
+
+    /// The operator.
+    pub(crate) fn admin(&self) -> Client {
+        Client::new(&format!("http://127.0.0.1:{}", self.ports.admin), None, "curl/8", None)
+    }
+
+    /// A client on the node with this User-Agent and no credentials.
+    pub(crate) fn component(&self, agent: &str) -> Client {
+        Client::new(&self.proxy_url(), None, agent, None)
+    }
+
+    pub(crate) fn kubelet(&self) -> Client {
+        self.component("kubelet/v1.36.0 (linux/amd64) kubernetes/0000000")
+    }
+
+    pub(crate) fn kube_proxy(&self) -> Client {
+        self.component("kube-proxy/v1.36.0 (linux/amd64) kubernetes/0000000")
+    }
+
+    /// Somebody with this token, that calls itself `agent`.
+    pub(crate) fn bearer(&self, agent: &str, token: &str) -> Client {
+        Client::new(&self.proxy_url(), None, agent, Some(token))
+    }
+
+    /// Somebody with a client certificate of the cluster, at the HTTPS port.
+    pub(crate) fn with_certificate(&self, cloud: &Cloud, user: &str, groups: &[&str]) -> Client {
+        let tls = cloud.pki().client_config(Some(&cloud.pki().client(user, groups)));
+        Client::new(
+            &format!("https://127.0.0.1:{}", self.ports.secure),
+            Some(tls),
+            "kubectl/v1.36.0",
+            None,
+        )
+    }
+
+    /// A pod with this token, at the HTTPS port.
+    pub(crate) fn pod(&self, cloud: &Cloud, token: &str) -> Client {
+        let tls = cloud.pki().client_config(None);
+        let url = format!("https://127.0.0.1:{}", self.ports.secure);
+        Client::new(&url, Some(tls), "pod/v1", Some(token))
+    }
+
+    /// A bare connection to the proxy port.
+    pub(crate) async fn connect(&self) -> tokio::net::TcpStream {
+        tokio::net::TcpStream::connect(("127.0.0.1", self.ports.proxy))
+            .await
+            .unwrap()
+    }
+
+    pub(crate) fn secure_port(&self) -> u16 {
+        self.ports.secure
+    }
+
+    /// The folder that holds all its folders.
+    pub(crate) fn folder(&self) -> &TestDir {
+        &self.folder
+    }
+
+    fn proxy_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports.proxy)
+    }
+}
+
+/// The hub takes port numbers and does not report the ones it got: a port that is gone is replaced by another.
+async fn start(flags: &[String]) -> (Hub, Ports) {
+    for _ in 0..TRIES {
+        let ports = Ports {
+            admin: free_port(),
+            proxy: free_port(),
+            secure: free_port(),
+        };
+        let numbers = [
+            format!("--serve-port={}", ports.admin),
+            format!("--proxy-port={}", ports.proxy),
+            format!("--proxy-secure-port={}", ports.secure),
+        ];
+        let all = ["yurthub".to_owned()]
+            .into_iter()
+            .chain(flags.iter().cloned())
+            .chain(numbers);
+        let config = Flags::try_parse_from(all).unwrap().check().unwrap();
+        match Hub::start(config).await {
+            Ok(hub) => return (hub, ports),
+            Err(StartError::Bind(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
+            Err(error) => panic!("the hub must start: {error}"),
+        }
+    }
+    panic!("the hub must get its ports");
+}

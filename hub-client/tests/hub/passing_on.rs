@@ -1,0 +1,305 @@
+//! What is not pool data goes to the cloud and back as it is: nothing buffered, nothing changed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use http::{HeaderMap, Method, Response, StatusCode};
+use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use yurt_runtime::http::{Body, BoxError, empty, full, json, respond, stream as stream_body};
+use yurt_test_support::{PATIENCE, eventually};
+
+use super::client::{piece, request};
+use super::cloud::Cloud;
+use super::harness::TestHub;
+
+const PODS: &str = "/api/v1/pods";
+const LOG: &str = "/api/v1/namespaces/shop/pods/web/log";
+
+/// A body that is fed by the test: what is sent on the channel is a piece, `Err` breaks it, a dropped channel ends it.
+fn fed() -> (mpsc::Sender<Result<Bytes, BoxError>>, Body) {
+    let (feed, pieces) = mpsc::channel::<Result<Bytes, BoxError>>(4);
+    let pieces = stream::unfold(pieces, |mut pieces| async move { Some((pieces.recv().await?, pieces)) });
+    (feed, stream_body(pieces))
+}
+
+/// Answers the next request for `path` with a body that the test feeds.
+fn answer_with_pieces(cloud: &Cloud, path: &str) -> mpsc::Sender<Result<Bytes, BoxError>> {
+    let (feed, body) = fed();
+    let body = Arc::new(Mutex::new(Some(body)));
+    cloud.on(path, move |_| {
+        let body = body.lock().take().unwrap_or_else(empty);
+        async move { respond(StatusCode::OK, "application/json".parse().unwrap(), body) }
+    });
+    feed
+}
+
+#[tokio::test]
+async fn response_pieces_arrive_as_the_cloud_sends_them() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    for path in [LOG, PODS] {
+        let feed = answer_with_pieces(&cloud, path);
+        let query = if path == LOG { "?follow=true" } else { "?watch=1" };
+        let response = hub
+            .kubelet()
+            .open(request(Method::GET, &format!("{path}{query}"), &[], empty()))
+            .await;
+        assert_eq!(response.status(), 200);
+        let mut body = response.into_body();
+        // The second piece is sent only after the first one has arrived.
+        for sent in ["one\n", "two\n"] {
+            feed.send(Ok(sent.into())).await.unwrap();
+            assert_eq!(piece(&mut body).await.unwrap().unwrap(), sent, "{path}");
+        }
+        drop(feed);
+        assert!(piece(&mut body).await.is_none(), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn request_pieces_reach_the_cloud_as_they_are_sent() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let (arrived, mut at_the_cloud) = mpsc::channel(4);
+    cloud.on(PODS, move |request| {
+        let arrived = arrived.clone();
+        async move {
+            let mut pieces = request.into_body().into_data_stream();
+            while let Some(piece) = pieces.next().await {
+                arrived.send(piece.unwrap()).await.unwrap();
+            }
+            json(StatusCode::CREATED, "{}")
+        }
+    });
+    let (feed, body) = fed();
+    let kubelet = hub.kubelet();
+    let sending = kubelet.send(request(Method::POST, PODS, &[], body));
+    let feeding = async {
+        for sent in ["one", "two"] {
+            feed.send(Ok(sent.into())).await.unwrap();
+            assert_eq!(at_the_cloud.recv().await.unwrap(), sent);
+        }
+        drop(feed);
+    };
+    let (answer, ()) = tokio::time::timeout(PATIENCE, async { tokio::join!(sending, feeding) })
+        .await
+        .unwrap();
+    answer.expect(201);
+}
+
+#[tokio::test]
+async fn status_headers_and_body_come_back_byte_for_byte() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let answer = "\u{0}not JSON\r\n\r\n{";
+    cloud.on(PODS, move |_| async move {
+        Response::builder()
+            .status(429)
+            .header("content-type", "application/vnd.kubernetes.protobuf")
+            .header("warning", r#"299 - "unknown field \"spec.a\"""#)
+            .header("warning", r#"299 - "second""#)
+            .header("audit-id", "2f1a-7")
+            .header("retry-after", "17")
+            .header("x-kubernetes-pf-flowschema-uid", "f")
+            .header("keep-alive", "timeout=5")
+            .body(full(answer))
+            .unwrap()
+    });
+    let got = hub.kubelet().get(PODS).await;
+    assert_eq!((got.code, got.body.as_ref()), (429, answer.as_bytes()));
+    let warnings: Vec<_> = got
+        .headers
+        .get_all("warning")
+        .iter()
+        .map(|value| value.to_str().unwrap())
+        .collect();
+    assert_eq!(warnings, [r#"299 - "unknown field \"spec.a\"""#, r#"299 - "second""#]);
+    for (name, value) in [
+        ("content-type", Some("application/vnd.kubernetes.protobuf")),
+        ("audit-id", Some("2f1a-7")),
+        ("retry-after", Some("17")),
+        ("x-kubernetes-pf-flowschema-uid", Some("f")),
+        ("keep-alive", None),
+    ] {
+        assert_eq!(got.header(name), value, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn method_query_headers_and_body_arrive_byte_for_byte() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let bodies: Arc<Mutex<Vec<Bytes>>> = Arc::default();
+    let kept = bodies.clone();
+    let path = "/apis/example.com/v1/namespaces/a%20b/things/c";
+    cloud.on(path, move |request| {
+        let kept = kept.clone();
+        async move {
+            let body = request.into_body().collect().await.unwrap().to_bytes();
+            kept.lock().push(body);
+            json(StatusCode::OK, "{}")
+        }
+    });
+    let sent = Bytes::from_static(b"k8s\0\n\x0a\xff{ \"a\" : 1 }");
+    let headers = [
+        ("content-type", "application/apply-patch+yaml"),
+        ("accept", "application/vnd.kubernetes.protobuf, */*"),
+        ("connection", "x-mine"),
+        ("x-mine", "belongs to the connection"),
+        ("x-other", "a"),
+        ("x-other", "b"),
+    ];
+    let target = format!("{path}?fieldManager=k%2Fs&force=true&&x");
+    hub.kubelet()
+        .send(request(Method::PATCH, &target, &headers, full(sent.clone())))
+        .await
+        .expect(200);
+    let seen = cloud.seen(path).remove(0);
+    assert_eq!(
+        (seen.method, seen.query.as_deref()),
+        (Method::PATCH, Some("fieldManager=k%2Fs&force=true&&x"))
+    );
+    assert_eq!(*bodies.lock(), [sent]);
+    let values = |headers: &HeaderMap, name: &str| -> Vec<String> {
+        headers
+            .get_all(name)
+            .iter()
+            .map(|value| value.to_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(values(&seen.headers, "content-type"), ["application/apply-patch+yaml"]);
+    assert_eq!(
+        values(&seen.headers, "accept"),
+        ["application/vnd.kubernetes.protobuf, */*"]
+    );
+    assert_eq!(values(&seen.headers, "x-other"), ["a", "b"]);
+    assert!(values(&seen.headers, "x-mine").is_empty() && values(&seen.headers, "connection").is_empty());
+    assert_eq!(
+        values(&seen.headers, "host"),
+        [cloud.url().replace("https://", "")],
+        "it is the cloud that is asked"
+    );
+}
+
+#[tokio::test]
+async fn watch_that_breaks_at_the_cloud_ends_cleanly() {
+    let mut cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let feed = answer_with_pieces(&cloud, PODS);
+    let mut watch = hub.kubelet().watch(PODS).await;
+    let frame = r#"{"type":"ADDED","object":{"metadata":{"name":"web"}}}"#.to_owned() + "\n";
+    feed.send(Ok(frame.into())).await.unwrap();
+    assert_eq!(watch.told().await, "ADDED web");
+    feed.send(Err("the cable is cut".into())).await.unwrap();
+    assert!(watch.next().await.is_none());
+    // The same when it is the whole cloud that goes.
+    let _feed = answer_with_pieces(&cloud, PODS);
+    let mut watch = hub.kubelet().watch(PODS).await;
+    cloud.go_away().await;
+    assert!(watch.next().await.is_none());
+}
+
+#[tokio::test]
+async fn answer_that_breaks_at_the_cloud_is_not_taken_for_a_whole_one() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let feed = answer_with_pieces(&cloud, PODS);
+    let mut body = hub
+        .kubelet()
+        .open(request(Method::GET, PODS, &[], empty()))
+        .await
+        .into_body();
+    feed.send(Ok(r#"{"items":["#.into())).await.unwrap();
+    assert_eq!(piece(&mut body).await.unwrap().unwrap(), r#"{"items":["#);
+    feed.send(Err("the cable is cut".into())).await.unwrap();
+    assert!(
+        piece(&mut body).await.unwrap().is_err(),
+        "half a list must not look complete"
+    );
+}
+
+#[tokio::test]
+async fn answer_to_a_write_that_breaks_is_not_taken_for_a_whole_one() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    // The hub looks into answers to writes of pool data, for their resourceVersion.
+    let path = "/api/v1/namespaces/shop/services";
+    let feed = answer_with_pieces(&cloud, path);
+    let kubelet = hub.kubelet();
+    let create = request(Method::POST, path, &[("content-type", "application/json")], full("{}"));
+    let (answer, ()) = tokio::join!(kubelet.try_send(create), async {
+        let all = feed.capacity();
+        feed.send(Ok(r#"{"metadata":{"#.into())).await.unwrap();
+        eventually("half of it must be sent", async || {
+            (feed.capacity() == all).then_some(())
+        })
+        .await;
+        feed.send(Err("the cable is cut".into())).await.unwrap();
+    });
+    assert!(
+        answer.is_none_or(|answer| answer.code >= 500),
+        "a success without a body is a lie"
+    );
+}
+
+#[tokio::test]
+async fn head_has_the_headers_of_a_get() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    cloud.on("/version", async |_| json(StatusCode::OK, "0123456789"));
+    let answer = hub
+        .kubelet()
+        .send(request(Method::HEAD, "/version", &[], empty()))
+        .await;
+    assert_eq!((answer.code, answer.header("content-length")), (200, Some("10")));
+    assert_eq!(cloud.seen("/version")[0].method, Method::HEAD);
+}
+
+#[tokio::test]
+async fn client_that_hangs_up_ends_the_request_at_the_cloud() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let feed = answer_with_pieces(&cloud, PODS);
+    let watch = hub.kubelet().watch(PODS).await;
+    drop(watch);
+    eventually("the cloud must hear of it", async || feed.is_closed().then_some(())).await;
+}
+
+#[tokio::test]
+async fn unreachable_cloud_is_503_with_retry_after() {
+    let mut cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    hub.kubelet().get(PODS).await.expect(200);
+    cloud.go_away().await;
+    for client in [hub.kubelet(), hub.bearer("pod/v1", "t")] {
+        for path in [
+            PODS,
+            "/api/v1/pods?watch=1",
+            "/version",
+            "/api/v1/namespaces/shop/configmaps/a",
+        ] {
+            let refused = client.get(path).await;
+            assert_eq!(
+                (refused.code, refused.header("retry-after")),
+                (503, Some("1")),
+                "{path}"
+            );
+            assert_eq!(refused.json()["reason"], "ServiceUnavailable");
+        }
+    }
+    // The next probe on its own would come 5 s after the start.
+    let noticed = hub.until("a failed request must bring the probe forward", |state| {
+        state["cloudReachable"] == false
+    });
+    tokio::time::timeout(Duration::from_secs(3), noticed)
+        .await
+        .expect("at once");
+    cloud.come_back().await;
+    hub.until("the cloud must be found again", |state| state["cloudReachable"] == true)
+        .await;
+    hub.kubelet().get(PODS).await.expect(200);
+}

@@ -1,0 +1,231 @@
+//! Pool data from the node's own copy: complete or refused, with the cloud's numbers and bytes, also when it is away.
+
+use http::StatusCode;
+use serde_json::json;
+use yurt_runtime::http::json as answer_json;
+use yurt_test_support::eventually;
+
+use super::cloud::Cloud;
+use super::harness::TestHub;
+
+const SERVICES: &str = "/api/v1/services";
+const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
+
+fn service(name: &str, port: u16) -> serde_json::Value {
+    json!({"metadata": {"namespace": "shop", "name": name}, "spec": {"ports": [{"port": port}]}, "later": {"field": 1.0}})
+}
+
+#[tokio::test]
+async fn list_has_the_clouds_items_and_resource_version() {
+    let cloud = Cloud::start().await;
+    let web = cloud.put("services", service("web", 80));
+    let db = cloud.put("services", service("db", 5432));
+    let hub = TestHub::start(&cloud, &[]).await;
+    for client in [hub.kube_proxy(), hub.component("coredns/1.12")] {
+        let listed = client.get(SERVICES).await;
+        assert_eq!(listed.names(), ["db", "web"]);
+        let list = listed.json();
+        assert_eq!(
+            (&list["kind"], &list["apiVersion"]),
+            (&json!("ServiceList"), &json!("v1"))
+        );
+        assert_eq!(list["metadata"]["resourceVersion"], cloud.version());
+        assert_eq!(list["items"], json!([db, web]), "not a field more or less");
+        assert_eq!(listed.header("yurt-stale"), None);
+    }
+    let one = hub
+        .kube_proxy()
+        .get("/api/v1/namespaces/shop/services?fieldSelector=metadata.name%3Dweb")
+        .await;
+    assert_eq!(one.names(), ["web"]);
+    let elsewhere = hub.kube_proxy().get("/api/v1/namespaces/elsewhere/services").await;
+    assert_eq!(elsewhere.names(), Vec::<String>::new(), "complete, and really empty");
+}
+
+#[tokio::test]
+async fn list_of_many_pages_comes_whole() {
+    let cloud = Cloud::start().await;
+    let names: Vec<String> = (0..1001).map(|number| format!("web-{number:04}")).collect();
+    for name in &names {
+        cloud.put("services", service(name, 80));
+    }
+    let hub = TestHub::start(&cloud, &[]).await;
+    assert!(
+        cloud.seen(SERVICES).len() >= 3,
+        "the cloud is not asked for everything at once"
+    );
+    // The hub's own list is one page, which the API allows.
+    assert_eq!(
+        hub.kube_proxy().get(&format!("{SERVICES}?limit=500")).await.names(),
+        names
+    );
+}
+
+#[tokio::test]
+async fn watch_delivers_changes_byte_for_byte() {
+    let cloud = Cloud::start().await;
+    cloud.put("services", service("web", 80));
+    let hub = TestHub::start(&cloud, &[]).await;
+    let at = hub.kube_proxy().get(SERVICES).await.json()["metadata"]["resourceVersion"].clone();
+    let mut watch = hub
+        .kube_proxy()
+        .watch(&format!("{SERVICES}?resourceVersion={}", at.as_str().unwrap()))
+        .await;
+    let mut from_nothing = hub.kube_proxy().watch(SERVICES).await;
+    assert_eq!(from_nothing.told().await, "ADDED web");
+    let changed = cloud.put("services", service("web", 8080));
+    for watch in [&mut watch, &mut from_nothing] {
+        let event = watch.next().await.unwrap();
+        assert_eq!((event.kind.as_str(), &event.object), ("MODIFIED", &changed));
+        assert!(
+            std::str::from_utf8(&event.bytes).unwrap().contains(r#""field":1.0"#),
+            "bytes, not values"
+        );
+    }
+    cloud.put("services", service("db", 5432));
+    cloud.delete("services", "shop", "web");
+    assert_eq!(
+        (watch.told().await.as_str(), watch.told().await.as_str()),
+        ("ADDED db", "DELETED web")
+    );
+}
+
+#[tokio::test]
+async fn incomplete_copy_is_never_an_empty_list() {
+    let cloud = Cloud::start().await;
+    cloud.put("services", service("web", 80));
+    cloud.on(SERVICES, async |_| answer_json(StatusCode::SERVICE_UNAVAILABLE, "{}"));
+    let hub = TestHub::start_at_once(&cloud, &[]).await;
+    for path in [
+        SERVICES,
+        &format!("{SERVICES}?watch=1"),
+        "/api/v1/namespaces/shop/services",
+    ] {
+        let refused = hub.component("coredns").get(path).await;
+        assert_eq!(
+            (refused.code, refused.header("retry-after")),
+            (429, Some("1")),
+            "{path}"
+        );
+        assert_eq!(refused.json()["reason"], "TooManyRequests");
+    }
+    // A single object can be had from the cloud meanwhile.
+    hub.component("coredns")
+        .get("/api/v1/namespaces/shop/services/web")
+        .await
+        .expect(200);
+    cloud.off(SERVICES);
+    hub.wait_until_complete().await;
+    assert_eq!(hub.component("coredns").get(SERVICES).await.names(), ["web"]);
+}
+
+#[tokio::test]
+async fn copy_outlives_a_restart_without_the_cloud() {
+    let mut cloud = Cloud::start().await;
+    let web = cloud.put("services", service("web", 80));
+    let slice = json!({"metadata": {"namespace": "shop", "name": "web-1"}, "endpoints": []});
+    cloud.put("endpointslices", slice);
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    let before = hub.kube_proxy().get(SERVICES).await;
+    hub.stop().await;
+    cloud.go_away().await;
+    hub.restart().await;
+    let after = hub.kube_proxy().get(SERVICES).await;
+    assert_eq!(after.header("yurt-stale"), Some("true"));
+    assert_eq!(after.body, before.body);
+    assert_eq!(hub.kube_proxy().get(SLICES).await.names(), ["web-1"]);
+    let get = hub.kube_proxy().get("/api/v1/namespaces/shop/services/web").await;
+    assert_eq!((get.header("yurt-stale"), get.json()), (Some("true"), web));
+    let at = after.json()["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    let mut watch = hub
+        .kube_proxy()
+        .watch(&format!("{SERVICES}?resourceVersion={at}"))
+        .await;
+    assert_eq!(watch.headers["yurt-stale"], "true");
+    // The watch goes on where it was once there is a cloud again: no list, no event twice.
+    cloud.come_back().await;
+    cloud.put("services", service("db", 5432));
+    assert_eq!(watch.told().await, "ADDED db");
+    let fresh = async || Some(hub.kube_proxy().get(SERVICES).await).filter(|list| list.header("yurt-stale").is_none());
+    let list = eventually("the copy must be fresh again", fresh).await;
+    assert_eq!(list.names(), ["db", "web"]);
+}
+
+#[tokio::test]
+async fn hub_resumes_at_the_cloud_instead_of_listing_again() {
+    let mut cloud = Cloud::start().await;
+    cloud.put("services", service("web", 80));
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    let lists = || {
+        cloud
+            .seen(SERVICES)
+            .iter()
+            .filter(|seen| !seen.query.as_deref().unwrap_or("").contains("watch=1"))
+            .count()
+    };
+    assert_eq!(lists(), 1);
+    hub.restart().await;
+    cloud.put("services", service("db", 5432));
+    let both = async || Some(hub.kube_proxy().get(SERVICES).await.names()).filter(|names| names.len() == 2);
+    eventually("the copy must follow", both).await;
+    assert_eq!(lists(), 1, "a restart costs no list");
+    cloud.go_away().await;
+    cloud.come_back().await;
+    cloud.delete("services", "shop", "web");
+    let one = async || Some(hub.kube_proxy().get(SERVICES).await.names()).filter(|names| *names == ["db"]);
+    eventually("the copy must follow", one).await;
+    let lists = cloud
+        .seen(SERVICES)
+        .iter()
+        .filter(|seen| !seen.query.as_deref().unwrap_or("").contains("watch=1"))
+        .count();
+    assert_eq!(lists, 1, "nor does a broken link");
+}
+
+#[tokio::test]
+async fn own_write_is_seen_by_the_next_list() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let shop = "/api/v1/namespaces/shop/services";
+    // The copy hears of it only when the test says so.
+    let ahead: u64 = cloud.version().parse::<u64>().unwrap() + 1;
+    let body =
+        json!({"metadata": {"namespace": "shop", "name": "web", "resourceVersion": ahead.to_string()}}).to_string();
+    cloud.on(shop, move |_| {
+        let body = body.clone();
+        async move { answer_json(StatusCode::CREATED, body) }
+    });
+    let create = super::client::request(
+        http::Method::POST,
+        shop,
+        &[("content-type", "application/json")],
+        yurt_runtime::http::full(service("web", 80).to_string()),
+    );
+    hub.component("coredns").send(create).await.expect(201);
+    let client = hub.component("coredns");
+    let (listed, ()) = tokio::join!(client.get(SERVICES), async {
+        cloud.put("services", service("web", 80));
+    });
+    assert_eq!(listed.names(), ["web"], "a list after a write reflects it");
+}
+
+#[tokio::test]
+async fn watch_of_any_length_is_harmless() {
+    let cloud = Cloud::start().await;
+    cloud.put("services", service("web", 80));
+    let hub = TestHub::start(&cloud, &[]).await;
+    let longest = format!("{SERVICES}?timeoutSeconds={}", i64::MAX);
+    assert_eq!(hub.kube_proxy().watch(&longest).await.told().await, "ADDED web");
+    // Above an int64 it is no number to kube-apiserver.
+    let refused = hub
+        .kube_proxy()
+        .get(&format!("{SERVICES}?watch=1&timeoutSeconds={}", u64::MAX))
+        .await;
+    assert_eq!(
+        (refused.code, refused.json()["reason"].as_str()),
+        (400, Some("BadRequest"))
+    );
+    let mut shortest = hub.kube_proxy().watch(&format!("{SERVICES}?timeoutSeconds=1")).await;
+    assert_eq!(shortest.told().await, "ADDED web");
+    assert!(shortest.next().await.is_none(), "it ends cleanly at its time");
+}

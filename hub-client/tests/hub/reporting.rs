@@ -1,0 +1,168 @@
+//! What the hub tells its operator, and how it stops.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::{Value, json};
+use yurt_runtime::http::respond;
+
+use super::cloud::Cloud;
+use super::harness::{NODE, TestHub};
+
+const SERVICES: &str = "/api/v1/services";
+/// What `state.json` has, at the top and per collection; tools read it by these names.
+const STATE: [&str; 12] = [
+    "node",
+    "nodePool",
+    "hubState",
+    "leader",
+    "epoch",
+    "generation",
+    "cloudReachable",
+    "coordinatorReachable",
+    "cutOff",
+    "forwardsHeartbeats",
+    "electionsWon",
+    "collections",
+];
+const COLLECTION: [&str; 8] = [
+    "source",
+    "complete",
+    "fresh",
+    "rv",
+    "generation",
+    "objects",
+    "bytes",
+    "durableRv",
+];
+
+fn keys(value: &Value) -> BTreeSet<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[tokio::test]
+async fn state_has_every_key() {
+    let mut cloud = Cloud::start().await;
+    cloud.put("services", json!({"metadata": {"namespace": "shop", "name": "web"}}));
+    cloud.put(
+        "nodes",
+        json!({"metadata": {"name": NODE, "labels": {"apps.openyurt.io/nodepool": "hangzhou"}}}),
+    );
+    let hub = TestHub::start(&cloud, &["--nodepool-name=hangzhou"]).await;
+    let state = hub
+        .until("the cloud must be found", |state| state["cloudReachable"] == true)
+        .await;
+    assert!(keys(&state).is_superset(&BTreeSet::from(STATE)), "{state}");
+    assert_eq!((&state["node"], &state["nodePool"]), (&json!("n1"), &json!("hangzhou")));
+    assert_eq!(
+        (&state["hubState"], &state["coordinatorReachable"]),
+        (&json!("PendingHub"), &json!(false))
+    );
+    let collections = ["endpoints", "endpointslices.discovery.k8s.io", "members", "services"];
+    assert_eq!(keys(&state["collections"]), BTreeSet::from(collections));
+    for name in collections {
+        assert_eq!(keys(&state["collections"][name]), BTreeSet::from(COLLECTION), "{name}");
+    }
+    let services = &state["collections"]["services"];
+    assert_eq!(
+        (&services["source"], &services["objects"], &services["fresh"]),
+        (&json!("cloud"), &json!(1), &json!(true))
+    );
+    assert_eq!(services["rv"], cloud.version());
+    cloud.go_away().await;
+    let state = hub
+        .until("the loss must be told", |state| {
+            state["collections"]["services"]["fresh"] == false
+        })
+        .await;
+    assert_eq!(state["collections"]["services"]["source"], "none");
+    assert_eq!(state["collections"]["services"]["complete"], true);
+}
+
+#[tokio::test]
+async fn metrics_tell_where_requests_were_answered() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    hub.kube_proxy().get(SERVICES).await.expect(200);
+    hub.kubelet().get("/api/v1/pods").await.expect(200);
+    hub.component("curl").get("/api/v1/pods").await.expect(401);
+    hub.until("the cloud must be found", |state| state["cloudReachable"] == true)
+        .await;
+    let answer = hub.admin().get("/metrics").await;
+    assert!(
+        answer
+            .header("content-type")
+            .unwrap()
+            .starts_with("text/plain; version=0.0.4")
+    );
+    let text = String::from_utf8(answer.expect(200).to_vec()).unwrap();
+    for line in [
+        r#"node_yurthub_requests_total{by="replica"} 1"#,
+        r#"node_yurthub_requests_total{by="cloud"} 1"#,
+        r#"node_yurthub_requests_total{by="refused"} 1"#,
+        r#"node_yurthub_server_healthy_status{server="cloud"} 1"#,
+        r#"node_yurthub_collection_fresh{collection="services"} 1"#,
+        "node_yurthub_yurt_coordinator_yurthub_role 3",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn health_is_answered() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    for path in ["/healthz", "/livez", "/v1/healthz", "/readyz"] {
+        hub.admin().get(path).await.expect(200);
+    }
+}
+
+#[tokio::test]
+async fn stop_is_quick_and_ends_open_watches_cleanly() {
+    let cloud = Cloud::start().await;
+    cloud.put("services", json!({"metadata": {"namespace": "shop", "name": "web"}}));
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    let mut local: Vec<_> = vec![
+        hub.kube_proxy().watch(SERVICES).await,
+        hub.kubelet().watch(SERVICES).await,
+    ];
+    for watch in &mut local {
+        assert_eq!(watch.told().await, "ADDED web");
+    }
+    cloud.on("/api/v1/pods", async |_| {
+        let silence = futures_util::stream::pending::<Result<bytes::Bytes, std::convert::Infallible>>();
+        respond(
+            StatusCode::OK,
+            "application/json".parse().unwrap(),
+            yurt_runtime::http::stream(silence),
+        )
+    });
+    let _passed_on = hub.kubelet().watch("/api/v1/pods").await;
+    tokio::time::timeout(Duration::from_secs(5), hub.stop())
+        .await
+        .expect("a stop with open watches must be quick");
+    for watch in &mut local {
+        assert!(watch.next().await.is_none(), "clients go on where they are");
+    }
+}
+
+#[tokio::test]
+async fn stop_stores_what_is_known() {
+    let mut cloud = Cloud::start().await;
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    cloud.put("services", json!({"metadata": {"namespace": "shop", "name": "web"}}));
+    hub.until("the copy must follow", |state| {
+        state["collections"]["services"]["objects"] == 1
+    })
+    .await;
+    hub.stop().await;
+    assert!(hub.folder().path().join("cache/replicas.redb").exists());
+    cloud.go_away().await;
+    hub.restart().await;
+    let services = hub.state().await["collections"]["services"].clone();
+    assert_eq!(
+        (&services["objects"], &services["durableRv"]),
+        (&json!(1), &services["rv"])
+    );
+}

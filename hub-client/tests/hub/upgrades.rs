@@ -1,0 +1,182 @@
+//! Upgrades (exec, attach, port-forward): a pipe once both sides agreed, an ordinary answer when they did not.
+
+use std::convert::Infallible;
+
+use futures_util::StreamExt as _;
+use http::{Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use yurt_runtime::http::{empty, json, respond, stream};
+use yurt_test_support::{PATIENCE, eventually};
+
+use super::cloud::Cloud;
+use super::harness::{NODE_USER, TestHub};
+
+const EXEC: &str = "/api/v1/namespaces/shop/pods/web/exec";
+/// How a client asks for an upgrade.
+const ASK: &str = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n";
+
+/// Sends a request on a bare connection.
+async fn ask(connection: &mut TcpStream, method: &str, path: &str, headers: &str) {
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: hub\r\nUser-Agent: kubelet/v1\r\nContent-Length: 0\r\n{headers}\r\n"
+    );
+    connection.write_all(head.as_bytes()).await.unwrap();
+}
+
+/// Reads until what was read ends so; byte by byte, so that nothing after it is lost.
+async fn read_until(connection: &mut TcpStream, end: &str) -> String {
+    let reading = async {
+        let mut read = Vec::new();
+        while !read.ends_with(end.as_bytes()) {
+            read.push(connection.read_u8().await.expect("the connection must go on"));
+        }
+        String::from_utf8(read).unwrap()
+    };
+    tokio::time::timeout(PATIENCE, reading)
+        .await
+        .expect("an answer must come")
+}
+
+/// Agrees to upgrades, greets, and sends everything back in capitals.
+fn shout_back(cloud: &Cloud) {
+    let tasks = cloud.tasks();
+    cloud.on(EXEC, move |mut request| {
+        let upgrade = hyper::upgrade::on(&mut request);
+        tasks.spawn("shout-back", async move {
+            let Ok(upgraded) = upgrade.await else { return };
+            let mut pipe = TokioIo::new(upgraded);
+            pipe.write_all(b"hello").await.unwrap();
+            let mut read = [0; 64];
+            while let Ok(count @ 1..) = pipe.read(&mut read).await {
+                pipe.write_all(&read[..count].to_ascii_uppercase()).await.unwrap();
+            }
+        });
+        let answer = Response::builder()
+            .status(StatusCode::SWITCHING_PROTOCOLS)
+            .header("connection", "Upgrade")
+            .header("upgrade", "SPDY/3.1")
+            .header("x-stream-protocol-version", "v4.channel.k8s.io")
+            .body(empty())
+            .unwrap();
+        async move { answer }
+    });
+}
+
+#[tokio::test]
+async fn upgrade_is_a_pipe_in_both_directions() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    shout_back(&cloud);
+    let mut connection = hub.connect().await;
+    ask(&mut connection, "POST", &format!("{EXEC}?command=sh"), ASK).await;
+    let head = read_until(&mut connection, "\r\n\r\n").await.to_ascii_lowercase();
+    assert!(head.starts_with("http/1.1 101 "), "{head}");
+    for header in [
+        "connection: upgrade",
+        "upgrade: spdy/3.1",
+        "x-stream-protocol-version: v4.channel.k8s.io",
+    ] {
+        assert!(head.contains(&format!("\r\n{header}\r\n")), "{head}");
+    }
+    read_until(&mut connection, "hello").await;
+    for word in ["abc", "\u{1}\u{2}xyz"] {
+        connection.write_all(word.as_bytes()).await.unwrap();
+        read_until(&mut connection, &word.to_ascii_uppercase()).await;
+    }
+    let seen = cloud.seen(EXEC).remove(0);
+    assert_eq!(
+        (seen.headers["upgrade"].as_bytes(), seen.user.as_deref()),
+        (b"SPDY/3.1".as_slice(), Some(NODE_USER))
+    );
+    assert_eq!(seen.headers["x-stream-protocol-version"], "v4.channel.k8s.io");
+}
+
+#[tokio::test]
+async fn pipe_ends_when_either_side_does() {
+    let mut cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    shout_back(&cloud);
+    let mut connection = hub.connect().await;
+    ask(&mut connection, "POST", EXEC, ASK).await;
+    read_until(&mut connection, "hello").await;
+    let running = async || {
+        cloud
+            .tasks()
+            .running()
+            .iter()
+            .any(|(name, _)| *name == "shout-back")
+            .then_some(())
+    };
+    eventually("the pipe must be open at the cloud", running).await;
+    drop(connection);
+    let ended = async || (!cloud.tasks().running().iter().any(|(name, _)| *name == "shout-back")).then_some(());
+    eventually("the cloud must hear that the client is gone", ended).await;
+    let mut connection = hub.connect().await;
+    ask(&mut connection, "POST", EXEC, ASK).await;
+    read_until(&mut connection, "hello").await;
+    cloud.go_away().await;
+    let end = tokio::time::timeout(PATIENCE, connection.read(&mut [0; 8]))
+        .await
+        .expect("the client must hear of it");
+    assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+}
+
+#[tokio::test]
+async fn refused_upgrade_is_an_ordinary_answer_and_no_pipe() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let refusal = r#"{"kind":"Status","code":403}"#;
+    cloud.on(EXEC, move |_| async move { json(StatusCode::FORBIDDEN, refusal) });
+    let mut connection = hub.connect().await;
+    ask(&mut connection, "POST", EXEC, ASK).await;
+    let head = read_until(&mut connection, "\r\n\r\n").await.to_ascii_lowercase();
+    assert!(head.starts_with("http/1.1 403 ") && !head.contains("upgrade"), "{head}");
+    read_until(&mut connection, refusal).await;
+    // The connection still speaks HTTP, and to the hub: a stranger's request on it is refused there.
+    cloud.on("/version", async |_| json(StatusCode::OK, r#"{"major":"1"}"#));
+    ask(&mut connection, "GET", "/version", "").await;
+    read_until(&mut connection, r#"{"major":"1"}"#).await;
+    let stranger = "GET /version HTTP/1.1\r\nHost: hub\r\nUser-Agent: curl/8\r\n\r\n";
+    connection.write_all(stranger.as_bytes()).await.unwrap();
+    let head = read_until(&mut connection, "\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 401 "), "{head}");
+    assert_eq!(
+        cloud.seen("/version").len(),
+        1,
+        "nothing may reach the cloud past the hub"
+    );
+}
+
+#[tokio::test]
+async fn refused_upgrade_streams_its_answer() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    cloud.on(EXEC, async |_| {
+        let pieces = futures_util::stream::iter(["one", "two"]).map(|piece| Ok::<_, Infallible>(piece.into()));
+        respond(StatusCode::BAD_REQUEST, "text/plain".parse().unwrap(), stream(pieces))
+    });
+    let mut connection = hub.connect().await;
+    ask(
+        &mut connection,
+        "GET",
+        EXEC,
+        "Connection: Upgrade\r\nUpgrade: websocket\r\n",
+    )
+    .await;
+    let head = read_until(&mut connection, "\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
+    read_until(&mut connection, "0\r\n\r\n").await;
+}
+
+#[tokio::test]
+async fn protocol_is_not_switched_without_being_asked() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    shout_back(&cloud);
+    let mut connection = hub.connect().await;
+    ask(&mut connection, "POST", EXEC, "").await;
+    let head = read_until(&mut connection, "\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.1 500 "), "{head}");
+}
