@@ -190,6 +190,20 @@ pub async fn acknowledged_writes_survive_a_restart(harness: &mut dyn Harness) {
     assert!(next > deleted && next > loaded.at);
 }
 
+/// A store that was never written has a position all the same: a list of nothing needs a resourceVersion, and "0" or ""
+/// mean something else to clients.
+pub async fn fresh_store_has_a_position(harness: &mut dyn Harness) {
+    let storage = harness.open();
+    let recorder = attach(&storage);
+    let at = recorder.loaded().at;
+    assert!(at > ResourceVersion::ZERO);
+    let first = storage
+        .write(vec![put("a", Expect::Absent, "1")])
+        .await
+        .expect("create");
+    assert!(first > at);
+}
+
 /// A deleted key is absent for the next writer.
 pub async fn deleted_key_can_be_created_again(harness: &mut dyn Harness) {
     let storage = harness.open();

@@ -58,8 +58,24 @@ passes!(
     commits_are_published_in_order_before_the_answer,
     acknowledged_writes_survive_a_restart,
     deleted_key_can_be_created_again,
+    fresh_store_has_a_position,
     oversized_transaction_is_refused,
 );
+
+#[tokio::test]
+async fn untagged_store_has_a_position_from_the_start() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let store = Embedded::open(&folder.path().join("store.redb"), Clock::system(), Space::Cloud).expect("open");
+    let cacher = Arc::new(Cacher::new(builtin_kinds()));
+    store.attach(cacher.clone()).expect("attach");
+    for (name, collection) in cacher.iter() {
+        let position = collection.read(yurt_storage::Collection::position);
+        assert!(
+            position > ResourceVersion::ZERO && !position.is_own(),
+            "{name} is at {position}"
+        );
+    }
+}
 
 fn lease(renew: u32, durability: Durability, expect: Expect) -> Op {
     let value = Bytes::from(format!(

@@ -204,6 +204,10 @@ async fn own_write_is_seen_by_the_next_list() {
     hub.component("coredns").send(create).await.expect(201);
     let client = hub.component("coredns");
     let (listed, ()) = tokio::join!(client.get(SERVICES), async {
+        // Answers that were asked for later come first: the list waits for the write.
+        for _ in 0..5 {
+            hub.state().await;
+        }
         cloud.put("services", service("web", 80));
     });
     assert_eq!(listed.names(), ["web"], "a list after a write reflects it");

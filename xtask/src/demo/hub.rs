@@ -175,6 +175,13 @@ impl State {
         )
     }
 
+    /// Collections, the pool's members among them, that are not complete on this hub.
+    pub(super) fn incomplete(&self) -> Vec<&str> {
+        let collections = self.0["collections"].as_object().into_iter().flatten();
+        let missing = collections.filter(|(_, state)| state["complete"] != true);
+        missing.map(|(name, _)| name.as_str()).collect()
+    }
+
     /// Where the pool data comes from: `coordinator`, `cloud`, `none`; each word once.
     pub(super) fn sources(&self) -> String {
         let collections = self.0["collections"].as_object();

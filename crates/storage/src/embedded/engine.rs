@@ -126,8 +126,9 @@ impl Engine {
         }
         self.tombstones = loaded.tombstones.len();
         drop((own, tombstones, facts, read));
+        // One RV of this start: above all issued before, and a position for collections that were never written.
+        loaded.at = self.sequencer.next(self.clock.unix());
         self.store_mark()?;
-        loaded.at = self.sequencer.last();
         Ok(loaded)
     }
 

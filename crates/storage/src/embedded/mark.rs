@@ -36,11 +36,6 @@ impl Sequencer {
         }
     }
 
-    /// The last RV issued.
-    pub(super) fn last(&self) -> ResourceVersion {
-        ResourceVersion(self.last)
-    }
-
     /// The next RV at wall-clock time `now`.
     pub(super) fn next(&mut self, now: UnixTime) -> ResourceVersion {
         let micros = u64::try_from(now.secs).unwrap_or(0) * 1_000_000 + u64::from(now.nanos / 1000);

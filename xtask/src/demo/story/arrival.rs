@@ -64,6 +64,18 @@ pub(super) async fn copy(stage: &mut Stage) -> Result<()> {
         stage.catches_up(COPY_LIMIT, hub.node, &hub.proxy).await?;
     }
     holds("every hub serves all of them with the cloud's own resourceVersions");
+    for hub in &stage.hubs {
+        let complete = async || {
+            let state = hub.state().await?;
+            ensure!(
+                state.incomplete().is_empty(),
+                "{:?} are not complete",
+                state.incomplete()
+            );
+            Ok(())
+        };
+        until(COPY_LIMIT, &format!("{} has every collection", hub.node), complete).await?;
+    }
     stage
         .catches_up(COPY_LIMIT, "the coordinator", &stage.coordinator.api)
         .await?;
