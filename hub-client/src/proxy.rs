@@ -73,8 +73,7 @@ impl Proxy {
     async fn route(&self, request: Request<Incoming>, peer: Peer) -> Result<Response<Body>, Status> {
         let info = RequestInfo::parse(request.method().as_str(), request.uri().path(), request.uri().query())?;
         let caller = self.callers.identify(request.headers(), &peer)?;
-        let endless = info.verb == Verb::Watch || request.headers().contains_key(http::header::UPGRADE);
-        let _counted = if endless { None } else { Some(self.enter()?) };
+        // Before the limit: a full hub must not make its node look dead.
         if self.is_own_lease(&info, request.method(), &caller) {
             let (head, body) = request.into_parts();
             let body: Bytes = read_body(body, LEASE_BYTES_MAX).await?;
@@ -88,6 +87,9 @@ impl Proxy {
                 .detached("kubelet-lease", async move { heartbeat.handle(request).await });
             return answered.await.map_err(|lost| Status::internal(&lost.to_string()));
         }
+        let upgrades = info.subresource.is_some() && request.headers().contains_key(http::header::UPGRADE);
+        let endless = info.verb == Verb::Watch || upgrades;
+        let _counted = if endless { None } else { Some(self.enter()?) };
         if let Some(response) = self.local.answer(&request, &info, &caller).await? {
             self.metrics.requests.with_label_values(&["replica"]).inc();
             return Ok(response);
@@ -113,9 +115,7 @@ impl Proxy {
     fn enter(&self) -> Result<InFlight<'_>, Status> {
         let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
         let counted = InFlight(self);
-        self.metrics
-            .in_flight
-            .set(i64::try_from(before + 1).unwrap_or(i64::MAX));
+        self.metrics.in_flight.inc();
         if before >= self.max_in_flight {
             self.metrics.rejected.inc();
             return Err(Status::too_many_requests(
@@ -129,10 +129,7 @@ impl Proxy {
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        let before = self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.0
-            .metrics
-            .in_flight
-            .set(i64::try_from(before - 1).unwrap_or(i64::MAX));
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.0.metrics.in_flight.dec();
     }
 }

@@ -34,6 +34,9 @@ async fn until_held(cloud: &Cloud, count: usize) {
     .await;
 }
 
+/// The lease of the node the test hub runs on.
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
+
 #[tokio::test]
 async fn requests_above_the_limit_get_429_and_watches_do_not_count() {
     let cloud = Cloud::start().await;
@@ -53,6 +56,8 @@ async fn requests_above_the_limit_get_429_and_watches_do_not_count() {
             assert_eq!(refused.json()["reason"], "TooManyRequests");
         }
         assert_eq!(hub.kube_proxy().watch(SERVICES).await.told().await, "ADDED web");
+        let beat = hub.kubelet().get(LEASE).await;
+        assert_ne!(beat.code, 429, "a full hub must not make its node look dead");
         assert_eq!(cloud.seen(PODS).len(), 2, "what is refused costs the cloud nothing");
         gate.send_replace(true);
     };
