@@ -23,7 +23,6 @@ mod write;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
@@ -203,6 +202,3 @@ impl Collection {
         self.log.get(index)
     }
 }
-
-/// Shared handle to a step's change; the frames encoded for it are shared by all watchers.
-pub type SharedChange = Arc<Change>;

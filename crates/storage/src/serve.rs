@@ -9,7 +9,7 @@ mod watch;
 
 use std::time::Duration;
 
-use yurt_apimachinery::{FieldSelector, LabelSelector, Object, ResourceVersion};
+use yurt_apimachinery::{FieldSelector, LabelSelector, Object};
 
 pub use list::{Listed, list};
 pub use view::{Unfiltered, View};
@@ -35,9 +35,6 @@ pub struct Selection {
     /// Field selector.
     pub fields: FieldSelector,
 }
-
-/// A resourceVersion parameter: unset, "0", or at least / exactly a number.
-pub type RequestedVersion = Option<ResourceVersion>;
 
 // === impl Selection ===
 
