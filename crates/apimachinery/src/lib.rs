@@ -11,6 +11,7 @@
 //! |---|---|
 //! | [`gvr`] | how types are named |
 //! | [`kind`] | what the server knows about a resource, and which resources are built in |
+//! | [`schema`] | what the built-in types look like, field by field |
 //! | [`resource_version`] | what a resource version is, and who issued it |
 //! | [`query`] | how query parameters are decoded |
 //! | [`request_info`] | what a request is about |
@@ -55,6 +56,7 @@ pub mod patch;
 pub mod query;
 pub mod request_info;
 pub mod resource_version;
+pub mod schema;
 pub mod selector;
 pub mod status;
 mod text;
