@@ -119,7 +119,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let tasks = TaskGroup::new();
     let cacher = Arc::new(Cacher::new(registry::own_kinds(config.profile)));
     let fence = Arc::new(Fence::new(stores.id()));
-    stores.attach(Publisher::new(cacher.clone(), fence.clone()))?;
+    stores.attach(Publisher::new(cacher.clone(), fence.clone())).await?;
     let told = stores.members();
     let members = Arc::new(Members::new(source, initial, told));
     let electorate = (config.profile == Profile::Pool).then(|| members.clone());

@@ -21,13 +21,17 @@ impl Publisher {
     pub(crate) fn new(cacher: Arc<Cacher>, fence: Arc<Fence>) -> Self {
         Self { cacher, fence }
     }
+
+    fn publish_epoch(&self, loaded: &Loaded) {
+        if let Some(record) = loaded.live.iter().find(|stored| stored.key == EPOCH_KEY) {
+            self.fence.published(record.rv, &record.value);
+        }
+    }
 }
 
 impl Sink for Publisher {
     fn load(&self, loaded: Loaded) {
-        if let Some(record) = loaded.live.iter().find(|stored| stored.key == EPOCH_KEY) {
-            self.fence.published(record.rv, &record.value);
-        }
+        self.publish_epoch(&loaded);
         self.cacher.load(loaded);
     }
 
@@ -37,5 +41,10 @@ impl Sink for Publisher {
             self.fence.published(rv, &record.value);
         }
         self.cacher.committed(rv, changes);
+    }
+
+    fn reloaded(&self, loaded: Loaded) {
+        self.publish_epoch(&loaded);
+        self.cacher.reloaded(loaded);
     }
 }

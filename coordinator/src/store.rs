@@ -68,8 +68,8 @@ impl Stores {
     ///
     /// # Errors
     /// What is wrong with the store.
-    pub(crate) fn attach(&self, publisher: Publisher) -> Result<(), StartError> {
-        let attached = self.storage.attach(Arc::new(publisher));
+    pub(crate) async fn attach(&self, publisher: Publisher) -> Result<(), StartError> {
+        let attached = self.storage.attach(Arc::new(publisher)).await;
         attached.map_err(|error| StartError::new(format!("--data-dir: cannot load {FILE}: {error}")))
     }
 

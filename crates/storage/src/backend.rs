@@ -118,12 +118,15 @@ pub struct Loaded {
     pub at: ResourceVersion,
 }
 
-/// Where commits are published: called in RV order, by one thread, before the writer gets its answer.
+/// Where commits are published: called in RV order, one call at a time, before the writer gets its answer.
 pub trait Sink: Send + Sync {
     /// The state at attachment; called exactly once, first.
     fn load(&self, loaded: Loaded);
-    /// One commit.
+    /// One commit. A deletion without a value means the last one published.
     fn committed(&self, rv: ResourceVersion, changes: &[Committed]);
+    /// The whole state again, for a backend that lost sight of the commits since the last one it published: what differs
+    /// is to be published as one step up to `loaded.at`. Backends that see every commit never call it.
+    fn reloaded(&self, loaded: Loaded);
 }
 
 /// A backend for own objects.
@@ -135,11 +138,18 @@ pub trait Storage: Send + Sync {
     ///
     /// # Errors
     /// [`StorageError`] when the state cannot be read or a sink is attached already.
-    fn attach(&self, sink: Arc<dyn Sink>) -> Result<(), StorageError>;
+    fn attach(&self, sink: Arc<dyn Sink>) -> BoxFuture<'_, Result<(), StorageError>>;
 
     /// Applies all operations or none, under one RV, and answers when they are as durable as asked and published.
     /// Runs to its end even when the caller goes away.
     fn write(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<ResourceVersion, StorageError>>;
+
+    /// For a store that other processes write to as well: resolves when everything they were acknowledged before this
+    /// call is published here, with an RV up to which all has been. `None` for a store with one writer, where that always
+    /// holds.
+    fn caught_up(&self) -> Option<BoxFuture<'_, Result<ResourceVersion, StorageError>>> {
+        None
+    }
 
     /// Stores what is only in memory; the last call before the process ends.
     fn close(&self) -> BoxFuture<'_, Result<(), StorageError>>;

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use yurt_apimachinery::ResourceVersion;
 
@@ -13,7 +14,7 @@ use crate::backend::{Action, Committed, Durability, Expect, Loaded, Op, Sink, St
 /// How a backend is opened, closed and killed by the contract tests.
 pub trait Harness {
     /// Opens the store, with everything acknowledged before.
-    fn open(&mut self) -> Arc<dyn Storage>;
+    fn open(&mut self) -> BoxFuture<'_, Arc<dyn Storage>>;
 }
 
 /// A sink that remembers what it was told.
@@ -31,6 +32,10 @@ impl Sink for Recorder {
     fn committed(&self, rv: ResourceVersion, changes: &[Committed]) {
         self.commits.lock().push((rv, changes.to_vec()));
     }
+
+    fn reloaded(&self, _loaded: Loaded) {
+        panic!("nothing was lost sight of");
+    }
 }
 
 impl Recorder {
@@ -43,9 +48,12 @@ impl Recorder {
     }
 }
 
-fn attach(storage: &Arc<dyn Storage>) -> Arc<Recorder> {
+async fn attach(storage: &Arc<dyn Storage>) -> Arc<Recorder> {
     let recorder = Arc::new(Recorder::default());
-    storage.attach(recorder.clone()).expect("a fresh store must attach");
+    storage
+        .attach(recorder.clone())
+        .await
+        .expect("a fresh store must attach");
     recorder
 }
 
@@ -77,8 +85,8 @@ fn key(name: &str) -> String {
 
 /// A key that must be absent conflicts when it exists, and the conflict names its RV.
 pub async fn create_conflicts_with_an_existing_key(harness: &mut dyn Harness) {
-    let storage = harness.open();
-    attach(&storage);
+    let storage = harness.open().await;
+    attach(&storage).await;
     let rv = storage
         .write(vec![put("a", Expect::Absent, "1")])
         .await
@@ -95,8 +103,8 @@ pub async fn create_conflicts_with_an_existing_key(harness: &mut dyn Harness) {
 
 /// Of a hundred writers with the same precondition exactly one wins.
 pub async fn one_of_many_racers_wins(harness: &mut dyn Harness) {
-    let storage = harness.open();
-    attach(&storage);
+    let storage = harness.open().await;
+    attach(&storage).await;
     let rv = storage
         .write(vec![put("a", Expect::Absent, "0")])
         .await
@@ -112,8 +120,8 @@ pub async fn one_of_many_racers_wins(harness: &mut dyn Harness) {
 
 /// One failed precondition undoes the whole transaction.
 pub async fn transaction_is_all_or_nothing(harness: &mut dyn Harness) {
-    let storage = harness.open();
-    attach(&storage);
+    let storage = harness.open().await;
+    attach(&storage).await;
     let ops = vec![
         put("a", Expect::Absent, "1"),
         put("b", Expect::At(ResourceVersion(7)), "1"),
@@ -133,8 +141,8 @@ pub async fn transaction_is_all_or_nothing(harness: &mut dyn Harness) {
 
 /// Commits are published in RV order, and before their writer is answered.
 pub async fn commits_are_published_in_order_before_the_answer(harness: &mut dyn Harness) {
-    let storage = harness.open();
-    let recorder = attach(&storage);
+    let storage = harness.open().await;
+    let recorder = attach(&storage).await;
     for n in 0..20 {
         let rv = storage
             .write(vec![put("a", Expect::Any, &n.to_string())])
@@ -150,8 +158,8 @@ pub async fn commits_are_published_in_order_before_the_answer(harness: &mut dyn 
 
 /// What was acknowledged as durable is there after a restart, deletions included, and RVs go on above the old ones.
 pub async fn acknowledged_writes_survive_a_restart(harness: &mut dyn Harness) {
-    let storage = harness.open();
-    attach(&storage);
+    let storage = harness.open().await;
+    attach(&storage).await;
     let id = storage.id().to_owned();
     let kept = storage
         .write(vec![put("a", Expect::Absent, "1")])
@@ -167,8 +175,8 @@ pub async fn acknowledged_writes_survive_a_restart(harness: &mut dyn Harness) {
         .expect("delete");
     storage.close().await.expect("clean stop");
     drop(storage);
-    let storage = harness.open();
-    let loaded = attach(&storage).loaded();
+    let storage = harness.open().await;
+    let loaded = attach(&storage).await.loaded();
     assert_eq!(storage.id(), id);
     let live: Vec<_> = loaded
         .live
@@ -193,8 +201,8 @@ pub async fn acknowledged_writes_survive_a_restart(harness: &mut dyn Harness) {
 /// A store that was never written has a position all the same: a list of nothing needs a resourceVersion, and "0" or ""
 /// mean something else to clients.
 pub async fn fresh_store_has_a_position(harness: &mut dyn Harness) {
-    let storage = harness.open();
-    let recorder = attach(&storage);
+    let storage = harness.open().await;
+    let recorder = attach(&storage).await;
     let at = recorder.loaded().at;
     assert!(at > ResourceVersion::ZERO);
     let first = storage
@@ -206,8 +214,8 @@ pub async fn fresh_store_has_a_position(harness: &mut dyn Harness) {
 
 /// A deleted key is absent for the next writer.
 pub async fn deleted_key_can_be_created_again(harness: &mut dyn Harness) {
-    let storage = harness.open();
-    attach(&storage);
+    let storage = harness.open().await;
+    attach(&storage).await;
     let rv = storage
         .write(vec![put("a", Expect::Absent, "1")])
         .await
@@ -221,8 +229,8 @@ pub async fn deleted_key_can_be_created_again(harness: &mut dyn Harness) {
 
 /// A transaction above the limit is refused, not cut.
 pub async fn oversized_transaction_is_refused(harness: &mut dyn Harness) {
-    let storage = harness.open();
-    attach(&storage);
+    let storage = harness.open().await;
+    attach(&storage).await;
     let ops = |n: usize| {
         (0..n)
             .map(|i| put(&format!("k{i}"), Expect::Any, "1"))

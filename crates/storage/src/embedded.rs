@@ -102,16 +102,18 @@ impl Storage for Embedded {
         &self.id
     }
 
-    fn attach(&self, sink: Arc<dyn Sink>) -> Result<(), StorageError> {
-        let taken = self.pending.lock().take();
-        let (mut engine, queue) = taken.ok_or_else(|| StorageError::Unavailable("already attached".into()))?;
-        sink.load(engine.load()?);
-        std::thread::Builder::new()
-            .name("embedded-writer".into())
-            .stack_size(512 * 1024)
-            .spawn(move || engine.run(queue, &*sink))
-            .map_err(|error| StorageError::Unavailable(format!("cannot start the writer thread: {error}")))?;
-        Ok(())
+    fn attach(&self, sink: Arc<dyn Sink>) -> BoxFuture<'_, Result<(), StorageError>> {
+        Box::pin(async move {
+            let taken = self.pending.lock().take();
+            let (mut engine, queue) = taken.ok_or_else(|| StorageError::Unavailable("already attached".into()))?;
+            sink.load(engine.load()?);
+            std::thread::Builder::new()
+                .name("embedded-writer".into())
+                .stack_size(512 * 1024)
+                .spawn(move || engine.run(queue, &*sink))
+                .map_err(|error| StorageError::Unavailable(format!("cannot start the writer thread: {error}")))?;
+            Ok(())
+        })
     }
 
     fn write(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<ResourceVersion, StorageError>> {

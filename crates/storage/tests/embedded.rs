@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use yurt_apimachinery::kind::{builtin_kinds, find_kind};
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion, Space};
@@ -37,8 +38,8 @@ impl OnDisk {
 }
 
 impl Harness for OnDisk {
-    fn open(&mut self) -> Arc<dyn Storage> {
-        Arc::new(self.embedded())
+    fn open(&mut self) -> BoxFuture<'_, Arc<dyn Storage>> {
+        Box::pin(async { Arc::new(self.embedded()) as Arc<dyn Storage> })
     }
 }
 
@@ -67,7 +68,7 @@ async fn untagged_store_has_a_position_from_the_start() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let store = Embedded::open(&folder.path().join("store.redb"), Clock::system(), Space::Cloud).expect("open");
     let cacher = Arc::new(Cacher::new(builtin_kinds()));
-    store.attach(cacher.clone()).expect("attach");
+    store.attach(cacher.clone()).await.expect("attach");
     for (name, collection) in cacher.iter() {
         let position = collection.read(yurt_storage::Collection::position);
         assert!(
@@ -92,7 +93,10 @@ fn lease(renew: u32, durability: Durability, expect: Expect) -> Op {
 async fn killed_store_restamps_leases_above_every_issued_rv() {
     let disk = OnDisk::new();
     let store = disk.embedded();
-    store.attach(Arc::new(Cacher::new(builtin_kinds()))).expect("attach");
+    store
+        .attach(Arc::new(Cacher::new(builtin_kinds())))
+        .await
+        .expect("attach");
     store
         .write(vec![lease(0, Durability::Durable, Expect::Absent)])
         .await
@@ -105,7 +109,7 @@ async fn killed_store_restamps_leases_above_every_issued_rv() {
 
     let store = disk.embedded();
     let cacher = Arc::new(Cacher::new(builtin_kinds()));
-    store.attach(cacher.clone()).expect("attach");
+    store.attach(cacher.clone()).await.expect("attach");
     let leases = cacher
         .collection("leases.coordination.k8s.io")
         .expect("leases are built in");
@@ -122,7 +126,10 @@ async fn killed_store_restamps_leases_above_every_issued_rv() {
 async fn clean_stop_stores_renewals() {
     let disk = OnDisk::new();
     let store = disk.embedded();
-    store.attach(Arc::new(Cacher::new(builtin_kinds()))).expect("attach");
+    store
+        .attach(Arc::new(Cacher::new(builtin_kinds())))
+        .await
+        .expect("attach");
     store
         .write(vec![lease(0, Durability::Durable, Expect::Absent)])
         .await
@@ -135,7 +142,7 @@ async fn clean_stop_stores_renewals() {
     drop(store);
     let store = disk.embedded();
     let cacher = Arc::new(Cacher::new(builtin_kinds()));
-    store.attach(cacher.clone()).expect("attach");
+    store.attach(cacher.clone()).await.expect("attach");
     let leases = cacher
         .collection("leases.coordination.k8s.io")
         .expect("leases are built in");
