@@ -1,9 +1,10 @@
 //! The doorway to the Go module `interop/`: it builds the real Kubernetes programs, runs the tests and takes figures.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::{process, workspace};
 
@@ -20,6 +21,9 @@ pub(crate) struct FiguresArgs {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
+
+/// The folder of the module.
+pub(crate) const FOLDER: &str = "interop";
 
 /// How our own programs are built.
 #[derive(Clone, Copy)]
@@ -47,6 +51,22 @@ pub(crate) fn test(filter: Option<&str>) -> Result<()> {
         command.args(["-v", "-run", filter]);
     }
     process::run(command.arg("./...").env(BIN_DIR_VARIABLE, bin_dir))
+}
+
+/// Runs the named tests and returns the events of `go test -json`, whether they passed or not.
+pub(crate) fn test_events(names: &BTreeSet<&str>) -> Result<String> {
+    let bin_dir = build_programs(Profile::Quick)?;
+    build()?;
+    let names: Vec<&str> = names.iter().copied().collect();
+    println!("   running {} tests of {FOLDER}", names.len());
+    let output = go()?
+        .args(["test", "-json", "-p=1", "-count=1", "-timeout", TEST_TIMEOUT, "-run"])
+        .arg(format!("^({})$", names.join("|")))
+        .arg("./...")
+        .env(BIN_DIR_VARIABLE, bin_dir)
+        .output()
+        .context("cannot run go test")?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// `cargo xtask figures`.
@@ -86,7 +106,7 @@ pub(crate) fn build_programs(profile: Profile) -> Result<PathBuf> {
 
 /// A `go` command in the module's folder.
 fn go() -> Result<Command> {
-    let folder = workspace::root()?.join("interop");
+    let folder = workspace::root()?.join(FOLDER);
     if !folder.join("go.mod").is_file() {
         bail!("interop/go.mod is missing");
     }

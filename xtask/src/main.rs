@@ -1,9 +1,11 @@
 //! `cargo xtask`: every command of this workspace, each one line in the list it prints without arguments.
 //!
 //! Reading order: [`workspace`] (where things are), [`tidy`] (the house rules as code), [`mod@test`] (what CI runs),
+//! [`conformance`] (cases and the tests that show them),
 //! [`interop`] (the Go module with the real Kubernetes programs), [`demo`] (a pool on this machine as a story).
 #![allow(clippy::print_stdout, reason = "printing is what these commands are for")]
 
+mod conformance;
 mod demo;
 mod interop;
 mod process;
@@ -31,6 +33,8 @@ enum Command {
     Tidy(tidy::Args),
     /// Run what CI runs: fmt, tidy, clippy, doc, deny, unit, interop
     Test(test::Args),
+    /// Print which test shows which conformance case, and whether it passes (`--list` runs nothing)
+    Conformance(conformance::Args),
     /// Run a pool on this machine as a story: election, copying, heartbeats, failover, offline
     Demo(demo::Args),
     /// Build kube-apiserver, etcd and the rest into interop/.cache
@@ -50,6 +54,7 @@ fn main() -> ExitCode {
     let outcome = match command {
         Command::Tidy(args) => tidy::run(&args),
         Command::Test(args) => test::run(&args),
+        Command::Conformance(args) => conformance::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::BuildInterop => interop::build(),
         Command::Figures(args) => interop::figures(&args),

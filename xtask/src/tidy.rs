@@ -20,7 +20,7 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use crate::workspace;
-use tree::Tree;
+pub(crate) use tree::Tree;
 
 /// Arguments of `cargo xtask tidy`.
 #[derive(clap::Args, Default)]

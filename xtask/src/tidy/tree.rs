@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 const NOT_OURS: &[&str] = &[".git", ".cache", "target"];
 
 /// Every file that git tracks or would track.
-pub(super) struct Tree {
+pub(crate) struct Tree {
     /// Path relative to the root with `/`, and the text; `None` for a file that is not UTF-8.
     files: BTreeMap<String, Option<String>>,
 }
@@ -19,7 +19,7 @@ pub(super) struct Tree {
 
 impl Tree {
     /// Reads the repository at `root`. Files that are not committed yet belong to it, ignored ones do not.
-    pub(super) fn read(root: &Path) -> Result<Self> {
+    pub(crate) fn read(root: &Path) -> Result<Self> {
         let paths = match paths_of_git(root) {
             Some(paths) => paths,
             // A source archive, or a checkout git refuses to open for this user.
@@ -39,7 +39,7 @@ impl Tree {
 
     /// A tree for tests.
     #[cfg(test)]
-    pub(super) fn of_files(files: &[(&str, &str)]) -> Self {
+    pub(crate) fn of_files(files: &[(&str, &str)]) -> Self {
         Self {
             files: files
                 .iter()
@@ -49,25 +49,25 @@ impl Tree {
     }
 
     /// All text files.
-    pub(super) fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
+    pub(crate) fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
         self.files
             .iter()
             .filter_map(|(path, text)| Some((path.as_str(), text.as_deref()?)))
     }
 
     /// The text files whose name ends in `.extension`.
-    pub(super) fn with_extension(&self, extension: &str) -> impl Iterator<Item = (&str, &str)> {
+    pub(crate) fn with_extension(&self, extension: &str) -> impl Iterator<Item = (&str, &str)> {
         self.texts()
             .filter(move |(path, _)| Path::new(path).extension().is_some_and(|found| found == extension))
     }
 
     /// The text of one file.
-    pub(super) fn text(&self, path: &str) -> Option<&str> {
+    pub(crate) fn text(&self, path: &str) -> Option<&str> {
         self.files.get(path)?.as_deref()
     }
 
     /// Whether `path` is a file or a folder with files in it. The root is "".
-    pub(super) fn contains(&self, path: &str) -> bool {
+    pub(crate) fn contains(&self, path: &str) -> bool {
         path.is_empty() || self.files.contains_key(path) || {
             let folder = format!("{path}/");
             self.files

@@ -1,0 +1,125 @@
+//! `cargo xtask conformance`: which test shows which conformance case, and whether it passes.
+//!
+//! Cases are listed in `docs/conformance.md`; tests claim them in their comments (`Conformance: 2.53, 3.G02`). The tidy check
+//! of the same name compares both; this command also runs the tests.
+
+mod cases;
+mod claims;
+mod results;
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, bail};
+
+use cases::{Cases, FILE};
+use claims::{Claim, claims};
+use results::{Outcome, Results};
+
+use crate::stopwatch::Stopwatch;
+use crate::tidy::Tree;
+use crate::workspace;
+
+/// Arguments of `cargo xtask conformance`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only print the table, run nothing
+    #[arg(long)]
+    list: bool,
+    /// Leave out the tests against the real Kubernetes programs (they take minutes)
+    #[arg(long, conflicts_with = "list")]
+    skip_interop: bool,
+    /// Only these cases, or sections such as `3.F`
+    cases: Vec<String>,
+}
+
+/// Prints the table, and fails when a case has a failed test or none.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let watch = Stopwatch::start();
+    let tree = Tree::read(&workspace::root()?)?;
+    let cases = Cases::of(&tree)?;
+    let wanted = |id: &str| args.cases.is_empty() || args.cases.iter().any(|one| id.starts_with(one.as_str()));
+    let claims: Vec<Claim> = claims(&tree)
+        .into_iter()
+        .filter(|claim| claim.ids.iter().any(|id| wanted(id)))
+        .collect();
+    if let Some((claim, id)) = unlisted(&cases, &claims) {
+        bail!("{claim} claims case {id}, which {FILE} does not list");
+    }
+    let results = if args.list {
+        Results::default()
+    } else {
+        Results::of(&claims, args.skip_interop)?
+    };
+    let mut totals = BTreeMap::new();
+    for (id, title) in cases.titles.iter().filter(|(id, _)| wanted(id)) {
+        let shown: Vec<(&Claim, Outcome)> = claims
+            .iter()
+            .filter(|claim| claim.ids.contains(id))
+            .map(|claim| (claim, results.outcome(claim)))
+            .collect();
+        *totals.entry(print_case(&cases, id, title, &shown)).or_insert(0) += 1;
+    }
+    let text: Vec<String> = totals.iter().map(|(what, count)| format!("{count} {what}")).collect();
+    println!("\n{} ({watch})", text.join(", "));
+    if totals.contains_key(&Verdict::Failed) || totals.contains_key(&Verdict::Missing) {
+        bail!("not every case is shown");
+    }
+    Ok(())
+}
+
+/// A claim of a case that does not exist, most often a misspelt one.
+fn unlisted<'a>(cases: &Cases, claims: &'a [Claim]) -> Option<(&'a Claim, &'a str)> {
+    claims.iter().find_map(|claim| {
+        let id = claim.ids.iter().find(|id| !cases.contains(id))?;
+        Some((claim, id.as_str()))
+    })
+}
+
+/// What became of one case.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Verdict {
+    Passed,
+    NotRun,
+    Excused,
+    Failed,
+    Missing,
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Passed => "pass",
+            Self::NotRun => "not run",
+            Self::Excused => "no test, with a reason",
+            Self::Failed => "FAIL",
+            Self::Missing => "NO TEST",
+        })
+    }
+}
+
+fn print_case(cases: &Cases, id: &str, title: &str, shown: &[(&Claim, Outcome)]) -> Verdict {
+    if shown.is_empty() {
+        return match cases.reasons.get(id) {
+            Some(reason) => {
+                println!("{id:<6} {title}\n         - {reason}");
+                Verdict::Excused
+            }
+            None => {
+                println!("{id:<6} {title}\n         - no test");
+                Verdict::Missing
+            }
+        };
+    }
+    println!("{id:<6} {title}");
+    for (claim, outcome) in shown {
+        println!("         {outcome:<8} {claim}");
+    }
+    let has = |wanted: Outcome| shown.iter().any(|(_, outcome)| *outcome == wanted);
+    if has(Outcome::Failed) {
+        Verdict::Failed
+    } else if has(Outcome::Passed) {
+        Verdict::Passed
+    } else {
+        Verdict::NotRun
+    }
+}
