@@ -1,4 +1,4 @@
-//! What clients learn about the API: discovery in both forms, versions, and the least OpenAPI that kubectl insists on.
+//! What clients learn about the API: discovery in both forms, versions, and OpenAPI.
 //!
 //! Everything is made once from the registry; adding a kind changes all documents and their ETags together.
 
@@ -8,7 +8,8 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, ETAG, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde_json::Value;
-use yurt_apimachinery::negotiation::wants_aggregated_discovery;
+use yurt_apimachinery::Status;
+use yurt_apimachinery::negotiation::{Shape, negotiate, wants_aggregated_discovery};
 use yurt_runtime::http::{self as web, Body};
 
 use crate::registry::Registry;
@@ -20,6 +21,7 @@ mod openapi;
 mod version;
 
 use model::Group;
+pub(crate) use openapi::Asked;
 
 /// Every discovery document, ready to be sent.
 pub(crate) struct Discovery {
@@ -55,22 +57,31 @@ impl Discovery {
     }
 
     /// Answers a GET below `/api`, `/apis`, `/openapi` or of `/version`; `None` when there is no such document.
-    pub(crate) fn answer(&self, path: &str, headers: &HeaderMap, local: SocketAddr) -> Option<Response<Body>> {
+    ///
+    /// # Errors
+    /// 406 for a document that does not come in any of the types accepted.
+    pub(crate) fn answer(
+        &self,
+        path: &str,
+        asked: &Asked<'_>,
+        local: SocketAddr,
+    ) -> Option<Result<Response<Body>, Status>> {
+        let headers = asked.headers;
         let accept = headers.get(http::header::ACCEPT).and_then(|value| value.to_str().ok());
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let value = match parts.as_slice() {
-            ["version"] => return Some(json(&version::document(), true)),
-            ["api"] if wants_aggregated_discovery(accept) => return Some(self.aggregated_core.answer(headers)),
-            ["apis"] if wants_aggregated_discovery(accept) => return Some(self.aggregated_named.answer(headers)),
+            ["version"] => return Some(Ok(json(&version::document(), true))),
+            ["api"] if wants_aggregated_discovery(accept) => return Some(Ok(self.aggregated_core.answer(headers))),
+            ["apis"] if wants_aggregated_discovery(accept) => return Some(Ok(self.aggregated_named.answer(headers))),
             ["api"] => legacy::versions(local),
             ["apis"] => legacy::group_list(&self.groups),
             ["api", version] => legacy::resources(self.group("")?, version)?,
             ["apis", name] => legacy::group(self.group(name).filter(|group| !group.name.is_empty())?),
             ["apis", name, version] => legacy::resources(self.group(name)?, version)?,
-            ["openapi", rest @ ..] => return openapi::answer(&self.groups, rest, accept),
+            ["openapi", rest @ ..] => return openapi::answer(&self.groups, rest, asked),
             _ => return None,
         };
-        Some(json(&value, false))
+        Some(negotiate(accept, Shape::Object, None, None).map(|_| json(&value, false)))
     }
 
     fn group(&self, name: &str) -> Option<&Group> {

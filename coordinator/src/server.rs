@@ -3,6 +3,7 @@
 //! The order is kube-apiserver's. Health answers before everything else; leases and the feed have no lane to wait in.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE};
@@ -17,6 +18,7 @@ use yurt_runtime::http::{self as web, Body, read_body};
 use crate::app::{self, App};
 use crate::authn::{self, MASTERS, User};
 use crate::authz::{Attributes, Decision};
+use crate::discovery::Asked;
 use crate::feed;
 use crate::handlers::{self, Call, review};
 use crate::metrics::RequestLabels;
@@ -166,8 +168,13 @@ async fn answer_path(
             Ok(web::respond(StatusCode::OK, content_type, web::full(text)))
         }
         (&Method::GET, path, _) => {
-            let document = app.discovery.answer(path, request.headers(), peer.local_addr);
-            document.ok_or_else(|| Status::failure(404, reason::NOT_FOUND, "404 page not found"))
+            let asked = Asked {
+                headers: request.headers(),
+                query: request.uri().query(),
+                now: std::time::UNIX_EPOCH + Duration::from_secs(app.clock.unix().secs.unsigned_abs()),
+            };
+            let document = app.discovery.answer(path, &asked, peer.local_addr);
+            document.unwrap_or_else(|| Err(Status::failure(404, reason::NOT_FOUND, "404 page not found")))
         }
         _ => Err(Status::method_not_allowed()),
     }

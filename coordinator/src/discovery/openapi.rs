@@ -1,32 +1,45 @@
-//! The least OpenAPI that lets kubectl create and apply: which kinds there are, and that writes take `fieldValidation`.
+//! OpenAPI: which kinds there are, what their fields are, and which parameters their writes take.
+//!
+//! kubectl asks it before every create (is `fieldValidation` understood?) and for `explain`. Documents are made when they
+//! are asked for, which is rarely: kept, they would be the largest thing an idle server holds.
 
-use http::{HeaderValue, Response, StatusCode};
+use std::time::{Duration, SystemTime};
+
+use http::header::{ACCEPT, CACHE_CONTROL, ETAG, EXPIRES, IF_NONE_MATCH, LAST_MODIFIED, LOCATION, VARY};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
-use yurt_runtime::http::{self as web, Body};
+use yurt_apimachinery::Status;
+use yurt_apimachinery::query::Query;
+use yurt_runtime::http::{self as web, APPLICATION_JSON, Body};
 
-use super::model::{Entry, Group};
+use super::model::Group;
 use super::version;
 
-/// Content type of a gnostic OpenAPI v2 document.
-const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+mod paths;
+mod schemas;
+mod v2;
 
-/// Answers `/openapi/…`; `parts` is what follows.
-pub(super) fn answer(groups: &[Group], parts: &[&str], accept: Option<&str>) -> Option<Response<Body>> {
-    let document = match parts {
-        ["v2"] if accept.is_some_and(|accept| accept.contains("proto-openapi.spec.v2")) => {
-            return Some(web::respond(
-                StatusCode::OK,
-                HeaderValue::from_static(V2_PROTOBUF),
-                web::full(v2_protobuf()),
-            ));
-        }
-        ["v2"] => json!({ "swagger": "2.0", "info": info(), "paths": {} }),
-        ["v3"] => index(groups),
-        ["v3", "api", version] => of_group(find(groups, "", version)?),
-        ["v3", "apis", group, version] => of_group(find(groups, group, version)?),
+/// What a request for a document says beside its path.
+pub(crate) struct Asked<'a> {
+    pub(crate) headers: &'a HeaderMap,
+    pub(crate) query: Option<&'a str>,
+    /// Wall clock, for dates in headers.
+    pub(crate) now: SystemTime,
+}
+
+/// A document named by its hash never changes.
+const IMMUTABLE_FOR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Answers `/openapi/…`; `parts` is what follows. `None` when there is no such document.
+pub(super) fn answer(groups: &[Group], parts: &[&str], asked: &Asked<'_>) -> Option<Result<Response<Body>, Status>> {
+    let answer = match parts {
+        ["v2"] => v2::answer(asked),
+        ["v3"] => Ok(index(groups, asked)),
+        ["v3", "api", version] => of_group(find(groups, "", version)?, asked),
+        ["v3", "apis", group, version] => of_group(find(groups, group, version)?, asked),
         _ => return None,
     };
-    Some(web::json(StatusCode::OK, document.to_string()))
+    Some(answer)
 }
 
 fn find<'a>(groups: &'a [Group], name: &str, version: &str) -> Option<&'a Group> {
@@ -47,66 +60,87 @@ fn path_of(group: &Group) -> String {
     }
 }
 
-fn index(groups: &[Group]) -> Value {
+/// Where each group version's document is. kube-apiserver serves the index as text.
+fn index(groups: &[Group], asked: &Asked<'_>) -> Response<Body> {
     let paths = groups.iter().map(|group| {
         let path = path_of(group);
-        let url = format!(
-            "/openapi/v3/{path}?hash={}",
-            super::digest(&of_group(group).to_string())
-        );
+        let url = url(&path, &super::digest(&document(group).to_string()));
         (path, json!({ "serverRelativeURL": url }))
     });
-    json!({ "paths": paths.collect::<serde_json::Map<_, _>>() })
+    let index = json!({ "paths": paths.collect::<serde_json::Map<_, _>>() });
+    let text = HeaderValue::from_static("text/plain; charset=utf-8");
+    let mut response = web::respond(StatusCode::OK, text, web::full(index.to_string()));
+    response.headers_mut().insert(LAST_MODIFIED, http_date(asked.now));
+    response
 }
 
-fn of_group(group: &Group) -> Value {
-    let paths = group
-        .resources
-        .iter()
-        .filter(|entry| entry.is_stored)
-        .map(|entry| path(group, entry));
-    json!({ "openapi": "3.0.0", "info": info(), "paths": paths.collect::<serde_json::Map<_, _>>() })
+fn url(path: &str, hash: &str) -> String {
+    format!("/openapi/v3/{path}?hash={hash}")
 }
 
-/// kubectl looks for a patch operation of the kind that takes `fieldValidation`.
-fn path(group: &Group, entry: &Entry) -> (String, Value) {
-    let namespace = if entry.namespaced {
-        "/namespaces/{namespace}"
+fn of_group(group: &Group, asked: &Asked<'_>) -> Result<Response<Body>, Status> {
+    if !accepts(asked.headers, "application/json") {
+        return Err(not_acceptable());
+    }
+    let text = document(group).to_string();
+    let hash = super::digest(&text);
+    let query = Query::parse(asked.query);
+    let wanted = query.get("hash").filter(|wanted| !wanted.is_empty());
+    if wanted.is_some_and(|wanted| wanted != hash) {
+        let mut response = Response::new(web::empty());
+        *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
+        let location = HeaderValue::from_str(&url(&path_of(group), &hash));
+        response.headers_mut().extend(location.ok().map(|url| (LOCATION, url)));
+        return Ok(response);
+    }
+    let mut response = with_etag(asked.headers, &hash, APPLICATION_JSON, text.into_bytes());
+    if wanted.is_some() {
+        let headers = response.headers_mut();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+        headers.insert(EXPIRES, http_date(asked.now + IMMUTABLE_FOR));
+    }
+    Ok(response)
+}
+
+fn document(group: &Group) -> Value {
+    json!({
+        "openapi": "3.0.0",
+        "info": info(),
+        "paths": paths::of(group),
+        "components": { "schemas": schemas::of(group) },
+    })
+}
+
+/// The body, or 304 when the client has it.
+fn with_etag(headers: &HeaderMap, hash: &str, content_type: HeaderValue, body: Vec<u8>) -> Response<Body> {
+    let etag = HeaderValue::from_str(&format!("\"{hash}\"")).expect("a hexadecimal digest must be a header");
+    let mut response = if headers.get(IF_NONE_MATCH) == Some(&etag) {
+        let mut response = Response::new(web::empty());
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        response
     } else {
-        ""
+        web::respond(StatusCode::OK, content_type, web::full(body))
     };
-    let path = format!("/{}{namespace}/{}/{{name}}", path_of(group), entry.plural);
-    let parameters: Vec<Value> = ["dryRun", "fieldManager", "fieldValidation"]
-        .into_iter()
-        .map(|name| json!({ "name": name, "in": "query", "schema": { "type": "string" } }))
-        .collect();
-    let operation = json!({
-        "operationId": format!("patch{}", entry.kind),
-        "parameters": parameters,
-        "responses": { "200": { "description": "OK" } },
-        "x-kubernetes-action": "patch",
-        "x-kubernetes-group-version-kind": {
-            "group": group.name, "version": group.version, "kind": entry.kind,
-        },
-    });
-    (path, json!({ "patch": operation }))
+    response.headers_mut().insert(ETAG, etag);
+    response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+    response
 }
 
-/// An empty OpenAPI v2 document: swagger (1), info (2) with title (1) and version (2), paths (8).
-fn v2_protobuf() -> Vec<u8> {
-    let mut info = Vec::new();
-    put(&mut info, 1, b"Kubernetes");
-    put(&mut info, 2, version::GIT_VERSION.as_bytes());
-    let mut document = Vec::new();
-    put(&mut document, 1, b"2.0");
-    put(&mut document, 2, &info);
-    put(&mut document, 8, b"");
-    document
+/// Whether a media type is among those accepted. Parameters of the types served are part of their names.
+fn accepts(headers: &HeaderMap, media_type: &str) -> bool {
+    let Some(accept) = headers.get(ACCEPT).and_then(|value| value.to_str().ok()) else {
+        return true;
+    };
+    let mut clauses = accept
+        .split(',')
+        .map(|clause| clause.split(';').next().unwrap_or_default().trim());
+    clauses.any(|clause| clause.is_empty() || clause == "*/*" || clause == "application/*" || clause == media_type)
 }
 
-/// A length-delimited field; everything here is shorter than 128 bytes.
-fn put(out: &mut Vec<u8>, field: u8, content: &[u8]) {
-    out.push(field << 3 | 2);
-    out.push(u8::try_from(content.len()).unwrap_or(u8::MAX));
-    out.extend_from_slice(content);
+fn not_acceptable() -> Status {
+    Status::not_acceptable(&["application/json"])
+}
+
+fn http_date(time: SystemTime) -> HeaderValue {
+    HeaderValue::from_str(&httpdate::fmt_http_date(time)).expect("a date must be a header")
 }

@@ -75,67 +75,6 @@ async fn name_of_a_create_is_authorised_once_it_is_known() {
 }
 
 #[tokio::test]
-async fn discovery_tells_the_same_in_both_forms() {
-    let server = Server::pool().await;
-    let admin = server.admin();
-    let core = admin.get("/api/v1").await.expect(200);
-    let verbs = |name: &str| {
-        let resources = core["resources"].as_array().unwrap().clone();
-        resources
-            .iter()
-            .find(|one| one["name"] == name)
-            .map(|one| one["verbs"].clone())
-    };
-    assert_eq!(
-        verbs("services"),
-        Some(json!(["get", "list", "watch"])),
-        "pool data is read only"
-    );
-    assert!(
-        verbs("configmaps")
-            .unwrap()
-            .as_array()
-            .unwrap()
-            .contains(&json!("create"))
-    );
-    assert_eq!(verbs("pods"), None);
-    let groups = admin.get("/apis").await.expect(200);
-    let names: Vec<&str> = groups["groups"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|group| group["name"].as_str().unwrap())
-        .collect();
-    assert_eq!(
-        names,
-        [
-            "authentication.k8s.io",
-            "authorization.k8s.io",
-            "coordination.k8s.io",
-            "discovery.k8s.io",
-            "yurt.openyurt.io"
-        ]
-    );
-    let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
-    let aggregated = admin.get_with("/apis", &[("accept", accept)]).await;
-    let etag = aggregated.header("etag").unwrap().to_owned();
-    assert_eq!(
-        aggregated.header("content-type"),
-        Some("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")
-    );
-    let again = admin
-        .get_with("/apis", &[("accept", accept), ("if-none-match", &etag)])
-        .await;
-    assert_eq!(again.code, 304);
-    let items = aggregated.expect(200)["items"].as_array().unwrap().len();
-    assert_eq!(items, 5);
-    admin.get("/apis/nowhere").await.expect(404);
-    admin.get("/apis/coordination.k8s.io/v1").await.expect(200);
-    let document = admin.get("/openapi/v3/apis/coordination.k8s.io/v1").await.expect(200);
-    assert!(document.to_string().contains("x-kubernetes-group-version-kind"));
-}
-
-#[tokio::test]
 async fn metrics_count_requests_by_what_they_were() {
     let server = Server::standalone().await;
     let admin = server.admin();
