@@ -10,6 +10,7 @@ use yurt_runtime::http::{self as web, Body};
 #[derive(Default)]
 pub(crate) struct Health {
     storage: AtomicBool,
+    unwritable: AtomicBool,
     serving: AtomicBool,
 }
 
@@ -25,6 +26,11 @@ impl Health {
     /// The store is loaded, and everything of our own is complete.
     pub(crate) fn storage_loaded(&self) {
         self.storage.store(true, Ordering::Release);
+    }
+
+    /// Writes go through, or do not: a reason to send traffic elsewhere, none to restart a process that serves reads.
+    pub(crate) fn set_writable(&self, writable: bool) {
+        self.unwritable.store(!writable, Ordering::Release);
     }
 
     /// Requests are welcome, or not any more.
@@ -47,12 +53,11 @@ impl Health {
     }
 
     fn checks(&self, what: &str) -> Vec<Line<'static>> {
-        let mut checks = vec![
-            ("ping", true),
-            ("log", true),
-            (STORAGE, self.storage.load(Ordering::Acquire)),
-        ];
-        if what == "readyz" {
+        let is_ready = what == "readyz";
+        let is_loaded = self.storage.load(Ordering::Acquire);
+        let storage = is_loaded && !(is_ready && self.unwritable.load(Ordering::Acquire));
+        let mut checks = vec![("ping", true), ("log", true), (STORAGE, storage)];
+        if is_ready {
             checks.push((SHUTDOWN, self.serving.load(Ordering::Acquire)));
         }
         checks
@@ -144,6 +149,12 @@ mod tests {
             (200, 200)
         );
         assert_eq!(code(&health, "/readyz/unknown", None), 404);
+        health.set_writable(false);
+        assert_eq!(
+            (code(&health, "/readyz/storage", None), code(&health, "/livez", None)),
+            (500, 200)
+        );
+        health.set_writable(true);
         health.set_serving(false);
         assert_eq!(
             (code(&health, "/readyz", None), code(&health, "/healthz", None)),

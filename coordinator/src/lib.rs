@@ -116,6 +116,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let credentials = bootstrap::prepare(&config, server.local_addr())?;
     let tls = ReloadingServerTls::new(credentials.tls).map_err(|error| StartError::new(error.to_string()))?;
     let metrics = Arc::new(Metrics::new().map_err(|error| StartError::new(format!("cannot set up metrics: {error}")))?);
+    metrics.watch_disk(stores.disk().clone());
     let tasks = TaskGroup::new();
     let cacher = Arc::new(Cacher::new(registry::own_kinds(config.profile)));
     let fence = Arc::new(Fence::new(stores.id()));

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use yurt_apimachinery::Object;
 use yurt_apimachinery::time::Time;
 use yurt_runtime::http::server::handler;
-use yurt_storage::Replicas;
+use yurt_storage::{Replicas, Storage};
 
 use crate::app::App;
 use crate::registry::leases::Author;
@@ -17,6 +18,8 @@ use crate::{Coordinator, StartError, server};
 
 /// Pool data is committed this often: a crash costs a resend of what came since, a commit wears the disk.
 const PERSIST_EVERY: Duration = Duration::from_secs(5);
+/// The store is asked this often whether writes go through.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// A file of initial members is read this often.
 const RELOAD_EVERY: Duration = Duration::from_secs(10);
 /// Events that nobody touched for their time to live go at the next of these looks.
@@ -74,6 +77,8 @@ pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>
         handler(move |request, peer| server::answer(served.clone(), request, peer)),
     );
     tasks.spawn_critical("persist-pool-data", persist(stores.replicas().clone(), tasks.token()));
+    let storage = stores.storage().clone();
+    tasks.spawn_critical("check-storage", check_storage(storage, app.clone(), tasks.token()));
     if app.feed.members().is_reloadable() {
         tasks.spawn_critical("reload-members", reload_members(app.clone(), tasks.token()));
     }
@@ -106,7 +111,7 @@ pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>
     }
 }
 
-async fn persist(replicas: Arc<Replicas>, stop: tokio_util::sync::CancellationToken) {
+async fn persist(replicas: Arc<Replicas>, stop: CancellationToken) {
     while stop
         .run_until_cancelled(tokio::time::sleep(PERSIST_EVERY))
         .await
@@ -118,8 +123,19 @@ async fn persist(replicas: Arc<Replicas>, stop: tokio_util::sync::CancellationTo
     }
 }
 
+/// Keeps readiness up to date, and lets a store that failed recover when nobody writes.
+async fn check_storage(storage: Arc<dyn Storage>, app: Arc<App>, stop: CancellationToken) {
+    while stop
+        .run_until_cancelled(tokio::time::sleep(CHECK_EVERY))
+        .await
+        .is_some()
+    {
+        app.health.set_writable(storage.check().await.is_ok());
+    }
+}
+
 /// Deletes events whose time has come; each deletion is an event of its own for watchers.
-async fn expire_events(app: Arc<App>, stop: tokio_util::sync::CancellationToken) {
+async fn expire_events(app: Arc<App>, stop: CancellationToken) {
     let Some(resource) = app.registry.find("", "events").cloned() else {
         return stop.cancelled().await;
     };
@@ -150,7 +166,7 @@ async fn expire_events(app: Arc<App>, stop: tokio_util::sync::CancellationToken)
     }
 }
 
-async fn reload_members(app: Arc<App>, stop: tokio_util::sync::CancellationToken) {
+async fn reload_members(app: Arc<App>, stop: CancellationToken) {
     while stop
         .run_until_cancelled(tokio::time::sleep(RELOAD_EVERY))
         .await

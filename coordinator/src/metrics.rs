@@ -1,10 +1,11 @@
 //! What is counted, under kube-apiserver's names where it has one.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use prometheus::{Gauge, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry};
 use yurt_runtime::BootTime;
 use yurt_runtime::metrics::Metrics as Render;
+use yurt_storage::embedded::Disk;
 
 use crate::feed::{Feed, Refusal};
 use crate::registry::Registry as Resources;
@@ -16,6 +17,16 @@ pub(crate) struct Metrics {
     long_running: IntGaugeVec,
     feed: FeedMetrics,
     collections: Collections,
+    disk: DiskMetrics,
+}
+
+/// What the store's file costs; set at every scrape.
+struct DiskMetrics {
+    disk: OnceLock<Arc<Disk>>,
+    errors: IntGaugeVec,
+    written: prometheus::IntGauge,
+    syncs: prometheus::IntGauge,
+    size: prometheus::IntGauge,
 }
 
 /// Counters of the feed; clones share them.
@@ -73,13 +84,21 @@ impl Metrics {
         registry.register(Box::new(long_running.clone()))?;
         let feed = FeedMetrics::new(registry)?;
         let collections = Collections::new(registry)?;
+        let disk = DiskMetrics::new(registry)?;
         Ok(Self {
+            disk,
             requests,
             long_running,
             feed,
             collections,
             render,
         })
+    }
+
+    /// Shows what happens to `disk`.
+    pub(crate) fn watch_disk(&self, disk: Arc<Disk>) {
+        // There is one store; a second call would be about the same.
+        let _ = self.disk.disk.set(disk);
     }
 
     /// The feed's part.
@@ -123,6 +142,7 @@ impl Metrics {
                 (collection.is_served(), collection.is_fresh(now)),
             );
         }
+        self.disk.update();
         self.collections
             .members
             .set(feed.members().names().map_or(0.0, |names| names.len() as f64));
@@ -248,6 +268,48 @@ impl Collections {
         ] {
             gauge.with_label_values(&[name]).set(value);
         }
+    }
+}
+
+// === impl DiskMetrics ===
+
+impl DiskMetrics {
+    fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let errors = IntGaugeVec::new(
+            Opts::new(
+                "yurt_coordinator_storage_errors_total",
+                "Transactions the store's file refused, by reason: full, io or corrupt.",
+            ),
+            &["reason"],
+        )?;
+        registry.register(Box::new(errors.clone()))?;
+        let gauge = |name: &str, help: &str| {
+            let gauge = prometheus::IntGauge::new(name, help)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
+        Ok(Self {
+            disk: OnceLock::new(),
+            errors,
+            written: gauge(
+                "yurt_coordinator_storage_written_bytes_total",
+                "Bytes written to the store's file.",
+            )?,
+            syncs: gauge("yurt_coordinator_storage_syncs_total", "Flushes of the store's file.")?,
+            size: gauge("yurt_coordinator_storage_file_bytes", "Size of the store's file.")?,
+        })
+    }
+
+    fn update(&self) {
+        let Some(disk) = self.disk.get() else { return };
+        let stats = disk.stats();
+        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        for (reason, count) in [("full", stats.full), ("io", stats.io), ("corrupt", stats.corrupt)] {
+            self.errors.with_label_values(&[reason]).set(number(count));
+        }
+        self.written.set(number(stats.bytes_written));
+        self.syncs.set(number(stats.syncs));
+        self.size.set(number(stats.file_bytes));
     }
 }
 

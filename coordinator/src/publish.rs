@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use yurt_apimachinery::ResourceVersion;
-use yurt_storage::Cacher;
 use yurt_storage::backend::{Committed, Loaded, Sink};
+use yurt_storage::{Cacher, StorageError};
 
 use crate::feed::fence::{EPOCH_KEY, Fence};
 
@@ -30,9 +30,9 @@ impl Publisher {
 }
 
 impl Sink for Publisher {
-    fn load(&self, loaded: Loaded) {
+    fn load(&self, loaded: Loaded) -> Result<(), StorageError> {
         self.publish_epoch(&loaded);
-        self.cacher.load(loaded);
+        self.cacher.load(loaded)
     }
 
     /// The fence before the lease: whoever sees the new holder finds the old one already shut out.

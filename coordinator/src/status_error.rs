@@ -17,21 +17,18 @@ pub(crate) fn of_storage(error: &StorageError) -> Status {
             tracing::warn!(key, "Unexpected conflict");
             Status::internal("the write lost a race")
         }
-        StorageError::Full(why) => {
-            tracing::warn!(why, "Write refused, the disk is full");
-            Status::service_unavailable(
-                "the server's disk is full; reads go on, writes are refused",
-                RETRY_SECONDS,
-            )
-        }
-        StorageError::Unavailable(why) => {
-            tracing::warn!(why, "Store unavailable");
-            Status::service_unavailable("the server's store is not available", RETRY_SECONDS)
-        }
-        StorageError::Corrupt(why) => {
-            tracing::error!(why, "Store damaged");
-            Status::internal("the server's store is damaged; see its log")
-        }
+        // The store itself logs the first of them.
+        StorageError::Full(why) => Status::service_unavailable(
+            format!("the server's disk is full: reads go on, writes are refused ({why})"),
+            RETRY_SECONDS,
+        ),
+        StorageError::Unavailable(why) => Status::service_unavailable(
+            format!("the server's store is not available: reads go on, writes are refused ({why})"),
+            RETRY_SECONDS,
+        ),
+        StorageError::Corrupt(why) => Status::internal(&format!(
+            "the server's store is damaged: reads go on, writes are refused ({why})"
+        )),
         StorageError::TooLarge(operations) => Status::too_large(&format!("transaction of {operations} operations")),
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use yurt_apimachinery::ResourceKind;
 use yurt_runtime::Clock;
+use yurt_storage::embedded::Disk;
 use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_storage::{Embedded, Replicas, Storage, StorageError, members};
 
@@ -19,6 +20,7 @@ const FILE: &str = "store.redb";
 /// The open stores.
 pub(crate) struct Stores {
     storage: Arc<dyn Storage>,
+    disk: Arc<Disk>,
     replicas: Arc<Replicas>,
     /// Pool-scope collections and the members, by name.
     collections: BTreeMap<String, Arc<PoolCollection>>,
@@ -40,7 +42,7 @@ impl Stores {
         let in_store = |error: StorageError| StartError::new(format!("{}: {error}", path.display()));
         let embedded = Embedded::open(&path, clock, config.profile.space())
             .map_err(|error| StartError::new(format!("--data-dir: {error}")))?;
-        let replica_store = ReplicaStore::open(embedded.database()).map_err(in_store)?;
+        let replica_store = ReplicaStore::open(embedded.disk()).map_err(in_store)?;
         let mut kinds: Vec<(String, &'static ResourceKind)> = Vec::new();
         kinds.extend(
             config
@@ -59,6 +61,7 @@ impl Stores {
         Ok(Self {
             collections: collections.collect(),
             profile: config.profile,
+            disk: embedded.disk(),
             storage: Arc::new(embedded),
             replicas: Arc::new(replicas),
         })
@@ -71,6 +74,11 @@ impl Stores {
     pub(crate) async fn attach(&self, publisher: Publisher) -> Result<(), StartError> {
         let attached = self.storage.attach(Arc::new(publisher)).await;
         attached.map_err(|error| StartError::new(format!("--data-dir: cannot load {FILE}: {error}")))
+    }
+
+    /// The disk all of it is on.
+    pub(crate) fn disk(&self) -> &Arc<Disk> {
+        &self.disk
     }
 
     /// Random id of the store.

@@ -28,7 +28,7 @@ use yurt_runtime::tls::TlsError;
 use yurt_runtime::{Clock, Readiness, TaskGroup};
 use yurt_storage::StorageError;
 use yurt_storage::embedded::replicas::ReplicaStore;
-use yurt_storage::embedded::{OpenError, open_database};
+use yurt_storage::embedded::{Disk, OpenError};
 
 use config::Config;
 use metrics::Metrics;
@@ -118,8 +118,8 @@ impl Hub {
         }
         make_folder("root-dir", &config.root_dir)?;
         make_folder("disk-cache-path", &config.cache_dir)?;
-        let database = Arc::new(open_database(&store)?);
-        let data = Arc::new(PoolData::open(ReplicaStore::open(database)?, clock.clone())?);
+        let disk = Disk::open(&store, clock.clone())?;
+        let data = Arc::new(PoolData::open(ReplicaStore::open(disk)?, clock.clone())?);
         let metrics = Arc::new(Metrics::new().map_err(|error| StartError::Internal(error.to_string()))?);
         checked();
         proxies.extend(ports::dummy(&mut config, &upstreams).await?);

@@ -121,7 +121,11 @@ pub struct Loaded {
 /// Where commits are published: called in RV order, one call at a time, before the writer gets its answer.
 pub trait Sink: Send + Sync {
     /// The state at attachment; called exactly once, first.
-    fn load(&self, loaded: Loaded);
+    ///
+    /// # Errors
+    /// [`StorageError::Corrupt`] naming a value that cannot be read: what is left of its collection must not be served
+    /// as if it were all.
+    fn load(&self, loaded: Loaded) -> Result<(), StorageError>;
     /// One commit. A deletion without a value means the last one published.
     fn committed(&self, rv: ResourceVersion, changes: &[Committed]);
     /// The whole state again, for a backend that lost sight of the commits since the last one it published: what differs
@@ -149,6 +153,12 @@ pub trait Storage: Send + Sync {
     /// holds.
     fn caught_up(&self) -> Option<BoxFuture<'_, Result<ResourceVersion, StorageError>>> {
         None
+    }
+
+    /// Whether writes go through, as far as is known; after a failure, tries. Called every few seconds, so that a store
+    /// recovers when nobody writes.
+    fn check(&self) -> BoxFuture<'_, Result<(), StorageError>> {
+        Box::pin(std::future::ready(Ok(())))
     }
 
     /// Stores what is only in memory; the last call before the process ends.

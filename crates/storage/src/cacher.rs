@@ -7,8 +7,8 @@ use bytes::Bytes;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
 
-use crate::backend::{Committed, Loaded, Sink, Stored};
-use crate::collection::Recovered;
+use crate::backend::{Committed, Loaded, Sink, StorageError, Stored};
+use crate::collection::{Collection, Recovered};
 use crate::shared::SharedCollection;
 
 /// All own collections of a coordinator.
@@ -47,26 +47,51 @@ impl Cacher {
         self.collections.iter()
     }
 
-    fn at_key<'a>(&self, key: &'a str) -> Option<(&'a str, &Arc<SharedCollection>)> {
+    fn at_key(&self, key: &str) -> Option<(&str, &Arc<SharedCollection>)> {
         let (name, _) = key.strip_prefix('/')?.split_once('/')?;
-        Some((name, self.collections.get(name)?))
+        let (name, shared) = self.collections.get_key_value(name)?;
+        Some((name, shared))
+    }
+
+    /// A stored value and its collection; `None` when it belongs to none of ours.
+    fn read(&self, stored: &Stored) -> Result<Option<(&str, Object)>, StorageError> {
+        let Some((name, shared)) = self.at_key(&stored.key) else {
+            return Ok(None);
+        };
+        let object = decode(&stored.key, stored.rv, &stored.value, shared.kind())?;
+        Ok(Some((name, object)))
     }
 }
 
 impl Sink for Cacher {
-    fn load(&self, loaded: Loaded) {
-        for (name, shared) in &self.collections {
+    /// Reads everything first: with one value that cannot be read, nothing is served.
+    fn load(&self, loaded: Loaded) -> Result<(), StorageError> {
+        let mut states: BTreeMap<&str, Recovered> = BTreeMap::new();
+        for name in self.collections.keys() {
             let state = Recovered {
-                objects: decode_all(&loaded.live, name, shared.kind()),
-                tombstones: decode_all(&loaded.tombstones, name, shared.kind()),
-                ranges: Vec::new(),
                 position: loaded.at,
                 floor: loaded.floor,
                 complete: true,
-                generation: 0,
+                ..Recovered::default()
             };
-            shared.update(|collection| collection.recover(state));
+            states.insert(name, state);
         }
+        for stored in loaded.live {
+            if let Some((name, object)) = self.read(&stored)? {
+                states.entry(name).or_default().objects.push(object);
+            }
+        }
+        for stored in loaded.tombstones {
+            if let Some((name, object)) = self.read(&stored)? {
+                states.entry(name).or_default().tombstones.push(object);
+            }
+        }
+        for (name, state) in states {
+            if let Some(shared) = self.collections.get(name) {
+                shared.update(|collection| collection.recover(state));
+            }
+        }
+        Ok(())
     }
 
     fn committed(&self, rv: ResourceVersion, changes: &[Committed]) {
@@ -78,7 +103,7 @@ impl Sink for Cacher {
             let object = if change.deleted && change.value.is_empty() {
                 last_state(&change.key, rv, shared)
             } else {
-                decode(&change.key, rv, &change.value, shared.kind())
+                trusted(decode(&change.key, rv, &change.value, shared.kind()), shared)
             };
             let Some(object) = object else {
                 continue;
@@ -101,7 +126,12 @@ impl Sink for Cacher {
 
     fn reloaded(&self, loaded: Loaded) {
         for (name, shared) in &self.collections {
-            let objects = decode_all(&loaded.live, name, shared.kind());
+            let prefix = format!("/{name}/");
+            let inside = loaded.live.iter().filter(|stored| stored.key.starts_with(&prefix));
+            let objects = inside.map(|stored| decode(&stored.key, stored.rv, &stored.value, shared.kind()));
+            let Some(objects) = trusted(objects.collect::<Result<Vec<_>, _>>(), shared) else {
+                continue;
+            };
             if let Err(error) = shared.update(|collection| collection.replace(objects, loaded.at)) {
                 // The backend reloads only what is newer than all it published.
                 tracing::error!(name, %error, "Reloaded state is refused, the old one is served");
@@ -110,13 +140,13 @@ impl Sink for Cacher {
     }
 }
 
-/// The objects of the collection `name` among `stored`.
-fn decode_all(stored: &[Stored], name: &str, kind: &ResourceKind) -> Vec<Object> {
-    let prefix = format!("/{name}/");
-    let inside = stored.iter().filter(|stored| stored.key.starts_with(&prefix));
-    inside
-        .filter_map(|stored| decode(&stored.key, stored.rv, &stored.value, kind))
-        .collect()
+/// Stops calling a collection complete when something of it could not be read.
+fn trusted<T>(read: Result<T, StorageError>, shared: &SharedCollection) -> Option<T> {
+    read.inspect_err(|error| {
+        tracing::error!(%error, "Collection is not served any more");
+        shared.update(Collection::distrust);
+    })
+    .ok()
 }
 
 /// The object a deletion without a value is about, as it was published last.
@@ -126,15 +156,14 @@ fn last_state(key: &str, rv: ResourceVersion, shared: &SharedCollection) -> Opti
     held.map(|object| object.with_resource_version(rv))
 }
 
-/// A stored value as an object carrying its RV. A value that cannot be read is reported and left out: it can only be
-/// damage, since nothing is stored that was not parsed before.
-fn decode(key: &str, rv: ResourceVersion, value: &Bytes, kind: &ResourceKind) -> Option<Object> {
+/// A stored value as an object carrying its RV. One that cannot be read can only be damage, since nothing is stored that
+/// was not parsed before.
+fn decode(key: &str, rv: ResourceVersion, value: &Bytes, kind: &ResourceKind) -> Result<Object, StorageError> {
     match Object::parse(value.clone(), kind) {
-        Ok(object) => Some(object.with_resource_version(rv)),
-        Err(error) => {
-            tracing::error!(key, %error, "Stored object cannot be read and is not served");
-            None
-        }
+        Ok(object) => Ok(object.with_resource_version(rv)),
+        Err(error) => Err(StorageError::Corrupt(format!(
+            "stored object {key} cannot be read: {error}"
+        ))),
     }
 }
 
@@ -143,7 +172,7 @@ mod tests {
     use yurt_apimachinery::kind::find_kind;
 
     use super::*;
-    use crate::collection::{Collection, Delivery, Reader};
+    use crate::collection::{Delivery, Reader};
 
     fn stored(name: &str, rv: u64) -> Stored {
         let value = format!(r#"{{"metadata":{{"name":"{name}","namespace":"x"}}}}"#);
@@ -164,7 +193,7 @@ mod tests {
 
     fn loaded(live: Vec<Stored>, at: u64) -> (Cacher, Arc<SharedCollection>, Reader) {
         let cacher = Cacher::new(find_kind("", "configmaps"));
-        cacher.load(state(live, at));
+        cacher.load(state(live, at)).expect("all can be read");
         let shared = cacher.collection("configmaps").expect("it was asked for").clone();
         let reader = shared.read(|held| held.snapshot(None).reader);
         (cacher, shared, reader)
@@ -204,5 +233,37 @@ mod tests {
             (change.object.name(), change.object.resource_version()),
             ("a", ResourceVersion(7))
         );
+    }
+    fn garbled(name: &str, rv: u64) -> Stored {
+        let mut stored = stored(name, rv);
+        stored.value = Bytes::from_static(b"{\"metadata\":{\"na");
+        stored
+    }
+
+    #[test]
+    fn value_that_cannot_be_read_stops_the_start_and_is_named() {
+        let cacher = Cacher::new(find_kind("", "configmaps"));
+        let error = cacher.load(state(vec![stored("a", 3), garbled("b", 4)], 5));
+        let error = error.expect_err("what is left is not the collection");
+        assert!(error.to_string().contains("/configmaps/x/b"), "{error}");
+        let shared = cacher.collection("configmaps").expect("it was asked for");
+        assert!(!shared.read(Collection::is_complete));
+    }
+
+    #[test]
+    fn collection_with_a_value_that_cannot_be_read_is_complete_no_longer() {
+        let is_complete = |shared: &SharedCollection| shared.read(Collection::is_complete);
+        let (cacher, shared, _) = loaded(vec![stored("a", 3)], 5);
+        let damage = Committed {
+            key: "/configmaps/x/b".to_owned(),
+            value: garbled("b", 7).value,
+            deleted: false,
+        };
+        cacher.committed(ResourceVersion(7), &[damage]);
+        assert!(!is_complete(&shared));
+        cacher.reloaded(state(vec![stored("a", 3), garbled("b", 7)], 8));
+        assert!(!is_complete(&shared));
+        cacher.reloaded(state(vec![stored("a", 3), stored("b", 9)], 9));
+        assert!(is_complete(&shared));
     }
 }

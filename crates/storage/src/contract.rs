@@ -25,8 +25,9 @@ pub struct Recorder {
 }
 
 impl Sink for Recorder {
-    fn load(&self, loaded: Loaded) {
+    fn load(&self, loaded: Loaded) -> Result<(), StorageError> {
         assert!(self.loaded.lock().replace(loaded).is_none(), "load is called once");
+        Ok(())
     }
 
     fn committed(&self, rv: ResourceVersion, changes: &[Committed]) {

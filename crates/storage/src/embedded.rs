@@ -7,9 +7,13 @@
 //! Lease renewals ([`Durability::Volatile`](crate::backend::Durability::Volatile)) ride along without a commit (one costs ≈ 28 KB of writes); a durable mark
 //! above every RV issued lets a killed process restart above all of them. Pool replicas share the file: [`replicas`].
 
+mod disk;
 mod engine;
 mod mark;
+mod medium;
+mod open;
 pub mod replicas;
+mod rows;
 mod tables;
 
 use std::path::{Path, PathBuf};
@@ -17,18 +21,17 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use redb::{Database, ReadableDatabase};
 use tokio::sync::{mpsc, oneshot};
 use yurt_apimachinery::{ResourceVersion, Space};
 use yurt_runtime::Clock;
 
 use crate::backend::{Op, Sink, Storage, StorageError, TXN_OPS_MAX};
+pub use disk::{Disk, DiskStats};
 use engine::{Engine, Request};
+pub use medium::{FileMedium, Medium};
 
 /// Most transactions waiting for the writer thread.
 const QUEUE_MAX: usize = 1024;
-/// redb's page cache, bytes. Objects are held in memory anyway.
-const PAGE_CACHE_BYTES: usize = 1 << 20;
 
 /// Why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -41,8 +44,16 @@ pub enum OpenError {
         /// Cause, with what to do about it.
         why: String,
     },
+    /// There is no space to open it: what an unclean stop left has to be put in order first.
+    #[error("cannot open store {path}: {why}; free some space there")]
+    Full {
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        why: String,
+    },
     /// The file is damaged.
-    #[error("store {path} is damaged: {why}")]
+    #[error("store is damaged: {}", open::with_advice(path, why))]
     Corrupt {
         /// The file.
         path: PathBuf,
@@ -54,10 +65,35 @@ pub enum OpenError {
 /// The redb-backed store; see the module header.
 pub struct Embedded {
     id: String,
-    database: Arc<Database>,
+    disk: Arc<Disk>,
     requests: mpsc::Sender<Request>,
     /// Handed to the writer thread by [`Storage::attach`].
     pending: Mutex<Option<(Engine, mpsc::Receiver<Request>)>>,
+}
+
+// === impl OpenError ===
+
+impl OpenError {
+    fn of(path: &Path, error: StorageError) -> Self {
+        let path = path.to_owned();
+        match error {
+            StorageError::Full(why) => Self::Full { path, why },
+            StorageError::Corrupt(why) => Self::Corrupt { path, why },
+            other => Self::Unusable {
+                path,
+                why: other.to_string(),
+            },
+        }
+    }
+
+    /// The same without the file's name.
+    fn into_storage_error(self) -> StorageError {
+        match self {
+            Self::Unusable { why, .. } => StorageError::Unavailable(why),
+            Self::Full { why, .. } => StorageError::Full(why),
+            Self::Corrupt { why, .. } => StorageError::Corrupt(why),
+        }
+    }
 }
 
 // === impl Embedded ===
@@ -69,24 +105,29 @@ impl Embedded {
     /// # Errors
     /// [`OpenError`], naming the file.
     pub fn open(path: &Path, clock: Clock, space: Space) -> Result<Self, OpenError> {
-        let database = Arc::new(open_database(path)?);
-        let (engine, id) = Engine::open(database.clone(), clock, space).map_err(|error| OpenError::Corrupt {
-            path: path.to_owned(),
-            why: error.to_string(),
-        })?;
+        let disk = Disk::open(path, clock.clone())?;
+        Self::on(disk, clock, space).map_err(|error| OpenError::of(path, error))
+    }
+
+    /// The store on a disk that is open already.
+    ///
+    /// # Errors
+    /// [`StorageError`] when its tables cannot be read or made.
+    pub fn on(disk: Arc<Disk>, clock: Clock, space: Space) -> Result<Self, StorageError> {
+        let (engine, id) = Engine::open(disk.clone(), clock, space)?;
         let (requests, queue) = mpsc::channel(QUEUE_MAX);
         Ok(Self {
             id,
-            database,
+            disk,
             requests,
             pending: Mutex::new(Some((engine, queue))),
         })
     }
 
-    /// The database file, for the replicas that share it.
+    /// The disk below, for the replicas that share it.
     #[must_use]
-    pub fn database(&self) -> Arc<Database> {
-        self.database.clone()
+    pub fn disk(&self) -> Arc<Disk> {
+        self.disk.clone()
     }
 
     async fn ask<T>(&self, make: impl FnOnce(oneshot::Sender<T>) -> Request) -> Result<T, StorageError> {
@@ -106,7 +147,7 @@ impl Storage for Embedded {
         Box::pin(async move {
             let taken = self.pending.lock().take();
             let (mut engine, queue) = taken.ok_or_else(|| StorageError::Unavailable("already attached".into()))?;
-            sink.load(engine.load()?);
+            sink.load(engine.load()?)?;
             std::thread::Builder::new()
                 .name("embedded-writer".into())
                 .stack_size(512 * 1024)
@@ -125,29 +166,11 @@ impl Storage for Embedded {
         })
     }
 
+    fn check(&self) -> BoxFuture<'_, Result<(), StorageError>> {
+        Box::pin(async move { self.ask(|answer| Request::Check { answer }).await? })
+    }
+
     fn close(&self) -> BoxFuture<'_, Result<(), StorageError>> {
         Box::pin(async move { self.ask(|answer| Request::Close { answer }).await? })
     }
-}
-
-/// Opens a redb file for replicas alone (a hub's disk cache) or for everything.
-///
-/// # Errors
-/// [`OpenError`], naming the file and what to do.
-pub fn open_database(path: &Path) -> Result<Database, OpenError> {
-    let unusable = |why: String| OpenError::Unusable {
-        path: path.to_owned(),
-        why,
-    };
-    let opened = redb::Builder::new().set_cache_size(PAGE_CACHE_BYTES).create(path);
-    let database = opened.map_err(|error| match error {
-        redb::DatabaseError::DatabaseAlreadyOpen => unusable("another process has it open".into()),
-        redb::DatabaseError::Storage(redb::StorageError::Corrupted(why)) => OpenError::Corrupt {
-            path: path.to_owned(),
-            why,
-        },
-        other => unusable(other.to_string()),
-    })?;
-    database.begin_read().map_err(|error| unusable(error.to_string()))?;
-    Ok(database)
 }

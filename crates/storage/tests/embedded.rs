@@ -166,8 +166,8 @@ async fn replica_comes_back_as_it_was_committed() {
     let path = folder.path().join("replicas.redb");
     let kinds = [("services".to_owned(), find_kind("", "services").expect("services"))];
     let open = || {
-        let database = Arc::new(yurt_storage::embedded::open_database(&path).expect("open"));
-        Replicas::open(&kinds, Some(ReplicaStore::open(database).expect("tables"))).expect("replicas")
+        let disk = yurt_storage::embedded::Disk::open(&path, Clock::system()).expect("open");
+        Replicas::open(&kinds, Some(ReplicaStore::open(disk).expect("tables"))).expect("replicas")
     };
     let replicas = open();
     let services = replicas.named("services").expect("services").clone();

@@ -244,6 +244,11 @@ impl Collection {
         }
     }
 
+    /// Stops calling the collection complete: something of it could not be read.
+    pub fn distrust(&mut self) {
+        self.complete = false;
+    }
+
     /// Takes the record of changes since the last call, for a store to commit together with the current meta data.
     pub fn take_dirty(&mut self) -> Option<Dirty> {
         let dirty = self.dirty.as_mut()?;

@@ -4,19 +4,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use redb::{Database, ReadableDatabase, ReadableTable, WriteTransaction};
+use redb::{ReadTransaction, ReadableTable, WriteTransaction};
 use tokio::sync::{mpsc, oneshot};
 use yurt_apimachinery::{ResourceVersion, Space};
 use yurt_runtime::Clock;
 
+use super::disk::Disk;
 use super::mark::Sequencer;
+use super::rows::{self, Tombstones, Undo};
 use super::tables::{FACT_FLOOR, FACT_MARK, FACT_STORE_ID, FACTS, OWN, OWN_TOMBSTONES, storage_error};
 use crate::backend::{Action, Committed, Durability, Expect, Loaded, Op, Sink, StorageError, Stored};
 
 /// Most transactions in one commit.
 const GROUP_MAX: usize = 256;
-/// Most own tombstones kept.
-const OWN_TOMBSTONES_MAX: usize = 10_000;
 
 type Answer<T> = oneshot::Sender<Result<T, StorageError>>;
 
@@ -25,6 +25,9 @@ pub(super) enum Request {
     Write {
         ops: Vec<Op>,
         answer: Answer<ResourceVersion>,
+    },
+    Check {
+        answer: Answer<()>,
     },
     Close {
         answer: Answer<()>,
@@ -40,60 +43,65 @@ struct Staged {
 
 /// State of the writer thread.
 pub(super) struct Engine {
-    database: Arc<Database>,
+    disk: Arc<Disk>,
     clock: Clock,
     sequencer: Sequencer,
     /// RV of every live key.
     index: HashMap<String, ResourceVersion>,
     /// Values that are newer than their row; stored by [`Request::Close`].
     volatile: BTreeMap<String, (ResourceVersion, Bytes)>,
-    tombstones: usize,
+    tombstones: Tombstones,
+    /// What commits that failed may have left on the disk.
+    unsettled: Undo,
 }
 
 // === impl Engine ===
 
 impl Engine {
     /// Opens the tables, creates the store id on first use.
-    pub(super) fn open(database: Arc<Database>, clock: Clock, space: Space) -> Result<(Self, String), StorageError> {
-        let txn = database.begin_write().map_err(storage_error)?;
-        let (id, mark) = {
-            txn.open_table(OWN).map_err(storage_error)?;
-            txn.open_table(OWN_TOMBSTONES).map_err(storage_error)?;
-            let mut facts = txn.open_table(FACTS).map_err(storage_error)?;
-            let stored = facts
-                .get(FACT_STORE_ID)
-                .map_err(storage_error)?
-                .map(|id| id.value().to_owned());
-            let id = match stored {
-                Some(id) => id,
-                None => {
-                    let id = uuid::Uuid::new_v4().to_string();
-                    facts.insert(FACT_STORE_ID, id.as_str()).map_err(storage_error)?;
-                    id
-                }
+    pub(super) fn open(disk: Arc<Disk>, clock: Clock, space: Space) -> Result<(Self, String), StorageError> {
+        let known = disk.read(|read| {
+            let facts = match read.open_table(FACTS) {
+                Ok(facts) => facts,
+                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
+                Err(error) => return Err(storage_error(error)),
             };
-            (id, number(&facts, FACT_MARK)?)
+            let id = facts.get(FACT_STORE_ID).map_err(storage_error)?;
+            let id = id.map(|id| id.value().to_owned());
+            Ok(id.map(|id| Ok::<_, StorageError>((id, number(&facts, FACT_MARK)?))))
+        })?;
+        let (id, mark) = match known {
+            Some(known) => known?,
+            None => (disk.write(create_tables)?, 0),
         };
-        txn.commit().map_err(storage_error)?;
-        let sequencer = Sequencer::after(mark, space);
-        let (index, volatile) = (HashMap::new(), BTreeMap::new());
-        Ok((
-            Self {
-                database,
-                clock,
-                sequencer,
-                index,
-                volatile,
-                tombstones: 0,
-            },
-            id,
-        ))
+        let engine = Self {
+            disk,
+            clock,
+            sequencer: Sequencer::after(mark, space),
+            index: HashMap::new(),
+            volatile: BTreeMap::new(),
+            tombstones: Tombstones::default(),
+            unsettled: Undo::default(),
+        };
+        Ok((engine, id))
     }
 
     /// Reads everything. Leases get a new RV above the mark: renewals after their last commit may have been lost, and
     /// a watch from any RV issued then must still see one MODIFIED.
     pub(super) fn load(&mut self) -> Result<Loaded, StorageError> {
-        let read = self.database.begin_read().map_err(storage_error)?;
+        self.sequencer.warn_if_ahead(self.clock.unix());
+        let disk = self.disk.clone();
+        let mut loaded = disk.read(|read| self.load_rows(read))?;
+        // One RV of this start: above all issued before, and a position for collections that were never written.
+        loaded.at = self.sequencer.next(self.clock.unix());
+        if let Some(mark) = self.sequencer.mark_needed() {
+            self.disk.write(|txn| write_mark(txn, mark))?;
+            self.sequencer.stored(mark);
+        }
+        Ok(loaded)
+    }
+
+    fn load_rows(&mut self, read: &ReadTransaction) -> Result<Loaded, StorageError> {
         let own = read.open_table(OWN).map_err(storage_error)?;
         let tombstones = read.open_table(OWN_TOMBSTONES).map_err(storage_error)?;
         let facts = read.open_table(FACTS).map_err(storage_error)?;
@@ -117,18 +125,14 @@ impl Engine {
         for row in tombstones.iter().map_err(storage_error)? {
             let (place, value) = row.map_err(storage_error)?;
             let (key, bytes) = value.value();
-            let value = Bytes::copy_from_slice(bytes);
+            self.tombstones.count += 1;
+            self.tombstones.bytes += rows::size(key, bytes);
             loaded.tombstones.push(Stored {
                 key: key.to_owned(),
                 rv: ResourceVersion(place.value().0),
-                value,
+                value: Bytes::copy_from_slice(bytes),
             });
         }
-        self.tombstones = loaded.tombstones.len();
-        drop((own, tombstones, facts, read));
-        // One RV of this start: above all issued before, and a position for collections that were never written.
-        loaded.at = self.sequencer.next(self.clock.unix());
-        self.store_mark()?;
         Ok(loaded)
     }
 
@@ -143,14 +147,19 @@ impl Engine {
                 waiting.push(request);
             }
             let mut writes = Vec::with_capacity(waiting.len());
-            let mut close = None;
+            let (mut checks, mut close) = (Vec::new(), None);
             for request in waiting.drain(..) {
                 match request {
                     Request::Write { ops, answer } => writes.push((ops, answer)),
+                    Request::Check { answer } => checks.push(answer),
                     Request::Close { answer } => close = Some(answer),
                 }
             }
             self.write_group(writes, sink);
+            for answer in checks {
+                // A caller that went away needs no answer.
+                let _ = answer.send(self.check_disk());
+            }
             if let Some(answer) = close {
                 // A caller that went away needs no answer.
                 let _ = answer.send(self.flush());
@@ -179,14 +188,26 @@ impl Engine {
             }
         }
         match self.commit(&staged) {
-            Ok(()) => self.publish(staged, sink),
-            Err(error) => {
-                tracing::warn!(%error, transactions = staged.len(), "Commit failed, writes refused");
-                staged
-                    .into_iter()
-                    .for_each(|txn| drop(txn.answer.send(Err(error.clone()))));
-            }
+            Ok(()) => staged.into_iter().for_each(|txn| self.publish(txn, sink)),
+            Err(error) => self.refuse(staged, &error, sink),
         }
+    }
+
+    /// After a failed commit: renewals go on while the stored mark covers their RVs, unless they build on something that
+    /// was refused.
+    fn refuse(&mut self, staged: Vec<Staged>, error: &StorageError, sink: &dyn Sink) {
+        let mut refused = 0;
+        for txn in staged {
+            let is_volatile = !txn.ops.iter().any(|op| is_durable(&op.action));
+            if is_volatile && self.sequencer.covers(txn.rv) && self.check(&txn.ops, &HashMap::new()).is_ok() {
+                self.publish(txn, sink);
+                continue;
+            }
+            refused += 1;
+            // A caller that went away needs no answer.
+            let _ = txn.answer.send(Err(error.clone()));
+        }
+        tracing::debug!(%error, refused, "Commit failed");
     }
 
     fn check(&self, ops: &[Op], overlay: &HashMap<String, Option<ResourceVersion>>) -> Result<(), StorageError> {
@@ -211,129 +232,121 @@ impl Engine {
     }
 
     /// One redb commit for all durable operations, and for the mark when it is near. Volatile values that a durable
-    /// one supersedes are simply overwritten later; nothing is kept of a failed commit.
+    /// one supersedes are simply overwritten later.
     fn commit(&mut self, staged: &[Staged]) -> Result<(), StorageError> {
         let durable = staged.iter().flat_map(|txn| &txn.ops).any(|op| is_durable(&op.action));
         let mark = self.sequencer.mark_needed();
         if !durable && mark.is_none() {
             return Ok(());
         }
-        let txn = self.database.begin_write().map_err(storage_error)?;
-        let tombstones = self.write_rows(&txn, staged)?;
-        if let Some(mark) = mark {
-            let mut facts = txn.open_table(FACTS).map_err(storage_error)?;
-            facts
-                .insert(FACT_MARK, mark.to_string().as_str())
-                .map_err(storage_error)?;
-        }
-        txn.commit().map_err(storage_error)?;
-        self.tombstones = tombstones;
-        if let Some(mark) = mark {
-            self.sequencer.stored(mark);
-        }
-        Ok(())
+        let group = staged.iter().map(|txn| (txn.rv, txn.ops.as_slice()));
+        self.store(group, mark)
     }
 
-    fn write_rows(&self, txn: &WriteTransaction, staged: &[Staged]) -> Result<usize, StorageError> {
-        let mut own = txn.open_table(OWN).map_err(storage_error)?;
-        let mut tombstones = txn.open_table(OWN_TOMBSTONES).map_err(storage_error)?;
-        let mut count = self.tombstones;
-        for Staged { rv, ops, .. } in staged {
-            for (place, op) in (0_u32..).zip(ops) {
-                match &op.action {
-                    Action::Put(bytes, Durability::Durable) => {
-                        own.insert(op.key.as_str(), (rv.0, bytes.as_ref()))
-                            .map_err(storage_error)?;
-                    }
-                    Action::Delete { last } => {
-                        own.remove(op.key.as_str()).map_err(storage_error)?;
-                        let row = (op.key.as_str(), last.as_ref());
-                        tombstones.insert((rv.0, place), row).map_err(storage_error)?;
-                        count += 1;
-                    }
-                    Action::Put(_, Durability::Volatile) | Action::Check => {}
+    fn store<'a>(
+        &mut self,
+        group: impl Iterator<Item = (ResourceVersion, &'a [Op])>,
+        mark: Option<u64>,
+    ) -> Result<(), StorageError> {
+        let (unsettled, held) = (&self.unsettled, self.tombstones);
+        let mut undo = Undo::default();
+        let stored = self.disk.write(|txn| {
+            unsettled.apply(txn)?;
+            let held = rows::write(txn, group, held, &mut undo)?;
+            mark.map_or(Ok(()), |mark| write_mark(txn, mark))?;
+            Ok(held)
+        });
+        match stored {
+            Ok(held) => {
+                self.tombstones = held;
+                self.unsettled = Undo::default();
+                if let Some(mark) = mark {
+                    self.sequencer.stored(mark);
                 }
+                Ok(())
+            }
+            Err(error) => {
+                self.unsettled.extend(undo);
+                Err(error)
             }
         }
-        let mut floor = None;
-        while count > OWN_TOMBSTONES_MAX {
-            let Some((place, _)) = tombstones.pop_first().map_err(storage_error)? else {
-                break;
-            };
-            floor = Some(place.value().0);
-            count -= 1;
-        }
-        if let Some(floor) = floor {
-            let mut facts = txn.open_table(FACTS).map_err(storage_error)?;
-            facts
-                .insert(FACT_FLOOR, floor.to_string().as_str())
-                .map_err(storage_error)?;
-        }
-        Ok(count)
     }
 
-    fn publish(&mut self, staged: Vec<Staged>, sink: &dyn Sink) {
-        for Staged { rv, ops, answer } in staged {
-            let mut changes = Vec::with_capacity(ops.len());
-            for Op { key, action, .. } in ops {
-                match action {
-                    Action::Put(value, durability) => {
-                        self.index.insert(key.clone(), rv);
-                        match durability {
-                            Durability::Volatile => self.volatile.insert(key.clone(), (rv, value.clone())),
-                            Durability::Durable => self.volatile.remove(&key),
-                        };
-                        changes.push(Committed {
-                            key,
-                            value,
-                            deleted: false,
-                        });
-                    }
-                    Action::Delete { last } => {
-                        self.index.remove(&key);
-                        self.volatile.remove(&key);
-                        changes.push(Committed {
-                            key,
-                            value: last,
-                            deleted: true,
-                        });
-                    }
-                    Action::Check => {}
+    /// After a failure, tries to write the mark, and with it settles what the failure left.
+    fn check_disk(&mut self) -> Result<(), StorageError> {
+        let Some(trouble) = self.disk.trouble() else {
+            return Ok(());
+        };
+        self.store(std::iter::empty(), Some(self.sequencer.mark_ahead()))?;
+        // A mark fits in where more may not: the trouble is over when nothing failed for a while.
+        self.disk.trouble().map_or(Ok(()), |_| Err(trouble))
+    }
+
+    fn publish(&mut self, Staged { rv, ops, answer }: Staged, sink: &dyn Sink) {
+        let mut changes = Vec::with_capacity(ops.len());
+        for Op { key, action, .. } in ops {
+            match action {
+                Action::Put(value, durability) => {
+                    self.index.insert(key.clone(), rv);
+                    match durability {
+                        Durability::Volatile => self.volatile.insert(key.clone(), (rv, value.clone())),
+                        Durability::Durable => self.volatile.remove(&key),
+                    };
+                    changes.push(Committed {
+                        key,
+                        value,
+                        deleted: false,
+                    });
                 }
+                Action::Delete { last } => {
+                    self.index.remove(&key);
+                    self.volatile.remove(&key);
+                    changes.push(Committed {
+                        key,
+                        value: last,
+                        deleted: true,
+                    });
+                }
+                Action::Check => {}
             }
-            sink.committed(rv, &changes);
-            // A caller that went away needs no answer; its write stands.
-            let _ = answer.send(Ok(rv));
         }
+        sink.committed(rv, &changes);
+        // A caller that went away needs no answer; its write stands.
+        let _ = answer.send(Ok(rv));
     }
 
     fn flush(&mut self) -> Result<(), StorageError> {
-        let txn = self.database.begin_write().map_err(storage_error)?;
-        {
+        if self.volatile.is_empty() && self.unsettled.is_empty() {
+            return Ok(());
+        }
+        let (unsettled, volatile) = (&self.unsettled, &self.volatile);
+        self.disk.write(|txn| {
+            unsettled.apply(txn)?;
             let mut own = txn.open_table(OWN).map_err(storage_error)?;
-            for (key, (rv, value)) in &self.volatile {
+            for (key, (rv, value)) in volatile {
                 own.insert(key.as_str(), (rv.0, value.as_ref()))
                     .map_err(storage_error)?;
             }
-        }
-        txn.commit().map_err(storage_error)
+            Ok(())
+        })
     }
+}
 
-    fn store_mark(&mut self) -> Result<(), StorageError> {
-        let Some(mark) = self.sequencer.mark_needed() else {
-            return Ok(());
-        };
-        let txn = self.database.begin_write().map_err(storage_error)?;
-        {
-            let mut facts = txn.open_table(FACTS).map_err(storage_error)?;
-            facts
-                .insert(FACT_MARK, mark.to_string().as_str())
-                .map_err(storage_error)?;
-        }
-        txn.commit().map_err(storage_error)?;
-        self.sequencer.stored(mark);
-        Ok(())
-    }
+/// The tables and the id of a new store.
+fn create_tables(txn: &WriteTransaction) -> Result<String, StorageError> {
+    txn.open_table(OWN).map_err(storage_error)?;
+    txn.open_table(OWN_TOMBSTONES).map_err(storage_error)?;
+    let mut facts = txn.open_table(FACTS).map_err(storage_error)?;
+    let id = uuid::Uuid::new_v4().to_string();
+    facts.insert(FACT_STORE_ID, id.as_str()).map_err(storage_error)?;
+    Ok(id)
+}
+
+fn write_mark(txn: &WriteTransaction, mark: u64) -> Result<(), StorageError> {
+    let mut facts = txn.open_table(FACTS).map_err(storage_error)?;
+    let text = mark.to_string();
+    facts.insert(FACT_MARK, text.as_str()).map_err(storage_error)?;
+    Ok(())
 }
 
 fn is_durable(action: &Action) -> bool {

@@ -38,20 +38,48 @@ impl Sequencer {
 
     /// The next RV at wall-clock time `now`.
     pub(super) fn next(&mut self, now: UnixTime) -> ResourceVersion {
-        let micros = u64::try_from(now.secs).unwrap_or(0) * 1_000_000 + u64::from(now.nanos / 1000);
-        self.last = (self.tag | micros).max(self.last + 1);
+        self.last = (self.tag | micros(now)).max(self.last + 1);
         ResourceVersion(self.last)
     }
 
     /// The mark to store before the RVs issued so far become visible; `None` while the stored one is far enough ahead.
     pub(super) fn mark_needed(&self) -> Option<u64> {
-        (self.last + LEFT_MICROS > self.mark).then_some(self.last + AHEAD_MICROS)
+        (self.last + LEFT_MICROS > self.mark).then_some(self.mark_ahead())
+    }
+
+    /// A mark as far ahead as one is set.
+    pub(super) fn mark_ahead(&self) -> u64 {
+        self.last + AHEAD_MICROS
+    }
+
+    /// Says so when the stored mark is further ahead of the wall clock than a kill can leave it: the clock was stepped
+    /// back, or was wrong before. RVs go on above the mark, counting by one until the clock has caught up.
+    pub(super) fn warn_if_ahead(&self, now: UnixTime) {
+        let ahead = (self.mark & !self.tag).saturating_sub(micros(now));
+        if ahead > 2 * AHEAD_MICROS {
+            let seconds = ahead / 1_000_000;
+            tracing::warn!(
+                seconds,
+                "The clock stands behind what this store has seen; resourceVersions go on above it"
+            );
+        }
+    }
+
+    /// Whether `rv` may be shown: a restart goes on above it.
+    pub(super) fn covers(&self, rv: ResourceVersion) -> bool {
+        rv.0 <= self.mark
     }
 
     /// The mark `stored` is on the disk.
     pub(super) fn stored(&mut self, stored: u64) {
         self.mark = stored;
     }
+}
+
+/// µs since 1970, kept below the tag whatever the clock says.
+fn micros(now: UnixTime) -> u64 {
+    let micros = u64::try_from(now.secs).unwrap_or(0).saturating_mul(1_000_000) + u64::from(now.nanos / 1000);
+    micros.min(ResourceVersion::OWN_BIT / 2)
 }
 
 #[cfg(test)]

@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use redb::{Database, ReadableDatabase, WriteTransaction};
+use redb::{ReadTransaction, WriteTransaction};
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
 
+use super::disk::Disk;
 use super::tables::{REPLICA, REPLICA_META, REPLICA_RANGES, REPLICA_TOMBSTONES, storage_error};
 use crate::backend::StorageError;
 use crate::collection::{Collection, Dirty, RangeTombstone, Recovered};
@@ -33,10 +34,10 @@ pub struct Part {
     pub meta: Meta,
 }
 
-/// Replica tables of one database.
+/// Replica tables of one disk.
 #[derive(Clone)]
 pub struct ReplicaStore {
-    database: Arc<Database>,
+    disk: Arc<Disk>,
 }
 
 // === impl Meta ===
@@ -73,14 +74,21 @@ impl ReplicaStore {
     ///
     /// # Errors
     /// [`StorageError`] when the tables cannot be created.
-    pub fn open(database: Arc<Database>) -> Result<Self, StorageError> {
-        let txn = database.begin_write().map_err(storage_error)?;
-        txn.open_table(REPLICA).map_err(storage_error)?;
-        txn.open_table(REPLICA_TOMBSTONES).map_err(storage_error)?;
-        txn.open_table(REPLICA_RANGES).map_err(storage_error)?;
-        txn.open_table(REPLICA_META).map_err(storage_error)?;
-        txn.commit().map_err(storage_error)?;
-        Ok(Self { database })
+    pub fn open(disk: Arc<Disk>) -> Result<Self, StorageError> {
+        let exists = disk.read(|read| {
+            let mut tables = read.list_tables().map_err(storage_error)?;
+            Ok(tables.any(|table| redb::TableHandle::name(&table) == redb::TableHandle::name(&REPLICA_META)))
+        })?;
+        if !exists {
+            disk.write(|txn| {
+                txn.open_table(REPLICA).map_err(storage_error)?;
+                txn.open_table(REPLICA_TOMBSTONES).map_err(storage_error)?;
+                txn.open_table(REPLICA_RANGES).map_err(storage_error)?;
+                txn.open_table(REPLICA_META).map_err(storage_error)?;
+                Ok(())
+            })?;
+        }
+        Ok(Self { disk })
     }
 
     /// What the last commit held of collection `name`; `None` when there never was one.
@@ -88,70 +96,70 @@ impl ReplicaStore {
     /// # Errors
     /// [`StorageError::Corrupt`] naming the row that cannot be read back.
     pub fn load(&self, name: &str, kind: &ResourceKind) -> Result<Option<Recovered>, StorageError> {
-        let read = self.database.begin_read().map_err(storage_error)?;
-        let meta = read.open_table(REPLICA_META).map_err(storage_error)?;
-        let Some(row) = meta.get(name).map_err(storage_error)? else {
-            return Ok(None);
-        };
-        let (position, floor, generation, complete) = row.value();
-        let mut recovered = Recovered {
-            position: ResourceVersion(position),
-            floor: ResourceVersion(floor),
-            generation,
-            complete,
-            ..Recovered::default()
-        };
-        let parse = |key: &str, bytes: &[u8]| {
-            let damaged = |why: String| StorageError::Corrupt(format!("replica {name}, object {key}: {why}"));
-            Object::parse(Bytes::copy_from_slice(bytes), kind).map_err(|error| damaged(error.to_string()))
-        };
-        let objects = read.open_table(REPLICA).map_err(storage_error)?;
-        for row in objects.range((name, "")..).map_err(storage_error)? {
-            let (key, value) = row.map_err(storage_error)?;
-            let (collection, key) = key.value();
-            if collection != name {
-                break;
-            }
-            recovered.objects.push(parse(key, value.value())?);
-        }
-        let tombstones = read.open_table(REPLICA_TOMBSTONES).map_err(storage_error)?;
-        for row in tombstones.range((name, floor + 1, "")..).map_err(storage_error)? {
-            let (key, value) = row.map_err(storage_error)?;
-            let (collection, _, key) = key.value();
-            if collection != name {
-                break;
-            }
-            recovered.tombstones.push(parse(key, value.value())?);
-        }
-        let ranges = read.open_table(REPLICA_RANGES).map_err(storage_error)?;
-        for row in ranges.range((name, floor + 1, "")..).map_err(storage_error)? {
-            let (key, value) = row.map_err(storage_error)?;
-            let (collection, to, key) = key.value();
-            if collection != name {
-                break;
-            }
-            let (after, bytes) = value.value();
-            let (after, to) = (ResourceVersion(after), ResourceVersion(to));
-            recovered.ranges.push(RangeTombstone {
-                after,
-                to,
-                object: parse(key, bytes)?,
-            });
-        }
-        Ok(Some(recovered))
+        self.disk.read(|read| load(read, name, kind))
     }
 
     /// Writes all parts in one durable transaction. Blocks; call it off the async threads.
     ///
     /// # Errors
-    /// [`StorageError`]; nothing was written then.
+    /// [`StorageError`]; the parts have to be written again then.
     pub fn commit(&self, parts: &[Part]) -> Result<(), StorageError> {
-        let txn = self.database.begin_write().map_err(storage_error)?;
-        for part in parts {
-            write_part(&txn, part)?;
-        }
-        txn.commit().map_err(storage_error)
+        self.disk
+            .write(|txn| parts.iter().try_for_each(|part| write_part(txn, part)))
     }
+}
+
+fn load(read: &ReadTransaction, name: &str, kind: &ResourceKind) -> Result<Option<Recovered>, StorageError> {
+    let meta = read.open_table(REPLICA_META).map_err(storage_error)?;
+    let Some(row) = meta.get(name).map_err(storage_error)? else {
+        return Ok(None);
+    };
+    let (position, floor, generation, complete) = row.value();
+    let mut recovered = Recovered {
+        position: ResourceVersion(position),
+        floor: ResourceVersion(floor),
+        generation,
+        complete,
+        ..Recovered::default()
+    };
+    let parse = |key: &str, bytes: &[u8]| {
+        let damaged = |why: String| StorageError::Corrupt(format!("replica {name}, object {key}: {why}"));
+        Object::parse(Bytes::copy_from_slice(bytes), kind).map_err(|error| damaged(error.to_string()))
+    };
+    let objects = read.open_table(REPLICA).map_err(storage_error)?;
+    for row in objects.range((name, "")..).map_err(storage_error)? {
+        let (key, value) = row.map_err(storage_error)?;
+        let (collection, key) = key.value();
+        if collection != name {
+            break;
+        }
+        recovered.objects.push(parse(key, value.value())?);
+    }
+    let tombstones = read.open_table(REPLICA_TOMBSTONES).map_err(storage_error)?;
+    for row in tombstones.range((name, floor + 1, "")..).map_err(storage_error)? {
+        let (key, value) = row.map_err(storage_error)?;
+        let (collection, _, key) = key.value();
+        if collection != name {
+            break;
+        }
+        recovered.tombstones.push(parse(key, value.value())?);
+    }
+    let ranges = read.open_table(REPLICA_RANGES).map_err(storage_error)?;
+    for row in ranges.range((name, floor + 1, "")..).map_err(storage_error)? {
+        let (key, value) = row.map_err(storage_error)?;
+        let (collection, to, key) = key.value();
+        if collection != name {
+            break;
+        }
+        let (after, bytes) = value.value();
+        let (after, to) = (ResourceVersion(after), ResourceVersion(to));
+        recovered.ranges.push(RangeTombstone {
+            after,
+            to,
+            object: parse(key, bytes)?,
+        });
+    }
+    Ok(Some(recovered))
 }
 
 fn write_part(txn: &WriteTransaction, part: &Part) -> Result<(), StorageError> {

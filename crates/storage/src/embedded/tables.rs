@@ -32,7 +32,7 @@ pub(super) const FACT_FLOOR: &str = "floor";
 /// Translates any redb error; `Full` is told apart because reads go on then.
 pub(super) fn storage_error(error: impl Into<redb::Error>) -> StorageError {
     match error.into() {
-        redb::Error::Io(io) if io.kind() == std::io::ErrorKind::StorageFull => StorageError::Full(io.to_string()),
+        redb::Error::Io(io) if super::open::is_full(&io) => StorageError::Full(io.to_string()),
         redb::Error::Corrupted(why) => StorageError::Corrupt(why),
         other => StorageError::Unavailable(other.to_string()),
     }

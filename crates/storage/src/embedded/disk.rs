@@ -1,0 +1,224 @@
+//! One redb database on one medium: verified when it is opened, reopened in place after a failure, never the end of the
+//! process.
+//!
+//! redb refuses everything after the first I/O error, and may panic on pages that make no sense. Both end here: the
+//! database is closed, the caller gets a [`StorageError`] that names the file and says what to do, and a later write opens
+//! it again. A transaction that failed may have reached the medium all the same; whoever wrote it settles that with its
+//! next one.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use redb::{Database, ReadTransaction, ReadableDatabase as _, WriteTransaction};
+use yurt_runtime::{BootTime, Clock};
+
+use super::OpenError;
+use super::medium::{Backend, FileMedium, Medium, Meter};
+use super::open;
+use super::tables::storage_error;
+use crate::backend::StorageError;
+
+/// A failed database is opened again this long after the failure at the earliest: opening reads all of it.
+const REOPEN_AFTER: Duration = Duration::from_secs(1);
+/// [`Disk::trouble`] is over with the first write that succeeds this long after the last one that failed.
+const TROUBLE_HOLD: Duration = Duration::from_secs(10);
+
+/// A database file that can fail and come back.
+pub struct Disk {
+    path: PathBuf,
+    medium: Arc<dyn Medium>,
+    clock: Clock,
+    meter: Arc<Meter>,
+    /// `None` after a failure.
+    database: Mutex<Option<Database>>,
+    trouble: Mutex<Option<Trouble>>,
+    failures: [AtomicU64; 3],
+}
+
+/// The last failure.
+struct Trouble {
+    error: StorageError,
+    at: BootTime,
+}
+
+/// What a [`Disk`] did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskStats {
+    /// Bytes handed to the file.
+    pub bytes_written: u64,
+    /// Write calls.
+    pub writes: u64,
+    /// Times the medium was asked to make everything durable.
+    pub syncs: u64,
+    /// Size of the file, bytes; 0 when it cannot be read.
+    pub file_bytes: u64,
+    /// Transactions refused for want of space.
+    pub full: u64,
+    /// Transactions that met another I/O error.
+    pub io: u64,
+    /// Transactions that met damage.
+    pub corrupt: u64,
+}
+
+// === impl Disk ===
+
+impl Disk {
+    /// Opens or creates the database file at `path` (its folder must exist), and verifies it.
+    ///
+    /// # Errors
+    /// [`OpenError`], naming the file and what to do.
+    pub fn open(path: &Path, clock: Clock) -> Result<Arc<Self>, OpenError> {
+        let medium = FileMedium::open(path).map_err(|error| OpenError::Unusable {
+            path: path.to_owned(),
+            why: error.to_string(),
+        })?;
+        Self::open_on(path, Arc::new(medium), clock)
+    }
+
+    /// As [`Self::open`], on another medium; `path` is only its name in messages. For tests and measurements.
+    ///
+    /// # Errors
+    /// [`OpenError`], naming the file and what to do.
+    pub fn open_on(path: &Path, medium: Arc<dyn Medium>, clock: Clock) -> Result<Arc<Self>, OpenError> {
+        let meter = Arc::new(Meter::default());
+        let backend = Backend {
+            medium: medium.clone(),
+            meter: meter.clone(),
+        };
+        let database = open::database(path, backend)?;
+        Ok(Arc::new(Self {
+            path: path.to_owned(),
+            medium,
+            clock,
+            meter,
+            database: Mutex::new(Some(database)),
+            trouble: Mutex::new(None),
+            failures: Default::default(),
+        }))
+    }
+
+    /// Counters.
+    #[must_use]
+    pub fn stats(&self) -> DiskStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let [full, io, corrupt] = self.failures.each_ref().map(read);
+        DiskStats {
+            bytes_written: read(&self.meter.bytes),
+            writes: read(&self.meter.writes),
+            syncs: read(&self.meter.syncs),
+            file_bytes: self.medium.size().unwrap_or(0),
+            full,
+            io,
+            corrupt,
+        }
+    }
+
+    /// Why writes were refused lately; `None` when they go through.
+    #[must_use]
+    pub fn trouble(&self) -> Option<StorageError> {
+        self.trouble.lock().as_ref().map(|trouble| trouble.error.clone())
+    }
+
+    /// Looks at the last committed state.
+    pub(super) fn read<T>(
+        &self,
+        look: impl FnOnce(&ReadTransaction) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        let mut database = self.database.lock();
+        self.transact(&mut database, |database| {
+            look(&database.begin_read().map_err(storage_error)?)
+        })
+    }
+
+    /// Runs `change` and commits it durably. Blocks for as long as the medium takes.
+    ///
+    /// # Errors
+    /// Nothing of the change can be relied upon, but it may be on the medium.
+    pub(super) fn write<T>(
+        &self,
+        change: impl FnOnce(&WriteTransaction) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        let mut database = self.database.lock();
+        let written = self.transact(&mut database, |database| {
+            let txn = database.begin_write().map_err(storage_error)?;
+            let value = change(&txn)?;
+            txn.commit().map_err(storage_error)?;
+            Ok(value)
+        })?;
+        let mut trouble = self.trouble.lock();
+        if trouble
+            .as_ref()
+            .is_some_and(|last| self.is_past(last.at + TROUBLE_HOLD))
+        {
+            tracing::info!(file = %self.path.display(), "The store can be written again");
+            *trouble = None;
+        }
+        Ok(written)
+    }
+
+    fn transact<T>(
+        &self,
+        slot: &mut Option<Database>,
+        body: impl FnOnce(&Database) -> Result<T, StorageError>,
+    ) -> Result<T, StorageError> {
+        let database = match slot {
+            Some(database) => database,
+            None => slot.insert(self.reopen()?),
+        };
+        let outcome = catch_unwind(AssertUnwindSafe(|| body(database)));
+        let outcome = outcome.unwrap_or_else(|panic| Err(StorageError::Corrupt(open::panic_text(&*panic))));
+        outcome.map_err(|error| {
+            // Dropping it may meet the same trouble.
+            let failed = slot.take();
+            let _ = catch_unwind(AssertUnwindSafe(move || drop(failed)));
+            self.failed(error)
+        })
+    }
+
+    fn reopen(&self) -> Result<Database, StorageError> {
+        if let Some(last) = &*self.trouble.lock()
+            && !self.is_past(last.at + REOPEN_AFTER)
+        {
+            return Err(last.error.clone());
+        }
+        let backend = Backend {
+            medium: self.medium.clone(),
+            meter: self.meter.clone(),
+        };
+        open::database(&self.path, backend).map_err(|error| self.failed(error.into_storage_error()))
+    }
+
+    fn is_past(&self, time: BootTime) -> bool {
+        self.clock.boot() >= time
+    }
+
+    /// Notes a failure and says where it happened and what to do.
+    fn failed(&self, error: StorageError) -> StorageError {
+        let path = self.path.display();
+        let (kind, error) = match error {
+            StorageError::Full(why) => (
+                0,
+                StorageError::Full(format!(
+                    "{path}: {why}; writes go on by themselves when there is space again"
+                )),
+            ),
+            StorageError::Corrupt(why) => (2, StorageError::Corrupt(open::with_advice(&self.path, &why))),
+            StorageError::Unavailable(why) => (1, StorageError::Unavailable(format!("{path}: {why}"))),
+            other => (1, other),
+        };
+        self.failures[kind].fetch_add(1, Ordering::Relaxed);
+        let mut trouble = self.trouble.lock();
+        if trouble.is_none() {
+            tracing::error!(%error, "The store cannot be written; what is in memory is served on");
+        }
+        *trouble = Some(Trouble {
+            error: error.clone(),
+            at: self.clock.boot(),
+        });
+        error
+    }
+}

@@ -1,0 +1,149 @@
+//! Where the bytes of a store lie: a locked file, or what a test puts in its place. Counts what passes through.
+//!
+//! The file is locked for as long as its [`FileMedium`] lives, also while the database in it is closed and opened again.
+//! It grows by allocation: a full disk is noticed when the file has to grow, and what fits into it can still be written.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
+
+/// Random-access bytes that survive the process. As redb's storage backend, without its locks.
+pub trait Medium: std::fmt::Debug + Send + Sync + 'static {
+    /// Bytes there are.
+    ///
+    /// # Errors
+    /// Of the device.
+    fn size(&self) -> io::Result<u64>;
+
+    /// Fills `out` from `offset` on.
+    ///
+    /// # Errors
+    /// Of the device; also when there are too few bytes.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
+
+    /// Writes all of `data` at `offset`.
+    ///
+    /// # Errors
+    /// Of the device; any part of `data` may have been written then.
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
+
+    /// Cuts, or grows with zeros.
+    ///
+    /// # Errors
+    /// Of the device; [`io::ErrorKind::StorageFull`] when there is no room.
+    fn set_size(&self, size: u64) -> io::Result<()>;
+
+    /// Returns when everything written so far survives a power loss.
+    ///
+    /// # Errors
+    /// Of the device; it is not known then what survives.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// A file that no other process has open as a store.
+#[derive(Debug)]
+pub struct FileMedium {
+    file: File,
+}
+
+/// What went to a medium so far.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    pub(super) bytes: AtomicU64,
+    pub(super) writes: AtomicU64,
+    pub(super) syncs: AtomicU64,
+}
+
+/// A medium as redb wants it. It has no locks: the medium is ours alone.
+#[derive(Debug)]
+pub(super) struct Backend {
+    pub(super) medium: Arc<dyn Medium>,
+    pub(super) meter: Arc<Meter>,
+}
+
+// === impl FileMedium ===
+
+impl FileMedium {
+    /// Opens or creates `path`, readable by its owner only, and locks it. A new file's name survives a power loss.
+    ///
+    /// # Errors
+    /// Of the file system; [`io::ErrorKind::ResourceBusy`] when another process holds the lock.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let is_new = !path.exists();
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).mode(0o600).open(path)?;
+        file.try_lock().map_err(|error| match error {
+            TryLockError::WouldBlock => io::Error::new(io::ErrorKind::ResourceBusy, "another process has it open"),
+            TryLockError::Error(error) => error,
+        })?;
+        if is_new && let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            File::open(folder)?.sync_all()?;
+        }
+        Ok(Self { file })
+    }
+}
+
+impl Medium for FileMedium {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(out, offset)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(data, offset)
+    }
+
+    fn set_size(&self, size: u64) -> io::Result<()> {
+        let now = self.size()?;
+        if size > now {
+            match fallocate(&self.file, FallocateFlags::empty(), now, size - now) {
+                Ok(()) => return Ok(()),
+                Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.file.set_len(size)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data().inspect_err(|_| {
+            // The kernel may call pages clean that it could not write. Read the medium again, not its cache.
+            let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
+        })
+    }
+}
+
+// === impl Backend ===
+
+impl redb::StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        self.medium.size()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.medium.read_at(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.medium.set_size(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.meter.syncs.fetch_add(1, Ordering::Relaxed);
+        self.medium.sync()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.meter.writes.fetch_add(1, Ordering::Relaxed);
+        self.meter.bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+        self.medium.write_at(offset, data)
+    }
+}
