@@ -1,26 +1,21 @@
 //! What every request may need: one shared value, built once.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use yurt_runtime::{Clock, TaskGroup};
 
 use crate::authn::User;
-use crate::authz::{self, Attributes, Decision, Facts};
+use crate::authz::{Attributes, Decision, Facts};
 use crate::config::Profile;
 use crate::discovery::Discovery;
 use crate::feed::Feed;
+use crate::gate::Gate;
 use crate::health::Health;
 use crate::metrics::SharedMetrics;
 use crate::registry::Registry;
 use crate::registry::own::OwnStore;
 
-/// Reads being answered at a time, watches and leases aside; further ones get 429.
-pub(crate) const READS_IN_FLIGHT_MAX: usize = 400;
-/// Writes being answered at a time, leases and the feed aside; further ones get 429.
-pub(crate) const WRITES_IN_FLIGHT_MAX: usize = 200;
 /// Largest request body, as in kube-apiserver. The feed has its own.
 pub(crate) const BODY_BYTES_MAX: usize = 3 << 20;
 
@@ -46,8 +41,8 @@ pub(crate) struct App {
     pub(crate) writes: TaskGroup,
     /// Cancelled when watches have to end.
     pub(crate) end_watches: CancellationToken,
-    /// Lanes of requests.
-    pub(crate) lanes: Lanes,
+    /// Who gets in.
+    pub(crate) gate: Gate,
 }
 
 /// What does not change while the server runs.
@@ -63,37 +58,21 @@ pub(crate) struct Settings {
     pub(crate) min_request_timeout: Duration,
 }
 
-/// How many requests are answered at a time.
-pub(crate) struct Lanes {
-    /// Reads.
-    pub(crate) reads: Arc<Semaphore>,
-    /// Writes.
-    pub(crate) writes: Arc<Semaphore>,
-}
-
 // === impl App ===
 
 impl App {
     /// Whether `user` may do what `attributes` say, now.
     pub(crate) fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
+        let policy = self.gate.rbac.current();
         let facts = Facts {
             profile: self.settings.profile,
             nodepool: &self.settings.nodepool,
             pool_kinds: &self.settings.pool_kinds,
             is_member: user.node_name().is_some_and(|node| self.feed.members().contains(node)),
             leads: self.feed.fence().leads(user),
+            policy: &policy,
+            pods: &self.registry,
         };
-        authz::authorize(user, attributes, &facts)
-    }
-}
-
-// === impl Lanes ===
-
-impl Default for Lanes {
-    fn default() -> Self {
-        Self {
-            reads: Arc::new(Semaphore::new(READS_IN_FLIGHT_MAX)),
-            writes: Arc::new(Semaphore::new(WRITES_IN_FLIGHT_MAX)),
-        }
+        self.gate.authorizer.authorize(user, attributes, &facts)
     }
 }

@@ -18,6 +18,8 @@ pub const MASTERS: &str = "system:masters";
 pub const NODES: &str = "system:nodes";
 /// User name prefix of node certificates.
 pub const NODE_PREFIX: &str = "system:node:";
+/// User name prefix of service accounts; namespace, a colon and the name follow.
+pub const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 const ANONYMOUS: &str = "system:anonymous";
 const AUTHENTICATED: &str = "system:authenticated";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
@@ -27,12 +29,8 @@ const UNAUTHENTICATED: &str = "system:unauthenticated";
 impl User {
     /// A caller with these groups, and `system:authenticated`.
     pub fn new(name: &str, groups: &[&str]) -> Self {
-        let groups = groups
-            .iter()
-            .copied()
-            .chain([AUTHENTICATED])
-            .map(str::to_owned)
-            .collect();
+        let added = (!groups.contains(&AUTHENTICATED)).then_some(AUTHENTICATED);
+        let groups = groups.iter().copied().chain(added).map(str::to_owned).collect();
         Self {
             name: name.to_owned(),
             groups,

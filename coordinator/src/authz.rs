@@ -1,14 +1,30 @@
-//! Decides whether a caller may do something: one table of rules per profile, no state.
+//! Decides whether a caller may do something.
 //!
-//! Pure: what depends on the moment (is this node a member, does it lead) comes in as [`Facts`]. A create whose URL has no
-//! name yet passes a rule that is bound to a name; the handler asks again once the body has told it.
+//! Administrators may do everything. Profile `pool` has one table of rules for its nodes ([`rules`]); profile `standalone`
+//! has kube-apiserver's Node authorizer ([`node`]). In both, roles and bindings ([`rbac`]) may allow more; nothing takes a
+//! right away.
+//!
+//! Pure, `rbac::files` aside: what depends on the moment (is this node a member, does it lead, which pods run on it) comes
+//! in as [`Facts`]. In profile `pool` a create whose URL has no name yet passes a rule that is bound to a name; the handler
+//! asks again once the body has told it.
 
-use yurt_apimachinery::RequestInfo;
+use std::sync::Arc;
+
+use yurt_apimachinery::query::Query;
+use yurt_apimachinery::selector::{FieldOperator, FieldSelector};
+use yurt_apimachinery::{RequestInfo, Verb};
 
 use crate::authn::{MASTERS, User};
 use crate::config::Profile;
 
+pub mod node;
+mod pods;
+pub mod rbac;
+pub(crate) mod references;
 mod rules;
+
+use node::{BoundPods, NodeAuthorizer};
+use rbac::Policy;
 
 /// What somebody wants to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,10 +43,12 @@ pub struct Attributes<'a> {
     pub namespace: &'a str,
     /// Name, empty when unknown.
     pub name: &'a str,
+    /// Fields that the selector of a list, watch or deletecollection requires to have one value.
+    pub fields: Vec<(String, String)>,
 }
 
 /// What the decision depends on beside the request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Facts<'a> {
     /// Profile of this server.
     pub profile: Profile,
@@ -42,15 +60,24 @@ pub struct Facts<'a> {
     pub is_member: bool,
     /// The caller's node holds the election lease.
     pub leads: bool,
+    /// Roles and bindings.
+    pub policy: &'a Policy,
+    /// The pods of this server.
+    pub pods: &'a dyn BoundPods,
 }
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Go on.
-    Allowed,
+    /// Go on. The text says which binding allows it, or is empty.
+    Allowed(Arc<str>),
     /// 403; the text says why, or is empty when no rule speaks of the request at all.
     Denied(String),
+}
+
+/// The authorizers, built once.
+pub(crate) struct Authorizer {
+    nodes: NodeAuthorizer,
 }
 
 // === impl Attributes ===
@@ -68,7 +95,23 @@ impl<'a> Attributes<'a> {
             subresource: text(&info.subresource),
             namespace: text(&info.namespace),
             name: text(&info.name),
+            fields: Vec::new(),
         }
+    }
+
+    /// With the fields that the query of a list, watch or deletecollection selects by. A selector that cannot be read
+    /// selects nothing here: it narrows no right.
+    #[must_use]
+    pub fn selecting(mut self, info: &RequestInfo, query: Option<&str>) -> Self {
+        let selects = matches!(info.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
+        if info.is_resource && selects && query.is_some_and(|query| query.contains("fieldSelector")) {
+            let query = Query::parse(query);
+            let selector = query
+                .get("fieldSelector")
+                .and_then(|text| FieldSelector::parse(text).ok());
+            self.fields = selector.map(|selector| exact_fields(&selector)).unwrap_or_default();
+        }
+        self
     }
 
     /// The resource as a collection is named.
@@ -81,38 +124,60 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// Decides.
-#[must_use]
-pub fn authorize(user: &User, attributes: &Attributes<'_>, facts: &Facts<'_>) -> Decision {
-    if user.is_in(MASTERS) || rules::of(facts.profile).any(|rule| rule.allows(user, attributes, facts)) {
-        return Decision::Allowed;
-    }
-    Decision::Denied(reason(user, attributes, facts))
+/// The fields that must have one value.
+fn exact_fields(selector: &FieldSelector) -> Vec<(String, String)> {
+    let requirements = selector.requirements().iter();
+    requirements
+        .filter(|requirement| requirement.operator == FieldOperator::Equals)
+        .map(|requirement| (requirement.field.clone(), requirement.value.clone()))
+        .collect()
 }
 
-/// Tells a node what is missing when membership or leadership alone would have let it in.
-fn reason(user: &User, attributes: &Attributes<'_>, facts: &Facts<'_>) -> String {
-    let Some(node) = user.node_name() else {
-        return String::new();
-    };
-    let would_pass = |facts: &Facts<'_>| rules::of(facts.profile).any(|rule| rule.allows(user, attributes, facts));
-    if !facts.is_member
-        && would_pass(&Facts {
-            is_member: true,
-            leads: true,
-            ..*facts
-        })
-    {
-        return format!(
-            "node \"{node}\" is not a member of NodePool \"{}\"; it becomes one when the cloud says so (label \
-             apps.openyurt.io/nodepool on the Node, told by the pool's leader) or by --initial-members",
-            facts.nodepool
-        );
+// === impl Decision ===
+
+impl Decision {
+    /// Allowed, without anything to say about it.
+    #[must_use]
+    pub fn allowed() -> Self {
+        Self::Allowed(Arc::default())
     }
-    if !facts.leads && would_pass(&Facts { leads: true, ..*facts }) {
-        return format!("node \"{node}\" does not hold the election lease kube-system/yurthub");
+
+    /// Whether the request may go on.
+    #[must_use]
+    pub fn is_allowed(&self) -> bool {
+        matches!(self, Self::Allowed(_))
     }
-    String::new()
+}
+
+// === impl Authorizer ===
+
+impl Authorizer {
+    pub(crate) fn new() -> Self {
+        Self {
+            nodes: NodeAuthorizer::new(),
+        }
+    }
+
+    /// Decides.
+    #[must_use]
+    pub(crate) fn authorize(&self, user: &User, attributes: &Attributes<'_>, facts: &Facts<'_>) -> Decision {
+        if user.is_in(MASTERS) {
+            return Decision::allowed();
+        }
+        let first = match facts.profile {
+            Profile::Pool => rules::authorize(user, attributes, facts),
+            Profile::Standalone => match user.node_name() {
+                Some(node) => self.nodes.authorize(node, attributes, facts.pods),
+                None => Decision::Denied(String::new()),
+            },
+        };
+        let Decision::Denied(first) = first else { return first };
+        match facts.policy.authorize(user, attributes) {
+            Decision::Denied(second) if first.is_empty() || second.is_empty() => Decision::Denied(first + &second),
+            Decision::Denied(second) => Decision::Denied(format!("{first}\n{second}")),
+            allowed => allowed,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -49,6 +49,12 @@ pub struct Config {
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
 
+    /// File or folder (*.yaml, *.yml, *.json) with Role, ClusterRole, RoleBinding and ClusterRoleBinding objects of
+    /// rbac.authorization.k8s.io/v1; may be given several times; read again every 10 s. They allow what they allow in a
+    /// cluster, beside what the profile allows. A mistake in one of them ends the start, or later keeps the previous rules.
+    #[arg(long, value_name = "PATH")]
+    pub rbac_path: Vec<PathBuf>,
+
     /// Name of the NodePool, for messages. Default: none.
     #[arg(long, value_name = "NAME", default_value = "")]
     pub nodepool: String,

@@ -11,7 +11,7 @@ use serde_json::Value;
 use yurt_apimachinery::lease::LeaseSpec;
 use yurt_apimachinery::negotiation::{Negotiated, Shape, Transform, negotiate};
 use yurt_apimachinery::partial::partial_object_metadata;
-use yurt_apimachinery::{Object, ObjectKey, RequestInfo, ResourceVersion, Status};
+use yurt_apimachinery::{Object, ObjectKey, RequestInfo, ResourceVersion, Status, Verb};
 use yurt_runtime::http::{self as web, Body};
 
 use crate::app::App;
@@ -91,16 +91,17 @@ impl Call {
     }
 
     /// Asks again once a body has told the name, or a write turns out to be a create.
-    fn authorize(&self, verb: &str, name: &str) -> Result<(), Status> {
+    fn authorize(&self, verb: Verb, name: &str) -> Result<(), Status> {
         let attributes = Attributes {
-            verb,
+            verb: verb.as_str(),
             name,
             ..Attributes::of(&self.info)
         };
         match self.app.authorize(&self.user, &attributes) {
-            Decision::Allowed => Ok(()),
+            Decision::Allowed(_) => Ok(()),
             Decision::Denied(why) => {
                 let info = RequestInfo {
+                    verb,
                     name: Some(name.to_owned()),
                     ..self.info.clone()
                 };

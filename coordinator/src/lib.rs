@@ -5,7 +5,7 @@
 //!                                                  feed (the leader fills pool data) ─────────────────────┘
 //! ```
 //!
-//! In reading order: [`config`] (flags), `server` (one request), `authn`, `authz` (who may what), `handlers`, `registry`
+//! In reading order: [`config`] (flags), `server` (one request), `gate` (who gets in), `authn`, `authz` (who may what), `admission`, `handlers`, `registry`
 //! (resources and their rules; `registry::leases` guards elections), `feed` (pool data), `discovery`, `health`, `metrics`,
 //! `bootstrap` (certificates of a first start). All wiring is in [`build`].
 //!
@@ -24,6 +24,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+mod admission;
 mod app;
 pub mod authn;
 pub mod authz;
@@ -31,6 +32,7 @@ mod bootstrap;
 pub mod config;
 mod discovery;
 mod feed;
+mod gate;
 mod handlers;
 mod health;
 mod lifecycle;
@@ -46,12 +48,14 @@ use yurt_runtime::tls::ReloadingServerTls;
 use yurt_runtime::{Clock, TaskGroup};
 use yurt_storage::Cacher;
 
-use app::{App, Lanes, Settings};
+use app::{App, Settings};
 use config::{Config, Profile};
 use discovery::Discovery;
 use feed::Feed;
+use feed::collection::PoolCollection;
 use feed::fence::Fence;
 use feed::members::{InitialMembers, Members};
+use gate::Gate;
 use health::Health;
 use metrics::Metrics;
 use publish::Publisher;
@@ -108,10 +112,8 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     bootstrap::check_given(&config)?;
     let source = InitialMembers::parse(&config.initial_members);
     let initial = source.read().map_err(StartError::new)?;
-    let bind_flag = "--bind-address, --secure-port";
-    let server = Server::bind(config.listen_address(), bind_flag)
-        .await
-        .map_err(|error| StartError::new(error.to_string()))?;
+    let gate = Gate::open(&config)?;
+    let server = bind(&config).await?;
     let stores = Stores::open(&config, clock.clone())?;
     let credentials = bootstrap::prepare(&config, server.local_addr())?;
     let tls = ReloadingServerTls::new(credentials.tls).map_err(|error| StartError::new(error.to_string()))?;
@@ -139,15 +141,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
         metrics.feed(),
     );
     let app = App {
-        settings: Settings {
-            profile: config.profile,
-            nodepool: config.nodepool.clone(),
-            pool_kinds: stores
-                .pool()
-                .map(|pool| pool.objects().kind().group_resource().to_string())
-                .collect(),
-            min_request_timeout: config.min_request_timeout.0,
-        },
+        settings: settings(&config, &stores),
         discovery: Discovery::new(&registry),
         own: OwnStore::new(stores.storage().clone(), fence, electorate, clock.clone()),
         registry,
@@ -157,7 +151,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
         clock,
         writes: tasks.child(),
         end_watches: tasks.token().child_token(),
-        lanes: Lanes::default(),
+        gate,
     };
     lifecycle::create_namespaces(&app).await?;
     app.health.storage_loaded();
@@ -172,6 +166,21 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
         tasks,
         files,
     })
+}
+
+async fn bind(config: &Config) -> Result<Server, StartError> {
+    let bound = Server::bind(config.listen_address(), "--bind-address, --secure-port").await;
+    bound.map_err(|error| StartError::new(error.to_string()))
+}
+
+fn settings(config: &Config, stores: &Stores) -> Settings {
+    let name = |pool: &Arc<PoolCollection>| pool.objects().kind().group_resource().to_string();
+    Settings {
+        profile: config.profile,
+        nodepool: config.nodepool.clone(),
+        pool_kinds: stores.pool().map(name).collect(),
+        min_request_timeout: config.min_request_timeout.0,
+    }
 }
 
 // === impl Coordinator ===

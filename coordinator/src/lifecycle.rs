@@ -20,7 +20,7 @@ use crate::{Coordinator, StartError, server};
 const PERSIST_EVERY: Duration = Duration::from_secs(5);
 /// The store is asked this often whether writes go through.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
-/// A file of initial members is read this often.
+/// Files of initial members, and of roles, are read this often.
 const RELOAD_EVERY: Duration = Duration::from_secs(10);
 /// Events that nobody touched for their time to live go at the next of these looks.
 const EXPIRE_EVERY: Duration = Duration::from_secs(60);
@@ -81,6 +81,9 @@ pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>
     tasks.spawn_critical("check-storage", check_storage(storage, app.clone(), tasks.token()));
     if app.feed.members().is_reloadable() {
         tasks.spawn_critical("reload-members", reload_members(app.clone(), tasks.token()));
+    }
+    if app.gate.rbac.is_reloadable() {
+        tasks.spawn_critical("reload-rbac", reload_rbac(app.clone(), tasks.token()));
     }
     tasks.spawn_critical("expire-events", expire_events(app.clone(), tasks.token()));
     app.health.set_serving(true);
@@ -173,5 +176,22 @@ async fn reload_members(app: Arc<App>, stop: CancellationToken) {
         .is_some()
     {
         app.feed.members().reload();
+    }
+}
+
+async fn reload_rbac(app: Arc<App>, stop: tokio_util::sync::CancellationToken) {
+    while stop
+        .run_until_cancelled(tokio::time::sleep(RELOAD_EVERY))
+        .await
+        .is_some()
+    {
+        match app.gate.rbac.reload() {
+            Ok(false) => {}
+            Ok(true) => {
+                let (roles, bindings) = app.gate.rbac.current().len();
+                info!(roles, bindings, "Roles and bindings reloaded");
+            }
+            Err(error) => warn!(%error, "Keeping the previous roles and bindings"),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! One request, from the socket to the answer: identity, request info, limits, authorization, dispatch.
+//! One request, from the socket to the answer: request info, the gate, dispatch.
 //!
 //! The order is kube-apiserver's. Health answers before everything else; leases and the feed have no lane to wait in.
 
@@ -6,23 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tokio::sync::OwnedSemaphorePermit;
 use yurt_apimachinery::status::reason;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::http::server::Peer;
 use yurt_runtime::http::{self as web, Body, read_body};
 
 use crate::app::{self, App};
-use crate::authn::{self, MASTERS, User};
-use crate::authz::{Attributes, Decision};
+use crate::authn::User;
 use crate::discovery::Asked;
 use crate::feed;
+use crate::gate;
 use crate::handlers::{self, Call, review};
 use crate::metrics::RequestLabels;
-use crate::registry::{Authority, Resource, leases};
+use crate::registry::{Authority, Resource};
 use crate::status_error;
 
 /// Correlates a request with logs; the client's own value is kept.
@@ -70,19 +69,13 @@ async fn dispatch(
     info: RequestInfo,
     query: Option<String>,
 ) -> Result<Response<Body>, Status> {
-    let authorization = request
-        .headers()
-        .get(AUTHORIZATION)
-        .and_then(|value| value.to_str().ok());
-    let user = authn::authenticate(peer.identity.as_deref(), authorization)?;
     let resource = find_resource(app, &info);
-    if let Some(resource) = &resource {
-        refuse_pool_writes(resource, &user, info.verb)?;
-    }
-    if let Decision::Denied(why) = app.authorize(&user, &Attributes::of(&info)) {
-        return Err(Status::forbidden(&user.name, &info, &why));
-    }
-    let _lane = enter_lane(app, &user, &info)?;
+    let refuse = |user: &User| match &resource {
+        Some(resource) => refuse_pool_writes(resource, user, info.verb),
+        None => Ok(()),
+    };
+    let admitted = gate::admit(app, request.headers(), peer, &info, query.as_deref(), refuse)?;
+    let user = admitted.user.clone();
     if !info.is_resource {
         return answer_path(app, request, peer, &info, &user).await;
     }
@@ -198,22 +191,6 @@ fn refuse_pool_writes(resource: &Resource, user: &User, verb: Verb) -> Result<()
         "{name} cannot be written here: pool data comes from the cloud through the pool's leader; write to the cloud instead"
     );
     Err(Status::failure(405, reason::METHOD_NOT_ALLOWED, message))
-}
-
-/// A place among the requests being answered. Watches, leases, the feed and administrators need none.
-fn enter_lane(app: &App, user: &User, info: &RequestInfo) -> Result<Option<OwnedSemaphorePermit>, Status> {
-    let is_lease = info.is_resource && format!("{}.{}", info.resource, info.group) == leases::COLLECTION;
-    let is_feed = info.path.starts_with(feed::PATH);
-    if info.verb == Verb::Watch || is_lease || is_feed || user.is_in(MASTERS) {
-        return Ok(None);
-    }
-    let lane = if info.verb.is_read_only() {
-        &app.lanes.reads
-    } else {
-        &app.lanes.writes
-    };
-    let busy = |_| Status::too_many_requests("Too many requests, please try again later.", 1);
-    lane.clone().try_acquire_owned().map(Some).map_err(busy)
 }
 
 /// Whether the path offers the verb at all.

@@ -1,11 +1,10 @@
-//! The rules of each profile, as tables: who may do what to which objects.
+//! The rules of profile `pool`, as a table: who may do what to which objects.
 
-use super::{Attributes, Facts};
+use super::{Attributes, Decision, Facts};
 use crate::authn::User;
-use crate::config::Profile;
 
 /// One line of a table: everything in it must hold.
-pub(super) struct Rule {
+struct Rule {
     who: Who,
     verbs: &'static [&'static str],
     what: What,
@@ -17,8 +16,6 @@ enum Who {
     Member,
     /// A member that holds the election lease.
     Leader,
-    /// Any node certificate.
-    Node,
     /// A group.
     Group(&'static str),
     /// Everybody, also without credential.
@@ -60,6 +57,7 @@ const LEASES: &[(&str, &str)] = &[("coordination.k8s.io", "leases")];
 const EVENTS: &[(&str, &str)] = &[("", "events"), ("events.k8s.io", "events")];
 const SELF_REVIEWS: &[(&str, &str)] = &[
     ("authorization.k8s.io", "selfsubjectaccessreviews"),
+    ("authorization.k8s.io", "selfsubjectrulesreviews"),
     ("authentication.k8s.io", "selfsubjectreviews"),
 ];
 const HEALTH: &[&str] = &[
@@ -77,7 +75,7 @@ const FEED: &[&str] = &["/yurt/v1/feed"];
 const FEED_INTO: &[&str] = &["/yurt/v1/feed/*"];
 const METRICS: &[&str] = &["/metrics"];
 
-/// Rules that hold in both profiles.
+/// Rules about others than the pool's nodes.
 static COMMON: [Rule; 6] = [
     Rule {
         who: Who::Everybody,
@@ -169,69 +167,51 @@ static POOL: [Rule; 9] = [
     },
 ];
 
-/// Enough of the cloud's rules to play the cloud for hubs.
-static STANDALONE: [Rule; 6] = [
-    Rule {
-        who: Who::Node,
-        verbs: READ,
-        what: What::Objects(
-            &[
-                ("", "services"),
-                ("", "endpoints"),
-                ("discovery.k8s.io", "endpointslices"),
-                ("", "nodes"),
-                ("apps.openyurt.io", "nodepools"),
-                ("", "namespaces"),
-                ("", "pods"),
-            ],
-            In::Any,
-            Named::Any,
-        ),
-    },
-    Rule {
-        who: Who::Node,
-        verbs: READ,
-        what: What::Objects(&[("", "configmaps")], In::Any, Named::Exactly("yurt-hub-cfg")),
-    },
-    Rule {
-        who: Who::Node,
-        verbs: &["get", "list", "watch", "create", "update", "patch", "delete"],
-        what: What::Objects(LEASES, In::Namespace("kube-node-lease"), Named::OwnNode),
-    },
-    Rule {
-        who: Who::Node,
-        verbs: WRITE,
-        what: What::Objects(&[("", "nodes"), ("", "nodes/status")], In::Any, Named::OwnNode),
-    },
-    Rule {
-        who: Who::Node,
-        verbs: &["create", "patch"],
-        what: What::Objects(EVENTS, In::Any, Named::Any),
-    },
-    Rule {
-        who: Who::Group("openyurt:yurt-coordinator"),
-        verbs: &["get", "patch"],
-        what: What::Objects(LEASES, In::Namespace("kube-node-lease"), Named::Any),
-    },
-];
+/// Decides about a caller that is no administrator.
+pub(super) fn authorize(user: &User, attributes: &Attributes<'_>, facts: &Facts<'_>) -> Decision {
+    if allows(user, attributes, facts) {
+        return Decision::allowed();
+    }
+    Decision::Denied(reason(user, attributes, facts))
+}
 
-/// Every rule of a profile.
-pub(super) fn of(profile: Profile) -> impl Iterator<Item = &'static Rule> {
-    let own: &'static [Rule] = match profile {
-        Profile::Pool => &POOL,
-        Profile::Standalone => &STANDALONE,
+fn allows(user: &User, attributes: &Attributes<'_>, facts: &Facts<'_>) -> bool {
+    let mut rules = COMMON.iter().chain(&POOL);
+    rules.any(|rule| rule.allows(user, attributes, facts))
+}
+
+/// Tells a node what is missing when membership or leadership alone would have let it in.
+fn reason(user: &User, attributes: &Attributes<'_>, facts: &Facts<'_>) -> String {
+    let Some(node) = user.node_name() else {
+        return String::new();
     };
-    COMMON.iter().chain(own)
+    let would_pass = |facts: &Facts<'_>| allows(user, attributes, facts);
+    if !facts.is_member
+        && would_pass(&Facts {
+            is_member: true,
+            leads: true,
+            ..*facts
+        })
+    {
+        return format!(
+            "node \"{node}\" is not a member of NodePool \"{}\"; it becomes one when the cloud says so (label \
+             apps.openyurt.io/nodepool on the Node, told by the pool's leader) or by --initial-members",
+            facts.nodepool
+        );
+    }
+    if !facts.leads && would_pass(&Facts { leads: true, ..*facts }) {
+        return format!("node \"{node}\" does not hold the election lease kube-system/yurthub");
+    }
+    String::new()
 }
 
 // === impl Rule ===
 
 impl Rule {
-    pub(super) fn allows(&self, user: &User, attributes: &Attributes<'_>, facts: &Facts<'_>) -> bool {
+    fn allows(&self, user: &User, attributes: &Attributes<'_>, facts: &Facts<'_>) -> bool {
         let who = match self.who {
             Who::Member => facts.is_member && user.node_name().is_some(),
             Who::Leader => facts.is_member && facts.leads && user.node_name().is_some(),
-            Who::Node => user.node_name().is_some(),
             Who::Group(group) => user.is_in(group),
             Who::Everybody => true,
         };

@@ -1,11 +1,33 @@
 //! One cell per line: identity × verb × object.
 
+use super::node::Reference;
 use super::*;
 use crate::authn::NODES;
 
 const POOL_KINDS: [&str; 3] = ["services", "endpoints", "endpointslices.discovery.k8s.io"];
 
+/// Pods of nodes: (node, namespace, pod), and what it refers to.
+struct Pods(&'static [(&'static str, Reference, &'static str, &'static str)]);
+
+impl BoundPods for Pods {
+    fn refer(&self, node: &str, reference: Reference, namespace: &str, name: &str) -> bool {
+        self.0.contains(&(node, reference, namespace, name))
+    }
+}
+
+const PODS: Pods = Pods(&[
+    ("n1", Reference::Pod, "ns", "web"),
+    ("n1", Reference::Secret, "ns", "key"),
+    ("n1", Reference::ConfigMap, "ns", "settings"),
+    ("n1", Reference::ServiceAccount, "ns", "runner"),
+    ("n2", Reference::Secret, "ns", "other"),
+]);
+
 fn decide(user: &User, profile: Profile, is_member: bool, leads: bool, cell: &str) -> Decision {
+    let policy = match profile {
+        Profile::Pool => Policy::default(),
+        Profile::Standalone => rbac::bootstrap::policy(),
+    };
     let pool_kinds = POOL_KINDS.map(str::to_owned);
     let facts = Facts {
         profile,
@@ -13,37 +35,40 @@ fn decide(user: &User, profile: Profile, is_member: bool, leads: bool, cell: &st
         pool_kinds: &pool_kinds,
         is_member,
         leads,
+        policy: &policy,
+        pods: &PODS,
     };
+    Authorizer::new().authorize(user, &attributes(cell), &facts)
+}
+
+/// `verb resource[/subresource][.group] [[namespace]/name] [field=value]`, or `verb /path`.
+pub(super) fn attributes(cell: &str) -> Attributes<'_> {
     let mut words = cell.split(' ');
     let (verb, what) = (words.next().unwrap(), words.next().unwrap());
     if what.starts_with('/') {
-        return authorize(
-            user,
-            &Attributes {
-                verb,
-                path: Some(what),
-                ..Attributes::default()
-            },
-            &facts,
-        );
+        return Attributes {
+            verb,
+            path: Some(what),
+            ..Attributes::default()
+        };
     }
     let (resource, group) = what.split_once('.').unwrap_or((what, ""));
     let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
     let place = words.next().unwrap_or_default();
     let (namespace, name) = place.split_once('/').unwrap_or(("", place));
-    authorize(
-        user,
-        &Attributes {
-            verb,
-            path: None,
-            group,
-            resource,
-            subresource,
-            namespace,
-            name,
-        },
-        &facts,
-    )
+    let fields = words.filter_map(|word| word.split_once('='));
+    Attributes {
+        verb,
+        path: None,
+        group,
+        resource,
+        subresource,
+        namespace,
+        name,
+        fields: fields
+            .map(|(field, value)| (field.to_owned(), value.to_owned()))
+            .collect(),
+    }
 }
 
 fn node() -> User {
@@ -52,12 +77,8 @@ fn node() -> User {
 
 fn check(user: &User, profile: Profile, is_member: bool, leads: bool, allowed: &[&str], denied: &[&str]) {
     for cell in allowed {
-        assert_eq!(
-            decide(user, profile, is_member, leads, cell),
-            Decision::Allowed,
-            "{} {cell}",
-            user.name
-        );
+        let decision = decide(user, profile, is_member, leads, cell);
+        assert!(decision.is_allowed(), "{} {cell}: {decision:?}", user.name);
     }
     for cell in denied {
         let decision = decide(user, profile, is_member, leads, cell);
@@ -106,7 +127,7 @@ fn member_reads_pool_data_and_writes_in_its_own_name() {
 #[test]
 fn leader_keeps_the_sync_lease() {
     let lease = "update leases.coordination.k8s.io kube-system/leader-informer-sync";
-    assert_eq!(decide(&node(), Profile::Pool, true, true, lease), Decision::Allowed);
+    assert!(decide(&node(), Profile::Pool, true, true, lease).is_allowed());
     let Decision::Denied(why) = decide(&node(), Profile::Pool, true, false, lease) else {
         panic!("denied")
     };
@@ -177,40 +198,145 @@ fn coordinators_read_what_is_not_secret() {
     );
 }
 
+/// Conformance: 6.24
 #[test]
-fn standalone_plays_the_cloud_for_nodes_and_delegates() {
+fn standalone_node_reads_what_its_pods_refer_to_and_writes_its_own() {
     check(
         &node(),
         Profile::Standalone,
         false,
         false,
         &[
-            "list services",
-            "watch nodes",
-            "list nodepools.apps.openyurt.io",
-            "get configmaps kube-system/yurt-hub-cfg",
-            "update leases.coordination.k8s.io kube-node-lease/n1",
+            "get secrets ns/key",
+            "list secrets ns/key",
+            "watch secrets ns/key",
+            "get configmaps ns/settings",
+            "get serviceaccounts ns/runner",
+            "create serviceaccounts/token ns/runner",
+            "get pods ns/web",
+            "watch pods ns/web",
+            "list pods / spec.nodeName=n1",
+            "create pods ns/",
+            "delete pods ns/any",
+            "patch pods/status ns/any",
+            "get nodes n1",
+            "watch nodes n1",
+            "create nodes",
             "patch nodes/status n1",
+            "patch nodes n2",
+            "list services",
+            "get endpoints ns/x",
+            "update leases.coordination.k8s.io kube-node-lease/n1",
+            "create leases.coordination.k8s.io kube-node-lease/",
+            "create events ns/",
+            "create subjectaccessreviews.authorization.k8s.io",
+            "create selfsubjectaccessreviews.authorization.k8s.io",
+            "get /api",
+        ],
+        &[
+            "get secrets ns/other",
+            "get secrets elsewhere/key",
+            "list secrets ns/",
+            "list secrets",
+            "update secrets ns/key",
+            "get secrets/status ns/key",
+            "get configmaps ns/key",
+            "list configmaps ns/",
+            "list serviceaccounts ns/runner",
+            "create serviceaccounts/token ns/",
+            "create serviceaccounts/token ns/other",
+            "get pods ns/other",
+            "list pods ns/",
+            "list pods / spec.nodeName=n2",
+            "update pods ns/web",
+            "deletecollection pods ns/ spec.nodeName=n1",
+            "get nodes n2",
+            "list nodes",
+            "delete nodes n1",
+            "get nodes/status n1",
+            "list endpoints",
+            "list endpointslices.discovery.k8s.io",
+            "list leases.coordination.k8s.io kube-node-lease/",
+            "update leases.coordination.k8s.io kube-node-lease/n2",
+            "create leases.coordination.k8s.io default/",
+            "list namespaces",
+            "get /metrics",
+            "get /yurt/v1/feed",
+        ],
+    );
+}
+
+#[test]
+fn standalone_denials_give_the_reason_of_the_node_authorizer() {
+    for (cell, why) in [
+        ("get nodes n2", "node 'n1' cannot read 'n2', only its own Node object"),
+        (
+            "list nodes",
+            "node 'n1' cannot read all nodes, only its own Node object",
+        ),
+        (
+            "get secrets ns/other",
+            "no relationship found between node 'n1' and this object",
+        ),
+        ("list secrets ns/", "No Object name found"),
+        (
+            "list pods",
+            "can only list/watch pods with spec.nodeName field selector",
+        ),
+    ] {
+        let decision = decide(&node(), Profile::Standalone, false, false, cell);
+        assert_eq!(decision, Decision::Denied(why.to_owned()), "{cell}");
+    }
+}
+
+/// Conformance: 6.22
+#[test]
+fn standalone_strangers_have_the_bootstrap_roles_and_no_more() {
+    let cells = |user: &User, allowed: &[&str], denied: &[&str]| {
+        check(user, Profile::Standalone, true, true, allowed, denied);
+    };
+    let info = ["get /version", "get /healthz"];
+    cells(
+        &User::anonymous(),
+        &info,
+        &["get /api", "get /livez/ping", "get /metrics"],
+    );
+    let jane = User::new("jane", &["openyurt:coordinators"]);
+    cells(
+        &jane,
+        &["get /openapi/v3", "create selfsubjectrulesreviews.authorization.k8s.io"],
+        &[
+            "list services",
+            "get /metrics",
+            "get /yurt/v1/feed",
+            "create tokenreviews.authentication.k8s.io",
+        ],
+    );
+    let proxy = User::new("system:kube-proxy", &[]);
+    cells(
+        &proxy,
+        &["watch endpointslices.discovery.k8s.io", "list services", "get nodes n7"],
+        &["get endpointslices.discovery.k8s.io ns/x", "list secrets"],
+    );
+    let manager = User::new("system:kube-controller-manager", &[]);
+    cells(
+        &manager,
+        &[
+            "list secrets",
+            "update leases.coordination.k8s.io kube-system/anything",
             "create events ns/",
         ],
         &[
-            "patch nodes n2",
-            "get configmaps kube-system/other",
-            "list configmaps",
-            "patch services ns/x",
-            "delete nodes n1",
+            "delete pods ns/x",
+            "update leases.coordination.k8s.io ns/x",
+            "list /api",
         ],
     );
-    let delegate = User::new("delegate", &["openyurt:yurt-coordinator"]);
-    let allowed = [
-        "get leases.coordination.k8s.io kube-node-lease/n1",
-        "patch leases.coordination.k8s.io kube-node-lease/n7",
-    ];
-    let denied = [
-        "update leases.coordination.k8s.io kube-node-lease/n1",
-        "patch leases.coordination.k8s.io default/n1",
-    ];
-    check(&delegate, Profile::Standalone, false, false, &allowed, &denied);
+    cells(
+        &User::new("root", &[MASTERS]),
+        &["delete secrets ns/x", "get /metrics"],
+        &[],
+    );
 }
 
 #[test]

@@ -9,6 +9,7 @@ use yurt_apimachinery::{Object, ObjectKey, Status, Verb, WriteOptions, meta};
 use yurt_runtime::http::Body;
 
 use super::Call;
+use crate::admission;
 use crate::config::Profile;
 use crate::registry::own::Intent;
 use crate::registry::prepare;
@@ -53,10 +54,11 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
 pub(super) async fn create(call: &Call, object: Value, intent: &Intent) -> Result<Option<Object>, Status> {
     let name = meta::text(&object, "name").to_owned();
     let namespace = call.namespace();
+    call.authorize(Verb::Create, &name)?;
+    admission::create(call, &object)?;
     let uid = uuid::Uuid::new_v4().to_string();
     let now = Time::from_unix(call.app.clock.unix().secs);
     let object = prepare::created(&call.resource, object, namespace, now, &uid)?;
-    call.authorize("create", &name)?;
     require_namespace(call, namespace, &name)?;
     call.app.own.create(&call.resource, object, intent).await
 }

@@ -8,6 +8,7 @@ use yurt_apimachinery::{DeleteOptions, ListOptions, Object, ObjectKey, Status, m
 use yurt_runtime::http::{self as web, Body};
 
 use super::{Call, list, watch};
+use crate::admission;
 use crate::registry::own::{Change, Intent, Outcome, without_version};
 use crate::registry::{Authority, Resource, namespaces};
 
@@ -82,6 +83,7 @@ async fn delete(
     let now = Time::from_unix(call.app.clock.unix().secs);
     let change = |current: &Object| {
         check_preconditions(resource, current, options)?;
+        admission::delete(call, resource, current)?;
         let last = without_version(current);
         if meta::finalizers(&last).is_empty() {
             return Ok(Change::Delete { last, is_conditional });

@@ -8,6 +8,7 @@ use yurt_apimachinery::{Object, Status, Verb, WriteOptions, meta};
 use yurt_runtime::http::Body;
 
 use super::{Call, check_version, update, version_in};
+use crate::admission;
 use crate::registry::own::{Outcome, without_version};
 use crate::registry::prepare;
 
@@ -34,6 +35,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
         }
         check_identity(call, current, &new)?;
         check_version(call, current, version_in(&new).as_deref())?;
+        admission::update(call, current, &new)?;
         let new = prepare::updated(&call.resource, &without_version(current), new, update::part(call))?;
         Ok(update::settle(new, is_conditional))
     });

@@ -10,6 +10,7 @@ use yurt_runtime::http::{self as web, Body};
 use crate::app::App;
 use crate::authn::User;
 use crate::authz::{Attributes, Decision};
+use crate::config::Profile;
 
 /// A kind that can only be created, and only as a question.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +30,7 @@ pub(crate) struct ReviewKind {
 pub(crate) const VERSION: &str = "v1";
 
 /// Every review served.
-pub(crate) const KINDS: [ReviewKind; 2] = [
+pub(crate) const KINDS: [ReviewKind; 3] = [
     ReviewKind {
         group: "authentication.k8s.io",
         plural: "selfsubjectreviews",
@@ -43,6 +44,13 @@ pub(crate) const KINDS: [ReviewKind; 2] = [
         singular: "selfsubjectaccessreview",
         kind: "SelfSubjectAccessReview",
         answer: may_i,
+    },
+    ReviewKind {
+        group: "authorization.k8s.io",
+        plural: "selfsubjectrulesreviews",
+        singular: "selfsubjectrulesreview",
+        kind: "SelfSubjectRulesReview",
+        answer: my_rules,
     },
 ];
 
@@ -111,6 +119,7 @@ fn may_i(app: &App, user: &User, review: Value) -> Result<Value, Status> {
                     subresource: &subresource,
                     namespace: &namespace,
                     name: &name,
+                    fields: Vec::new(),
                 },
             )
         }
@@ -141,7 +150,8 @@ fn may_i(app: &App, user: &User, review: Value) -> Result<Value, Status> {
         }
     };
     let status = match decision {
-        Decision::Allowed => json!({ "allowed": true }),
+        Decision::Allowed(why) if why.is_empty() => json!({ "allowed": true }),
+        Decision::Allowed(why) => json!({ "allowed": true, "reason": *why }),
         Decision::Denied(why) if why.is_empty() => json!({ "allowed": false }),
         Decision::Denied(why) => json!({ "allowed": false, "reason": why }),
     };
@@ -151,4 +161,40 @@ fn may_i(app: &App, user: &User, review: Value) -> Result<Value, Status> {
         .filter(Value::is_object)
         .unwrap_or_else(|| json!({}));
     Ok(json!({ "metadata": metadata, "spec": spec, "status": status }))
+}
+
+/// The rules of roles that are bound to the caller. What a node or a pool's member may beside that is not listed.
+fn my_rules(app: &App, user: &User, review: Value) -> Result<Value, Status> {
+    let namespace = review["spec"]["namespace"].as_str().unwrap_or_default();
+    if namespace.is_empty() {
+        return Err(Status::bad_request("no namespace on request"));
+    }
+    let policy = app.gate.rbac.current();
+    let found = policy.rules_for(user, namespace);
+    let mut errors = Vec::new();
+    if app.settings.profile == Profile::Pool {
+        errors.push("the rules of profile pool are not listed".to_owned());
+    } else if user.node_name().is_some() {
+        errors.push("node authorizer does not support user rule resolution".to_owned());
+    }
+    let incomplete = !errors.is_empty();
+    errors.extend(found.errors);
+    let (mut resources, mut paths) = (Vec::new(), Vec::new());
+    for rule in found.rules {
+        if !rule.resources.is_empty() {
+            let mut entry = json!({ "verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources });
+            if !rule.resource_names.is_empty() {
+                entry["resourceNames"] = json!(rule.resource_names);
+            }
+            resources.push(entry);
+        } else if !rule.paths.is_empty() {
+            paths.push(json!({ "verbs": rule.verbs, "nonResourceURLs": rule.paths }));
+        }
+    }
+    let mut status = json!({ "resourceRules": resources, "nonResourceRules": paths, "incomplete": incomplete });
+    if !errors.is_empty() {
+        status["evaluationError"] = json!(errors.join(", "));
+    }
+    // As kube-apiserver: the question is not repeated.
+    Ok(json!({ "metadata": {}, "spec": {}, "status": status }))
 }

@@ -7,6 +7,7 @@ use yurt_apimachinery::{Object, Status, Verb, WriteOptions, meta};
 use yurt_runtime::http::Body;
 
 use super::{Call, check_version, create, version_in};
+use crate::admission;
 use crate::registry::own::{Change, Intent, Outcome, without_version};
 use crate::registry::prepare::{self, Part};
 
@@ -55,6 +56,7 @@ async fn update(call: &Call, body: &Value, intent: &Intent) -> Result<Object, St
             let resource = call.resource.kind.group_resource();
             return Err(Status::resource_version_required(&resource, current.name()));
         }
+        admission::update(call, current, body)?;
         let new = prepare::updated(&call.resource, &without_version(current), body.clone(), part)?;
         Ok(settle(new, wanted.is_some()))
     });

@@ -62,7 +62,7 @@ async fn callers_learn_who_they_are_and_what_they_may() {
 }
 
 #[tokio::test]
-async fn name_of_a_create_is_authorised_once_it_is_known() {
+async fn name_of_a_create_is_looked_at_once_it_is_known() {
     let server = Server::standalone().await;
     let node = server.node("n1");
     let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";

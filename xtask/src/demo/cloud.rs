@@ -12,7 +12,7 @@ use super::front::Front;
 use super::identities::Identities;
 use super::program::{Launch, Program};
 use super::until::until;
-use super::{ports, real, sample};
+use super::{manifests, ports, real, sample};
 
 /// What every part of the demo needs to start something.
 pub(super) struct Setup {
@@ -130,7 +130,9 @@ pub(super) async fn ready(program: &mut Program, api: &Api, what: &str) -> Resul
 /// A coordinator that is a small control plane of its own.
 async fn standalone(setup: &Setup, name: &str) -> Result<(u16, Program)> {
     let (port, launch) = coordinator_launch(setup, name)?;
-    let mut program = launch.flag("profile", "standalone").start()?;
+    let roles = manifests::write(&setup.dir)?;
+    let launch = launch.flag("profile", "standalone").flag("rbac-path", roles.display());
+    let mut program = launch.start()?;
     let api = Api::https(port, setup.identities.ca_pem(), &setup.identities.admin)?;
     ready(&mut program, &api, "the cloud").await?;
     Ok((port, program))

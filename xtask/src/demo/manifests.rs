@@ -1,5 +1,7 @@
 //! Applies `manifests/pool-rbac.yaml` to a real cloud, and proves that the file says what it should.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
@@ -19,6 +21,13 @@ pub(super) async fn apply(cloud: &Api) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Writes the file for a cloud that reads its roles from files, and gives its path.
+pub(super) fn write(folder: &Path) -> Result<PathBuf> {
+    let path = folder.join("pool-rbac.yaml");
+    std::fs::write(&path, POOL_RBAC).with_context(|| path.display().to_string())?;
+    Ok(path)
 }
 
 fn objects() -> Result<Vec<Value>> {

@@ -1,0 +1,189 @@
+//! What a node may do in profile `standalone`: kube-apiserver's Node authorizer.
+//!
+//! A node reads its own Node, the pods bound to it, and by name what those pods refer to. Its writes are looked at again
+//! by [`crate::admission`], which sees the object.
+
+use super::rbac::{PolicyRule, bootstrap};
+use super::{Attributes, Decision};
+
+/// Namespace of node heartbeats.
+const NODE_LEASES: &str = "kube-node-lease";
+
+/// What a pod bound to a node may refer to by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reference {
+    /// The pod itself.
+    Pod,
+    /// A Secret.
+    Secret,
+    /// A ConfigMap.
+    ConfigMap,
+    /// The ServiceAccount the pod runs as.
+    ServiceAccount,
+}
+
+/// The pods, as far as the node authorizer asks.
+pub trait BoundPods {
+    /// Whether a pod bound to `node` is, or refers to, the object `namespace`/`name`.
+    fn refer(&self, node: &str, reference: Reference, namespace: &str, name: &str) -> bool;
+}
+
+/// The node authorizer.
+pub(crate) struct NodeAuthorizer {
+    rules: Vec<PolicyRule>,
+}
+
+/// One question, with the node that asks.
+struct Question<'a> {
+    node: &'a str,
+    attributes: &'a Attributes<'a>,
+    pods: &'a dyn BoundPods,
+}
+
+/// Allowed, or not with a reason that may be empty.
+type Answer = Result<(), String>;
+
+// === impl NodeAuthorizer ===
+
+impl NodeAuthorizer {
+    pub(crate) fn new() -> Self {
+        Self {
+            rules: bootstrap::node_rules(),
+        }
+    }
+
+    /// Decides about a request of `node`.
+    pub(crate) fn authorize(&self, node: &str, attributes: &Attributes<'_>, pods: &dyn BoundPods) -> Decision {
+        let question = Question { node, attributes, pods };
+        let answer = question.answer().unwrap_or_else(|| {
+            let allowed = self.rules.iter().any(|rule| rule.allows(attributes));
+            if allowed { Ok(()) } else { Err(String::new()) }
+        });
+        match answer {
+            Ok(()) => Decision::allowed(),
+            Err(why) => Decision::Denied(why),
+        }
+    }
+}
+
+// === impl Question ===
+
+impl Question<'_> {
+    /// `None` for kinds on which all nodes have the same rights.
+    fn answer(&self) -> Option<Answer> {
+        let attributes = self.attributes;
+        if attributes.path.is_some() {
+            return None;
+        }
+        match (attributes.group, attributes.resource) {
+            ("", "secrets") => Some(self.read(Reference::Secret)),
+            ("", "configmaps") => Some(self.read(Reference::ConfigMap)),
+            ("", "serviceaccounts") => Some(self.service_account()),
+            ("coordination.k8s.io", "leases") => Some(self.lease()),
+            ("", "nodes") => Some(self.own_node()),
+            ("", "pods") => Some(self.pod()),
+            _ => None,
+        }
+    }
+
+    /// A single object that a pod of this node refers to.
+    fn read(&self, reference: Reference) -> Answer {
+        let attributes = self.attributes;
+        if !matches!(attributes.verb, "get" | "list" | "watch") {
+            return deny("can only read resources of this type");
+        }
+        if !attributes.subresource.is_empty() {
+            return deny("cannot read subresource");
+        }
+        if attributes.namespace.is_empty() {
+            return deny("can only read namespaced object of this type");
+        }
+        self.related(reference)
+    }
+
+    fn related(&self, reference: Reference) -> Answer {
+        if self.attributes.name.is_empty() {
+            return deny("No Object name found");
+        }
+        self.related_by_name(reference)
+    }
+
+    fn related_by_name(&self, reference: Reference) -> Answer {
+        let Attributes { namespace, name, .. } = *self.attributes;
+        if self.pods.refer(self.node, reference, namespace, name) {
+            return Ok(());
+        }
+        let node = self.node;
+        Err(format!("no relationship found between node '{node}' and this object"))
+    }
+
+    fn service_account(&self) -> Answer {
+        let attributes = self.attributes;
+        if attributes.verb == "get" && attributes.subresource.is_empty() {
+            return self.read(Reference::ServiceAccount);
+        }
+        if attributes.verb != "create" || attributes.name.is_empty() {
+            return deny("can only create tokens for individual service accounts");
+        }
+        if attributes.subresource != "token" {
+            return deny("can only create token subresource of serviceaccount");
+        }
+        self.related_by_name(Reference::ServiceAccount)
+    }
+
+    fn lease(&self) -> Answer {
+        let attributes = self.attributes;
+        if !matches!(attributes.verb, "get" | "create" | "update" | "patch" | "delete") {
+            return deny("can only get, create, update, patch, or delete a node lease");
+        }
+        if attributes.namespace != NODE_LEASES {
+            return Err(format!(
+                "can only access leases in the \"{NODE_LEASES}\" system namespace"
+            ));
+        }
+        // The name of a create is in its body: admission looks at it.
+        if attributes.verb != "create" && attributes.name != self.node {
+            return deny("can only access node lease with the same name as the requesting node");
+        }
+        Ok(())
+    }
+
+    fn own_node(&self) -> Answer {
+        let Attributes { verb, name, .. } = *self.attributes;
+        let node = self.node;
+        match (self.attributes.subresource, verb) {
+            ("", "create" | "update" | "patch") | ("status", "update" | "patch") => Ok(()),
+            ("", "get" | "list" | "watch") if name == node => Ok(()),
+            ("", "get" | "list" | "watch") if name.is_empty() => {
+                Err(format!("node '{node}' cannot read all nodes, only its own Node object"))
+            }
+            ("", "get" | "list" | "watch") => {
+                Err(format!("node '{node}' cannot read '{name}', only its own Node object"))
+            }
+            _ => deny(""),
+        }
+    }
+
+    fn pod(&self) -> Answer {
+        let attributes = self.attributes;
+        match (attributes.subresource, attributes.verb) {
+            ("", "get") => self.related(Reference::Pod),
+            ("", "list" | "watch") => {
+                let is_own = |(field, value): &(String, String)| field == "spec.nodeName" && value == self.node;
+                if attributes.fields.iter().any(is_own) {
+                    return Ok(());
+                }
+                if attributes.name.is_empty() {
+                    return deny("can only list/watch pods with spec.nodeName field selector");
+                }
+                self.related(Reference::Pod)
+            }
+            ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => Ok(()),
+            _ => deny(""),
+        }
+    }
+}
+
+fn deny(why: &str) -> Answer {
+    Err(why.to_owned())
+}
