@@ -2,6 +2,7 @@
 
 use http::Response;
 use yurt_apimachinery::Status;
+use yurt_apimachinery::status::reason;
 use yurt_runtime::http::{self as web, Body};
 use yurt_storage::StorageError;
 
@@ -29,6 +30,12 @@ pub(crate) fn of_storage(error: &StorageError) -> Status {
         StorageError::Corrupt(why) => Status::internal(&format!(
             "the server's store is damaged: reads go on, writes are refused ({why})"
         )),
+        StorageError::Unknown(why) => {
+            let message =
+                format!("the server's store did not say what became of the write: it may have happened ({why})");
+            Status::failure(504, reason::TIMEOUT, message).with_retry_after(RETRY_SECONDS)
+        }
+        StorageError::TooManyBytes(why) => Status::too_large(why),
         StorageError::TooLarge(operations) => Status::too_large(&format!("transaction of {operations} operations")),
     }
 }

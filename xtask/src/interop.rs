@@ -8,6 +8,14 @@ use anyhow::{Context, Result, bail};
 
 use crate::{process, workspace};
 
+/// Tells tests written in Rust where the etcd is that [`build`] made.
+const ETCD_VARIABLE: &str = "YURT_ETCD";
+/// Where it is, below [`FOLDER`].
+const ETCD: &str = ".cache/bin/etcd";
+
+/// Rust tests that start an etcd, by package and target. They are ignored elsewhere.
+const ETCD_TESTS: [(&str, &str); 1] = [("yurt-storage", "etcd3")];
+
 /// Tells the Go side where `yurt-coordinator` and `yurthub` are.
 const BIN_DIR_VARIABLE: &str = "YURT_BIN_DIR";
 
@@ -43,6 +51,7 @@ pub(crate) fn build() -> Result<()> {
 pub(crate) fn test(filter: Option<&str>) -> Result<()> {
     let bin_dir = build_programs(Profile::Quick)?;
     build()?;
+    test_over_etcd(filter)?;
     process::run(go()?.args(["vet", "./..."]))?;
     let mut command = go()?;
     // One package at a time: each starts whole clusters. No cached results: they know nothing of our programs.
@@ -51,6 +60,18 @@ pub(crate) fn test(filter: Option<&str>) -> Result<()> {
         command.args(["-v", "-run", filter]);
     }
     process::run(command.arg("./...").env(BIN_DIR_VARIABLE, bin_dir))
+}
+
+fn test_over_etcd(filter: Option<&str>) -> Result<()> {
+    let root = workspace::root()?;
+    let etcd = root.join(FOLDER).join(ETCD);
+    for (package, target) in ETCD_TESTS {
+        let mut command = Command::new(workspace::cargo());
+        command.args(["test", "--package", package, "--test", target, "--"]);
+        command.arg("--ignored").args(filter);
+        process::run(command.current_dir(&root).env(ETCD_VARIABLE, &etcd))?;
+    }
+    Ok(())
 }
 
 /// Runs the named tests and returns the events of `go test -json`, whether they passed or not.

@@ -1,6 +1,6 @@
 //! The storage trait: durable own objects behind one compare-and-write operation and one ordered stream of commits.
 //!
-//! Two backends stand behind it: [`crate::embedded`] (redb, default) and, later, etcd. Both pass [`crate::contract`].
+//! Two backends stand behind it: [`crate::embedded`] (redb, default) and [`crate::etcd3`]. Both pass [`crate::contract`].
 //! Values are object bytes *without* `metadata.resourceVersion`: the RV of a value is the revision of the commit that
 //! wrote it, as in kube-apiserver over etcd.
 
@@ -58,7 +58,8 @@ pub struct Op {
     pub action: Action,
 }
 
-/// Why a transaction did not happen. `Full` and `Unavailable` are worth a retry later; nothing was written in any case.
+/// Why a transaction did not happen. `Full` and `Unavailable` are worth a retry later. Nothing was written, except
+/// perhaps with `Unknown`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StorageError {
     /// A precondition failed.
@@ -78,6 +79,12 @@ pub enum StorageError {
     /// The stored data is damaged; the text names what and where.
     #[error("store damaged: {0}")]
     Corrupt(String),
+    /// The backend did not say what became of the write: it may have happened, or happen yet.
+    #[error("outcome unknown: {0}")]
+    Unknown(String),
+    /// A value, or all of them together, are larger than the backend takes.
+    #[error("{0}")]
+    TooManyBytes(String),
     /// More than [`TXN_OPS_MAX`] operations.
     #[error("transaction of {0} operations is too large")]
     TooLarge(usize),

@@ -5,7 +5,7 @@
 //! * [`collection`] (pure): objects, RV index, tombstones, tail; how readers resume and catch up.
 //! * [`shared`]: a collection with a lock and a wake-up.
 //! * [`backend`]: the storage trait for own objects; [`contract`]: the promises every backend keeps.
-//! * [`embedded`]: the redb backend and the durable copy of replicas.
+//! * [`embedded`]: the redb backend and the durable copy of replicas; [`etcd3`]: several coordinators over one etcd.
 //! * [`cacher`]: own collections fed by a backend; [`replica`]: cloud collections fed by a source.
 //!
 //! * [`members`]: the pool's membership, a collection like the others.
@@ -19,6 +19,7 @@ pub mod cacher;
 pub mod collection;
 pub mod contract;
 pub mod embedded;
+pub mod etcd3;
 pub mod members;
 pub mod replica;
 pub mod serve;
@@ -28,5 +29,6 @@ pub use backend::{Action, Durability, Expect, Op, Storage, StorageError};
 pub use cacher::Cacher;
 pub use collection::{Collection, Delivery, Expired, Reader, Snapshot};
 pub use embedded::Embedded;
+pub use etcd3::Etcd;
 pub use replica::{Replica, Replicas};
 pub use shared::SharedCollection;

@@ -7,6 +7,7 @@
 //! assert!(server.current().alpn_protocols.len() == 2 && node.client_auth_cert_resolver.has_certs());
 //! ```
 
+pub mod etcd;
 mod files;
 mod pki;
 mod waiting;

@@ -1,0 +1,165 @@
+//! Which etcd member is asked: one that answered last time, the next one after a failure.
+//!
+//! Every member has connections of its own, one for calls and one for watches, so that a large answer never holds back
+//! changes. The client below notices dead connections by HTTP/2 pings.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use prost::Message;
+use tokio::time::Instant;
+use yurt_runtime::TaskGroup;
+use yurt_runtime::http::client::{HttpClient, Protocol};
+use yurt_runtime::tls::{ClientTls, ReloadingClientTls};
+
+use super::OpenError;
+use super::grpc::{self, CallError};
+use super::wire::{RANGE, RangeRequest, RangeResponse, TXN, TxnRequest, TxnResponse};
+
+/// A member gets this long for a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// A member gets this long for an answer; etcd itself gives up on a proposal after about seven seconds.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// A member that failed is asked again after this long, or when all have failed.
+const REST: Duration = Duration::from_secs(5);
+/// Most members given.
+const MEMBERS_MAX: usize = 32;
+
+/// One member.
+pub(super) struct Endpoint {
+    /// For calls.
+    calls: HttpClient,
+    /// For watches.
+    pub(super) watches: HttpClient,
+    failed_at: Mutex<Option<Instant>>,
+}
+
+/// All members, and which one is preferred.
+pub(super) struct Endpoints {
+    members: Vec<Endpoint>,
+    preferred: AtomicUsize,
+}
+
+// === impl Endpoints ===
+
+impl Endpoints {
+    /// Clients of all `servers`; nothing is connected yet. Changed certificate files are picked up by a task.
+    ///
+    /// # Errors
+    /// [`OpenError`] naming the URL or file.
+    pub(super) fn new(servers: &[String], tls: Option<ClientTls>, tasks: &TaskGroup) -> Result<Self, OpenError> {
+        if servers.is_empty() || servers.len() > MEMBERS_MAX {
+            return Err(OpenError::Servers(format!(
+                "between 1 and {MEMBERS_MAX} URLs are needed"
+            )));
+        }
+        let reloading = tls.map(ReloadingClientTls::new).transpose()?;
+        let config = reloading.as_ref().map(|(_, config)| config.clone());
+        let mut members = Vec::with_capacity(servers.len());
+        for server in servers {
+            let bad = |why: String| OpenError::Servers(format!("{server}: {why}"));
+            let client = || {
+                let base = server.parse().map_err(|error| bad(format!("not a URL: {error}")))?;
+                HttpClient::new(base, config.clone(), Protocol::Http2, CONNECT_TIMEOUT)
+                    .map_err(|error| bad(error.to_string()))
+            };
+            members.push(Endpoint {
+                calls: client()?,
+                watches: client()?,
+                failed_at: Mutex::new(None),
+            });
+        }
+        if let Some((reloading, _)) = reloading {
+            let clients = members
+                .iter()
+                .flat_map(|each| [each.calls.clone(), each.watches.clone()]);
+            reloading.watch(tasks, clients.collect());
+        }
+        Ok(Self {
+            members,
+            preferred: AtomicUsize::new(0),
+        })
+    }
+
+    /// The member to ask now, by number.
+    pub(super) fn pick(&self) -> (usize, &Endpoint) {
+        let first = self.preferred.load(Ordering::Relaxed);
+        let count = self.members.len();
+        let order = || (0..count).map(|step| (first + step) % count);
+        let at = order()
+            .find(|at| self.members[*at].is_rested())
+            .unwrap_or(first % count);
+        (at, &self.members[at])
+    }
+
+    /// Member `at` failed: others come first for a while.
+    pub(super) fn failed(&self, at: usize, error: &dyn std::fmt::Display) {
+        let before = self.members[at].failed_at.lock().replace(Instant::now());
+        let server = self.members[at].calls.server();
+        if before.is_none() {
+            tracing::warn!(server, %error, "etcd member failed, asking another one");
+        } else {
+            tracing::debug!(server, %error, "etcd member still fails");
+        }
+        self.preferred.store((at + 1) % self.members.len(), Ordering::Relaxed);
+    }
+
+    /// Reads at the present, or at a past revision; asks each member once before giving up.
+    pub(super) async fn range(&self, request: &RangeRequest) -> Result<RangeResponse, CallError> {
+        self.call(RANGE, request, true).await
+    }
+
+    /// Runs a transaction. Another member is asked only when the first one certainly did nothing.
+    pub(super) async fn txn(&self, request: &TxnRequest) -> Result<TxnResponse, CallError> {
+        self.call(TXN, request, false).await
+    }
+
+    /// Any call; `repeatable` when doing it twice is as good as once.
+    pub(super) async fn call<R: Message + Default>(
+        &self,
+        path: &'static str,
+        request: &impl Message,
+        repeatable: bool,
+    ) -> Result<R, CallError> {
+        let mut asked = 1;
+        loop {
+            let (at, member) = self.pick();
+            let error = match grpc::unary(&member.calls, path, request, CALL_TIMEOUT).await {
+                Ok(answer) => {
+                    member.succeeded();
+                    return Ok(answer);
+                }
+                Err(error) => error,
+            };
+            if !error.is_of_server() {
+                return Err(error);
+            }
+            self.failed(at, &error);
+            if asked >= self.members.len() || !(repeatable || error.never_applied()) {
+                return Err(error);
+            }
+            asked += 1;
+        }
+    }
+}
+
+// === impl Endpoint ===
+
+impl Endpoint {
+    fn is_rested(&self) -> bool {
+        self.failed_at.lock().is_none_or(|at| at.elapsed() >= REST)
+    }
+
+    /// The member's URL, for logs.
+    pub(super) fn server(&self) -> String {
+        self.calls.server()
+    }
+
+    /// It answered: a later failure is news again.
+    pub(super) fn succeeded(&self) {
+        if self.failed_at.lock().take().is_some() {
+            tracing::info!(server = self.server(), "etcd member answers again");
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The one watch that publishes everything: opened where the last one ended, at any member, for ever.
+//!
+//! ```text
+//!   verify ──► open at last+1 ──► events, progress ──► broken or silent ──► verify, at another member
+//!                    └─► compacted ──► read everything again, publish the difference ──► open
+//! ```
+//! A store that went back in time ends the task, and with it the process: its readers have to start over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::grpc::{CallError, Duplex};
+use super::load;
+use super::wire::{
+    EVENT_DELETE, Event, WATCH, WatchAsk, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
+};
+use super::{Identity, Shared};
+use crate::backend::{Committed, Sink};
+
+/// A watch has to be open within this time.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// A quiet watch is asked for a sign of life this often.
+const PROGRESS_EVERY: Duration = Duration::from_secs(3);
+/// A watch that says nothing for this long is given up.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// First pause after a failure; doubled up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// Longest pause between attempts.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Publishes what etcd tells; see the module header.
+pub(super) struct Follower {
+    pub(super) shared: Arc<Shared>,
+    pub(super) sink: Arc<dyn Sink>,
+    /// Everything up to this revision is published.
+    pub(super) last: i64,
+    pub(super) stop: CancellationToken,
+}
+
+/// Why a watch ended.
+enum End {
+    Stopped,
+    Compacted,
+    Broken(String),
+}
+
+/// Changes of one revision, as far as they have arrived.
+#[derive(Default)]
+struct Pending {
+    revision: i64,
+    changes: Vec<Committed>,
+}
+
+// === impl Follower ===
+
+impl Follower {
+    /// Publishes until asked to stop; ends unasked only when the store is not the one it was.
+    pub(super) async fn run(mut self) {
+        let mut pause = PAUSE_MIN;
+        let mut attempted = Instant::now();
+        while !self.stop.is_cancelled() {
+            if let Err(why) = self.verify().await {
+                tracing::error!(
+                    why,
+                    "This is not the store it was: stopping, clients start over after a restart"
+                );
+                return;
+            }
+            match self.watch().await {
+                End::Stopped => return,
+                End::Compacted => {
+                    if let Err(error) = self.reload().await {
+                        tracing::warn!(%error, "Cannot read everything again");
+                    }
+                }
+                End::Broken(why) => tracing::warn!(why, at = self.last, "Watch of etcd ended, resuming"),
+            }
+            if attempted.elapsed() > PAUSE_MAX {
+                pause = PAUSE_MIN;
+            }
+            attempted = Instant::now();
+            let _ = self.stop.run_until_cancelled(tokio::time::sleep(pause)).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Whether this still is the history we published. Members that do not answer are a matter of patience.
+    async fn verify(&self) -> Result<(), String> {
+        let Ok(now) = self.shared.identity().await else {
+            return Ok(());
+        };
+        let Identity { id, cluster, revision } = now;
+        let known = &self.shared.identity;
+        if id.as_deref() != known.id.as_deref() {
+            return Err(format!("store id was {:?} and is {id:?}", known.id));
+        }
+        if cluster != known.cluster {
+            return Err(format!("etcd cluster was {:x} and is {cluster:x}", known.cluster));
+        }
+        if revision < self.last {
+            return Err(format!("etcd went back from revision {} to {revision}", self.last));
+        }
+        Ok(())
+    }
+
+    async fn watch(&mut self) -> End {
+        let shared = self.shared.clone();
+        let (at, member) = shared.endpoints.pick();
+        let (key, range_end) = shared.layout.bounds();
+        let create = WatchCreateRequest {
+            key,
+            range_end,
+            start_revision: self.last + 1,
+            progress_notify: true,
+            filters: Vec::new(),
+            prev_kv: true,
+            fragment: true,
+        };
+        let create = WatchRequest {
+            ask: Some(WatchAsk::Create(create)),
+        };
+        let opened = tokio::time::timeout(OPEN_TIMEOUT, Duplex::open(&member.watches, WATCH, &create)).await;
+        let end = match opened {
+            Ok(Ok(stream)) => self.listen(stream).await,
+            Ok(Err(error)) => End::Broken(error.to_string()),
+            Err(_) => End::Broken("it could not be opened in time".into()),
+        };
+        if let End::Broken(why) = &end {
+            shared.endpoints.failed(at, why);
+            shared.set_trouble(Some(format!("{}: {why}", member.server())));
+        }
+        end
+    }
+
+    async fn listen(&mut self, mut stream: Duplex) -> End {
+        let shared = self.shared.clone();
+        let progress = WatchRequest {
+            ask: Some(WatchAsk::Progress(WatchProgressRequest {})),
+        };
+        let mut pending = Pending::default();
+        let mut heard = Instant::now();
+        let mut asking = tokio::time::interval(PROGRESS_EVERY);
+        loop {
+            let message: Result<Option<WatchResponse>, CallError> = tokio::select! {
+                () = self.stop.cancelled() => return End::Stopped,
+                message = stream.next() => message,
+                () = shared.asked.notified() => {
+                    stream.send(&progress);
+                    continue;
+                }
+                _ = asking.tick() => {
+                    if heard.elapsed() > SILENCE_MAX {
+                        return End::Broken("it is silent".into());
+                    }
+                    stream.send(&progress);
+                    continue;
+                }
+            };
+            let message = match message {
+                Ok(Some(message)) => message,
+                Ok(None) => return End::Broken("the server ended it".into()),
+                Err(error) => return End::Broken(error.to_string()),
+            };
+            heard = Instant::now();
+            shared.set_trouble(None);
+            if message.canceled && message.compact_revision > 0 {
+                return End::Compacted;
+            }
+            if message.canceled {
+                return End::Broken(message.cancel_reason);
+            }
+            self.take(&mut pending, message);
+        }
+    }
+
+    /// Publishes a message revision by revision. The last revision of a message that is only a piece waits for the rest.
+    fn take(&mut self, pending: &mut Pending, message: WatchResponse) {
+        let (progress, is_piece) = (message.progress(), message.fragment);
+        for event in message.events {
+            let revision = event.kv.as_ref().map_or(0, |kv| kv.mod_revision);
+            if revision <= self.last {
+                continue;
+            }
+            if revision != pending.revision {
+                self.publish(pending);
+                pending.revision = revision;
+            }
+            pending.changes.extend(self.change(event));
+        }
+        if !is_piece {
+            self.publish(pending);
+        }
+        if let Some(revision) = progress {
+            self.advance(revision);
+        }
+    }
+
+    fn change(&self, event: Event) -> Option<Committed> {
+        let kv = event.kv?;
+        let key = self.shared.layout.own_key(&kv.key)?;
+        let deleted = event.event_type == EVENT_DELETE;
+        let value = match event.prev_kv {
+            Some(before) if deleted => before.value,
+            // An empty value: compacted meanwhile, the sink knows the last state.
+            None if deleted => Bytes::new(),
+            _ => kv.value,
+        };
+        // A slice would keep the whole message in memory.
+        let value = Bytes::copy_from_slice(&value);
+        Some(Committed { key, value, deleted })
+    }
+
+    fn publish(&mut self, pending: &mut Pending) {
+        let Pending { revision, changes } = std::mem::take(pending);
+        if changes.is_empty() {
+            return;
+        }
+        self.sink.committed(self.shared.layout.rv(revision), &changes);
+        self.advance(revision);
+    }
+
+    fn advance(&mut self, revision: i64) {
+        if revision > self.last {
+            self.last = revision;
+            self.shared.published.send_replace(revision);
+        }
+    }
+
+    /// Too much was forgotten to go on: the present state, as a difference from what was published.
+    async fn reload(&mut self) -> Result<(), CallError> {
+        let (loaded, at) = load::live(&self.shared.endpoints, &self.shared.layout).await?;
+        tracing::warn!(
+            from = self.last,
+            to = at,
+            "etcd has forgotten what comes next, read everything again"
+        );
+        if at > self.last {
+            self.sink.reloaded(loaded);
+            self.advance(at);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,130 @@
+//! A coordinator as far as its storage goes, and ways to look at what it was told.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures_util::FutureExt as _;
+use yurt_apimachinery::kind::builtin_kinds;
+use yurt_apimachinery::{ResourceVersion, Space};
+use yurt_runtime::TaskGroup;
+use yurt_storage::backend::{Committed, Loaded, Sink};
+use yurt_storage::etcd3::Config;
+use yurt_storage::{Cacher, Delivery, Etcd, SharedCollection, Storage as _, StorageError};
+use yurt_test_support::etcd::EtcdMember;
+
+/// One process' view of the store. Its tasks end when it is dropped.
+pub(crate) struct Coordinator {
+    pub(crate) storage: Arc<Etcd>,
+    pub(crate) tasks: TaskGroup,
+    cacher: Arc<Counting>,
+}
+
+struct Counting {
+    cacher: Cacher,
+    reloads: AtomicUsize,
+}
+
+// === impl Coordinator ===
+
+impl Coordinator {
+    pub(crate) async fn connect(config: Config) -> Self {
+        let tasks = TaskGroup::new();
+        let storage = Etcd::connect(config, &tasks).await.expect("etcd must be reached");
+        Self {
+            storage: Arc::new(storage),
+            tasks,
+            cacher: Arc::new(Counting {
+                cacher: Cacher::new(builtin_kinds()),
+                reloads: AtomicUsize::new(0),
+            }),
+        }
+    }
+
+    pub(crate) async fn attach(&self) {
+        self.storage.attach(self.cacher.clone()).await.expect("attach");
+    }
+
+    pub(crate) async fn start(members: &[&EtcdMember]) -> Self {
+        let coordinator = Self::connect(config(members, Space::Own)).await;
+        coordinator.attach().await;
+        coordinator
+    }
+
+    pub(crate) fn collection(&self) -> &Arc<SharedCollection> {
+        self.cacher.cacher.collection("configmaps").expect("it is built in")
+    }
+
+    pub(crate) fn is_in_trouble(&self) -> bool {
+        self.storage.check().now_or_never().expect("it asks nobody").is_err()
+    }
+
+    pub(crate) fn reloads(&self) -> usize {
+        self.cacher.reloads.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        self.tasks.token().cancel();
+    }
+}
+
+impl Sink for Counting {
+    fn load(&self, loaded: Loaded) -> Result<(), StorageError> {
+        self.cacher.load(loaded)
+    }
+
+    fn committed(&self, rv: ResourceVersion, changes: &[Committed]) {
+        self.cacher.committed(rv, changes);
+    }
+
+    fn reloaded(&self, loaded: Loaded) {
+        self.cacher.reloaded(loaded);
+        self.reloads.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// The members without TLS and with nobody compacting.
+pub(crate) fn config(members: &[&EtcdMember], space: Space) -> Config {
+    Config {
+        servers: members.iter().map(|member| member.url()).collect(),
+        tls: None,
+        prefix: "/yurt".into(),
+        space,
+        compaction_interval: None,
+    }
+}
+
+/// Waits for something that must happen.
+pub(crate) async fn eventually(what: &str, holds: impl Fn() -> bool) {
+    yurt_test_support::eventually(what, async || holds().then_some(())).await;
+}
+
+pub(crate) fn version_of(delivery: &Delivery) -> ResourceVersion {
+    match delivery {
+        Delivery::Exact(change) => change.resource_version(),
+        other => panic!("nothing is conflated here: {other:?}"),
+    }
+}
+
+/// What a reader was told of one object.
+pub(crate) fn told(delivery: &Delivery) -> Option<String> {
+    match delivery {
+        Delivery::Exact(change) => Some(format!("{:?} {}", change.kind, change.object.name())),
+        _ => None,
+    }
+}
+
+pub(crate) fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let target = to.join(entry.file_name());
+        if entry.file_type().expect("a type").is_dir() {
+            copy(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).expect("a copy");
+        }
+    }
+}
