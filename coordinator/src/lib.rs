@@ -31,6 +31,7 @@ pub mod authz;
 mod bootstrap;
 pub mod config;
 mod discovery;
+mod emptier;
 mod feed;
 mod gate;
 mod handlers;

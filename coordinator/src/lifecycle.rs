@@ -14,7 +14,7 @@ use crate::app::App;
 use crate::registry::leases::Author;
 use crate::registry::own::Intent;
 use crate::registry::{events, namespaces, prepare};
-use crate::{Coordinator, StartError, server};
+use crate::{Coordinator, StartError, emptier, server};
 
 /// Pool data is committed this often: a crash costs a resend of what came since, a commit wears the disk.
 const PERSIST_EVERY: Duration = Duration::from_secs(5);
@@ -39,13 +39,7 @@ pub(crate) async fn create_namespaces(app: &App) -> Result<(), StartError> {
     let Some(resource) = app.registry.find("", "namespaces") else {
         return Ok(());
     };
-    let intent = Intent {
-        author: Author {
-            user: SELF.to_owned(),
-            manager: None,
-        },
-        dry_run: false,
-    };
+    let intent = own_intent();
     for name in namespaces::INITIAL {
         let body = serde_json::json!({ "metadata": { "name": name } });
         let now = Time::from_unix(app.clock.unix().secs);
@@ -57,6 +51,17 @@ pub(crate) async fn create_namespaces(app: &App) -> Result<(), StartError> {
         app.own.create(resource, object, &intent).await.map_err(failed)?;
     }
     Ok(())
+}
+
+/// What the coordinator does by itself, it does for real.
+fn own_intent() -> Intent {
+    Intent {
+        author: Author {
+            user: SELF.to_owned(),
+            manager: None,
+        },
+        dry_run: false,
+    }
 }
 
 /// Serves until `stop`, then: not ready, stop accepting, end watches, flush, close.
@@ -85,6 +90,8 @@ pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>
     if app.gate.rbac.is_reloadable() {
         tasks.spawn_critical("reload-rbac", reload_rbac(app.clone(), tasks.token()));
     }
+    let emptier = emptier::run(app.clone(), own_intent(), tasks.token());
+    tasks.spawn_critical("empty-namespaces", emptier);
     tasks.spawn_critical("expire-events", expire_events(app.clone(), tasks.token()));
     app.health.set_serving(true);
     info!(address = %serving.local_addr(), profile = ?app.settings.profile, store = stores.id(), "Coordinator is ready");
@@ -154,13 +161,7 @@ async fn expire_events(app: Arc<App>, stop: CancellationToken) {
                 .cloned()
                 .collect()
         });
-        let intent = Intent {
-            author: Author {
-                user: SELF.to_owned(),
-                manager: None,
-            },
-            dry_run: false,
-        };
+        let intent = own_intent();
         for some in expired.chunks(EXPIRE_AT_ONCE) {
             let delete = |event: &Object| app.own.delete_unchanged(&resource, event.clone(), &intent);
             // One that changed meanwhile lives on; one that cannot be deleted is tried again.

@@ -14,15 +14,21 @@ use yurt_storage::{Cacher, SharedCollection};
 use crate::config::Profile;
 use crate::feed::collection::PoolCollection;
 
+mod configmaps;
+mod endpoints;
 mod endpointslices;
 pub(crate) mod events;
+mod fields;
 pub(crate) mod leases;
 pub(crate) mod namespaces;
 mod nodepools;
+mod nodes;
 pub(crate) mod own;
 mod pods;
 pub(crate) mod prepare;
 mod secrets;
+mod serviceaccounts;
+mod services;
 pub(crate) mod strategy;
 
 use strategy::Strategy;
@@ -62,10 +68,15 @@ fn strategy_of(name: &str) -> &'static dyn Strategy {
         "leases.coordination.k8s.io" => &leases::Leases,
         "namespaces" => &namespaces::Namespaces,
         "endpointslices.discovery.k8s.io" => &endpointslices::EndpointSlices,
+        "configmaps" => &configmaps::ConfigMaps,
+        "endpoints" => &endpoints::Endpoints,
         "events" => &events::Events,
+        "nodes" => &nodes::Nodes,
         "nodepools.apps.openyurt.io" => &nodepools::NodePools,
         "pods" => &pods::Pods,
         "secrets" => &secrets::Secrets,
+        "serviceaccounts" => &serviceaccounts::ServiceAccounts,
+        "services" => &services::Services,
         _ => &strategy::Plain,
     }
 }

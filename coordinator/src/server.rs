@@ -21,6 +21,7 @@ use crate::feed;
 use crate::gate;
 use crate::handlers::{self, Call, review};
 use crate::metrics::RequestLabels;
+use crate::registry::strategy::STATUS_VERBS;
 use crate::registry::{Authority, Resource};
 use crate::status_error;
 
@@ -203,11 +204,17 @@ fn check_shape(resource: &Resource, info: &RequestInfo, method: &Method) -> Resu
         return Err(Status::unknown_resource());
     }
     if let Some(subresource) = info.subresource.as_deref() {
-        if subresource != "status" || !kind.has_status || !is_own || info.rest.is_some() {
-            return Err(Status::unknown_resource());
-        }
-        let is_offered = matches!(info.verb, Verb::Get | Verb::Update | Verb::Patch) && method != Method::HEAD;
-        return if is_offered {
+        let verbs = match resource
+            .strategy
+            .subresources()
+            .iter()
+            .find(|known| known.name == subresource)
+        {
+            Some(known) if is_own && info.rest.is_none() => known.verbs,
+            None if subresource == "status" && kind.has_status && is_own && info.rest.is_none() => STATUS_VERBS,
+            _ => return Err(Status::unknown_resource()),
+        };
+        return if verbs.contains(&info.verb.as_str()) && method != Method::HEAD {
             Ok(())
         } else {
             Err(Status::method_not_allowed())
@@ -218,7 +225,8 @@ fn check_shape(resource: &Resource, info: &RequestInfo, method: &Method) -> Resu
         Verb::Get => has_name && has_namespace && method != Method::HEAD,
         Verb::List | Verb::Watch => method != Method::HEAD,
         Verb::Update | Verb::Patch | Verb::Delete => has_name && has_namespace,
-        Verb::Create | Verb::DeleteCollection => !has_name && has_namespace,
+        Verb::Create => !has_name && has_namespace,
+        Verb::DeleteCollection => !has_name && has_namespace && resource.strategy.deletes_collections(),
         Verb::Proxy | Verb::Post | Verb::Put | Verb::Head | Verb::Options | Verb::Other => false,
     };
     if is_offered {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::model::{Entry, Group, STATUS};
+use super::model::{Entry, Group};
 
 /// The list of `groups`.
 pub(super) fn list(groups: &[&Group]) -> Value {
@@ -37,8 +37,13 @@ fn resource(entry: &Entry) -> Value {
     if !entry.categories.is_empty() {
         document["categories"] = json!(entry.categories);
     }
-    if entry.has_status {
-        document["subresources"] = json!([{ "subresource": "status", "responseKind": kind, "verbs": STATUS }]);
+    if !entry.subresources.is_empty() {
+        let below = entry.subresources.iter().map(|below| {
+            let (group, version) = below.group_version.unwrap_or_default();
+            let kind = json!({ "group": group, "version": version, "kind": below.kind });
+            json!({ "subresource": below.name, "responseKind": kind, "verbs": below.verbs })
+        });
+        document["subresources"] = below.collect();
     }
     document
 }

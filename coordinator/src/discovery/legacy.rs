@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-use super::model::{Entry, Group, STATUS};
+use super::model::{Entry, Group};
 
 /// `/api`.
 pub(super) fn versions(local: SocketAddr) -> Value {
@@ -66,14 +66,19 @@ fn entries_of(entry: &Entry) -> Vec<Value> {
         main["storageVersionHash"] = json!(super::digest(&entry.plural));
     }
     let mut entries = vec![main];
-    if entry.has_status {
-        entries.push(json!({
-            "name": format!("{}/status", entry.plural),
+    entries.extend(entry.subresources.iter().map(|below| {
+        let mut described = json!({
+            "name": format!("{}/{}", entry.plural, below.name),
             "singularName": "",
             "namespaced": entry.namespaced,
-            "kind": entry.kind,
-            "verbs": STATUS,
-        }));
-    }
+            "kind": below.kind,
+            "verbs": below.verbs,
+        });
+        if let Some((group, version)) = below.group_version {
+            described["group"] = json!(group);
+            described["version"] = json!(version);
+        }
+        described
+    }));
     entries
 }

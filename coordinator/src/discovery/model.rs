@@ -1,6 +1,7 @@
 //! What is served, as both forms of discovery need it: groups, versions, resources, subresources.
 
 use crate::handlers::review;
+use crate::registry::strategy::STATUS_VERBS;
 use crate::registry::{Authority, Registry, Resource};
 
 /// One API group with its only version.
@@ -19,8 +20,8 @@ pub(super) struct Entry {
     pub(super) verbs: &'static [&'static str],
     pub(super) short_names: &'static [&'static str],
     pub(super) categories: &'static [&'static str],
-    /// Whether `/status` is served.
-    pub(super) has_status: bool,
+    /// What is served below an object, by name.
+    pub(super) subresources: Vec<Subresource>,
     /// Whether it is stored, and not a mere question.
     pub(super) is_stored: bool,
 }
@@ -37,8 +38,37 @@ const ALL: &[&str] = &[
     "watch",
 ];
 const REVIEW: &[&str] = &["create"];
-/// Verbs of `/status`.
-pub(super) const STATUS: &[&str] = &["get", "patch", "update"];
+/// All verbs but deletecollection.
+const SINGLY: &[&str] = &["create", "delete", "get", "list", "patch", "update", "watch"];
+
+/// A path below an object.
+pub(super) struct Subresource {
+    pub(super) name: &'static str,
+    pub(super) kind: String,
+    /// Group and version of the kind, where they are not the resource's own.
+    pub(super) group_version: Option<(&'static str, &'static str)>,
+    pub(super) verbs: &'static [&'static str],
+}
+
+fn subresources(resource: &Resource) -> Vec<Subresource> {
+    let mut all: Vec<Subresource> = Vec::new();
+    if resource.kind.has_status {
+        all.push(Subresource {
+            name: "status",
+            kind: resource.kind.kind.to_string(),
+            group_version: None,
+            verbs: STATUS_VERBS,
+        });
+    }
+    all.extend(resource.strategy.subresources().iter().map(|known| Subresource {
+        name: known.name,
+        kind: known.kind.to_owned(),
+        group_version: known.group_version,
+        verbs: known.verbs,
+    }));
+    all.sort_by_key(|subresource| subresource.name);
+    all
+}
 
 /// Groups in order of preference: core first, then by name; resources by name.
 pub(super) fn groups(registry: &Registry) -> Vec<Group> {
@@ -91,10 +121,14 @@ impl Entry {
             singular: kind.singular.to_string(),
             kind: kind.kind.to_string(),
             namespaced: kind.namespaced,
-            verbs: if is_own { ALL } else { READ_ONLY },
+            verbs: match (is_own, resource.strategy.deletes_collections()) {
+                (true, true) => ALL,
+                (true, false) => SINGLY,
+                (false, _) => READ_ONLY,
+            },
             short_names: kind.short_names,
             categories: kind.categories,
-            has_status: kind.has_status && is_own,
+            subresources: if is_own { subresources(resource) } else { Vec::new() },
             is_stored: true,
         }
     }
@@ -108,7 +142,7 @@ impl Entry {
             verbs: REVIEW,
             short_names: &[],
             categories: &[],
-            has_status: false,
+            subresources: Vec::new(),
             is_stored: false,
         }
     }

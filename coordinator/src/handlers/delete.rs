@@ -1,16 +1,20 @@
-//! DELETE and DELETECOLLECTION: at once, or by marking an object that has finalizers.
+//! DELETE and DELETECOLLECTION: at once, or by marking an object that somebody has to finish with: whoever put finalizers on
+//! it, the kubelet of a pod, the emptier of a namespace.
+//!
+//! `propagationPolicy` is accepted and changes nothing: without a garbage collector, a finalizer for one would never go.
 
 use http::{Response, StatusCode};
 use serde_json::Value;
 use yurt_apimachinery::negotiation::{Shape, body_format};
 use yurt_apimachinery::time::Time;
-use yurt_apimachinery::{DeleteOptions, ListOptions, Object, ObjectKey, Status, meta};
+use yurt_apimachinery::{DeleteOptions, GroupResource, ListOptions, Object, ObjectKey, Status, meta};
 use yurt_runtime::http::{self as web, Body};
 
 use super::{Call, list, watch};
 use crate::admission;
+use crate::app::App;
 use crate::registry::own::{Change, Intent, Outcome, without_version};
-use crate::registry::{Authority, Resource, namespaces};
+use crate::registry::{Resource, namespaces};
 
 /// Answers a delete.
 ///
@@ -20,10 +24,11 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let negotiated = call.negotiate(Shape::Object)?;
     let options = options(call)?;
     let intent = call.intent(None, options.dry_run);
-    if call.resource.name == "namespaces" {
-        empty_namespace(call, &intent).await?;
-    }
-    let outcome = delete(call, &call.resource, &call.key(), &options, &intent).await?;
+    let outcome = if call.resource.name == namespaces::COLLECTION {
+        delete_namespace(call, &options, &intent).await?
+    } else {
+        delete(&call.app, &call.resource, &call.key(), &options, &intent, &judge(call)).await?
+    };
     match outcome {
         Outcome::Deleted(object) if !call.resource.kind.delete_returns_object => {
             let resource = call.resource.kind.group_resource();
@@ -56,7 +61,7 @@ pub(crate) async fn handle_collection(call: &Call) -> Result<Response<Body>, Sta
         .filter(|object| selected.matches(object))
         .collect();
     for object in &objects {
-        match delete(call, &call.resource, object.key(), &options, &intent).await {
+        match delete(&call.app, &call.resource, object.key(), &options, &intent, &judge(call)).await {
             Ok(_) => {}
             Err(status) if status.is_not_found() => {}
             Err(status) => return Err(status),
@@ -72,36 +77,114 @@ fn options(call: &Call) -> Result<DeleteOptions, Status> {
     DeleteOptions::parse(call.query.as_deref(), &call.body)
 }
 
-async fn delete(
-    call: &Call,
+/// What admission says to a client's delete.
+fn judge(call: &Call) -> impl Fn(&Object) -> Result<(), Status> + Sync {
+    |current| admission::delete(call, &call.resource, current)
+}
+
+/// Deletes one object, or begins to. `judge` may refuse, knowing the present state.
+///
+/// # Errors
+/// The answer to give.
+pub(crate) async fn delete(
+    app: &App,
     resource: &Resource,
     key: &ObjectKey,
     options: &DeleteOptions,
     intent: &Intent,
+    judge: &(dyn Fn(&Object) -> Result<(), Status> + Sync),
 ) -> Result<Outcome, Status> {
     let is_conditional = options.preconditions.resource_version.is_some();
-    let now = Time::from_unix(call.app.clock.unix().secs);
+    let now = Time::from_unix(app.clock.unix().secs);
+    let mut ends = false;
     let change = |current: &Object| {
         check_preconditions(resource, current, options)?;
-        admission::delete(call, resource, current)?;
+        judge(current)?;
         let last = without_version(current);
-        if meta::finalizers(&last).is_empty() {
-            return Ok(Change::Delete { last, is_conditional });
-        }
-        if current.is_deleting() {
-            return Ok(Change::Keep);
-        }
-        Ok(Change::Put {
-            new: mark(last, now),
-            is_conditional,
+        let step = next_step(resource, &last, options.grace_period_seconds, now);
+        ends = matches!(step, Step::End(_));
+        Ok(match step {
+            Step::Delete => Change::Delete { last, is_conditional },
+            Step::Wait(new) | Step::End(new) => Change::Put { new, is_conditional },
+            Step::Nothing => Change::Keep,
         })
     };
-    call.app.own.update(resource, key, intent, change).await
+    let outcome = app.own.update(resource, key, intent, change).await?;
+    let marked = match &outcome {
+        Outcome::Changed(object) | Outcome::Unchanged(object) if ends && !intent.dry_run => object.uid().to_owned(),
+        _ => return Ok(outcome),
+    };
+    // Watchers have seen that it ends now; the second step takes it away, if it is still the same object.
+    let change = |current: &Object| {
+        let last = without_version(current);
+        if current.uid() != marked || !meta::finalizers(&last).is_empty() {
+            return Ok(Change::Keep);
+        }
+        Ok(Change::Delete {
+            last,
+            is_conditional: false,
+        })
+    };
+    match app.own.update(resource, key, intent, change).await {
+        Err(status) if status.is_not_found() => Ok(outcome),
+        ended => ended,
+    }
 }
 
-/// The object waits for those who put finalizers on it.
-fn mark(mut object: Value, now: Time) -> Value {
-    meta::set_deletion(&mut object, now, 0);
+/// What a delete does to an object.
+enum Step {
+    /// It goes at once.
+    Delete,
+    /// It is marked, and somebody else ends it.
+    Wait(Value),
+    /// It is marked with no time left, and goes.
+    End(Value),
+    /// It is waited for already.
+    Nothing,
+}
+
+fn next_step(resource: &Resource, object: &Value, wanted: Option<i64>, now: Time) -> Step {
+    let has_finalizers = !meta::finalizers(object).is_empty();
+    let is_deleting = !meta::text(object, "deletionTimestamp").is_empty();
+    let Some(grace) = resource.strategy.grace_seconds(object, wanted) else {
+        return match (has_finalizers, is_deleting) {
+            (false, _) => Step::Delete,
+            (true, true) => Step::Nothing,
+            (true, false) => Step::Wait(mark(object.clone(), now, 0)),
+        };
+    };
+    let marked = if is_deleting {
+        match shortened(object, wanted) {
+            Some(marked) => marked,
+            None => return Step::Nothing,
+        }
+    } else {
+        mark(object.clone(), Time::from_unix(now.unix().saturating_add(grace)), grace)
+    };
+    let is_over = marked["metadata"]["deletionGracePeriodSeconds"] == 0;
+    if is_over && !has_finalizers {
+        Step::End(marked)
+    } else {
+        Step::Wait(marked)
+    }
+}
+
+/// A deletion under way may only be made to end sooner.
+fn shortened(object: &Value, wanted: Option<i64>) -> Option<Value> {
+    let held = object["metadata"]["deletionGracePeriodSeconds"]
+        .as_i64()
+        .unwrap_or_default();
+    let wanted = wanted.filter(|wanted| (0..held).contains(wanted))?;
+    let end = Time::parse(meta::text(object, "deletionTimestamp")).ok()?;
+    let mut object = object.clone();
+    let end = Time::from_unix(end.unix().saturating_sub(held).saturating_add(wanted));
+    meta::set_deletion(&mut object, end, wanted);
+    Some(object)
+}
+
+/// The object waits for those who have to finish with it.
+fn mark(mut object: Value, end: Time, grace: i64) -> Value {
+    meta::set_deletion(&mut object, end, grace);
     let generation = meta::generation(&object);
     if generation > 0 {
         meta::set_generation(&mut object, generation + 1);
@@ -111,48 +194,58 @@ fn mark(mut object: Value, now: Time) -> Value {
 
 fn check_preconditions(resource: &Resource, current: &Object, options: &DeleteOptions) -> Result<(), Status> {
     let wanted = &options.preconditions;
-    let conflict = |what: &str, wanted: &str, found: &str| {
+    let conflict = |what: &str, wanted: &str, found: &str, end: &str| {
         let why = format!(
             "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might \
-             have been deleted and then recreated"
+             have been {end}"
         );
-        Err(Status::conflict(&resource.kind.group_resource(), current.name(), &why))
+        // The kind stands where other conflicts name the resource.
+        let kind = GroupResource::new(&*resource.kind.group, &*resource.kind.kind);
+        Err(Status::conflict(&kind, current.name(), &why))
     };
     if let Some(uid) = wanted.uid.as_deref().filter(|uid| *uid != current.uid()) {
-        return conflict("UID", uid, current.uid());
+        return conflict("UID", uid, current.uid(), "deleted and then recreated");
     }
     let version = current.resource_version().to_string();
     if let Some(wanted) = wanted.resource_version.as_deref().filter(|wanted| *wanted != version) {
-        return conflict("ResourceVersion", wanted, &version);
+        return conflict("ResourceVersion", wanted, &version, "modified");
     }
     Ok(())
 }
 
-/// Deletes what is in a namespace before the namespace itself: nobody else would.
-async fn empty_namespace(call: &Call, intent: &Intent) -> Result<(), Status> {
-    let name = call.name();
+/// A namespace is marked and emptied; it goes when nothing is left in it.
+async fn delete_namespace(call: &Call, options: &DeleteOptions, intent: &Intent) -> Result<Outcome, Status> {
+    let (resource, name) = (call.resource.kind.group_resource(), call.name());
     if namespaces::IMMORTAL.contains(&name) {
-        let resource = call.resource.kind.group_resource();
-        return Err(Status::forbidden_because(
-            &resource,
-            name,
-            "this namespace may not be deleted",
-        ));
+        let why = "this namespace may not be deleted";
+        return Err(Status::forbidden_because(&resource, name, why));
     }
-    if call.resource.objects().read(|held| held.object(&call.key()).is_none()) {
-        return Ok(());
-    }
-    let own = |resource: &&std::sync::Arc<Resource>| {
-        resource.kind.namespaced && matches!(resource.authority, Authority::Own(_))
-    };
-    for resource in call.app.registry.iter().filter(own) {
-        for object in resource.objects().read(|held| held.snapshot(Some(name))).objects {
-            match delete(call, resource, object.key(), &DeleteOptions::default(), intent).await {
-                Ok(_) => {}
-                Err(status) if status.is_not_found() => {}
-                Err(status) => return Err(status),
+    let now = Time::from_unix(call.app.clock.unix().secs);
+    let is_conditional = options.preconditions.resource_version.is_some();
+    let change = |current: &Object| {
+        let version = current.resource_version().to_string();
+        for (what, wanted, found) in [
+            ("UID", &options.preconditions.uid, current.uid()),
+            ("ResourceVersion", &options.preconditions.resource_version, &version),
+        ] {
+            if let Some(wanted) = wanted.as_deref().filter(|wanted| *wanted != found) {
+                let why =
+                    format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}");
+                return Err(Status::conflict(&resource, name, &why));
             }
         }
-    }
-    Ok(())
+        admission::delete(call, &call.resource, current)?;
+        let last = without_version(current);
+        Ok(if !current.is_deleting() {
+            Change::Put {
+                new: namespaces::terminating(last, now),
+                is_conditional,
+            }
+        } else if call.resource.strategy.may_go(&last) {
+            Change::Delete { last, is_conditional }
+        } else {
+            Change::Keep
+        })
+    };
+    call.app.own.update(&call.resource, &call.key(), intent, change).await
 }

@@ -37,7 +37,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
         check_version(call, current, version_in(&new).as_deref())?;
         admission::update(call, current, &new)?;
         let new = prepare::updated(&call.resource, &without_version(current), new, update::part(call))?;
-        Ok(update::settle(new, is_conditional))
+        Ok(update::settle(&call.resource, new, is_conditional))
     });
     let object = outcome.await.map(Outcome::into_object)?;
     Ok(call.object(StatusCode::OK, &object, negotiated))

@@ -8,6 +8,7 @@ use yurt_runtime::http::Body;
 
 use super::{Call, check_version, create, version_in};
 use crate::admission;
+use crate::registry::Resource;
 use crate::registry::own::{Change, Intent, Outcome, without_version};
 use crate::registry::prepare::{self, Part};
 
@@ -58,7 +59,7 @@ async fn update(call: &Call, body: &Value, intent: &Intent) -> Result<Object, St
         }
         admission::update(call, current, body)?;
         let new = prepare::updated(&call.resource, &without_version(current), body.clone(), part)?;
-        Ok(settle(new, wanted.is_some()))
+        Ok(settle(&call.resource, new, wanted.is_some()))
     });
     outcome.await.map(Outcome::into_object)
 }
@@ -67,12 +68,7 @@ async fn update(call: &Call, body: &Value, intent: &Intent) -> Result<Object, St
 async fn create_instead(call: &Call, body: &Value, intent: &Intent) -> Result<Option<Object>, Status> {
     let uid = meta::text(body, "uid");
     if !uid.is_empty() {
-        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: ");
-        return Err(Status::conflict(
-            &call.resource.kind.group_resource(),
-            call.name(),
-            &why,
-        ));
+        return Err(other_uid(call, uid, ""));
     }
     let mut object = body.clone();
     meta::clear_resource_version(&mut object);
@@ -81,17 +77,17 @@ async fn create_instead(call: &Call, body: &Value, intent: &Intent) -> Result<Op
 
 /// Which part of the object the URL names.
 pub(super) fn part(call: &Call) -> Part {
-    if call.info.subresource.is_some() {
-        Part::Status
-    } else {
-        Part::Main
+    match call.info.subresource.as_deref() {
+        None => Part::Main,
+        Some("finalize") => Part::Finalize,
+        Some(_) => Part::Status,
     }
 }
 
-/// A deleting object goes when its last finalizer goes.
-pub(super) fn settle(new: Value, is_conditional: bool) -> Change {
+/// A deleting object goes when nothing is left to wait for.
+pub(crate) fn settle(resource: &Resource, new: Value, is_conditional: bool) -> Change {
     let is_deleting = !meta::text(&new, "deletionTimestamp").is_empty();
-    if is_deleting && meta::finalizers(&new).is_empty() {
+    if is_deleting && resource.strategy.may_go(&new) {
         return Change::Delete {
             last: new,
             is_conditional,
@@ -104,13 +100,23 @@ fn check_uid(call: &Call, current: &Object, uid: &str) -> Result<(), Status> {
     if uid.is_empty() || uid == current.uid() {
         return Ok(());
     }
+    Err(other_uid(call, uid, current.uid()))
+}
+
+/// The words of kube-apiserver's store, down to the key an object would have there.
+fn other_uid(call: &Call, wanted: &str, found: &str) -> Status {
+    let kind = call.resource.kind;
+    let folder = match (&*kind.group, &*kind.plural) {
+        ("", "services") => "services/specs".to_owned(),
+        ("", "endpoints") => "services/endpoints".to_owned(),
+        ("", "nodes") => "minions".to_owned(),
+        ("apps.openyurt.io", plural) => format!("apps.openyurt.io/{plural}"),
+        (_, plural) => plural.to_owned(),
+    };
     let why = format!(
-        "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-        current.uid()
+        "StorageError: invalid object, Code: 4, Key: /registry/{folder}/{}, ResourceVersion: 0, AdditionalErrorMsg: \
+         Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}",
+        call.key()
     );
-    Err(Status::conflict(
-        &call.resource.kind.group_resource(),
-        current.name(),
-        &why,
-    ))
+    Status::conflict(&kind.group_resource(), call.name(), &why)
 }

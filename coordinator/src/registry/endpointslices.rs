@@ -2,39 +2,221 @@
 
 use serde_json::Value;
 use yurt_apimachinery::Status;
+use yurt_apimachinery::meta::{dns_label_faults, dns_subdomain_faults, label_value_faults};
 use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::values::{self, PROTOCOLS};
 
-use super::strategy::{Generation, Strategy};
+use super::endpoints::check_app_protocol;
+use super::fields::{each, fill, invalid, items, one_of, text};
+use super::strategy::{Generation, MetaPass, Strategy};
 
 /// Rules of `endpointslices.discovery.k8s.io`.
 pub(crate) struct EndpointSlices;
 
-/// kube-apiserver's limit of endpoints in one slice.
+/// Most endpoints of one slice.
 const ENDPOINTS_MAX: usize = 1000;
+/// Most addresses of one endpoint.
+const ADDRESSES_MAX: usize = 100;
+/// Most ports of one slice.
+const PORTS_MAX: usize = 20_000;
+/// Most zones, and most nodes, that an endpoint is meant for.
+const HINTS_MAX: usize = 8;
+/// Kinds of addresses, in the order messages list them.
+const ADDRESS_TYPES: [&str; 3] = ["FQDN", "IPv4", "IPv6"];
 
 impl Strategy for EndpointSlices {
+    fn default(&self, object: &mut Value) {
+        for port in each(object, &["ports"]) {
+            // The empty name is a name here.
+            if port.get("name").is_none_or(Value::is_null) {
+                port.insert("name".to_owned(), "".into());
+            }
+            fill(port, "protocol", "TCP");
+        }
+    }
+
+    fn prepare_create(&self, object: &mut Value) {
+        drop_topology(object);
+    }
+
+    fn prepare_update(&self, old: &Value, new: &mut Value) {
+        if old["endpoints"] != new["endpoints"] {
+            drop_topology(new);
+        }
+    }
+
     fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
         let mut errors = Vec::new();
-        let address_type = object["addressType"].as_str().unwrap_or_default();
-        let supported = ["FQDN", "IPv4", "IPv6"];
-        if address_type.is_empty() {
-            errors.push(FieldError::required("addressType", ""));
-        } else if !supported.contains(&address_type) {
-            errors.push(FieldError::not_supported("addressType", address_type, &supported));
+        let address_type = text(object, &["addressType"]);
+        one_of(&mut errors, "addressType", address_type, &ADDRESS_TYPES);
+        check_ports(object, &mut errors);
+        // What was stored once may stay.
+        if old.is_none_or(|old| old["endpoints"] != object["endpoints"]) {
+            check_endpoints(object, address_type, &mut errors);
         }
         if old.is_some_and(|old| old["addressType"] != object["addressType"]) {
             errors.push(FieldError::invalid("addressType", address_type, "field is immutable"));
-        }
-        if object["endpoints"]
-            .as_array()
-            .is_some_and(|endpoints| endpoints.len() > ENDPOINTS_MAX)
-        {
-            errors.push(FieldError::too_long("endpoints", ENDPOINTS_MAX));
         }
         Ok(errors)
     }
 
     fn generation(&self) -> Generation {
         Generation::OfSpecAndLabels
+    }
+
+    fn meta_passes(&self) -> &'static [MetaPass] {
+        &[MetaPass::Whole]
+    }
+}
+
+/// A field of the version before, not to be written any more.
+fn drop_topology(object: &mut Value) {
+    each(object, &["endpoints"]).for_each(|endpoint| drop(endpoint.remove("deprecatedTopology")));
+}
+
+fn check_ports(object: &Value, errors: &mut Vec<FieldError>) {
+    let ports = items(object, &["ports"]);
+    if ports.len() > PORTS_MAX {
+        return errors.push(FieldError::too_many("ports", ports.len(), PORTS_MAX));
+    }
+    let mut names = std::collections::BTreeSet::new();
+    for (index, port) in ports.iter().enumerate() {
+        let field = format!("ports[{index}]");
+        let name = text(port, &["name"]);
+        if !name.is_empty() {
+            invalid(errors, &format!("{field}.name"), &name.into(), dns_label_faults(name));
+        }
+        if !names.insert(name) {
+            errors.push(FieldError::duplicate(format!("{field}.name"), name));
+        }
+        one_of(
+            errors,
+            &format!("{field}.protocol"),
+            text(port, &["protocol"]),
+            &PROTOCOLS,
+        );
+        check_app_protocol(&field, port, errors);
+    }
+}
+
+fn check_endpoints(object: &Value, address_type: &str, errors: &mut Vec<FieldError>) {
+    let endpoints = items(object, &["endpoints"]);
+    if endpoints.len() > ENDPOINTS_MAX {
+        return errors.push(FieldError::too_many("endpoints", endpoints.len(), ENDPOINTS_MAX));
+    }
+    for (index, endpoint) in endpoints.iter().enumerate() {
+        let field = format!("endpoints[{index}]");
+        check_addresses(&format!("{field}.addresses"), endpoint, address_type, errors);
+        if let Some(node) = endpoint["nodeName"].as_str() {
+            invalid(
+                errors,
+                &format!("{field}.nodeName"),
+                &node.into(),
+                dns_subdomain_faults(node),
+            );
+        }
+        if let Some(hostname) = endpoint["hostname"].as_str() {
+            invalid(
+                errors,
+                &format!("{field}.hostname"),
+                &hostname.into(),
+                dns_label_faults(hostname),
+            );
+        }
+        check_hints(&field, endpoint, "forZones", label_value_faults, errors);
+        check_hints(&field, endpoint, "forNodes", dns_subdomain_faults, errors);
+    }
+}
+
+fn check_addresses(field: &str, endpoint: &Value, address_type: &str, errors: &mut Vec<FieldError>) {
+    let addresses = items(endpoint, &["addresses"]);
+    if addresses.is_empty() {
+        errors.push(FieldError::required(field, "must contain at least 1 address"));
+    } else if addresses.len() > ADDRESSES_MAX {
+        errors.push(FieldError::too_many(field, addresses.len(), ADDRESSES_MAX));
+    }
+    for (index, value) in addresses.iter().enumerate() {
+        let (address, at) = (value.as_str().unwrap_or_default(), format!("{field}[{index}]"));
+        let (faults, is_right_family) = match address_type {
+            "IPv4" => (values::legacy_ip_faults(address), values::is_ipv4(address)),
+            "IPv6" => (values::strict_ip_faults(address), values::is_ipv6(address)),
+            "FQDN" => {
+                invalid(errors, &at, value, values::domain_name_faults(address));
+                continue;
+            }
+            _ => continue,
+        };
+        if faults.is_empty() {
+            if !is_right_family {
+                let why = format!("must be an {address_type} address");
+                errors.push(FieldError::invalid(field, address, &why));
+            }
+            invalid(errors, &at, value, values::endpoint_ip_faults(address));
+        }
+        invalid(errors, &at, value, faults);
+    }
+}
+
+fn check_hints(
+    field: &str,
+    endpoint: &Value,
+    list: &str,
+    faults: fn(&str) -> Vec<String>,
+    errors: &mut Vec<FieldError>,
+) {
+    let field = format!("{field}.hints.{list}");
+    let hints = items(endpoint, &["hints", list]);
+    if hints.len() > HINTS_MAX {
+        return errors.push(FieldError::too_many(field, hints.len(), HINTS_MAX));
+    }
+    let mut names = std::collections::BTreeSet::new();
+    for (index, hint) in hints.iter().enumerate() {
+        let (name, field) = (text(hint, &["name"]), format!("{field}[{index}].name"));
+        if !names.insert(name) {
+            errors.push(FieldError::duplicate(field.as_str(), name));
+        }
+        invalid(errors, &field, &name.into(), faults(name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Conformance: 5.25
+    #[test]
+    fn a_slice_holds_a_thousand_endpoints_of_one_type() {
+        let of =
+            |count: usize| json!({"addressType": "IPv4", "endpoints": vec![json!({"addresses": ["10.0.0.1"]}); count]});
+        for (count, faults) in [(999, 0), (1000, 0), (1001, 1)] {
+            assert_eq!(
+                EndpointSlices.validate(&of(count), None).unwrap().len(),
+                faults,
+                "{count}"
+            );
+        }
+        let many = EndpointSlices.validate(&of(1001), None).unwrap();
+        assert_eq!(
+            many[0].to_string(),
+            "endpoints: Too many: 1001: must have at most 1000 items"
+        );
+        let changed = json!({"addressType": "IPv6"});
+        let errors = EndpointSlices
+            .validate(&changed, Some(&json!({"addressType": "IPv4"})))
+            .unwrap();
+        assert_eq!(
+            errors[0].to_string(),
+            "addressType: Invalid value: \"IPv6\": field is immutable"
+        );
+    }
+
+    #[test]
+    fn ports_get_a_name_and_a_protocol() {
+        let mut slice = json!({"ports": [{"port": 80}, {"name": "b", "protocol": "UDP"}, 5]});
+        EndpointSlices.default(&mut slice);
+        let want = json!([{"port": 80, "name": "", "protocol": "TCP"}, {"name": "b", "protocol": "UDP"}, 5]);
+        assert_eq!(slice["ports"], want);
     }
 }

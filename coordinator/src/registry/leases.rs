@@ -9,6 +9,7 @@ use yurt_apimachinery::{Object, ObjectKey, Status};
 use yurt_storage::Durability;
 
 use super::Resource;
+use super::fields::is_set;
 use super::strategy::Strategy;
 
 mod guard;
@@ -26,6 +27,15 @@ pub(crate) const ELECTION_KEY: &str = "kube-system/yurthub";
 const NODE_LEASES: &str = "kube-node-lease";
 
 impl Strategy for Leases {
+    /// Coordinated election is not offered: what belongs to it is taken out.
+    fn prepare_create(&self, object: &mut Value) {
+        drop_unless_held(&Value::Null, object);
+    }
+
+    fn prepare_update(&self, old: &Value, new: &mut Value) {
+        drop_unless_held(old, new);
+    }
+
     fn validate(&self, object: &Value, _old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
         Ok(LeaseSpec::from_value(object)?.validate())
     }
@@ -40,6 +50,14 @@ impl Strategy for Leases {
 
     fn needs_namespace(&self) -> bool {
         false
+    }
+}
+
+fn drop_unless_held(old: &Value, new: &mut Value) {
+    if let Some(spec) = new.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.retain(|field, _| {
+            !matches!(field.as_str(), "strategy" | "preferredHolder") || is_set(old, &["spec", field])
+        });
     }
 }
 

@@ -1,38 +1,165 @@
-//! Namespaces: which exist from the start, which may never go, and what a new one looks like.
+//! Namespaces: which exist from the start, which may never go, what a new one looks like, and who may change which part.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use yurt_apimachinery::Status;
+use yurt_apimachinery::meta::{self, label_key_faults};
+use yurt_apimachinery::status::FieldError;
 
-use super::strategy::Strategy;
+use super::fields::{carry, invalid, items, members, text};
+use super::strategy::{MetaPass, Strategy, Subresource};
 
 /// Rules of `namespaces`.
 pub(crate) struct Namespaces;
 
+/// Name of the collection.
+pub(crate) const COLLECTION: &str = "namespaces";
 /// Namespaces that exist from the first start on.
 pub(crate) const INITIAL: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 /// Namespaces that may not be deleted.
 pub(crate) const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 /// Label that kube-apiserver keeps equal to the name.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+/// Finalizer of whoever empties namespaces.
+pub(crate) const FINALIZER: &str = "kubernetes";
 
 impl Strategy for Namespaces {
-    fn prepare_create(&self, object: &mut Value) {
-        label(object);
-        object["status"] = json!({ "phase": "Active" });
-        if object["spec"]["finalizers"].is_null() {
-            object["spec"]["finalizers"] = json!(["kubernetes"]);
+    fn default(&self, object: &mut Value) {
+        let name = meta::text(object, "name").to_owned();
+        if let Some(labels) = members(object, &["metadata", "labels"]).filter(|_| !name.is_empty()) {
+            labels.insert(NAME_LABEL.to_owned(), name.into());
         }
     }
 
-    fn prepare_update(&self, _old: &Value, new: &mut Value) {
-        label(new);
+    fn prepare_create(&self, object: &mut Value) {
+        if let Some(members) = object.as_object_mut() {
+            members.insert("status".to_owned(), json!({ "phase": "Active" }));
+        }
+        if items(object, &["spec", "finalizers"])
+            .iter()
+            .any(|held| held == FINALIZER)
+        {
+            return;
+        }
+        if let Some(spec) = members(object, &["spec"]) {
+            add_finalizer(spec);
+        }
+    }
+
+    /// `spec` holds finalizers only, and those have a subresource of their own.
+    fn prepare_update(&self, old: &Value, new: &mut Value) {
+        carry(old, new, "spec");
+    }
+
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
+        if old.is_some() {
+            return Ok(Vec::new());
+        }
+        Ok(finalizer_faults(object, false))
+    }
+
+    fn validate_status(&self, object: &Value, _old: &Value) -> Result<Vec<FieldError>, Status> {
+        let phase = text(object, &["status", "phase"]);
+        let (wanted, state) = if meta::text(object, "deletionTimestamp").is_empty() {
+            ("Active", "is empty")
+        } else {
+            ("Terminating", "is not empty")
+        };
+        if phase == wanted {
+            return Ok(Vec::new());
+        }
+        let why = format!("may only be '{wanted}' if `deletionTimestamp` {state}");
+        Ok(vec![FieldError::invalid("status.Phase", phase, &why)])
+    }
+
+    fn validate_finalize(&self, object: &Value) -> Vec<FieldError> {
+        finalizer_faults(object, true)
+    }
+
+    /// Nothing is left to wait for: neither for those who put finalizers on the object, nor for its content to go.
+    fn may_go(&self, object: &Value) -> bool {
+        meta::finalizers(object).is_empty() && items(object, &["spec", "finalizers"]).is_empty()
+    }
+
+    fn meta_passes(&self) -> &'static [MetaPass] {
+        &[MetaPass::Whole, MetaPass::Change]
+    }
+
+    fn deletes_collections(&self) -> bool {
+        false
+    }
+
+    fn subresources(&self) -> &'static [Subresource] {
+        &[Subresource {
+            name: "finalize",
+            kind: "Namespace",
+            group_version: None,
+            verbs: &["update"],
+        }]
     }
 }
 
-fn label(object: &mut Value) {
-    let name = object["metadata"]["name"].clone();
-    let labels = &mut object["metadata"]["labels"];
-    if !labels.is_object() {
-        *labels = json!({});
+fn add_finalizer(spec: &mut Map<String, Value>) {
+    let list = spec.entry("finalizers").or_insert(Value::Null);
+    if let Some(list) = list.as_array_mut() {
+        list.push(FINALIZER.into());
+    } else {
+        *list = json!([FINALIZER]);
     }
-    labels[NAME_LABEL] = name;
+}
+
+/// A namespace whose deletion has begun.
+pub(crate) fn terminating(mut namespace: Value, now: yurt_apimachinery::time::Time) -> Value {
+    if let Some(metadata) = members(&mut namespace, &["metadata"]) {
+        metadata.insert("deletionTimestamp".to_owned(), now.to_string().into());
+    }
+    if let Some(status) = members(&mut namespace, &["status"]) {
+        status.insert("phase".to_owned(), "Terminating".into());
+    }
+    namespace
+}
+
+fn finalizer_faults(namespace: &Value, with_index: bool) -> Vec<FieldError> {
+    const STANDARD: [&str; 3] = [FINALIZER, "orphan", "foregroundDeletion"];
+    let mut errors = Vec::new();
+    for (index, value) in items(namespace, &["spec", "finalizers"]).iter().enumerate() {
+        let name = value.as_str().unwrap_or_default();
+        let field = if with_index {
+            format!("spec.finalizers[{index}]")
+        } else {
+            "spec.finalizers".to_owned()
+        };
+        invalid(&mut errors, &field, value, label_key_faults(name));
+        if !name.contains('/') && !STANDARD.contains(&name) {
+            let why = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.push(FieldError::invalid(field, name, why));
+        }
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_namespace_is_active_labelled_and_held() {
+        let mut namespace = json!({"metadata": {"name": "a", "labels": {NAME_LABEL: "b"}}, "status": {"phase": "Odd"},
+            "spec": {"finalizers": ["x/y"]}});
+        Namespaces.default(&mut namespace);
+        Namespaces.prepare_create(&mut namespace);
+        assert_eq!(
+            namespace,
+            json!({"metadata": {"name": "a", "labels": {NAME_LABEL: "a"}}, "status": {"phase": "Active"},
+                "spec": {"finalizers": ["x/y", "kubernetes"]}})
+        );
+        assert!(!Namespaces.may_go(&namespace) && Namespaces.may_go(&json!({"metadata": {}})));
+        for mut odd in [
+            json!(1),
+            json!({"spec": 3, "metadata": 2}),
+            json!({"spec": {"finalizers": 3}, "status": []}),
+        ] {
+            Namespaces.default(&mut odd);
+            Namespaces.prepare_create(&mut odd);
+        }
+    }
 }

@@ -2,10 +2,14 @@
 //! validates the result.
 
 use serde_json::Value;
+use yurt_apimachinery::canonical::canonicalize;
+use yurt_apimachinery::status::FieldError;
 use yurt_apimachinery::time::Time;
-use yurt_apimachinery::{Status, meta};
+use yurt_apimachinery::{Status, meta, schema};
 
 use super::Resource;
+use super::fields::carry;
+use super::strategy::{Generation, MetaPass};
 
 /// Fields of `metadata` that an update never changes.
 const KEPT: [&str; 3] = ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"];
@@ -17,6 +21,8 @@ pub(crate) enum Part {
     Main,
     /// The status, and metadata.
     Status,
+    /// The finalizers of a namespace, and metadata.
+    Finalize,
 }
 
 /// Reads a body as JSON.
@@ -55,11 +61,14 @@ pub(crate) fn created(
     meta::metadata_mut(&mut object).remove("managedFields");
     meta::set_uid(&mut object, uid);
     meta::set_creation_timestamp(&mut object, now);
-    if resource.strategy.generation() != super::strategy::Generation::None {
+    resource.strategy.default(&mut object);
+    resource.strategy.prepare_create(&mut object);
+    if resource.strategy.generation() != Generation::None {
         meta::set_generation(&mut object, 1);
     }
-    resource.strategy.prepare_create(&mut object);
+    complete(resource, &mut object);
     let mut errors = meta::validate_create(&object, resource.kind);
+    errors.extend(finalizer_faults(resource, &object));
     errors.extend(resource.strategy.validate(&object, None)?);
     reject(resource, &object, &errors)?;
     Ok(object)
@@ -77,22 +86,31 @@ pub(crate) fn updated(resource: &Resource, old: &Value, mut new: Value, part: Pa
     meta::check_name(&mut new, meta::text(old, "name"))?;
     meta::settle_namespace(&mut new, resource.kind, namespace)?;
     keep_metadata(old, &mut new);
+    let strategy = resource.strategy;
+    strategy.default(&mut new);
+    if part != Part::Status && resource.kind.has_status {
+        carry(old, &mut new, "status");
+    }
     match part {
-        Part::Main if resource.kind.has_status => copy_member(old, &mut new, "status"),
-        Part::Main => {}
+        Part::Main => strategy.prepare_update(old, &mut new),
+        Part::Finalize => {}
         Part::Status => {
             for member in outside_status(old, &new) {
-                copy_member(old, &mut new, &member);
+                carry(old, &mut new, &member);
             }
+            strategy.prepare_status(old, &mut new);
         }
     }
-    resource.strategy.prepare_update(old, &mut new);
-    let rule = resource.strategy.generation();
-    if rule.is_raised(old, &new) {
+    complete(resource, &mut new);
+    if strategy.generation().is_raised(old, &new) {
         meta::set_generation(&mut new, meta::generation(old) + 1);
     }
-    let mut errors = meta::validate_update(&new, old);
-    errors.extend(resource.strategy.validate(&new, Some(old))?);
+    let mut errors = meta_faults(resource, &new, old);
+    errors.extend(match part {
+        Part::Main => strategy.validate(&new, Some(old))?,
+        Part::Status => strategy.validate_status(&new, old)?,
+        Part::Finalize => strategy.validate_finalize(&new),
+    });
     reject(resource, &new, &errors)?;
     Ok(new)
 }
@@ -122,9 +140,35 @@ fn replace(members: &mut serde_json::Map<String, Value>, name: &str, value: Opti
     }
 }
 
-fn copy_member(from: &Value, to: &mut Value, name: &str) {
-    if let Some(members) = to.as_object_mut() {
-        replace(members, name, from.get(name).cloned());
+/// What every object gets at the end: one owner once, and the form its kind is written in.
+fn complete(resource: &Resource, object: &mut Value) {
+    meta::drop_repeated_owners(object);
+    let kind = resource.kind;
+    if let Some(message) = schema::find(&kind.group, &kind.version, &kind.kind) {
+        canonicalize(object, message);
+    }
+}
+
+/// Faults of an update's metadata: two checks that every kind gets, and those of its own.
+fn meta_faults(resource: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = meta::validate_create(new, resource.kind);
+    errors.extend(meta::validate_update(new, old));
+    for pass in resource.strategy.meta_passes() {
+        errors.extend(match pass {
+            MetaPass::Whole => meta::validate_create(new, resource.kind),
+            MetaPass::Change => meta::validate_update(new, old),
+        });
+        errors.extend(finalizer_faults(resource, new));
+    }
+    errors
+}
+
+/// Kinds of the groups that share the core's validation want finalizers to be qualified.
+fn finalizer_faults(resource: &Resource, object: &Value) -> Vec<FieldError> {
+    if matches!(&*resource.kind.group, "" | "discovery.k8s.io") {
+        meta::unqualified_finalizers(object)
+    } else {
+        Vec::new()
     }
 }
 
@@ -138,7 +182,7 @@ fn outside_status(old: &Value, new: &Value) -> Vec<String> {
     outside.cloned().collect()
 }
 
-fn reject(resource: &Resource, object: &Value, errors: &[yurt_apimachinery::status::FieldError]) -> Result<(), Status> {
+fn reject(resource: &Resource, object: &Value, errors: &[FieldError]) -> Result<(), Status> {
     if errors.is_empty() {
         return Ok(());
     }

@@ -1,17 +1,23 @@
 //! What a kind may decide about writes of its objects. Everything has a default that suits most kinds.
 
 use serde_json::Value;
-use yurt_apimachinery::Status;
 use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::{Status, meta};
 use yurt_storage::Durability;
 
-/// The rules of one kind.
+/// The rules of one kind. A body passes them in this order: `default`, `prepare_…`, `validate…`.
 pub(crate) trait Strategy: Send + Sync {
-    /// Fills in what the server sets on a new object. `metadata` is complete already.
+    /// Fills in what a client left out, in new objects and in new states alike. `metadata` is complete already.
+    fn default(&self, _object: &mut Value) {}
+
+    /// Sets and wipes what the server decides about a new object.
     fn prepare_create(&self, _object: &mut Value) {}
 
     /// Carries over from the stored object what an update may not change.
     fn prepare_update(&self, _old: &Value, _new: &mut Value) {}
+
+    /// The same for an update of the status; everything but metadata and status is the old state's already.
+    fn prepare_status(&self, _old: &Value, _new: &mut Value) {}
 
     /// Faults of an object about to be stored; `old` is what it replaces.
     ///
@@ -19,6 +25,24 @@ pub(crate) trait Strategy: Send + Sync {
     /// 400 when a field cannot be read at all; single faults become one 422.
     fn validate(&self, _object: &Value, _old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
         Ok(Vec::new())
+    }
+
+    /// Faults of a new status.
+    ///
+    /// # Errors
+    /// As for `validate`.
+    fn validate_status(&self, _object: &Value, _old: &Value) -> Result<Vec<FieldError>, Status> {
+        Ok(Vec::new())
+    }
+
+    /// Faults of new finalizers in `spec`, which namespaces have.
+    fn validate_finalize(&self, _object: &Value) -> Vec<FieldError> {
+        Vec::new()
+    }
+
+    /// How often an update's metadata is checked beside the two checks every kind gets. Clients see each fault that often.
+    fn meta_passes(&self) -> &'static [MetaPass] {
+        &[MetaPass::Change]
     }
 
     /// Whether the object counts its own changes in `metadata.generation`.
@@ -35,6 +59,52 @@ pub(crate) trait Strategy: Send + Sync {
     fn needs_namespace(&self) -> bool {
         true
     }
+
+    /// Seconds between a delete and the end, of which the client wished for `wanted`; `None` for kinds that end at once.
+    fn grace_seconds(&self, _object: &Value, _wanted: Option<i64>) -> Option<i64> {
+        None
+    }
+
+    /// Whether a deleting object has nothing left to wait for once this state is stored.
+    fn may_go(&self, object: &Value) -> bool {
+        let grace = meta::metadata(object).and_then(|metadata| metadata.get("deletionGracePeriodSeconds"));
+        meta::finalizers(object).is_empty() && grace.and_then(Value::as_i64).unwrap_or_default() == 0
+    }
+
+    /// Whether all objects can be deleted with one request.
+    fn deletes_collections(&self) -> bool {
+        true
+    }
+
+    /// What is served below an object, beside `/status`.
+    fn subresources(&self) -> &'static [Subresource] {
+        &[]
+    }
+}
+
+/// A subresource as discovery shows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subresource {
+    /// Last segment of its path.
+    pub(crate) name: &'static str,
+    /// Kind of what is written there.
+    pub(crate) kind: &'static str,
+    /// Group and version of that kind, where they are not the resource's own.
+    pub(crate) group_version: Option<(&'static str, &'static str)>,
+    /// What may be done.
+    pub(crate) verbs: &'static [&'static str],
+}
+
+/// What may be done with `/status`.
+pub(crate) const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
+
+/// One check of an update's metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MetaPass {
+    /// The new metadata for itself.
+    Whole,
+    /// The new metadata against the old.
+    Change,
 }
 
 /// When `metadata.generation` grows.

@@ -13,6 +13,8 @@ mod identity;
 #[cfg(test)]
 mod leases;
 #[cfg(test)]
+mod lifecycles;
+#[cfg(test)]
 mod membership;
 #[cfg(test)]
 mod objects;

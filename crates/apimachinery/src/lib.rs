@@ -21,7 +21,8 @@
 //! | [`list`], [`partial`], [`watch`] | how objects travel together, reduced and as events |
 //! | [`status`] | what failures look like |
 //! | [`negotiation`] | which representation a client wants |
-//! | [`meta`] | which metadata is valid |
+//! | [`meta`], [`values`] | which metadata is valid, and what single values look like |
+//! | [`canonical`] | how an object of a built-in kind is written |
 //! | [`patch`] | how patches are applied |
 //! | [`time`], [`lease`] | how times are written, and the spec of a Lease |
 //!
@@ -42,6 +43,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod canonical;
 pub mod gvr;
 pub mod kind;
 pub mod lease;
@@ -61,6 +63,7 @@ pub mod selector;
 pub mod status;
 mod text;
 pub mod time;
+pub mod values;
 pub mod watch;
 
 pub use gvr::{GroupKind, GroupResource, GroupVersionKind, GroupVersionResource};

@@ -7,13 +7,14 @@ mod names;
 mod validate;
 
 pub use access::{
-    clear_resource_version, finalizers, generation, metadata, metadata_mut, set_creation_timestamp, set_deletion,
-    set_generation, set_name, set_namespace, set_resource_version, set_uid, text, wipe_system_fields,
+    clear_resource_version, drop_repeated_owners, finalizers, generation, metadata, metadata_mut,
+    set_creation_timestamp, set_deletion, set_generation, set_name, set_namespace, set_resource_version, set_uid, text,
+    wipe_system_fields,
 };
 pub use generate::{GENERATED_SUFFIX_LEN, apply_generate_name, generate_name, suffix_from_random};
 pub use identity::{check_name, check_no_resource_version, complete_type_meta, settle_namespace};
 pub use names::{dns_label_faults, dns_subdomain_faults, label_key_faults, label_value_faults, name_faults};
-pub use validate::{TOTAL_ANNOTATION_SIZE_LIMIT, validate_create, validate_update};
+pub use validate::{TOTAL_ANNOTATION_SIZE_LIMIT, unqualified_finalizers, validate_create, validate_update};
 
 #[cfg(test)]
 mod tests;

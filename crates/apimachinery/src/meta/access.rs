@@ -92,6 +92,24 @@ pub fn set_generation(object: &mut Value, generation: i64) {
     set(object, "generation", generation);
 }
 
+/// Takes out owners that are named more than once, as kube-apiserver does; the first mention stays. True if there were any.
+pub fn drop_repeated_owners(object: &mut Value) -> bool {
+    let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
+    let Some(Value::Array(owners)) = metadata.and_then(|metadata| metadata.get_mut("ownerReferences")) else {
+        return false;
+    };
+    let before = owners.len();
+    let mut seen: Vec<Value> = Vec::new();
+    owners.retain(|owner| {
+        let is_new = !seen.contains(owner);
+        if is_new {
+            seen.push(owner.clone());
+        }
+        is_new
+    });
+    owners.len() < before
+}
+
 /// Removes what only the server may say about a new object.
 pub fn wipe_system_fields(object: &mut Value) {
     let metadata = metadata_mut(object);

@@ -198,7 +198,12 @@ fn check_owners(owners: Option<&Value>, errors: &mut Vec<FieldError>) {
             .into_iter()
             .filter(|field| text(field).is_empty())
         {
-            errors.push(FieldError::invalid(format!("{FIELD}.{field}"), "", "must not be empty"));
+            let why = if field == "apiVersion" {
+                "version must not be empty"
+            } else {
+                "must not be empty"
+            };
+            errors.push(FieldError::invalid(format!("{FIELD}.{field}"), "", why));
         }
         check_owner_version(text("apiVersion"), owner, errors);
         if owner.get("controller") == Some(&Value::Bool(true)) {
@@ -230,6 +235,19 @@ fn check_owner_version(api_version: &str, owner: &Map<String, Value>, errors: &m
         let why = "/v1, Kind=Event is disallowed from being an owner";
         errors.push(FieldError::invalid(FIELD, Value::Object(owner.clone()), why));
     }
+}
+
+/// Finalizers that are neither qualified nor among the three everybody knows.
+pub fn unqualified_finalizers(object: &Value) -> Vec<FieldError> {
+    const STANDARD: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
+    let names = access::finalizers(object);
+    let odd = names
+        .iter()
+        .enumerate()
+        .filter(|(_, name)| !name.contains('/') && !STANDARD.contains(name));
+    let why = "name is neither a standard finalizer name nor is it fully qualified";
+    odd.map(|(index, name)| FieldError::invalid(format!("metadata.finalizers[{index}]"), *name, why))
+        .collect()
 }
 
 fn check_finalizers(finalizers: Option<&Value>, errors: &mut Vec<FieldError>) {

@@ -87,6 +87,12 @@ impl FieldError {
         )
     }
 
+    /// `Too many: <count>: must have at most <limit> items`.
+    pub fn too_many(field: impl Into<String>, count: usize, limit: usize) -> Self {
+        let detail = format!("must have at most {limit} items");
+        Self::with_value(CauseReason::TooMany, field, &count.into(), &detail)
+    }
+
     /// `Invalid value: <value>: <detail>`, for a value of the wrong JSON type.
     pub fn type_invalid(field: impl Into<String>, value: impl Into<Value>, detail: &str) -> Self {
         Self::with_value(CauseReason::TypeInvalid, field, &value.into(), detail)

@@ -1,0 +1,113 @@
+//! Endpoints: addresses that traffic may be sent to, ports with names.
+
+use serde_json::Value;
+use yurt_apimachinery::Status;
+use yurt_apimachinery::meta::{dns_label_faults, dns_subdomain_faults, label_key_faults};
+use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::values::{PROTOCOLS, endpoint_ip_faults, legacy_ip_faults, port_number_faults};
+
+use super::fields::{at, each, fill, invalid, items, one_of, text};
+use super::strategy::{MetaPass, Strategy};
+
+/// Rules of `endpoints`.
+pub(crate) struct Endpoints;
+
+impl Strategy for Endpoints {
+    fn default(&self, object: &mut Value) {
+        let subsets = object
+            .get_mut("subsets")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten();
+        for subset in subsets {
+            each(subset, &["ports"]).for_each(|port| fill(port, "protocol", "TCP"));
+        }
+    }
+
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
+        let mut errors = Vec::new();
+        // What was stored once may stay.
+        if old.is_some_and(|old| old["subsets"] == object["subsets"]) {
+            return Ok(errors);
+        }
+        for (index, subset) in items(object, &["subsets"]).iter().enumerate() {
+            check_subset(&format!("subsets[{index}]"), subset, &mut errors);
+        }
+        Ok(errors)
+    }
+
+    fn meta_passes(&self) -> &'static [MetaPass] {
+        &[MetaPass::Change, MetaPass::Whole]
+    }
+}
+
+fn check_subset(field: &str, subset: &Value, errors: &mut Vec<FieldError>) {
+    let lists = ["addresses", "notReadyAddresses"];
+    if lists.iter().all(|list| items(subset, &[list]).is_empty()) {
+        let why = "must specify `addresses` or `notReadyAddresses`";
+        errors.push(FieldError::required(field, why));
+    }
+    for list in lists {
+        for (index, address) in items(subset, &[list]).iter().enumerate() {
+            check_address(&format!("{field}.{list}[{index}]"), address, errors);
+        }
+    }
+    let ports = items(subset, &["ports"]);
+    for (index, port) in ports.iter().enumerate() {
+        check_port(&format!("{field}.ports[{index}]"), port, ports.len() > 1, errors);
+    }
+}
+
+fn check_address(field: &str, address: &Value, errors: &mut Vec<FieldError>) {
+    let ip = text(address, &["ip"]);
+    invalid(errors, &format!("{field}.ip"), &ip.into(), legacy_ip_faults(ip));
+    let hostname = text(address, &["hostname"]);
+    if !hostname.is_empty() {
+        invalid(
+            errors,
+            &format!("{field}.hostname"),
+            &hostname.into(),
+            dns_label_faults(hostname),
+        );
+    }
+    if let Some(node) = address["nodeName"].as_str() {
+        invalid(
+            errors,
+            &format!("{field}.nodeName"),
+            &node.into(),
+            dns_subdomain_faults(node),
+        );
+    }
+    invalid(errors, &format!("{field}.ip"), &ip.into(), endpoint_ip_faults(ip));
+}
+
+fn check_port(field: &str, port: &Value, needs_name: bool, errors: &mut Vec<FieldError>) {
+    let name = text(port, &["name"]);
+    if !name.is_empty() {
+        invalid(errors, &format!("{field}.name"), &name.into(), dns_label_faults(name));
+    } else if needs_name {
+        errors.push(FieldError::required(format!("{field}.name"), ""));
+    }
+    let number = at(port, &["port"]).as_i64().unwrap_or_default();
+    invalid(
+        errors,
+        &format!("{field}.port"),
+        &number.into(),
+        port_number_faults(number),
+    );
+    one_of(
+        errors,
+        &format!("{field}.protocol"),
+        text(port, &["protocol"]),
+        &PROTOCOLS,
+    );
+    check_app_protocol(field, port, errors);
+}
+
+/// `appProtocol`, in every kind that has it.
+pub(super) fn check_app_protocol(field: &str, port: &Value, errors: &mut Vec<FieldError>) {
+    if let Some(protocol) = port["appProtocol"].as_str() {
+        let field = format!("{field}.appProtocol");
+        invalid(errors, &field, &protocol.into(), label_key_faults(protocol));
+    }
+}

@@ -1,0 +1,108 @@
+//! Reading and filling members of an object in work. Bodies may have any shape: what is not there reads as empty, and
+//! what stands in the way of a default stays.
+
+use serde_json::{Map, Value};
+use yurt_apimachinery::status::FieldError;
+
+/// The value at a path; null when there is none.
+pub(super) fn at<'a>(object: &'a Value, path: &[&str]) -> &'a Value {
+    path.iter()
+        .fold(object, |value, name| value.get(name).unwrap_or(&Value::Null))
+}
+
+/// The text at a path; empty when there is none.
+pub(super) fn text<'a>(object: &'a Value, path: &[&str]) -> &'a str {
+    at(object, path).as_str().unwrap_or_default()
+}
+
+/// The items of the list at a path; none when there is no list.
+pub(super) fn items<'a>(object: &'a Value, path: &[&str]) -> &'a [Value] {
+    at(object, path).as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// Whether there is anything but null at a path.
+pub(super) fn is_set(object: &Value, path: &[&str]) -> bool {
+    !at(object, path).is_null()
+}
+
+/// The structure at a path, made where it is missing; none when something else is in the way.
+pub(super) fn members<'a>(object: &'a mut Value, path: &[&str]) -> Option<&'a mut Map<String, Value>> {
+    let mut members = object.as_object_mut()?;
+    for name in path {
+        let value = members.entry(*name).or_insert(Value::Null);
+        if value.is_null() {
+            *value = Value::Object(Map::new());
+        }
+        members = value.as_object_mut()?;
+    }
+    Some(members)
+}
+
+/// The structures in the list at a path.
+pub(super) fn each<'a>(object: &'a mut Value, path: &[&str]) -> impl Iterator<Item = &'a mut Map<String, Value>> {
+    let list = path.iter().try_fold(object, |value, name| value.get_mut(name));
+    let items = list.and_then(Value::as_array_mut).into_iter().flatten();
+    items.filter_map(Value::as_object_mut)
+}
+
+/// Sets a member that is missing, null or the empty text.
+pub(super) fn fill(members: &mut Map<String, Value>, name: &str, value: impl Into<Value>) {
+    if members.get(name).is_none_or(|held| held.is_null() || held == "") {
+        members.insert(name.to_owned(), value.into());
+    }
+}
+
+/// Puts the value that `from` has at `name` into `to`; takes it away when there is none.
+pub(super) fn carry(from: &Value, to: &mut Value, name: &str) {
+    let Some(members) = to.as_object_mut() else { return };
+    match from.get(name) {
+        Some(value) => drop(members.insert(name.to_owned(), value.clone())),
+        None => drop(members.remove(name)),
+    }
+}
+
+/// Notes the faults of one value.
+pub(super) fn invalid(errors: &mut Vec<FieldError>, field: &str, value: &Value, faults: Vec<String>) {
+    errors.extend(
+        faults
+            .iter()
+            .map(|fault| FieldError::invalid(field, value.clone(), fault)),
+    );
+}
+
+/// Notes a value outside an enumeration; one that is missing is noted as such.
+pub(super) fn one_of(errors: &mut Vec<FieldError>, field: &str, value: &str, supported: &[&str]) {
+    if value.is_empty() {
+        errors.push(FieldError::required(field, ""));
+    } else if !supported.contains(&value) {
+        errors.push(FieldError::not_supported(field, value, supported));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn any_shape_is_survived() {
+        for mut odd in [
+            json!(null),
+            json!([1]),
+            json!("x"),
+            json!({"spec": 5}),
+            json!({"spec": {"list": [1]}}),
+        ] {
+            assert_eq!(text(&odd, &["spec", "name"]), "");
+            assert!(items(&odd, &["spec", "x"]).is_empty());
+            assert_eq!(each(&mut odd, &["spec", "list"]).count(), 0, "a number is no structure");
+            if let Some(members) = members(&mut odd, &["spec"]) {
+                fill(members, "a", 1);
+            }
+        }
+        let mut object = json!({"spec": null});
+        fill(members(&mut object, &["spec", "inner"]).unwrap(), "a", "b");
+        assert_eq!(object, json!({"spec": {"inner": {"a": "b"}}}));
+    }
+}

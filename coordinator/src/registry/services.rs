@@ -1,0 +1,272 @@
+//! Services: a union told apart by `type`. Defaults, what a change of type clears, and which fields go together.
+//!
+//! Addresses and node ports are not allocated: a Service has the ones it is written with.
+
+use serde_json::{Map, Value, json};
+use yurt_apimachinery::Status;
+use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::values::is_ipv6;
+
+use super::fields::{at, each, fill, is_set, items, members, text};
+use super::strategy::Strategy;
+
+mod validate;
+
+/// Rules of `services`.
+pub(crate) struct Services;
+
+/// How long a client stays with its endpoint, in seconds.
+const AFFINITY_SECONDS: i64 = 10_800;
+
+impl Strategy for Services {
+    fn default(&self, object: &mut Value) {
+        let Some(spec) = members(object, &["spec"]) else { return };
+        fill(spec, "sessionAffinity", "None");
+        fill(spec, "type", "ClusterIP");
+        default_affinity(spec);
+        let kind = spec["type"].as_str().unwrap_or_default().to_owned();
+        let has_external_ips = spec
+            .get("externalIPs")
+            .and_then(Value::as_array)
+            .is_some_and(|ips| !ips.is_empty());
+        let is_external =
+            matches!(kind.as_str(), "NodePort" | "LoadBalancer") || (kind == "ClusterIP" && has_external_ips);
+        if is_external {
+            fill(spec, "externalTrafficPolicy", "Cluster");
+        }
+        if matches!(kind.as_str(), "NodePort" | "LoadBalancer" | "ClusterIP") {
+            fill(spec, "internalTrafficPolicy", "Cluster");
+        }
+        if kind == "LoadBalancer" {
+            fill(spec, "allocateLoadBalancerNodePorts", true);
+        }
+        for port in each(object, &["spec", "ports"]) {
+            fill(port, "protocol", "TCP");
+            let number = port.get("port").cloned().unwrap_or_else(|| 0.into());
+            if port.get("targetPort") == Some(&json!(0)) {
+                port.remove("targetPort");
+            }
+            fill(port, "targetPort", number);
+        }
+        if kind == "LoadBalancer" {
+            let with_ip =
+                each(object, &["status", "loadBalancer", "ingress"]).filter(|ingress| ingress.contains_key("ip"));
+            with_ip.for_each(|ingress| fill(ingress, "ipMode", "VIP"));
+        }
+    }
+
+    fn prepare_create(&self, object: &mut Value) {
+        object.as_object_mut().map(|members| members.remove("status"));
+        settle_addresses(object);
+    }
+
+    fn prepare_update(&self, old: &Value, new: &mut Value) {
+        patch_addresses(old, new);
+        drop_what_the_type_does_not_have(old, new);
+        settle_addresses(new);
+    }
+
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
+        Ok(validate::service(object, old))
+    }
+
+    fn validate_status(&self, object: &Value, _old: &Value) -> Result<Vec<FieldError>, Status> {
+        Ok(validate::status(object))
+    }
+}
+
+fn default_affinity(spec: &mut Map<String, Value>) {
+    match spec["sessionAffinity"].as_str() {
+        Some("None") => drop(spec.remove("sessionAffinityConfig")),
+        Some("ClientIP") => {
+            let config = spec.get("sessionAffinityConfig").unwrap_or(&Value::Null);
+            if !is_set(config, &["clientIP", "timeoutSeconds"]) {
+                let config = json!({ "clientIP": { "timeoutSeconds": AFFINITY_SECONDS } });
+                spec.insert("sessionAffinityConfig".to_owned(), config);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whether the type has addresses inside the cluster.
+fn needs_cluster_ip(service: &Value) -> bool {
+    text(service, &["spec", "type"]) != "ExternalName"
+}
+
+/// Keeps `clusterIP` and the first of `clusterIPs` the same, and names the families of the addresses there are.
+fn settle_addresses(object: &mut Value) {
+    if !needs_cluster_ip(object) {
+        return;
+    }
+    let has_selector = at(object, &["spec", "selector"])
+        .as_object()
+        .is_some_and(|map| !map.is_empty());
+    let Some(spec) = members(object, &["spec"]) else { return };
+    let single = spec
+        .get("clusterIP")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
+    if !single.is_empty() {
+        let has_list = spec
+            .get("clusterIPs")
+            .and_then(Value::as_array)
+            .is_some_and(|list| !list.is_empty());
+        if !has_list {
+            spec.insert("clusterIPs".to_owned(), json!([single]));
+        }
+    }
+    let families = if single == "None" && !has_selector {
+        // Whoever fills in the endpoints by hand may use both families.
+        json!(["IPv4", "IPv6"])
+    } else {
+        let addresses = spec.get("clusterIPs").and_then(Value::as_array).into_iter().flatten();
+        let family = |ip: &Value| {
+            if ip.as_str().is_some_and(is_ipv6) {
+                "IPv6"
+            } else {
+                "IPv4"
+            }
+        };
+        let families: Vec<&str> = addresses.map(family).collect();
+        if families.is_empty() {
+            json!(["IPv4"])
+        } else {
+            json!(families)
+        }
+    };
+    let policy = if families.as_array().is_some_and(|families| families.len() > 1) {
+        "RequireDualStack"
+    } else {
+        "SingleStack"
+    };
+    if spec
+        .get("ipFamilies")
+        .and_then(Value::as_array)
+        .is_none_or(Vec::is_empty)
+    {
+        spec.insert("ipFamilies".to_owned(), families);
+    }
+    fill(spec, "ipFamilyPolicy", policy);
+}
+
+/// An update that leaves the addresses out means the ones there are; one that changes only one of the two spellings
+/// means both.
+fn patch_addresses(old: &Value, new: &mut Value) {
+    if !needs_cluster_ip(old) || !needs_cluster_ip(new) {
+        return;
+    }
+    let Some(spec) = members(new, &["spec"]) else { return };
+    let held = |field: &str| at(old, &["spec", field]).clone();
+    let is_empty = |value: Option<&Value>| {
+        value.is_none_or(|value| value.is_null() || value == "" || value.as_array().is_some_and(Vec::is_empty))
+    };
+    if is_empty(spec.get("clusterIP")) && is_empty(spec.get("clusterIPs")) {
+        for field in ["clusterIP", "clusterIPs"] {
+            put(spec, field, held(field));
+        }
+    } else if spec.get("clusterIP") != Some(&held("clusterIP")) && spec.get("clusterIPs") == Some(&held("clusterIPs")) {
+        let single = spec.get("clusterIP").cloned().unwrap_or_default();
+        put(spec, "clusterIPs", json!([single]));
+    }
+    for field in ["ipFamilies", "ipFamilyPolicy"] {
+        if is_empty(spec.get(field)) {
+            put(spec, field, held(field));
+        }
+    }
+    patch_node_ports(old, spec);
+}
+
+/// The same for node ports and the health check's, which nobody has to repeat.
+fn patch_node_ports(old: &Value, spec: &mut Map<String, Value>) {
+    let has_node_ports = |kind: &str| matches!(kind, "NodePort" | "LoadBalancer");
+    let kind = spec.get("type").and_then(Value::as_str).unwrap_or_default();
+    if !has_node_ports(kind) || !has_node_ports(text(old, &["spec", "type"])) {
+        return;
+    }
+    if spec.get("healthCheckNodePort").is_none_or(|port| port == 0) {
+        put(
+            spec,
+            "healthCheckNodePort",
+            at(old, &["spec", "healthCheckNodePort"]).clone(),
+        );
+    }
+    let ports = spec
+        .get_mut("ports")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten();
+    for port in ports.filter_map(Value::as_object_mut) {
+        let same =
+            |held: &&Value| Some(&held["port"]) == port.get("port") && Some(&held["protocol"]) == port.get("protocol");
+        let held = items(old, &["spec", "ports"])
+            .iter()
+            .find(same)
+            .map(|held| held["nodePort"].clone());
+        if let Some(held) = held.filter(|held| !held.is_null() && port.get("nodePort").is_none_or(|port| port == 0)) {
+            port.insert("nodePort".to_owned(), held);
+        }
+    }
+}
+
+fn put(members: &mut Map<String, Value>, field: &str, value: Value) {
+    if value.is_null() {
+        members.remove(field);
+    } else {
+        members.insert(field.to_owned(), value);
+    }
+}
+
+/// Clears what belongs to the former type only, unless the client changed it as well: then validation speaks.
+fn drop_what_the_type_does_not_have(old: &Value, new: &mut Value) {
+    let (before, after) = (text(old, &["spec", "type"]), text(new, &["spec", "type"]).to_owned());
+    let same = |new: &Value, field: &str| at(old, &["spec", field]) == at(new, &["spec", field]);
+    let mut dropped = Vec::new();
+    if needs_cluster_ip(old) && after == "ExternalName" {
+        if same(new, "clusterIP") && same(new, "clusterIPs") {
+            dropped.extend(["clusterIP", "clusterIPs"]);
+        }
+        dropped.extend(
+            ["ipFamilies", "ipFamilyPolicy"]
+                .into_iter()
+                .filter(|field| same(new, field)),
+        );
+    }
+    let has_node_ports = |kind: &str| matches!(kind, "NodePort" | "LoadBalancer");
+    let is_external = |service: &Value, kind: &str| {
+        has_node_ports(kind) || (kind == "ClusterIP" && !items(service, &["spec", "externalIPs"]).is_empty())
+    };
+    if before == "LoadBalancer" && after != "LoadBalancer" {
+        let only_there = [
+            "allocateLoadBalancerNodePorts",
+            "loadBalancerClass",
+            "healthCheckNodePort",
+        ];
+        dropped.extend(only_there.into_iter().filter(|field| same(new, field)));
+    }
+    if is_external(old, before) && !is_external(new, &after) && same(new, "externalTrafficPolicy") {
+        dropped.push("externalTrafficPolicy");
+    }
+    if has_node_ports(before) && !has_node_ports(&after) {
+        let known: Vec<&Value> = items(old, &["spec", "ports"])
+            .iter()
+            .map(|port| &port["nodePort"])
+            .collect();
+        let is_known = |port: &Value| port["nodePort"].is_null() || known.contains(&&port["nodePort"]);
+        if items(new, &["spec", "ports"]).iter().all(is_known) {
+            each(new, &["spec", "ports"]).for_each(|port| drop(port.remove("nodePort")));
+        }
+    }
+    if let Some(spec) = members(new, &["spec"]) {
+        spec.retain(|field, _| !dropped.contains(&field.as_str()));
+    }
+    if after != "LoadBalancer"
+        && let Some(balancer) = members(new, &["status", "loadBalancer"])
+    {
+        balancer.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests;
