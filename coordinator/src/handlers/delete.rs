@@ -7,8 +7,9 @@ use http::{Response, StatusCode};
 use serde_json::Value;
 use yurt_apimachinery::negotiation::{Shape, body_format};
 use yurt_apimachinery::time::Time;
-use yurt_apimachinery::{DeleteOptions, GroupResource, ListOptions, Object, ObjectKey, Status, meta};
+use yurt_apimachinery::{DeleteOptions, GroupResource, ListOptions, Object, ObjectKey, ResourceVersion, Status, meta};
 use yurt_runtime::http::{self as web, Body};
+use yurt_storage::serve::{self, Unfiltered};
 
 use super::{Call, list, watch};
 use crate::admission;
@@ -49,25 +50,21 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
 /// # Errors
 /// The answer to give.
 pub(crate) async fn handle_collection(call: &Call) -> Result<Response<Body>, Status> {
-    let selection = ListOptions::parse(call.query.as_deref(), false, call.resource.kind)?;
+    let list_options = ListOptions::parse(call.query.as_deref(), false, call.resource.kind)?;
     let negotiated = call.negotiate(Shape::List)?;
     let options = options(call)?;
     let intent = call.intent(None, options.dry_run);
-    let snapshot = call.resource.objects().read(|held| held.snapshot(call.namespace()));
-    let selected = watch::selection(call, &selection);
-    let objects: Vec<Object> = snapshot
-        .objects
-        .into_iter()
-        .filter(|object| selected.matches(object))
-        .collect();
-    for object in &objects {
+    let selection = watch::selection(call, &list_options);
+    let held = call.resource.objects();
+    let listed = serve::list(held, &list_options, &selection, &Unfiltered, ResourceVersion::ZERO).await?;
+    for object in &listed.objects {
         match delete(&call.app, &call.resource, object.key(), &options, &intent, &judge(call)).await {
             Ok(_) => {}
             Err(status) if status.is_not_found() => {}
             Err(status) => return Err(status),
         }
     }
-    Ok(list::encode(call, &objects, snapshot.position, negotiated))
+    Ok(list::encode(call, &listed.objects, &listed.meta, negotiated))
 }
 
 fn options(call: &Call) -> Result<DeleteOptions, Status> {

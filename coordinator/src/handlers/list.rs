@@ -1,4 +1,4 @@
-//! LIST: one snapshot of the collection, stitched from stored bytes. `limit` may be ignored, and is.
+//! LIST: one state of the collection, whole or in pages, stitched from stored bytes.
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
@@ -21,22 +21,16 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let selection = watch::selection(call, &options);
     let objects = call.resource.objects();
     let listed = serve::list(objects, &options, &selection, &Unfiltered, ResourceVersion::ZERO).await?;
-    let mut response = encode(call, &listed.objects, listed.position, negotiated);
+    let mut response = encode(call, &listed.objects, &listed.meta, negotiated);
     call.add_pool_headers(&mut response);
     Ok(response)
 }
 
 /// A list as the answer.
-pub(super) fn encode(
-    call: &Call,
-    objects: &[Object],
-    position: ResourceVersion,
-    negotiated: Negotiated,
-) -> Response<Body> {
-    let meta = ListMeta::at(position);
+pub(super) fn encode(call: &Call, objects: &[Object], meta: &ListMeta, negotiated: Negotiated) -> Response<Body> {
     let mut pieces = match negotiated.transform {
-        Transform::None => encode_list(call.resource.kind, &meta, objects),
-        Transform::PartialObjectMetadata => encode_partial_list(&meta, objects),
+        Transform::None => encode_list(call.resource.kind, meta, objects),
+        Transform::PartialObjectMetadata => encode_partial_list(meta, objects),
     };
     if negotiated.pretty {
         pieces = vec![finish(Bytes::from(pieces.concat()), true)];

@@ -14,6 +14,7 @@ mod identity;
 mod leases;
 #[cfg(test)]
 mod lifecycles;
+mod listing;
 #[cfg(test)]
 mod membership;
 #[cfg(test)]

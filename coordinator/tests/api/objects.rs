@@ -315,7 +315,7 @@ async fn lists_obey_resource_versions_and_selectors() {
         "Expired",
         "a number of the other space"
     );
-    code("continue=abc".into()).await.expect(410);
+    code("continue=abc".into()).await.expect(400);
     code("labelSelector=%3D%3D".into()).await.expect(400);
     let names = |list: Value| {
         let items = list["items"].as_array().unwrap().clone();

@@ -3,11 +3,13 @@
 use crate::gvr::GroupKind;
 use crate::status::{FieldError, Status};
 
+mod continue_token;
 mod delete;
 mod list;
 mod raw;
 mod write;
 
+pub use continue_token::{ContinueToken, TOKEN_BYTES_MAX};
 pub use delete::{DeleteOptions, Preconditions, PropagationPolicy};
 pub use list::{ListOptions, ResourceVersionMatch};
 pub(crate) use raw::required_name;

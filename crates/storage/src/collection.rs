@@ -16,6 +16,7 @@
 
 mod history;
 mod log;
+mod past;
 mod reader;
 mod write;
 
@@ -28,6 +29,7 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
 pub use history::RangeTombstone;
 pub use log::{Change, ChangeKind, Step};
+pub use past::{KeyRange, Past};
 pub use reader::{Delivery, Expired, Reader, Snapshot};
 pub use write::{Dirty, Recovered, WriteError};
 
@@ -56,8 +58,10 @@ pub struct Collection {
     log: VecDeque<Step>,
     /// Sequence number of `log[0]`; positions in the log are local to this process and never leave it.
     first_seq: u64,
-    /// `C` before `log[0]`: readers from here on can be given exact history.
+    /// Every change after this RV is in the log: readers from here on can be given exact history.
     log_from: ResourceVersion,
+    /// RV of the last list or other jump of `C`: what came and went before it, and when, is not known.
+    gap_to: ResourceVersion,
     log_bytes: usize,
     object_bytes: usize,
     tombstone_bytes: usize,
@@ -82,6 +86,7 @@ impl Collection {
             log: VecDeque::new(),
             first_seq: 0,
             log_from: ResourceVersion::ZERO,
+            gap_to: ResourceVersion::ZERO,
             log_bytes: 0,
             object_bytes: 0,
             tombstone_bytes: 0,
@@ -151,9 +156,6 @@ impl Collection {
     }
 
     fn push(&mut self, step: Step) {
-        if self.log.is_empty() {
-            self.log_from = self.position;
-        }
         self.log_bytes += step.size();
         self.log.push_back(step);
         let budget = self.history_budget();
@@ -179,7 +181,7 @@ impl Collection {
         if position == self.position {
             return Some(self.next_seq());
         }
-        if position > self.position || self.log.is_empty() || position < self.log_from {
+        if position > self.position || position < self.log_from {
             return None;
         }
         let (mut seq, mut in_diff) = (self.next_seq(), false);

@@ -9,9 +9,11 @@ mod watch;
 
 use std::time::Duration;
 
-use yurt_apimachinery::{FieldSelector, LabelSelector, Object};
+use yurt_apimachinery::{FieldSelector, LabelSelector, Object, ObjectKey, ResourceKind};
 
-pub use list::{Listed, list};
+use crate::collection::KeyRange;
+
+pub use list::{Listed, list, reach};
 pub use view::{Unfiltered, View};
 pub use watch::{WatchRequest, watch};
 
@@ -58,8 +60,24 @@ impl Selection {
     /// The namespace the selection is confined to: that of the path, or of a `metadata.namespace=` field selector.
     #[must_use]
     pub fn confined_to(&self) -> Option<&str> {
+        let by_field = || self.fields.requires("metadata.namespace");
         self.namespace
             .as_deref()
-            .or_else(|| self.fields.requires("metadata.namespace"))
+            .or_else(by_field)
+            .filter(|name| !name.is_empty())
+    }
+
+    /// The part of the keys of `kind` that can hold selected objects: never more than one namespace when one is named, a
+    /// single key when the name is given, too.
+    #[must_use]
+    pub fn keys(&self, kind: &ResourceKind) -> KeyRange {
+        let namespace = self.confined_to().filter(|_| kind.namespaced);
+        match (namespace, self.fields.requires("metadata.name")) {
+            (namespace, Some(name)) if namespace.is_some() || !kind.namespaced => {
+                KeyRange::one(&ObjectKey::new(namespace, name))
+            }
+            (Some(namespace), _) => KeyRange::namespace(namespace),
+            (None, _) => KeyRange::all(),
+        }
     }
 }

@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use yurt_apimachinery::list::{ListMeta, encode_list, encode_partial_list};
+use yurt_apimachinery::list::{encode_list, encode_partial_list};
 use yurt_apimachinery::negotiation::{Negotiated, Shape, Transform, negotiate};
 use yurt_apimachinery::partial::partial_object_metadata;
 use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
@@ -196,24 +196,8 @@ impl Local {
     ) -> Result<Response<Body>, Status> {
         let kind = replica.collection().kind();
         let name = info.name.as_deref().unwrap_or_default();
-        let options = ListOptions::default();
-        let selection = Selection {
-            namespace: info.namespace.clone(),
-            ..Selection::default()
-        };
         // Waits and refuses exactly as a list would.
-        let least = self.least(replica);
-        serve::list(
-            replica.collection(),
-            &options,
-            &Selection {
-                namespace: Some(String::new()),
-                ..selection
-            },
-            view,
-            least,
-        )
-        .await?;
+        serve::reach(replica.collection(), self.least(replica)).await?;
         let key = ObjectKey::new(info.namespace.as_deref(), name);
         let found = replica
             .collection()
@@ -227,7 +211,7 @@ impl Local {
         Ok(self.respond(replica, full(body)))
     }
 
-    /// `None` when the cloud has to answer: it has our last write, we do not yet.
+    /// `None` when the cloud has to answer.
     async fn list(
         &self,
         replica: &Replica,
@@ -238,28 +222,30 @@ impl Local {
     ) -> Result<Option<Response<Body>>, Status> {
         let kind = replica.collection().kind();
         let options = options(query, false, kind, info)?;
-        let is_cloud_token = options.continue_token.is_some() && view.is_identity() && self.cloud.borrow().is_up();
-        if is_cloud_token {
-            return Ok(None);
-        }
         let selection = selection(info, &options);
         let least = self.least(replica);
         let listed = match serve::list(replica.collection(), &options, &selection, view, least).await {
-            Err(status) if status.code() == 504 && options.resource_version.is_none() && view.is_identity() => {
-                return Ok(None);
-            }
+            Err(status) if self.is_for_the_cloud(&options, view, &status) => return Ok(None),
             listed => listed?,
         };
-        let meta = ListMeta {
-            resource_version: listed.position,
-            ..ListMeta::default()
-        };
         let chunks = match negotiated.transform {
-            Transform::PartialObjectMetadata => encode_partial_list(&meta, listed.objects.iter()),
-            Transform::None => encode_list(kind, &meta, listed.objects.iter()),
+            Transform::PartialObjectMetadata => encode_partial_list(&listed.meta, listed.objects.iter()),
+            Transform::None => encode_list(kind, &listed.meta, listed.objects.iter()),
         };
         let body = stream(futures_util::stream::iter(chunks).map(Ok::<_, std::convert::Infallible>));
         Ok(Some(self.respond(replica, body)))
+    }
+
+    /// Whether the cloud may be able to answer what the replica cannot: our last write has not come back yet, or a page
+    /// of a state that the replica does not reach. Tokens are the same on both sides, unless a filter is between them.
+    fn is_for_the_cloud(&self, options: &ListOptions, view: &dyn View, status: &Status) -> bool {
+        let has_token = options.continue_token.is_some();
+        view.is_identity()
+            && match status.code() {
+                504 => options.resource_version.is_none() && (!has_token || self.cloud.borrow().is_up()),
+                410 => has_token && self.cloud.borrow().is_up(),
+                _ => false,
+            }
     }
 
     fn watch(

@@ -86,7 +86,7 @@ impl Stream {
     }
 
     async fn list(&mut self) -> Result<(), Ended> {
-        let (mut objects, mut token) = (Vec::new(), String::new());
+        let (mut objects, mut token, mut timeline) = (Vec::new(), String::new(), None);
         loop {
             let mut query = format!("limit={PAGE}");
             if !token.is_empty() {
@@ -95,6 +95,11 @@ impl Stream {
             }
             let response = self.get(&query).await?;
             let generation = generation_of(response.headers());
+            if *timeline.get_or_insert(generation) != generation {
+                return Err(Ended::Failed(
+                    "a new generation began between two pages of the list".into(),
+                ));
+            }
             let body = read_all(response.into_body()).await?;
             let page = ParsedList::parse(body, self.wire_kind()).map_err(|error| Ended::Failed(error.to_string()))?;
             objects.extend(page.items.iter().filter_map(|object| self.reduce(object)));

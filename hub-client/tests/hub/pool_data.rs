@@ -54,10 +54,16 @@ async fn list_of_many_pages_comes_whole() {
         cloud.seen(SERVICES).len() >= 3,
         "the cloud is not asked for everything at once"
     );
-    // The hub's own list is one page, which the API allows.
+    let asked = cloud.seen(SERVICES).len();
+    let first = hub.kube_proxy().get(&format!("{SERVICES}?limit=500")).await;
+    let token = first.json()["metadata"]["continue"].as_str().unwrap().to_owned();
+    cloud.put("services", service("web-0600-new", 80));
+    let rest = hub.kube_proxy().get(&format!("{SERVICES}?continue={token}")).await;
+    assert_eq!([first.names(), rest.names()].concat(), names, "one state in both pages");
     assert_eq!(
-        hub.kube_proxy().get(&format!("{SERVICES}?limit=500")).await.names(),
-        names
+        cloud.seen(SERVICES).len(),
+        asked,
+        "the replica goes on with its own tokens"
     );
 }
 

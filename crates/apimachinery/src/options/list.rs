@@ -1,5 +1,6 @@
 //! Options of list, watch and deletecollection.
 
+use super::continue_token::ContinueToken;
 use super::invalid_options;
 use super::raw::RawListOptions;
 use crate::kind::ResourceKind;
@@ -67,6 +68,8 @@ impl ListOptions {
         }
         let resource_version = parse_version(raw.resource_version)?;
         if !watch && !raw.continue_token.is_empty() && resource_version.is_some_and(|version| !version.is_zero()) {
+            // Whoever reads the token later would find the same; kube-apiserver finds it first.
+            ContinueToken::decode(raw.continue_token).map_err(Status::bad_request)?;
             return Err(Status::bad_request(
                 "specifying resource version is not allowed when using continue",
             ));

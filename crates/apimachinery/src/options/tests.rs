@@ -37,6 +37,7 @@ fn nothing_is_latest_everything_unlimited() {
     assert_eq!(ListOptions::parse(None, false, pods()).unwrap(), ListOptions::default());
 }
 
+/// Conformance: 2.25
 #[test]
 fn unset_and_zero_versions_differ() {
     assert_eq!(list("resourceVersion=").unwrap().resource_version, None);
@@ -55,6 +56,7 @@ fn unset_and_zero_versions_differ() {
     );
 }
 
+/// Conformance: 2.20
 #[test]
 fn list_refuses_initial_events() {
     assert_eq!(
@@ -63,6 +65,7 @@ fn list_refuses_initial_events() {
     );
 }
 
+/// Conformance: 2.23
 #[test]
 fn list_match_rules() {
     let forbidden = "resourceVersionMatch: Forbidden: resourceVersionMatch";
@@ -92,6 +95,7 @@ fn list_match_rules() {
     assert_eq!(options.resource_version_match, Some(ResourceVersionMatch::Exact));
 }
 
+/// Conformance: 2.21, 2.22
 #[test]
 fn watch_match_rules() {
     assert_eq!(
@@ -113,6 +117,7 @@ fn watch_match_rules() {
     assert_eq!(options.send_initial_events, Some(true));
 }
 
+/// Conformance: 3.F04
 #[test]
 fn watch_from_nothing_starts_with_the_state() {
     for query in ["", "resourceVersion=0"] {
@@ -124,19 +129,24 @@ fn watch_from_nothing_starts_with_the_state() {
     assert_eq!(list("").unwrap().send_initial_events, None);
 }
 
+/// Conformance: 2.24
 #[test]
 fn continue_excludes_a_version() {
-    let status = list("continue=x&resourceVersion=3").unwrap_err();
+    let token = ContinueToken::after(Some(ResourceVersion(7)), "a/b").encode();
+    let status = list(&format!("continue={token}&resourceVersion=3")).unwrap_err();
     assert_eq!(
         status.message(),
         "specifying resource version is not allowed when using continue"
     );
+    let malformed = list("continue=x&resourceVersion=3").unwrap_err();
+    assert!(malformed.message().starts_with("invalid continue token:"));
     assert_eq!(
         list("continue=x&resourceVersion=0").unwrap().continue_token.as_deref(),
         Some("x")
     );
 }
 
+/// Conformance: 2.15, 2.32
 #[test]
 fn numbers_follow_go() {
     assert_eq!(list("limit=-5").unwrap().limit, 0);
@@ -149,6 +159,7 @@ fn numbers_follow_go() {
     assert_eq!(watch("timeoutSeconds=9").unwrap().timeout_seconds, Some(9));
 }
 
+/// Conformance: 2.35
 #[test]
 fn selectors_are_parsed_and_fields_checked() {
     let options = list("labelSelector=a%3Db&fieldSelector=spec.nodeName%3Dn1").unwrap();
@@ -165,6 +176,7 @@ fn selectors_are_parsed_and_fields_checked() {
     );
 }
 
+/// Conformance: 2.07
 #[test]
 fn name_of_a_legacy_path_must_match() {
     let mut options = watch("resourceVersion=1").unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
-use super::{Change, Collection, RangeTombstone, Step};
+use super::{Change, Collection, KeyRange, RangeTombstone, Step};
 
 /// A reader's place in one collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,29 +108,25 @@ impl Collection {
     /// Objects of `namespace` (all when `None`) and a reader that continues after them.
     #[must_use]
     pub fn snapshot(&self, namespace: Option<&str>) -> Snapshot {
-        let objects = match namespace {
-            None => self.objects().cloned().collect(),
-            Some(namespace) => {
-                let start = ObjectKey::new(Some(namespace), "");
-                let inside = self.objects.range(start..).map(|(_, live)| &live.object);
-                inside
-                    .take_while(|object| object.namespace() == Some(namespace))
-                    .cloned()
-                    .collect()
-            }
-        };
-        let reader = Reader {
+        let keys = namespace.map_or_else(KeyRange::all, KeyRange::namespace);
+        let objects = self.at(self.position(), &keys, "").map(|past| past.cloned().collect());
+        Snapshot {
+            objects: objects.unwrap_or_default(),
+            position: self.position(),
+            reader: self.follow(),
+        }
+    }
+
+    /// A reader that has seen everything up to now.
+    #[must_use]
+    pub fn follow(&self) -> Reader {
+        Reader {
             position: self.position(),
             seq: Some(self.next_seq()),
             resumed_at: self.position(),
             ranges_to: self.position(),
             in_diff: false,
             generation: self.generation(),
-        };
-        Snapshot {
-            objects,
-            position: self.position(),
-            reader,
         }
     }
 
@@ -153,7 +149,7 @@ impl Collection {
         }
     }
 
-    fn check(&self, reader: &Reader) -> Result<(), Expired> {
+    pub(super) fn check(&self, reader: &Reader) -> Result<(), Expired> {
         let catching_up = reader.seq.is_none_or(|seq| seq < self.first_seq);
         if reader.generation != self.generation || (catching_up && reader.position < self.floor) {
             return Err(Expired {

@@ -360,6 +360,139 @@ impl Source {
     }
 }
 
+impl Source {
+    /// Does `act` unless it is about clients.
+    fn act(&mut self, collection: &mut Collection, act: &Act) {
+        match act {
+            Act::Put(n) => self.put(collection, &format!("s{n}")),
+            Act::Delete(n) => self.delete(collection, &format!("s{n}")),
+            Act::Recreate(n) => {
+                self.delete(collection, &format!("s{n}"));
+                self.put(collection, &format!("s{n}"));
+            }
+            Act::Bookmark if self.connected => {
+                collection.advance(rv(self.rv));
+            }
+            Act::Cut => self.connected = false,
+            Act::Relist => self.relist(collection),
+            Act::Bookmark | Act::Read(..) | Act::Resume(_) | Act::ResumeByIndex(_) => {}
+        }
+    }
+
+    fn now(&self) -> BTreeMap<String, u64> {
+        let entries = self.truth.iter().map(|(name, (_, rv))| (format!("shop/{name}"), *rv));
+        entries.collect()
+    }
+}
+
+/// The state at `at`, read in pages of `size`.
+fn pages(collection: &Collection, at: u64, keys: &KeyRange, size: usize) -> Result<BTreeMap<String, u64>, Expired> {
+    let (mut found, mut from) = (BTreeMap::new(), String::new());
+    loop {
+        let page: Vec<&Object> = collection.at(rv(at), keys, &from)?.take(size).collect();
+        let Some(last) = page.last() else {
+            return Ok(found);
+        };
+        from = format!("{}\0", last.key());
+        for object in page {
+            let key = object.key().to_string();
+            assert!(
+                found.last_key_value().is_none_or(|(last, _)| *last < key),
+                "out of order"
+            );
+            found.insert(key, object.resource_version().0);
+        }
+    }
+}
+
+#[test]
+fn key_ranges_are_bytewise_and_confined() {
+    let mut collection = Collection::new(false);
+    let kind = find_kind("", "services").expect("services must be built in");
+    let service = |namespace: &str, name: &str| {
+        let json = format!(r#"{{"metadata":{{"namespace":"{namespace}","name":"{name}","resourceVersion":"1"}}}}"#);
+        Object::parse(Bytes::from(json), kind).expect("fixture must parse")
+    };
+    let all = [("a", "x"), ("a-b", "y"), ("a", "xy"), ("b", "x")];
+    let list = all.iter().map(|(namespace, name)| service(namespace, name)).collect();
+    collection.restart(0, list, rv(5));
+    let keys = |range: &KeyRange, from: &str| -> Vec<String> {
+        let past = collection.at(rv(5), range, from).expect("the present state");
+        past.map(|object| object.key().to_string()).collect()
+    };
+    // "-" sorts before "/".
+    assert_eq!(keys(&KeyRange::all(), ""), ["a-b/y", "a/x", "a/xy", "b/x"]);
+    assert_eq!(keys(&KeyRange::all(), "a/x\0"), ["a/xy", "b/x"]);
+    assert_eq!(keys(&KeyRange::namespace("a"), ""), ["a/x", "a/xy"]);
+    assert_eq!(keys(&KeyRange::namespace("a"), "b"), [""; 0]);
+    assert_eq!(keys(&KeyRange::one(&ObjectKey::parse("a/x")), ""), ["a/x"]);
+    assert_eq!(keys(&KeyRange::one(&ObjectKey::parse("a/x")), "a/x\0"), [""; 0]);
+}
+
+#[test]
+fn state_below_the_log_is_expired_and_one_within_it_is_not() {
+    let mut collection = Collection::new(false);
+    collection.restart(0, vec![service("a", 1, 5)], rv(10));
+    collection.advance(rv(15));
+    assert_eq!(
+        pages(&collection, 12, &KeyRange::all(), 9).map(|state| state.len()),
+        Ok(1),
+        "nothing happened since the list"
+    );
+    for i in 0..10_000 {
+        collection.apply(EventType::Modified, service("a", 1, 20 + i));
+    }
+    assert!(collection.at(rv(12), &KeyRange::all(), "").is_err());
+    let state = pages(&collection, 10_000, &KeyRange::all(), 9);
+    assert_eq!(state, Ok(BTreeMap::from([("shop/a".to_owned(), 10_000)])));
+}
+
+#[test]
+fn initial_state_goes_on_with_the_present_when_the_log_was_overrun_but_not_in_another_generation() {
+    let mut collection = Collection::new(false);
+    collection.restart(0, vec![service("a", 1, 5), service("b", 2, 6)], rv(10));
+    let reader = collection.follow();
+    for i in 0..10_000 {
+        collection.apply(EventType::Modified, service("b", 2, 20 + i));
+    }
+    let rest = |collection: &Collection| -> Result<Vec<u64>, Expired> {
+        let all = KeyRange::all();
+        let past = collection.initial(&reader, &all, "shop/a\0")?;
+        Ok(past.map(|object| object.resource_version().0).collect())
+    };
+    assert_eq!(rest(&collection), Ok(vec![10_019]));
+    collection.restart(1, vec![service("b", 2, 6)], rv(10));
+    assert!(rest(&collection).is_err());
+}
+
+proptest! {
+    #[test]
+    fn state_at_an_earlier_version_is_what_it_was(acts in prop::collection::vec(act(), 1..80), size in 1..5_usize) {
+        let mut collection = Collection::new(false);
+        collection.restart(0, vec![], rv(100));
+        let mut source = Source { truth: BTreeMap::new(), rv: 100, uids: 0, connected: true };
+        let mut history = BTreeMap::from([(100, source.now())]);
+        let mut reached = vec![100];
+        for act in &acts {
+            source.act(&mut collection, act);
+            history.insert(source.rv, source.now());
+            if matches!(act, Act::Relist) {
+                // What came and went unseen is not known, so no state before the list is shown.
+                reached.clear();
+            }
+            if collection.position() == rv(source.rv) {
+                reached.push(source.rv);
+            }
+            for (at, truth) in &history {
+                match pages(&collection, *at, &KeyRange::all(), size) {
+                    Ok(state) => prop_assert_eq!(&state, truth, "at {}", at),
+                    Err(_) => prop_assert!(!reached.contains(at), "{} was here and is forgotten", at),
+                }
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
@@ -371,15 +504,6 @@ proptest! {
         let mut clients: Vec<(Client, Reader)> = (0..3).map(|_| Client::start(&collection)).collect();
         for act in acts {
             match act {
-                Act::Put(n) => source.put(&mut collection, &format!("s{n}")),
-                Act::Delete(n) => source.delete(&mut collection, &format!("s{n}")),
-                Act::Recreate(n) => {
-                    source.delete(&mut collection, &format!("s{n}"));
-                    source.put(&mut collection, &format!("s{n}"));
-                }
-                Act::Bookmark => if source.connected { collection.advance(rv(source.rv)); },
-                Act::Cut => source.connected = false,
-                Act::Relist => source.relist(&mut collection),
                 Act::Read(n, max) => {
                     let (client, reader) = &mut clients[n];
                     client.take(collection.read(reader, max).expect("nothing is forgotten in this test"));
@@ -393,11 +517,11 @@ proptest! {
                     let opened = collection.open(rv(client.position)).expect("nothing is forgotten in this test");
                     *reader = opened.without_tail();
                 }
+                act => source.act(&mut collection, &act),
             }
         }
         source.relist(&mut collection);
-        let truth: BTreeMap<String, u64> =
-            source.truth.iter().map(|(name, (_, rv))| (format!("shop/{name}"), *rv)).collect();
+        let truth = source.now();
         for (client, reader) in &mut clients {
             while reader.position() < collection.position() {
                 client.take(collection.read(reader, 2).expect("nothing is forgotten in this test"));

@@ -168,6 +168,7 @@ impl Collection {
         if to <= self.position {
             return;
         }
+        self.gap_to = to;
         if step.is_empty() {
             self.move_to(to);
             return;
@@ -211,6 +212,8 @@ impl Collection {
         self.floor = at;
         self.complete = true;
         self.position = at;
+        self.log_from = at;
+        self.gap_to = at;
         if let Some(dirty) = &mut self.dirty {
             let objects = self
                 .objects
@@ -233,6 +236,8 @@ impl Collection {
             self.insert_live(object, ResourceVersion::ZERO);
         }
         self.position = recovered.position;
+        self.log_from = recovered.position;
+        self.gap_to = recovered.position;
         self.floor = recovered.floor;
         self.complete = recovered.complete;
         self.generation = recovered.generation;

@@ -1,30 +1,58 @@
-//! One answer to a list: which state, which objects.
+//! One answer to a list: which state, which objects, and where the next page begins.
+//!
+//! Every page of a list shows the state of the first one: it is rebuilt from the collection's log
+//! ([`Collection::at`]), so nothing is held between two pages. Where the log does not reach back the client is told 410,
+//! with a token that lists the rest as it is now.
 
-use yurt_apimachinery::options::ResourceVersionMatch;
+use yurt_apimachinery::list::ListMeta;
+use yurt_apimachinery::options::{ContinueToken, ResourceVersionMatch};
 use yurt_apimachinery::{ListOptions, Object, ResourceVersion, Status};
 
 use super::{Selection, View, WAIT_FOR_RV};
+use crate::collection::{Collection, Expired, KeyRange};
 use crate::shared::SharedCollection;
 
-/// Objects of a list and the RV they are consistent at.
+/// Objects of a list and what the list says of itself.
 #[derive(Clone, Debug)]
 pub struct Listed {
     /// Objects as the client sees them, in key order.
     pub objects: Vec<Object>,
-    /// The list's resourceVersion.
-    pub position: ResourceVersion,
+    /// Its resourceVersion, the token of the next page, and how many objects follow (only when nothing is selected).
+    pub meta: ListMeta,
     /// Timeline of the RV.
     pub generation: u64,
 }
 
-/// Lists `selection` of `shared`.
+/// What a list asks for: a state, where to begin in it, how much of it.
+struct Wanted<'a> {
+    /// The state has reached this RV.
+    least: ResourceVersion,
+    /// The state is that of `least`, not a later one.
+    exact: bool,
+    /// Least key, relative to the path's namespace.
+    start: &'a str,
+    /// Most objects; 0 for all.
+    limit: u64,
+}
+
+/// A part of one state.
+struct Page {
+    objects: Vec<Object>,
+    at: ResourceVersion,
+    generation: u64,
+    /// Objects of the range that follow, whether they are selected or not. Counted only when nothing is selected; else
+    /// 1 stands for any number.
+    rest: u64,
+}
+
+/// Lists `selection` of `shared`, in pages when `options` have a limit.
 ///
-/// `limit` is ignored (the whole list is one page, which the API allows), so no `continue` token is ever ours. `least`
-/// is the RV a read without resourceVersion has to reflect (writes this process forwarded); zero for own objects.
+/// `least` is the RV a read without resourceVersion has to reflect (writes this process forwarded); zero for own
+/// objects.
 ///
 /// # Errors
-/// 429 while the collection is incomplete (never an empty list), 410 for an RV of another space, an exact RV other than
-/// the present one or any `continue` token, 504 for an RV that does not arrive within [`WAIT_FOR_RV`].
+/// 429 while the collection is incomplete (never an empty list), 400 for a malformed token, 410 for an RV of another
+/// space and for a state that the log does not reach, 504 for an RV that does not arrive within [`WAIT_FOR_RV`].
 ///
 /// # Cancel safety
 /// Holds nothing while waiting.
@@ -35,42 +63,152 @@ pub async fn list(
     view: &dyn View,
     least: ResourceVersion,
 ) -> Result<Listed, Status> {
-    if !shared.read(|collection| collection.is_complete()) {
+    let token = options.continue_token.as_deref().map(ContinueToken::decode);
+    let token = token.transpose().map_err(Status::bad_request)?;
+    let wanted = Wanted::of(options, token.as_ref(), least);
+    let expired = || match &token {
+        Some(token) => {
+            let latest = ContinueToken {
+                version: None,
+                start: token.start.clone(),
+            };
+            Status::continue_expired(Some(&latest.encode()))
+        }
+        None => Status::list_expired(),
+    };
+    reach(shared, wanted.least)
+        .await
+        .map_err(|status| if status.code() == 410 { expired() } else { status })?;
+    take(shared, &wanted, selection, view).map_err(|_| expired())
+}
+
+/// Waits until the collection is complete and has reached `wanted`; zero is reached at once.
+///
+/// # Errors
+/// 429, 410 and 504 as [`list`].
+///
+/// # Cancel safety
+/// Holds nothing while waiting.
+pub async fn reach(shared: &SharedCollection, wanted: ResourceVersion) -> Result<(), Status> {
+    if !shared.read(Collection::is_complete) {
         return Err(not_ready(shared));
     }
-    if options.continue_token.is_some() {
-        return Err(Status::continue_expired(None));
-    }
-    let wanted = options.resource_version.unwrap_or(least);
     check_space(shared, wanted)?;
     let waited = tokio::time::timeout(WAIT_FOR_RV, shared.reached(wanted)).await;
-    let position = shared.read(|collection| collection.position());
-    if waited.is_err() {
-        return Err(Status::too_large_resource_version(wanted, position));
-    }
-    if options.resource_version_match == Some(ResourceVersionMatch::Exact) && wanted != position {
-        return Err(Status::list_expired());
-    }
-    let (snapshot, generation) =
-        shared.read(|collection| (collection.snapshot(selection.confined_to()), collection.generation()));
-    let seen = |object: &Object| {
-        if selection.matches(object) {
-            view.show(object)
-        } else {
-            None
+    waited.map_err(|_| Status::too_large_resource_version(wanted, shared.read(Collection::position)))
+}
+
+// === impl Wanted ===
+
+impl<'a> Wanted<'a> {
+    /// kube-apiserver's table of resourceVersion, match, limit and continue.
+    fn of(options: &ListOptions, token: Option<&'a ContinueToken>, least: ResourceVersion) -> Self {
+        let limit = options.limit;
+        if let Some(token) = token {
+            return Self {
+                least: token.version.unwrap_or(least),
+                exact: token.version.is_some(),
+                start: &token.start,
+                limit,
+            };
         }
+        let whole = |least, exact, limit| Self {
+            least,
+            exact,
+            start: "",
+            limit,
+        };
+        match (options.resource_version, options.resource_version_match) {
+            (None, _) => whole(least, false, limit),
+            // Whoever accepts any state pages for ever once he was given a page.
+            (Some(ResourceVersion::ZERO), _) => whole(ResourceVersion::ZERO, false, 0),
+            (Some(version), Some(ResourceVersionMatch::Exact)) => whole(version, true, limit),
+            (Some(version), Some(ResourceVersionMatch::NotOlderThan)) => whole(version, false, limit),
+            (Some(version), None) => whole(version, limit > 0, limit),
+        }
+    }
+}
+
+/// Objects up to the limit, as the client sees them. A view may hide some: then more are looked at.
+fn take(
+    shared: &SharedCollection,
+    wanted: &Wanted<'_>,
+    selection: &Selection,
+    view: &dyn View,
+) -> Result<Listed, Expired> {
+    let kind = shared.kind();
+    let keys = selection.keys(kind);
+    let path = match selection.namespace.as_deref().filter(|_| kind.namespaced) {
+        Some(namespace) => format!("{namespace}/"),
+        None => String::new(),
     };
-    let objects = snapshot.objects.iter().filter_map(seen).collect();
-    Ok(Listed {
+    let limit = if wanted.limit == 0 { u64::MAX } else { wanted.limit };
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let (mut at, mut from) = (wanted.exact.then_some(wanted.least), format!("{path}{}", wanted.start));
+    let mut objects = Vec::new();
+    loop {
+        let missing = limit - objects.len();
+        let page = shared.read(|collection| page(collection, at, &keys, &from, selection, missing))?;
+        let last = page.objects.last().map(|object| object.key().clone());
+        if view.is_identity() && objects.is_empty() {
+            objects = page.objects;
+        } else {
+            objects.extend(page.objects.iter().filter_map(|object| view.show(object)));
+        }
+        let more = last.filter(|_| page.rest > 0);
+        if let Some(last) = more.as_ref().filter(|_| objects.len() < limit) {
+            (at, from) = (Some(page.at), format!("{last}\0"));
+            continue;
+        }
+        let count = selection.labels.is_everything() && selection.fields.is_everything() && view.is_identity();
+        let token = more.as_ref().map(|last| {
+            let last = last.as_str();
+            ContinueToken::after(Some(page.at), last.strip_prefix(&path).unwrap_or(last)).encode()
+        });
+        return Ok(Listed {
+            objects,
+            meta: ListMeta {
+                resource_version: page.at,
+                remaining_item_count: token.as_ref().filter(|_| count).map(|_| page.rest),
+                continue_token: token,
+            },
+            generation: page.generation,
+        });
+    }
+}
+
+/// At most `limit` selected objects of the state at `at`, or of the present one.
+fn page(
+    collection: &Collection,
+    at: Option<ResourceVersion>,
+    keys: &KeyRange,
+    from: &str,
+    selection: &Selection,
+    limit: usize,
+) -> Result<Page, Expired> {
+    let at = at.unwrap_or(collection.position());
+    let mut past = collection.at(at, keys, from)?;
+    let count = selection.labels.is_everything() && selection.fields.is_everything();
+    let selected = past.by_ref().filter(|object| selection.matches(object));
+    let objects: Vec<Object> = selected.take(limit).cloned().collect();
+    let rest = if objects.len() < limit {
+        0
+    } else if count {
+        past.count() as u64
+    } else {
+        u64::from(past.next().is_some())
+    };
+    Ok(Page {
         objects,
-        position: snapshot.position,
-        generation,
+        at,
+        generation: collection.generation(),
+        rest,
     })
 }
 
 /// 410 when `wanted` belongs to the other RV space: a reader that moved between authorities has to start over.
 pub(super) fn check_space(shared: &SharedCollection, wanted: ResourceVersion) -> Result<(), Status> {
-    let position = shared.read(|collection| collection.position());
+    let position = shared.read(Collection::position);
     if wanted != ResourceVersion::ZERO && wanted.space() != position.space() {
         return Err(Status::too_old_resource_version(wanted, position));
     }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::kind::find_kind;
-use yurt_apimachinery::list::{ListMeta, encode_list, encode_partial_list};
+use yurt_apimachinery::list::{encode_list, encode_partial_list};
 use yurt_apimachinery::negotiation::{Shape, Transform, negotiate};
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceVersion, Status, Verb};
@@ -114,7 +114,7 @@ impl Resources {
         };
         let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
         let metadata_only = negotiate(accept, shape, query, None)?.transform == Transform::PartialObjectMetadata;
-        let mut options = ListOptions::parse(query, info.verb == Verb::Watch, kind)?;
+        let options = ListOptions::parse(query, info.verb == Verb::Watch, kind)?;
         let selection = Selection {
             namespace: info.namespace.clone(),
             labels: options.label_selector.clone(),
@@ -129,24 +129,11 @@ impl Resources {
                 Ok(json(StatusCode::OK, object.bytes().clone()))
             }
             Verb::List => {
-                // A token is the number of objects that came before; nothing changes between the pages of a test.
-                let skipped = options.continue_token.take().map_or(0, |token| token.parse().unwrap());
                 let listed = serve::list(collection, &options, &selection, &Unfiltered, ResourceVersion::ZERO).await?;
-                let limit = usize::try_from(options.limit)
-                    .ok()
-                    .filter(|limit| *limit > 0)
-                    .unwrap_or(usize::MAX);
-                let mut page = listed.objects.into_iter().skip(skipped);
-                let objects: Vec<Object> = page.by_ref().take(limit).collect();
-                let continue_token = page.next().map(|_| (skipped + limit).to_string());
-                let meta = ListMeta {
-                    continue_token,
-                    ..ListMeta::at(listed.position)
-                };
                 let chunks = if metadata_only {
-                    encode_partial_list(&meta, &objects)
+                    encode_partial_list(&listed.meta, &listed.objects)
                 } else {
-                    encode_list(kind, &meta, &objects)
+                    encode_list(kind, &listed.meta, &listed.objects)
                 };
                 Ok(respond(StatusCode::OK, APPLICATION_JSON, full(chunks.concat())))
             }

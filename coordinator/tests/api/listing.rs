@@ -1,0 +1,109 @@
+//! Lists over HTTP: pages, versions, tokens.
+
+use serde_json::{Value, json};
+
+use crate::harness::{Server, config_map, rv};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+fn names(list: &Value) -> Vec<&str> {
+    let items = list["items"].as_array().expect("items are never null");
+    items
+        .iter()
+        .filter_map(|item| item["metadata"]["name"].as_str())
+        .collect()
+}
+
+/// Conformance: 3.E02, 3.E04, 3.E07, 3.E08, 3.E11, 2.32
+#[tokio::test]
+async fn pages_are_one_state_and_the_last_one_says_so() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let empty = admin.get(&format!("{MAPS}?labelSelector=none")).await.expect(200);
+    assert_eq!((&empty["kind"], &empty["items"]), (&json!("ConfigMapList"), &json!([])));
+    for name in ["a", "b", "c", "d", "e"] {
+        admin.post(MAPS, &config_map(name, "1")).await.expect(201);
+    }
+    let first = admin.get(&format!("{MAPS}?limit=2")).await.expect(200);
+    assert_eq!(names(&first), ["a", "b"]);
+    assert_eq!(first["metadata"]["remainingItemCount"], 3);
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    admin.delete(&format!("{MAPS}/c")).await.expect(200);
+    admin.post(MAPS, &config_map("cc", "1")).await.expect(201);
+    let second = admin.get(&format!("{MAPS}?limit=2&continue={token}")).await.expect(200);
+    assert_eq!((names(&second), rv(&second)), (vec!["c", "d"], rv(&first)));
+    let token = second["metadata"]["continue"].as_str().unwrap();
+    let last = admin.get(&format!("{MAPS}?limit=2&continue={token}")).await.expect(200);
+    assert_eq!((names(&last), rv(&last)), (vec!["e"], rv(&first)));
+    assert!(last["metadata"].get("continue").is_none() && last["metadata"].get("remainingItemCount").is_none());
+    let cached = admin
+        .get(&format!("{MAPS}?limit=2&resourceVersion=0"))
+        .await
+        .expect(200);
+    assert_eq!(
+        names(&cached),
+        ["a", "b", "cc", "d", "e"],
+        "who accepts any state gets all of it"
+    );
+    let exact = format!("{MAPS}?resourceVersionMatch=Exact&resourceVersion={}", rv(&first));
+    assert_eq!(names(&admin.get(&exact).await.expect(200)), ["a", "b", "c", "d", "e"]);
+}
+
+/// Conformance: 2.24, 2.26, 3.E09
+#[tokio::test]
+async fn tokens_that_cannot_go_on_are_refused() {
+    let mut server = Server::standalone().await;
+    let admin = server.admin();
+    for name in ["a", "b", "c"] {
+        admin.post(MAPS, &config_map(name, "1")).await.expect(201);
+    }
+    let bad = admin.get(&format!("{MAPS}?continue=x")).await.expect(400);
+    assert_eq!(bad["reason"], "BadRequest");
+    assert!(
+        bad["message"]
+            .as_str()
+            .unwrap()
+            .starts_with("invalid continue token: continue key is not valid")
+    );
+    let first = admin.get(&format!("{MAPS}?limit=1")).await.expect(200);
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    let both = admin
+        .get(&format!("{MAPS}?continue={token}&resourceVersion=5"))
+        .await
+        .expect(400);
+    assert_eq!(
+        both["message"],
+        "specifying resource version is not allowed when using continue"
+    );
+    admin.post(MAPS, &config_map("d", "1")).await.expect(201);
+    server.stop();
+    server.start_again().await;
+    // The state of before the restart is gone, its token is understood.
+    let admin = server.admin();
+    let expired = admin.get(&format!("{MAPS}?limit=1&continue={token}")).await.expect(410);
+    let fresh = expired["metadata"]["continue"].as_str().unwrap();
+    let rest = admin.get(&format!("{MAPS}?continue={fresh}")).await.expect(200);
+    assert_eq!(names(&rest), ["b", "c", "d"]);
+}
+
+/// Conformance: 3.D08
+#[tokio::test]
+async fn a_collection_is_deleted_up_to_the_limit() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    for name in ["a", "b", "c"] {
+        admin.post(MAPS, &config_map(name, "1")).await.expect(201);
+    }
+    let deleted = admin
+        .delete(&format!("{MAPS}?limit=2&labelSelector=app%3D1"))
+        .await
+        .expect(200);
+    assert_eq!(
+        (&deleted["kind"], names(&deleted)),
+        (&json!("ConfigMapList"), vec!["a", "b"])
+    );
+    assert_eq!(
+        names(&admin.get(&format!("{MAPS}?labelSelector=app")).await.expect(200)),
+        ["c"]
+    );
+}

@@ -1,0 +1,142 @@
+//! The state of a collection at an earlier RV, read in key order from any key on.
+//!
+//! Nothing is kept for it: steps of the log that are newer than the RV are undone for the keys asked for. So a page of
+//! a list costs its own objects and the steps since, and holds nothing between two pages.
+
+use std::collections::{BTreeMap, btree_map};
+use std::iter::Peekable;
+use std::ops::Bound;
+
+use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
+
+use super::{Collection, Expired, Live, Reader, Step};
+
+/// A contiguous part of the keys of a collection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyRange {
+    prefix: Box<str>,
+    one: bool,
+}
+
+/// Objects of a collection at one RV, in key order (bytewise, as kube-apiserver's storage keys).
+#[derive(Debug)]
+pub struct Past<'a> {
+    keys: &'a KeyRange,
+    present: Peekable<btree_map::Range<'a, ObjectKey, Live>>,
+    /// What present state has to be replaced with; `None` where nothing was then.
+    undone: Peekable<btree_map::IntoIter<&'a str, Option<&'a Object>>>,
+}
+
+// === impl KeyRange ===
+
+impl KeyRange {
+    /// Every key.
+    #[must_use]
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// The keys of one namespace.
+    #[must_use]
+    pub fn namespace(namespace: &str) -> Self {
+        Self {
+            prefix: format!("{namespace}/").into(),
+            one: false,
+        }
+    }
+
+    /// One key.
+    #[must_use]
+    pub fn one(key: &ObjectKey) -> Self {
+        Self {
+            prefix: key.as_str().into(),
+            one: true,
+        }
+    }
+
+    /// Whether `key` is one of them.
+    #[must_use]
+    pub fn contains(&self, key: &str) -> bool {
+        if self.one {
+            key == &*self.prefix
+        } else {
+            key.starts_with(&*self.prefix)
+        }
+    }
+}
+
+// === impl Collection ===
+
+impl Collection {
+    /// The objects of `keys` at `rv`, from the key `from` on (the empty text begins at the first one). `rv` is at or
+    /// below `C`.
+    ///
+    /// # Errors
+    /// [`Expired`] when the log does not reach back to `rv`, or a difference was found by comparing lists since.
+    pub fn at<'a>(&'a self, rv: ResourceVersion, keys: &'a KeyRange, from: &str) -> Result<Past<'a>, Expired> {
+        let Some(seq) = self.seq_after(rv).filter(|_| rv >= self.gap_to) else {
+            return Err(Expired {
+                position: rv,
+                floor: self.log_from.max(self.gap_to),
+            });
+        };
+        let start = from.max(&*keys.prefix);
+        let newer = usize::try_from(self.next_seq() - seq).unwrap_or(usize::MAX);
+        let mut undone = BTreeMap::new();
+        for step in self.log.iter().rev().take(newer) {
+            let (Step::Change(change) | Step::Unwatched(change)) = step else {
+                continue;
+            };
+            let key = change.object.key().as_str();
+            if key >= start && keys.contains(key) {
+                undone.insert(key, change.previous.as_ref());
+            }
+        }
+        let present = self.objects.range::<str, _>((Bound::Included(start), Bound::Unbounded));
+        Ok(Past {
+            keys,
+            present: present.peekable(),
+            undone: undone.into_iter().peekable(),
+        })
+    }
+
+    /// The objects that a watch which began at `reader` starts with, from the key `from` on: those of its position. Where
+    /// the log no longer reaches back (the client took its time) they are the present ones, and the reader goes on to
+    /// deliver every change since its position: the client sees some twice and ends with the truth.
+    ///
+    /// # Errors
+    /// [`Expired`] when the generation changed.
+    pub fn initial<'a>(&'a self, reader: &Reader, keys: &'a KeyRange, from: &str) -> Result<Past<'a>, Expired> {
+        self.check(reader)?;
+        let then = self.at(reader.position(), keys, from);
+        then.or_else(|_| self.at(self.position, keys, from))
+    }
+}
+
+// === impl Past ===
+
+impl<'a> Iterator for Past<'a> {
+    type Item = &'a Object;
+
+    fn next(&mut self) -> Option<&'a Object> {
+        loop {
+            let present = self.present.peek().map(|(key, _)| key.as_str());
+            let present = present.filter(|key| self.keys.contains(key));
+            let undone = self.undone.peek().map(|(key, _)| *key);
+            match (present, undone) {
+                (None, None) => return None,
+                (Some(key), at) if at.is_none_or(|at| key < at) => {
+                    return self.present.next().map(|(_, live)| &live.object);
+                }
+                (key, at) => {
+                    if key == at {
+                        self.present.next();
+                    }
+                    if let Some((_, Some(object))) = self.undone.next() {
+                        return Some(object);
+                    }
+                }
+            }
+        }
+    }
+}
