@@ -1,24 +1,18 @@
 //! `cargo xtask demo`: a cloud, a pool of three hubs and its coordinator on this machine, told as a story.
 //!
 //! It needs Rust only. Reading order: [`story`] (what happens), [`stage`] (who plays), [`cloud`], [`hub`], [`client`],
-//! [`kubelet`] and [`link`] (the parts), the rest are tools.
+//! [`kubelet`] and [`link`] (the parts), the rest are tools. What starts
+//! programs is in `lab`.
 
-mod api;
 mod client;
 mod cloud;
 mod front;
 mod hub;
-mod identities;
 mod kubelet;
 mod link;
-mod manifests;
-mod ports;
-mod program;
-mod real;
 mod sample;
 mod stage;
 mod story;
-mod until;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -28,8 +22,9 @@ use clap::ValueEnum;
 use yurt_runtime::{TaskGroup, shutdown};
 
 use crate::interop::{self, Profile};
-use cloud::{Choice, Setup};
-use identities::Identities;
+use crate::lab::identities::Identities;
+use crate::lab::{Setup, program};
+use cloud::Choice;
 use stage::Stage;
 
 /// Arguments of `cargo xtask demo`.

@@ -5,9 +5,11 @@
 //! [`interop`] (the Go module with the real Kubernetes programs), [`demo`] (a pool on this machine as a story).
 #![allow(clippy::print_stdout, reason = "printing is what these commands are for")]
 
+mod bench;
 mod conformance;
 mod demo;
 mod interop;
+mod lab;
 mod process;
 mod rust_text;
 mod stopwatch;
@@ -39,6 +41,8 @@ enum Command {
     Demo(demo::Args),
     /// Build kube-apiserver, etcd and the rest into interop/.cache
     BuildInterop,
+    /// Measure the coordinator and kube-apiserver side by side (minutes)
+    Bench(bench::Args),
     /// Measure the figures the README quotes (minutes)
     Figures(interop::FiguresArgs),
 }
@@ -57,6 +61,7 @@ fn main() -> ExitCode {
         Command::Conformance(args) => conformance::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::BuildInterop => interop::build(),
+        Command::Bench(args) => bench::run(&args),
         Command::Figures(args) => interop::figures(&args),
     };
     match outcome {

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use yurt_runtime::TaskGroup;
 
-use super::api::Api;
+use crate::lab::api::Api;
 
 /// How long a client waits before it tries again after an error.
 const RETRY: Duration = Duration::from_millis(200);
@@ -184,7 +184,7 @@ impl View {
             self.complaints.push(format!("ERROR event: {}", object["message"]));
             return false;
         }
-        let (key, version) = super::api::key_and_version(object);
+        let (key, version) = crate::lab::api::key_and_version(object);
         match kind {
             "ADDED" | "MODIFIED" => {
                 if let Some(held) = self.objects.get(&key).filter(|held| **held > version) {

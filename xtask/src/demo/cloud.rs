@@ -2,27 +2,14 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Result;
-use yurt_runtime::TaskGroup;
 
-use super::api::{Api, refusal};
 use super::front::Front;
-use super::identities::Identities;
-use super::program::{Launch, Program};
-use super::until::until;
-use super::{manifests, ports, real, sample};
-
-/// What every part of the demo needs to start something.
-pub(super) struct Setup {
-    /// Certificates, data and logs; removed at the end.
-    pub(super) dir: PathBuf,
-    /// Where `yurt-coordinator` and `yurthub` are.
-    pub(super) bin_dir: PathBuf,
-    pub(super) identities: Identities,
-    pub(super) tasks: TaskGroup,
-}
+use super::sample;
+use crate::lab::api::{Api, refusal};
+use crate::lab::program::Program;
+use crate::lab::{Setup, coordinator_launch, manifests, ready, real};
 
 /// Which cloud.
 pub(super) enum Choice {
@@ -46,9 +33,6 @@ pub(super) struct Cloud {
     /// Killed when dropped, the first one first.
     _programs: Vec<Program>,
 }
-
-/// How long a program of ours may take from exec to /readyz on a busy machine.
-pub(super) const START_LIMIT: Duration = Duration::from_secs(30);
 
 // === impl Cloud ===
 
@@ -102,29 +86,6 @@ impl Cloud {
     pub(super) fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
     }
-}
-
-/// How a coordinator is started with the demo's certificates; the caller adds the profile.
-pub(super) fn coordinator_launch(setup: &Setup, name: &str) -> Result<(u16, Launch)> {
-    let port = ports::free()?;
-    let (cert, key) = setup.identities.server(name)?;
-    let launch = Launch::new(&setup.dir, name, setup.bin_dir.join("yurt-coordinator"))
-        .flag("data-dir", setup.dir.join(format!("{name}.data")).display())
-        .flag("bind-address", Ipv4Addr::LOCALHOST)
-        .flag("secure-port", port)
-        .flag("client-ca-file", setup.identities.ca_file().display())
-        .flag("tls-cert-file", cert.display())
-        .flag("tls-private-key-file", key.display());
-    Ok((port, launch))
-}
-
-/// Waits until `/readyz` says so; an error at once if the program ends.
-pub(super) async fn ready(program: &mut Program, api: &Api, what: &str) -> Result<Duration> {
-    let readyz = async || {
-        program.must_run()?;
-        api.ping("/readyz").await
-    };
-    Ok(until(START_LIMIT, &format!("{what} is ready"), readyz).await?.1)
 }
 
 /// A coordinator that is a small control plane of its own.

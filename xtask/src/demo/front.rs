@@ -18,8 +18,7 @@ use yurt_runtime::http::{Body, json, pass};
 use yurt_runtime::kubeconfig::Kubeconfig;
 use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource, ReloadingServerTls, ServerTls};
 
-use super::cloud::Setup;
-use super::ports;
+use crate::lab::{Setup, ports};
 
 /// A running front.
 pub(super) struct Front {

@@ -5,14 +5,15 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::api::Api;
 use super::client::{Client, Suffered};
-use super::cloud::{Cloud, START_LIMIT, Setup};
+use super::cloud::Cloud;
 use super::kubelet::Kubelet;
 use super::link::Link;
-use super::program::{Launch, Program};
-use super::until::until;
-use super::{ports, sample};
+use super::sample;
+use crate::lab::api::Api;
+use crate::lab::program::{Launch, Program};
+use crate::lab::until::until;
+use crate::lab::{START_LIMIT, Setup, ports};
 
 /// The shared collections, as a client asks for them.
 pub(super) const COLLECTIONS: [&str; 2] = ["/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"];

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use yurt_apimachinery::time::MicroTime;
 use yurt_runtime::{Clock, TaskGroup};
 
-use super::api::{Api, refusal};
+use crate::lab::api::{Api, refusal};
 
 /// A real kubelet renews every 10 s; the story would be long.
 const BEAT: Duration = Duration::from_secs(2);

@@ -54,7 +54,7 @@ const BUFFER_BYTES: usize = 16 * 1024;
 impl Link {
     /// A passing link to `cloud` on a free loopback port.
     pub(super) async fn open(tasks: &TaskGroup, cloud: SocketAddr) -> Result<Self> {
-        let port = super::ports::free()?;
+        let port = crate::lab::ports::free()?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
             .await
             .context("cannot open a link")?;

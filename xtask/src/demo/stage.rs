@@ -5,13 +5,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use super::api::{Api, Listing};
 use super::client::Suffered;
-use super::cloud::{Choice, Cloud, Setup, coordinator_launch, ready};
+use super::cloud::{Choice, Cloud};
 use super::hub::{COLLECTIONS, Hub};
-use super::program::{Launch, Program};
 use super::sample::{self, NAMESPACE};
-use super::until::until;
+use crate::lab::api::{Api, Listing};
+use crate::lab::program::{Launch, Program};
+use crate::lab::until::until;
+use crate::lab::{Setup, coordinator_launch, ready};
 use crate::stopwatch::Stopwatch;
 
 /// The cloud, the pool's coordinator and its hubs.
@@ -118,7 +119,7 @@ impl Stage {
         let path = format!("/api/v1/namespaces/{NAMESPACE}/services/{TOUCHED}");
         let watch = Stopwatch::start();
         let changed = self.cloud.api.merge(&path, &patch).await?;
-        let (key, version) = super::api::key_and_version(&changed);
+        let (key, version) = crate::lab::api::key_and_version(&changed);
         self.all_see(hubs, limit, "the change arrives", |view| view.holds(&key, version))
             .await?;
         Ok(watch.elapsed())
@@ -128,7 +129,7 @@ impl Stage {
     pub(super) async fn short_life_is_seen(&self, limit: Duration) -> Result<()> {
         let sample = sample::short_lived_service();
         let created = self.cloud.api.create(&sample.collection, &sample.object).await?;
-        let (key, version) = super::api::key_and_version(&created);
+        let (key, version) = crate::lab::api::key_and_version(&created);
         let all: Vec<usize> = (0..self.hubs.len()).collect();
         self.all_see(&all, limit, "the new Service arrives", |view| view.holds(&key, version))
             .await?;

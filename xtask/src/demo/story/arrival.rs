@@ -6,8 +6,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::super::sample::{FOREIGN_NODE, NAMESPACE, POOL, POOL_LOCAL_SERVICE};
 use super::super::stage::Stage;
-use super::super::until::until;
 use super::{TELLING_BYTES, holds, kilobytes, millis, note};
+use crate::lab::until::until;
 use crate::stopwatch::Stopwatch;
 
 const ELECTION_LIMIT: Duration = Duration::from_secs(20);

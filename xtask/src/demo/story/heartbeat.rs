@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::super::link::Mode;
 use super::super::stage::Stage;
-use super::super::until::until;
 use super::{holds, millis, note};
+use crate::lab::until::until;
 
 /// A few beats of the kubelet, and the time a hub gives a request to the cloud that does not answer.
 const DELEGATION_LIMIT: Duration = Duration::from_secs(30);

@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 
 use super::super::hub::LEASE_DURATION;
 use super::super::stage::Stage;
-use super::super::until::until;
 use super::{TELLING_BYTES, holds, kilobytes, millis, note};
+use crate::lab::until::until;
 
 /// The Lease must run out first; then a successor has this much time.
 const TAKEOVER_GRACE: Duration = Duration::from_secs(2);

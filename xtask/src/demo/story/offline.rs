@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 use super::super::client::Suffered;
 use super::super::link::Mode;
 use super::super::stage::Stage;
-use super::super::until::until;
 use super::{holds, millis, note};
+use crate::lab::until::until;
 
 /// Reading what is there must not wait for a cloud that does not answer.
 const OFFLINE_LIMIT: Duration = Duration::from_secs(10);

@@ -14,7 +14,7 @@ const COUNT: u16 = 12_000;
 static NEXT: AtomicU16 = AtomicU16::new(0);
 
 /// A port nobody listens on and nobody in this process was given before.
-pub(super) fn free() -> Result<u16> {
+pub(crate) fn free() -> Result<u16> {
     let start = u16::try_from(std::process::id().wrapping_mul(61) % u32::from(COUNT)).unwrap_or(0);
     for _ in 0..COUNT {
         let port = FIRST + (start + NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;

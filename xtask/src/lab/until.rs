@@ -12,13 +12,13 @@ const PERIOD: Duration = Duration::from_millis(50);
 
 /// An error that no waiting mends: [`until`] gives up at once.
 #[derive(Debug)]
-pub(super) struct Hopeless(pub(super) String);
+pub(crate) struct Hopeless(pub(crate) String);
 
 /// Calls `attempt` until it succeeds, but for at most `limit`. Returns its result and how long it took.
 ///
 /// # Errors
 /// The last error of `attempt`, as the reason why `what` did not happen; at once if it is [`Hopeless`].
-pub(super) async fn until<T>(
+pub(crate) async fn until<T>(
     limit: Duration,
     what: &str,
     mut attempt: impl AsyncFnMut() -> Result<T>,

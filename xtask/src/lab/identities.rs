@@ -7,18 +7,18 @@ use yurt_runtime::kubeconfig;
 use yurt_runtime::pki::{self, CertificateAuthority, PemPair};
 
 /// A CA and the folder it writes to.
-pub(super) struct Identities {
+pub(crate) struct Identities {
     ca: CertificateAuthority,
     dir: PathBuf,
     /// Full rights everywhere: the one who tells the story.
-    pub(super) admin: PemPair,
+    pub(crate) admin: PemPair,
 }
 
 // === impl Identities ===
 
 impl Identities {
     /// A new CA; writes `ca.crt` into `dir`.
-    pub(super) fn new(dir: &Path) -> Result<Self> {
+    pub(crate) fn new(dir: &Path) -> Result<Self> {
         let ca = CertificateAuthority::generate("yurt-demo-ca")?;
         pki::write_public(&dir.join("ca.crt"), ca.cert_pem())?;
         let admin = ca.issue_client("admin", &["system:masters"])?;
@@ -29,16 +29,16 @@ impl Identities {
         })
     }
 
-    pub(super) fn ca_pem(&self) -> &str {
+    pub(crate) fn ca_pem(&self) -> &str {
         self.ca.cert_pem()
     }
 
-    pub(super) fn ca_file(&self) -> PathBuf {
+    pub(crate) fn ca_file(&self) -> PathBuf {
         self.dir.join("ca.crt")
     }
 
     /// Writes a serving certificate for the loopback interface; returns the files of certificate and key.
-    pub(super) fn server(&self, name: &str) -> Result<(PathBuf, PathBuf)> {
+    pub(crate) fn server(&self, name: &str) -> Result<(PathBuf, PathBuf)> {
         let pair = self.server_pair(name)?;
         let (cert, key) = (
             self.dir.join(format!("{name}.crt")),
@@ -50,20 +50,20 @@ impl Identities {
     }
 
     /// The same without files.
-    pub(super) fn server_pair(&self, name: &str) -> Result<PemPair> {
+    pub(crate) fn server_pair(&self, name: &str) -> Result<PemPair> {
         self.ca
             .issue_server(name, &["127.0.0.1", "localhost", "kubernetes.default.svc"])
             .context("serving certificate")
     }
 
     /// A kubeconfig of `name` (with its groups) for the server on a loopback port.
-    pub(super) fn kubeconfig(&self, file: &str, name: &str, groups: &[&str], port: u16) -> Result<PathBuf> {
+    pub(crate) fn kubeconfig(&self, file: &str, name: &str, groups: &[&str], port: u16) -> Result<PathBuf> {
         let pair = self.ca.issue_client(name, groups)?;
         self.write_kubeconfig(file, &pair, port)
     }
 
     /// The administrator's kubeconfig for the server on a loopback port.
-    pub(super) fn admin_kubeconfig(&self, file: &str, port: u16) -> Result<PathBuf> {
+    pub(crate) fn admin_kubeconfig(&self, file: &str, port: u16) -> Result<PathBuf> {
         self.write_kubeconfig(file, &self.admin, port)
     }
 

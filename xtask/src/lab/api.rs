@@ -17,27 +17,27 @@ use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource};
 
 /// One server, asked as one program. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Api {
+pub(crate) struct Api {
     http: HttpClient,
     user_agent: HeaderValue,
 }
 
 /// The server answered, but not with what was asked for.
 #[derive(Debug)]
-pub(super) struct Refused {
-    pub(super) code: u16,
+pub(crate) struct Refused {
+    pub(crate) code: u16,
     what: String,
     message: String,
 }
 
 /// A list as far as the story compares it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Listing {
-    pub(super) resource_version: u64,
+pub(crate) struct Listing {
+    pub(crate) resource_version: u64,
     /// `namespace/name` and resourceVersion of every object.
-    pub(super) objects: BTreeMap<String, u64>,
+    pub(crate) objects: BTreeMap<String, u64>,
     /// Bytes of the answer.
-    pub(super) bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -48,7 +48,7 @@ const MERGE_PATCH: HeaderValue = HeaderValue::from_static("application/merge-pat
 
 impl Api {
     /// A server on the loopback interface that trusts and is trusted by `ca_pem`.
-    pub(super) fn https(port: u16, ca_pem: &str, identity: &PemPair) -> Result<Self> {
+    pub(crate) fn https(port: u16, ca_pem: &str, identity: &PemPair) -> Result<Self> {
         let ca = PemSource::inline("the demo's CA", ca_pem);
         let tls = ClientTls {
             ca,
@@ -65,7 +65,7 @@ impl Api {
     }
 
     /// A plain HTTP port on the loopback interface: a hub's proxy or its health server.
-    pub(super) fn plain(port: u16, user_agent: &'static str) -> Result<Self> {
+    pub(crate) fn plain(port: u16, user_agent: &'static str) -> Result<Self> {
         let base = format!("http://127.0.0.1:{port}")
             .parse()
             .context("a loopback URL must parse")?;
@@ -76,16 +76,16 @@ impl Api {
         })
     }
 
-    pub(super) async fn get(&self, path: &str) -> Result<Value> {
+    pub(crate) async fn get(&self, path: &str) -> Result<Value> {
         parse(&self.raw(Method::GET, path, APPLICATION_JSON, None).await?)
     }
 
     /// Whether a health endpoint says yes.
-    pub(super) async fn ping(&self, path: &str) -> Result<()> {
+    pub(crate) async fn ping(&self, path: &str) -> Result<()> {
         self.raw(Method::GET, path, APPLICATION_JSON, None).await.map(drop)
     }
 
-    pub(super) async fn create(&self, collection: &str, object: &Value) -> Result<Value> {
+    pub(crate) async fn create(&self, collection: &str, object: &Value) -> Result<Value> {
         parse(
             &self
                 .raw(Method::POST, collection, APPLICATION_JSON, Some(object))
@@ -93,20 +93,20 @@ impl Api {
         )
     }
 
-    pub(super) async fn replace(&self, path: &str, object: &Value) -> Result<Value> {
+    pub(crate) async fn replace(&self, path: &str, object: &Value) -> Result<Value> {
         parse(&self.raw(Method::PUT, path, APPLICATION_JSON, Some(object)).await?)
     }
 
-    pub(super) async fn merge(&self, path: &str, patch: &Value) -> Result<Value> {
+    pub(crate) async fn merge(&self, path: &str, patch: &Value) -> Result<Value> {
         parse(&self.raw(Method::PATCH, path, MERGE_PATCH, Some(patch)).await?)
     }
 
-    pub(super) async fn delete(&self, path: &str) -> Result<()> {
+    pub(crate) async fn delete(&self, path: &str) -> Result<()> {
         self.raw(Method::DELETE, path, APPLICATION_JSON, None).await.map(drop)
     }
 
     /// A whole collection.
-    pub(super) async fn list(&self, path: &str) -> Result<Listing> {
+    pub(crate) async fn list(&self, path: &str) -> Result<Listing> {
         let bytes = self.raw(Method::GET, path, APPLICATION_JSON, None).await?;
         let list = parse(&bytes)?;
         let items = list["items"]
@@ -121,7 +121,7 @@ impl Api {
     }
 
     /// A request whose answer has no end; it is returned whatever its status.
-    pub(super) async fn stream(&self, path: &str) -> Result<Response<Incoming>> {
+    pub(crate) async fn stream(&self, path: &str) -> Result<Response<Incoming>> {
         let request = self.request(Method::GET, path, APPLICATION_JSON, None)?;
         tokio::time::timeout(ANSWER_TIMEOUT, self.http.send(request))
             .await
@@ -171,12 +171,12 @@ impl Api {
 }
 
 /// The status code, if the server was reached and refused.
-pub(super) fn refusal(error: &anyhow::Error) -> Option<u16> {
+pub(crate) fn refusal(error: &anyhow::Error) -> Option<u16> {
     error.downcast_ref::<Refused>().map(|refused| refused.code)
 }
 
 /// `namespace/name` (or `name`) and resourceVersion of an object.
-pub(super) fn key_and_version(object: &Value) -> (String, u64) {
+pub(crate) fn key_and_version(object: &Value) -> (String, u64) {
     let metadata = &object["metadata"];
     let name = metadata["name"].as_str().unwrap_or_default();
     let key = match metadata["namespace"].as_str() {

@@ -11,7 +11,7 @@ use super::api::{Api, refusal};
 const POOL_RBAC: &str = include_str!("../../../manifests/pool-rbac.yaml");
 
 /// Creates every object of the file that is not there yet.
-pub(super) async fn apply(cloud: &Api) -> Result<()> {
+pub(crate) async fn apply(cloud: &Api) -> Result<()> {
     for object in objects()? {
         let collection = collection(&object)?;
         match cloud.create(&collection, &object).await {
@@ -24,7 +24,7 @@ pub(super) async fn apply(cloud: &Api) -> Result<()> {
 }
 
 /// Writes the file for a cloud that reads its roles from files, and gives its path.
-pub(super) fn write(folder: &Path) -> Result<PathBuf> {
+pub(crate) fn write(folder: &Path) -> Result<PathBuf> {
     let path = folder.join("pool-rbac.yaml");
     std::fs::write(&path, POOL_RBAC).with_context(|| path.display().to_string())?;
     Ok(path)

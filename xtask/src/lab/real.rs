@@ -5,22 +5,21 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use super::api::Api;
-use super::cloud::{Setup, ready};
 use super::program::{Launch, Program};
-use super::{manifests, ports};
+use super::{Setup, manifests, ports, ready};
 use crate::workspace;
 
 /// A running kube-apiserver.
-pub(super) struct Real {
-    pub(super) port: u16,
-    pub(super) api: Api,
+pub(crate) struct Real {
+    pub(crate) port: u16,
+    pub(crate) api: Api,
     /// kube-apiserver before its etcd: that is the order they must end in.
-    pub(super) programs: Vec<Program>,
+    pub(crate) programs: Vec<Program>,
 }
 
 /// Starts both and applies `manifests/pool-rbac.yaml`.
-pub(super) async fn start(setup: &Setup) -> Result<Real> {
-    let (etcd_port, etcd) = etcd_launch(setup)?;
+pub(crate) async fn start(setup: &Setup) -> Result<Real> {
+    let (etcd_port, etcd) = etcd_launch(setup, Sync::Unsafe)?;
     let (port, apiserver) = apiserver_launch(setup, etcd_port)?;
     let etcd = etcd.start()?;
     let mut apiserver = apiserver.start()?;
@@ -42,7 +41,17 @@ fn binary(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-fn etcd_launch(setup: &Setup) -> Result<(u16, Launch)> {
+/// Whether etcd's acknowledged writes outlive a power cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sync {
+    /// As in production.
+    Durable,
+    /// Faster, for data that nobody misses.
+    Unsafe,
+}
+
+/// How to start an etcd; the port its clients use.
+pub(crate) fn etcd_launch(setup: &Setup, sync: Sync) -> Result<(u16, Launch)> {
     let (client, peer) = (ports::free()?, ports::free()?);
     let peer_url = format!("http://127.0.0.1:{peer}");
     let client_url = format!("http://127.0.0.1:{client}");
@@ -53,12 +62,12 @@ fn etcd_launch(setup: &Setup) -> Result<(u16, Launch)> {
         .flag("listen-peer-urls", &peer_url)
         .flag("initial-advertise-peer-urls", &peer_url)
         .flag("initial-cluster", format!("default={peer_url}"))
-        // The demo's data need not outlive a power cut.
-        .flag("unsafe-no-fsync", true);
+        .flag("unsafe-no-fsync", sync == Sync::Unsafe);
     Ok((client, launch))
 }
 
-fn apiserver_launch(setup: &Setup, etcd_port: u16) -> Result<(u16, Launch)> {
+/// How to start a kube-apiserver on that etcd, and its port.
+pub(crate) fn apiserver_launch(setup: &Setup, etcd_port: u16) -> Result<(u16, Launch)> {
     let port = ports::free()?;
     let (cert, key) = setup.identities.server("kube-apiserver")?;
     let (token_cert, token_key) = setup.identities.server("service-account-tokens")?;

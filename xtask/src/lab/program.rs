@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::process::{Child, Command};
@@ -12,17 +13,17 @@ use super::until::Hopeless;
 
 /// How to start a program; starting it again appends to the same log.
 #[derive(Clone, Debug)]
-pub(super) struct Launch {
+pub(crate) struct Launch {
     /// What the story and the log file call it.
-    pub(super) name: String,
-    pub(super) path: PathBuf,
-    pub(super) arguments: Vec<String>,
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+    pub(crate) arguments: Vec<String>,
     /// The folder of the log.
-    pub(super) dir: PathBuf,
+    pub(crate) dir: PathBuf,
 }
 
 /// A running program. It is killed when this is dropped.
-pub(super) struct Program {
+pub(crate) struct Program {
     launch: Launch,
     child: Child,
 }
@@ -30,7 +31,7 @@ pub(super) struct Program {
 // === impl Launch ===
 
 impl Launch {
-    pub(super) fn new(dir: &Path, name: &str, path: PathBuf) -> Self {
+    pub(crate) fn new(dir: &Path, name: &str, path: PathBuf) -> Self {
         Self {
             name: name.to_owned(),
             path,
@@ -40,13 +41,13 @@ impl Launch {
     }
 
     /// Adds `--flag=value`.
-    pub(super) fn flag(mut self, flag: &str, value: impl std::fmt::Display) -> Self {
+    pub(crate) fn flag(mut self, flag: &str, value: impl std::fmt::Display) -> Self {
         self.arguments.push(format!("--{flag}={value}"));
         self
     }
 
     /// Starts it with stdout and stderr in `<dir>/<name>.log`.
-    pub(super) fn start(&self) -> Result<Program> {
+    pub(crate) fn start(&self) -> Result<Program> {
         let mut log = self.log()?;
         writeln!(log, "== {} {}", self.path.display(), self.arguments.join(" ")).context("cannot write the log")?;
         let child = Command::new(&self.path)
@@ -76,7 +77,7 @@ impl Launch {
 
 impl Program {
     /// An error that ends every wait if the program is gone: what it should do will never happen.
-    pub(super) fn must_run(&mut self) -> Result<()> {
+    pub(crate) fn must_run(&mut self) -> Result<()> {
         match self
             .child
             .try_wait()
@@ -87,8 +88,25 @@ impl Program {
         }
     }
 
+    /// The process, while it runs.
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// SIGTERM, and SIGKILL if it has not ended within `limit`.
+    pub(crate) async fn stop(mut self, limit: Duration) -> Result<()> {
+        if let Some(id) = self.child.id() {
+            let status = Command::new("kill").arg(id.to_string()).status().await;
+            status.with_context(|| format!("cannot signal {}", self.launch.name))?;
+        }
+        if tokio::time::timeout(limit, self.child.wait()).await.is_err() {
+            self.child.kill().await?;
+        }
+        Ok(())
+    }
+
     /// SIGKILL: no goodbye. Returns when it is gone.
-    pub(super) async fn kill(mut self) -> Result<Launch> {
+    pub(crate) async fn kill(mut self) -> Result<Launch> {
         self.child
             .kill()
             .await
@@ -98,7 +116,7 @@ impl Program {
 }
 
 /// The last `count` lines of every log in `dir`, each under its name.
-pub(super) fn log_tails(dir: &Path, count: usize) -> String {
+pub(crate) fn log_tails(dir: &Path, count: usize) -> String {
     let entries = std::fs::read_dir(dir)
         .map(|entries| entries.flatten().collect::<Vec<_>>())
         .unwrap_or_default();
@@ -119,8 +137,6 @@ pub(super) fn log_tails(dir: &Path, count: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::until::until;
     use super::*;
 

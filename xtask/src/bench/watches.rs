@@ -1,0 +1,214 @@
+//! Watchers: what one more costs, fan-out CPU, time to the last of them (rows 4, 5, 6, 13).
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use http::Method;
+use serde_json::json;
+
+use super::Scale;
+use super::load::{Ask, JSON, MERGE, PROTOBUF, Session, Watchers, quantile};
+use super::memory::mib;
+use super::samples::{CONFIG_MAPS, SLICES, config_map, slice};
+use super::subject::Subject;
+use super::table::{Notes, Unit};
+use crate::stopwatch::Stopwatch;
+
+/// Watches on one connection: kube-apiserver allows a hundred streams.
+const PER_CONNECTION: usize = 90;
+const CONNECTIONS: usize = 500;
+const STREAMS: usize = 2000;
+const MANY: usize = 5000;
+const FANOUT: usize = 1000;
+const EVENTS: usize = 50;
+/// A slice of this many endpoints is 20.5 KB of protobuf.
+const LARGE: usize = 180;
+const SETTLE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(super) async fn measure(subject: Subject, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
+    let admin = subject.session()?;
+    admin
+        .send(Ask::new(
+            Method::POST,
+            CONFIG_MAPS,
+            config_map("small", 400).to_string(),
+        ))
+        .await?;
+    admin
+        .send(Ask::new(Method::POST, SLICES, slice("large", LARGE).to_string()))
+        .await?;
+    one_more(&subject, scale, notes).await?;
+    fan_out(&subject, &admin, Load::small(), scale, notes).await?;
+    fan_out(&subject, &admin, Load::large(), scale, notes).await?;
+    many(&subject, &admin, scale, notes).await
+}
+
+/// What the watchers of a measurement watch, and how it is changed.
+#[derive(Clone, Copy)]
+struct Load {
+    what: &'static str,
+    collection: &'static str,
+    object: &'static str,
+    accept: &'static str,
+}
+
+impl Load {
+    fn small() -> Self {
+        Self {
+            what: "0.8 KB JSON",
+            collection: CONFIG_MAPS,
+            object: "small",
+            accept: JSON,
+        }
+    }
+
+    fn large() -> Self {
+        Self {
+            what: "20.5 KB protobuf",
+            collection: SLICES,
+            object: "large",
+            accept: PROTOBUF,
+        }
+    }
+
+    fn watch(&self) -> String {
+        format!(
+            "{}?watch=1&resourceVersion=0&sendInitialEvents=false&resourceVersionMatch=NotOlderThan&timeoutSeconds=3600",
+            self.collection
+        )
+    }
+
+    async fn change(&self, admin: &Session, turn: usize) -> Result<()> {
+        let patch = json!({ "metadata": { "annotations": { "bench/turn": format!("{turn:06}") } } });
+        let path = format!("{}/{}", self.collection, self.object);
+        let ask = Ask {
+            content_type: MERGE,
+            ..Ask::new(Method::PATCH, &path, patch.to_string())
+        };
+        admin.send(ask).await.map(drop)
+    }
+}
+
+/// Memory of a watch with its own connection, and of one more stream.
+async fn one_more(subject: &Subject, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
+    for (what, connections, streams) in [
+        ("its own TLS connection", scale.of(CONNECTIONS), 1),
+        (
+            "an extra stream",
+            scale.of(STREAMS) / PER_CONNECTION + 1,
+            PER_CONNECTION,
+        ),
+    ] {
+        let tasks = subject.setup.tasks.child();
+        let watchers = Watchers::default();
+        let sessions: Vec<Session> = (0..connections).map(|_| subject.session()).collect::<Result<_>>()?;
+        let path = Load::small().watch();
+        if streams > 1 {
+            // The connections are paid for before the extra streams are counted.
+            for session in &sessions {
+                watchers.open(&tasks, session, &path, JSON).await?;
+            }
+        }
+        tokio::time::sleep(SETTLE).await;
+        let before = subject.usage()?.rss;
+        for session in &sessions {
+            for _ in 0..streams {
+                watchers.open(&tasks, session, &path, JSON).await?;
+            }
+        }
+        tokio::time::sleep(SETTLE).await;
+        let grown = subject.usage()?.rss.saturating_sub(before) as f64;
+        notes.add(
+            "4",
+            &format!("one more watch: {what}, RSS"),
+            Unit::Kib,
+            grown / 1024.0 / (connections * streams) as f64,
+        );
+        let _ = tasks.shutdown(SETTLE).await;
+    }
+    Ok(())
+}
+
+async fn fan_out(subject: &Subject, admin: &Session, load: Load, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
+    let tasks = subject.setup.tasks.child();
+    let (watchers, count, _sessions) = open(subject, &tasks, load, scale.of(FANOUT)).await?;
+    let start = watchers.events();
+    let before = subject.usage()?.cpu;
+    let mut took = Vec::new();
+    for turn in 0..EVENTS {
+        let watch = Stopwatch::start();
+        load.change(admin, turn).await?;
+        watchers.received(start + (count * (turn + 1)) as u64, PATIENCE).await?;
+        took.push(watch.elapsed());
+    }
+    let cpu = (subject.usage()?.cpu - before).as_secs_f64() * 1e6 / (count * EVENTS) as f64;
+    took.sort_unstable();
+    ensure!(watchers.ended() == 0, "{} watches ended", watchers.ended());
+    let what = load.what;
+    notes.add(
+        "6",
+        &format!("fan-out to 1,000 watchers, {what}: CPU per delivery"),
+        Unit::Micros,
+        cpu,
+    );
+    notes.add(
+        "13",
+        &format!("patch sent to last of 1,000 watchers, {what}, p50"),
+        Unit::Millis,
+        quantile(&took, 0.5),
+    );
+    notes.add(
+        "13",
+        &format!("patch sent to last of 1,000 watchers, {what}, p99"),
+        Unit::Millis,
+        quantile(&took, 0.99),
+    );
+    let _ = tasks.shutdown(SETTLE).await;
+    Ok(())
+}
+
+/// Memory of 5,000 watchers after 20 events of 20 KB.
+async fn many(subject: &Subject, admin: &Session, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
+    let tasks = subject.setup.tasks.child();
+    let load = Load::large();
+    let (watchers, count, _sessions) = open(subject, &tasks, load, scale.of(MANY)).await?;
+    let start = watchers.events();
+    for turn in 0..20 {
+        load.change(admin, 1000 + turn).await?;
+    }
+    watchers.received(start + (count * 20) as u64, PATIENCE).await?;
+    notes.add(
+        "5",
+        "RSS with 5,000 watchers after 20 events of 20 KB",
+        Unit::Mib,
+        mib(subject.usage()?.rss),
+    );
+    let _ = tasks.shutdown(SETTLE).await;
+    Ok(())
+}
+
+/// Opens `count` watches over as few connections as the peer allows.
+async fn open(
+    subject: &Subject,
+    tasks: &yurt_runtime::TaskGroup,
+    load: Load,
+    count: usize,
+) -> Result<(Watchers, usize, Vec<Session>)> {
+    let watchers = Watchers::default();
+    let sessions: Vec<Session> = (0..count.div_ceil(PER_CONNECTION))
+        .map(|_| subject.session())
+        .collect::<Result<_>>()?;
+    let path = load.watch();
+    for at in 0..count {
+        let session = &sessions[at % sessions.len()];
+        let content_type = watchers.open(tasks, session, &path, load.accept).await?;
+        ensure!(
+            content_type.starts_with(load.accept),
+            "asked for {}, got {content_type}",
+            load.accept
+        );
+    }
+    tokio::time::sleep(SETTLE).await;
+    Ok((watchers, count, sessions))
+}

@@ -1,0 +1,60 @@
+//! Programs of this machine that the demo and the benchmarks start: ours, and the real Kubernetes programs.
+//!
+//! [`identities`] (one CA for all), [`program`] (a child process), [`real`] (kube-apiserver on etcd), [`api`] (a small client),
+//! [`ports`], [`until`] (bounded waiting).
+
+pub(crate) mod api;
+pub(crate) mod identities;
+pub(crate) mod manifests;
+pub(crate) mod ports;
+pub(crate) mod program;
+pub(crate) mod real;
+pub(crate) mod until;
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use yurt_runtime::TaskGroup;
+
+use api::Api;
+use identities::Identities;
+use program::{Launch, Program};
+use until::until;
+
+/// What everybody needs to start something.
+pub(crate) struct Setup {
+    /// Certificates, data and logs; removed at the end.
+    pub(crate) dir: PathBuf,
+    /// Where `yurt-coordinator` and `yurthub` are.
+    pub(crate) bin_dir: PathBuf,
+    pub(crate) identities: Identities,
+    pub(crate) tasks: TaskGroup,
+}
+
+/// How long a program of ours may take from exec to /readyz on a busy machine.
+pub(crate) const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// How a coordinator is started with these certificates; the caller adds the profile.
+pub(crate) fn coordinator_launch(setup: &Setup, name: &str) -> Result<(u16, Launch)> {
+    let port = ports::free()?;
+    let (cert, key) = setup.identities.server(name)?;
+    let launch = Launch::new(&setup.dir, name, setup.bin_dir.join("yurt-coordinator"))
+        .flag("data-dir", setup.dir.join(format!("{name}.data")).display())
+        .flag("bind-address", Ipv4Addr::LOCALHOST)
+        .flag("secure-port", port)
+        .flag("client-ca-file", setup.identities.ca_file().display())
+        .flag("tls-cert-file", cert.display())
+        .flag("tls-private-key-file", key.display());
+    Ok((port, launch))
+}
+
+/// Waits until `/readyz` says so; an error at once if the program ends.
+pub(crate) async fn ready(program: &mut Program, api: &Api, what: &str) -> Result<Duration> {
+    let readyz = async || {
+        program.must_run()?;
+        api.ping("/readyz").await
+    };
+    Ok(until(START_LIMIT, &format!("{what} is ready"), readyz).await?.1)
+}
