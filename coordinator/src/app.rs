@@ -56,6 +56,8 @@ pub(crate) struct Settings {
     pub(crate) pool_kinds: Vec<String>,
     /// Least lifetime of a watch that does not say how long it wants to last.
     pub(crate) min_request_timeout: Duration,
+    /// How long an event lives after its last change.
+    pub(crate) event_ttl: Duration,
 }
 
 // === impl App ===

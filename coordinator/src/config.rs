@@ -77,6 +77,10 @@ pub struct Config {
     )]
     pub pool_scope_resources: PoolScope,
 
+    /// How long an event lives after its last change.
+    #[arg(long, value_name = "DURATION", default_value = "1h")]
+    pub event_ttl: GoDuration,
+
     /// A watch without timeoutSeconds lives between one and two times this long.
     #[arg(long, value_name = "DURATION", default_value = "1800s")]
     pub min_request_timeout: GoDuration,
@@ -113,12 +117,12 @@ const EXAMPLE: &str = "To try it:
   yurt-coordinator --profile standalone --data-dir ./coordinator-data --bind-address 127.0.0.1
   kubectl --kubeconfig ./coordinator-data/admin.kubeconfig get namespaces";
 
+const EVENTS_HAVE_NO_SOURCE: &str = "events are written by every node and have no single source to replicate from";
+
 /// Kinds that can never be replicas, with the reason an operator gets.
-const NEVER_POOL_SCOPE: [(&str, &str); 3] = [
-    (
-        "events",
-        "events are written by every node and have no single source to replicate from",
-    ),
+const NEVER_POOL_SCOPE: [(&str, &str); 4] = [
+    ("events", EVENTS_HAVE_NO_SOURCE),
+    ("events.events.k8s.io", EVENTS_HAVE_NO_SOURCE),
     (
         "leases.coordination.k8s.io",
         "leases belong to the coordinator itself: elections and heartbeats need its own copy",

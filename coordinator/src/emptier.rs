@@ -82,8 +82,9 @@ fn has_finalizer(namespace: &Object) -> bool {
 
 /// Deletes what is in a namespace; whether nothing is left.
 async fn empty(app: &App, namespace: &str, intent: &Intent) -> Result<bool, Status> {
-    let is_own =
-        |resource: &&Arc<Resource>| resource.kind.namespaced && matches!(resource.authority, Authority::Own(_));
+    let is_own = |resource: &&Arc<Resource>| {
+        resource.kind.namespaced && resource.view.is_none() && matches!(resource.authority, Authority::Own(_))
+    };
     let mut is_empty = true;
     for resource in app.registry.iter().filter(is_own) {
         let content = || resource.objects().read(|held| held.snapshot(Some(namespace)).objects);

@@ -122,6 +122,7 @@ impl Call {
 
     /// One object as the answer.
     fn object(&self, code: StatusCode, object: &Object, negotiated: Negotiated) -> Response<Body> {
+        let object = &self.resource.shown(object);
         let bytes = match negotiated.transform {
             Transform::None => object.bytes().clone(),
             Transform::PartialObjectMetadata => partial_object_metadata(object),

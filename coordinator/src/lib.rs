@@ -121,7 +121,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let metrics = Arc::new(Metrics::new().map_err(|error| StartError::new(format!("cannot set up metrics: {error}")))?);
     metrics.watch_disk(stores.disk().clone());
     let tasks = TaskGroup::new();
-    let cacher = Arc::new(Cacher::new(registry::own_kinds(config.profile)));
+    let cacher = Arc::new(Cacher::new(registry::stored_kinds(config.profile)));
     let fence = Arc::new(Fence::new(stores.id()));
     stores.attach(Publisher::new(cacher.clone(), fence.clone())).await?;
     let told = stores.members();
@@ -181,6 +181,7 @@ fn settings(config: &Config, stores: &Stores) -> Settings {
         nodepool: config.nodepool.clone(),
         pool_kinds: stores.pool().map(name).collect(),
         min_request_timeout: config.min_request_timeout.0,
+        event_ttl: config.event_ttl.0,
     }
 }
 

@@ -22,8 +22,9 @@ const PERSIST_EVERY: Duration = Duration::from_secs(5);
 const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Files of initial members, and of roles, are read this often.
 const RELOAD_EVERY: Duration = Duration::from_secs(10);
-/// Events that nobody touched for their time to live go at the next of these looks.
-const EXPIRE_EVERY: Duration = Duration::from_secs(60);
+/// Events that nobody touched for their time to live go at the next look: after a quarter of that time, within these
+/// limits.
+const EXPIRE_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// Deletions of expired events in flight at a time; they share commits.
 const EXPIRE_AT_ONCE: usize = 64;
 /// Connections get this long to finish after their watches have ended.
@@ -149,15 +150,12 @@ async fn expire_events(app: Arc<App>, stop: CancellationToken) {
     let Some(resource) = app.registry.find("", "events").cloned() else {
         return stop.cancelled().await;
     };
-    while stop
-        .run_until_cancelled(tokio::time::sleep(EXPIRE_EVERY))
-        .await
-        .is_some()
-    {
+    let every = (app.settings.event_ttl / 4).clamp(EXPIRE_EVERY.0, EXPIRE_EVERY.1);
+    while stop.run_until_cancelled(tokio::time::sleep(every)).await.is_some() {
         let now = app.clock.unix();
         let expired: Vec<Object> = resource.objects().read(|held| {
             held.objects()
-                .filter(|event| events::is_expired(event.resource_version(), now))
+                .filter(|event| events::is_expired(event.resource_version(), now, app.settings.event_ttl))
                 .cloned()
                 .collect()
         });

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use yurt_apimachinery::kind::builtin_kinds;
-use yurt_apimachinery::{GroupResource, ResourceKind, Space};
+use yurt_apimachinery::{FieldSelector, GroupResource, Object, ResourceKind, Space};
 use yurt_runtime::BootTime;
+use yurt_storage::serve::{self, Unfiltered};
 use yurt_storage::{Cacher, SharedCollection};
 
 use crate::config::Profile;
@@ -30,15 +31,19 @@ mod secrets;
 mod serviceaccounts;
 mod services;
 pub(crate) mod strategy;
+pub(crate) mod views;
 
 use strategy::Strategy;
+use views::{Shown, View};
 
 /// One resource as served.
 pub(crate) struct Resource {
     /// What the API knows of it.
     pub(crate) kind: &'static ResourceKind,
-    /// `resource.group`, the name of its collection.
+    /// `resource.group` of what is stored: the name of its collection.
     pub(crate) name: String,
+    /// Set when the objects are stored as another kind.
+    pub(crate) view: Option<&'static View>,
     /// Whose data it is.
     pub(crate) authority: Authority,
     /// What its writes have to obey.
@@ -70,7 +75,8 @@ fn strategy_of(name: &str) -> &'static dyn Strategy {
         "endpointslices.discovery.k8s.io" => &endpointslices::EndpointSlices,
         "configmaps" => &configmaps::ConfigMaps,
         "endpoints" => &endpoints::Endpoints,
-        "events" => &events::Events,
+        "events" => &events::Events::Core,
+        "events.events.k8s.io" => &events::Events::Strict,
         "nodes" => &nodes::Nodes,
         "nodepools.apps.openyurt.io" => &nodepools::NodePools,
         "pods" => &pods::Pods,
@@ -81,12 +87,21 @@ fn strategy_of(name: &str) -> &'static dyn Strategy {
     }
 }
 
-/// The kinds of which this server is the authority.
+/// The kinds of which this server is the authority, views among them.
 pub(crate) fn own_kinds(profile: Profile) -> impl Iterator<Item = &'static ResourceKind> {
     builtin_kinds().iter().filter(move |kind| match profile {
         Profile::Standalone => true,
-        Profile::Pool => POOL_OWN.contains(&kind.group_resource().to_string().as_str()),
+        Profile::Pool => POOL_OWN.contains(&collection_of(kind).as_str()),
     })
+}
+
+/// The kinds that own objects are stored as.
+pub(crate) fn stored_kinds(profile: Profile) -> impl Iterator<Item = &'static ResourceKind> {
+    own_kinds(profile).filter(|kind| views::of(kind).is_none())
+}
+
+fn collection_of(kind: &ResourceKind) -> String {
+    views::of(kind).map_or_else(|| kind.group_resource().to_string(), View::collection)
 }
 
 // === impl Registry ===
@@ -104,7 +119,7 @@ impl Registry {
             resources.insert(entry.kind.group_resource(), Arc::new(entry));
         }
         for kind in own {
-            let Some(collection) = cacher.collection(&kind.group_resource().to_string()) else {
+            let Some(collection) = cacher.collection(&collection_of(kind)) else {
                 continue;
             };
             let entry = Resource::new(kind, Authority::Own(collection.clone()));
@@ -131,11 +146,11 @@ impl Registry {
 
 impl Resource {
     fn new(kind: &'static ResourceKind, authority: Authority) -> Self {
-        let name = kind.group_resource().to_string();
-        let strategy = strategy_of(&name);
+        let strategy = strategy_of(&kind.group_resource().to_string());
         Self {
             kind,
-            name,
+            name: collection_of(kind),
+            view: views::of(kind),
             authority,
             strategy,
         }
@@ -147,6 +162,30 @@ impl Resource {
             Authority::Own(collection) => collection,
             Authority::Pool(collection) => collection.objects(),
         }
+    }
+
+    /// What the objects are stored as.
+    pub(crate) fn stored_kind(&self) -> &'static ResourceKind {
+        self.objects().kind()
+    }
+
+    /// What clients of this resource see of the stored objects.
+    pub(crate) fn look(&self) -> Arc<dyn serve::View> {
+        match self.view {
+            Some(view) => Arc::new(Shown { view, kind: self.kind }),
+            None => Arc::new(Unfiltered),
+        }
+    }
+
+    /// An object as clients of this resource see it.
+    pub(crate) fn shown(&self, object: &Object) -> Object {
+        self.look().show(object).unwrap_or_else(|| object.clone())
+    }
+
+    /// A client's field selector, for stored objects.
+    pub(crate) fn stored_fields(&self, selector: &FieldSelector) -> FieldSelector {
+        self.view
+            .map_or_else(|| selector.clone(), |view| view.stored_selector(selector))
     }
 
     /// Space of the objects' RVs.

@@ -9,7 +9,7 @@ use yurt_apimachinery::negotiation::{Shape, body_format};
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{DeleteOptions, GroupResource, ListOptions, Object, ObjectKey, ResourceVersion, Status, meta};
 use yurt_runtime::http::{self as web, Body};
-use yurt_storage::serve::{self, Unfiltered};
+use yurt_storage::serve;
 
 use super::{Call, list, watch};
 use crate::admission;
@@ -56,7 +56,8 @@ pub(crate) async fn handle_collection(call: &Call) -> Result<Response<Body>, Sta
     let intent = call.intent(None, options.dry_run);
     let selection = watch::selection(call, &list_options);
     let held = call.resource.objects();
-    let listed = serve::list(held, &list_options, &selection, &Unfiltered, ResourceVersion::ZERO).await?;
+    let look = call.resource.look();
+    let listed = serve::list(held, &list_options, &selection, &*look, ResourceVersion::ZERO).await?;
     for object in &listed.objects {
         match delete(&call.app, &call.resource, object.key(), &options, &intent, &judge(call)).await {
             Ok(_) => {}

@@ -6,7 +6,7 @@ use yurt_apimachinery::list::{ListMeta, encode_list, encode_partial_list};
 use yurt_apimachinery::negotiation::{Negotiated, Shape, Transform};
 use yurt_apimachinery::{ListOptions, Object, ResourceVersion, Status};
 use yurt_runtime::http::{APPLICATION_JSON, Body, respond};
-use yurt_storage::serve::{self, Unfiltered};
+use yurt_storage::serve;
 
 use super::{Call, body, finish, watch};
 
@@ -20,7 +20,8 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     call.require_served()?;
     let selection = watch::selection(call, &options);
     let objects = call.resource.objects();
-    let listed = serve::list(objects, &options, &selection, &Unfiltered, ResourceVersion::ZERO).await?;
+    let look = call.resource.look();
+    let listed = serve::list(objects, &options, &selection, &*look, ResourceVersion::ZERO).await?;
     let mut response = encode(call, &listed.objects, &listed.meta, negotiated);
     call.add_pool_headers(&mut response);
     Ok(response)

@@ -28,7 +28,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let is_conditional = names_version(patch_type, &call.body);
     let key = call.key();
     let outcome = call.app.own.update(&call.resource, &key, &intent, |current| {
-        let mut new = current.to_value();
+        let mut new = call.resource.shown(current).to_value();
         match patch_type {
             PatchType::Json => apply_json_patch(&mut new, &call.body)?,
             _ => apply_merge_patch(&mut new, &call.body)?,

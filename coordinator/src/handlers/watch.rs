@@ -12,7 +12,7 @@ use http::{HeaderValue, Response, StatusCode};
 use yurt_apimachinery::negotiation::{Shape, Transform};
 use yurt_apimachinery::{ListOptions, ResourceVersion, Status};
 use yurt_runtime::http::{self as web, Body};
-use yurt_storage::serve::{Selection, Unfiltered, WatchRequest, watch};
+use yurt_storage::serve::{Selection, WatchRequest, watch};
 
 use super::{Call, body};
 
@@ -39,7 +39,7 @@ pub(crate) fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let (resource, clock) = (call.resource.clone(), call.app.clock.clone());
     let request = WatchRequest {
         selection: selection(call, &options),
-        view: Arc::new(Unfiltered),
+        view: call.resource.look(),
         metadata_only: negotiated.transform == Transform::PartialObjectMetadata,
         replica: is_replica,
         lasts: lifetime(options.timeout_seconds, call.app.settings.min_request_timeout),
@@ -66,7 +66,7 @@ pub(super) fn selection(call: &Call, options: &ListOptions) -> Selection {
     Selection {
         namespace: call.namespace().map(str::to_owned),
         labels: options.label_selector.clone(),
-        fields: options.field_selector.clone(),
+        fields: call.resource.stored_fields(&options.field_selector),
     }
 }
 

@@ -1,36 +1,55 @@
-//! Core events: they live in the namespace of what they are about, and for an hour.
+//! Events: they live in the namespace of what they are about, and for a while after their last change.
+//!
+//! Core events may be written loosely, as ever; through `events.k8s.io` they have to be whole, and only their series
+//! changes.
+
+use std::time::Duration;
 
 use serde_json::Value;
+use yurt_apimachinery::meta::{self, dns_subdomain_faults, label_key_faults};
 use yurt_apimachinery::status::FieldError;
 use yurt_apimachinery::{ResourceVersion, Status};
-
-use super::strategy::Strategy;
 use yurt_runtime::UnixTime;
 
-/// Rules of `events`.
-pub(crate) struct Events;
+use super::fields::{at, invalid, is_set, text};
+use super::strategy::{MetaPass, Strategy};
 
-/// How long an event lives after its last change, as in kube-apiserver.
-const TTL_SECONDS: u64 = 3600;
+/// Rules of `events`, by the group they are written through.
+pub(crate) enum Events {
+    /// The core group.
+    Core,
+    /// `events.k8s.io`.
+    Strict,
+}
 
-/// Whether an event last written at `rv` has lived long enough: our RVs hold the time of the write in microseconds.
-pub(crate) fn is_expired(rv: ResourceVersion, now: UnixTime) -> bool {
+/// Longest `reportingInstance`, `action` and `reason`.
+const WORD_MAX_LEN: usize = 128;
+/// Longest `message`.
+const MESSAGE_MAX_LEN: usize = 1024;
+
+/// Whether an event last written at `rv` has lived for `ttl`: our RVs hold the time of the write in microseconds.
+pub(crate) fn is_expired(rv: ResourceVersion, now: UnixTime, ttl: Duration) -> bool {
     let written = (rv.0 & !ResourceVersion::OWN_BIT) / 1_000_000;
-    u64::try_from(now.secs).is_ok_and(|now| now.saturating_sub(written) >= TTL_SECONDS)
+    u64::try_from(now.secs).is_ok_and(|now| now.saturating_sub(written) >= ttl.as_secs())
 }
 
 impl Strategy for Events {
-    fn validate(&self, object: &Value, _old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
-        let about = object["involvedObject"]["namespace"].as_str().unwrap_or_default();
-        // Events of cluster-scoped objects are kept in default.
-        let expected = if about.is_empty() { "default" } else { about };
-        let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
-        let is_legacy = object["eventTime"].is_null();
-        if is_legacy && namespace != expected && !(about.is_empty() && namespace == "kube-system") {
-            let why = "does not match event.namespace";
-            return Ok(vec![FieldError::invalid("involvedObject.namespace", about, why)]);
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
+        let mut errors = Vec::new();
+        self.check_common(object, &mut errors);
+        match (self, old) {
+            (Self::Core, _) => {}
+            (Self::Strict, None) => check_whole(object, &mut errors),
+            (Self::Strict, Some(old)) => check_change(object, old, &mut errors),
         }
-        Ok(Vec::new())
+        Ok(errors)
+    }
+
+    fn meta_passes(&self) -> &'static [MetaPass] {
+        match self {
+            Self::Core => &[],
+            Self::Strict => &[MetaPass::Change],
+        }
     }
 
     /// In a pool an event may be about an object of a namespace that only the cloud has.
@@ -39,15 +58,215 @@ impl Strategy for Events {
     }
 }
 
+// === impl Events ===
+
+impl Events {
+    fn check_common(&self, object: &Value, errors: &mut Vec<FieldError>) {
+        let namespace = meta::text(object, "namespace");
+        let about = text(object, &["involvedObject", "namespace"]);
+        let has_event_time = is_set(object, &["eventTime"]);
+        let belongs = match (about, has_event_time) {
+            ("", false) => matches!(namespace, "" | "default"),
+            ("", true) => matches!(namespace, "default" | "kube-system"),
+            (about, false) => about == namespace,
+            (_, true) => true,
+        };
+        if !belongs {
+            let why = "does not match event.namespace";
+            errors.push(FieldError::invalid("involvedObject.namespace", about, why));
+        }
+        if has_event_time {
+            let reporter = match self {
+                Self::Core => "reportingComponent",
+                Self::Strict => "reportingController",
+            };
+            check_words(object, reporter, errors);
+        }
+        let faults = dns_subdomain_faults(namespace);
+        invalid(errors, "namespace", &namespace.into(), faults);
+    }
+}
+
+/// What an event with `eventTime` has to say; `reporter` is the view's name for who says it.
+fn check_words(object: &Value, reporter: &str, errors: &mut Vec<FieldError>) {
+    let component = text(object, &["reportingComponent"]);
+    if component.is_empty() {
+        errors.push(FieldError::required(reporter, ""));
+    }
+    invalid(errors, reporter, &component.into(), label_key_faults(component));
+    for field in ["reportingInstance", "action", "reason"] {
+        let word = text(object, &[field]);
+        if word.is_empty() {
+            errors.push(FieldError::required(field, ""));
+        }
+        check_length(field, word, WORD_MAX_LEN, errors);
+    }
+    check_length("message", text(object, &["message"]), MESSAGE_MAX_LEN, errors);
+}
+
+fn check_length(field: &str, text: &str, limit: usize, errors: &mut Vec<FieldError>) {
+    if text.len() > limit {
+        let why = format!("can have at most {limit} characters");
+        errors.push(FieldError::invalid(field, "", &why));
+    }
+}
+
+fn check_series(object: &Value, errors: &mut Vec<FieldError>) {
+    if !is_set(object, &["series"]) {
+        return;
+    }
+    if at(object, &["series", "count"]).as_i64().unwrap_or_default() < 2 {
+        errors.push(FieldError::invalid("series.count", "", "should be at least 2"));
+    }
+    if !is_set(object, &["series", "lastObservedTime"]) {
+        errors.push(FieldError::required("series.lastObservedTime", ""));
+    }
+}
+
+/// A new event of `events.k8s.io`.
+fn check_whole(object: &Value, errors: &mut Vec<FieldError>) {
+    check_series(object, errors);
+    if !is_set(object, &["eventTime"]) {
+        errors.push(FieldError::required("eventTime", ""));
+    }
+    let kind = text(object, &["type"]);
+    if !matches!(kind, "Normal" | "Warning") {
+        let why = format!("has invalid value: {kind}");
+        errors.push(FieldError::invalid("type", "", &why));
+    }
+    let source = |field: &str| !text(object, &["source", field]).is_empty();
+    for (field, is_there) in [
+        ("firstTimestamp", is_set(object, &["firstTimestamp"])),
+        ("lastTimestamp", is_set(object, &["lastTimestamp"])),
+        ("count", at(object, &["count"]).as_i64().unwrap_or_default() != 0),
+        ("source", source("component") || source("host")),
+    ] {
+        if is_there {
+            errors.push(FieldError::invalid(field, "", "needs to be unset"));
+        }
+    }
+}
+
+/// A change through `events.k8s.io`: of the series, and of nothing else.
+fn check_change(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+    if object["series"] != old["series"] {
+        check_series(object, errors);
+    }
+    for field in [
+        "involvedObject",
+        "reason",
+        "message",
+        "source",
+        "firstTimestamp",
+        "lastTimestamp",
+        "count",
+        // Checked twice there, and so told twice.
+        "reason",
+        "type",
+        "eventTime",
+        "action",
+        "related",
+        "reportingComponent",
+        "reportingInstance",
+    ] {
+        if object[field] != old[field] {
+            let shown = match field {
+                "reportingComponent" => "reportingController",
+                field => field,
+            };
+            let mut error = FieldError::invalid(shown, object[field].clone(), "field is immutable");
+            if matches!(field, "involvedObject" | "related") {
+                error.message = format!("Invalid value: {}: field is immutable", go_reference(&object[field]));
+            }
+            errors.push(error);
+        }
+    }
+}
+
+/// A reference as the Go type is printed: every member, in its order.
+fn go_reference(reference: &Value) -> String {
+    let members = [
+        ("Kind", "kind"),
+        ("Namespace", "namespace"),
+        ("Name", "name"),
+        ("UID", "uid"),
+        ("APIVersion", "apiVersion"),
+        ("ResourceVersion", "resourceVersion"),
+        ("FieldPath", "fieldPath"),
+    ];
+    let shown = members.map(|(go, json)| format!("\"{go}\":{}", Value::from(text(reference, &[json]))));
+    format!("{{{}}}", shown.join(","))
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
+    const HOUR: Duration = Duration::from_secs(3600);
+
     #[test]
-    fn events_live_for_an_hour_after_their_last_change() {
+    fn events_live_for_their_time_after_their_last_change() {
         let written = ResourceVersion(ResourceVersion::OWN_BIT | (1_000_000 * 1_000_000));
         let at = |secs| UnixTime { secs, nanos: 0 };
-        assert!(!is_expired(written, at(1_003_599)) && is_expired(written, at(1_003_600)));
-        assert!(!is_expired(written, at(10)), "the clock was set back");
+        assert!(!is_expired(written, at(1_003_599), HOUR) && is_expired(written, at(1_003_600), HOUR));
+        assert!(!is_expired(written, at(10), HOUR), "the clock was set back");
+    }
+
+    fn faults(strategy: &Events, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let errors = strategy.validate(object, old).unwrap();
+        errors.iter().map(|error| error.field.clone()).collect()
+    }
+
+    /// Conformance: 5.11
+    #[test]
+    fn a_core_event_lives_beside_what_it_is_about() {
+        let event = |namespace: &str, about: &str, time: Value| {
+            json!({"metadata": {"namespace": namespace}, "involvedObject": {"namespace": about}, "eventTime": time,
+                "reportingComponent": "a", "reportingInstance": "b", "action": "c", "reason": "d"})
+        };
+        let time = json!("2026-01-01T00:00:00.000000Z");
+        for (namespace, about, time, is_right) in [
+            ("a", "a", json!(null), true),
+            ("a", "b", json!(null), false),
+            ("default", "", json!(null), true),
+            ("kube-system", "", json!(null), false),
+            ("kube-system", "", time.clone(), true),
+            ("a", "", time.clone(), false),
+            ("a", "b", time, true),
+        ] {
+            let found = faults(&Events::Core, &event(namespace, about, time), None);
+            assert_eq!(found.is_empty(), is_right, "{namespace} {about}: {found:?}");
+        }
+    }
+
+    /// Conformance: 5.12
+    #[test]
+    fn a_new_event_is_whole_and_only_its_series_changes() {
+        let event = json!({"metadata": {"namespace": "a"}, "involvedObject": {"namespace": "a"}, "type": "Normal",
+            "eventTime": "2026-01-01T00:00:00.000000Z", "reportingComponent": "a/b", "reportingInstance": "i",
+            "action": "x", "reason": "r", "message": "m"});
+        assert!(faults(&Events::Strict, &event, None).is_empty());
+        for (field, value, fault) in [
+            ("eventTime", json!(null), "eventTime"),
+            ("type", json!("Odd"), "type"),
+            ("count", json!(1), "count"),
+            ("source", json!({"host": "h"}), "source"),
+            ("reportingComponent", json!("a b"), "reportingController"),
+            ("action", json!("x".repeat(129)), "action"),
+            ("message", json!("x".repeat(1025)), "message"),
+            ("series", json!({"count": 1, "lastObservedTime": "t"}), "series.count"),
+        ] {
+            let mut odd = event.clone();
+            odd[field] = value;
+            assert_eq!(faults(&Events::Strict, &odd, None), [fault], "{field}");
+        }
+        let mut next = event.clone();
+        next["series"] = json!({"count": 2, "lastObservedTime": "t"});
+        assert!(faults(&Events::Strict, &next, Some(&event)).is_empty());
+        next["message"] = json!("other");
+        assert_eq!(faults(&Events::Strict, &next, Some(&event)), ["message"]);
+        assert!(faults(&Events::Core, &next, Some(&event)).is_empty());
     }
 }

@@ -317,7 +317,7 @@ fn op(write: &Write<'_>) -> Op {
 
 fn object(value: Value, resource: &Resource) -> Result<Object, Status> {
     let bytes = serde_json::to_vec(&value).map_err(|error| Status::internal(&error.to_string()))?;
-    Object::parse(Bytes::from(bytes), resource.kind).map_err(|error| Status::bad_request(error.to_string()))
+    Object::parse(Bytes::from(bytes), resource.stored_kind()).map_err(|error| Status::bad_request(error.to_string()))
 }
 
 /// An object as a value, as it is stored.

@@ -61,6 +61,9 @@ pub(crate) fn created(
     meta::metadata_mut(&mut object).remove("managedFields");
     meta::set_uid(&mut object, uid);
     meta::set_creation_timestamp(&mut object, now);
+    if let Some(view) = resource.view {
+        (view.to_stored)(&mut object);
+    }
     resource.strategy.default(&mut object);
     resource.strategy.prepare_create(&mut object);
     if resource.strategy.generation() != Generation::None {
@@ -85,6 +88,9 @@ pub(crate) fn updated(resource: &Resource, old: &Value, mut new: Value, part: Pa
         .and_then(Value::as_str);
     meta::check_name(&mut new, meta::text(old, "name"))?;
     meta::settle_namespace(&mut new, resource.kind, namespace)?;
+    if let Some(view) = resource.view {
+        (view.to_stored)(&mut new);
+    }
     keep_metadata(old, &mut new);
     let strategy = resource.strategy;
     strategy.default(&mut new);
@@ -143,7 +149,7 @@ fn replace(members: &mut serde_json::Map<String, Value>, name: &str, value: Opti
 /// What every object gets at the end: one owner once, and the form its kind is written in.
 fn complete(resource: &Resource, object: &mut Value) {
     meta::drop_repeated_owners(object);
-    let kind = resource.kind;
+    let kind = resource.stored_kind();
     if let Some(message) = schema::find(&kind.group, &kind.version, &kind.kind) {
         canonicalize(object, message);
     }
@@ -187,7 +193,7 @@ fn reject(resource: &Resource, object: &Value, errors: &[FieldError]) -> Result<
         return Ok(());
     }
     Err(Status::invalid(
-        &resource.kind.group_kind(),
+        &resource.stored_kind().group_kind(),
         meta::text(object, "name"),
         errors,
     ))

@@ -24,7 +24,7 @@
 //! | [`meta`], [`values`] | which metadata is valid, and what single values look like |
 //! | [`canonical`] | how an object of a built-in kind is written |
 //! | [`patch`] | how patches are applied |
-//! | [`time`], [`lease`] | how times are written, and the spec of a Lease |
+//! | [`time`], [`lease`], [`event`] | how times are written, the spec of a Lease, the two views of an event |
 //!
 //! ```
 //! use yurt_apimachinery::{Object, RequestInfo, ResourceVersion, Verb, kind::find_kind};
@@ -44,6 +44,7 @@
 //! ```
 
 pub mod canonical;
+pub mod event;
 pub mod gvr;
 pub mod kind;
 pub mod lease;

@@ -89,6 +89,13 @@ pub(super) static KINDS: LazyLock<Vec<ResourceKind>> = LazyLock::new(|| {
             create_on_update: true,
             ..core("events", "event", "Event", "EventList", &["ev"])
         },
+        // Core events under other names of fields; see [`crate::event`].
+        ResourceKind {
+            group: Borrowed("events.k8s.io"),
+            fields: NEW_EVENT_FIELDS,
+            create_on_update: true,
+            ..core("events", "event", "Event", "EventList", &["ev"])
+        },
         ResourceKind {
             namespaced: false,
             fields: NAMESPACE_FIELDS,
@@ -170,5 +177,18 @@ const EVENT_FIELDS: &[SelectableField] = &[
         alternative: &["reportingComponent"],
         default: "",
     },
+    field("type", &["type"], ""),
+];
+
+const NEW_EVENT_FIELDS: &[SelectableField] = &[
+    field("regarding.kind", &["regarding", "kind"], ""),
+    field("regarding.namespace", &["regarding", "namespace"], ""),
+    field("regarding.name", &["regarding", "name"], ""),
+    field("regarding.uid", &["regarding", "uid"], ""),
+    field("regarding.apiVersion", &["regarding", "apiVersion"], ""),
+    field("regarding.resourceVersion", &["regarding", "resourceVersion"], ""),
+    field("regarding.fieldPath", &["regarding", "fieldPath"], ""),
+    field("reason", &["reason"], ""),
+    field("reportingController", &["reportingController"], ""),
     field("type", &["type"], ""),
 ];

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::access;
-use crate::kind::ResourceKind;
+use crate::kind::{ResourceKind, builtin_kinds};
 use crate::status::Status;
 use crate::text::go_quote;
 
@@ -38,6 +38,12 @@ pub fn complete_type_meta(object: &mut Value, kind: &ResourceKind) -> Result<(),
         found_kind
     };
     if found_version != want_version || found_kind != want_kind {
+        let is_other_view = |known: &ResourceKind| known.kind == want_kind && known.api_version() == found_version;
+        if found_kind == want_kind && builtin_kinds().iter().any(is_other_view) {
+            return Err(Status::bad_request(format!(
+                "the API version in the data ({found_version}) does not match the expected API version ({want_version})"
+            )));
+        }
         let version = found_version.rsplit('/').next().unwrap_or_default();
         return Err(Status::bad_request(format!(
             "{found_kind} in version {} cannot be handled as a {want_kind}: no kind {} is registered for version {}",

@@ -103,6 +103,18 @@ impl FieldSelector {
         &self.requirements
     }
 
+    /// The same requirements on fields that another view of the objects calls by other names.
+    #[must_use]
+    pub fn renamed(&self, name: impl Fn(&str) -> String) -> Self {
+        let rename = |requirement: &FieldRequirement| FieldRequirement {
+            field: name(&requirement.field),
+            ..requirement.clone()
+        };
+        Self {
+            requirements: self.requirements.iter().map(rename).collect(),
+        }
+    }
+
     /// True if there are no requirements.
     pub fn is_everything(&self) -> bool {
         self.requirements.is_empty()

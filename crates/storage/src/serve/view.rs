@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use yurt_apimachinery::partial::partial_object_metadata;
 use yurt_apimachinery::watch::{EventType, frame};
-use yurt_apimachinery::{Object, ObjectKey};
+use yurt_apimachinery::{Object, ObjectKey, ResourceKind};
 
 use super::Selection;
 use crate::collection::{Change, ChangeKind, Delivery};
@@ -23,6 +23,11 @@ pub trait View: Send + Sync {
     /// Whether every object is shown unchanged, so that frames can be shared between watchers.
     fn is_identity(&self) -> bool {
         false
+    }
+
+    /// Kind of what is shown, where it is not that of the collection.
+    fn kind(&self) -> Option<&'static ResourceKind> {
+        None
     }
 
     /// What tells that the view's inputs changed. Objects that were hidden are looked at again then; one that is shown

@@ -342,7 +342,7 @@ impl Watch {
                 annotations.push((ANNOTATION_STALE, "true"));
             }
         }
-        let kind = self.shared.kind();
+        let kind = self.lens.view.kind().unwrap_or_else(|| self.shared.kind());
         let frame = if self.lens.metadata_only {
             partial_bookmark_frame(position, &annotations)
         } else {
