@@ -9,7 +9,8 @@ use http::header::{CACHE_CONTROL, ETAG, IF_NONE_MATCH, VARY};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde_json::Value;
 use yurt_apimachinery::Status;
-use yurt_apimachinery::negotiation::{Shape, negotiate, wants_aggregated_discovery};
+use yurt_apimachinery::negotiation::{Format, wants_aggregated_discovery};
+use yurt_apimachinery::representation::document;
 use yurt_runtime::http::{self as web, Body};
 
 use crate::registry::Registry;
@@ -70,7 +71,7 @@ impl Discovery {
         let accept = headers.get(http::header::ACCEPT).and_then(|value| value.to_str().ok());
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let value = match parts.as_slice() {
-            ["version"] => return Some(Ok(json(&version::document(), true))),
+            ["version"] => return Some(Ok(pretty(&version::document()))),
             ["api"] if wants_aggregated_discovery(accept) => return Some(Ok(self.aggregated_core.answer(headers))),
             ["apis"] if wants_aggregated_discovery(accept) => return Some(Ok(self.aggregated_named.answer(headers))),
             ["api"] => legacy::versions(local),
@@ -81,7 +82,14 @@ impl Discovery {
             ["openapi", rest @ ..] => return openapi::answer(&self.groups, rest, asked),
             _ => return None,
         };
-        Some(negotiate(accept, Shape::Object, None, None).map(|_| json(&value, false)))
+        Some(Format::of_document(accept).map(|format| {
+            let body = document(format, false, &value.to_string().into());
+            web::respond(
+                StatusCode::OK,
+                HeaderValue::from_static(format.content_type()),
+                web::full(body),
+            )
+        }))
     }
 
     fn group(&self, name: &str) -> Option<&Group> {
@@ -89,12 +97,8 @@ impl Discovery {
     }
 }
 
-fn json(value: &Value, pretty: bool) -> Response<Body> {
-    let text = if pretty {
-        serde_json::to_string_pretty(value)
-    } else {
-        serde_json::to_string(value)
-    };
+fn pretty(value: &Value) -> Response<Body> {
+    let text = serde_json::to_string_pretty(value);
     web::json(
         StatusCode::OK,
         text.expect("a document has string keys only, so it must serialize"),

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::Value;
 use yurt_apimachinery::lease::LeaseSpec;
-use yurt_apimachinery::negotiation::{Negotiated, Shape, Transform, negotiate};
-use yurt_apimachinery::partial::partial_object_metadata;
+use yurt_apimachinery::negotiation::{Negotiated, Shape, body_format, body_json, negotiate};
+use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{Object, ObjectKey, RequestInfo, ResourceVersion, Status, Verb};
 use yurt_runtime::http::{self as web, Body};
 
@@ -65,6 +65,18 @@ impl Call {
         self.info.namespace.as_deref().filter(|_| self.resource.kind.namespaced)
     }
 
+    /// The time of the answer.
+    fn now(&self) -> Time {
+        Time::from_unix(self.app.clock.unix().secs)
+    }
+
+    /// The body as JSON, whatever format it came in; it shall be an object of the resource.
+    fn json_body(&self) -> Result<Bytes, Status> {
+        let format = body_format(self.header(http::header::CONTENT_TYPE))?;
+        let kind = self.resource.kind;
+        body_json(format, &kind.api_version(), &kind.kind, &self.body)
+    }
+
     fn name(&self) -> &str {
         self.info.name.as_deref().unwrap_or_default()
     }
@@ -75,7 +87,13 @@ impl Call {
 
     fn negotiate(&self, shape: Shape) -> Result<Negotiated, Status> {
         let (accept, agent) = (self.header(http::header::ACCEPT), self.header(http::header::USER_AGENT));
-        negotiate(accept, shape, self.query.as_deref(), agent)
+        negotiate(
+            accept,
+            shape,
+            self.resource.kind.has_protobuf(),
+            self.query.as_deref(),
+            agent,
+        )
     }
 
     /// A pool collection that is not complete is never served as an empty one.
@@ -123,11 +141,9 @@ impl Call {
     /// One object as the answer.
     fn object(&self, code: StatusCode, object: &Object, negotiated: Negotiated) -> Response<Body> {
         let object = &self.resource.shown(object);
-        let bytes = match negotiated.transform {
-            Transform::None => object.bytes().clone(),
-            Transform::PartialObjectMetadata => partial_object_metadata(object),
-        };
-        let mut response = web::json(code, finish(bytes, negotiated.pretty));
+        let body = negotiated.object(self.resource.kind, object, self.now());
+        let content_type = HeaderValue::from_static(negotiated.content_type(Shape::Object));
+        let mut response = web::respond(code, content_type, web::full(body));
         self.add_epoch(object, &mut response);
         response
     }
@@ -166,20 +182,6 @@ impl Call {
                 .insert(STALE_HEADER, HeaderValue::from_static("true"));
         }
     }
-}
-
-/// A body as kube-apiserver ends it: indented for people, with a line break after it.
-fn finish(bytes: Bytes, pretty: bool) -> Bytes {
-    if pretty
-        && let Ok(value) = serde_json::from_slice::<Value>(&bytes)
-        && let Ok(text) = serde_json::to_string_pretty(&value)
-    {
-        return (text + "\n").into();
-    }
-    let mut body = Vec::with_capacity(bytes.len() + 1);
-    body.extend_from_slice(&bytes);
-    body.push(b'\n');
-    body.into()
 }
 
 /// The resourceVersion a body is based on; `None` when it names none.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::header::{ACCEPT, CACHE_CONTROL};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
+use yurt_apimachinery::negotiation::Format;
 use yurt_apimachinery::status::reason;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::http::server::Peer;
@@ -43,11 +44,12 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
         None => {
             let info = RequestInfo::parse(request.method().as_str(), &path, query.as_deref());
             let labels = labels(info.as_ref().ok());
+            let format = error_format(&app, &request, info.as_ref().ok());
             let answer = match info {
                 Ok(info) => dispatch(&app, request, &peer, info, query).await,
                 Err(status) => Err(status),
             };
-            let response = answer.unwrap_or_else(|status| status_error::respond(&status));
+            let response = answer.unwrap_or_else(|status| status_error::respond(format, &status));
             app.metrics.answered(&labels, response.status().as_u16());
             response
         }
@@ -61,6 +63,13 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
     let audit_id = audit_id.or_else(|| HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()).ok());
     headers.extend(audit_id.map(|id| (AUDIT_ID, id)));
     response
+}
+
+/// Failures come in the format of what was asked for.
+fn error_format(app: &App, request: &Request<Incoming>, info: Option<&RequestInfo>) -> Format {
+    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
+    let resource = info.and_then(|info| find_resource(app, info));
+    Format::of_status(accept, resource.is_none_or(|resource| resource.kind.has_protobuf()))
 }
 
 async fn dispatch(
@@ -84,9 +93,9 @@ async fn dispatch(
         if info.verb != Verb::Create || info.name.is_some() {
             return Err(Status::method_not_allowed());
         }
-        let content_type = header_text(&request, CONTENT_TYPE);
-        let body = read_body(request.into_body(), app::BODY_BYTES_MAX).await?;
-        return review::handle(app, &user, kind, content_type.as_deref(), &body);
+        let (head, body) = request.into_parts();
+        let body = read_body(body, app::BODY_BYTES_MAX).await?;
+        return review::handle(app, &user, kind, query.as_deref(), &head.headers, &body);
     }
     let resource = resource.ok_or_else(|| not_found(app, &info))?;
     check_shape(&resource, &info, request.method())?;
@@ -244,10 +253,6 @@ fn not_found(app: &App, info: &RequestInfo) -> Status {
         return Status::unknown_resource();
     }
     Status::failure(404, reason::NOT_FOUND, "404 page not found")
-}
-
-fn header_text(request: &Request<Incoming>, name: HeaderName) -> Option<String> {
-    request.headers().get(name)?.to_str().ok().map(str::to_owned)
 }
 
 fn labels(info: Option<&RequestInfo>) -> RequestLabels {

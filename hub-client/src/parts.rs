@@ -221,6 +221,7 @@ impl Parts {
             node,
             cloud: self.cloud.0.subscribe(),
             min_request_timeout: config.min_request_timeout,
+            clock: self.clock.clone(),
             shutdown: end_watches,
             written: Mutex::default(),
         };

@@ -17,10 +17,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
+use yurt_apimachinery::negotiation::Format;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::server::Peer;
-use yurt_runtime::http::{Body, pass, read_body, status_response};
+use yurt_runtime::http::{Body, pass, read_body, status_response_in};
 
 use crate::metrics::Metrics;
 use crate::pool::heartbeat::own::{NAMESPACE, OwnHeartbeat};
@@ -61,11 +62,16 @@ struct InFlight<'a>(&'a Proxy);
 impl Proxy {
     /// Answers one request.
     pub async fn handle(&self, request: Request<Incoming>, peer: Peer) -> Response<Body> {
+        let accept = request
+            .headers()
+            .get(http::header::ACCEPT)
+            .and_then(|accept| accept.to_str().ok());
+        let format = Format::of_status(accept, true);
         match self.route(request, peer).await {
             Ok(response) => response,
             Err(status) => {
                 self.metrics.requests.with_label_values(&["refused"]).inc();
-                status_response(&status)
+                status_response_in(format, &status)
             }
         }
     }

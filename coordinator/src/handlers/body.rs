@@ -1,7 +1,7 @@
 //! Bodies made of many small pieces: joined into pieces worth sending, without copying large ones.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::iter::Peekable;
 
 use bytes::{Bytes, BytesMut};
 use yurt_runtime::http::{self, Body};
@@ -14,16 +14,16 @@ const PIECE: usize = 32 << 10;
 const WHOLE: usize = 64 << 10;
 
 /// Takes the next piece to send from the front of `pieces`, joining small ones.
-fn merge_front(pieces: &mut VecDeque<Bytes>) -> Option<Bytes> {
-    let first = pieces.pop_front()?;
+fn merge_front(pieces: &mut Peekable<impl Iterator<Item = Bytes>>) -> Option<Bytes> {
+    let first = pieces.next()?;
     let is_small = |piece: &Bytes| piece.len() < SMALL;
-    if !is_small(&first) || !pieces.front().is_some_and(is_small) {
+    if !is_small(&first) || !pieces.peek().is_some_and(is_small) {
         return Some(first);
     }
     let mut joined = BytesMut::with_capacity(PIECE);
     joined.extend_from_slice(&first);
     while joined.len() < PIECE
-        && let Some(next) = pieces.pop_front_if(|piece| piece.len() < SMALL)
+        && let Some(next) = pieces.next_if(is_small)
     {
         joined.extend_from_slice(&next);
     }
@@ -39,13 +39,20 @@ pub(super) fn join(mut frames: Vec<Bytes>) -> Bytes {
     }
 }
 
-/// A body of all `pieces` in order.
-pub(super) fn of_pieces(pieces: Vec<Bytes>) -> Body {
-    let size: usize = pieces.iter().map(Bytes::len).sum();
-    if size <= WHOLE {
-        return http::full(pieces.concat());
+/// A body of all `pieces` in order. A long one is made while it is sent.
+pub(super) fn of_pieces(mut pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Body {
+    let (mut begin, mut size) = (Vec::new(), 0);
+    for piece in pieces.by_ref() {
+        size += piece.len();
+        begin.push(piece);
+        if size > WHOLE {
+            break;
+        }
     }
-    let pieces = VecDeque::from(pieces);
+    if size <= WHOLE {
+        return http::full(begin.concat());
+    }
+    let pieces = begin.into_iter().chain(pieces).peekable();
     http::stream(futures_util::stream::unfold(pieces, |mut pieces| async move {
         let piece = merge_front(&mut pieces)?;
         Some((Ok::<_, Infallible>(piece), pieces))
@@ -59,9 +66,9 @@ mod tests {
     #[test]
     fn small_pieces_are_joined_and_large_ones_pass() {
         let large = Bytes::from(vec![b'x'; SMALL]);
-        let mut pieces: VecDeque<Bytes> = ["a", "b", "c"].map(Bytes::from).into();
-        pieces.push_back(large.clone());
-        pieces.push_back("d".into());
+        let mut pieces = ["a", "b", "c"].map(Bytes::from).to_vec();
+        pieces.extend([large.clone(), "d".into()]);
+        let mut pieces = pieces.into_iter().peekable();
         assert_eq!(merge_front(&mut pieces), Some("abc".into()));
         assert_eq!(merge_front(&mut pieces), Some(large));
         assert_eq!(merge_front(&mut pieces), Some("d".into()));

@@ -2,7 +2,7 @@
 
 use http::{Response, StatusCode};
 use serde_json::Value;
-use yurt_apimachinery::negotiation::{Shape, body_format};
+use yurt_apimachinery::negotiation::Shape;
 use yurt_apimachinery::status::reason;
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{Object, ObjectKey, Status, Verb, WriteOptions, meta};
@@ -24,8 +24,7 @@ const GENERATED_NAMES_MAX: usize = 8;
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let options = WriteOptions::parse(call.query.as_deref(), Verb::Create)?;
     let negotiated = call.negotiate(Shape::Object)?;
-    body_format(call.header(http::header::CONTENT_TYPE))?;
-    let body = prepare::read(&call.resource, &call.body)?;
+    let body = prepare::read(&call.resource, &call.json_body()?)?;
     let intent = call.intent(options.field_manager, options.dry_run);
     let mut last_name = String::new();
     for _ in 0..GENERATED_NAMES_MAX {

@@ -3,9 +3,9 @@
 //!
 //! `propagationPolicy` is accepted and changes nothing: without a garbage collector, a finalizer for one would never go.
 
-use http::{Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode};
 use serde_json::Value;
-use yurt_apimachinery::negotiation::{Shape, body_format};
+use yurt_apimachinery::negotiation::{Shape, body_format, body_json};
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{DeleteOptions, GroupResource, ListOptions, Object, ObjectKey, ResourceVersion, Status, meta};
 use yurt_runtime::http::{self as web, Body};
@@ -34,10 +34,9 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
         Outcome::Deleted(object) if !call.resource.kind.delete_returns_object => {
             let resource = call.resource.kind.group_resource();
             let status = Status::success_deleted(&resource, object.name(), object.uid());
-            Ok(web::json(
-                StatusCode::OK,
-                super::finish(status.to_json(), negotiated.pretty),
-            ))
+            let content_type = HeaderValue::from_static(negotiated.format.content_type());
+            let body = negotiated.status(&status);
+            Ok(web::respond(StatusCode::OK, content_type, web::full(body)))
         }
         Outcome::Deleted(object) | Outcome::Changed(object) | Outcome::Unchanged(object) => {
             Ok(call.object(StatusCode::OK, &object, negotiated))
@@ -65,14 +64,16 @@ pub(crate) async fn handle_collection(call: &Call) -> Result<Response<Body>, Sta
             Err(status) => return Err(status),
         }
     }
-    Ok(list::encode(call, &listed.objects, &listed.meta, negotiated))
+    Ok(list::encode(call, listed.objects, &listed.meta, negotiated))
 }
 
 fn options(call: &Call) -> Result<DeleteOptions, Status> {
-    if !call.body.is_empty() {
-        body_format(call.header(http::header::CONTENT_TYPE))?;
+    if call.body.is_empty() {
+        return DeleteOptions::parse(call.query.as_deref(), &call.body);
     }
-    DeleteOptions::parse(call.query.as_deref(), &call.body)
+    let format = body_format(call.header(http::header::CONTENT_TYPE))?;
+    let body = body_json(format, "v1", "DeleteOptions", &call.body)?;
+    DeleteOptions::parse(call.query.as_deref(), &body)
 }
 
 /// What admission says to a client's delete.

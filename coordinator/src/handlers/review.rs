@@ -1,8 +1,11 @@
 //! Reviews: questions a caller may ask about itself. They are answered, never stored.
 
-use http::{Response, StatusCode};
+use bytes::Bytes;
+use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
-use yurt_apimachinery::negotiation::body_format;
+use yurt_apimachinery::negotiation::{Shape, body_format, body_json, negotiate};
+use yurt_apimachinery::representation::document;
 use yurt_apimachinery::status::FieldError;
 use yurt_apimachinery::{GroupKind, Status};
 use yurt_runtime::http::{self as web, Body};
@@ -69,24 +72,30 @@ pub(crate) fn handle(
     app: &App,
     user: &User,
     kind: &ReviewKind,
-    content_type: Option<&str>,
-    body: &[u8],
+    query: Option<&str>,
+    headers: &HeaderMap,
+    body: &Bytes,
 ) -> Result<Response<Body>, Status> {
-    body_format(content_type)?;
+    let header = |name: HeaderName| headers.get(name)?.to_str().ok();
+    let negotiated = negotiate(header(ACCEPT), Shape::Object, true, query, header(USER_AGENT))?;
+    let api_version = format!("{}/{VERSION}", kind.group);
+    let body = body_json(body_format(header(CONTENT_TYPE))?, &api_version, kind.kind, body)?;
     let unreadable = |error: serde_json::Error| {
         Status::bad_request(format!(
             "{} in version \"v1\" cannot be handled as a {}: {error}",
             kind.kind, kind.kind
         ))
     };
-    let review: Value = serde_json::from_slice(body).map_err(unreadable)?;
+    let review: Value = serde_json::from_slice(&body).map_err(unreadable)?;
     if !review.is_object() {
         return Err(Status::bad_request(format!("the body is not a {}", kind.kind)));
     }
     let mut answer = (kind.answer)(app, user, review)?;
     answer["kind"] = json!(kind.kind);
-    answer["apiVersion"] = json!(format!("{}/{VERSION}", kind.group));
-    Ok(web::json(StatusCode::CREATED, answer.to_string() + "\n"))
+    answer["apiVersion"] = json!(api_version);
+    let body = document(negotiated.format, negotiated.pretty, &answer.to_string().into());
+    let content_type = HeaderValue::from_static(negotiated.content_type(Shape::Object));
+    Ok(web::respond(StatusCode::CREATED, content_type, web::full(body)))
 }
 
 fn who_am_i(app: &App, user: &User, review: Value) -> Result<Value, Status> {

@@ -2,7 +2,7 @@
 
 use http::{Response, StatusCode};
 use serde_json::Value;
-use yurt_apimachinery::negotiation::{Shape, body_format};
+use yurt_apimachinery::negotiation::Shape;
 use yurt_apimachinery::{Object, Status, Verb, WriteOptions, meta};
 use yurt_runtime::http::Body;
 
@@ -22,8 +22,7 @@ const ATTEMPTS_MAX: usize = 3;
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let options = WriteOptions::parse(call.query.as_deref(), Verb::Update)?;
     let negotiated = call.negotiate(Shape::Object)?;
-    body_format(call.header(http::header::CONTENT_TYPE))?;
-    let mut body = prepare::read(&call.resource, &call.body)?;
+    let mut body = prepare::read(&call.resource, &call.json_body()?)?;
     meta::complete_type_meta(&mut body, call.resource.kind)?;
     meta::check_name(&mut body, call.name())?;
     meta::settle_namespace(&mut body, call.resource.kind, call.namespace())?;

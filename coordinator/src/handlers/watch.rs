@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use http::{HeaderValue, Response, StatusCode};
-use yurt_apimachinery::negotiation::{Shape, Transform};
+use yurt_apimachinery::negotiation::Shape;
 use yurt_apimachinery::{ListOptions, ResourceVersion, Status};
 use yurt_runtime::http::{self as web, Body};
 use yurt_storage::serve::{Selection, WatchRequest, watch};
@@ -40,7 +40,8 @@ pub(crate) fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let request = WatchRequest {
         selection: selection(call, &options),
         view: call.resource.look(),
-        metadata_only: negotiated.transform == Transform::PartialObjectMetadata,
+        how: negotiated,
+        clock: call.app.clock.clone(),
         replica: is_replica,
         lasts: lifetime(options.timeout_seconds, call.app.settings.min_request_timeout),
         least: ResourceVersion::ZERO,
@@ -55,7 +56,7 @@ pub(crate) fn handle(call: &Call) -> Result<Response<Body>, Status> {
         let _ = &counted;
         Ok::<_, Infallible>(body::join(frames))
     });
-    let content_type = HeaderValue::from_static(negotiated.content_type());
+    let content_type = HeaderValue::from_static(negotiated.content_type(Shape::Watch));
     let mut response = web::respond(StatusCode::OK, content_type, web::stream(pieces));
     call.add_pool_headers(&mut response);
     Ok(response)

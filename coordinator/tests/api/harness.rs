@@ -39,6 +39,8 @@ pub(crate) struct Answer {
     pub(crate) code: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Value,
+    /// The body as it came.
+    pub(crate) bytes: Bytes,
 }
 
 /// An open watch.
@@ -267,13 +269,16 @@ impl Client {
         body: Option<&Value>,
         headers: &[(&str, &str)],
     ) -> Answer {
+        let body = body.map_or_else(Bytes::new, |body| body.to_string().into());
+        self.send_bytes(method, path, body, headers).await
+    }
+
+    pub(crate) async fn send_bytes(&self, method: Method, path: &str, body: Bytes, headers: &[(&str, &str)]) -> Answer {
         let mut request = Request::builder().method(method).uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let request = request
-            .body(body.map_or_else(empty, |body| full(body.to_string())))
-            .unwrap();
+        let request = request.body(full(body)).unwrap();
         let (code, headers, bytes) = self.http.request_bytes(request, PATIENCE, 64 << 20).await.unwrap();
         let body = serde_json::from_slice(&bytes)
             .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
@@ -281,6 +286,7 @@ impl Client {
             code: code.as_u16(),
             headers,
             body,
+            bytes,
         };
         answer.check();
         answer

@@ -9,6 +9,8 @@ mod events;
 #[cfg(test)]
 mod feeding;
 #[cfg(test)]
+mod formats;
+#[cfg(test)]
 mod harness;
 #[cfg(test)]
 mod identity;

@@ -146,6 +146,11 @@ pub(crate) fn api_version(group: &str, version: &str) -> String {
     }
 }
 
+/// Group and version of an `apiVersion`.
+pub(crate) fn split_api_version(text: &str) -> (&str, &str) {
+    text.split_once('/').unwrap_or(("", text))
+}
+
 fn write_qualified(f: &mut fmt::Formatter<'_>, name: &str, group: &str) -> fmt::Result {
     f.write_str(name)?;
     if group.is_empty() {

@@ -98,6 +98,11 @@ impl ResourceKind {
         GroupKind::new(&*self.group, &*self.kind)
     }
 
+    /// Whether objects can be written in protobuf: built-in kinds can, custom resources cannot.
+    pub fn has_protobuf(&self) -> bool {
+        crate::schema::find(&self.group, &self.version, &self.kind).is_some()
+    }
+
     /// `apiVersion` of an object.
     pub fn api_version(&self) -> String {
         gvr::api_version(&self.group, &self.version)

@@ -19,8 +19,10 @@
 //! | [`selector`] | which objects a list or watch wants |
 //! | [`object`] | what an object is, and how one field of its bytes is changed |
 //! | [`list`], [`partial`], [`watch`] | how objects travel together, reduced and as events |
+//! | [`protobuf`] | how objects are written in protobuf |
 //! | [`status`] | what failures look like |
-//! | [`negotiation`] | which representation a client wants |
+//! | [`negotiation`], [`representation`] | which representation a client wants, and how it is written |
+//! | [`yaml`] | how YAML bodies are read |
 //! | [`meta`], [`values`] | which metadata is valid, and what single values look like |
 //! | [`canonical`] | how an object of a built-in kind is written |
 //! | [`patch`] | how patches are applied |
@@ -56,7 +58,9 @@ pub mod object;
 pub mod options;
 pub mod partial;
 pub mod patch;
+pub mod protobuf;
 pub mod query;
+pub mod representation;
 pub mod request_info;
 pub mod resource_version;
 pub mod schema;
@@ -66,6 +70,7 @@ mod text;
 pub mod time;
 pub mod values;
 pub mod watch;
+pub mod yaml;
 
 pub use gvr::{GroupKind, GroupResource, GroupVersionKind, GroupVersionResource};
 pub use kind::ResourceKind;

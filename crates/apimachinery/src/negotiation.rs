@@ -1,7 +1,7 @@
 //! Which representation a client wants, and which one its body has.
 //!
-//! Only JSON is served so far; clauses for protobuf, YAML and tables are skipped, so that a later plain JSON clause wins,
-//! which every client sends.
+//! JSON and YAML for everything, protobuf for built-in kinds, tables in JSON and YAML. A clause that cannot be served is
+//! skipped, so that a later one wins. How the chosen representation is written is [`crate::representation`].
 
 use crate::query::Query;
 use crate::status::Status;
@@ -9,7 +9,7 @@ use crate::status::Status;
 mod accept;
 mod body;
 
-pub use body::{PatchType, body_format, patch_type};
+pub use body::{PatchType, body_format, body_json, patch_type};
 
 use accept::Clause;
 
@@ -19,6 +19,10 @@ pub enum Format {
     /// `application/json`.
     #[default]
     Json,
+    /// `application/yaml`.
+    Yaml,
+    /// `application/vnd.kubernetes.protobuf`.
+    Protobuf,
 }
 
 /// What is done to objects before they are encoded.
@@ -28,7 +32,40 @@ pub enum Transform {
     #[default]
     None,
     /// Objects are reduced to their metadata.
-    PartialObjectMetadata,
+    PartialObjectMetadata(MetaVersion),
+    /// Objects become the rows of a table.
+    Table(TableOptions),
+}
+
+/// Version of `meta.k8s.io` that a transformed object belongs to.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum MetaVersion {
+    /// `v1`.
+    #[default]
+    V1,
+    /// `v1beta1`.
+    V1Beta1,
+}
+
+/// What a table shall look like.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableOptions {
+    /// Version of the table.
+    pub version: MetaVersion,
+    /// What of its object a row carries.
+    pub include: Include,
+}
+
+/// Query parameter `includeObject` of tables.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Include {
+    /// Its metadata.
+    #[default]
+    Metadata,
+    /// The whole object.
+    Object,
+    /// Nothing.
+    None,
 }
 
 /// What an answer consists of.
@@ -54,24 +91,65 @@ pub struct Negotiated {
 }
 
 /// Media types served for objects and lists.
-const MEDIA_TYPES: [&str; 1] = ["application/json"];
-/// Media types served for watches.
-const STREAM_MEDIA_TYPES: [&str; 1] = ["application/json;stream=watch"];
-/// Base types that kube-apiserver's router lets through to the negotiation proper.
-const KNOWN_BASE_TYPES: [&str; 4] = [
-    "*/*",
+const MEDIA_TYPES: [&str; 3] = [
     "application/json",
     "application/yaml",
     "application/vnd.kubernetes.protobuf",
 ];
+/// Media types served for watches.
+const STREAM_MEDIA_TYPES: [&str; 2] = [
+    "application/json;stream=watch",
+    "application/vnd.kubernetes.protobuf;stream=watch",
+];
+
+/// No kind has columns yet.
+const TABLES: bool = false;
 
 // === impl Format ===
 
 impl Format {
-    /// Value of header `Content-Type`.
+    /// All, in the order in which wildcards try them.
+    const ALL: [Self; 3] = [Self::Json, Self::Yaml, Self::Protobuf];
+
+    /// Value of header `Content-Type`, but for watches.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Json => "application/json",
+            Self::Yaml => "application/yaml",
+            Self::Protobuf => "application/vnd.kubernetes.protobuf",
+        }
+    }
+
+    /// Format of a failure: JSON if nothing fits, as it must not hide behind a 406. Custom resources have no protobuf, for
+    /// their failures neither.
+    pub fn of_status(accept: Option<&str>, has_protobuf: bool) -> Self {
+        plain(accept, has_protobuf).unwrap_or_default()
+    }
+
+    /// Format of a document that is no object of a resource, such as discovery.
+    ///
+    /// # Errors
+    ///
+    /// 406 if no clause can be served.
+    pub fn of_document(accept: Option<&str>) -> Result<Self, Status> {
+        plain(accept, true).ok_or_else(|| {
+            if accept::parse(accept.unwrap_or_default()).iter().any(is_known) {
+                Status::not_acceptable(&MEDIA_TYPES)
+            } else {
+                Status::not_acceptable_unknown(&MEDIA_TYPES)
+            }
+        })
+    }
+}
+
+// === impl MetaVersion ===
+
+impl MetaVersion {
+    /// `apiVersion` of a transformed object.
+    pub fn api_version(self) -> &'static str {
+        match self {
+            Self::V1 => "meta.k8s.io/v1",
+            Self::V1Beta1 => "meta.k8s.io/v1beta1",
         }
     }
 }
@@ -79,20 +157,25 @@ impl Format {
 // === impl Negotiated ===
 
 impl Negotiated {
-    /// Value of header `Content-Type`.
-    pub fn content_type(&self) -> &'static str {
-        self.format.content_type()
+    /// Value of header `Content-Type` for an answer of this shape.
+    pub fn content_type(&self, shape: Shape) -> &'static str {
+        match (self.format, shape) {
+            (Format::Protobuf, Shape::Watch) => STREAM_MEDIA_TYPES[1],
+            (format, _) => format.content_type(),
+        }
     }
 }
 
-/// Chooses the representation of an answer from header `Accept`, the query and header `User-Agent`.
+/// Chooses the representation of an answer from header `Accept`, the query and header `User-Agent`. Custom resources have
+/// no protobuf ([`crate::ResourceKind::has_protobuf`]), but their metadata has.
 ///
 /// # Errors
 ///
-/// 406 if no clause can be served.
+/// 406 if no clause can be served, 400 for table options that do not exist.
 pub fn negotiate(
     accept: Option<&str>,
     shape: Shape,
+    has_protobuf: bool,
     query: Option<&str>,
     user_agent: Option<&str>,
 ) -> Result<Negotiated, Status> {
@@ -105,17 +188,17 @@ pub fn negotiate(
         });
     }
     let clauses = accept::parse(header);
-    if !clauses
-        .iter()
-        .any(|clause| KNOWN_BASE_TYPES.contains(&clause.media_type.as_str()))
-    {
+    if !clauses.iter().any(is_known) {
         let available: Vec<&str> = match shape {
             Shape::Object => MEDIA_TYPES.to_vec(),
             Shape::List | Shape::Watch => MEDIA_TYPES.into_iter().chain(STREAM_MEDIA_TYPES).collect(),
         };
         return Err(Status::not_acceptable_unknown(&available));
     }
-    let Some((clause, transform)) = clauses.iter().find_map(|clause| Some((clause, servable(clause)?))) else {
+    let is_servable = |clause: &Clause, format: Format| servable(clause, format, has_protobuf).is_some();
+    // A watch that finds YAML first fails, even if JSON follows.
+    let chosen = choose(&clauses, is_servable).filter(|chosen| (chosen.1, shape) != (Format::Yaml, Shape::Watch));
+    let Some((clause, format)) = chosen else {
         let is_watch = shape == Shape::Watch;
         return Err(Status::not_acceptable(if is_watch {
             &STREAM_MEDIA_TYPES
@@ -123,13 +206,49 @@ pub fn negotiate(
             &MEDIA_TYPES
         }));
     };
-    let transform = check_shape(transform, shape)?;
+    let requested = servable(clause, format, has_protobuf).unwrap_or(Requested::Plain);
+    let transform = transform(requested, shape, query)?;
     let pretty = pretty || (shape != Shape::Watch && clause.parameter("pretty") == Some("1"));
     Ok(Negotiated {
-        format: Format::Json,
+        format,
         transform,
         pretty,
     })
+}
+
+/// What kube-apiserver's router lets through to the negotiation proper.
+fn is_known(clause: &Clause) -> bool {
+    clause.media_type == "*/*" || MEDIA_TYPES.contains(&clause.media_type.as_str())
+}
+
+/// The format of what is never transformed; `None` if no clause fits.
+fn plain(accept: Option<&str>, has_protobuf: bool) -> Option<Format> {
+    let header = accept.unwrap_or_default().trim();
+    if header.is_empty() {
+        return Some(Format::Json);
+    }
+    let is_servable = |clause: &Clause, format: Format| {
+        target(clause) == Some([None; 3]) && (has_protobuf || format != Format::Protobuf)
+    };
+    choose(&accept::parse(header), is_servable).map(|chosen| chosen.1)
+}
+
+/// The first clause that a format can serve, and that format.
+fn choose(clauses: &[Clause], is_servable: impl Fn(&Clause, Format) -> bool) -> Option<(&Clause, Format)> {
+    let servable = |clause: &Clause| {
+        Format::ALL.into_iter().find(|format| {
+            clause.matches(format.content_type()) && streams(clause, *format) && is_servable(clause, *format)
+        })
+    };
+    clauses.iter().find_map(|clause| Some((clause, servable(clause)?)))
+}
+
+/// Whether the format has the stream form that the clause names, if it names one.
+fn streams(clause: &Clause, format: Format) -> bool {
+    match clause.parameter("stream") {
+        None | Some("") => true,
+        Some(stream) => stream == "watch" && format != Format::Yaml,
+    }
 }
 
 /// True if any clause asks for aggregated discovery in version `v2`, wherever it stands. Older versions are not served.
@@ -146,38 +265,65 @@ pub fn wants_aggregated_discovery(accept: Option<&str>) -> bool {
 #[derive(Copy, Clone)]
 enum Requested {
     Plain,
-    PartialObject,
-    PartialList,
+    PartialObject(MetaVersion),
+    PartialList(MetaVersion),
+    Table(MetaVersion),
 }
 
-/// What a clause asks for, if it can be served.
-fn servable(clause: &Clause) -> Option<Requested> {
-    let stream_is_known = matches!(clause.parameter("stream"), None | Some("" | "watch"));
-    let version_is_plain = clause.parameter("sv").is_none_or(str::is_empty);
-    if !(clause.matches_json() && stream_is_known && version_is_plain) {
-        return None;
-    }
-    let target = ["as", "g", "v"].map(|name| clause.parameter(name));
-    match target {
-        [None, None, None] => Some(Requested::Plain),
-        [Some("PartialObjectMetadata"), Some("meta.k8s.io"), Some("v1")] => Some(Requested::PartialObject),
-        [Some("PartialObjectMetadataList"), Some("meta.k8s.io"), Some("v1")] => Some(Requested::PartialList),
+/// Parameters `as`, `g` and `v`; `None` if the clause asks for another version of the server.
+fn target(clause: &Clause) -> Option<[Option<&str>; 3]> {
+    let is_this_server = clause.parameter("sv").is_none_or(str::is_empty);
+    is_this_server.then(|| ["as", "g", "v"].map(|name| clause.parameter(name)))
+}
+
+/// What a clause asks for, if it can be served in that format.
+fn servable(clause: &Clause, format: Format, has_protobuf: bool) -> Option<Requested> {
+    let [kind, group, version] = target(clause)?;
+    let version = match (group, version) {
+        (None, None) if kind.is_none() => {
+            // Custom resources have no protobuf form, but their metadata has.
+            return (format != Format::Protobuf || has_protobuf).then_some(Requested::Plain);
+        }
+        (Some("meta.k8s.io"), Some("v1")) => MetaVersion::V1,
+        (Some("meta.k8s.io"), Some("v1beta1")) => MetaVersion::V1Beta1,
+        _ => return None,
+    };
+    match kind? {
+        "PartialObjectMetadata" => Some(Requested::PartialObject(version)),
+        "PartialObjectMetadataList" => Some(Requested::PartialList(version)),
+        "Table" if format != Format::Protobuf && TABLES => Some(Requested::Table(version)),
         _ => None,
     }
 }
 
-fn check_shape(requested: Requested, shape: Shape) -> Result<Transform, Status> {
+fn transform(requested: Requested, shape: Shape, query: Option<&str>) -> Result<Transform, Status> {
     match (requested, shape) {
         (Requested::Plain, _) => Ok(Transform::None),
-        (Requested::PartialObject, Shape::Object | Shape::Watch) | (Requested::PartialList, Shape::List) => {
-            Ok(Transform::PartialObjectMetadata)
-        }
-        (Requested::PartialObject, Shape::List) => Err(Status::not_acceptable_transform(
+        (Requested::PartialObject(version), Shape::Object | Shape::Watch)
+        | (Requested::PartialList(version), Shape::List) => Ok(Transform::PartialObjectMetadata(version)),
+        (Requested::PartialObject(_), Shape::List) => Err(Status::not_acceptable_transform(
             "you requested PartialObjectMetadata, but the requested object is a list",
         )),
-        (Requested::PartialList, Shape::Object | Shape::Watch) => Err(Status::not_acceptable_transform(
+        (Requested::PartialList(_), Shape::Object | Shape::Watch) => Err(Status::not_acceptable_transform(
             "you requested PartialObjectMetadataList, but the requested object is not a list",
         )),
+        (Requested::Table(version), _) => {
+            let include = include(query)?;
+            Ok(Transform::Table(TableOptions { version, include }))
+        }
+    }
+}
+
+fn include(query: Option<&str>) -> Result<Include, Status> {
+    match Query::parse(query).get("includeObject").unwrap_or_default() {
+        "" | "Metadata" => Ok(Include::Metadata),
+        "Object" => Ok(Include::Object),
+        "None" => Ok(Include::None),
+        other => Err(Status::bad_request(format!(
+            "Unable to convert to Table as requested: includeObject: Invalid value: {}: must be 'Metadata', 'Object', \
+             'None', or empty",
+            crate::text::go_quote(other)
+        ))),
     }
 }
 

@@ -4,13 +4,15 @@
 //! reading one costs one pass over its bytes.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use serde_json::Value;
 
 use crate::kind::{ResourceKind, SelectableField};
+use crate::protobuf;
 use crate::resource_version::{InvalidResourceVersion, ResourceVersion};
+use crate::schema::Message;
 use crate::selector::Labels;
 
 mod decodable;
@@ -31,6 +33,8 @@ struct Inner {
     /// One line of JSON with apiVersion and kind, decodable as a [`Value`].
     bytes: Bytes,
     resource_version: ResourceVersion,
+    /// Length of the protobuf message, once somebody asked.
+    protobuf_len: OnceLock<u32>,
     meta: Arc<Meta>,
 }
 
@@ -103,6 +107,7 @@ impl Object {
         Ok(Self(Arc::new(Inner {
             bytes,
             resource_version,
+            protobuf_len: OnceLock::new(),
             meta: Arc::new(meta),
         })))
     }
@@ -124,6 +129,7 @@ impl Object {
         Self(Arc::new(Inner {
             bytes,
             resource_version,
+            protobuf_len: OnceLock::new(),
             meta: Arc::clone(&self.0.meta),
         }))
     }
@@ -189,6 +195,15 @@ impl Object {
     /// The object as a value.
     pub fn to_value(&self) -> Value {
         serde_json::from_slice(&self.0.bytes).expect("the bytes of an Object must have been checked to be a JSON value")
+    }
+
+    /// Length of the object as a protobuf message of its kind; counted once. A list says how long it is before its items.
+    pub(crate) fn protobuf_len(&self, message: Message) -> usize {
+        let count = || {
+            let encoded = protobuf::encode(message, &self.0.bytes).unwrap_or_default();
+            u32::try_from(encoded.bytes.len()).unwrap_or(u32::MAX)
+        };
+        *self.0.protobuf_len.get_or_init(count) as usize
     }
 
     /// What the object takes in memory, nearly.

@@ -1,13 +1,11 @@
-//! The frames of a watch: one JSON document per line.
+//! The frames of a watch in JSON: one document per line. Other formats: [`crate::representation`].
 
 use std::fmt;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::kind::ResourceKind;
 use crate::object::wire::{self, quote};
-use crate::partial;
 use crate::resource_version::ResourceVersion;
 use crate::status::Status;
 
@@ -64,26 +62,18 @@ pub fn frame(event_type: EventType, object: &Bytes) -> Bytes {
     [head.as_bytes(), &object, b"}\n"].concat().into()
 }
 
-/// A bookmark frame for a watch of whole objects.
-pub fn bookmark_frame(kind: &ResourceKind, version: ResourceVersion, annotations: &[(&str, &str)]) -> Bytes {
-    let object = bookmark_object(&kind.kind, &kind.api_version(), version, annotations);
-    frame(EventType::Bookmark, &object)
-}
-
-/// A bookmark frame for a watch of `PartialObjectMetadata`.
-pub fn partial_bookmark_frame(version: ResourceVersion, annotations: &[(&str, &str)]) -> Bytes {
-    frame(
-        EventType::Bookmark,
-        &bookmark_object(partial::KIND, partial::API_VERSION, version, annotations),
-    )
-}
-
 /// The last frame of a stream that failed.
 pub fn error_frame(status: &Status) -> Bytes {
     frame(EventType::Error, &status.to_json())
 }
 
-fn bookmark_object(kind: &str, api_version: &str, version: ResourceVersion, annotations: &[(&str, &str)]) -> Bytes {
+/// The object of a bookmark.
+pub(crate) fn bookmark_object(
+    kind: &str,
+    api_version: &str,
+    version: ResourceVersion,
+    annotations: &[(&str, &str)],
+) -> Bytes {
     let (kind, api_version) = (quote(kind), quote(api_version));
     let mut object =
         format!(r#"{{"kind":{kind},"apiVersion":{api_version},"metadata":{{"resourceVersion":"{version}""#);

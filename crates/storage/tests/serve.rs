@@ -10,8 +10,10 @@ use futures_util::{Stream, StreamExt as _};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::kind::{ResourceKind, find_kind};
+use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{ListOptions, Object, ResourceVersion};
+use yurt_runtime::Clock;
 use yurt_storage::SharedCollection;
 use yurt_storage::serve::{self, Selection, Unfiltered, View, WatchRequest};
 
@@ -50,7 +52,8 @@ fn request(query: &str) -> WatchRequest {
         options,
         selection,
         view: Arc::new(Unfiltered),
-        metadata_only: false,
+        how: Negotiated::default(),
+        clock: Clock::system(),
         replica: false,
         lasts: Duration::from_secs(600),
         least: ResourceVersion::ZERO,

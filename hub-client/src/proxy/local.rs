@@ -12,11 +12,11 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use yurt_apimachinery::list::{encode_list, encode_partial_list};
-use yurt_apimachinery::negotiation::{Negotiated, Shape, Transform, negotiate};
-use yurt_apimachinery::partial::partial_object_metadata;
+use yurt_apimachinery::negotiation::{Negotiated, Shape, negotiate};
+use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
-use yurt_runtime::http::{APPLICATION_JSON, Body, full, status_response, stream};
+use yurt_runtime::Clock;
+use yurt_runtime::http::{Body, full, status_response, stream};
 use yurt_storage::serve::{self, Selection, Unfiltered, View, WatchRequest};
 use yurt_storage::{Replica, SharedCollection};
 
@@ -49,6 +49,8 @@ pub struct Local {
     pub cloud: watch::Receiver<CloudReach>,
     /// Shortest life of a watch without timeoutSeconds.
     pub min_request_timeout: Duration,
+    /// Tells tables how old things are.
+    pub clock: Clock,
     /// Ends all watches.
     pub shutdown: CancellationToken,
     /// Per collection the RV of the last write this hub passed on: reads reflect it.
@@ -119,7 +121,7 @@ impl Local {
             Verb::List => Shape::List,
             _ => Shape::Watch,
         };
-        let negotiated = negotiate(accept, shape, request.uri().query(), None)?;
+        let negotiated = negotiate(accept, shape, kind.has_protobuf(), request.uri().query(), None)?;
         let response = match info.verb {
             Verb::Get => self.get(replica, info, &*view, &negotiated).await?,
             Verb::List => match self
@@ -204,11 +206,8 @@ impl Local {
             .read(|c| c.object(&key).cloned())
             .and_then(|object| view.show(&object));
         let object = found.ok_or_else(|| Status::not_found(&kind.group_resource(), name))?;
-        let body = match negotiated.transform {
-            Transform::PartialObjectMetadata => partial_object_metadata(&object),
-            Transform::None => object.bytes().clone(),
-        };
-        Ok(self.respond(replica, full(body)))
+        let body = negotiated.object(kind, &object, self.now());
+        Ok(self.respond(replica, negotiated.content_type(Shape::Object), full(body)))
     }
 
     /// `None` when the cloud has to answer.
@@ -228,12 +227,9 @@ impl Local {
             Err(status) if self.is_for_the_cloud(&options, view, &status) => return Ok(None),
             listed => listed?,
         };
-        let chunks = match negotiated.transform {
-            Transform::PartialObjectMetadata => encode_partial_list(&listed.meta, listed.objects.iter()),
-            Transform::None => encode_list(kind, &listed.meta, listed.objects.iter()),
-        };
-        let body = stream(futures_util::stream::iter(chunks).map(Ok::<_, std::convert::Infallible>));
-        Ok(Some(self.respond(replica, body)))
+        let pieces = negotiated.list(kind, &listed.meta, listed.objects, self.now());
+        let body = stream(futures_util::stream::iter(pieces).map(Ok::<_, std::convert::Infallible>));
+        Ok(Some(self.respond(replica, negotiated.content_type(Shape::List), body)))
     }
 
     /// Whether the cloud may be able to answer what the replica cannot: our last write has not come back yet, or a page
@@ -268,7 +264,8 @@ impl Local {
             selection: selection(info, &options),
             options,
             view,
-            metadata_only: negotiated.transform == Transform::PartialObjectMetadata,
+            how: *negotiated,
+            clock: self.clock.clone(),
             replica: false,
             lasts,
             least: self.least(replica),
@@ -276,7 +273,8 @@ impl Local {
             shutdown: self.shutdown.clone(),
         };
         let frames = serve::watch(replica.collection().clone(), request)?;
-        Ok(self.respond(replica, stream(frames.map(Ok::<_, std::convert::Infallible>))))
+        let body = stream(frames.map(Ok::<_, std::convert::Infallible>));
+        Ok(self.respond(replica, negotiated.content_type(Shape::Watch), body))
     }
 
     fn least(&self, replica: &Replica) -> ResourceVersion {
@@ -287,8 +285,13 @@ impl Local {
         self.written.lock().get(replica.name()).copied().unwrap_or_default()
     }
 
-    fn respond(&self, replica: &Replica, body: Body) -> Response<Body> {
-        let mut response = yurt_runtime::http::respond(StatusCode::OK, APPLICATION_JSON, body);
+    fn now(&self) -> Time {
+        Time::from_unix(self.clock.unix().secs)
+    }
+
+    fn respond(&self, replica: &Replica, content_type: &'static str, body: Body) -> Response<Body> {
+        let content_type = HeaderValue::from_static(content_type);
+        let mut response = yurt_runtime::http::respond(StatusCode::OK, content_type, body);
         let headers = response.headers_mut();
         headers.insert(
             http::header::CACHE_CONTROL,

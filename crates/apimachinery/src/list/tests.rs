@@ -3,8 +3,13 @@
 use proptest::prelude::*;
 use serde_json::Value;
 
+use bytes::Bytes;
+
 use super::*;
-use crate::kind::find_kind;
+use crate::kind::{ResourceKind, find_kind};
+use crate::negotiation::{MetaVersion, Negotiated, Transform};
+use crate::object::Object;
+use crate::time::Time;
 
 fn leases() -> &'static ResourceKind {
     find_kind("coordination.k8s.io", "leases").unwrap()
@@ -13,6 +18,22 @@ fn leases() -> &'static ResourceKind {
 fn lease(name: &str) -> Object {
     let text = format!(r#"{{"metadata":{{"name":"{name}","namespace":"n","z":1.0}},"spec":{{}}}}"#);
     Object::parse(text.into(), leases()).unwrap()
+}
+
+fn encode(transform: Transform, meta: &ListMeta, items: &[Object]) -> Vec<Bytes> {
+    let how = Negotiated {
+        transform,
+        ..Negotiated::default()
+    };
+    how.list(leases(), meta, items.to_vec(), Time::from_unix(0)).collect()
+}
+
+fn encode_list(meta: &ListMeta, items: &[Object]) -> Vec<Bytes> {
+    encode(Transform::None, meta, items)
+}
+
+fn encode_partial_list(meta: &ListMeta, items: &[Object]) -> Vec<Bytes> {
+    encode(Transform::PartialObjectMetadata(MetaVersion::V1), meta, items)
 }
 
 fn text(chunks: &[Bytes]) -> String {
@@ -25,13 +46,13 @@ fn parse(body: &str) -> Result<ParsedList, ListError> {
 
 #[test]
 fn empty_list_has_an_empty_array() {
-    let chunks = encode_list(leases(), &ListMeta::at(ResourceVersion(7)), []);
+    let chunks = encode_list(&ListMeta::at(ResourceVersion(7)), &[]);
     assert_eq!(
         text(&chunks),
         "{\"kind\":\"LeaseList\",\"apiVersion\":\"coordination.k8s.io/v1\",\"metadata\":{\"resourceVersion\":\"7\"},\
          \"items\":[]}\n"
     );
-    let chunks = encode_partial_list(&ListMeta::at(ResourceVersion(7)), []);
+    let chunks = encode_partial_list(&ListMeta::at(ResourceVersion(7)), &[]);
     assert!(text(&chunks).ends_with("\"items\":[]}\n"));
 }
 
@@ -43,7 +64,7 @@ fn items_are_the_stored_bytes() {
         continue_token: Some("x\"".into()),
         remaining_item_count: Some(3),
     };
-    let chunks = encode_list(leases(), &meta, &items);
+    let chunks = encode_list(&meta, &items);
     assert_eq!(chunks[1].as_ptr(), items[0].bytes().as_ptr());
     let body = text(&chunks);
     assert!(body.contains(r#""metadata":{"resourceVersion":"9","continue":"x\"","remainingItemCount":3}"#));
@@ -124,7 +145,7 @@ proptest! {
     #[test]
     fn lists_round_trip(names in proptest::collection::vec("[a-z]{1,5}", 0..6), version in any::<u64>()) {
         let items: Vec<Object> = names.iter().map(|name| lease(name)).collect();
-        let body = text(&encode_list(leases(), &ListMeta::at(ResourceVersion(version)), &items));
+        let body = text(&encode_list(&ListMeta::at(ResourceVersion(version)), &items));
         let value: Value = serde_json::from_str(&body).unwrap();
         prop_assert_eq!(value["items"].as_array().map(Vec::len), Some(items.len()));
         let list = parse(&body).unwrap();

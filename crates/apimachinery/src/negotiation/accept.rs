@@ -64,7 +64,12 @@ impl Clause {
 
     /// True if JSON answers the clause.
     pub(super) fn matches_json(&self) -> bool {
-        matches!(self.media_type.as_str(), "application/json" | "application/*" | "*/*")
+        self.matches("application/json")
+    }
+
+    /// True if a media type answers the clause.
+    pub(super) fn matches(&self, media_type: &str) -> bool {
+        matches!(self.media_type.as_str(), "application/*" | "*/*") || self.media_type == media_type
     }
 
     fn is_wildcard(&self) -> bool {

@@ -1,7 +1,12 @@
 //! The representation of request bodies.
 
+use bytes::Bytes;
+
 use super::{Format, MEDIA_TYPES};
+use crate::object::wire::quote;
+use crate::protobuf::{self, Envelope, TranscodeError};
 use crate::status::Status;
+use crate::text::go_quote;
 
 /// How a patch is meant.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -16,7 +21,7 @@ pub enum PatchType {
     Apply,
 }
 
-/// Format of a body from header `Content-Type`; JSON if there is none.
+/// Format of a body about a kind from header `Content-Type`; JSON if there is none.
 ///
 /// # Errors
 ///
@@ -24,7 +29,82 @@ pub enum PatchType {
 pub fn body_format(content_type: Option<&str>) -> Result<Format, Status> {
     match base_type(content_type.unwrap_or_default()).as_str() {
         "" | "application/json" => Ok(Format::Json),
+        "application/yaml" => Ok(Format::Yaml),
+        "application/vnd.kubernetes.protobuf" => Ok(Format::Protobuf),
         _ => Err(Status::unsupported_media_type(&MEDIA_TYPES)),
+    }
+}
+
+/// A body as JSON, whatever its format. `api_version` and `kind` are those of the endpoint: a protobuf body may leave them
+/// out. An empty body, and JSON, stay as they are: whoever reads them knows what to say.
+///
+/// # Errors
+///
+/// 400 if the bytes are not of that format, with kube-apiserver's words; 415 for protobuf about a kind that has none.
+pub fn body_json(format: Format, api_version: &str, kind: &str, body: &Bytes) -> Result<Bytes, Status> {
+    match format {
+        _ if body.is_empty() => Ok(body.clone()),
+        Format::Json => Ok(body.clone()),
+        Format::Yaml => crate::yaml::to_json(body).map_err(|error| {
+            let why = format!("couldn't get version/kind; json parse error: error converting YAML to JSON: {error}");
+            Status::bad_request(why)
+        }),
+        Format::Protobuf => from_protobuf(api_version, kind, body),
+    }
+}
+
+fn from_protobuf(api_version: &str, kind: &str, body: &[u8]) -> Result<Bytes, Status> {
+    let unrecognized = |error: TranscodeError| {
+        let why = format!(
+            "the object provided is unrecognized (must be of type {kind}): {error} ({})",
+            summary(body)
+        );
+        Status::bad_request(why)
+    };
+    if protobuf::message(api_version, kind).is_none() {
+        return Err(Status::unsupported_media_type(&MEDIA_TYPES));
+    }
+    let envelope = Envelope::parse(body).map_err(unrecognized)?;
+    let or = |claimed: &str, default: &str| {
+        if claimed.is_empty() {
+            default.to_owned()
+        } else {
+            claimed.to_owned()
+        }
+    };
+    let (found_version, found_kind) = (or(envelope.api_version, api_version), or(envelope.kind, kind));
+    let head = format!(
+        "{{\"kind\":{},\"apiVersion\":{}",
+        quote(&found_kind),
+        quote(&found_version)
+    );
+    // Of another type nothing but its name matters: it is refused for it.
+    let Some(message) = protobuf::message(&found_version, &found_kind) else {
+        return Ok((head + "}").into());
+    };
+    let object = protobuf::decode(message, envelope.raw).map_err(|error| {
+        let version = found_version.rsplit('/').next().unwrap_or_default();
+        let why = format!(
+            "{found_kind} in version {} cannot be handled as a {kind}: {error}",
+            go_quote(version)
+        );
+        Status::bad_request(why)
+    })?;
+    let comma: &[u8] = if object == b"{}" { b"" } else { b"," };
+    let members = object.strip_prefix(b"{").unwrap_or(b"}");
+    Ok([head.as_bytes(), comma, members].concat().into())
+}
+
+/// The beginning of a body that is not JSON, for people.
+fn summary(body: &[u8]) -> String {
+    const SHOWN: usize = 30;
+    let hex: String = body.iter().take(SHOWN).map(|byte| format!("{byte:02x}")).collect();
+    match (body.first(), body.len() > SHOWN) {
+        (None, _) => "<empty>".to_owned(),
+        (Some(b'{'), true) => format!("{} ...", String::from_utf8_lossy(&body[..SHOWN])),
+        (Some(b'{'), false) => String::from_utf8_lossy(body).into_owned(),
+        (_, true) => hex + " ...",
+        (_, false) => hex,
     }
 }
 

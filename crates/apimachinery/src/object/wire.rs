@@ -9,7 +9,7 @@ use super::extract::TypeMeta;
 use crate::kind::ResourceKind;
 use crate::resource_version::ResourceVersion;
 
-mod scan;
+pub(crate) mod scan;
 
 use scan::{Member, last_member, members};
 

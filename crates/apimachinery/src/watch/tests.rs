@@ -4,6 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::kind::find_kind;
+use crate::negotiation::{MetaVersion, Negotiated, Transform};
+use crate::time::Time;
 
 fn decode(parts: &[&[u8]]) -> Vec<RawEvent> {
     let mut decoder = WatchDecoder::new();
@@ -28,16 +30,24 @@ fn frames_are_single_lines() {
     );
 }
 
+fn bookmark_frame(transform: Transform, annotations: &[(&str, &str)]) -> Bytes {
+    let pods = find_kind("", "pods").unwrap();
+    let how = Negotiated {
+        transform,
+        ..Negotiated::default()
+    };
+    how.bookmark(pods, ResourceVersion(5), annotations, Time::from_unix(0), true)
+}
+
 #[test]
 fn bookmarks_carry_kind_version_and_annotations() {
-    let pods = find_kind("", "pods").unwrap();
     assert_eq!(
-        bookmark_frame(pods, ResourceVersion(5), &[(INITIAL_EVENTS_END, "true")]),
+        bookmark_frame(Transform::None, &[(INITIAL_EVENTS_END, "true")]),
         "{\"type\":\"BOOKMARK\",\"object\":{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\"metadata\":{\"resourceVersion\":\"5\",\
          \"annotations\":{\"k8s.io/initial-events-end\":\"true\"}}}}\n"
     );
     assert_eq!(
-        partial_bookmark_frame(ResourceVersion(5), &[]),
+        bookmark_frame(Transform::PartialObjectMetadata(MetaVersion::V1), &[]),
         "{\"type\":\"BOOKMARK\",\"object\":{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\
          \"metadata\":{\"resourceVersion\":\"5\"}}}\n"
     );
@@ -45,12 +55,7 @@ fn bookmarks_carry_kind_version_and_annotations() {
 
 #[test]
 fn bookmarks_are_read() {
-    let pods = find_kind("", "pods").unwrap();
-    let events = decode(&[&bookmark_frame(
-        pods,
-        ResourceVersion(5),
-        &[(INITIAL_EVENTS_END, "true")],
-    )]);
+    let events = decode(&[&bookmark_frame(Transform::None, &[(INITIAL_EVENTS_END, "true")])]);
     let bookmark = Bookmark::parse(&events[0].object).unwrap();
     assert_eq!(bookmark.resource_version, ResourceVersion(5));
     assert!(bookmark.ends_initial_events());

@@ -1,10 +1,13 @@
-//! The tail of recent steps: exact history, with each event encoded at most once per event type.
+//! The tail of recent steps: exact history, with each event encoded at most once per format and event type.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use yurt_apimachinery::watch::{EventType, frame};
-use yurt_apimachinery::{Object, ResourceVersion};
+use parking_lot::Mutex;
+use yurt_apimachinery::negotiation::{Format, Negotiated};
+use yurt_apimachinery::time::Time;
+use yurt_apimachinery::watch::EventType;
+use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
 
 /// Bookkeeping bytes counted for one step beside the objects it holds.
 const STEP_OVERHEAD: usize = 160;
@@ -29,7 +32,8 @@ pub struct Change {
     pub object: Object,
     /// State before the change, when it was known; selectors decide transitions with it.
     pub previous: Option<Object>,
-    frames: [OnceLock<Bytes>; 3],
+    /// What was asked for so far: one or two of the few that are possible.
+    frames: Mutex<Vec<(EventType, Format, Bytes)>>,
 }
 
 /// One entry of the log.
@@ -69,18 +73,18 @@ impl Change {
         self.object.resource_version()
     }
 
-    /// The watch frame of this change's object as `event_type`; encoded on first use, shared afterwards.
+    /// The watch frame of this change's object as `event`, for clients that want it as it is
+    /// ([`Negotiated::is_shared`]); encoded on first use, shared afterwards.
     #[must_use]
-    pub fn frame(&self, event_type: EventType) -> Bytes {
-        let slot = match event_type {
-            EventType::Added => 0,
-            EventType::Modified => 1,
-            EventType::Deleted => 2,
-            EventType::Bookmark | EventType::Error => return frame(event_type, self.object.bytes()),
-        };
-        self.frames[slot]
-            .get_or_init(|| frame(event_type, self.object.bytes()))
-            .clone()
+    pub fn frame(&self, event: EventType, how: Negotiated, kind: &ResourceKind) -> Bytes {
+        let mut frames = self.frames.lock();
+        if let Some(known) = frames.iter().find(|known| (known.0, known.1) == (event, how.format)) {
+            return known.2.clone();
+        }
+        // No table, hence no age: the time does not matter.
+        let frame = how.frame(event, kind, self.object.bytes(), Time::from_unix(0), false);
+        frames.push((event, how.format, frame.clone()));
+        frame
     }
 }
 

@@ -8,9 +8,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::sync::watch;
-use yurt_apimachinery::partial::partial_object_metadata;
-use yurt_apimachinery::watch::{EventType, frame};
-use yurt_apimachinery::{Object, ObjectKey, ResourceKind};
+use yurt_apimachinery::negotiation::Negotiated;
+use yurt_apimachinery::time::Time;
+use yurt_apimachinery::watch::EventType;
+use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
+use yurt_runtime::Clock;
 
 use super::Selection;
 use crate::collection::{Change, ChangeKind, Delivery};
@@ -55,7 +57,12 @@ impl View for Unfiltered {
 pub(super) struct Lens {
     pub(super) selection: Selection,
     pub(super) view: Arc<dyn View>,
-    pub(super) metadata_only: bool,
+    pub(super) kind: &'static ResourceKind,
+    /// How events are written.
+    pub(super) how: Negotiated,
+    pub(super) clock: Clock,
+    /// An event was written already.
+    pub(super) began: bool,
     /// Selected objects that the view hides at present.
     pub(super) hidden: BTreeSet<ObjectKey>,
 }
@@ -80,8 +87,8 @@ impl Lens {
         match delivery {
             Delivery::Exact(change) => self.exact(change),
             Delivery::Current { object, created } => match self.see(object) {
-                Some(seen) if *created => Some(self.encode(EventType::Added, &seen)),
-                Some(seen) => Some(self.encode(EventType::Modified, &seen)),
+                Some(seen) if *created => Some(self.encode(EventType::Added, seen.bytes())),
+                Some(seen) => Some(self.encode(EventType::Modified, seen.bytes())),
                 None if *created => None,
                 // It may have matched at the client's position: say that it is not there now.
                 None => Some(self.farewell(object)),
@@ -94,21 +101,29 @@ impl Lens {
         }
     }
 
-    pub(super) fn encode(&self, event: EventType, object: &Object) -> Bytes {
-        if self.metadata_only {
-            frame(event, &partial_object_metadata(object))
-        } else {
-            frame(event, object.bytes())
-        }
+    /// The frame of an object's JSON for this client.
+    pub(super) fn encode(&mut self, event: EventType, object: &Bytes) -> Bytes {
+        let is_first = !std::mem::replace(&mut self.began, true);
+        self.how.frame(event, self.kind, object, self.now(), is_first)
+    }
+
+    pub(super) fn bookmark(&mut self, version: ResourceVersion, annotations: &[(&str, &str)]) -> Bytes {
+        let is_first = !std::mem::replace(&mut self.began, true);
+        self.how.bookmark(self.kind, version, annotations, self.now(), is_first)
+    }
+
+    fn now(&self) -> Time {
+        Time::from_unix(self.clock.unix().secs)
     }
 
     fn exact(&mut self, change: &Change) -> Option<Bytes> {
         if self.is_plain() {
-            return Some(change.frame(match change.kind {
+            let event = match change.kind {
                 ChangeKind::Created => EventType::Added,
                 ChangeKind::Updated => EventType::Modified,
                 ChangeKind::Deleted => EventType::Deleted,
-            }));
+            };
+            return Some(change.frame(event, self.how, self.kind));
         }
         let before = change
             .previous
@@ -122,8 +137,8 @@ impl Lens {
         };
         match (before, now) {
             (None, None) => None,
-            (None, Some(now)) => Some(self.encode(EventType::Added, &now)),
-            (Some(_), Some(now)) => Some(self.encode(EventType::Modified, &now)),
+            (None, Some(now)) => Some(self.encode(EventType::Added, now.bytes())),
+            (Some(_), Some(now)) => Some(self.encode(EventType::Modified, now.bytes())),
             // Whether the view showed it then may have depended on inputs that changed since: a DELETED too many is
             // noise, one too few is a lost deletion.
             (Some(before), None) => Some(self.farewell(&before.with_resource_version(change.resource_version()))),
@@ -132,11 +147,10 @@ impl Lens {
 
     /// DELETED for an object whose visibility at the client's position is unknown. What the view hides is reduced to
     /// its metadata: no unfiltered content leaves.
-    fn farewell(&self, object: &Object) -> Bytes {
+    fn farewell(&mut self, object: &Object) -> Bytes {
         match self.view.show(object) {
-            Some(seen) => self.encode(EventType::Deleted, &seen),
-            None if self.metadata_only => self.encode(EventType::Deleted, object),
-            None => frame(EventType::Deleted, &bare(object)),
+            Some(seen) => self.encode(EventType::Deleted, seen.bytes()),
+            None => self.encode(EventType::Deleted, &bare(object)),
         }
     }
 
@@ -153,7 +167,7 @@ impl Lens {
     }
 
     fn is_plain(&self) -> bool {
-        !self.metadata_only && self.selection.is_everything() && self.view.is_identity()
+        self.how.is_shared() && self.selection.is_everything() && self.view.is_identity()
     }
 }
 

@@ -15,8 +15,10 @@ use bytes::Bytes;
 use futures_util::Stream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use yurt_apimachinery::watch::{EventType, INITIAL_EVENTS_END, bookmark_frame, error_frame, partial_bookmark_frame};
+use yurt_apimachinery::negotiation::Negotiated;
+use yurt_apimachinery::watch::{EventType, INITIAL_EVENTS_END};
 use yurt_apimachinery::{ListOptions, Object, ResourceVersion, Space, Status};
+use yurt_runtime::Clock;
 
 use super::list::{check_space, not_ready};
 use super::view::Lens;
@@ -43,8 +45,10 @@ pub struct WatchRequest {
     pub selection: Selection,
     /// What it sees of them.
     pub view: Arc<dyn View>,
-    /// Send PartialObjectMetadata instead of whole objects.
-    pub metadata_only: bool,
+    /// How events are written.
+    pub how: Negotiated,
+    /// Tells tables how old things are.
+    pub clock: Clock,
     /// The reader is another replica: announce diffs, bookmark often.
     pub replica: bool,
     /// How long the stream lasts.
@@ -104,8 +108,11 @@ pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<imp
     let inputs = request.view.inputs();
     let lens = Lens {
         selection: request.selection,
+        kind: request.view.kind().unwrap_or_else(|| shared.kind()),
         view: request.view,
-        metadata_only: request.metadata_only,
+        how: request.how,
+        clock: request.clock,
+        began: false,
         hidden: BTreeSet::new(),
     };
     let mut watch = Watch {
@@ -198,7 +205,7 @@ impl Watch {
     fn continue_initial(&mut self, mut objects: std::vec::IntoIter<Object>, reader: Reader) {
         for object in objects.by_ref() {
             if let Some(seen) = self.lens.see(&object) {
-                self.ready.push_back(self.lens.encode(EventType::Added, &seen));
+                self.ready.push_back(self.lens.encode(EventType::Added, seen.bytes()));
                 if self.ready.len() >= BATCH {
                     self.phase = Phase::Initial(objects, reader);
                     return;
@@ -259,7 +266,7 @@ impl Watch {
             };
             if let Some(seen) = self.lens.see(&object) {
                 let seen = seen.with_resource_version(reader.position());
-                self.ready.push_back(self.lens.encode(EventType::Added, &seen));
+                self.ready.push_back(self.lens.encode(EventType::Added, seen.bytes()));
             }
         }
     }
@@ -342,12 +349,7 @@ impl Watch {
                 annotations.push((ANNOTATION_STALE, "true"));
             }
         }
-        let kind = self.lens.view.kind().unwrap_or_else(|| self.shared.kind());
-        let frame = if self.lens.metadata_only {
-            partial_bookmark_frame(position, &annotations)
-        } else {
-            bookmark_frame(kind, position, &annotations)
-        };
+        let frame = self.lens.bookmark(position, &annotations);
         self.ready.push_back(frame);
         self.told = position;
         self.schedule_bookmark();
@@ -370,7 +372,7 @@ impl Watch {
     }
 
     fn fail(&mut self, status: &Status) {
-        self.ready.push_back(error_frame(status));
+        self.ready.push_back(self.lens.how.error_frame(status));
         self.phase = Phase::Ended;
     }
 }

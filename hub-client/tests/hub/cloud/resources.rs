@@ -11,10 +11,11 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::kind::find_kind;
-use yurt_apimachinery::list::{encode_list, encode_partial_list};
-use yurt_apimachinery::negotiation::{Shape, Transform, negotiate};
+use yurt_apimachinery::negotiation::{Shape, negotiate};
+use yurt_apimachinery::time::Time;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceVersion, Status, Verb};
+use yurt_runtime::Clock;
 use yurt_runtime::http::{APPLICATION_JSON, Body, full, json, respond, stream};
 use yurt_storage::SharedCollection;
 use yurt_storage::serve::{self, Selection, Unfiltered, WatchRequest};
@@ -113,7 +114,7 @@ impl Resources {
             Shape::List
         };
         let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
-        let metadata_only = negotiate(accept, shape, query, None)?.transform == Transform::PartialObjectMetadata;
+        let how = negotiate(accept, shape, kind.has_protobuf(), query, None)?;
         let options = ListOptions::parse(query, info.verb == Verb::Watch, kind)?;
         let selection = Selection {
             namespace: info.namespace.clone(),
@@ -130,11 +131,8 @@ impl Resources {
             }
             Verb::List => {
                 let listed = serve::list(collection, &options, &selection, &Unfiltered, ResourceVersion::ZERO).await?;
-                let chunks = if metadata_only {
-                    encode_partial_list(&listed.meta, &listed.objects)
-                } else {
-                    encode_list(kind, &listed.meta, &listed.objects)
-                };
+                let pieces = how.list(kind, &listed.meta, listed.objects, Time::from_unix(0));
+                let chunks: Vec<_> = pieces.collect();
                 Ok(respond(StatusCode::OK, APPLICATION_JSON, full(chunks.concat())))
             }
             Verb::Watch => {
@@ -142,7 +140,8 @@ impl Resources {
                     options,
                     selection,
                     view: Arc::new(Unfiltered),
-                    metadata_only,
+                    how,
+                    clock: Clock::system(),
                     replica: false,
                     lasts: WATCH_LASTS,
                     least: ResourceVersion::ZERO,

@@ -62,7 +62,8 @@ impl Iterator for Members<'_> {
     }
 }
 
-fn skip_blank(bytes: &[u8], at: usize) -> usize {
+/// The first place at or after `at` that is no whitespace.
+pub(crate) fn skip_blank(bytes: &[u8], at: usize) -> usize {
     let rest = bytes.get(at..).unwrap_or_default();
     at + rest
         .iter()
@@ -86,7 +87,7 @@ fn skip_string(bytes: &[u8], at: usize) -> Option<usize> {
 }
 
 /// The end of the value that starts at `at`. Counts brackets instead of recursing.
-fn skip_value(bytes: &[u8], at: usize) -> Option<usize> {
+pub(crate) fn skip_value(bytes: &[u8], at: usize) -> Option<usize> {
     match bytes.get(at)? {
         b'"' => skip_string(bytes, at),
         b'{' | b'[' => skip_container(bytes, at),

@@ -1,0 +1,234 @@
+//! Formats: protobuf and YAML in and out, failures in the format asked for.
+
+use bytes::Bytes;
+use http::Method;
+use serde_json::{Value, json};
+use yurt_apimachinery::protobuf::{self, Envelope};
+use yurt_apimachinery::{schema, yaml};
+
+use crate::harness::{Answer, Client, Server, config_map};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+/// What typed clients of client-go send.
+const TYPED: &str = "application/vnd.kubernetes.protobuf,application/json";
+
+/// The body of an object in protobuf.
+fn encoded(api_version: &str, kind: &str, object: &Value) -> Bytes {
+    let message = protobuf::message(api_version, kind).unwrap();
+    let encoded = protobuf::encode(message, object.to_string().as_bytes()).unwrap();
+    protobuf::envelope(api_version, kind, &encoded.bytes).into()
+}
+
+/// Kind and object of a body in protobuf.
+fn decoded(body: &[u8]) -> (String, Value) {
+    let envelope = Envelope::parse(body).unwrap();
+    let json = protobuf::decode(envelope.message().unwrap(), envelope.raw).unwrap();
+    (envelope.kind.to_owned(), serde_json::from_slice(&json).unwrap())
+}
+
+async fn send(client: &Client, method: Method, path: &str, format: &str, body: Bytes) -> Answer {
+    client
+        .send_bytes(method, path, body, &[("accept", format), ("content-type", format)])
+        .await
+}
+
+/// Conformance: 2.53
+#[tokio::test]
+async fn typed_clients_write_and_read_protobuf() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let body = encoded("v1", "ConfigMap", &config_map("a", "1"));
+    let created = send(&admin, Method::POST, MAPS, PROTOBUF, body).await;
+    assert_eq!((created.code, created.header("content-type")), (201, Some(PROTOBUF)));
+    let (kind, mut object) = decoded(&created.bytes);
+    assert_eq!((kind.as_str(), &object["data"]["key"]), ("ConfigMap", &json!("1")));
+    assert_eq!(
+        admin.get(&format!("{MAPS}/a")).await.expect(200)["metadata"],
+        object["metadata"]
+    );
+    object["data"]["key"] = json!("2");
+    let body = encoded("v1", "ConfigMap", &object);
+    let updated = send(&admin, Method::PUT, &format!("{MAPS}/a"), PROTOBUF, body).await;
+    assert_eq!(
+        (updated.code, &decoded(&updated.bytes).1["data"]["key"]),
+        (200, &json!("2"))
+    );
+    let got = admin.get_with(&format!("{MAPS}/a"), &[("accept", TYPED)]).await;
+    assert_eq!(decoded(&got.bytes), decoded(&updated.bytes));
+    let list = admin.get_with(MAPS, &[("accept", TYPED)]).await;
+    let envelope = Envelope::parse(&list.bytes).unwrap();
+    assert_eq!(
+        (envelope.kind, list.header("content-type")),
+        ("ConfigMapList", Some(PROTOBUF))
+    );
+    let item = Envelope::parse(&got.bytes).unwrap().raw;
+    assert!(envelope.raw.ends_with(item), "an item has no envelope of its own");
+    let options = encoded("v1", "DeleteOptions", &json!({"preconditions": {"uid": "other"}}));
+    let refused = send(&admin, Method::DELETE, &format!("{MAPS}/a"), PROTOBUF, options).await;
+    assert_eq!((refused.code, decoded(&refused.bytes).0.as_str()), (409, "Status"));
+    let options = encoded("v1", "DeleteOptions", &json!({"gracePeriodSeconds": 0}));
+    let deleted = send(&admin, Method::DELETE, &format!("{MAPS}/a"), PROTOBUF, options).await;
+    assert_eq!(
+        (deleted.code, &decoded(&deleted.bytes).1["status"]),
+        (200, &json!("Success"))
+    );
+}
+
+/// Conformance: 3.G02, 3.G05
+#[tokio::test]
+async fn watches_in_protobuf_are_frames_of_envelopes() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    admin.post(MAPS, &config_map("a", "1")).await.expect(201);
+    let watch = |query: &str| {
+        let (admin, path) = (server.admin(), format!("{MAPS}?watch=1&timeoutSeconds=1&{query}"));
+        async move { admin.get_with(&path, &[("accept", TYPED)]).await }
+    };
+    let answer = watch("allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan").await;
+    assert_eq!(
+        answer.header("content-type"),
+        Some("application/vnd.kubernetes.protobuf;stream=watch")
+    );
+    let told: Vec<(String, String)> = events(&answer.bytes)
+        .into_iter()
+        .map(|(event, kind, _)| (event, kind))
+        .collect();
+    let pair = |event: &str| (event.to_owned(), "ConfigMap".to_owned());
+    assert_eq!(told, [pair("ADDED"), pair("BOOKMARK")]);
+    let answer = watch("resourceVersion=4611686018427387905").await;
+    let (event, kind, object) = events(&answer.bytes).remove(0);
+    assert_eq!(
+        (event.as_str(), kind.as_str(), &object["code"]),
+        ("ERROR", "Status", &json!(410))
+    );
+}
+
+/// Type, kind and object of each event.
+fn events(mut stream: &[u8]) -> Vec<(String, String, Value)> {
+    let mut events = Vec::new();
+    while let Some((length, rest)) = stream.split_at_checked(4) {
+        let length = u32::from_be_bytes(length.try_into().unwrap()) as usize;
+        let (frame, rest) = rest.split_at(length);
+        let word = String::from_utf8(frame[2..2 + usize::from(frame[1])].to_vec()).unwrap();
+        let at = frame.windows(4).position(|four| four == protobuf::PREFIX).unwrap();
+        let (kind, object) = decoded(&frame[at..]);
+        events.push((word, kind, object));
+        stream = rest;
+    }
+    assert!(stream.is_empty());
+    events
+}
+
+/// Conformance: 2.59, 4.02
+#[tokio::test]
+async fn failures_come_in_the_format_asked_for() {
+    let server = Server::standalone().await;
+    let (admin, nobody) = (server.admin(), server.user("nobody", &[]));
+    let headers = [("accept", PROTOBUF), ("authorization", "Bearer x")];
+    let stranger = server.anonymous().get_with(MAPS, &headers).await;
+    assert_eq!(
+        (stranger.code, &decoded(&stranger.bytes).1["reason"]),
+        (401, &json!("Unauthorized"))
+    );
+    for (client, path, code) in [
+        (&admin, format!("{MAPS}/none"), 404),
+        (&admin, "/api/v1/foos".to_owned(), 404),
+        (&nobody, MAPS.to_owned(), 403),
+    ] {
+        let answer = client.get_with(&path, &[("accept", PROTOBUF)]).await;
+        assert_eq!(
+            (answer.code, answer.header("content-type")),
+            (code, Some(PROTOBUF)),
+            "{path}"
+        );
+        let (kind, status) = decoded(&answer.bytes);
+        assert_eq!((kind.as_str(), &status["code"]), ("Status", &json!(code)));
+        let answer = client.get_with(&path, &[("accept", "application/yaml")]).await;
+        assert_eq!(yaml::parse(&answer.bytes).unwrap()["code"], json!(code));
+        // What cannot be had is not asked for in vain.
+        let answer = client.get_with(&path, &[("accept", "image/png")]).await;
+        assert_eq!(answer.header("content-type"), Some("application/json"), "{path}");
+    }
+}
+
+/// Conformance: 2.54, 2.55
+#[tokio::test]
+async fn custom_resources_have_no_protobuf_but_their_metadata_has() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let pools = "/apis/apps.openyurt.io/v1beta2/nodepools";
+    let pool = json!({"metadata": {"name": "p"}, "spec": {"type": "Edge"}});
+    admin.post(pools, &pool).await.expect(201);
+    let path = format!("{pools}/p");
+    let answer = admin.get_with(&path, &[("accept", TYPED)]).await;
+    assert_eq!(
+        (answer.code, answer.header("content-type")),
+        (200, Some("application/json"))
+    );
+    assert_eq!(admin.get_with(&path, &[("accept", PROTOBUF)]).await.code, 406);
+    let refused = send(&admin, Method::POST, pools, PROTOBUF, Bytes::from_static(b"k8s\0")).await;
+    assert_ne!(refused.code, 201);
+    let metadata = format!("{PROTOBUF};as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
+    let answer = admin.get_with(&path, &[("accept", &metadata)]).await;
+    let envelope = Envelope::parse(&answer.bytes).unwrap();
+    assert_eq!(
+        (envelope.api_version, envelope.kind),
+        ("meta.k8s.io/v1", "PartialObjectMetadata")
+    );
+    let message = schema::find("meta.k8s.io", "v1", "PartialObjectMetadata").unwrap();
+    let object: Value = serde_json::from_slice(&protobuf::decode(message, envelope.raw).unwrap()).unwrap();
+    assert_eq!(object["metadata"]["name"], "p");
+}
+
+/// Conformance: 2.52, 2.60
+#[tokio::test]
+async fn yaml_goes_both_ways() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let text = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: from-yaml\ndata:\n  key: |\n    one\n    two\n";
+    let created = send(&admin, Method::POST, MAPS, "application/yaml", Bytes::from(text)).await;
+    assert_eq!(
+        (created.code, created.header("content-type")),
+        (201, Some("application/yaml"))
+    );
+    assert_eq!(yaml::parse(&created.bytes).unwrap()["data"]["key"], "one\ntwo\n");
+    let list = admin.get_with(MAPS, &[("accept", "application/yaml")]).await;
+    let json = admin.get(MAPS).await.expect(200);
+    assert_eq!(yaml::parse(&list.bytes).unwrap(), json);
+    let broken = send(
+        &admin,
+        Method::POST,
+        MAPS,
+        "application/yaml",
+        Bytes::from_static(b"a: ["),
+    )
+    .await;
+    assert_eq!(broken.code, 400);
+    let headers = [("content-type", "application/cbor")];
+    let cbor = Bytes::from_static(b"\xd9\xd9\xf7");
+    let unknown = admin.send_bytes(Method::POST, MAPS, cbor, &headers).await;
+    assert_eq!(unknown.code, 415);
+}
+
+/// Conformance: 1.10
+#[tokio::test]
+async fn discovery_and_reviews_speak_protobuf() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    for (path, kind) in [
+        ("/api", "APIVersions"),
+        ("/apis", "APIGroupList"),
+        ("/api/v1", "APIResourceList"),
+    ] {
+        let answer = admin.get_with(path, &[("accept", PROTOBUF)]).await;
+        let envelope = Envelope::parse(&answer.bytes).unwrap();
+        assert_eq!((answer.code, envelope.kind), (200, kind));
+        assert!(!envelope.raw.is_empty());
+    }
+    let review = encoded("authentication.k8s.io/v1", "SelfSubjectReview", &json!({}));
+    let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let answer = send(&admin, Method::POST, path, PROTOBUF, review).await;
+    assert_eq!(answer.code, 201);
+    assert!(decoded(&answer.bytes).1["status"]["userInfo"]["username"].is_string());
+}

@@ -1,0 +1,123 @@
+//! How objects, lists, events and failures are written for one client: the only place that turns objects into bodies.
+//!
+//! Everything begins with the JSON bytes of an object. JSON goes out as it is; YAML, protobuf, tables and bare metadata are
+//! made of it on the way. Lists are written item by item, so that no answer is ever held as a whole.
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::kind::ResourceKind;
+use crate::list::ListMeta;
+use crate::negotiation::{Format, Negotiated, Transform};
+use crate::object::{Object, TypeMeta};
+use crate::resource_version::ResourceVersion;
+use crate::status::Status;
+use crate::time::Time;
+use crate::watch::{self, EventType};
+use crate::{partial, protobuf, yaml};
+
+mod list;
+
+pub use list::ListBody;
+
+// === impl Negotiated ===
+
+impl Negotiated {
+    /// One object as a body. `now` is what ages in tables are counted to.
+    pub fn object(&self, kind: &ResourceKind, object: &Object, now: Time) -> Bytes {
+        let json = self.transformed(kind, object.bytes(), now, true);
+        document(self.format, self.pretty, &json)
+    }
+
+    /// A list as a body, piece by piece, in the order of `objects`.
+    pub fn list(&self, kind: &ResourceKind, meta: &ListMeta, objects: Vec<Object>, now: Time) -> ListBody {
+        ListBody::new(*self, kind, meta, objects, now)
+    }
+
+    /// A Status as a body; it is never transformed.
+    pub fn status(&self, status: &Status) -> Bytes {
+        document(self.format, self.pretty, &status.to_json())
+    }
+
+    /// One event of a watch; `object` is the JSON of an object or bookmark of the kind. `is_first` on the first event of a
+    /// stream: tables name their columns in it.
+    pub fn frame(&self, event: EventType, kind: &ResourceKind, object: &Bytes, now: Time, is_first: bool) -> Bytes {
+        let json = self.transformed(kind, object, now, is_first);
+        match self.format {
+            Format::Protobuf => protobuf::frame(event, &document(Format::Protobuf, false, &json)).into(),
+            Format::Json | Format::Yaml => watch::frame(event, &json),
+        }
+    }
+
+    /// A bookmark as an event.
+    pub fn bookmark(
+        &self,
+        kind: &ResourceKind,
+        version: ResourceVersion,
+        annotations: &[(&str, &str)],
+        now: Time,
+        is_first: bool,
+    ) -> Bytes {
+        let object = watch::bookmark_object(&kind.kind, &kind.api_version(), version, annotations);
+        self.frame(EventType::Bookmark, kind, &object, now, is_first)
+    }
+
+    /// The last event of a stream that failed.
+    pub fn error_frame(&self, status: &Status) -> Bytes {
+        match self.format {
+            Format::Protobuf => {
+                let body = document(Format::Protobuf, false, &status.to_json());
+                protobuf::frame(EventType::Error, &body).into()
+            }
+            Format::Json | Format::Yaml => watch::error_frame(status),
+        }
+    }
+
+    /// Whether every client with this representation gets the same bytes for the same event.
+    pub fn is_shared(&self) -> bool {
+        self.transform == Transform::None
+    }
+
+    fn transformed(&self, kind: &ResourceKind, object: &Bytes, now: Time, is_first: bool) -> Bytes {
+        let _ = (kind, now, is_first);
+        match self.transform {
+            Transform::None | Transform::Table(_) => object.clone(),
+            Transform::PartialObjectMetadata(version) => {
+                partial::reduce(object, version).unwrap_or_else(|| object.clone())
+            }
+        }
+    }
+}
+
+/// A JSON object with apiVersion and kind as a body. Protobuf is possible for kinds of the table only; others stay JSON.
+pub fn document(format: Format, pretty: bool, json: &Bytes) -> Bytes {
+    match format {
+        Format::Json if pretty => pretty_text(json).map_or_else(|| line(json), |text| line(text.as_bytes())),
+        Format::Json => line(json),
+        Format::Yaml => yaml::from_json(json),
+        Format::Protobuf => to_protobuf(json).unwrap_or_else(|| line(json)),
+    }
+}
+
+fn to_protobuf(json: &Bytes) -> Option<Bytes> {
+    let TypeMeta { api_version, kind } = TypeMeta::peek(json).ok()?;
+    let message = protobuf::message(&api_version, &kind)?;
+    let encoded = protobuf::encode(message, json).ok()?;
+    Some(protobuf::envelope(&api_version, &kind, &encoded.bytes).into())
+}
+
+/// The text with a line break after it, as kube-apiserver ends every body.
+fn line(text: &[u8]) -> Bytes {
+    let mut body = Vec::with_capacity(text.len() + 1);
+    body.extend_from_slice(text);
+    body.push(b'\n');
+    body.into()
+}
+
+fn pretty_text(json: &[u8]) -> Option<String> {
+    let value: Value = serde_json::from_slice(json).ok()?;
+    serde_json::to_string_pretty(&value).ok()
+}
+
+#[cfg(test)]
+mod tests;

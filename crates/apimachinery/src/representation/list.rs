@@ -1,0 +1,250 @@
+//! Lists, piece by piece.
+
+use super::pretty_text;
+use crate::kind::ResourceKind;
+use crate::list::ListMeta;
+use crate::negotiation::{Format, Negotiated, Transform};
+use crate::object::Object;
+use crate::object::wire::quote;
+use crate::schema::{self, Message};
+use crate::time::Time;
+use crate::{partial, protobuf, yaml};
+use bytes::Bytes;
+
+/// The pieces of a list, made when they are asked for. Pieces of plain JSON are the stored bytes themselves.
+pub struct ListBody {
+    head: Option<Bytes>,
+    objects: std::vec::IntoIter<Object>,
+    item: Item,
+    /// Between two items.
+    separator: &'static [u8],
+    /// The next item, when its separator went before it.
+    waiting: Option<Bytes>,
+    is_first: bool,
+    tail: Option<Bytes>,
+}
+
+/// How one item is written.
+#[derive(Clone, Copy)]
+enum Item {
+    Text { style: Style, transform: Transform },
+    Protobuf { message: Message, transform: Transform },
+}
+
+/// How text is laid out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Style {
+    Compact,
+    Pretty,
+    Yaml,
+}
+
+// === impl ListBody ===
+
+impl ListBody {
+    pub(super) fn new(how: Negotiated, kind: &ResourceKind, meta: &ListMeta, objects: Vec<Object>, _now: Time) -> Self {
+        let (api_version, list_kind) = match how.transform {
+            Transform::None | Transform::Table(_) => (kind.api_version(), kind.list_kind.to_string()),
+            Transform::PartialObjectMetadata(version) => {
+                (version.api_version().to_owned(), partial::LIST_KIND.to_owned())
+            }
+        };
+        let message = match how.transform {
+            Transform::PartialObjectMetadata(_) => schema::find("meta.k8s.io", "v1", partial::KIND),
+            _ => protobuf::message(&kind.api_version(), &kind.kind),
+        };
+        if let (Format::Protobuf, Some(message)) = (how.format, message) {
+            let item = Item::Protobuf {
+                message,
+                transform: how.transform,
+            };
+            return Self::protobuf(&api_version, &list_kind, meta, objects, item);
+        }
+        let style = match (how.format, how.pretty) {
+            (Format::Yaml, _) => Style::Yaml,
+            (_, true) => Style::Pretty,
+            _ => Style::Compact,
+        };
+        let meta = serde_json::to_string(meta).expect("list metadata has string keys only, so it must serialize");
+        let head = [
+            ("kind", quote(&list_kind)),
+            ("apiVersion", quote(&api_version)),
+            ("metadata", meta),
+        ];
+        let item = Item::Text {
+            style,
+            transform: how.transform,
+        };
+        Self::text(style, &head, "items", objects, item)
+    }
+
+    fn text(style: Style, head: &[(&str, String)], list: &str, objects: Vec<Object>, item: Item) -> Self {
+        let (head, separator, tail) = style.around(head, list, objects.is_empty());
+        Self {
+            head: Some(head),
+            objects: objects.into_iter(),
+            item,
+            separator,
+            waiting: None,
+            is_first: true,
+            tail: Some(tail),
+        }
+    }
+
+    /// The length of the whole stands in front, so every item is measured first and written when it is asked for.
+    fn protobuf(api_version: &str, kind: &str, meta: &ListMeta, objects: Vec<Object>, item: Item) -> Self {
+        let meta_json = serde_json::to_vec(meta).unwrap_or_default();
+        let meta = schema::find("meta.k8s.io", "v1", "ListMeta")
+            .and_then(|message| protobuf::encode(message, &meta_json).ok());
+        let mut first = Vec::new();
+        protobuf::put_field(&mut first, 1, &meta.unwrap_or_default().bytes);
+        let items: usize = objects
+            .iter()
+            .map(|object| protobuf::field_len(2, item.len(object)))
+            .sum();
+        let mut head = protobuf::envelope_head(api_version, kind, first.len() + items);
+        head.extend_from_slice(&first);
+        Self {
+            head: Some(head.into()),
+            objects: objects.into_iter(),
+            item,
+            separator: b"",
+            waiting: None,
+            is_first: true,
+            tail: None,
+        }
+    }
+}
+
+impl Iterator for ListBody {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        if let Some(piece) = self.head.take().or_else(|| self.waiting.take()) {
+            return Some(piece);
+        }
+        let Some(object) = self.objects.next() else {
+            return self.tail.take();
+        };
+        let item = self.item.write(&object);
+        if std::mem::take(&mut self.is_first) || self.separator.is_empty() {
+            return Some(item);
+        }
+        self.waiting = Some(item);
+        Some(Bytes::from_static(self.separator))
+    }
+}
+
+// === impl Item ===
+
+impl Item {
+    fn write(self, object: &Object) -> Bytes {
+        match self {
+            Self::Text { style, transform } => style.item(&transformed(object, transform)),
+            Self::Protobuf { message, transform } => {
+                let encoded = encode(message, object, transform);
+                let mut out = Vec::with_capacity(encoded.len() + 8);
+                protobuf::put_field(&mut out, 2, &encoded);
+                out.into()
+            }
+        }
+    }
+
+    /// Bytes of the item's message.
+    fn len(self, object: &Object) -> usize {
+        match self {
+            Self::Text { .. } => 0,
+            Self::Protobuf {
+                message,
+                transform: Transform::None,
+            } => object.protobuf_len(message),
+            Self::Protobuf { message, transform } => encode(message, object, transform).len(),
+        }
+    }
+}
+
+fn transformed(object: &Object, transform: Transform) -> Bytes {
+    match transform {
+        Transform::PartialObjectMetadata(version) => partial::partial_object_metadata(object, version),
+        Transform::None | Transform::Table(_) => object.bytes().clone(),
+    }
+}
+
+fn encode(message: Message, object: &Object, transform: Transform) -> Vec<u8> {
+    let encoded = protobuf::encode(message, &transformed(object, transform));
+    encoded.unwrap_or_default().bytes
+}
+
+// === impl Style ===
+
+impl Style {
+    fn item(self, json: &Bytes) -> Bytes {
+        match self {
+            Self::Compact => json.clone(),
+            Self::Pretty => pretty_text(json).map_or_else(|| json.clone(), |text| indent(&text, "    ", "    ").into()),
+            Self::Yaml => {
+                let text = yaml::from_json(json);
+                let text = String::from_utf8_lossy(&text);
+                (indent(text.trim_end(), "- ", "  ") + "\n").into()
+            }
+        }
+    }
+
+    /// What stands before the items, between them and after them.
+    fn around(self, head: &[(&str, String)], list: &str, is_empty: bool) -> (Bytes, &'static [u8], Bytes) {
+        match self {
+            Self::Compact => {
+                let pairs: String = head
+                    .iter()
+                    .map(|(name, value)| format!("\"{name}\":{value},"))
+                    .collect();
+                (
+                    format!("{{{pairs}\"{list}\":[").into(),
+                    b",",
+                    Bytes::from_static(b"]}\n"),
+                )
+            }
+            Self::Pretty => {
+                let pretty = |json: &str| pretty_text(json.as_bytes()).unwrap_or_default();
+                let pair =
+                    |(name, json): &(&str, String)| format!("  \"{name}\": {},\n", indent(&pretty(json), "", "  "));
+                let pairs: String = head.iter().map(pair).collect();
+                let (open, close) = if is_empty { ("", "") } else { ("\n", "\n  ") };
+                (
+                    format!("{{\n{pairs}  \"{list}\": [{open}").into(),
+                    b",\n",
+                    format!("{close}]\n}}\n").into(),
+                )
+            }
+            Self::Yaml => {
+                let write = |name: &str, json: &str| {
+                    let text = yaml::from_json(format!("{{\"{name}\":{json}}}").as_bytes());
+                    String::from_utf8_lossy(&text).into_owned()
+                };
+                // Members are sorted, as in every YAML body.
+                let (mut before, mut after): (Vec<_>, Vec<_>) = head.iter().partition(|pair| pair.0 < list);
+                before.sort_by_key(|pair| pair.0);
+                after.sort_by_key(|pair| pair.0);
+                let part =
+                    |pairs: Vec<&(&str, String)>| pairs.iter().map(|pair| write(pair.0, &pair.1)).collect::<String>();
+                let open = if is_empty { " []\n" } else { "\n" };
+                (format!("{}{list}:{open}", part(before)).into(), b"", part(after).into())
+            }
+        }
+    }
+}
+
+/// Puts `first` before the first line and `rest` before all others that are not empty.
+fn indent(text: &str, first: &str, rest: &str) -> String {
+    let mut out = String::with_capacity(text.len() + text.len() / 4);
+    for (at, line) in text.lines().enumerate() {
+        if at > 0 {
+            out.push('\n');
+        }
+        if !line.is_empty() {
+            out.push_str(if at == 0 { first } else { rest });
+        }
+        out.push_str(line);
+    }
+    out
+}

@@ -1,0 +1,132 @@
+//! Bodies, lists and frames in every format.
+
+use serde_json::json;
+
+use super::*;
+use crate::kind::find_kind;
+use crate::negotiation::MetaVersion;
+use crate::protobuf::Envelope;
+
+const NOW: i64 = 1_795_168_800;
+
+fn objects(kind: &ResourceKind) -> Vec<Object> {
+    let texts = [
+        r#"{"metadata":{"name":"a","namespace":"x","resourceVersion":"4","labels":{"l":"1"}},"data":{"k":"one\ntwo\n\nthree"}}"#,
+        r#"{"metadata":{"name":"b","namespace":"x","resourceVersion":"5"},"data":{}}"#,
+    ];
+    texts.map(|text| Object::parse(text.into(), kind).unwrap()).to_vec()
+}
+
+fn how(format: Format, transform: Transform, pretty: bool) -> Negotiated {
+    Negotiated {
+        format,
+        transform,
+        pretty,
+    }
+}
+
+fn list(how: Negotiated, kind: &ResourceKind, objects: Vec<Object>) -> Vec<u8> {
+    let meta = ListMeta::at(ResourceVersion(7));
+    how.list(kind, &meta, objects, Time::from_unix(NOW))
+        .collect::<Vec<_>>()
+        .concat()
+}
+
+#[test]
+fn text_lists_say_the_same_in_every_layout() {
+    let kind = find_kind("", "configmaps").unwrap();
+    for transform in [Transform::None, Transform::PartialObjectMetadata(MetaVersion::V1)] {
+        for objects in [objects(kind), Vec::new()] {
+            let compact = list(how(Format::Json, transform, false), kind, objects.clone());
+            let value: Value = serde_json::from_slice(&compact).unwrap();
+            assert_eq!(value["metadata"], json!({"resourceVersion": "7"}));
+            assert_eq!(value["items"].as_array().unwrap().len(), objects.len());
+            let pretty = list(how(Format::Json, transform, true), kind, objects.clone());
+            assert_eq!(serde_json::from_slice::<Value>(&pretty).unwrap(), value);
+            let yaml = list(how(Format::Yaml, transform, false), kind, objects);
+            assert_eq!(yaml::parse(&yaml).unwrap(), value, "{}", String::from_utf8_lossy(&yaml));
+        }
+    }
+}
+
+#[test]
+fn pretty_lists_are_those_of_one_piece() {
+    let kind = find_kind("", "configmaps").unwrap();
+    let body = list(how(Format::Json, Transform::None, true), kind, objects(kind));
+    let text = String::from_utf8(body).unwrap();
+    assert!(text.starts_with("{\n  \"kind\": \"ConfigMapList\",\n  \"apiVersion\": \"v1\",\n  \"metadata\": {\n    \"resourceVersion\": \"7\"\n  },\n  \"items\": [\n    {\n"));
+    assert!(text.ends_with("\n    }\n  ]\n}\n"), "{text}");
+}
+
+/// Conformance: 3.G03, 3.G07
+#[test]
+fn protobuf_lists_are_one_envelope_with_bare_items() {
+    let kind = find_kind("", "configmaps").unwrap();
+    let body = list(how(Format::Protobuf, Transform::None, false), kind, objects(kind));
+    let envelope = Envelope::parse(&body).unwrap();
+    assert_eq!((envelope.api_version, envelope.kind), ("v1", "ConfigMapList"));
+    let message = protobuf::message("v1", "ConfigMap").unwrap();
+    let mut want = b"\x0a\x03\x12\x017".to_vec();
+    for object in objects(kind) {
+        protobuf::put_field(&mut want, 2, &protobuf::encode(message, object.bytes()).unwrap().bytes);
+    }
+    assert_eq!(envelope.raw, want);
+    let empty = list(how(Format::Protobuf, Transform::None, false), kind, Vec::new());
+    assert_eq!(Envelope::parse(&empty).unwrap().raw, b"\x0a\x03\x12\x017");
+}
+
+/// Conformance: 2.55
+#[test]
+fn metadata_of_custom_resources_is_there_in_protobuf() {
+    let kind = find_kind("apps.openyurt.io", "nodepools").unwrap();
+    let object = Object::parse(r#"{"metadata":{"name":"a"},"spec":{"type":"Edge"}}"#.into(), kind).unwrap();
+    let how = how(
+        Format::Protobuf,
+        Transform::PartialObjectMetadata(MetaVersion::V1),
+        false,
+    );
+    let body = how.object(kind, &object, Time::from_unix(NOW));
+    let envelope = Envelope::parse(&body).unwrap();
+    assert_eq!(
+        (envelope.api_version, envelope.kind),
+        ("meta.k8s.io/v1", "PartialObjectMetadata")
+    );
+    assert_eq!(envelope.raw, b"\x0a\x03\x0a\x01a");
+    let body = list(how, kind, vec![object]);
+    let envelope = Envelope::parse(&body).unwrap();
+    assert_eq!(
+        (envelope.api_version, envelope.kind),
+        ("meta.k8s.io/v1", "PartialObjectMetadataList")
+    );
+    assert_eq!(envelope.raw, b"\x0a\x03\x12\x017\x12\x05\x0a\x03\x0a\x01a");
+}
+
+/// Conformance: 3.G02, 3.G05
+#[test]
+fn events_of_protobuf_streams_carry_envelopes() {
+    let kind = find_kind("", "configmaps").unwrap();
+    let how = how(Format::Protobuf, Transform::None, false);
+    let body = |frame: &Bytes, head: &[u8]| {
+        let length = u32::from_be_bytes(frame[..4].try_into().unwrap()) as usize;
+        assert_eq!(length, frame.len() - 4);
+        let at = frame.windows(4).position(|four| four == protobuf::PREFIX).unwrap();
+        assert!(frame[4..].starts_with(head));
+        frame.slice(at..)
+    };
+    let object = &objects(kind)[0];
+    let added = how.frame(EventType::Added, kind, object.bytes(), Time::from_unix(NOW), true);
+    assert_eq!(
+        body(&added, b"\x0a\x05ADDED\x12"),
+        how.object(kind, object, Time::from_unix(NOW))
+    );
+    let bookmark = how.bookmark(kind, ResourceVersion(9), &[("k", "v")], Time::from_unix(NOW), false);
+    let bookmark = body(&bookmark, b"\x0a\x08BOOKMARK\x12");
+    let envelope = Envelope::parse(&bookmark).unwrap();
+    assert_eq!(envelope.kind, "ConfigMap");
+    let status = how.error_frame(&Status::expired("old"));
+    let status = body(&status, b"\x0a\x05ERROR\x12");
+    let envelope = Envelope::parse(&status).unwrap();
+    assert_eq!((envelope.api_version, envelope.kind), ("v1", "Status"));
+    let json = protobuf::decode(envelope.message().unwrap(), envelope.raw).unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&json).unwrap()["reason"], "Expired");
+}

@@ -1,0 +1,106 @@
+//! YAML bodies, read and written as the JSON they stand for.
+
+use bytes::Bytes;
+use serde_json::Value;
+
+/// Largest JSON made of one document: aliases make small documents large.
+pub const MAX_JSON: usize = 16 << 20;
+
+/// A document that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum YamlError {
+    /// Not YAML, several documents, keys that occur twice, or more aliases and nesting than the parser's bounds allow.
+    #[error("yaml: {0}")]
+    Yaml(String),
+    /// The result would be above [`MAX_JSON`].
+    #[error("yaml: document contains excessive aliasing")]
+    TooLarge,
+}
+
+/// Reads one document as a value.
+///
+/// # Errors
+///
+/// When it cannot be read, or stands for too much.
+pub fn parse(body: &[u8]) -> Result<Value, YamlError> {
+    serde_saphyr::from_slice(body).map_err(|error| YamlError::Yaml(first_line(&error.to_string())))
+}
+
+/// Reads one document as JSON text.
+///
+/// # Errors
+///
+/// As [`parse`].
+pub fn to_json(body: &[u8]) -> Result<Bytes, YamlError> {
+    let text = parse(body)?.to_string();
+    if text.len() > MAX_JSON {
+        return Err(YamlError::TooLarge);
+    }
+    Ok(text.into())
+}
+
+/// Writes JSON text as YAML; text that is no JSON stays as it is.
+pub fn from_json(json: &[u8]) -> Bytes {
+    let text = serde_json::from_slice::<Value>(json)
+        .ok()
+        .and_then(|value| serde_saphyr::to_string(&value).ok());
+    text.map_or_else(|| Bytes::copy_from_slice(json), Bytes::from)
+}
+
+/// The parser draws the place below its message.
+fn first_line(message: &str) -> String {
+    message.lines().next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_manifest_is_read() {
+        let text = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n  labels: {x: 'true', y: \"1\"}\ndata:\n  k: |\n    one\n    two\nimmutable: true\n";
+        let want = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "labels": {"x": "true", "y": "1"}},
+            "data": {"k": "one\ntwo\n"}, "immutable": true,
+        });
+        assert_eq!(parse(text.as_bytes()).unwrap(), want);
+        assert_eq!(
+            parse(br#"{"a":[1,null,"x"]}"#).unwrap(),
+            json!({"a": [1, null, "x"]}),
+            "JSON is YAML"
+        );
+        assert!(parse(b"a: [").is_err() && parse(b"\xff").is_err());
+    }
+
+    #[test]
+    fn bombs_are_refused() {
+        let mut laughs = String::from("a0: &a0 [lol,lol,lol,lol,lol,lol,lol,lol,lol]\n");
+        for at in 1..10 {
+            let list = vec![format!("*a{}", at - 1); 9].join(",");
+            laughs.push_str(&format!("a{at}: &a{at} [{list}]\n"));
+        }
+        assert!(to_json(laughs.as_bytes()).is_err());
+        let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 20), vec!["*a"; 60].join(","));
+        assert!(to_json(long.as_bytes()).is_err());
+        assert!(to_json("[".repeat(100_000).as_bytes()).is_err());
+        assert!(to_json("- ".repeat(100_000).as_bytes()).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(texts in proptest::collection::vec("\\PC{0,8}|true|null|1e3|~|- |a: b|#", 1..4), number: i64) {
+            let value = json!({"list": texts, "map": {texts[0].clone(): number, "n": null, "e": {}, "l": []}});
+            let yaml = from_json(value.to_string().as_bytes());
+            prop_assert_eq!(parse(&yaml).unwrap(), value);
+        }
+
+        #[test]
+        fn any_text_is_survived(text in "[-&*a: \\[\\]{}|>!\n\"']{0,40}") {
+            let _ = to_json(text.as_bytes());
+            let _ = from_json(text.as_bytes());
+        }
+    }
+}
