@@ -66,7 +66,7 @@ func (c *Cloud) apiServerArgs(etcdURL string) ([]string, error) {
 	if err := os.WriteFile(policy, []byte(auditPolicy), 0o644); err != nil {
 		return nil, err
 	}
-	return []string{
+	return append([]string{
 		"--etcd-servers=" + etcdURL,
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.Port),
 		"--advertise-address=" + advertisedAddress,
@@ -78,5 +78,5 @@ func (c *Cloud) apiServerArgs(etcdURL string) ([]string, error) {
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--audit-policy-file=" + policy, "--audit-log-path=" + c.auditLog, "--audit-log-maxsize=4096",
 		"--profiling=false",
-	}, nil
+	}, c.flags...), nil
 }

@@ -38,14 +38,16 @@ type Cloud struct {
 	apiServer      *Process
 	auditLog       string
 	signingKeyFile string
+	flags          []string // of kube-apiserver, beside the usual ones
 
 	mu    sync.Mutex
 	stops []func() // guarded by mu; run in reverse order by Stop, before kube-apiserver and etcd
 }
 
 // StartCloud starts etcd and kube-apiserver in dir, applies the pool's permissions and returns when both are ready.
-func StartCloud(ctx context.Context, dir string) (*Cloud, error) {
-	c := &Cloud{Dir: dir, CAFile: filepath.Join(dir, "ca.crt"), auditLog: filepath.Join(dir, "audit.log")}
+// Further flags of kube-apiserver may be given.
+func StartCloud(ctx context.Context, dir string, flags ...string) (*Cloud, error) {
+	c := &Cloud{Dir: dir, flags: flags, CAFile: filepath.Join(dir, "ca.crt"), auditLog: filepath.Join(dir, "audit.log")}
 	if err := c.prepare(); err != nil {
 		return nil, err
 	}

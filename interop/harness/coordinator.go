@@ -67,6 +67,30 @@ func (c *Cloud) startPoolCoordinator(ctx context.Context, dir, pool string, env 
 	if err != nil {
 		return nil, err
 	}
+	return c.startCoordinator(ctx, path, dir, port, args, env)
+}
+
+// StartStandalone starts a coordinator of profile standalone that trusts the cloud's CA but knows nothing else of the
+// cloud: a second server for the same clients.
+func (c *Cloud) StartStandalone(ctx context.Context, dir string, flags ...string) (*Coordinator, error) {
+	path, err := YurtBinary("yurt-coordinator")
+	if err != nil {
+		return nil, err
+	}
+	port, err := FreePort()
+	if err != nil {
+		return nil, err
+	}
+	args, err := c.CoordinatorArgs(dir, port, "")
+	if err != nil {
+		return nil, err
+	}
+	args[0] = "--profile=standalone"
+	return c.startCoordinator(ctx, path, dir, port, append(args, flags...), nil)
+}
+
+// startCoordinator starts the program and waits until it serves.
+func (c *Cloud) startCoordinator(ctx context.Context, path, dir string, port int, args, env []string) (*Coordinator, error) {
 	k := &Coordinator{Port: port, URL: fmt.Sprintf("https://127.0.0.1:%d", port), DataDir: filepath.Join(dir, "coordinator"),
 		command: Command{Name: "yurt-coordinator", Path: path, Args: args, Dir: dir, Env: env}}
 	k.Admin = Kubeconfig{Server: k.URL, CA: c.CA.CertPEM, Identity: c.Admin.Identity}
@@ -74,9 +98,11 @@ func (c *Cloud) startPoolCoordinator(ctx context.Context, dir, pool string, env 
 	if err := k.Admin.Write(k.AdminFile); err != nil {
 		return nil, err
 	}
-	if k.client, err = httpClientFor(k.Admin); err != nil {
+	client, err := httpClientFor(k.Admin)
+	if err != nil {
 		return nil, err
 	}
+	k.client = client
 	return k, k.Start(ctx)
 }
 

@@ -33,6 +33,20 @@ pub(crate) struct FiguresArgs {
 /// The folder of the module.
 pub(crate) const FOLDER: &str = "interop";
 
+/// Arguments of `cargo xtask differential`.
+#[derive(clap::Args)]
+pub(crate) struct DifferentialArgs {
+    /// Play only scripts whose id begins with this, and print every difference
+    #[arg(long, value_name = "ID")]
+    case: Option<String>,
+    /// Seed of the sampled scripts
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Passed on to the Go program (interop/cmd/differential; `-- -help` lists them)
+    #[arg(last = true)]
+    arguments: Vec<String>,
+}
+
 /// How our own programs are built.
 #[derive(Clone, Copy)]
 pub(crate) enum Profile {
@@ -100,6 +114,18 @@ pub(crate) fn figures(args: &FiguresArgs) -> Result<()> {
             .args(&args.arguments)
             .env(BIN_DIR_VARIABLE, bin_dir),
     )
+}
+
+/// `cargo xtask differential`: the same requests to kube-apiserver and to the coordinator, answers compared.
+pub(crate) fn differential(args: &DifferentialArgs) -> Result<()> {
+    let bin_dir = build_programs(Profile::Quick)?;
+    build()?;
+    let mut command = go()?;
+    command.args(["run", "./cmd/differential", "-seed", &args.seed.to_string()]);
+    if let Some(case) = &args.case {
+        command.args(["-case", case]);
+    }
+    process::run(command.args(&args.arguments).env(BIN_DIR_VARIABLE, bin_dir))
 }
 
 /// Builds both programs and returns the folder they are in.

@@ -43,6 +43,8 @@ enum Command {
     BuildInterop,
     /// Measure the coordinator and kube-apiserver side by side (minutes)
     Bench(bench::Args),
+    /// Play the same requests against kube-apiserver and the coordinator and compare the answers
+    Differential(interop::DifferentialArgs),
     /// Measure the figures the README quotes (minutes)
     Figures(interop::FiguresArgs),
 }
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::BuildInterop => interop::build(),
         Command::Bench(args) => bench::run(&args),
+        Command::Differential(args) => interop::differential(&args),
         Command::Figures(args) => interop::figures(&args),
     };
     match outcome {

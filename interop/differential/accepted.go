@@ -1,0 +1,89 @@
+package differential
+
+import (
+	_ "embed"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// acceptedText is the list of accepted differences. Its first lines say how it is written.
+//
+//go:embed accepted.txt
+var acceptedText string
+
+// Accepted is one line of the list.
+type Accepted struct {
+	// Line is its number.
+	Line int
+	// Text is the line.
+	Text string
+	// Reason is why the difference stays.
+	Reason string
+
+	script, difference *regexp.Regexp
+	matched            int
+}
+
+// AcceptedList are the lines in order.
+type AcceptedList []*Accepted
+
+// ParseAccepted reads the checked-in list.
+func ParseAccepted() (AcceptedList, error) { return parseAccepted(acceptedText) }
+
+func parseAccepted(text string) (AcceptedList, error) {
+	var list AcceptedList
+	number := 0
+	for line := range strings.Lines(text) {
+		number++
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		parts := strings.SplitN(line, " | ", 3)
+		if len(parts) != 3 || strings.TrimSpace(parts[2]) == "" {
+			return nil, fmt.Errorf("accepted.txt:%d: want `script | difference | reason`: %s", number, line)
+		}
+		list = append(list, &Accepted{Line: number, Text: line, Reason: strings.TrimSpace(parts[2]), script: glob(parts[0]), difference: glob(parts[1])})
+	}
+	return list, nil
+}
+
+// glob makes "*" stand for anything and everything else for itself.
+func glob(pattern string) *regexp.Regexp {
+	parts := strings.Split(strings.TrimSpace(pattern), "*")
+	for i := range parts {
+		parts[i] = regexp.QuoteMeta(parts[i])
+	}
+	return regexp.MustCompile("(?s)^" + strings.Join(parts, ".*") + "$")
+}
+
+// explain gives a difference the reason of the first line that matches it. A line counts as used by the differences it
+// explains only, so that one behind a wider line shows up as superfluous.
+func (l AcceptedList) explain(d *Difference) {
+	text := d.String()
+	for _, line := range l {
+		if line.script.MatchString(d.Script) && line.difference.MatchString(text) {
+			line.matched++
+			d.Reason = line.Reason
+			return
+		}
+	}
+}
+
+// Unused are the lines that explained nothing.
+func (l AcceptedList) Unused() []*Accepted {
+	var unused []*Accepted
+	for _, line := range l {
+		if line.matched == 0 {
+			unused = append(unused, line)
+		}
+	}
+	return unused
+}
+
+// For are the lines about authorization cells, or those about scripts.
+func (l AcceptedList) For(cells bool) AcceptedList {
+	return slices.DeleteFunc(slices.Clone(l), func(a *Accepted) bool { return strings.HasPrefix(a.Text, "cell/") != cells })
+}

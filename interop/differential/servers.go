@@ -1,0 +1,94 @@
+package differential
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	"yurt.test/interop/harness"
+)
+
+// apiServerFlags switch off what a coordinator does not have: the admission plugins that put things into pods and nodes
+// for a scheduler and for service accounts, and the fairness that would answer a burst of scripts with 429.
+var apiServerFlags = []string{
+	"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,Priority,DefaultTolerationSeconds,PodTopologyLabels",
+	"--enable-priority-and-fairness=false", "--max-requests-inflight=0", "--max-mutating-requests-inflight=0",
+}
+
+// Servers are the two programs with what they stand on.
+type Servers struct {
+	// Pair is how to reach them.
+	Pair Pair
+
+	stops []func() error
+}
+
+// StartServers starts kube-apiserver with its etcd and, against it, a coordinator; with twice, a second kube-apiserver
+// stands in for the coordinator, which shows what the comparison itself gets wrong.
+func StartServers(ctx context.Context, dir string, twice bool) (*Servers, error) {
+	s := &Servers{}
+	first, err := s.startCloud(ctx, filepath.Join(dir, "cloud"))
+	if err != nil {
+		return nil, s.fail(err)
+	}
+	if s.Pair.Real, err = NewServer("kube-apiserver", first.URL, first.CA); err != nil {
+		return nil, s.fail(err)
+	}
+	if twice {
+		second, err := s.startCloud(ctx, filepath.Join(dir, "second"))
+		if err != nil {
+			return nil, s.fail(err)
+		}
+		if s.Pair.Ours, err = NewServer("kube-apiserver again", second.URL, second.CA); err != nil {
+			return nil, s.fail(err)
+		}
+		return s, nil
+	}
+	ours := filepath.Join(dir, "ours")
+	if err := os.MkdirAll(ours, 0o755); err != nil {
+		return nil, s.fail(err)
+	}
+	flags, err := coordinatorFlags(ours)
+	if err != nil {
+		return nil, s.fail(err)
+	}
+	coordinator, err := first.StartStandalone(ctx, ours, flags...)
+	if err != nil {
+		return nil, s.fail(err)
+	}
+	s.stops = append(s.stops, coordinator.Process.Stop)
+	if s.Pair.Ours, err = NewServer("yurt-coordinator", coordinator.URL, first.CA); err != nil {
+		return nil, s.fail(err)
+	}
+	return s, nil
+}
+
+// coordinatorFlags writes the files a coordinator reads.
+func coordinatorFlags(dir string) ([]string, error) {
+	rules := filepath.Join(dir, "rbac.yaml")
+	return []string{"--rbac-path=" + rules}, os.WriteFile(rules, RBAC, 0o644)
+}
+
+func (s *Servers) startCloud(ctx context.Context, dir string) (*harness.Cloud, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	cloud, err := harness.StartCloud(ctx, dir, apiServerFlags...)
+	if err != nil {
+		return nil, err
+	}
+	s.stops = append(s.stops, cloud.Stop)
+	return cloud, cloud.Apply(ctx, RBAC)
+}
+
+func (s *Servers) fail(err error) error {
+	s.Stop()
+	return err
+}
+
+// Stop ends everything, last started first. What it says at its end does not matter.
+func (s *Servers) Stop() {
+	for i := len(s.stops) - 1; i >= 0; i-- {
+		_ = s.stops[i]()
+	}
+}
