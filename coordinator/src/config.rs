@@ -11,6 +11,10 @@ use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::{GroupResource, ResourceKind, Space};
 use yurt_runtime::flags::GoDuration;
 
+mod etcd;
+
+pub use etcd::EtcdFlags;
+
 /// The pool coordinator: one small apiserver per NodePool.
 ///
 /// It serves the Kubernetes API for what the nodes of a pool share: a copy of the cloud's Services, Endpoints and
@@ -65,9 +69,9 @@ pub struct Config {
     #[arg(long, value_name = "LIST|@FILE", default_value = "")]
     pub initial_members: String,
 
-    /// etcd servers to use as store. Not supported in this version: leave it out for the embedded store.
-    #[arg(long, value_name = "URLS", default_value = "")]
-    pub etcd_servers: String,
+    /// etcd as the store instead of the embedded one.
+    #[command(flatten)]
+    pub etcd: EtcdFlags,
 
     /// Resources that are replicated from the cloud, as resource.group. Never events, leases or secrets.
     #[arg(
@@ -155,8 +159,8 @@ impl Config {
             .try_get_matches_from(args)
             .map_err(|error| FlagError::of(&error))?;
         let config = Self::from_arg_matches(&matches).map_err(|error| FlagError::of(&error))?;
-        if !config.etcd_servers.is_empty() {
-            let why = "not supported in this version; leave it out to use the embedded store";
+        if config.etcd.is_used() && config.profile == Profile::Pool {
+            let why = "pool data cannot be kept in etcd yet; leave it out, or use --profile standalone";
             return Err(FlagError::Bad(format!("--etcd-servers: {why}")));
         }
         Ok(config)
@@ -267,7 +271,11 @@ mod tests {
             (vec!["--min-request-timeout", "5"], "--min-request-timeout"),
             (
                 vec!["--etcd-servers", "http://127.0.0.1:2379"],
-                "not supported in this version",
+                "pool data cannot be kept in etcd yet",
+            ),
+            (
+                vec!["--etcd-servers", "http://127.0.0.1:2379", "--etcd-certfile", "f"],
+                "--etcd-keyfile",
             ),
             (
                 vec!["--pool-scope-resources", "services,secrets"],

@@ -87,6 +87,7 @@ async fn empty(app: &App, namespace: &str, intent: &Intent) -> Result<bool, Stat
     };
     let mut is_empty = true;
     for resource in app.registry.iter().filter(is_own) {
+        app.own.catch_up(resource).await?;
         let content = || resource.objects().read(|held| held.snapshot(Some(namespace)).objects);
         let options = DeleteOptions::default();
         for some in content().chunks(AT_ONCE) {

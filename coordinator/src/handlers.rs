@@ -108,6 +108,19 @@ impl Call {
         ))
     }
 
+    /// A read that has to reflect what other coordinators over the same store were acknowledged waits for it: one without
+    /// an RV, or at an RV that only they can have given out so far.
+    async fn catch_up(&self, version: Option<ResourceVersion>) -> Result<(), Status> {
+        let is_ahead = |rv: ResourceVersion| {
+            let position = self.resource.objects().read(yurt_storage::Collection::position);
+            rv > position && rv.space() == position.space()
+        };
+        if version.is_none_or(is_ahead) {
+            self.app.own.catch_up(&self.resource).await?;
+        }
+        Ok(())
+    }
+
     /// Asks again once a body has told the name, or a write turns out to be a create.
     fn authorize(&self, verb: Verb, name: &str) -> Result<(), Status> {
         let attributes = Attributes {

@@ -61,7 +61,7 @@ use health::Health;
 use metrics::Metrics;
 use publish::Publisher;
 use registry::Registry;
-use registry::leases;
+use registry::leases::{self, Guard};
 use registry::own::OwnStore;
 use store::Stores;
 
@@ -115,15 +115,23 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let initial = source.read().map_err(StartError::new)?;
     let gate = Gate::open(&config)?;
     let server = bind(&config).await?;
-    let stores = Stores::open(&config, clock.clone())?;
+    let tasks = TaskGroup::new();
+    let stores = Stores::open(&config, clock.clone(), &tasks).await?;
     let credentials = bootstrap::prepare(&config, server.local_addr())?;
     let tls = ReloadingServerTls::new(credentials.tls).map_err(|error| StartError::new(error.to_string()))?;
     let metrics = Arc::new(Metrics::new().map_err(|error| StartError::new(format!("cannot set up metrics: {error}")))?);
-    metrics.watch_disk(stores.disk().clone());
-    let tasks = TaskGroup::new();
+    if let Some(disk) = stores.disk() {
+        metrics.watch_disk(disk.clone());
+    }
     let cacher = Arc::new(Cacher::new(registry::stored_kinds(config.profile)));
     let fence = Arc::new(Fence::new(stores.id()));
-    stores.attach(Publisher::new(cacher.clone(), fence.clone())).await?;
+    let guard = Arc::new(Guard::new(clock.boot()));
+    let publisher = Publisher::new(cacher.clone(), fence.clone());
+    let publisher = match stores.is_shared() {
+        true => publisher.telling(guard.clone(), clock.clone()),
+        false => publisher,
+    };
+    stores.attach(publisher).await?;
     let told = stores.members();
     let members = Arc::new(Members::new(source, initial, told));
     let electorate = (config.profile == Profile::Pool).then(|| members.clone());
@@ -144,7 +152,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let app = App {
         settings: settings(&config, &stores),
         discovery: Discovery::new(&registry),
-        own: OwnStore::new(stores.storage().clone(), fence, electorate, clock.clone()),
+        own: OwnStore::new(stores.storage().clone(), fence, guard, electorate, clock.clone()),
         registry,
         feed,
         health: Health::default(),

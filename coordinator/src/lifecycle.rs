@@ -155,7 +155,7 @@ async fn expire_events(app: Arc<App>, stop: CancellationToken) {
         let now = app.clock.unix();
         let expired: Vec<Object> = resource.objects().read(|held| {
             held.objects()
-                .filter(|event| events::is_expired(event.resource_version(), now, app.settings.event_ttl))
+                .filter(|event| events::is_expired(event, now, app.settings.event_ttl))
                 .cloned()
                 .collect()
         });

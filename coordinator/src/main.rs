@@ -48,9 +48,15 @@ fn main() -> ExitCode {
 
 async fn start(config: Config) -> Result<(), StartError> {
     let verbosity = config.verbosity;
+    // A start that fails says so in one line and nothing else, unless it may have to wait for others.
+    let may_wait = config.etcd.is_used();
+    if may_wait {
+        flags::init_logging(verbosity);
+    }
     let coordinator = build(config).await?;
-    // Not earlier: a start that fails says so in one line and nothing else.
-    flags::init_logging(verbosity);
+    if !may_wait {
+        flags::init_logging(verbosity);
+    }
     announce(coordinator.files());
     let stop = async {
         if let Err(error) = shutdown::wait_for_signal().await {

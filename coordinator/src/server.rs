@@ -122,7 +122,7 @@ async fn handle(call: Call) -> Result<Response<Body>, Status> {
     match call.info.verb {
         Verb::Get => handlers::get::handle(&call).await,
         Verb::List => handlers::list::handle(&call).await,
-        Verb::Watch => handlers::watch::handle(&call),
+        Verb::Watch => handlers::watch::handle(&call).await,
         Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {
             let writes = call.app.writes.clone();
             let write = writes.detached("write", async move { handle_write(&call).await });

@@ -1,13 +1,14 @@
-//! Everything on the disk: one file with own objects and with the durable copies of pool data.
+//! Everything that lasts: own objects and the durable copies of pool data in one file, or own objects in etcd.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use yurt_apimachinery::ResourceKind;
-use yurt_runtime::Clock;
+use yurt_runtime::{Clock, TaskGroup};
 use yurt_storage::embedded::Disk;
 use yurt_storage::embedded::replicas::ReplicaStore;
-use yurt_storage::{Embedded, Replicas, Storage, StorageError, members};
+use yurt_storage::{Embedded, Etcd, Replicas, Storage, StorageError, members};
 
 use crate::StartError;
 use crate::config::{Config, Profile};
@@ -20,7 +21,8 @@ const FILE: &str = "store.redb";
 /// The open stores.
 pub(crate) struct Stores {
     storage: Arc<dyn Storage>,
-    disk: Arc<Disk>,
+    /// What the embedded store does to its disk.
+    disk: Option<Arc<Disk>>,
     replicas: Arc<Replicas>,
     /// Pool-scope collections and the members, by name.
     collections: BTreeMap<String, Arc<PoolCollection>>,
@@ -30,19 +32,11 @@ pub(crate) struct Stores {
 // === impl Stores ===
 
 impl Stores {
-    /// Opens or creates the data folder and the store in it.
+    /// Opens the store: in the data folder, or in etcd, which may take a while. Tasks run in `tasks`.
     ///
     /// # Errors
-    /// Which file, and what is wrong with it.
-    pub(crate) fn open(config: &Config, clock: Clock) -> Result<Self, StartError> {
-        let folder = &config.data_dir;
-        std::fs::create_dir_all(folder)
-            .map_err(|error| StartError::new(format!("--data-dir: cannot create {}: {error}", folder.display())))?;
-        let path = folder.join(FILE);
-        let in_store = |error: StorageError| StartError::new(format!("{}: {error}", path.display()));
-        let embedded = Embedded::open(&path, clock, config.profile.space())
-            .map_err(|error| StartError::new(format!("--data-dir: {error}")))?;
-        let replica_store = ReplicaStore::open(embedded.disk()).map_err(in_store)?;
+    /// Which file or flag, and what is wrong with it.
+    pub(crate) async fn open(config: &Config, clock: Clock, tasks: &TaskGroup) -> Result<Self, StartError> {
         let mut kinds: Vec<(String, &'static ResourceKind)> = Vec::new();
         kinds.extend(
             config
@@ -51,20 +45,39 @@ impl Stores {
                 .map(|kind| (kind.group_resource().to_string(), *kind)),
         );
         kinds.push((members::COLLECTION.to_owned(), members::kind()));
+        if config.etcd.is_used() {
+            let etcd = Etcd::connect(config.etcd.store(config.profile.space()), tasks).await;
+            let etcd = etcd.map_err(|error| StartError::new(format!("--etcd-servers: {error}")))?;
+            create_folder(&config.data_dir)?;
+            // Profile standalone has no pool data to keep.
+            let replicas = Replicas::open(&kinds, None).map_err(|error| StartError::new(error.to_string()))?;
+            return Ok(Self::new(config.profile, Arc::new(etcd), None, replicas));
+        }
+        create_folder(&config.data_dir)?;
+        let path = config.data_dir.join(FILE);
+        let in_store = |error: StorageError| StartError::new(format!("{}: {error}", path.display()));
+        let embedded = Embedded::open(&path, clock, config.profile.space())
+            .map_err(|error| StartError::new(format!("--data-dir: {error}")))?;
+        let disk = embedded.disk();
+        let replica_store = ReplicaStore::open(disk.clone()).map_err(in_store)?;
         let replicas = Replicas::open(&kinds, Some(replica_store)).map_err(in_store)?;
+        Ok(Self::new(config.profile, Arc::new(embedded), Some(disk), replicas))
+    }
+
+    fn new(profile: Profile, storage: Arc<dyn Storage>, disk: Option<Arc<Disk>>, replicas: Replicas) -> Self {
         let collections = replicas.iter().map(|replica| {
             (
                 replica.name().to_owned(),
                 Arc::new(PoolCollection::new(replica.clone())),
             )
         });
-        Ok(Self {
+        Self {
             collections: collections.collect(),
-            profile: config.profile,
-            disk: embedded.disk(),
-            storage: Arc::new(embedded),
+            profile,
+            disk,
+            storage,
             replicas: Arc::new(replicas),
-        })
+        }
     }
 
     /// Loads own objects and publishes every commit from now on.
@@ -73,17 +86,22 @@ impl Stores {
     /// What is wrong with the store.
     pub(crate) async fn attach(&self, publisher: Publisher) -> Result<(), StartError> {
         let attached = self.storage.attach(Arc::new(publisher)).await;
-        attached.map_err(|error| StartError::new(format!("--data-dir: cannot load {FILE}: {error}")))
+        attached.map_err(|error| StartError::new(format!("the store cannot be loaded: {error}")))
     }
 
     /// The disk all of it is on.
-    pub(crate) fn disk(&self) -> &Arc<Disk> {
-        &self.disk
+    pub(crate) fn disk(&self) -> Option<&Arc<Disk>> {
+        self.disk.as_ref()
     }
 
     /// Random id of the store.
     pub(crate) fn id(&self) -> &str {
         self.storage.id()
+    }
+
+    /// Whether other coordinators write to the same store.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.storage.caught_up().is_some()
     }
 
     /// Own objects.
@@ -115,4 +133,9 @@ impl Stores {
             .expect("the members collection must exist, open() made it")
             .clone()
     }
+}
+
+fn create_folder(folder: &Path) -> Result<(), StartError> {
+    let failed = |error| StartError::new(format!("--data-dir: cannot create {}: {error}", folder.display()));
+    std::fs::create_dir_all(folder).map_err(failed)
 }

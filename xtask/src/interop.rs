@@ -13,8 +13,8 @@ const ETCD_VARIABLE: &str = "YURT_ETCD";
 /// Where it is, below [`FOLDER`].
 const ETCD: &str = ".cache/bin/etcd";
 
-/// Rust tests that start an etcd, by package and target. They are ignored elsewhere.
-const ETCD_TESTS: [(&str, &str); 1] = [("yurt-storage", "etcd3")];
+/// Rust tests that start an etcd, by package and target. They are ignored elsewhere, or run over the embedded store.
+const ETCD_TESTS: [(&str, &str); 2] = [("yurt-storage", "etcd3"), ("yurt-coordinator", "api")];
 
 /// Tells the Go side where `yurt-coordinator` and `yurthub` are.
 const BIN_DIR_VARIABLE: &str = "YURT_BIN_DIR";
@@ -82,7 +82,7 @@ fn test_over_etcd(filter: Option<&str>) -> Result<()> {
     for (package, target) in ETCD_TESTS {
         let mut command = Command::new(workspace::cargo());
         command.args(["test", "--package", package, "--test", target, "--"]);
-        command.arg("--ignored").args(filter);
+        command.arg("--include-ignored").args(filter);
         process::run(command.current_dir(&root).env(ETCD_VARIABLE, &etcd))?;
     }
     Ok(())

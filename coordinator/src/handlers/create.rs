@@ -58,7 +58,7 @@ pub(super) async fn create(call: &Call, object: Value, intent: &Intent) -> Resul
     let uid = uuid::Uuid::new_v4().to_string();
     let now = Time::from_unix(call.app.clock.unix().secs);
     let object = prepare::created(&call.resource, object, namespace, now, &uid)?;
-    require_namespace(call, namespace, &name)?;
+    require_namespace(call, namespace, &name).await?;
     call.app.own.create(&call.resource, object, intent).await
 }
 
@@ -77,15 +77,20 @@ fn exists(call: &Call, name: &str) -> Status {
 
 /// Nothing is created in a namespace that does not exist. In a pool, leases and events need none: their namespaces are
 /// the cloud's.
-fn require_namespace(call: &Call, namespace: Option<&str>, name: &str) -> Result<(), Status> {
+async fn require_namespace(call: &Call, namespace: Option<&str>, name: &str) -> Result<(), Status> {
     let Some(namespace) = namespace else { return Ok(()) };
     let is_needed = call.app.settings.profile == Profile::Standalone || call.resource.strategy.needs_namespace();
     let Some(namespaces) = call.app.registry.find("", "namespaces").filter(|_| is_needed) else {
         return Ok(());
     };
-    let found = namespaces
-        .objects()
-        .read(|held| held.object(&ObjectKey::new(None, namespace)).cloned());
+    let key = ObjectKey::new(None, namespace);
+    let find = || namespaces.objects().read(|held| held.object(&key).cloned());
+    let mut found = find();
+    if found.is_none() {
+        // It may have been created through another coordinator.
+        call.app.own.catch_up(namespaces).await?;
+        found = find();
+    }
     match found {
         None => Err(Status::not_found(&namespaces.kind.group_resource(), namespace)),
         Some(found) if found.is_deleting() => {

@@ -54,6 +54,7 @@ pub(crate) async fn handle_collection(call: &Call) -> Result<Response<Body>, Sta
     let options = options(call)?;
     let intent = call.intent(None, options.dry_run);
     let selection = watch::selection(call, &list_options);
+    call.catch_up(list_options.resource_version).await?;
     let held = call.resource.objects();
     let look = call.resource.look();
     let listed = serve::list(held, &list_options, &selection, &*look, ResourceVersion::ZERO).await?;

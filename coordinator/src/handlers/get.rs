@@ -17,8 +17,10 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let negotiated = call.negotiate(Shape::Object)?;
     call.require_served()?;
     let query = Query::parse(call.query.as_deref());
-    let version = ResourceVersion::parse(query.get("resourceVersion").unwrap_or_default());
+    let asked = query.get("resourceVersion").unwrap_or_default();
+    let version = ResourceVersion::parse(asked);
     let version = version.map_err(|error| Status::bad_request(format!("invalid resource version: {error}")))?;
+    call.catch_up((!asked.is_empty()).then_some(version)).await?;
     reach(call, version).await?;
     let found = call.resource.objects().read(|held| held.object(&call.key()).cloned());
     let object = found.ok_or_else(|| Status::not_found(&call.resource.kind.group_resource(), call.name()))?;

@@ -18,6 +18,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let negotiated = call.negotiate(Shape::List)?;
     call.require_served()?;
     let selection = watch::selection(call, &options);
+    call.catch_up(options.resource_version).await?;
     let objects = call.resource.objects();
     let look = call.resource.look();
     let listed = serve::list(objects, &options, &selection, &*look, ResourceVersion::ZERO).await?;

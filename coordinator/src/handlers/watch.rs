@@ -27,13 +27,14 @@ const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 ///
 /// # Errors
 /// The answer to give instead of a stream.
-pub(crate) fn handle(call: &Call) -> Result<Response<Body>, Status> {
+pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let mut options = ListOptions::parse(call.query.as_deref(), true, call.resource.kind)?;
     if let Some(name) = &call.info.name {
         options.require_name(name)?;
     }
     let negotiated = call.negotiate(Shape::Watch)?;
     call.require_served()?;
+    call.catch_up(options.resource_version).await?;
     let is_replica = call.header(REPLICA_HEADER) == Some("1");
     options.allow_watch_bookmarks |= is_replica;
     let (resource, clock) = (call.resource.clone(), call.app.clock.clone());

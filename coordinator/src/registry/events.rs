@@ -3,16 +3,17 @@
 //! Core events may be written loosely, as ever; through `events.k8s.io` they have to be whole, and only their series
 //! changes.
 
-use std::time::Duration;
-
 use serde_json::Value;
+use yurt_apimachinery::Status;
 use yurt_apimachinery::meta::{self, dns_subdomain_faults, label_key_faults};
 use yurt_apimachinery::status::FieldError;
-use yurt_apimachinery::{ResourceVersion, Status};
-use yurt_runtime::UnixTime;
 
 use super::fields::{at, invalid, is_set, text};
 use super::strategy::{MetaPass, Strategy};
+
+mod expiry;
+
+pub(crate) use expiry::is_expired;
 
 /// Rules of `events`, by the group they are written through.
 pub(crate) enum Events {
@@ -26,12 +27,6 @@ pub(crate) enum Events {
 const WORD_MAX_LEN: usize = 128;
 /// Longest `message`.
 const MESSAGE_MAX_LEN: usize = 1024;
-
-/// Whether an event last written at `rv` has lived for `ttl`: our RVs hold the time of the write in microseconds.
-pub(crate) fn is_expired(rv: ResourceVersion, now: UnixTime, ttl: Duration) -> bool {
-    let written = (rv.0 & !ResourceVersion::OWN_BIT) / 1_000_000;
-    u64::try_from(now.secs).is_ok_and(|now| now.saturating_sub(written) >= ttl.as_secs())
-}
 
 impl Strategy for Events {
     fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
@@ -203,16 +198,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    const HOUR: Duration = Duration::from_secs(3600);
-
-    #[test]
-    fn events_live_for_their_time_after_their_last_change() {
-        let written = ResourceVersion(ResourceVersion::OWN_BIT | (1_000_000 * 1_000_000));
-        let at = |secs| UnixTime { secs, nanos: 0 };
-        assert!(!is_expired(written, at(1_003_599), HOUR) && is_expired(written, at(1_003_600), HOUR));
-        assert!(!is_expired(written, at(10), HOUR), "the clock was set back");
-    }
 
     fn faults(strategy: &Events, object: &Value, old: Option<&Value>) -> Vec<String> {
         let errors = strategy.validate(object, old).unwrap();

@@ -85,6 +85,20 @@ pub(super) fn is_guarded(resource: &Resource, key: &ObjectKey) -> bool {
     resource.name == COLLECTION && key.namespace() != Some(NODE_LEASES)
 }
 
+/// Key of the object below the storage key `key`, if it is a lease that the guard watches over.
+pub(crate) fn guarded(key: &str) -> Option<&str> {
+    let lease = key.strip_prefix('/')?.strip_prefix(COLLECTION)?.strip_prefix('/')?;
+    let namespace = lease.split_once('/').map(|(namespace, _)| namespace);
+    (namespace != Some(NODE_LEASES)).then_some(lease)
+}
+
+/// Holder in a lease as stored; empty when there is none, or it cannot be read.
+pub(crate) fn holder(value: &[u8]) -> String {
+    let lease = serde_json::from_slice::<Value>(value).unwrap_or_default();
+    let spec = LeaseSpec::from_value(&lease).unwrap_or_default();
+    spec.holder().unwrap_or_default().to_owned()
+}
+
 /// Holder and duration of a stored lease; no holder when there is no lease, or one that cannot be read.
 pub(crate) fn standing(lease: Option<&Object>) -> (String, Duration) {
     let spec = lease

@@ -12,8 +12,8 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
 use yurt_runtime::Clock;
 use yurt_storage::{Action, Durability, Expect, Op, Storage, StorageError};
 
-use super::Resource;
 use super::leases::{self, Author, Guard};
+use super::{Authority, Resource};
 use crate::feed::fence::Fence;
 use crate::feed::members::Members;
 use crate::status_error;
@@ -24,7 +24,9 @@ mod guarded;
 pub(crate) struct OwnStore {
     storage: Arc<dyn Storage>,
     fence: Arc<Fence>,
-    guard: Guard,
+    guard: Arc<Guard>,
+    /// Other coordinators write to the same store: what is published here may be behind what they were acknowledged.
+    is_shared: bool,
     /// Who may hold the election lease; everybody in profile standalone.
     electorate: Option<Arc<Members>>,
     clock: Clock,
@@ -101,20 +103,39 @@ impl OwnStore {
     pub(crate) fn new(
         storage: Arc<dyn Storage>,
         fence: Arc<Fence>,
+        guard: Arc<Guard>,
         electorate: Option<Arc<Members>>,
         clock: Clock,
     ) -> Self {
-        let guard = Guard::new(clock.boot());
-        if let Some(owner) = fence.election().owner {
-            guard.restore(leases::ELECTION_KEY, owner);
+        let election = fence.election();
+        if let Some(owner) = election.owner {
+            guard.restore(leases::ELECTION_KEY, &election.holder, owner);
         }
+        let is_shared = storage.caught_up().is_some();
         Self {
+            is_shared,
             storage,
             fence,
             guard,
             electorate,
             clock,
         }
+    }
+
+    /// Waits until everything that other coordinators over the same store were acknowledged is published here.
+    ///
+    /// # Errors
+    /// 503 when the store does not answer, or cannot be followed.
+    pub(crate) async fn catch_up(&self, resource: &Resource) -> Result<(), Status> {
+        let Authority::Own(objects) = &resource.authority else {
+            return Ok(());
+        };
+        if let Some(reached) = self.storage.caught_up() {
+            let rv = reached.await.map_err(|error| status_error::of_storage(&error))?;
+            // Nothing happened to this collection that is not in it; its watchers have no part in that.
+            objects.update_quietly(|held| held.advance(rv));
+        }
+        Ok(())
     }
 
     /// Creates an object that must not exist yet. `Ok(None)` when it does.
@@ -129,8 +150,12 @@ impl OwnStore {
     ) -> Result<Option<Object>, Status> {
         let new = object(new, resource)?;
         let key = new.key().clone();
-        if resource.objects().read(|held| held.object(&key).is_some()) {
-            return Ok(None);
+        let exists = || resource.objects().read(|held| held.object(&key).is_some());
+        if exists() {
+            self.catch_up(resource).await?;
+            if exists() {
+                return Ok(None);
+            }
         }
         let action = Action::Put(new.bytes().clone(), Durability::Durable);
         let write = Write {
@@ -162,17 +187,32 @@ impl OwnStore {
         mut change: impl FnMut(&Object) -> Result<Change, Status>,
     ) -> Result<Outcome, Status> {
         let group_resource = resource.kind.group_resource();
+        // A write proves that it was based on the present state; a refusal, or nothing to do, has to be looked at twice.
+        let mut is_current = !self.is_shared;
         for _ in 0..ATTEMPTS_MAX {
             let current = resource.objects().read(|held| held.object(key).cloned());
-            let Some(current) = current else {
-                return Err(Status::not_found(&group_resource, key.name()));
+            let decided = match current {
+                None => Err(Status::not_found(&group_resource, key.name())),
+                Some(current) => change(&current).map(|change| (current, change)),
             };
-            let change = change(&current)?;
+            let (current, change) = match decided {
+                Ok(decided) => decided,
+                Err(status) if is_current => return Err(status),
+                Err(_) => {
+                    self.catch_up(resource).await?;
+                    is_current = true;
+                    continue;
+                }
+            };
             let is_conditional = match &change {
                 Change::Put { is_conditional, .. } | Change::Delete { is_conditional, .. } => *is_conditional,
                 Change::Keep => false,
             };
             match self.try_change(resource, &current, change, intent).await {
+                Ok(Outcome::Unchanged(_)) if !is_current => {
+                    self.catch_up(resource).await?;
+                    is_current = true;
+                }
                 Ok(outcome) => return Ok(outcome),
                 Err(Failure::Status(status)) => return Err(status),
                 Err(Failure::Raced { .. }) if is_conditional => break,

@@ -15,6 +15,7 @@ use yurt_runtime::http::{empty, full};
 use yurt_runtime::kubeconfig::Kubeconfig;
 use yurt_runtime::pki::CertificateAuthority;
 use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource};
+use yurt_test_support::etcd::{BINARY_VARIABLE, EtcdMember, EtcdTls};
 
 /// Everything on one machine answers within this time, unless it is broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -25,6 +26,8 @@ pub(crate) struct Server {
     flags: Vec<String>,
     process: Child,
     url: String,
+    /// The store, when it is not the embedded one.
+    etcd: Option<EtcdMember>,
 }
 
 /// Somebody with a certificate.
@@ -59,8 +62,34 @@ pub(crate) struct Event {
 // === impl Server ===
 
 impl Server {
+    /// A control plane of its own: over an etcd where there is one, so that everything holds over both stores.
     pub(crate) async fn standalone() -> Self {
-        Self::start(&["--profile", "standalone"]).await
+        if std::env::var_os(BINARY_VARIABLE).is_none() {
+            return Self::start(&["--profile", "standalone"]).await;
+        }
+        let tls = EtcdTls::new();
+        let etcd = EtcdMember::single(Some(&tls), &[]);
+        let folder = tempfile::tempdir().unwrap();
+        let [ca, cert, key] = tls.client_files(folder.path());
+        let mut flags = ["--profile", "standalone", "--etcd-servers", &etcd.url()]
+            .map(str::to_owned)
+            .to_vec();
+        for (flag, file) in [
+            ("--etcd-cafile", ca),
+            ("--etcd-certfile", cert),
+            ("--etcd-keyfile", key),
+        ] {
+            flags.extend([flag.to_owned(), file.to_str().unwrap().to_owned()]);
+        }
+        let mut server = Self::spawn(folder, flags);
+        server.etcd = Some(etcd);
+        server.wait_until_ready().await;
+        server
+    }
+
+    /// One of several coordinators over `etcd`.
+    pub(crate) async fn sharing(etcd: &EtcdMember) -> Self {
+        Self::start(&["--profile", "standalone", "--etcd-servers", &etcd.url()]).await
     }
 
     pub(crate) async fn pool() -> Self {
@@ -127,6 +156,7 @@ impl Server {
             flags,
             process,
             url,
+            etcd: None,
         }
     }
 

@@ -85,7 +85,7 @@ async fn versioned_takeover_follows_optimistic_locking() {
 
 #[tokio::test]
 async fn acknowledged_transitions_survive_a_kill_and_versions_never_go_back() {
-    let mut server = Server::standalone().await;
+    let mut server = Server::start(&["--profile", "standalone"]).await;
     let admin = server.admin();
     let path = format!("{ELECTION}/l");
     admin.post(ELECTION, &lease("l", "a", 2)).await.expect(201);

@@ -5,6 +5,8 @@ mod authorizing;
 #[cfg(test)]
 mod documents;
 #[cfg(test)]
+mod etcd;
+#[cfg(test)]
 mod events;
 #[cfg(test)]
 mod feeding;

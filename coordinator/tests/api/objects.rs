@@ -164,7 +164,8 @@ async fn preconditions_guard_deletes() {
         }
     };
     assert_eq!(delete(json!({"uid": "other"})).await, 409);
-    assert_eq!(delete(json!({"resourceVersion": "7"})).await, 409);
+    let older = (rv(&created).parse::<u64>().unwrap() - 1).to_string();
+    assert_eq!(delete(json!({ "resourceVersion": older })).await, 409);
     assert_eq!(
         delete(json!({"uid": created["metadata"]["uid"], "resourceVersion": rv(&created)})).await,
         200

@@ -47,7 +47,7 @@ fn bad_starts_say_one_clear_line_and_write_nothing() {
         (
             &["--etcd-servers", "http://127.0.0.1:2379"],
             2,
-            "not supported in this version",
+            "pool data cannot be kept in etcd yet",
         ),
         (
             &["--tls-cert-file", &cert, "--tls-private-key-file", &key],
@@ -65,23 +65,47 @@ fn bad_starts_say_one_clear_line_and_write_nothing() {
         (&["--initial-members", &members], 1, "--initial-members"),
     ];
     for (flags, code, part) in cases {
-        let mut all = vec!["--bind-address", "127.0.0.1"];
-        if !flags.contains(&"--secure-port") {
-            all.extend(["--secure-port", "0"]);
-        }
-        if !flags.contains(&"--data-dir") {
-            all.extend(["--data-dir", data]);
-        }
-        all.extend(flags);
-        let (got, stderr) = fail(&all);
-        assert_eq!(got, code, "{flags:?}: {stderr}");
-        assert!(
-            stderr.contains(part) && stderr.trim_end().lines().count() == 1,
-            "{flags:?}: {stderr}"
-        );
-        assert!(stderr.starts_with("yurt-coordinator: error: "), "{stderr}");
-        assert!(!Path::new(data).exists(), "{flags:?} must leave nothing behind");
+        refused(flags, code, part, data);
     }
+}
+
+#[test]
+fn bad_ways_to_etcd_are_told_before_anything_is_tried() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let data = data.to_str().unwrap();
+    let standalone = ["--profile", "standalone", "--etcd-servers"];
+    for (more, part) in [
+        (&["https://127.0.0.1:1"][..], "https needs a certificate authority"),
+        (&["127.0.0.1:1"][..], "--etcd-servers: etcd servers: 127.0.0.1:1"),
+        (&["http://127.0.0.1:1", "--etcd-prefix", "x"][..], "etcd prefix \"x\""),
+        (
+            &["https://127.0.0.1:1", "--etcd-cafile", "/nowhere/ca"][..],
+            "/nowhere/ca",
+        ),
+    ] {
+        refused(&[&standalone[..], more].concat(), 1, part, data);
+    }
+}
+
+/// One clear line, and nothing left below `data`.
+fn refused(flags: &[&str], code: i32, part: &str, data: &str) {
+    let mut all = vec!["--bind-address", "127.0.0.1"];
+    if !flags.contains(&"--secure-port") {
+        all.extend(["--secure-port", "0"]);
+    }
+    if !flags.contains(&"--data-dir") {
+        all.extend(["--data-dir", data]);
+    }
+    all.extend(flags);
+    let (got, stderr) = fail(&all);
+    assert_eq!(got, code, "{flags:?}: {stderr}");
+    assert!(
+        stderr.contains(part) && stderr.trim_end().lines().count() == 1,
+        "{flags:?}: {stderr}"
+    );
+    assert!(stderr.starts_with("yurt-coordinator: error: "), "{stderr}");
+    assert!(!Path::new(data).exists(), "{flags:?} must leave nothing behind");
 }
 
 #[test]

@@ -36,8 +36,9 @@ async fn present_state_comes_first_then_a_bookmark_then_changes() {
         (gone.kind.as_str(), &gone.object["data"]["key"]),
         ("DELETED", &json!("2"))
     );
+    let number = |object: &serde_json::Value| rv(object).parse::<u64>().unwrap();
     assert!(
-        rv(&gone.object) > rv(&created),
+        number(&gone.object) > number(&created),
         "a deletion has its own resourceVersion"
     );
 }

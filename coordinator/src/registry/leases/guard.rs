@@ -32,7 +32,11 @@ pub(crate) struct Author {
 pub(crate) struct Seen {
     /// Who wrote the acquisition; `None` when that was before a restart.
     pub(crate) owner: Option<Author>,
-    /// Time of the last accepted write, on our clock.
+    /// Holder it was acquired for.
+    pub(crate) holder: String,
+    /// It was acquired through another coordinator, which knows the owner.
+    pub(crate) elsewhere: bool,
+    /// Time of the last write seen, on our clock.
     pub(crate) last_write: BootTime,
 }
 
@@ -104,6 +108,10 @@ pub(crate) fn judge(standing: Standing<'_>, attempt: Attempt<'_>) -> Result<(), 
             "the lease is held by \"{holder}\" and was written less than its duration ago; a write by anyone but its owner \
              must carry the resourceVersion it is based on"
         )),
+        None if seen.is_some_and(|seen| seen.elsewhere) => Err(format!(
+            "the lease is held by \"{holder}\", who acquired it through another coordinator; a write through this one must \
+             carry the resourceVersion it is based on"
+        )),
         _ => Ok(()),
     }
 }
@@ -126,14 +134,37 @@ impl Guard {
     }
 
     /// Restores the owner of `key` from a durable record.
-    pub(crate) fn restore(&self, key: &str, owner: Author) {
-        self.seen.lock().insert(
-            key.to_owned(),
-            Seen {
-                owner: Some(owner),
-                last_write: self.opened,
-            },
-        );
+    pub(crate) fn restore(&self, key: &str, holder: &str, owner: Author) {
+        let mut seen = self.seen.lock();
+        let last_write = seen.get(key).map_or(self.opened, |seen| seen.last_write);
+        let entry = Seen {
+            owner: Some(owner),
+            holder: holder.to_owned(),
+            elsewhere: false,
+            last_write,
+        };
+        seen.insert(key.to_owned(), entry);
+    }
+
+    /// A write was published, by this coordinator or another one; after it, `holder` (empty: nobody) has the lease.
+    pub(crate) fn observed(&self, key: &str, holder: &str, now: BootTime) {
+        let mut seen = self.seen.lock();
+        if holder.is_empty() {
+            seen.remove(key);
+            return;
+        }
+        let entry = seen.entry(key.to_owned()).or_insert(Seen {
+            owner: None,
+            holder: String::new(),
+            elsewhere: false,
+            last_write: now,
+        });
+        entry.last_write = now;
+        if entry.holder != holder {
+            // Until the writer, if it is ours, says who it was.
+            (entry.owner, entry.elsewhere) = (None, true);
+            holder.clone_into(&mut entry.holder);
+        }
     }
 
     /// Judges an attempt on the lease `key`, which has `holder` for `duration`.
@@ -169,11 +200,15 @@ impl Guard {
         }
         let entry = seen.entry(key.to_owned()).or_insert(Seen {
             owner: None,
+            holder: String::new(),
+            elsewhere: false,
             last_write: now,
         });
         entry.last_write = now;
+        after.clone_into(&mut entry.holder);
         if before != after || entry.owner.is_none() {
             entry.owner = Some(author.clone());
+            entry.elsewhere = false;
         }
     }
 
@@ -209,6 +244,8 @@ mod tests {
     fn try_at(now: u64, author: &Author, has_resource_version: bool, holder: Option<&str>) -> bool {
         let seen = Seen {
             owner: Some(self::author("u", "m-a")),
+            holder: "a".into(),
+            elsewhere: false,
             last_write: at(100),
         };
         let standing = Standing {
@@ -302,9 +339,40 @@ mod tests {
     }
 
     #[test]
+    fn acquisition_through_another_coordinator_is_protected_here() {
+        let guard = Guard::new(at(0));
+        let (a, b) = (author("u", "m-a"), author("u", "m-b"));
+        let blind = |author, holder| Attempt {
+            author,
+            has_resource_version: false,
+            holder: Some(holder),
+        };
+        guard.observed("k", "a", at(20));
+        guard.observed("k", "a", at(30));
+        assert!(guard.judge("k", ("a", DURATION), blind(&b, "b"), at(44)).is_err());
+        assert!(
+            guard.judge("k", ("a", DURATION), blind(&b, "b"), at(45)).is_ok(),
+            "silent"
+        );
+        let guarded = Attempt {
+            has_resource_version: true,
+            ..blind(&b, "b")
+        };
+        assert!(guard.judge("k", ("a", DURATION), guarded, at(31)).is_ok());
+        // Published before the writer is answered: the owner is known afterwards.
+        guard.observed("k", "b", at(50));
+        guard.accepted("k", &b, "a", "b", at(50));
+        guard.observed("k", "b", at(52));
+        assert!(guard.judge("k", ("b", DURATION), blind(&b, "b"), at(53)).is_ok());
+        assert!(guard.judge("k", ("b", DURATION), blind(&a, "a"), at(53)).is_err());
+        guard.observed("k", "", at(54));
+        assert!(guard.judge("k", ("", DURATION), blind(&a, "a"), at(54)).is_ok());
+    }
+
+    #[test]
     fn durable_record_brings_the_owner_back() {
         let guard = Guard::new(at(0));
-        guard.restore("k", author("u", "m-a"));
+        guard.restore("k", "a", author("u", "m-a"));
         let other = author("u", "m-b");
         let attempt = Attempt {
             author: &other,

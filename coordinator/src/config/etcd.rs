@@ -1,0 +1,66 @@
+//! The flags of the etcd store; names and defaults are kube-apiserver's, but for the prefix.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use yurt_apimachinery::Space;
+use yurt_runtime::flags::GoDuration;
+use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource};
+use yurt_storage::etcd3;
+
+/// How etcd is reached.
+#[derive(Clone, Debug, Args)]
+pub struct EtcdFlags {
+    /// etcd servers to use as store, as a comma-separated list of URLs; several coordinators may share them. Default:
+    /// none, the embedded store below --data-dir is used.
+    #[arg(long, value_name = "URLS", value_delimiter = ',')]
+    pub etcd_servers: Vec<String>,
+
+    /// PEM file with the authorities of the etcd servers' certificates; needed for https.
+    #[arg(long, value_name = "FILE")]
+    pub etcd_cafile: Option<PathBuf>,
+
+    /// PEM file with the certificate to present to etcd.
+    #[arg(long, value_name = "FILE", requires = "etcd_keyfile")]
+    pub etcd_certfile: Option<PathBuf>,
+
+    /// PEM file with the key of --etcd-certfile.
+    #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
+    pub etcd_keyfile: Option<PathBuf>,
+
+    /// Before every key in etcd. Coordinators with the same prefix are one server; never that of a kube-apiserver.
+    #[arg(long, value_name = "PATH", default_value = "/yurt-coordinator")]
+    pub etcd_prefix: String,
+
+    /// History in etcd older than this is forgotten; 0s leaves that to others.
+    #[arg(long, value_name = "DURATION", default_value = "5m")]
+    pub etcd_compaction_interval: GoDuration,
+}
+
+// === impl EtcdFlags ===
+
+impl EtcdFlags {
+    /// Whether etcd is the store.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        !self.etcd_servers.is_empty()
+    }
+
+    /// What the store needs to know; `space` tags its RVs.
+    #[must_use]
+    pub fn store(&self, space: Space) -> etcd3::Config {
+        let identity = self.etcd_certfile.as_ref().zip(self.etcd_keyfile.as_ref());
+        let tls = self.etcd_cafile.as_ref().map(|ca| ClientTls {
+            ca: PemSource::File(ca.clone()),
+            identity: identity.map(|(cert, key)| PemIdentity::files(cert, key)),
+        });
+        let interval = self.etcd_compaction_interval.0;
+        etcd3::Config {
+            servers: self.etcd_servers.clone(),
+            tls,
+            prefix: self.etcd_prefix.clone(),
+            space,
+            compaction_interval: (!interval.is_zero()).then_some(interval),
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! When an event has lived long enough. Pure.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use yurt_apimachinery::time::{MicroTime, Time};
+use yurt_apimachinery::{Object, ResourceVersion};
+use yurt_runtime::UnixTime;
+
+/// An RV below this is no time: it would be before the year 2002, and no etcd has counted that far.
+const MICROS_MIN: u64 = 1_000_000_000_000_000;
+
+/// Whether an event has lived for `ttl` since it was written last, which our RVs say in microseconds. Those of etcd
+/// count commits: there the event's own times have to do.
+pub(crate) fn is_expired(event: &Object, now: UnixTime, ttl: Duration) -> bool {
+    let micros = event.resource_version().0 & !ResourceVersion::OWN_BIT;
+    let written = if micros >= MICROS_MIN {
+        i64::try_from(micros / 1_000_000).unwrap_or(i64::MAX)
+    } else {
+        last_seen(&event.to_value(), now)
+    };
+    u64::try_from(now.secs.saturating_sub(written)).is_ok_and(|lived| lived >= ttl.as_secs())
+}
+
+/// The latest of an event's times that is not in the future.
+fn last_seen(event: &Value, now: UnixTime) -> i64 {
+    const TIMES: [&str; 4] = [
+        "/metadata/creationTimestamp",
+        "/lastTimestamp",
+        "/eventTime",
+        "/series/lastObservedTime",
+    ];
+    let time = |pointer: &&str| {
+        let text = event.pointer(pointer)?.as_str()?;
+        let secs = MicroTime::parse(text).map(|time| time.unix().0);
+        secs.or_else(|_| Time::parse(text).map(Time::unix)).ok()
+    };
+    let times = TIMES.iter().filter_map(time);
+    times.filter(|secs| *secs <= now.secs).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use yurt_apimachinery::kind::find_kind;
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn event(rv: u64, mut event: Value) -> Object {
+        event["metadata"]["name"] = "e".into();
+        event["metadata"]["namespace"] = "x".into();
+        let event = Object::from_value(event, find_kind("", "events").expect("events are built in"));
+        let rv = ResourceVersion(ResourceVersion::OWN_BIT | rv);
+        event.expect("fixture").with_resource_version(rv)
+    }
+
+    fn at(secs: i64) -> UnixTime {
+        UnixTime { secs, nanos: 0 }
+    }
+
+    #[test]
+    fn events_live_for_their_time_after_their_last_change() {
+        let written = event(2_000_000_000 * 1_000_000, json!({}));
+        assert!(!is_expired(&written, at(2_000_003_599), HOUR));
+        assert!(is_expired(&written, at(2_000_003_600), HOUR));
+        assert!(!is_expired(&written, at(10), HOUR), "the clock was set back");
+    }
+
+    #[test]
+    fn events_numbered_by_commits_live_for_their_time_after_their_latest_time() {
+        let times = json!({
+            "metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
+            "lastTimestamp": "2026-01-01T01:00:00Z",
+            "eventTime": "2099-01-01T00:00:00.000000Z",
+        });
+        let written = event(77, times);
+        let created = Time::parse("2026-01-01T00:00:00Z").expect("a time").unix();
+        assert!(!is_expired(&written, at(created + 7199), HOUR));
+        let is_gone = is_expired(&written, at(created + 7200), HOUR);
+        assert!(is_gone, "a time to come is no sign of life");
+    }
+}
