@@ -4,9 +4,11 @@
 //! leaves the rest of that rule to this place. In profile `pool` the table of rules says it all.
 
 use serde_json::Value;
-use yurt_apimachinery::{Object, ObjectKey, Status};
+use yurt_apimachinery::{GroupResource, Object, ObjectKey, Status};
 
+use crate::app::App;
 use crate::authn::User;
+use crate::authz::{Attributes, references};
 use crate::config::Profile;
 use crate::handlers::Call;
 use crate::registry::Resource;
@@ -45,6 +47,69 @@ pub(crate) fn delete(call: &Call, resource: &Resource, current: &Object) -> Resu
     check(call, resource, current.name(), |rule| rule.delete(named, current))
 }
 
+/// Looks at a request for a token of the service account `namespace`/`name`: a node gets one only for a pod of its own,
+/// and only for an audience that the pod's volumes name.
+///
+/// # Errors
+/// As [`create`].
+pub(crate) fn token_request(
+    app: &App,
+    user: &User,
+    namespace: &str,
+    name: &str,
+    request: &Value,
+) -> Result<(), Status> {
+    let Some(node) = restricted(app.settings.profile, user) else {
+        return Ok(());
+    };
+    let accounts = GroupResource::new("", "serviceaccounts");
+    let forbid = |why: &str| Err(Status::forbidden_because(&accounts, name, why));
+    let reference = &request["spec"]["boundObjectRef"];
+    let text = |field: &str| reference[field].as_str().unwrap_or_default();
+    if text("apiVersion") != "v1" || text("kind") != "Pod" || text("name").is_empty() {
+        return forbid("node requested token not bound to a pod");
+    }
+    if text("uid").is_empty() {
+        return forbid("node requested token with a pod binding without a uid");
+    }
+    let key = ObjectKey::new(Some(namespace), text("name"));
+    let pods = app.registry.find("", "pods");
+    let pod = pods.and_then(|pods| pods.objects().read(|held| held.object(&key).cloned()));
+    let pod = pod.ok_or_else(|| Status::not_found(&GroupResource::new("", "pods"), text("name")))?;
+    if pod.uid() != text("uid") {
+        return forbid(&format!(
+            "the UID in the bound object reference ({}) does not match the UID in record. The object might have been \
+             deleted and then recreated",
+            text("uid")
+        ));
+    }
+    if pod.field("spec.nodeName") != Some(node) {
+        return forbid("node requested token bound to a pod scheduled on a different node");
+    }
+    let audience = match request["spec"]["audiences"].as_array().map_or(&[][..], Vec::as_slice) {
+        [] => "",
+        [one] => one.as_str().unwrap_or_default(),
+        _ => return forbid("node may only request 0 or 1 audiences"),
+    };
+    if references::mounts_token_for(&pod.to_value(), audience) {
+        return Ok(());
+    }
+    let attributes = Attributes {
+        verb: "request-serviceaccounts-token-audience",
+        resource: audience,
+        namespace,
+        name,
+        ..Attributes::default()
+    };
+    if app.authorize(user, &attributes).is_allowed() {
+        return Ok(());
+    }
+    forbid(&format!(
+        "audience \"{audience}\" not found in pod spec volume, {} is not authorized to request tokens for this audience",
+        user.name
+    ))
+}
+
 fn check(
     call: &Call,
     resource: &Resource,
@@ -70,10 +135,7 @@ fn check(
     };
     look(&rule).map_err(|refusal| match refusal {
         Refusal::Forbidden(why) => Status::forbidden_because(&resource.kind.group_resource(), name, &why),
-        Refusal::NoNode(name) => {
-            let nodes = yurt_apimachinery::GroupResource::new("", "nodes");
-            Status::not_found(&nodes, &name)
-        }
+        Refusal::NoNode(name) => Status::not_found(&GroupResource::new("", "nodes"), &name),
     })
 }
 

@@ -1,15 +1,30 @@
-//! Decides who a caller is: the subject of the client certificate, else anonymous.
+//! Decides who a caller is: the subject of the client certificate, else the service account of a bearer token, else
+//! anonymous.
+//!
+//! In reading order: this file ([`User`], the order of credentials), [`tokens`] (keys and issuers), [`claims`] (what a
+//! token says), [`impersonation`] (acting as somebody else).
 
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
 use yurt_apimachinery::Status;
 use yurt_runtime::tls::PeerIdentity;
 
+pub(crate) mod claims;
+pub(crate) mod impersonation;
+pub(crate) mod tokens;
+
 /// A caller as authorization sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
-    /// CN of the certificate, or `system:anonymous`.
+    /// CN of the certificate, name of the service account, or `system:anonymous`.
     pub name: String,
+    /// Unique over time; empty when unknown.
+    pub uid: String,
     /// Every O of the certificate, and `system:authenticated`.
     pub groups: Vec<String>,
+    /// What else the credential says.
+    pub extra: BTreeMap<String, Vec<String>>,
 }
 
 /// Group whose members may do everything.
@@ -20,9 +35,14 @@ pub const NODES: &str = "system:nodes";
 pub const NODE_PREFIX: &str = "system:node:";
 /// User name prefix of service accounts; namespace, a colon and the name follow.
 pub const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
-const ANONYMOUS: &str = "system:anonymous";
+/// Group of all service accounts; with a colon and a namespace, of those in it.
+const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
+/// Name of everybody who shows no credential.
+pub(crate) const ANONYMOUS: &str = "system:anonymous";
 const AUTHENTICATED: &str = "system:authenticated";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
+/// Which credential a caller showed, in `extra`.
+const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 // === impl User ===
 
@@ -34,6 +54,7 @@ impl User {
         Self {
             name: name.to_owned(),
             groups,
+            ..Self::default()
         }
     }
 
@@ -43,7 +64,30 @@ impl User {
         Self {
             name: ANONYMOUS.to_owned(),
             groups: vec![UNAUTHENTICATED.to_owned()],
+            ..Self::default()
         }
+    }
+
+    /// A service account.
+    #[must_use]
+    pub fn service_account(namespace: &str, name: &str) -> Self {
+        let own_namespace = format!("{SERVICE_ACCOUNTS}:{namespace}");
+        Self::new(
+            &format!("{SERVICE_ACCOUNT_PREFIX}{namespace}:{name}"),
+            &[SERVICE_ACCOUNTS, &own_namespace],
+        )
+    }
+
+    /// The holder of a verified certificate.
+    #[must_use]
+    pub fn of_certificate(identity: &PeerIdentity) -> Self {
+        let groups: Vec<&str> = identity.organizations.iter().map(String::as_str).collect();
+        let mut user = Self::new(&identity.common_name, &groups);
+        user.uid.clone_from(&identity.uid);
+        let hash: String = identity.sha256.iter().map(|byte| format!("{byte:02x}")).collect();
+        let id = format!("X509SHA256={hash}");
+        user.extra.insert(CREDENTIAL_ID.to_owned(), vec![id]);
+        user
     }
 
     /// Whether the caller is in `group`.
@@ -52,10 +96,40 @@ impl User {
         self.groups.iter().any(|one| one == group)
     }
 
-    /// Whether no credential was given.
+    /// Whether no credential was given, or the caller acts as somebody without.
     #[must_use]
     pub fn is_anonymous(&self) -> bool {
-        self.name == ANONYMOUS
+        self.name == ANONYMOUS || self.is_in(UNAUTHENTICATED)
+    }
+
+    /// Adds the group that says whether a credential was shown, unless the groups say it already.
+    pub(crate) fn complete_groups(&mut self) {
+        let wanted = if self.name == ANONYMOUS {
+            UNAUTHENTICATED
+        } else if self.is_in(UNAUTHENTICATED) {
+            return;
+        } else {
+            AUTHENTICATED
+        };
+        if !self.is_in(wanted) {
+            self.groups.push(wanted.to_owned());
+        }
+    }
+
+    /// As reviews and audit events show a user.
+    #[must_use]
+    pub fn info(&self) -> Value {
+        let mut info = json!({ "username": self.name });
+        if !self.uid.is_empty() {
+            info["uid"] = json!(self.uid);
+        }
+        if !self.groups.is_empty() {
+            info["groups"] = json!(self.groups);
+        }
+        if !self.extra.is_empty() {
+            info["extra"] = json!(self.extra);
+        }
+        info
     }
 
     /// The node this caller is, from a certificate `system:node:N` of group `system:nodes`.
@@ -73,22 +147,30 @@ impl User {
     }
 }
 
-/// Finds out who sent a request. A verified certificate wins over a bearer token, as in kube-apiserver.
+/// The bearer token of an `Authorization` header; an empty one is none.
+#[must_use]
+pub fn bearer(authorization: Option<&str>) -> Option<&str> {
+    let (scheme, token) = authorization?.trim().split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+}
+
+/// Finds out who sent a request. A verified certificate wins over a bearer token, as in kube-apiserver; `check` says whose
+/// a token is.
 ///
 /// # Errors
-/// 401 for a bearer token: this version has no way to check one, and treating its bearer as anonymous would hide that.
-pub fn authenticate(identity: Option<&PeerIdentity>, authorization: Option<&str>) -> Result<User, Status> {
+/// 401 for a token that is nobody's: treating its bearer as anonymous would hide that.
+pub fn authenticate(
+    identity: Option<&PeerIdentity>,
+    authorization: Option<&str>,
+    check: impl FnOnce(&str) -> Option<User>,
+) -> Result<User, Status> {
     if let Some(identity) = identity.filter(|identity| !identity.common_name.is_empty()) {
-        let groups: Vec<&str> = identity.organizations.iter().map(String::as_str).collect();
-        return Ok(User::new(&identity.common_name, &groups));
+        return Ok(User::of_certificate(identity));
     }
-    let has_token = authorization
-        .and_then(|value| value.split_once(' '))
-        .is_some_and(|(scheme, token)| scheme.eq_ignore_ascii_case("bearer") && !token.trim().is_empty());
-    if has_token {
-        Err(Status::unauthorized())
-    } else {
-        Ok(User::anonymous())
+    match bearer(authorization) {
+        Some(token) => check(token).ok_or_else(Status::unauthorized),
+        None => Ok(User::anonymous()),
     }
 }
 
@@ -100,25 +182,47 @@ mod tests {
         PeerIdentity {
             common_name: cn.into(),
             organizations: o.iter().map(|o| (*o).to_owned()).collect(),
+            uid: "u1".into(),
+            sha256: [0xa5; 32],
         }
     }
 
+    fn good(token: &str) -> Option<User> {
+        (token == "good").then(|| User::service_account("ns", "sa"))
+    }
+
+    /// Conformance: 6.01
     #[test]
     fn certificate_wins_over_token() {
         let identity = certificate("system:node:a", &["system:nodes"]);
-        let user = authenticate(Some(&identity), Some("Bearer x")).unwrap();
+        let user = authenticate(Some(&identity), Some("Bearer x"), good).unwrap();
         assert_eq!(user.node_name(), Some("a"));
-        assert!(user.is_in("system:authenticated"));
+        assert_eq!(user.groups, ["system:nodes", "system:authenticated"]);
+        assert_eq!(user.uid, "u1");
+        assert_eq!(user.extra[CREDENTIAL_ID], [format!("X509SHA256={}", "a5".repeat(32))]);
     }
 
+    /// Conformance: 6.02, 6.03
     #[test]
-    fn token_alone_is_refused_and_nothing_is_anonymous() {
-        assert_eq!(authenticate(None, Some("bEARER x")).unwrap_err().code(), 401);
-        assert_eq!(authenticate(None, Some("Bearer ")).unwrap(), User::anonymous());
+    fn wrong_token_is_refused_and_nothing_is_anonymous() {
+        assert_eq!(authenticate(None, Some("bEARER x"), good).unwrap_err().code(), 401);
+        for none in [None, Some("Bearer "), Some("Bearer"), Some("Basic good"), Some("")] {
+            assert_eq!(authenticate(None, none, good).unwrap(), User::anonymous(), "{none:?}");
+        }
         assert_eq!(
-            authenticate(Some(&certificate("", &[])), None).unwrap(),
+            authenticate(Some(&certificate("", &[])), None, good).unwrap(),
             User::anonymous()
         );
+        for bearer in ["Bearer good", "bearer  good ", "BEARER good"] {
+            let user = authenticate(None, Some(bearer), good).unwrap();
+            assert_eq!(user.name, "system:serviceaccount:ns:sa");
+            let groups = [
+                "system:serviceaccounts",
+                "system:serviceaccounts:ns",
+                "system:authenticated",
+            ];
+            assert_eq!(user.groups, groups);
+        }
     }
 
     #[test]

@@ -125,7 +125,7 @@ impl<'a> Attributes<'a> {
 }
 
 /// The fields that must have one value.
-fn exact_fields(selector: &FieldSelector) -> Vec<(String, String)> {
+pub(crate) fn exact_fields(selector: &FieldSelector) -> Vec<(String, String)> {
     let requirements = selector.requirements().iter();
     requirements
         .filter(|requirement| requirement.operator == FieldOperator::Equals)

@@ -53,6 +53,23 @@ pub struct Config {
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
 
+    /// PEM file with public keys (or certificates, or private keys) that verify service account tokens; may be given several
+    /// times; read again every 10 s. Default: none, and bearer tokens are refused.
+    #[arg(long, value_name = "FILE")]
+    pub service_account_key_file: Vec<PathBuf>,
+
+    /// Issuer of service account tokens; may be given several times: the first one signs, all are accepted.
+    #[arg(long, value_name = "URL")]
+    pub service_account_issuer: Vec<String>,
+
+    /// PEM file with the private key that signs tokens for POST serviceaccounts/NAME/token. Default: none are signed.
+    #[arg(long, value_name = "FILE")]
+    pub service_account_signing_key_file: Option<PathBuf>,
+
+    /// Audiences that tokens for this server may name. Default: the first --service-account-issuer.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub api_audiences: Vec<String>,
+
     /// File or folder (*.yaml, *.yml, *.json) with Role, ClusterRole, RoleBinding and ClusterRoleBinding objects of
     /// rbac.authorization.k8s.io/v1; may be given several times; read again every 10 s. They allow what they allow in a
     /// cluster, beside what the profile allows. A mistake in one of them ends the start, or later keeps the previous rules.

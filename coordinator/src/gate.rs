@@ -1,18 +1,20 @@
 //! Between the socket and the handlers: who asks, whether there is room, and whether it is allowed.
 //!
-//! The order is kube-apiserver's: identity, then a place among the requests being answered, then authorization.
+//! The order is kube-apiserver's: identity, impersonation, a place among the requests being answered, authorization.
 
 use std::sync::Arc;
 
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tracing::{debug, info, warn};
 use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::http::server::Peer;
 
 use crate::StartError;
 use crate::app::App;
-use crate::authn::{self, MASTERS, User};
+use crate::authn::tokens::Tokens;
+use crate::authn::{self, MASTERS, User, impersonation};
 use crate::authz::rbac::files::Rbac;
 use crate::authz::rbac::{Policy, bootstrap};
 use crate::authz::{Attributes, Authorizer, Decision};
@@ -31,16 +33,14 @@ pub(crate) struct Gate {
     pub(crate) authorizer: Authorizer,
     /// Roles and bindings.
     pub(crate) rbac: Rbac,
+    /// Keys and issuers of service account tokens.
+    pub(crate) tokens: Tokens,
     reads: Arc<Semaphore>,
     writes: Arc<Semaphore>,
 }
 
-/// A request that may be answered; its place is free again when this is dropped.
-pub(crate) struct Admitted {
-    /// Who asks.
-    pub(crate) user: User,
-    _place: Option<OwnedSemaphorePermit>,
-}
+/// A place among the requests being answered; free again when this is dropped.
+pub(crate) type Place = Option<OwnedSemaphorePermit>;
 
 // === impl Gate ===
 
@@ -58,13 +58,36 @@ impl Gate {
         Ok(Self {
             authorizer: Authorizer::new(),
             rbac: rbac.map_err(|error| StartError::new(format!("--rbac-path: {error}")))?,
+            tokens: Tokens::open(config)?,
             reads: Arc::new(Semaphore::new(READS_IN_FLIGHT_MAX)),
             writes: Arc::new(Semaphore::new(WRITES_IN_FLIGHT_MAX)),
         })
     }
 
+    /// Whether there are files to read again.
+    pub(crate) fn is_reloadable(&self) -> bool {
+        self.rbac.is_reloadable() || self.tokens.is_reloadable()
+    }
+
+    /// Reads the files again, and says in the log what came of it. Blocks for the reads.
+    pub(crate) fn reload(&self) {
+        match self.rbac.reload() {
+            Ok(false) => {}
+            Ok(true) => {
+                let (roles, bindings) = self.rbac.current().len();
+                info!(roles, bindings, "Roles and bindings reloaded");
+            }
+            Err(error) => warn!(%error, "Keeping the previous roles and bindings"),
+        }
+        match self.tokens.reload() {
+            Ok(false) => {}
+            Ok(true) => info!("Keys of service account tokens reloaded"),
+            Err(error) => warn!(%error, "Keeping the previous keys of service account tokens"),
+        }
+    }
+
     /// A place among the requests being answered. Watches, leases, the feed and administrators need none.
-    fn enter(&self, user: &User, info: &RequestInfo) -> Result<Option<OwnedSemaphorePermit>, Status> {
+    pub(crate) fn enter(&self, user: &User, info: &RequestInfo) -> Result<Place, Status> {
         let is_lease = info.is_resource && format!("{}.{}", info.resource, info.group) == leases::COLLECTION;
         let is_feed = info.path.starts_with(feed::PATH);
         if info.verb == Verb::Watch || is_lease || is_feed || user.is_in(MASTERS) {
@@ -80,25 +103,50 @@ impl Gate {
     }
 }
 
-/// Lets a request in; `refuse` is asked once the caller is known, before anything else.
+/// Finds out who asks, and takes the credentials out of the headers: nothing behind has a use for them.
 ///
 /// # Errors
-/// The answer to give: 401, 403, 429, or what `refuse` says.
-pub(crate) fn admit(
-    app: &App,
-    headers: &HeaderMap,
-    peer: &Peer,
-    info: &RequestInfo,
-    query: Option<&str>,
-    refuse: impl FnOnce(&User) -> Result<(), Status>,
-) -> Result<Admitted, Status> {
+/// 401 for a token that is nobody's.
+pub(crate) fn identify(app: &App, headers: &mut HeaderMap, peer: &Peer) -> Result<User, Status> {
     let authorization = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let user = authn::authenticate(peer.identity.as_deref(), authorization)?;
-    refuse(&user)?;
-    let place = app.gate.enter(&user, info)?;
-    let attributes = Attributes::of(info).selecting(info, query);
-    if let Decision::Denied(why) = app.authorize(&user, &attributes) {
-        return Err(Status::forbidden(&user.name, info, &why));
+    let tokens = &app.gate.tokens;
+    let check = |token: &str| {
+        let checked = tokens.check(token, tokens.audiences(), app.clock.unix().secs, &app.registry);
+        checked.ok().map(|found| found.user)
+    };
+    let user = authn::authenticate(peer.identity.as_deref(), authorization, check)?;
+    headers.remove(AUTHORIZATION);
+    Ok(user)
+}
+
+/// On whose behalf `requestor` asks.
+///
+/// # Errors
+/// 400 or 403 for somebody it may not impersonate.
+pub(crate) fn impersonate(
+    app: &App,
+    headers: &mut HeaderMap,
+    requestor: User,
+    attributes: &Attributes<'_>,
+) -> Result<User, Status> {
+    let wanted = impersonation::wanted(headers)?;
+    impersonation::strip(headers);
+    let Some(wanted) = wanted else {
+        return Ok(requestor);
+    };
+    let authorize = |attributes: &Attributes<'_>| app.authorize(&requestor, attributes);
+    let user = impersonation::permit(&requestor, &wanted, attributes, &authorize)?;
+    debug!(requestor = requestor.name, user = user.name, "Impersonation");
+    Ok(user)
+}
+
+/// Whether the caller may.
+///
+/// # Errors
+/// 403 with the authorizer's reason.
+pub(crate) fn authorize(app: &App, user: &User, info: &RequestInfo, attributes: &Attributes<'_>) -> Result<(), Status> {
+    match app.authorize(user, attributes) {
+        Decision::Allowed(_) => Ok(()),
+        Decision::Denied(why) => Err(Status::forbidden(&user.name, info, &why)),
     }
-    Ok(Admitted { user, _place: place })
 }

@@ -1,7 +1,7 @@
 //! One handler per verb, over any resource of the registry.
 //!
 //! In reading order: this file (what a handler is given, how an object becomes an answer), [`get`], [`list`],
-//! [`watch`], [`create`], [`update`], [`patch`], [`delete`], [`review`].
+//! [`watch`], [`create`], [`update`], [`patch`], [`delete`], [`review`], [`token_request`].
 
 use std::sync::Arc;
 
@@ -28,6 +28,7 @@ pub(crate) mod get;
 pub(crate) mod list;
 pub(crate) mod patch;
 pub(crate) mod review;
+pub(crate) mod token_request;
 pub(crate) mod update;
 pub(crate) mod watch;
 

@@ -88,8 +88,8 @@ pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>
     if app.feed.members().is_reloadable() {
         tasks.spawn_critical("reload-members", reload_members(app.clone(), tasks.token()));
     }
-    if app.gate.rbac.is_reloadable() {
-        tasks.spawn_critical("reload-rbac", reload_rbac(app.clone(), tasks.token()));
+    if app.gate.is_reloadable() {
+        tasks.spawn_critical("reload-gate", reload_gate(app.clone(), tasks.token()));
     }
     let emptier = emptier::run(app.clone(), own_intent(), tasks.token());
     tasks.spawn_critical("empty-namespaces", emptier);
@@ -178,19 +178,12 @@ async fn reload_members(app: Arc<App>, stop: CancellationToken) {
     }
 }
 
-async fn reload_rbac(app: Arc<App>, stop: tokio_util::sync::CancellationToken) {
+async fn reload_gate(app: Arc<App>, stop: tokio_util::sync::CancellationToken) {
     while stop
         .run_until_cancelled(tokio::time::sleep(RELOAD_EVERY))
         .await
         .is_some()
     {
-        match app.gate.rbac.reload() {
-            Ok(false) => {}
-            Ok(true) => {
-                let (roles, bindings) = app.gate.rbac.current().len();
-                info!(roles, bindings, "Roles and bindings reloaded");
-            }
-            Err(error) => warn!(%error, "Keeping the previous roles and bindings"),
-        }
+        app.gate.reload();
     }
 }

@@ -7,20 +7,22 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL};
-use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use yurt_apimachinery::negotiation::Format;
 use yurt_apimachinery::status::reason;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
-use yurt_runtime::http::server::Peer;
+use yurt_runtime::http::server::{CloseConnection, Peer};
 use yurt_runtime::http::{self as web, Body, read_body};
 
 use crate::app::{self, App};
 use crate::authn::User;
+use crate::authz::Attributes;
 use crate::discovery::Asked;
 use crate::feed;
 use crate::gate;
-use crate::handlers::{self, Call, review};
+use crate::handlers::review::Exchange;
+use crate::handlers::{self, Call, review, token_request};
 use crate::metrics::RequestLabels;
 use crate::registry::strategy::STATUS_VERBS;
 use crate::registry::{Authority, Resource};
@@ -45,11 +47,15 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
             let info = RequestInfo::parse(request.method().as_str(), &path, query.as_deref());
             let labels = labels(info.as_ref().ok());
             let format = error_format(&app, &request, info.as_ref().ok());
+            let mut is_stranger = false;
             let answer = match info {
-                Ok(info) => dispatch(&app, request, &peer, info, query).await,
+                Ok(info) => identified(&app, request, &peer, info, query, &mut is_stranger).await,
                 Err(status) => Err(status),
             };
-            let response = answer.unwrap_or_else(|status| status_error::respond(format, &status));
+            let mut response = answer.unwrap_or_else(|status| status_error::respond(format, &status));
+            if is_stranger {
+                response.extensions_mut().insert(CloseConnection);
+            }
             app.metrics.answered(&labels, response.status().as_u16());
             response
         }
@@ -72,32 +78,58 @@ fn error_format(app: &App, request: &Request<Incoming>, info: Option<&RequestInf
     Format::of_status(accept, resource.is_none_or(|resource| resource.kind.has_protobuf()))
 }
 
-async fn dispatch(
+/// Finds out who asks before anything else. A connection without a known caller ends with its answer: HTTP/2 streams are
+/// too cheap a weapon for strangers.
+async fn identified(
     app: &Arc<App>,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
     peer: &Peer,
     info: RequestInfo,
     query: Option<String>,
+    is_stranger: &mut bool,
 ) -> Result<Response<Body>, Status> {
+    let is_http2 = request.version() == Version::HTTP_2;
+    let user = gate::identify(app, request.headers_mut(), peer);
+    *is_stranger = is_http2 && user.as_ref().map_or(true, User::is_anonymous);
+    dispatch(app, request, peer, info, query, user?).await
+}
+
+async fn dispatch(
+    app: &Arc<App>,
+    mut request: Request<Incoming>,
+    peer: &Peer,
+    info: RequestInfo,
+    query: Option<String>,
+    user: User,
+) -> Result<Response<Body>, Status> {
+    let attributes = Attributes::of(&info).selecting(&info, query.as_deref());
+    let user = gate::impersonate(app, request.headers_mut(), user, &attributes)?;
     let resource = find_resource(app, &info);
-    let refuse = |user: &User| match &resource {
-        Some(resource) => refuse_pool_writes(resource, user, info.verb),
-        None => Ok(()),
-    };
-    let admitted = gate::admit(app, request.headers(), peer, &info, query.as_deref(), refuse)?;
-    let user = admitted.user.clone();
+    if let Some(resource) = &resource {
+        refuse_pool_writes(resource, &user, info.verb)?;
+    }
+    let _place = app.gate.enter(&user, &info)?;
+    gate::authorize(app, &user, &info, &attributes)?;
     if !info.is_resource {
         return answer_path(app, request, peer, &info, &user).await;
     }
-    if let Some(kind) = review::find(&info.group, &info.version, &info.resource) {
+    if let Some(kind) = review::find(&info) {
         if info.verb != Verb::Create || info.name.is_some() {
             return Err(Status::method_not_allowed());
         }
         let (head, body) = request.into_parts();
-        let body = read_body(body, app::BODY_BYTES_MAX).await?;
-        return review::handle(app, &user, kind, query.as_deref(), &head.headers, &body);
+        let body = &read_body(body, app::BODY_BYTES_MAX).await?;
+        let (query, headers) = (query.as_deref(), &head.headers);
+        let exchange = Exchange { query, headers, body };
+        return review::handle(app, &user, kind, info.namespace.as_deref(), &exchange);
     }
     let resource = resource.ok_or_else(|| not_found(app, &info))?;
+    if token_request::is_meant(app, &resource, &info) {
+        let (head, body) = request.into_parts();
+        let body = &read_body(body, app::BODY_BYTES_MAX).await?;
+        let (query, headers) = (query.as_deref(), &head.headers);
+        return token_request::handle(app, &user, &info, &Exchange { query, headers, body });
+    }
     check_shape(&resource, &info, request.method())?;
     let (head, body) = request.into_parts();
     let body = if info.verb.is_read_only() {

@@ -36,6 +36,15 @@ pub(crate) fn refers(pod: &Value, reference: Reference, name: &str) -> bool {
     }
 }
 
+/// Whether a volume of `pod` holds a service account token for `audience`; the empty one is the server's own.
+pub(crate) fn mounts_token_for(pod: &Value, audience: &str) -> bool {
+    let sources = items(&pod["spec"]["volumes"]).flat_map(|volume| items(&volume["projected"]["sources"]));
+    sources
+        .map(|source| &source["serviceAccountToken"])
+        .filter(|token| token.is_object())
+        .any(|token| token["audience"].as_str().unwrap_or_default() == audience)
+}
+
 /// Whether `spec` refers to any Secret, or to any ConfigMap; of the two, the one named first in messages.
 pub(crate) fn any_reference(spec: &Value) -> Option<&'static str> {
     let some = |names: Vec<&Value>| {

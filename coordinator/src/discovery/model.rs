@@ -138,7 +138,7 @@ impl Entry {
             plural: kind.plural.to_owned(),
             singular: kind.singular.to_owned(),
             kind: kind.kind.to_owned(),
-            namespaced: false,
+            namespaced: kind.namespaced,
             verbs: REVIEW,
             short_names: &[],
             categories: &[],

@@ -1,4 +1,6 @@
-//! Reviews: questions a caller may ask about itself. They are answered, never stored.
+//! Reviews: questions about who somebody is and what they may. They are answered, never stored.
+//!
+//! In reading order: this file (which there are), [`access`] (who may what), [`identity`] (who is who).
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
@@ -6,14 +8,14 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
 use yurt_apimachinery::negotiation::{Shape, body_format, body_json, negotiate};
 use yurt_apimachinery::representation::document;
-use yurt_apimachinery::status::FieldError;
-use yurt_apimachinery::{GroupKind, Status};
+use yurt_apimachinery::{RequestInfo, Status};
 use yurt_runtime::http::{self as web, Body};
 
 use crate::app::App;
 use crate::authn::User;
-use crate::authz::{Attributes, Decision};
-use crate::config::Profile;
+
+mod access;
+mod identity;
 
 /// A kind that can only be created, and only as a question.
 #[derive(Clone, Copy, Debug)]
@@ -26,42 +28,102 @@ pub(crate) struct ReviewKind {
     pub(crate) singular: &'static str,
     /// Kind.
     pub(crate) kind: &'static str,
-    answer: fn(&App, &User, Value) -> Result<Value, Status>,
+    /// Whether it is asked in a namespace.
+    pub(crate) namespaced: bool,
+    answer: fn(&Question<'_>) -> Result<Value, Status>,
+}
+
+/// One question.
+struct Question<'a> {
+    app: &'a App,
+    user: &'a User,
+    kind: &'static ReviewKind,
+    /// Namespace of the path.
+    namespace: Option<&'a str>,
+    review: Value,
+}
+
+/// A body and how its answer shall look.
+pub(crate) struct Exchange<'a> {
+    pub(crate) query: Option<&'a str>,
+    pub(crate) headers: &'a HeaderMap,
+    pub(crate) body: &'a Bytes,
 }
 
 /// Version of all of them.
 pub(crate) const VERSION: &str = "v1";
 
-/// Every review served.
-pub(crate) const KINDS: [ReviewKind; 3] = [
+const fn authentication(
+    plural: &'static str,
+    singular: &'static str,
+    kind: &'static str,
+    answer: fn(&Question<'_>) -> Result<Value, Status>,
+) -> ReviewKind {
     ReviewKind {
         group: "authentication.k8s.io",
-        plural: "selfsubjectreviews",
-        singular: "selfsubjectreview",
-        kind: "SelfSubjectReview",
-        answer: who_am_i,
-    },
+        plural,
+        singular,
+        kind,
+        namespaced: false,
+        answer,
+    }
+}
+
+const fn authorization(
+    plural: &'static str,
+    singular: &'static str,
+    kind: &'static str,
+    answer: fn(&Question<'_>) -> Result<Value, Status>,
+) -> ReviewKind {
     ReviewKind {
         group: "authorization.k8s.io",
-        plural: "selfsubjectaccessreviews",
-        singular: "selfsubjectaccessreview",
-        kind: "SelfSubjectAccessReview",
-        answer: may_i,
-    },
+        ..authentication(plural, singular, kind, answer)
+    }
+}
+
+/// Every review served.
+pub(crate) const KINDS: [ReviewKind; 6] = [
+    authentication(
+        "selfsubjectreviews",
+        "selfsubjectreview",
+        "SelfSubjectReview",
+        identity::who_am_i,
+    ),
+    authentication("tokenreviews", "tokenreview", "TokenReview", identity::whose_token),
+    authorization(
+        "selfsubjectaccessreviews",
+        "selfsubjectaccessreview",
+        "SelfSubjectAccessReview",
+        access::may_i,
+    ),
+    authorization(
+        "selfsubjectrulesreviews",
+        "selfsubjectrulesreview",
+        "SelfSubjectRulesReview",
+        access::my_rules,
+    ),
+    authorization(
+        "subjectaccessreviews",
+        "subjectaccessreview",
+        "SubjectAccessReview",
+        access::may_they,
+    ),
     ReviewKind {
-        group: "authorization.k8s.io",
-        plural: "selfsubjectrulesreviews",
-        singular: "selfsubjectrulesreview",
-        kind: "SelfSubjectRulesReview",
-        answer: my_rules,
+        namespaced: true,
+        ..authorization(
+            "localsubjectaccessreviews",
+            "localsubjectaccessreview",
+            "LocalSubjectAccessReview",
+            access::may_they,
+        )
     },
 ];
 
 /// The review a path names.
-pub(crate) fn find(group: &str, version: &str, plural: &str) -> Option<&'static ReviewKind> {
-    KINDS
-        .iter()
-        .find(|kind| kind.group == group && kind.plural == plural && version == VERSION)
+pub(crate) fn find(info: &RequestInfo) -> Option<&'static ReviewKind> {
+    let is_named = |kind: &&ReviewKind| kind.group == info.group && kind.plural == info.resource;
+    let kind = KINDS.iter().find(is_named)?;
+    (info.version == VERSION && info.subresource.is_none()).then_some(kind)
 }
 
 /// Answers a review.
@@ -71,139 +133,64 @@ pub(crate) fn find(group: &str, version: &str, plural: &str) -> Option<&'static 
 pub(crate) fn handle(
     app: &App,
     user: &User,
-    kind: &ReviewKind,
-    query: Option<&str>,
-    headers: &HeaderMap,
-    body: &Bytes,
+    kind: &'static ReviewKind,
+    namespace: Option<&str>,
+    exchange: &Exchange<'_>,
 ) -> Result<Response<Body>, Status> {
-    let header = |name: HeaderName| headers.get(name)?.to_str().ok();
-    let negotiated = negotiate(header(ACCEPT), Shape::Object, true, query, header(USER_AGENT))?;
+    if kind.namespaced != namespace.is_some() {
+        return Err(Status::unknown_resource());
+    }
     let api_version = format!("{}/{VERSION}", kind.group);
-    let body = body_json(body_format(header(CONTENT_TYPE))?, &api_version, kind.kind, body)?;
-    let unreadable = |error: serde_json::Error| {
-        Status::bad_request(format!(
-            "{} in version \"v1\" cannot be handled as a {}: {error}",
-            kind.kind, kind.kind
-        ))
-    };
-    let review: Value = serde_json::from_slice(&body).map_err(unreadable)?;
-    if !review.is_object() {
-        return Err(Status::bad_request(format!("the body is not a {}", kind.kind)));
+    exchange.run(&api_version, kind.kind, |review| {
+        (kind.answer)(&Question {
+            app,
+            user,
+            kind,
+            namespace,
+            review,
+        })
+    })
+}
+// === impl Exchange ===
+
+impl Exchange<'_> {
+    /// Reads the body as a `kind`, and sends back what `answer` makes of it, each in the format the client wants.
+    ///
+    /// # Errors
+    /// The answer to give.
+    pub(crate) fn run(
+        &self,
+        api_version: &str,
+        kind: &str,
+        answer: impl FnOnce(Value) -> Result<Value, Status>,
+    ) -> Result<Response<Body>, Status> {
+        let header = |name: HeaderName| self.headers.get(name)?.to_str().ok();
+        let negotiated = negotiate(header(ACCEPT), Shape::Object, true, self.query, header(USER_AGENT))?;
+        let body = body_json(body_format(header(CONTENT_TYPE))?, api_version, kind, self.body)?;
+        let unreadable = |error: serde_json::Error| {
+            Status::bad_request(format!(
+                "{kind} in version \"{VERSION}\" cannot be handled as a {kind}: {error}"
+            ))
+        };
+        let asked: Value = serde_json::from_slice(&body).map_err(unreadable)?;
+        if !asked.is_object() {
+            return Err(Status::bad_request(format!("the body is not a {kind}")));
+        }
+        let mut answer = answer(asked)?;
+        answer["kind"] = json!(kind);
+        answer["apiVersion"] = json!(api_version);
+        let body = document(negotiated.format, negotiated.pretty, &answer.to_string().into());
+        let content_type = HeaderValue::from_static(negotiated.content_type(Shape::Object));
+        Ok(web::respond(StatusCode::CREATED, content_type, web::full(body)))
     }
-    let mut answer = (kind.answer)(app, user, review)?;
-    answer["kind"] = json!(kind.kind);
-    answer["apiVersion"] = json!(api_version);
-    let body = document(negotiated.format, negotiated.pretty, &answer.to_string().into());
-    let content_type = HeaderValue::from_static(negotiated.content_type(Shape::Object));
-    Ok(web::respond(StatusCode::CREATED, content_type, web::full(body)))
 }
 
-fn who_am_i(app: &App, user: &User, review: Value) -> Result<Value, Status> {
-    let now = yurt_apimachinery::time::Time::from_unix(app.clock.unix().secs);
-    let mut metadata = review
-        .get("metadata")
-        .cloned()
-        .filter(Value::is_object)
-        .unwrap_or_else(|| json!({}));
-    metadata["creationTimestamp"] = json!(now);
-    let info = json!({ "username": user.name, "groups": user.groups });
-    Ok(json!({ "metadata": metadata, "status": { "userInfo": info } }))
-}
+// === impl Question ===
 
-fn may_i(app: &App, user: &User, review: Value) -> Result<Value, Status> {
-    let spec = &review["spec"];
-    let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
-    let text = |from: &'_ Value, field: &str| from[field].as_str().unwrap_or_default().to_owned();
-    let decision = match (resource.is_object(), path.is_object()) {
-        (true, false) => {
-            let [verb, group, name, namespace, plural, subresource] =
-                ["verb", "group", "name", "namespace", "resource", "subresource"].map(|field| text(resource, field));
-            app.authorize(
-                user,
-                &Attributes {
-                    verb: &verb,
-                    path: None,
-                    group: &group,
-                    resource: &plural,
-                    subresource: &subresource,
-                    namespace: &namespace,
-                    name: &name,
-                    fields: Vec::new(),
-                },
-            )
-        }
-        (false, true) => {
-            let (verb, path) = (text(path, "verb"), text(path, "path"));
-            app.authorize(
-                user,
-                &Attributes {
-                    verb: &verb,
-                    path: Some(&path),
-                    ..Attributes::default()
-                },
-            )
-        }
-        _ => {
-            let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-            let field = if resource.is_object() {
-                "spec.nonResourceAttributes"
-            } else {
-                "spec.resourceAttributes"
-            };
-            let kind = GroupKind::new("authorization.k8s.io", "SelfSubjectAccessReview");
-            return Err(Status::invalid(
-                &kind,
-                "",
-                &[FieldError::invalid(field, Value::Null, why)],
-            ));
-        }
-    };
-    let status = match decision {
-        Decision::Allowed(why) if why.is_empty() => json!({ "allowed": true }),
-        Decision::Allowed(why) => json!({ "allowed": true, "reason": *why }),
-        Decision::Denied(why) if why.is_empty() => json!({ "allowed": false }),
-        Decision::Denied(why) => json!({ "allowed": false, "reason": why }),
-    };
-    let metadata = review
-        .get("metadata")
-        .cloned()
-        .filter(Value::is_object)
-        .unwrap_or_else(|| json!({}));
-    Ok(json!({ "metadata": metadata, "spec": spec, "status": status }))
-}
-
-/// The rules of roles that are bound to the caller. What a node or a pool's member may beside that is not listed.
-fn my_rules(app: &App, user: &User, review: Value) -> Result<Value, Status> {
-    let namespace = review["spec"]["namespace"].as_str().unwrap_or_default();
-    if namespace.is_empty() {
-        return Err(Status::bad_request("no namespace on request"));
+impl Question<'_> {
+    /// What the client wrote into the metadata.
+    fn metadata(&self) -> Value {
+        let metadata = self.review.get("metadata").filter(|metadata| metadata.is_object());
+        metadata.cloned().unwrap_or_else(|| json!({}))
     }
-    let policy = app.gate.rbac.current();
-    let found = policy.rules_for(user, namespace);
-    let mut errors = Vec::new();
-    if app.settings.profile == Profile::Pool {
-        errors.push("the rules of profile pool are not listed".to_owned());
-    } else if user.node_name().is_some() {
-        errors.push("node authorizer does not support user rule resolution".to_owned());
-    }
-    let incomplete = !errors.is_empty();
-    errors.extend(found.errors);
-    let (mut resources, mut paths) = (Vec::new(), Vec::new());
-    for rule in found.rules {
-        if !rule.resources.is_empty() {
-            let mut entry = json!({ "verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources });
-            if !rule.resource_names.is_empty() {
-                entry["resourceNames"] = json!(rule.resource_names);
-            }
-            resources.push(entry);
-        } else if !rule.paths.is_empty() {
-            paths.push(json!({ "verbs": rule.verbs, "nonResourceURLs": rule.paths }));
-        }
-    }
-    let mut status = json!({ "resourceRules": resources, "nonResourceRules": paths, "incomplete": incomplete });
-    if !errors.is_empty() {
-        status["evaluationError"] = json!(errors.join(", "));
-    }
-    // As kube-apiserver: the question is not repeated.
-    Ok(json!({ "metadata": {}, "spec": {}, "status": status }))
 }

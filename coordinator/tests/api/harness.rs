@@ -288,6 +288,12 @@ impl Client {
         .await
     }
 
+    /// Posts with further headers.
+    pub(crate) async fn post_with(&self, path: &str, body: &Value, headers: &[(&str, &str)]) -> Answer {
+        let all = [&[("content-type", "application/json")], headers].concat();
+        self.send(Method::POST, path, Some(body), &all).await
+    }
+
     pub(crate) async fn delete(&self, path: &str) -> Answer {
         self.send(Method::DELETE, path, None, &[]).await
     }

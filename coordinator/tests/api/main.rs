@@ -28,4 +28,6 @@ mod objects;
 #[cfg(test)]
 mod starting;
 #[cfg(test)]
+mod tokens;
+#[cfg(test)]
 mod watching;

@@ -69,7 +69,7 @@ fn decode(text: &str) -> Option<String> {
 }
 
 /// True if every `%` is followed by two hexadecimal digits.
-pub(crate) fn escapes_are_valid(text: &str) -> bool {
+pub fn escapes_are_valid(text: &str) -> bool {
     let bytes = text.as_bytes();
     let is_hex = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_hexdigit);
     bytes

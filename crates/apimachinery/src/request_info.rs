@@ -168,26 +168,6 @@ impl RequestInfo {
     pub fn group_resource(&self) -> GroupResource {
         GroupResource::new(self.group.clone(), self.resource.clone())
     }
-
-    /// The middle part of a 403 message.
-    pub(crate) fn describe_denial(&self, user: &str) -> String {
-        let (user, verb) = (go_quote(user), self.verb.as_str());
-        if !self.is_resource {
-            return format!("User {user} cannot {verb} path {}", go_quote(&self.path));
-        }
-        let resource = match &self.subresource {
-            Some(subresource) => go_quote(&format!("{}/{subresource}", self.resource)),
-            None => go_quote(&self.resource),
-        };
-        let scope = match &self.namespace {
-            Some(namespace) => format!("in the namespace {}", go_quote(namespace)),
-            None => "at the cluster scope".to_owned(),
-        };
-        format!(
-            "User {user} cannot {verb} resource {resource} in API group {} {scope}",
-            go_quote(&self.group)
-        )
-    }
 }
 
 fn some(text: &str) -> Option<String> {

@@ -12,7 +12,7 @@ mod errors;
 mod field_error;
 pub mod reason;
 
-pub use errors::OPTIMISTIC_LOCK_MESSAGE;
+pub use errors::{Denial, OPTIMISTIC_LOCK_MESSAGE};
 pub use field_error::{CauseReason, FieldError};
 
 /// A `v1` Status. Fields that the API omits when empty are omitted.

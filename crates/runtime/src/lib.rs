@@ -4,7 +4,7 @@
 //! the one crate that may spawn a task or read a clock.
 //!
 //! In reading order: [`tasks`] and [`shutdown`] (what runs, how it stops), [`clock`], [`readiness`], [`pki`], [`tls`],
-//! [`kubeconfig`] (who is who), [`http`] (server and client), [`admin`] and [`metrics`] (what an operator sees), [`flags`]
+//! [`kubeconfig`], [`jws`] (who is who), [`http`] (server and client), [`admin`] and [`metrics`] (what an operator sees), [`flags`]
 //! and [`exit`] (how a program starts and refuses to start).
 //!
 //! ```no_run
@@ -28,6 +28,7 @@ pub mod clock;
 pub mod exit;
 pub mod flags;
 pub mod http;
+pub mod jws;
 pub mod kubeconfig;
 pub mod metrics;
 pub mod pki;

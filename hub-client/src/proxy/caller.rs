@@ -175,6 +175,7 @@ mod tests {
         let identity = PeerIdentity {
             common_name: "jane".into(),
             organizations: vec!["dev".into()],
+            ..PeerIdentity::default()
         };
         let peer = Peer {
             identity: Some(Arc::new(identity)),

@@ -10,6 +10,54 @@ use crate::text::{go_quote, html_escape};
 pub const OPTIMISTIC_LOCK_MESSAGE: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 
+/// What an authorizer refused.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Denial<'a> {
+    /// Who asked.
+    pub user: &'a str,
+    /// Verb, of the API or of HTTP for paths.
+    pub verb: &'a str,
+    /// Path of a request that names no resource.
+    pub path: Option<&'a str>,
+    /// API group, empty for core.
+    pub group: &'a str,
+    /// Plural resource.
+    pub resource: &'a str,
+    /// Subresource, empty for none.
+    pub subresource: &'a str,
+    /// Namespace, empty for the cluster scope.
+    pub namespace: &'a str,
+    /// Name, empty when unknown.
+    pub name: &'a str,
+    /// The authorizer's reason; may be empty.
+    pub why: &'a str,
+}
+
+// === impl Denial ===
+
+impl Denial<'_> {
+    fn describe(&self) -> String {
+        let (user, verb) = (go_quote(self.user), self.verb);
+        if let Some(path) = self.path {
+            return format!("User {user} cannot {verb} path {}", go_quote(path));
+        }
+        let resource = if self.subresource.is_empty() {
+            go_quote(self.resource)
+        } else {
+            go_quote(&format!("{}/{}", self.resource, self.subresource))
+        };
+        let scope = if self.namespace.is_empty() {
+            "at the cluster scope".to_owned()
+        } else {
+            format!("in the namespace {}", go_quote(self.namespace))
+        };
+        format!(
+            "User {user} cannot {verb} resource {resource} in API group {} {scope}",
+            go_quote(self.group)
+        )
+    }
+}
+
 fn details(resource: &GroupResource, name: &str) -> StatusDetails {
     StatusDetails {
         name: name.to_owned(),
@@ -34,13 +82,34 @@ impl Status {
 
     /// 403: an authorizer refused the request; `why` may be empty.
     pub fn forbidden(user: &str, request: &RequestInfo, why: &str) -> Self {
-        let mut message = html_escape(&request.describe_denial(user));
-        if !why.is_empty() {
+        let text = |value: &'_ Option<String>| value.clone().unwrap_or_default();
+        let (namespace, name, subresource) = (
+            text(&request.namespace),
+            text(&request.name),
+            text(&request.subresource),
+        );
+        Self::denied(&Denial {
+            user,
+            verb: request.verb.as_str(),
+            path: (!request.is_resource).then_some(request.path.as_str()),
+            group: &request.group,
+            resource: &request.resource,
+            subresource: &subresource,
+            namespace: &namespace,
+            name: &name,
+            why,
+        })
+    }
+
+    /// 403: an authorizer refused what is described, which need not be a request.
+    pub fn denied(denial: &Denial<'_>) -> Self {
+        let mut message = html_escape(&denial.describe());
+        if !denial.why.is_empty() {
             message.push_str(": ");
-            message.push_str(why);
+            message.push_str(denial.why);
         }
-        let name = request.name.as_deref().unwrap_or_default();
-        Self::forbidden_because(&request.group_resource(), name, &message)
+        let resource = GroupResource::new(denial.group, denial.resource);
+        Self::forbidden_because(&resource, denial.name, &message)
     }
 
     /// 403: a rule of the server refused the request; `name` may be empty.

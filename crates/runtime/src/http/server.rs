@@ -43,6 +43,11 @@ pub struct Peer {
     pub tls: bool,
 }
 
+/// Put into the extensions of a response, asks for the end of its connection once the open responses are sent: for callers
+/// that did not say who they are, to whom a cheap connection is a weapon.
+#[derive(Clone, Copy, Debug)]
+pub struct CloseConnection;
+
 /// A bound port that does not serve yet: until [`Server::serve`], clients wait in the backlog.
 #[derive(Debug)]
 pub struct Server {

@@ -6,13 +6,20 @@ use x509_parser::prelude::{FromDer as _, X509Certificate, X509Name};
 use super::{PemSource, TlsError};
 
 /// Subject of a certificate whose chain was verified (when it comes from a connection).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PeerIdentity {
     /// CN: the user. Empty when the subject has none.
     pub common_name: String,
     /// Every O, in the order of the certificate: the groups.
     pub organizations: Vec<String>,
+    /// The user's uid, from Kubernetes' own attribute of the subject. Empty when it has none.
+    pub uid: String,
+    /// SHA-256 of the certificate.
+    pub sha256: [u8; 32],
 }
+
+/// Attribute of a subject that holds a uid.
+const UID: &str = "1.3.6.1.4.1.57683.2";
 
 // === impl PeerIdentity ===
 
@@ -20,8 +27,12 @@ impl PeerIdentity {
     /// Reads the leaf of a certificate chain; `None` when there is no certificate or it cannot be parsed.
     #[must_use]
     pub fn from_chain(chain: &[CertificateDer<'_>]) -> Option<Self> {
-        let (_, certificate) = X509Certificate::from_der(chain.first()?).ok()?;
-        Some(Self::from_subject(certificate.subject()))
+        let leaf = chain.first()?;
+        let (_, certificate) = X509Certificate::from_der(leaf).ok()?;
+        let mut identity = Self::from_subject(certificate.subject());
+        let hash = ring::digest::digest(&ring::digest::SHA256, leaf);
+        identity.sha256.copy_from_slice(hash.as_ref());
+        Some(identity)
     }
 
     /// Reads the first certificate of a PEM text, without verifying anything.
@@ -49,9 +60,15 @@ impl PeerIdentity {
             .filter_map(|o| o.as_str().ok())
             .map(str::to_owned)
             .collect();
+        let uid = subject
+            .iter_attributes()
+            .filter(|attribute| attribute.attr_type().to_id_string() == UID)
+            .find_map(|attribute| attribute.as_str().ok());
         PeerIdentity {
             common_name,
             organizations,
+            uid: uid.unwrap_or_default().to_owned(),
+            sha256: [0; 32],
         }
     }
 }

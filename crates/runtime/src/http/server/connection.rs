@@ -19,10 +19,11 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 use yurt_apimachinery::Status;
 
-use super::{Handler, Limits, Peer};
+use super::{CloseConnection, Handler, Limits, Peer};
 use crate::http::{Body, status_response, tcp};
 use crate::tasks::{TaskGroup, panic_message};
 use crate::tls::{PeerIdentity, ReloadingServerTls};
@@ -128,11 +129,19 @@ impl Acceptor {
         let (addr, handler) = (peer.addr, self.handler.clone());
         let any_request = Arc::new(AtomicBool::new(false));
         let seen = any_request.clone();
+        let closing = CancellationToken::new();
+        let close = closing.clone();
         let service = service_fn(move |request| {
             seen.store(true, Ordering::Relaxed);
-            let (handler, peer) = (handler.clone(), peer.clone());
-            // The call is inside the guarded future: it may panic before the first await.
-            async move { Ok::<_, Infallible>(guarded(async move { handler(request, peer).await }).await) }
+            let (handler, peer, close) = (handler.clone(), peer.clone(), close.clone());
+            async move {
+                // The call is inside the guarded future: it may panic before the first await.
+                let response = guarded(async move { handler(request, peer).await }).await;
+                if response.extensions().get::<CloseConnection>().is_some() {
+                    close.cancel();
+                }
+                Ok::<_, Infallible>(response)
+            }
         });
         let builder = self.builder();
         let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
@@ -144,6 +153,10 @@ impl Acceptor {
             tokio::select! {
                 ended = connection.as_mut() => break ended,
                 () = token.cancelled(), if !stopping => {
+                    stopping = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                () = closing.cancelled(), if !stopping => {
                     stopping = true;
                     connection.as_mut().graceful_shutdown();
                 }

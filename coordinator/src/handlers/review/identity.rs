@@ -1,0 +1,40 @@
+//! Who is who: the caller itself, and the owner of a token.
+
+use serde_json::{Value, json};
+use yurt_apimachinery::Status;
+use yurt_apimachinery::time::Time;
+
+use super::Question;
+
+/// The caller, as authentication (and impersonation) found it.
+pub(super) fn who_am_i(question: &Question<'_>) -> Result<Value, Status> {
+    let mut metadata = question.metadata();
+    metadata["creationTimestamp"] = json!(Time::from_unix(question.app.clock.unix().secs));
+    Ok(json!({ "metadata": metadata, "status": { "userInfo": question.user.info() } }))
+}
+
+/// Checks a token exactly as one that comes with a request; it may be for another audience.
+pub(super) fn whose_token(question: &Question<'_>) -> Result<Value, Status> {
+    let spec = &question.review["spec"];
+    let token = spec["token"].as_str().unwrap_or_default();
+    if token.is_empty() {
+        return Err(Status::bad_request(
+            "token is required for TokenReview in authentication",
+        ));
+    }
+    let named = spec["audiences"].as_array().into_iter().flatten();
+    let named: Vec<String> = named.filter_map(|one| one.as_str().map(str::to_owned)).collect();
+    let tokens = &question.app.gate.tokens;
+    let audiences = if named.is_empty() { tokens.audiences() } else { &named };
+    let now = question.app.clock.unix().secs;
+    let status = match tokens.check(token.trim(), audiences, now, &question.app.registry) {
+        Ok(found) => json!({
+            "authenticated": true,
+            "user": found.user.info(),
+            "audiences": found.audiences,
+        }),
+        Err(why) if why.is_empty() => json!({ "user": {}, "error": "invalid bearer token" }),
+        Err(why) => json!({ "user": {}, "error": format!("[invalid bearer token, {why}]") }),
+    };
+    Ok(json!({ "metadata": question.metadata(), "spec": spec, "status": status }))
+}
