@@ -232,3 +232,50 @@ async fn discovery_and_reviews_speak_protobuf() {
     assert_eq!(answer.code, 201);
     assert!(decoded(&answer.bytes).1["status"]["userInfo"]["username"].is_string());
 }
+
+/// Conformance: 1.31, 2.56
+#[tokio::test]
+async fn tables_are_lists_objects_and_events() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    admin.post(MAPS, &config_map("a", "1")).await.expect(201);
+    let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+    let accept = [("accept", kubectl)];
+    let list = admin.get_with(&format!("{MAPS}?limit=500"), &accept).await;
+    assert_eq!(list.header("content-type"), Some("application/json"));
+    let list = list.expect(200);
+    let names: Vec<&Value> = list["columnDefinitions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|column| &column["name"])
+        .collect();
+    assert_eq!(
+        (&list["kind"], names),
+        (&json!("Table"), vec![&json!("Name"), &json!("Data"), &json!("Age")])
+    );
+    assert!(list["metadata"]["resourceVersion"].is_string());
+    let row = &list["rows"][0];
+    assert_eq!((&row["cells"][0], &row["cells"][1]), (&json!("a"), &json!(1)));
+    assert_eq!(row["object"]["kind"], "PartialObjectMetadata");
+    let one = admin
+        .get_with(&format!("{MAPS}/a?includeObject=None"), &accept)
+        .await
+        .expect(200);
+    assert_eq!(one["rows"][0]["object"], json!(null));
+    let wrong = admin.get_with(&format!("{MAPS}?includeObject=All"), &accept).await;
+    assert_eq!(wrong.code, 400);
+    let mut watch = admin.watch_with(MAPS, &accept).await;
+    let first = watch.next().await.unwrap();
+    assert_eq!((first.kind.as_str(), &first.object["kind"]), ("ADDED", &json!("Table")));
+    assert!(first.object["columnDefinitions"].is_array());
+    admin.post(MAPS, &config_map("b", "1")).await.expect(201);
+    let second = watch.next().await.unwrap();
+    assert_eq!(second.object["columnDefinitions"], json!(null));
+    assert_eq!(second.object["rows"][0]["cells"][0], "b");
+    // A failure is a Status, whatever was asked for.
+    assert_eq!(
+        admin.get_with(&format!("{MAPS}/none"), &accept).await.expect(404)["kind"],
+        "Status"
+    );
+}

@@ -66,6 +66,7 @@ pub mod resource_version;
 pub mod schema;
 pub mod selector;
 pub mod status;
+mod table;
 mod text;
 pub mod time;
 pub mod values;

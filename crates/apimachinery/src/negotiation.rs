@@ -102,9 +102,6 @@ const STREAM_MEDIA_TYPES: [&str; 2] = [
     "application/vnd.kubernetes.protobuf;stream=watch",
 ];
 
-/// No kind has columns yet.
-const TABLES: bool = false;
-
 // === impl Format ===
 
 impl Format {
@@ -291,7 +288,7 @@ fn servable(clause: &Clause, format: Format, has_protobuf: bool) -> Option<Reque
     match kind? {
         "PartialObjectMetadata" => Some(Requested::PartialObject(version)),
         "PartialObjectMetadataList" => Some(Requested::PartialList(version)),
-        "Table" if format != Format::Protobuf && TABLES => Some(Requested::Table(version)),
+        "Table" if format != Format::Protobuf => Some(Requested::Table(version)),
         _ => None,
     }
 }

@@ -12,6 +12,7 @@ use crate::negotiation::{Format, Negotiated, Transform};
 use crate::object::{Object, TypeMeta};
 use crate::resource_version::ResourceVersion;
 use crate::status::Status;
+use crate::table::Printer;
 use crate::time::Time;
 use crate::watch::{self, EventType};
 use crate::{partial, protobuf, yaml};
@@ -79,9 +80,9 @@ impl Negotiated {
     }
 
     fn transformed(&self, kind: &ResourceKind, object: &Bytes, now: Time, is_first: bool) -> Bytes {
-        let _ = (kind, now, is_first);
         match self.transform {
-            Transform::None | Transform::Table(_) => object.clone(),
+            Transform::None => object.clone(),
+            Transform::Table(options) => Printer::of(kind).table(options, object, now, is_first),
             Transform::PartialObjectMetadata(version) => {
                 partial::reduce(object, version).unwrap_or_else(|| object.clone())
             }

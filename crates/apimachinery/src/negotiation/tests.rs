@@ -139,6 +139,31 @@ fn partial_metadata() {
     assert_eq!(transform(PARTIAL_LIST, Shape::Object).unwrap_err().code(), 406);
 }
 
+/// Conformance: 1.31, 2.56
+#[test]
+fn tables_come_in_text() {
+    let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+    let table = |version, include| Transform::Table(TableOptions { version, include });
+    let plain = table(MetaVersion::V1, Include::Metadata);
+    for shape in [Shape::Object, Shape::List, Shape::Watch] {
+        assert_eq!(choose(kubectl, shape, true), Ok((Format::Json, plain)));
+    }
+    let beta = "application/json;as=Table;v=v1beta1;g=meta.k8s.io";
+    assert_eq!(
+        transform(beta, Shape::List),
+        Ok(table(MetaVersion::V1Beta1, Include::Metadata))
+    );
+    let protobuf_first = format!("{PROTOBUF};as=Table;v=v1;g=meta.k8s.io,{JSON}");
+    assert_eq!(transform(&protobuf_first, Shape::List), Ok(Transform::None));
+    let with = |query| negotiate(Some(kubectl), Shape::List, true, Some(query), None).map(|chosen| chosen.transform);
+    assert_eq!(
+        with("includeObject=Object"),
+        Ok(table(MetaVersion::V1, Include::Object))
+    );
+    assert_eq!(with("includeObject=None"), Ok(table(MetaVersion::V1, Include::None)));
+    assert_eq!(with("includeObject=Some").unwrap_err().code(), 400);
+}
+
 /// Conformance: 2.51
 #[test]
 fn quality_orders_the_clauses() {

@@ -3,10 +3,11 @@
 use super::pretty_text;
 use crate::kind::ResourceKind;
 use crate::list::ListMeta;
-use crate::negotiation::{Format, Negotiated, Transform};
+use crate::negotiation::{Format, MetaVersion, Negotiated, TableOptions, Transform};
 use crate::object::Object;
 use crate::object::wire::quote;
 use crate::schema::{self, Message};
+use crate::table::Printer;
 use crate::time::Time;
 use crate::{partial, protobuf, yaml};
 use bytes::Bytes;
@@ -27,8 +28,16 @@ pub struct ListBody {
 /// How one item is written.
 #[derive(Clone, Copy)]
 enum Item {
-    Text { style: Style, transform: Transform },
-    Protobuf { message: Message, transform: Transform },
+    Text { style: Style, look: Look },
+    Protobuf { message: Message, look: Look },
+}
+
+/// What is written of an object.
+#[derive(Clone, Copy)]
+enum Look {
+    Whole,
+    Metadata(MetaVersion),
+    Row(Printer, TableOptions, Time),
 }
 
 /// How text is laid out.
@@ -42,22 +51,25 @@ enum Style {
 // === impl ListBody ===
 
 impl ListBody {
-    pub(super) fn new(how: Negotiated, kind: &ResourceKind, meta: &ListMeta, objects: Vec<Object>, _now: Time) -> Self {
+    pub(super) fn new(how: Negotiated, kind: &ResourceKind, meta: &ListMeta, objects: Vec<Object>, now: Time) -> Self {
         let (api_version, list_kind) = match how.transform {
-            Transform::None | Transform::Table(_) => (kind.api_version(), kind.list_kind.to_string()),
+            Transform::Table(options) => (options.version.api_version().to_owned(), "Table".to_owned()),
+            Transform::None => (kind.api_version(), kind.list_kind.to_string()),
             Transform::PartialObjectMetadata(version) => {
                 (version.api_version().to_owned(), partial::LIST_KIND.to_owned())
             }
+        };
+        let look = match how.transform {
+            Transform::None => Look::Whole,
+            Transform::PartialObjectMetadata(version) => Look::Metadata(version),
+            Transform::Table(options) => Look::Row(Printer::of(kind), options, now),
         };
         let message = match how.transform {
             Transform::PartialObjectMetadata(_) => schema::find("meta.k8s.io", "v1", partial::KIND),
             _ => protobuf::message(&kind.api_version(), &kind.kind),
         };
         if let (Format::Protobuf, Some(message)) = (how.format, message) {
-            let item = Item::Protobuf {
-                message,
-                transform: how.transform,
-            };
+            let item = Item::Protobuf { message, look };
             return Self::protobuf(&api_version, &list_kind, meta, objects, item);
         }
         let style = match (how.format, how.pretty) {
@@ -66,16 +78,18 @@ impl ListBody {
             _ => Style::Compact,
         };
         let meta = serde_json::to_string(meta).expect("list metadata has string keys only, so it must serialize");
-        let head = [
+        let mut head = vec![
             ("kind", quote(&list_kind)),
             ("apiVersion", quote(&api_version)),
             ("metadata", meta),
         ];
-        let item = Item::Text {
-            style,
-            transform: how.transform,
+        let items = if let Look::Row(printer, ..) = look {
+            head.push(("columnDefinitions", printer.columns().to_string()));
+            "rows"
+        } else {
+            "items"
         };
-        Self::text(style, &head, "items", objects, item)
+        Self::text(style, &head, items, objects, Item::Text { style, look })
     }
 
     fn text(style: Style, head: &[(&str, String)], list: &str, objects: Vec<Object>, item: Item) -> Self {
@@ -140,9 +154,9 @@ impl Iterator for ListBody {
 impl Item {
     fn write(self, object: &Object) -> Bytes {
         match self {
-            Self::Text { style, transform } => style.item(&transformed(object, transform)),
-            Self::Protobuf { message, transform } => {
-                let encoded = encode(message, object, transform);
+            Self::Text { style, look } => style.item(&look.json(object)),
+            Self::Protobuf { message, look } => {
+                let encoded = encode(message, object, look);
                 let mut out = Vec::with_capacity(encoded.len() + 8);
                 protobuf::put_field(&mut out, 2, &encoded);
                 out.into()
@@ -156,23 +170,27 @@ impl Item {
             Self::Text { .. } => 0,
             Self::Protobuf {
                 message,
-                transform: Transform::None,
+                look: Look::Whole,
             } => object.protobuf_len(message),
-            Self::Protobuf { message, transform } => encode(message, object, transform).len(),
+            Self::Protobuf { message, look } => encode(message, object, look).len(),
         }
     }
 }
 
-fn transformed(object: &Object, transform: Transform) -> Bytes {
-    match transform {
-        Transform::PartialObjectMetadata(version) => partial::partial_object_metadata(object, version),
-        Transform::None | Transform::Table(_) => object.bytes().clone(),
+// === impl Look ===
+
+impl Look {
+    fn json(self, object: &Object) -> Bytes {
+        match self {
+            Self::Whole => object.bytes().clone(),
+            Self::Metadata(version) => partial::partial_object_metadata(object, version),
+            Self::Row(printer, options, now) => printer.row(options, object.bytes(), now),
+        }
     }
 }
 
-fn encode(message: Message, object: &Object, transform: Transform) -> Vec<u8> {
-    let encoded = protobuf::encode(message, &transformed(object, transform));
-    encoded.unwrap_or_default().bytes
+fn encode(message: Message, object: &Object, look: Look) -> Vec<u8> {
+    protobuf::encode(message, &look.json(object)).unwrap_or_default().bytes
 }
 
 // === impl Style ===

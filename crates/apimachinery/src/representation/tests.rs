@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::kind::find_kind;
-use crate::negotiation::MetaVersion;
+use crate::negotiation::{MetaVersion, TableOptions};
 use crate::protobuf::Envelope;
 
 const NOW: i64 = 1_795_168_800;
@@ -35,18 +35,51 @@ fn list(how: Negotiated, kind: &ResourceKind, objects: Vec<Object>) -> Vec<u8> {
 #[test]
 fn text_lists_say_the_same_in_every_layout() {
     let kind = find_kind("", "configmaps").unwrap();
-    for transform in [Transform::None, Transform::PartialObjectMetadata(MetaVersion::V1)] {
+    let table = Transform::Table(TableOptions::default());
+    for transform in [
+        Transform::None,
+        Transform::PartialObjectMetadata(MetaVersion::V1),
+        table,
+    ] {
         for objects in [objects(kind), Vec::new()] {
             let compact = list(how(Format::Json, transform, false), kind, objects.clone());
             let value: Value = serde_json::from_slice(&compact).unwrap();
             assert_eq!(value["metadata"], json!({"resourceVersion": "7"}));
-            assert_eq!(value["items"].as_array().unwrap().len(), objects.len());
+            let items = if transform == table { "rows" } else { "items" };
+            assert_eq!(value[items].as_array().unwrap().len(), objects.len());
             let pretty = list(how(Format::Json, transform, true), kind, objects.clone());
             assert_eq!(serde_json::from_slice::<Value>(&pretty).unwrap(), value);
             let yaml = list(how(Format::Yaml, transform, false), kind, objects);
             assert_eq!(yaml::parse(&yaml).unwrap(), value, "{}", String::from_utf8_lossy(&yaml));
         }
     }
+}
+
+/// Conformance: 2.56
+#[test]
+fn tables_of_a_stream_name_their_columns_once() {
+    let kind = find_kind("", "configmaps").unwrap();
+    let how = how(Format::Json, Transform::Table(TableOptions::default()), false);
+    let event = |is_first| -> Value {
+        let object = objects(kind)[0].bytes().clone();
+        let frame = how.frame(EventType::Added, kind, &object, Time::from_unix(NOW), is_first);
+        serde_json::from_slice(&frame).unwrap()
+    };
+    let (first, second) = (event(true), event(false));
+    assert_eq!(first["object"]["columnDefinitions"][1]["name"], "Data");
+    assert_eq!(second["object"]["columnDefinitions"], json!(null));
+    assert_eq!(second["object"]["rows"], first["object"]["rows"]);
+    let bookmark = how.bookmark(
+        kind,
+        ResourceVersion(9),
+        &[(watch::INITIAL_EVENTS_END, "true")],
+        Time::from_unix(NOW),
+        false,
+    );
+    let bookmark: Value = serde_json::from_slice(&bookmark).unwrap();
+    assert_eq!(bookmark["object"]["metadata"], json!({"resourceVersion": "9"}));
+    let annotations = &bookmark["object"]["rows"][0]["object"]["metadata"]["annotations"];
+    assert_eq!(annotations[watch::INITIAL_EVENTS_END], "true");
 }
 
 #[test]

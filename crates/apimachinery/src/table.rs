@@ -1,0 +1,181 @@
+//! Tables: what people see of objects, one row each, in the columns kubectl shows.
+//!
+//! The server decides columns and cells; kubectl only lays them out. Every built-in kind has the columns it has at
+//! kube-apiserver, custom resources have name and age.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::kind::ResourceKind;
+use crate::negotiation::{Include, TableOptions};
+use crate::partial;
+use crate::time::Time;
+
+mod cells;
+mod human;
+mod pod;
+
+/// A column: name, type, priority. Those of priority 1 are shown on `-o wide`.
+type Column = (&'static str, &'static str, u8);
+
+/// What one kind looks like as a table.
+#[derive(Clone, Copy)]
+pub(crate) struct Printer {
+    columns: &'static [Column],
+    cells: fn(&Value, Time) -> Vec<Value>,
+    /// What rows say of objects beside their cells.
+    conditions: fn(&Value) -> Option<Value>,
+}
+
+const fn text(name: &'static str) -> Column {
+    (name, "string", 0)
+}
+
+const fn wide(name: &'static str) -> Column {
+    (name, "string", 1)
+}
+
+const NAME: Column = text("Name");
+const AGE: Column = text("Age");
+
+const PODS: &[Column] = &[
+    NAME,
+    text("Ready"),
+    text("Status"),
+    text("Restarts"),
+    AGE,
+    wide("IP"),
+    wide("Node"),
+    wide("Nominated Node"),
+    wide("Readiness Gates"),
+];
+const SERVICES: &[Column] = &[
+    NAME,
+    text("Type"),
+    text("Cluster-IP"),
+    text("External-IP"),
+    text("Port(s)"),
+    AGE,
+    wide("Selector"),
+];
+const NODES: &[Column] = &[
+    NAME,
+    text("Status"),
+    text("Roles"),
+    AGE,
+    text("Version"),
+    wide("Internal-IP"),
+    wide("External-IP"),
+    wide("OS-Image"),
+    wide("Kernel-Version"),
+    wide("Container-Runtime"),
+];
+const EVENTS: &[Column] = &[
+    text("Last Seen"),
+    text("Type"),
+    text("Reason"),
+    text("Object"),
+    wide("Subobject"),
+    wide("Source"),
+    text("Message"),
+    wide("First Seen"),
+    wide("Count"),
+    wide("Name"),
+];
+const ENDPOINTS: &[Column] = &[NAME, text("Endpoints"), AGE];
+const NAMESPACES: &[Column] = &[NAME, text("Status"), AGE];
+const SECRETS: &[Column] = &[NAME, text("Type"), text("Data"), AGE];
+const CONFIG_MAPS: &[Column] = &[NAME, text("Data"), AGE];
+const LEASES: &[Column] = &[NAME, text("Holder"), AGE];
+const ENDPOINT_SLICES: &[Column] = &[NAME, text("AddressType"), text("Ports"), text("Endpoints"), AGE];
+
+// === impl Printer ===
+
+impl Printer {
+    pub(crate) fn of(kind: &ResourceKind) -> Self {
+        let plain = |columns, cells| Self {
+            columns,
+            cells,
+            conditions: |_| None,
+        };
+        match (&*kind.group, &*kind.plural) {
+            ("", "pods") => Self {
+                columns: PODS,
+                cells: pod::cells,
+                conditions: pod::conditions,
+            },
+            ("", "services") => plain(SERVICES, cells::service),
+            ("", "endpoints") => plain(ENDPOINTS, cells::endpoints),
+            ("", "nodes") => plain(NODES, cells::node),
+            ("" | "events.k8s.io", "events") => plain(EVENTS, cells::event),
+            ("", "namespaces") => plain(NAMESPACES, cells::namespace),
+            ("", "secrets") => plain(SECRETS, cells::secret),
+            ("", "configmaps") => plain(CONFIG_MAPS, cells::config_map),
+            ("", "serviceaccounts") => plain(&[NAME, AGE], cells::name_and_age),
+            ("coordination.k8s.io", "leases") => plain(LEASES, cells::lease),
+            ("discovery.k8s.io", "endpointslices") => plain(ENDPOINT_SLICES, cells::endpoint_slice),
+            _ => plain(&[NAME, ("Age", "date", 0)], cells::name_and_age),
+        }
+    }
+
+    /// The columns as JSON.
+    pub(crate) fn columns(&self) -> Value {
+        let column = |(name, ty, priority): &Column| {
+            let format = if *name == "Name" { "name" } else { "" };
+            json!({ "name": name, "type": ty, "format": format, "description": describe(name), "priority": priority })
+        };
+        self.columns.iter().map(column).collect()
+    }
+
+    /// One row as JSON text; `object` is an object's JSON, or a bookmark's.
+    pub(crate) fn row(&self, options: TableOptions, object: &Bytes, now: Time) -> Bytes {
+        let value: Value = serde_json::from_slice(object).unwrap_or_default();
+        let cells = Value::Array((self.cells)(&value, now));
+        let conditions = (self.conditions)(&value).map_or_else(String::new, |found| format!(",\"conditions\":{found}"));
+        let ends_initial = &value["metadata"]["annotations"][crate::watch::INITIAL_EVENTS_END] == "true";
+        let shown = match options.include {
+            Include::Object => Some(object.clone()),
+            Include::None if !ends_initial => None,
+            Include::None | Include::Metadata => partial::reduce(object, options.version),
+        };
+        let shown = shown.as_deref().unwrap_or(b"null");
+        let head = format!("{{\"cells\":{cells}{conditions},\"object\":");
+        [head.as_bytes(), shown, b"}"].concat().into()
+    }
+
+    /// A table of one row: the answer to a get, or the object of an event. Only the first event names the columns.
+    pub(crate) fn table(&self, options: TableOptions, object: &Bytes, now: Time, has_columns: bool) -> Bytes {
+        let columns = if has_columns { self.columns() } else { Value::Null };
+        let metadata = partial::reduce(object, options.version);
+        let metadata: Value = metadata
+            .and_then(|json| serde_json::from_slice(&json).ok())
+            .unwrap_or_default();
+        let version = match &metadata["metadata"]["resourceVersion"] {
+            Value::Null => json!({}),
+            version => json!({ "resourceVersion": version }),
+        };
+        let head = format!(
+            r#"{{"kind":"Table","apiVersion":"{}","metadata":{version},"columnDefinitions":{columns},"rows":["#,
+            options.version.api_version()
+        );
+        let row = self.row(options, object, now);
+        [head.as_bytes(), &row, b"]}"].concat().into()
+    }
+}
+
+/// What a column says, for tools that show it.
+fn describe(column: &str) -> &'static str {
+    match column {
+        "Name" => "Name of the object, unique among its kind in a namespace.",
+        "Age" => "Time since the object was created.",
+        "Status" => "State of the object as a whole.",
+        "Ready" => "Containers that are ready, of all that shall run.",
+        "Restarts" => "How often containers were restarted, and when last.",
+        "Holder" => "Who holds the lease.",
+        "Data" => "Number of entries.",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests;
