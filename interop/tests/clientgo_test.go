@@ -3,6 +3,9 @@ package tests
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/leaderelection"
@@ -23,7 +27,9 @@ import (
 const clientGoLease = 3 * time.Second
 
 // TestClientGoAgainstCoordinator uses the coordinator alone, as a small control plane, with what everybody uses:
-// client-go's leader election, informers and listers, and kubectl. It needs no cloud.
+// client-go's leader election, informers and listers, and kubectl. It needs no cloud. Typed clients speak protobuf, which
+// is client-go's own default.
+// Conformance: 2.53
 func TestClientGoAgainstCoordinator(t *testing.T) {
 	ctx := testContext(t)
 	coordinator, err := harness.StartStandalone(ctx, testDir(t))
@@ -37,8 +43,8 @@ func TestClientGoAgainstCoordinator(t *testing.T) {
 		}
 	})
 	config := coordinator.Admin.Config("client-go-test")
-	// The coordinator speaks JSON only so far; client-go's own default is protobuf.
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	spoken := &contentTypes{}
+	config.Wrap(spoken.wrap)
 	client, err := kubernetes.NewForConfig(config)
 	must(t, err)
 	t.Run("Election", func(t *testing.T) { checkElection(t, client) })
@@ -47,7 +53,51 @@ func TestClientGoAgainstCoordinator(t *testing.T) {
 	t.Run("Lister", func(t *testing.T) { checkLister(t, client) })
 	t.Run("Kubectl", func(t *testing.T) { checkKubectl(t, coordinator.AdminFile) })
 	t.Run("Restart", func(t *testing.T) { checkRestart(t, coordinator, client) })
+	spoken.check(t)
 }
+
+// contentTypes counts what the answers of a server are written in.
+type contentTypes struct {
+	mu   sync.Mutex
+	seen map[string]int // guarded by mu
+}
+
+func (c *contentTypes) wrap(inner http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(request *http.Request) (*http.Response, error) {
+		response, err := inner.RoundTrip(request)
+		if err == nil {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if c.seen == nil {
+				c.seen = map[string]int{}
+			}
+			c.seen[response.Header.Get("Content-Type")]++
+		}
+		return response, err
+	})
+}
+
+// check fails when typed clients were answered in anything but protobuf.
+func (c *contentTypes) check(t *testing.T) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t.Logf("content types: %v", c.seen)
+	for kind := range c.seen {
+		if !strings.HasPrefix(kind, runtime.ContentTypeProtobuf) {
+			t.Errorf("%d answers in %q", c.seen[kind], kind)
+		}
+	}
+	for _, want := range []string{runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf + ";stream=watch"} {
+		if c.seen[want] == 0 {
+			t.Errorf("no answer in %q", want)
+		}
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }
 
 // TestClientGoAgainstKubeAPIServer runs the same checks against the real server: where they fail, the check is wrong.
 func TestClientGoAgainstKubeAPIServer(t *testing.T) {
@@ -186,6 +236,16 @@ func checkLister(t *testing.T, client kubernetes.Interface) {
 	if len(list.Items) != 5 {
 		t.Errorf("the server finds %d of 5", len(list.Items))
 	}
+	// What happens later reaches the lister, too: as events of a typed watch.
+	object := configMap("later", "x")
+	object.Labels = map[string]string{"half": "2"}
+	_, err = client.CoreV1().ConfigMaps("lister").Create(ctx, object, metav1.CreateOptions{})
+	must(t, err)
+	err = wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, readyLimit, true, func(context.Context) (bool, error) {
+		_, err := lister.ConfigMaps("lister").Get("later")
+		return err == nil, nil
+	})
+	must(t, err)
 }
 
 // checkRestart kills the coordinator: what it acknowledged is there afterwards.

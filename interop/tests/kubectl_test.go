@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,9 @@ import (
 
 // kubectlLimit bounds one call of kubectl.
 const kubectlLimit = 20 * time.Second
+
+// tableOfPeople is what kubectl get shows of one ConfigMap with one entry.
+var tableOfPeople = regexp.MustCompile(`^NAME +DATA +AGE\npeople +1 +[0-9]+[smh]`)
 
 // kubectl is the tool with one kubeconfig and a home of its own.
 type kubectl struct {
@@ -50,8 +54,21 @@ func checkKubectl(t *testing.T, kubeconfig string) {
 	if out := k.run("get", "configmaps", "-l", "colour=blue", "-o", "name"); !strings.Contains(out, "configmap/people") {
 		t.Errorf("get by label gives %q", out)
 	}
-	if out := k.run("get", "configmaps"); !strings.Contains(out, "people") {
+	// A table of the server's: name, number of entries, age.
+	if out := k.run("get", "configmap", "people"); !tableOfPeople.MatchString(out) {
 		t.Errorf("get as a table gives %q", out)
+	}
+	if out := k.run("get", "configmap", "people", "-o", "yaml"); !strings.Contains(out, "k: three") {
+		t.Errorf("get -o yaml gives %q", out)
+	}
+	// kubectl's own generators send protobuf.
+	k.run("create", "configmap", "generated", "--from-literal=k=v")
+	if got := k.configMap("generated").Data["k"]; got != "v" {
+		t.Errorf("get gives %q after create configmap", got)
+	}
+	k.run("delete", "configmap", "generated")
+	if out := k.run("auth", "whoami"); !strings.Contains(out, "Username") {
+		t.Errorf("auth whoami gives %q", out)
 	}
 	k.create("from-file", "file")
 	if got := k.configMap("from-file").Data["k"]; got != "file" {
@@ -63,8 +80,7 @@ func checkKubectl(t *testing.T, kubeconfig string) {
 	}
 }
 
-// create uses -f, whose body is JSON (kubectl's own generators send protobuf), without asking for the OpenAPI document,
-// which this server does not have yet.
+// create uses -f, whose body is JSON, without asking for the OpenAPI document.
 func (k kubectl) create(name, value string) {
 	k.t.Helper()
 	file := filepath.Join(k.home, name+".yaml")

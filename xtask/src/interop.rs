@@ -142,10 +142,16 @@ pub(crate) fn build_programs(profile: Profile) -> Result<PathBuf> {
         "yurt-hub-client",
         "--bins",
     ];
+    // The transcoder by itself, for the test that compares it with Go's.
+    let for_tests: &[&str] = match profile {
+        Profile::Quick => &["--package", "yurt-apimachinery", "--example", "transcode"],
+        Profile::Release => &[],
+    };
     process::run(
         Command::new(workspace::cargo())
             .args(["build", "--profile", name])
             .args(packages)
+            .args(for_tests)
             .current_dir(&root),
     )?;
     Ok(workspace::target_dir(&root)?.join(name))

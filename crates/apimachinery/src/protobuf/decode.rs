@@ -265,6 +265,8 @@ impl Decoder {
             self.out.push(b':');
             match value {
                 Some(raw) => self.value(field, raw)?,
+                // Go makes an empty slice, not none.
+                None if field.ty() == FieldType::Bytes => self.string(b""),
                 None => self.zero(field)?,
             }
             if self.out.len() > MAX_JSON {
