@@ -21,7 +21,6 @@ use crate::registry::leases::{self, Author};
 use crate::registry::own::Intent;
 use crate::registry::{Authority, Resource};
 
-pub(crate) mod body;
 pub(crate) mod create;
 pub(crate) mod delete;
 pub(crate) mod get;

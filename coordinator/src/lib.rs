@@ -30,6 +30,7 @@ pub mod authn;
 pub mod authz;
 mod bootstrap;
 pub mod config;
+mod deadline;
 mod discovery;
 mod emptier;
 mod feed;

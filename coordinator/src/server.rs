@@ -18,6 +18,7 @@ use yurt_runtime::http::{self as web, Body, read_body};
 use crate::app::{self, App};
 use crate::authn::User;
 use crate::authz::Attributes;
+use crate::deadline;
 use crate::discovery::Asked;
 use crate::feed;
 use crate::gate;
@@ -49,7 +50,14 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
             let format = error_format(&app, &request, info.as_ref().ok());
             let mut is_stranger = false;
             let answer = match info {
-                Ok(info) => identified(&app, request, &peer, info, query, &mut is_stranger).await,
+                Ok(info) => {
+                    let limit = deadline::of(&info, query.as_deref());
+                    let answer = identified(&app, request, &peer, info, query, &mut is_stranger);
+                    match limit {
+                        Ok(limit) => deadline::within(limit, answer).await,
+                        Err(status) => Err(status),
+                    }
+                }
                 Err(status) => Err(status),
             };
             let mut response = answer.unwrap_or_else(|status| status_error::respond(format, &status));
@@ -152,8 +160,8 @@ async fn dispatch(
 /// Gives a request to the handler of its verb. Writes finish even when the client hangs up.
 async fn handle(call: Call) -> Result<Response<Body>, Status> {
     match call.info.verb {
-        Verb::Get => handlers::get::handle(&call).await,
-        Verb::List => handlers::list::handle(&call).await,
+        Verb::Get => Ok(web::gzip(&call.headers, handlers::get::handle(&call).await?)),
+        Verb::List => Ok(web::gzip(&call.headers, handlers::list::handle(&call).await?)),
         Verb::Watch => handlers::watch::handle(&call).await,
         Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {
             let writes = call.app.writes.clone();

@@ -4,10 +4,10 @@ use http::{HeaderValue, Response, StatusCode};
 use yurt_apimachinery::list::ListMeta;
 use yurt_apimachinery::negotiation::{Negotiated, Shape};
 use yurt_apimachinery::{ListOptions, Object, ResourceVersion, Status};
-use yurt_runtime::http::{Body, respond};
+use yurt_runtime::http::{Body, pieces, respond};
 use yurt_storage::serve;
 
-use super::{Call, body, watch};
+use super::{Call, watch};
 
 /// Answers a list.
 ///
@@ -29,7 +29,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
 
 /// A list as the answer.
 pub(super) fn encode(call: &Call, objects: Vec<Object>, meta: &ListMeta, negotiated: Negotiated) -> Response<Body> {
-    let pieces = negotiated.list(call.resource.kind, meta, objects, call.now());
+    let list = negotiated.list(call.resource.kind, meta, objects, call.now());
     let content_type = HeaderValue::from_static(negotiated.content_type(Shape::List));
-    respond(StatusCode::OK, content_type, body::of_pieces(pieces))
+    respond(StatusCode::OK, content_type, pieces(list))
 }

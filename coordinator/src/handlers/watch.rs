@@ -3,7 +3,6 @@
 //! After the options are read every failure is an event in the stream: clients retry an HTTP error with the same
 //! resourceVersion for ever. No task and no queue per watcher: a slow one costs only itself.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,12 +13,10 @@ use yurt_apimachinery::{ListOptions, ResourceVersion, Status};
 use yurt_runtime::http::{self as web, Body};
 use yurt_storage::serve::{Selection, WatchRequest, watch};
 
-use super::{Call, body};
+use super::Call;
 
 /// Sent by a hub that keeps a replica: it hears of every advance, and of diffs as one step.
 const REPLICA_HEADER: &str = "yurt-replica";
-/// Most frames joined into one piece; only those that are ready at once.
-const FRAMES_AT_ONCE: usize = 64;
 /// What a client may ask for at most; beyond it timers overflow.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -52,13 +49,12 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     };
     let counted = call.app.metrics.watch(&call.resource.name);
     let frames = watch(call.resource.objects().clone(), request)?;
-    let pieces = frames.ready_chunks(FRAMES_AT_ONCE).map(move |frames| {
+    let frames = web::joined(frames.inspect(move |_| {
         // Counted as long as the stream lives.
         let _ = &counted;
-        Ok::<_, Infallible>(body::join(frames))
-    });
+    }));
     let content_type = HeaderValue::from_static(negotiated.content_type(Shape::Watch));
-    let mut response = web::respond(StatusCode::OK, content_type, web::stream(pieces));
+    let mut response = web::respond(StatusCode::OK, content_type, web::stream(frames));
     call.add_pool_headers(&mut response);
     Ok(response)
 }

@@ -268,6 +268,17 @@ impl Client {
         self.send(Method::GET, path, None, headers).await
     }
 
+    /// The answer as it comes, not decoded.
+    pub(crate) async fn get_bytes(&self, path: &str, headers: &[(&str, &str)]) -> (HeaderMap, Bytes) {
+        let mut request = Request::builder().uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(empty()).unwrap();
+        let (_, headers, bytes) = self.http.request_bytes(request, PATIENCE, 64 << 20).await.unwrap();
+        (headers, bytes)
+    }
+
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
         self.send(Method::POST, path, Some(body), &[("content-type", "application/json")])
             .await

@@ -1,5 +1,8 @@
 //! Lists over HTTP: pages, versions, tokens.
 
+use std::io::Read as _;
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use crate::harness::{Server, config_map, rv};
@@ -106,4 +109,64 @@ async fn a_collection_is_deleted_up_to_the_limit() {
         names(&admin.get(&format!("{MAPS}?labelSelector=app")).await.expect(200)),
         ["c"]
     );
+}
+
+/// Conformance: 2.31, 4.17
+#[tokio::test]
+async fn a_request_takes_no_longer_than_its_client_allows() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let bad = admin.get(&format!("{MAPS}?timeout=5")).await.expect(400);
+    assert_eq!(
+        bad["message"],
+        "invalid timeout specified in the request URL - time: missing unit in duration \"5\""
+    );
+    // A version that does not come is waited for, 3 s if nothing else ends the wait.
+    let far = "resourceVersion=4000000000000000000";
+    let path = format!("{MAPS}?{far}&timeout=200ms");
+    let late = tokio::time::timeout(Duration::from_secs(2), admin.get(&path))
+        .await
+        .unwrap()
+        .expect(504);
+    assert_eq!((&late["reason"], &late["details"]), (&json!("Timeout"), &json!({})));
+    assert_eq!(
+        late["message"],
+        "Timeout: request did not complete within the allotted timeout"
+    );
+    let too_large = admin.get(&format!("{MAPS}?{far}&timeout=20s")).await;
+    assert_eq!(too_large.header("retry-after"), Some("1"));
+    assert_eq!(
+        too_large.expect(504)["details"]["causes"][0]["reason"],
+        "ResourceVersionTooLarge"
+    );
+}
+
+/// Conformance: 2.70, 2.71
+#[tokio::test]
+async fn large_answers_are_compressed_for_who_asks_and_watches_never() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    for name in ["a", "b", "c"] {
+        admin.post(MAPS, &config_map(name, &"x".repeat(50))).await.expect(201);
+        let data = json!({"data": {"key": "y".repeat(60_000)}});
+        admin.merge(&format!("{MAPS}/{name}"), &data).await.expect(200);
+    }
+    let gzip = [("accept-encoding", "gzip")];
+    let plain = admin.get(MAPS).await;
+    assert!(plain.header("content-encoding").is_none());
+    let (headers, bytes) = admin.get_bytes(MAPS, &gzip).await;
+    assert_eq!(
+        (&headers["content-encoding"], &headers["vary"]),
+        (&"gzip".parse().unwrap(), &"Accept-Encoding".parse().unwrap())
+    );
+    assert!(bytes.len() < 20_000, "{}", bytes.len());
+    let mut text = String::new();
+    flate2::read::GzDecoder::new(&bytes[..])
+        .read_to_string(&mut text)
+        .unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), plain.expect(200));
+    let small = admin.get_with(&format!("{MAPS}/a"), &gzip).await;
+    assert!(small.header("content-encoding").is_none());
+    let mut watch = admin.watch_with(MAPS, &gzip).await;
+    assert_eq!(watch.told().await, "ADDED a", "not compressed, at once");
 }

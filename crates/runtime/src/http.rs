@@ -16,10 +16,15 @@ use yurt_apimachinery::Status;
 use yurt_apimachinery::negotiation::{Format, Negotiated};
 
 pub mod client;
+mod gzip;
+mod pieces;
 pub mod server;
 mod tcp;
 #[cfg(test)]
 mod tests;
+
+pub use gzip::{GZIP_ABOVE, GZIPS_AT_ONCE, gzip};
+pub use pieces::{joined, pieces};
 
 /// Any error of a body.
 pub type BoxError = Box<dyn Error + Send + Sync>;

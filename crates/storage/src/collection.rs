@@ -18,6 +18,7 @@ mod history;
 mod log;
 mod past;
 mod reader;
+mod touched;
 mod write;
 
 #[cfg(test)]
@@ -31,6 +32,7 @@ pub use history::RangeTombstone;
 pub use log::{Change, ChangeKind, Step};
 pub use past::{KeyRange, Past};
 pub use reader::{Delivery, Expired, Reader, Snapshot};
+pub use touched::{TOUCH_BITS, Touched};
 pub use write::{Dirty, Recovered, WriteError};
 
 /// Least size in bytes of the log and of the tombstones, however small the collection is.
@@ -72,6 +74,8 @@ pub struct Collection {
     complete: bool,
     generation: u64,
     dirty: Option<Dirty>,
+    /// Which keys changed since somebody asked.
+    touched: Touched,
 }
 
 impl Collection {
@@ -95,6 +99,7 @@ impl Collection {
             complete: false,
             generation: 0,
             dirty: durable.then(Dirty::default),
+            touched: Touched::default(),
         }
     }
 
@@ -151,11 +156,19 @@ impl Collection {
         self.objects.values().map(|live| &live.object)
     }
 
+    /// Which keys changed since the last call.
+    pub fn take_touched(&mut self) -> Touched {
+        self.touched.take()
+    }
+
     fn history_budget(&self) -> usize {
         HISTORY_BYTES_MIN.max(self.object_bytes / HISTORY_SHARE)
     }
 
     fn push(&mut self, step: Step) {
+        if let Step::Change(change) | Step::Unwatched(change) = &step {
+            self.touched.add(change.object.key().as_str());
+        }
         self.log_bytes += step.size();
         self.log.push_back(step);
         let budget = self.history_budget();

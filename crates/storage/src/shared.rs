@@ -1,10 +1,12 @@
 //! A collection shared by one writer and many readers: a lock and a wake-up, no queues.
 
+use std::sync::OnceLock;
+
 use parking_lot::RwLock;
 use tokio::sync::watch;
 use yurt_apimachinery::{ResourceKind, ResourceVersion};
 
-use crate::collection::Collection;
+use crate::collection::{Collection, KeyRange, TOUCH_BITS, Touched};
 
 /// A [`Collection`] that wakes its readers after every change.
 ///
@@ -14,7 +16,13 @@ pub struct SharedCollection {
     kind: &'static ResourceKind,
     inner: RwLock<Collection>,
     version: watch::Sender<u64>,
+    /// Wake-ups of those who wait for a single key; made for the first of them.
+    by_key: OnceLock<Box<[watch::Sender<u64>]>>,
 }
+
+/// Resolves when a part of a collection may have changed.
+#[derive(Debug)]
+pub struct Changes(watch::Receiver<u64>);
 
 // === impl SharedCollection ===
 
@@ -26,6 +34,7 @@ impl SharedCollection {
             kind,
             inner: RwLock::new(Collection::new(durable)),
             version: watch::Sender::new(0),
+            by_key: OnceLock::new(),
         }
     }
 
@@ -42,8 +51,15 @@ impl SharedCollection {
 
     /// Changes the collection and wakes the readers.
     pub fn update<T>(&self, change: impl FnOnce(&mut Collection) -> T) -> T {
-        let result = change(&mut self.inner.write());
+        let (result, touched) = {
+            let mut collection = self.inner.write();
+            (change(&mut collection), collection.take_touched())
+        };
         self.version.send_modify(|version| *version += 1);
+        if let Some(by_key) = self.by_key.get() {
+            let senders = by_key.iter().enumerate().filter(|(bit, _)| touched.has(*bit));
+            senders.for_each(|(_, sender)| sender.send_modify(|version| *version += 1));
+        }
         result
     }
 
@@ -56,6 +72,18 @@ impl SharedCollection {
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.version.subscribe()
+    }
+
+    /// As [`Self::subscribe`], for one who looks at `keys` only: a thousand who wait for a key each are not woken by every
+    /// change of another. Now and then they are, to keep up with what is forgotten.
+    #[must_use]
+    pub fn changes_of(&self, keys: &KeyRange) -> Changes {
+        let by_key = || (0..TOUCH_BITS).map(|_| watch::Sender::new(0)).collect();
+        let sender = keys
+            .key()
+            .and_then(|key| self.by_key.get_or_init(by_key).get(Touched::bit(key)))
+            .unwrap_or(&self.version);
+        Changes(sender.subscribe())
     }
 
     /// Waits until the collection is complete and `C` ≥ `rv`. The caller bounds the time.
@@ -72,5 +100,25 @@ impl SharedCollection {
                 return;
             }
         }
+    }
+}
+
+// === impl Changes ===
+
+impl Changes {
+    /// What changed up to now has been seen.
+    pub fn mark_seen(&mut self) {
+        self.0.borrow_and_update();
+    }
+
+    /// Resolves when something changed that was not seen.
+    ///
+    /// # Errors
+    /// The collection is gone.
+    ///
+    /// # Cancel safety
+    /// Holds nothing; may be dropped at any point.
+    pub async fn changed(&mut self) -> Result<(), watch::error::RecvError> {
+        self.0.changed().await
     }
 }

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -16,7 +15,7 @@ use yurt_apimachinery::negotiation::{Negotiated, Shape, negotiate};
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
 use yurt_runtime::Clock;
-use yurt_runtime::http::{Body, full, status_response, stream};
+use yurt_runtime::http::{Body, full, joined, pieces, status_response, stream};
 use yurt_storage::serve::{self, Selection, Unfiltered, View, WatchRequest};
 use yurt_storage::{Replica, SharedCollection};
 
@@ -227,9 +226,12 @@ impl Local {
             Err(status) if self.is_for_the_cloud(&options, view, &status) => return Ok(None),
             listed => listed?,
         };
-        let pieces = negotiated.list(kind, &listed.meta, listed.objects, self.now());
-        let body = stream(futures_util::stream::iter(pieces).map(Ok::<_, std::convert::Infallible>));
-        Ok(Some(self.respond(replica, negotiated.content_type(Shape::List), body)))
+        let list = negotiated.list(kind, &listed.meta, listed.objects, self.now());
+        Ok(Some(self.respond(
+            replica,
+            negotiated.content_type(Shape::List),
+            pieces(list),
+        )))
     }
 
     /// Whether the cloud may be able to answer what the replica cannot: our last write has not come back yet, or a page
@@ -273,7 +275,7 @@ impl Local {
             shutdown: self.shutdown.clone(),
         };
         let frames = serve::watch(replica.collection().clone(), request)?;
-        let body = stream(frames.map(Ok::<_, std::convert::Infallible>));
+        let body = stream(joined(frames));
         Ok(self.respond(replica, negotiated.content_type(Shape::Watch), body))
     }
 

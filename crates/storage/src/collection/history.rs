@@ -28,16 +28,24 @@ impl Collection {
     }
 
     pub(super) fn bury(&mut self, object: Object) {
-        self.tombstone_bytes += object.size();
+        self.count_burial(&object);
         self.tombstones
             .insert((object.resource_version(), object.key().clone()), object);
         self.forget_old();
     }
 
     pub(super) fn bury_range(&mut self, tombstone: RangeTombstone) {
-        self.tombstone_bytes += tombstone.object.size();
+        self.count_burial(&tombstone.object);
         self.ranges.push(tombstone);
         self.forget_old();
+    }
+
+    /// Well before a deletion is forgotten every reader is woken, those of other keys too: their position has to get past
+    /// it.
+    fn count_burial(&mut self, object: &Object) {
+        self.tombstone_bytes += object.size();
+        let (bytes, count) = (self.history_budget() / 4, TOMBSTONES_MAX / 4);
+        self.touched.add_burial(object.size(), bytes, count);
     }
 
     /// Drops the oldest tombstones above the budget and raises the floor past them.

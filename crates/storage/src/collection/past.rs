@@ -54,6 +54,12 @@ impl KeyRange {
         }
     }
 
+    /// The key, when there is only one.
+    #[must_use]
+    pub fn key(&self) -> Option<&str> {
+        self.one.then_some(&*self.prefix)
+    }
+
     /// Whether `key` is one of them.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {

@@ -135,6 +135,14 @@ impl Collection {
     /// # Errors
     /// [`Expired`] when the reader fell behind what is remembered, or the generation changed.
     pub fn read(&self, reader: &mut Reader, max: usize) -> Result<Vec<Delivery>, Expired> {
+        self.read_within(reader, max, &KeyRange::all())
+    }
+
+    /// As [`Self::read`], for a reader that looks at `keys` only.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_within(&self, reader: &mut Reader, max: usize, keys: &KeyRange) -> Result<Vec<Delivery>, Expired> {
         self.check(reader)?;
         if reader.seq.is_some_and(|seq| seq < self.first_seq) {
             reader.seq = None;
@@ -143,9 +151,9 @@ impl Collection {
             reader.in_diff = false;
         }
         match reader.seq {
-            Some(seq) => Ok(self.read_log(reader, seq, max)),
+            Some(seq) => Ok(self.read_log(reader, seq, max, keys)),
             None if reader.position > self.position => Ok(Vec::new()),
-            None => Ok(self.catch_up(reader, max)),
+            None => Ok(self.catch_up(reader, max, keys)),
         }
     }
 
@@ -160,24 +168,25 @@ impl Collection {
         Ok(())
     }
 
-    fn read_log(&self, reader: &mut Reader, mut seq: u64, max: usize) -> Vec<Delivery> {
+    fn read_log(&self, reader: &mut Reader, mut seq: u64, max: usize, keys: &KeyRange) -> Vec<Delivery> {
         let mut deliveries = Vec::new();
         while let Some(step) = self.step_at(seq) {
             if deliveries.len() >= max {
                 break;
             }
             seq += 1;
+            match step {
+                Step::Change(change) => reader.position = change.resource_version(),
+                Step::DiffEnd { to } => reader.position = *to,
+                Step::Unwatched(_) | Step::DiffBegin { .. } => {}
+            }
             deliveries.push(match step {
-                Step::Change(change) => {
-                    reader.position = change.resource_version();
-                    Delivery::Exact(change.clone())
+                Step::Change(change) | Step::Unwatched(change) if !keys.contains(change.object.key().as_str()) => {
+                    continue;
                 }
-                Step::Unwatched(change) => Delivery::Exact(change.clone()),
+                Step::Change(change) | Step::Unwatched(change) => Delivery::Exact(change.clone()),
                 Step::DiffBegin { to } => Delivery::DiffBegin(*to),
-                Step::DiffEnd { to } => {
-                    reader.position = *to;
-                    Delivery::DiffEnd(*to)
-                }
+                Step::DiffEnd { to } => Delivery::DiffEnd(*to),
             });
         }
         reader.seq = Some(seq);
@@ -187,7 +196,7 @@ impl Collection {
         deliveries
     }
 
-    fn catch_up(&self, reader: &mut Reader, max: usize) -> Vec<Delivery> {
+    fn catch_up(&self, reader: &mut Reader, max: usize, keys: &KeyRange) -> Vec<Delivery> {
         let mut deliveries = Vec::new();
         if !reader.in_diff && self.ranges.iter().any(|range| range.to > reader.position) {
             reader.in_diff = true;
@@ -206,15 +215,21 @@ impl Collection {
                 (Some(a), Some(b)) => Some(a.min(b)),
                 (a, b) => a.or(b),
             };
-            self.tell_ranges(reader, next, &mut deliveries);
+            self.tell_ranges(reader, next, keys, &mut deliveries);
             let Some(rv) = next else { break };
             if deliveries.len() >= max && rv > reader.position {
                 return deliveries;
             }
             reader.position = rv;
             if next_gone == Some(rv) {
-                deliveries.extend(gone.next().map(|(_, object)| Delivery::Gone(object.clone())));
-            } else if let Some(found) = live.next().and_then(|(_, key)| self.objects.get(key)) {
+                let object = gone.next().map(|(_, object)| object);
+                let object = object.filter(|object| keys.contains(object.key().as_str()));
+                deliveries.extend(object.cloned().map(Delivery::Gone));
+            } else if let Some(found) = live
+                .next()
+                .filter(|(_, key)| keys.contains(key.as_str()))
+                .and_then(|(_, key)| self.objects.get(key))
+            {
                 let created = found.created > reader.resumed_at;
                 deliveries.push(Delivery::Current {
                     object: found.object.clone(),
@@ -232,7 +247,13 @@ impl Collection {
 
     /// Delivers range tombstones that come before the next exact RV: those that began at or before the position the
     /// reader will still have then. They carry that position, so a cut repeats them and nothing is lost.
-    fn tell_ranges(&self, reader: &mut Reader, next: Option<ResourceVersion>, deliveries: &mut Vec<Delivery>) {
+    fn tell_ranges(
+        &self,
+        reader: &mut Reader,
+        next: Option<ResourceVersion>,
+        keys: &KeyRange,
+        deliveries: &mut Vec<Delivery>,
+    ) {
         let due = |range: &&RangeTombstone| {
             range.to > reader.ranges_to && range.to > reader.position && next.is_none_or(|rv| range.after < rv)
         };
@@ -240,7 +261,9 @@ impl Collection {
         let mut at = reader.position;
         for range in self.ranges.iter().filter(due) {
             at = at.max(range.after);
-            deliveries.push(Delivery::Gone(range.object.with_resource_version(at)));
+            if keys.contains(range.object.key().as_str()) {
+                deliveries.push(Delivery::Gone(range.object.with_resource_version(at)));
+            }
             told = told.max(range.to);
         }
         reader.position = at;

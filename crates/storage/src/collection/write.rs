@@ -275,6 +275,7 @@ impl Collection {
     }
 
     fn clear(&mut self) {
+        self.touched.add_all();
         self.first_seq = self.next_seq() + 1;
         self.objects.clear();
         self.by_rv.clear();

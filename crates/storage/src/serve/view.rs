@@ -86,6 +86,7 @@ impl Lens {
     pub(super) fn frame(&mut self, delivery: &Delivery) -> Option<Bytes> {
         match delivery {
             Delivery::Exact(change) => self.exact(change),
+            Delivery::Current { object, .. } | Delivery::Gone(object) if !self.inside(object) => None,
             Delivery::Current { object, created } => match self.see(object) {
                 Some(seen) if *created => Some(self.encode(EventType::Added, seen.bytes())),
                 Some(seen) => Some(self.encode(EventType::Modified, seen.bytes())),
@@ -93,11 +94,11 @@ impl Lens {
                 // It may have matched at the client's position: say that it is not there now.
                 None => Some(self.farewell(object)),
             },
-            Delivery::Gone(object) if self.inside(object) => {
+            Delivery::Gone(object) => {
                 self.hidden.remove(object.key());
                 Some(self.farewell(object))
             }
-            Delivery::Gone(_) | Delivery::DiffBegin(_) | Delivery::DiffEnd(_) => None,
+            Delivery::DiffBegin(_) | Delivery::DiffEnd(_) => None,
         }
     }
 
@@ -166,8 +167,10 @@ impl Lens {
                 .is_none_or(|name| object.name() == name)
     }
 
+    /// Whether every change that comes is told as it is: the collection was asked for the namespace's keys only.
     fn is_plain(&self) -> bool {
-        self.how.is_shared() && self.selection.is_everything() && self.view.is_identity()
+        let selects = !self.selection.labels.is_everything() || !self.selection.fields.is_everything();
+        self.how.is_shared() && !selects && self.view.is_identity()
     }
 }
 

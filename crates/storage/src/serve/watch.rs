@@ -1,5 +1,8 @@
 //! A watch as a stream of frames: no task, no queue; the client's pace is its own.
 //!
+//! A frame is encoded when the client takes it, and the initial state is read page by page: a client that stalls holds
+//! one page of references, whatever the size of the collection.
+//!
 //! ```text
 //!   Starting ──► Initial (ADDED of the snapshot, end bookmark) ──► Live ──► end
 //!       └──────────────────── resume at RV ────────────────────────▲
@@ -8,25 +11,26 @@
 //! same RV for ever (kube-rs, RetryWatcher).
 
 use std::collections::{BTreeSet, VecDeque};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::Stream;
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::watch::{EventType, INITIAL_EVENTS_END};
 use yurt_apimachinery::{ListOptions, Object, ResourceVersion, Space, Status};
 use yurt_runtime::Clock;
 
-use super::list::{check_space, not_ready};
+use super::list::{check_space, not_ready, reach};
 use super::view::Lens;
-use super::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_STALE, Selection, View, WAIT_FOR_RV};
-use crate::collection::{Delivery, Expired, Reader};
-use crate::shared::SharedCollection;
+use super::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_STALE, Selection, View};
+use crate::collection::{Collection, Delivery, Expired, KeyRange, Reader};
+use crate::shared::{Changes, SharedCollection};
 
-/// Deliveries taken from the collection at a time.
+/// Deliveries, or objects of the initial state, taken from the collection at a time.
 const BATCH: usize = 64;
 /// Bookmark cadence for ordinary clients.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
@@ -63,28 +67,51 @@ pub struct WatchRequest {
 
 enum Phase {
     Starting,
-    Initial(std::vec::IntoIter<Object>, Reader),
+    /// The state at the reader's position, from a key on; `None` when all of it was taken.
+    Initial(Reader, Option<String>),
     Live(Reader),
     Ended,
 }
 
+/// What comes when nothing is pending.
+enum Turn {
+    /// Something may be pending now.
+    Goon,
+    Start,
+    Wait,
+    End,
+}
+
+/// What the client has still to be told, in order.
+enum Pending {
+    Frame(Bytes),
+    Initial(Object),
+    Delivery(Delivery),
+}
+
 struct Watch {
     shared: Arc<SharedCollection>,
-    changes: tokio::sync::watch::Receiver<u64>,
+    /// Wakes up when something changed that may be selected.
+    changes: Changes,
     lens: Lens,
+    keys: KeyRange,
     /// What the view depends on beside the collection.
     inputs: Vec<tokio::sync::watch::Receiver<u64>>,
     /// An input changed: hidden objects may be visible now.
     look_again: bool,
-    options: ListOptions,
+    requested: Option<ResourceVersion>,
+    sends_initial_events: bool,
+    wants_bookmarks: bool,
     replica: bool,
     least: ResourceVersion,
     is_fresh: Arc<dyn Fn() -> bool + Send + Sync>,
     shutdown: CancellationToken,
     phase: Phase,
-    ready: VecDeque<Bytes>,
+    pending: VecDeque<Pending>,
     ends_at: Instant,
     bookmark_at: Instant,
+    /// One timer for the whole stream: it is moved rarely, waits are many.
+    timer: Pin<Box<Sleep>>,
     /// Position last told to the client, by an event or a bookmark.
     told: ResourceVersion,
     /// A replica was told once that its position is ours too.
@@ -104,7 +131,8 @@ pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<imp
     }
     let now = Instant::now();
     let ends_at = now + request.lasts;
-    let changes = shared.subscribe();
+    let keys = request.selection.keys(shared.kind());
+    let changes = shared.changes_of(&keys);
     let inputs = request.view.inputs();
     let lens = Lens {
         selection: request.selection,
@@ -115,21 +143,28 @@ pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<imp
         began: false,
         hidden: BTreeSet::new(),
     };
+    let requested = request.options.resource_version;
+    // A plain watch from "" or "0" starts with the present state, as at kube-apiserver since 1.27.
+    let is_unset = requested.is_none_or(ResourceVersion::is_zero);
     let mut watch = Watch {
         shared,
         changes,
         lens,
+        keys,
         inputs,
         look_again: false,
-        options: request.options,
+        requested,
+        sends_initial_events: request.options.send_initial_events.unwrap_or(is_unset),
+        wants_bookmarks: request.options.allow_watch_bookmarks,
         replica: request.replica,
         least: request.least,
         is_fresh: request.is_fresh,
         shutdown: request.shutdown,
         phase: Phase::Starting,
-        ready: VecDeque::new(),
+        pending: VecDeque::new(),
         ends_at,
         bookmark_at: now,
+        timer: Box::pin(tokio::time::sleep_until(ends_at)),
         told: ResourceVersion::ZERO,
         confirmed: false,
         told_fresh: true,
@@ -146,51 +181,60 @@ pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<imp
 impl Watch {
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if let Some(frame) = self.ready.pop_front() {
-                return Some(frame);
+            if let Some(pending) = self.pending.pop_front() {
+                if self.pending.is_empty() {
+                    // The memory of a burst is not kept for the life of the stream.
+                    self.pending = VecDeque::new();
+                }
+                if let Some(frame) = self.tell(pending) {
+                    return Some(frame);
+                }
+                continue;
             }
-            match std::mem::replace(&mut self.phase, Phase::Ended) {
-                Phase::Starting => self.start().await,
-                Phase::Initial(objects, reader) => self.continue_initial(objects, reader),
-                Phase::Live(reader) => self.continue_live(reader).await,
-                Phase::Ended => return None,
+            match self.advance() {
+                // A selection that nothing matches walks the whole collection.
+                Turn::Goon => tokio::task::coop::consume_budget().await,
+                // Boxed: its room is not kept for the life of the stream.
+                Turn::Start => Box::pin(self.start()).await,
+                Turn::Wait => self.wait().await,
+                Turn::End => return None,
             }
         }
     }
 
+    fn advance(&mut self) -> Turn {
+        match std::mem::replace(&mut self.phase, Phase::Ended) {
+            Phase::Starting => Turn::Start,
+            Phase::Initial(reader, from) => self.continue_initial(reader, from),
+            Phase::Live(reader) => self.continue_live(reader),
+            Phase::Ended => Turn::End,
+        }
+    }
+
     async fn start(&mut self) {
-        let requested = self.options.resource_version;
-        let unset = requested.is_none_or(|rv| rv == ResourceVersion::ZERO);
-        if let Err(status) = check_space(&self.shared, requested.unwrap_or_default()) {
+        let wanted = self.requested.unwrap_or_default();
+        if let Err(status) = check_space(&self.shared, wanted) {
             return self.fail(&status);
         }
-        let position = self.shared.read(|collection| collection.position());
-        // An own RV above C can only come from a history that was lost; a replica's reader may be ahead and is held.
-        if let Some(rv) = requested.filter(|rv| rv.space() == Space::Own && *rv > position) {
-            return self.fail(&Status::too_old_resource_version(rv, position));
+        if self.sends_initial_events {
+            let wanted = self.requested.unwrap_or(self.least);
+            return match reach(&self.shared, wanted).await {
+                Ok(()) => self.phase = Phase::Initial(self.shared.read(Collection::follow), Some(String::new())),
+                Err(status) => self.fail(&status),
+            };
         }
-        // A plain watch from "" or "0" starts with the present state, as at kube-apiserver since 1.27.
-        if self.options.send_initial_events.unwrap_or(unset) {
-            let wanted = requested.unwrap_or(self.least);
-            if tokio::time::timeout(WAIT_FOR_RV, self.shared.reached(wanted))
-                .await
-                .is_err()
-            {
-                let position = self.shared.read(|collection| collection.position());
-                return self.fail(&Status::too_large_resource_version(wanted, position));
-            }
-            let snapshot = self
-                .shared
-                .read(|collection| collection.snapshot(self.lens.selection.confined_to()));
-            self.phase = Phase::Initial(snapshot.objects.into_iter(), snapshot.reader);
-            return;
+        let position = self.shared.read(Collection::position);
+        // An own RV above C can only come from a history that was lost; a replica's reader may be ahead and is held.
+        if wanted.space() == Space::Own && wanted > position {
+            return self.fail(&Status::too_old_resource_version(wanted, position));
         }
         let opened = self.shared.read(|collection| {
-            collection.open(if unset {
+            let from = if wanted.is_zero() {
                 collection.position()
             } else {
-                requested.unwrap_or_default()
-            })
+                wanted
+            };
+            collection.open(from)
         });
         match opened {
             Ok(reader) => {
@@ -202,26 +246,37 @@ impl Watch {
         }
     }
 
-    fn continue_initial(&mut self, mut objects: std::vec::IntoIter<Object>, reader: Reader) {
-        for object in objects.by_ref() {
-            if let Some(seen) = self.lens.see(&object) {
-                self.ready.push_back(self.lens.encode(EventType::Added, seen.bytes()));
-                if self.ready.len() >= BATCH {
-                    self.phase = Phase::Initial(objects, reader);
-                    return;
-                }
+    /// Takes the next page of the initial state. What the client sees is decided when it takes the event.
+    fn continue_initial(&mut self, reader: Reader, from: Option<String>) -> Turn {
+        let Some(from) = from else {
+            if self.wants_bookmarks {
+                let end = self.bookmark(reader.position(), &[(INITIAL_EVENTS_END, "true")]);
+                self.pending.push_back(Pending::Frame(end));
             }
+            self.told = reader.position();
+            self.phase = Phase::Live(reader);
+            return Turn::Goon;
+        };
+        let page = self.shared.read(|collection| {
+            let objects = collection.initial(&reader, &self.keys, &from)?;
+            Ok::<Vec<Object>, Expired>(objects.take(BATCH).cloned().collect())
+        });
+        match page {
+            Ok(objects) => {
+                let next = objects.last().filter(|_| objects.len() == BATCH);
+                self.phase = Phase::Initial(reader, next.map(|last| format!("{}\0", last.key())));
+                self.pending.extend(objects.into_iter().map(Pending::Initial));
+            }
+            Err(expired) => self.expire(expired),
         }
-        if self.options.allow_watch_bookmarks {
-            self.bookmark(reader.position(), &[(INITIAL_EVENTS_END, "true")]);
-        }
-        self.told = reader.position();
-        self.phase = Phase::Live(reader);
+        Turn::Goon
     }
 
-    async fn continue_live(&mut self, mut reader: Reader) {
-        self.changes.borrow_and_update();
-        let read = self.shared.read(|collection| collection.read(&mut reader, BATCH));
+    fn continue_live(&mut self, mut reader: Reader) -> Turn {
+        self.changes.mark_seen();
+        let read = self
+            .shared
+            .read(|collection| collection.read_within(&mut reader, BATCH, &self.keys));
         match read {
             Err(expired) => self.expire(expired),
             Ok(deliveries) if deliveries.is_empty() && std::mem::take(&mut self.look_again) => {
@@ -232,15 +287,15 @@ impl Watch {
                 if self.replica {
                     self.hurry_bookmark(&reader);
                 }
-                self.wait(reader).await;
+                self.phase = Phase::Live(reader);
+                return Turn::Wait;
             }
             Ok(deliveries) => {
-                for delivery in &deliveries {
-                    self.deliver(delivery);
-                }
+                self.pending.extend(deliveries.into_iter().map(Pending::Delivery));
                 self.phase = Phase::Live(reader);
             }
         }
+        Turn::Goon
     }
 
     /// A stream that resumes does not know what its predecessor had hidden.
@@ -248,11 +303,11 @@ impl Watch {
         if self.inputs.is_empty() {
             return;
         }
-        let objects = self
-            .shared
-            .read(|collection| collection.snapshot(self.lens.selection.confined_to()))
-            .objects;
-        for object in &objects {
+        let objects = self.shared.read(|collection| {
+            let present = collection.at(collection.position(), &self.keys, "");
+            present.map(|objects| objects.cloned().collect::<Vec<_>>())
+        });
+        for object in &objects.unwrap_or_default() {
             // Only the note it takes of hidden objects is wanted.
             let _ = self.lens.see(object);
         }
@@ -266,7 +321,8 @@ impl Watch {
             };
             if let Some(seen) = self.lens.see(&object) {
                 let seen = seen.with_resource_version(reader.position());
-                self.ready.push_back(self.lens.encode(EventType::Added, seen.bytes()));
+                let frame = self.lens.encode(EventType::Added, seen.bytes());
+                self.pending.push_back(Pending::Frame(frame));
             }
         }
     }
@@ -283,65 +339,70 @@ impl Watch {
         self.bookmark_at = self.bookmark_at.min(Instant::now() + soon);
     }
 
-    fn deliver(&mut self, delivery: &Delivery) {
-        match delivery {
+    /// The frame of something pending; `None` when it is none of the client's business.
+    fn tell(&mut self, pending: Pending) -> Option<Bytes> {
+        let delivery = match pending {
+            Pending::Frame(frame) => return Some(frame),
+            Pending::Initial(object) => {
+                let seen = self.lens.see(&object)?;
+                return Some(self.lens.encode(EventType::Added, seen.bytes()));
+            }
+            Pending::Delivery(delivery) => delivery,
+        };
+        let version = match &delivery {
             Delivery::DiffBegin(to) if self.replica => {
-                self.bookmark(self.told, &[(ANNOTATION_DIFF_TO, &to.to_string())]);
+                return Some(self.bookmark(self.told, &[(ANNOTATION_DIFF_TO, &to.to_string())]));
             }
-            Delivery::DiffEnd(to) if self.replica => self.bookmark(*to, &[(ANNOTATION_DIFF_DONE, &to.to_string())]),
-            Delivery::DiffBegin(_) | Delivery::DiffEnd(_) => {}
-            Delivery::Exact(change) => {
-                if let Some(frame) = self.lens.frame(delivery) {
-                    self.told = change.resource_version();
-                    self.ready.push_back(frame);
-                }
+            Delivery::DiffEnd(to) if self.replica => {
+                return Some(self.bookmark(*to, &[(ANNOTATION_DIFF_DONE, &to.to_string())]));
             }
-            Delivery::Current { object, .. } | Delivery::Gone(object) => {
-                if let Some(frame) = self.lens.frame(delivery) {
-                    self.told = object.resource_version();
-                    self.ready.push_back(frame);
-                }
-            }
-        }
+            Delivery::DiffBegin(_) | Delivery::DiffEnd(_) => return None,
+            Delivery::Exact(change) => change.resource_version(),
+            Delivery::Current { object, .. } | Delivery::Gone(object) => object.resource_version(),
+        };
+        let frame = self.lens.frame(&delivery)?;
+        self.told = version;
+        Some(frame)
     }
 
     /// Nothing to send: until something changes, a bookmark is due, or the stream ends.
-    async fn wait(&mut self, reader: Reader) {
-        let wants_bookmarks = self.options.allow_watch_bookmarks;
-        let wake_at = if wants_bookmarks {
-            self.bookmark_at.min(self.ends_at)
-        } else {
-            self.ends_at
-        };
-        let shutdown = self.shutdown.clone();
+    async fn wait(&mut self) {
+        // Without bookmarks, too: a stream about one key hears of nothing else, and has to keep up all the same.
+        let wake_at = self.bookmark_at.min(self.ends_at);
+        if self.timer.deadline() != wake_at {
+            self.timer.as_mut().reset(wake_at);
+        }
         tokio::select! {
-            () = shutdown.cancelled() => return,
-            changed = self.changes.changed() => if changed.is_err() { return },
+            biased;
+            () = self.shutdown.cancelled() => return self.phase = Phase::Ended,
+            changed = self.changes.changed() => if changed.is_err() { return self.phase = Phase::Ended },
             () = any_changed(&mut self.inputs) => self.look_again = true,
-            () = tokio::time::sleep_until(wake_at) => {}
+            () = self.timer.as_mut() => {}
         }
         let now = Instant::now();
         if now >= self.ends_at {
-            return;
+            self.phase = Phase::Ended;
+        } else if now >= self.bookmark_at {
+            self.give_bookmark();
         }
-        if wants_bookmarks && now >= self.bookmark_at {
+    }
+
+    /// A bookmark is due. What happened meanwhile comes before it: then it stays due.
+    fn give_bookmark(&mut self) {
+        let Phase::Live(reader) = &self.phase else { return };
+        let (reached, position) = (reader.position(), self.shared.read(Collection::position));
+        if self.wants_bookmarks && position == reached {
+            self.confirmed = true;
+            let frame = self.bookmark(position, &[]);
+            self.pending.push_back(Pending::Frame(frame));
+        } else if position <= reached {
             // Ahead of C nothing is known of the client's position yet, and a bookmark must not claim it.
-            if self.shared.read(|collection| collection.position()) >= reader.position() && !self.behind(&reader) {
-                self.confirmed = true;
-                self.bookmark(reader.position(), &[]);
-            } else {
-                self.schedule_bookmark();
-            }
+            self.schedule_bookmark();
         }
-        self.phase = Phase::Live(reader);
     }
 
-    /// Whether the collection moved on since this reader last looked: events come before the bookmark.
-    fn behind(&self, reader: &Reader) -> bool {
-        self.shared.read(|collection| collection.position()) > reader.position()
-    }
-
-    fn bookmark(&mut self, position: ResourceVersion, annotations: &[(&str, &str)]) {
+    /// A bookmark, and with it the time of the next one.
+    fn bookmark(&mut self, position: ResourceVersion, annotations: &[(&str, &str)]) -> Bytes {
         let mut annotations = annotations.to_vec();
         if self.replica {
             self.told_fresh = (self.is_fresh)();
@@ -350,9 +411,9 @@ impl Watch {
             }
         }
         let frame = self.lens.bookmark(position, &annotations);
-        self.ready.push_back(frame);
         self.told = position;
         self.schedule_bookmark();
+        frame
     }
 
     fn schedule_bookmark(&mut self) {
@@ -372,7 +433,8 @@ impl Watch {
     }
 
     fn fail(&mut self, status: &Status) {
-        self.ready.push_back(self.lens.how.error_frame(status));
+        let frame = self.lens.how.error_frame(status);
+        self.pending.push_back(Pending::Frame(frame));
         self.phase = Phase::Ended;
     }
 }

@@ -1,0 +1,166 @@
+//! Compression of large answers, piece by piece as the client takes them.
+//!
+//! The rules are kube-apiserver's: above a size, at the fastest level, for clients that name `gzip` and nothing around
+//! it. Compressing is optional in HTTP, so the memory is bounded by answering uncompressed when many are at it.
+
+use std::io::Write as _;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, VARY};
+use http::{HeaderMap, HeaderValue, Response};
+use http_body::{Body as _, Frame};
+use http_body_util::BodyExt as _;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::{Body, BoxError};
+
+/// Answers up to this size, in bytes, are not compressed.
+pub const GZIP_ABOVE: u64 = 128 << 10;
+/// Answers compressed at a time, about 300 KiB each; further ones go uncompressed.
+pub const GZIPS_AT_ONCE: usize = 16;
+
+/// Most bytes compressed in one go; a connection shares its thread with others.
+const INPUT: usize = 128 << 10;
+/// An output worth sending.
+const OUTPUT: usize = 16 << 10;
+
+static PLACES: Semaphore = Semaphore::const_new(GZIPS_AT_ONCE);
+
+/// Compresses `response` if its client and its size call for it.
+#[must_use]
+pub fn gzip(request: &HeaderMap, response: Response<Body>) -> Response<Body> {
+    if response.body().size_hint().lower() <= GZIP_ABOVE || !accepts_gzip(request) {
+        return response;
+    }
+    let Ok(place) = PLACES.try_acquire() else {
+        return response;
+    };
+    let mut response = response.map(|body| {
+        let gzip = Gzip {
+            body,
+            encoder: Some(GzEncoder::new(Vec::new(), Compression::fast())),
+            input: Bytes::new(),
+            _place: place,
+        };
+        gzip.boxed_unsync()
+    });
+    let headers = response.headers_mut();
+    headers.remove(CONTENT_LENGTH);
+    headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
+    response
+}
+
+/// Whether one of the tokens is exactly `gzip`: a weight beside it makes it another one, as for kube-apiserver.
+fn accepts_gzip(request: &HeaderMap) -> bool {
+    let accepted = request.get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
+    accepted.is_some_and(|tokens| tokens.split(',').any(|token| token.trim() == "gzip"))
+}
+
+struct Gzip {
+    body: Body,
+    /// `None` once the end was written.
+    encoder: Option<GzEncoder<Vec<u8>>>,
+    input: Bytes,
+    _place: SemaphorePermit<'static>,
+}
+
+// === impl Gzip ===
+
+impl http_body::Body for Gzip {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        let mut taken = 0;
+        loop {
+            let Some(encoder) = &mut this.encoder else {
+                return Poll::Ready(None);
+            };
+            let (output, is_tired) = (encoder.get_mut(), taken >= INPUT);
+            if output.len() >= OUTPUT || (is_tired && !output.is_empty()) {
+                let output = std::mem::take(output);
+                return Poll::Ready(Some(Ok(Frame::data(output.into()))));
+            }
+            if this.input.is_empty() {
+                match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
+                    Some(Ok(frame)) => this.input = frame.into_data().unwrap_or_default(),
+                    Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                    None => {
+                        let end = this.encoder.take().map(GzEncoder::finish).transpose()?;
+                        return Poll::Ready(end.map(|end| Ok(Frame::data(end.into()))));
+                    }
+                }
+            }
+            let some = this.input.len().min(INPUT);
+            encoder.write_all(&this.input[..some])?;
+            this.input.advance(some);
+            taken += some;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use http::StatusCode;
+
+    use super::super::{APPLICATION_JSON, pieces, respond};
+    use super::*;
+
+    fn answer(size: usize) -> Response<Body> {
+        let parts = (0..size).map(|i| Bytes::from(vec![b'a' + (i % 23) as u8]));
+        respond(StatusCode::OK, APPLICATION_JSON, pieces(parts))
+    }
+
+    fn asked(encoding: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(encoding))])
+    }
+
+    /// Conformance: 2.70
+    #[tokio::test]
+    async fn only_large_answers_for_who_names_gzip_exactly() {
+        let large = GZIP_ABOVE as usize + 1;
+        let cases = [
+            ("gzip", large, true),
+            ("deflate, gzip , br", large, true),
+            ("gzip", large - 1, false),
+            ("gzip;q=1", large, false),
+            ("GZIP", large, false),
+            ("identity", large, false),
+        ];
+        for (encoding, size, want) in cases {
+            let response = gzip(&asked(encoding), answer(size));
+            assert_eq!(
+                response.headers().contains_key(CONTENT_ENCODING),
+                want,
+                "{encoding} {size}"
+            );
+            assert_eq!(response.headers().contains_key(VARY), want);
+            let plain = answer(size).into_body().collect().await.unwrap().to_bytes();
+            let mut got = response.into_body().collect().await.unwrap().to_bytes().to_vec();
+            if want {
+                assert!(got.len() < plain.len() / 2);
+                let mut text = Vec::new();
+                flate2::read::GzDecoder::new(&got[..]).read_to_end(&mut text).unwrap();
+                got = text;
+            }
+            assert_eq!(got, plain);
+        }
+        // One test for both: the places are those of the process.
+        let held: Vec<_> = (0..GZIPS_AT_ONCE)
+            .map(|_| gzip(&asked("gzip"), answer(large)))
+            .collect();
+        let last = gzip(&asked("gzip"), answer(large));
+        assert!(!last.headers().contains_key(CONTENT_ENCODING), "beyond the bound");
+        drop(held);
+        let next = gzip(&asked("gzip"), answer(large));
+        assert!(next.headers().contains_key(CONTENT_ENCODING));
+    }
+}

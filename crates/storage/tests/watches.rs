@@ -1,0 +1,417 @@
+//! Watches against clients that stall, collections that move on, and wake-ups that are not theirs.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{FutureExt as _, Stream, StreamExt as _};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::kind::{ResourceKind, find_kind};
+use yurt_apimachinery::negotiation::Negotiated;
+use yurt_apimachinery::watch::EventType;
+use yurt_apimachinery::{ListOptions, Object, ResourceVersion};
+use yurt_runtime::Clock;
+use yurt_storage::SharedCollection;
+use yurt_storage::serve::{self, Selection, Unfiltered, WatchRequest};
+
+type Frames = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
+
+fn kind() -> &'static ResourceKind {
+    find_kind("", "services").expect("services must be built in")
+}
+
+fn service(key: &str, rv: u64) -> Object {
+    let (namespace, name) = key.split_once('/').expect("a key with a namespace");
+    let json = format!(
+        r#"{{"metadata":{{"namespace":"{namespace}","name":"{name}","uid":"u-{name}","resourceVersion":"{rv}"}}}}"#
+    );
+    Object::parse(Bytes::from(json), kind()).expect("fixture must parse")
+}
+
+fn rv(value: u64) -> ResourceVersion {
+    ResourceVersion(value)
+}
+
+/// `n` services `shop/s0000` … at C = 10,000.
+fn collection(n: u64) -> Arc<SharedCollection> {
+    let shared = SharedCollection::new(kind(), false);
+    let list = (0..n).map(|i| service(&format!("shop/s{i:04}"), 1 + i)).collect();
+    shared.update(|c| c.restart(0, list, rv(10_000)));
+    Arc::new(shared)
+}
+
+fn put(shared: &SharedCollection, key: &str, rv: u64) {
+    shared.update(|c| c.apply(EventType::Modified, service(key, rv)));
+}
+
+fn delete(shared: &SharedCollection, key: &str, rv: u64) {
+    shared.update(|c| c.apply(EventType::Deleted, service(key, rv)));
+}
+
+fn watch_in(shared: &Arc<SharedCollection>, namespace: Option<&str>, query: &str) -> Frames {
+    let options = ListOptions::parse(Some(&format!("watch=1&{query}")), true, kind()).expect("valid query");
+    let request = WatchRequest {
+        selection: Selection {
+            namespace: namespace.map(str::to_owned),
+            labels: options.label_selector.clone(),
+            fields: options.field_selector.clone(),
+        },
+        options,
+        view: Arc::new(Unfiltered),
+        how: Negotiated::default(),
+        clock: Clock::system(),
+        replica: false,
+        lasts: Duration::from_secs(1800),
+        least: ResourceVersion::ZERO,
+        is_fresh: Arc::new(|| true),
+        shutdown: CancellationToken::new(),
+    };
+    Box::pin(serve::watch(shared.clone(), request).expect("a complete collection can be watched"))
+}
+
+fn watch(shared: &Arc<SharedCollection>, query: &str) -> Frames {
+    watch_in(shared, None, query)
+}
+
+fn describe(frame: &[u8]) -> String {
+    let event: Value = serde_json::from_slice(frame).expect("a frame must be JSON");
+    let object = &event["object"];
+    let kind = event["type"].as_str().unwrap_or_default();
+    if kind == "ERROR" {
+        return format!(
+            "ERROR {} {}",
+            object["code"],
+            object["message"].as_str().unwrap_or_default()
+        );
+    }
+    let name = object["metadata"]["name"].as_str().unwrap_or("");
+    let end = if object["metadata"]["annotations"]["k8s.io/initial-events-end"] == "true" {
+        " end"
+    } else {
+        ""
+    };
+    format!(
+        "{kind} {name}@{}{end}",
+        object["metadata"]["resourceVersion"].as_str().unwrap_or("")
+    )
+}
+
+async fn next(frames: &mut Frames) -> String {
+    match frames.next().await {
+        Some(frame) => describe(&frame),
+        None => "end".to_owned(),
+    }
+}
+
+/// The frames that are there without waiting.
+fn frames_ready(frames: &mut Frames) -> Vec<Bytes> {
+    let now = |frames: &mut Frames| tokio::task::coop::unconstrained(frames.next()).now_or_never().flatten();
+    std::iter::from_fn(|| now(frames)).collect()
+}
+
+/// The events that are there without waiting.
+fn ready(frames: &mut Frames) -> Vec<String> {
+    frames_ready(frames).iter().map(|frame| describe(frame)).collect()
+}
+
+/// Conformance: 3.F05, 3.F06, 3.F10
+#[tokio::test(start_paused = true)]
+async fn initial_state_is_that_of_its_bookmark_whatever_happens_while_it_is_sent() {
+    let shared = collection(300);
+    let mut frames = watch(&shared, "allowWatchBookmarks=true");
+    for i in 0..70 {
+        assert_eq!(next(&mut frames).await, format!("ADDED s{i:04}@{}", i + 1));
+    }
+    // Behind what was sent, ahead of it, new, and gone.
+    put(&shared, "shop/s0000", 10_001);
+    put(&shared, "shop/s0299", 10_002);
+    put(&shared, "shop/s0299-new", 10_003);
+    delete(&shared, "shop/s0298", 10_004);
+    for i in 70..300 {
+        assert_eq!(next(&mut frames).await, format!("ADDED s{i:04}@{}", i + 1));
+    }
+    assert_eq!(next(&mut frames).await, "BOOKMARK @10000 end");
+    let then = [
+        "MODIFIED s0000@10001",
+        "MODIFIED s0299@10002",
+        "ADDED s0299-new@10003",
+        "DELETED s0298@10004",
+    ];
+    assert_eq!(ready(&mut frames), then);
+}
+
+/// A client so slow that the history of its initial state is gone: it gets the rest as it is, then every change since.
+///
+/// Conformance: 3.F16
+#[tokio::test(start_paused = true)]
+async fn initial_state_of_a_stalled_client_ends_with_the_truth() {
+    let shared = collection(200);
+    let mut frames = watch(&shared, "allowWatchBookmarks=true");
+    let mut events = vec![next(&mut frames).await];
+    for i in 0..20_000_u64 {
+        put(&shared, &format!("shop/s{:04}", 50 + i % 100), 20_000 + i);
+    }
+    delete(&shared, "shop/s0001", 50_000);
+    delete(&shared, "shop/s0199", 50_001);
+    events.extend(ready(&mut frames));
+    let mut known = BTreeMap::new();
+    for event in &events {
+        let (kind, object) = event.split_once(' ').expect("an event");
+        let (name, version) = object.split_once('@').expect("a version");
+        match kind {
+            "ADDED" | "MODIFIED" => drop(known.insert(name.to_owned(), version.to_owned())),
+            "DELETED" => drop(known.remove(name)),
+            "BOOKMARK" => assert_eq!(version, "10000 end", "what follows is newer"),
+            other => panic!("unexpected {other}"),
+        }
+    }
+    let truth = shared.read(|c| {
+        let pairs = c
+            .objects()
+            .map(|o| (o.name().to_owned(), o.resource_version().to_string()));
+        pairs.collect::<BTreeMap<_, _>>()
+    });
+    assert_eq!(known, truth);
+    let before_the_bookmark = events.iter().take_while(|event| !event.starts_with("BOOKMARK"));
+    assert!(before_the_bookmark.into_iter().all(|event| event.starts_with("ADDED")));
+}
+
+/// Start states: resourceVersion and sendInitialEvents, then the first events.
+///
+/// Conformance: 3.F01, 3.F04, 3.F13, 3.F14, 3.F43
+#[tokio::test(start_paused = true)]
+async fn start_states_follow_the_table() {
+    let state = ["ADDED s0000@1", "ADDED s0001@2"];
+    let with_end = [state[0], state[1], "BOOKMARK @10000 end"];
+    let list = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+    let none = "sendInitialEvents=false&resourceVersionMatch=NotOlderThan";
+    let bookmarks = "allowWatchBookmarks=true";
+    let rows: [(String, &[&str]); 13] = [
+        (String::new(), &state),
+        ("resourceVersion=0".into(), &state),
+        (format!("resourceVersion=0&{bookmarks}"), &with_end),
+        (bookmarks.into(), &with_end),
+        (list.into(), &state),
+        (format!("{list}&{bookmarks}"), &with_end),
+        (format!("{list}&{bookmarks}&resourceVersion=0"), &with_end),
+        (format!("{list}&{bookmarks}&resourceVersion=9000"), &with_end),
+        (none.into(), &[]),
+        (format!("{none}&resourceVersion=0"), &[]),
+        (format!("{none}&resourceVersion=10000"), &[]),
+        ("resourceVersion=10000".into(), &[]),
+        (format!("{none}&resourceVersion=10000&{bookmarks}"), &[]),
+    ];
+    for (query, want) in rows {
+        let shared = collection(2);
+        let mut frames = watch(&shared, &query);
+        assert_eq!(ready(&mut frames), want, "{query}");
+        put(&shared, "shop/s0001", 10_001);
+        assert_eq!(ready(&mut frames), ["MODIFIED s0001@10001"], "{query}");
+    }
+    let mut empty = watch(&collection(0), &format!("{list}&{bookmarks}"));
+    assert_eq!(
+        next(&mut empty).await,
+        "BOOKMARK @10000 end",
+        "the first and only event"
+    );
+    let mut ahead = watch(&collection(2), &format!("{list}&{bookmarks}&resourceVersion=10001"));
+    let too_large = "ERROR 504 Timeout: Too large resource version: 10001, current: 10000";
+    assert_eq!(
+        (next(&mut ahead).await.as_str(), next(&mut ahead).await.as_str()),
+        (too_large, "end")
+    );
+}
+
+/// Conformance: 3.F20, 3.F21, 3.F22
+#[tokio::test(start_paused = true)]
+async fn bookmarks_come_every_minute_also_where_nothing_matches() {
+    let shared = collection(2);
+    for query in [
+        "labelSelector=no%3Dsuch",
+        "fieldSelector=metadata.name%3Dnone,metadata.namespace%3Dshop",
+    ] {
+        let at = shared.read(|c| c.position()).0;
+        let mut frames = watch(
+            &shared,
+            &format!("{query}&resourceVersion={at}&allowWatchBookmarks=true"),
+        );
+        assert_eq!(ready(&mut frames), [""; 0]);
+        let started = tokio::time::Instant::now();
+        for turn in 1..=3 {
+            put(&shared, "shop/s0000", at + turn);
+            assert_eq!(next(&mut frames).await, format!("BOOKMARK @{}", at + turn), "{query}");
+            assert_eq!(started.elapsed().as_secs(), 60 * turn);
+        }
+    }
+    let mut quiet = watch(&shared, "resourceVersion=10000&labelSelector=no%3Dsuch");
+    assert!(
+        tokio::time::timeout(Duration::from_secs(300), quiet.next())
+            .await
+            .is_err(),
+        "only for who asked"
+    );
+}
+
+/// Conformance: 3.F40, 3.F41
+#[tokio::test(start_paused = true)]
+async fn a_hundred_thousand_updates_later_a_watch_still_resumes() {
+    let shared = collection(100);
+    for i in 0..100_000_u64 {
+        put(&shared, &format!("shop/s{:04}", i % 50), 10_001 + i);
+    }
+    let mut frames = watch(&shared, "resourceVersion=10000");
+    let events = ready(&mut frames);
+    assert_eq!(events.len(), 50, "the last state of each, and nothing of the others");
+    assert_eq!(events[49], "MODIFIED s0049@110000");
+    let mut old = watch(&shared, "resourceVersion=9999");
+    assert_eq!(next(&mut old).await, "ERROR 410 too old resource version: 9999 (10000)");
+    assert_eq!(next(&mut old).await, "end");
+}
+
+/// Conformance: 3.F51, 3.F52
+#[tokio::test(start_paused = true)]
+async fn a_stalled_reader_delays_nobody_and_goes_on_where_it_was() {
+    let shared = collection(20);
+    let mut stalled = watch(&shared, "resourceVersion=10000");
+    let mut others: Vec<Frames> = (0..999).map(|_| watch(&shared, "resourceVersion=10000")).collect();
+    put(&shared, "shop/s0000", 10_001);
+    assert_eq!(next(&mut stalled).await, "MODIFIED s0000@10001");
+    // More than the log holds, so that nothing is kept for the one that does not read.
+    for i in 2..5000_u64 {
+        put(&shared, &format!("shop/s{:04}", i % 20), 10_000 + i);
+        if i % 500 == 0 {
+            for frames in &mut others {
+                assert_eq!(frames_ready(frames).len(), 500, "everything, in time");
+            }
+        }
+    }
+    delete(&shared, "shop/s0007", 20_000);
+    let late = ready(&mut stalled);
+    assert_eq!(late.len(), 20, "the last state of each: {late:?}");
+    assert_eq!(late[19], "DELETED s0007@20000");
+}
+
+/// Conformance: 3.F60, 3.F61
+#[tokio::test(start_paused = true)]
+async fn a_watch_of_one_object_or_namespace_hears_of_nothing_else() {
+    let shared = collection(3);
+    let one = "fieldSelector=metadata.name%3Dlater";
+    let mut by_path = watch_in(&shared, Some("shop"), &format!("{one}&resourceVersion=10000"));
+    let mut by_field = watch(&shared, &format!("{one}&resourceVersion=10000"));
+    let mut other = watch_in(&shared, Some("other"), "resourceVersion=10000");
+    let mut everything = watch(&shared, "resourceVersion=10000");
+    for frames in [&mut by_path, &mut by_field, &mut other, &mut everything] {
+        assert_eq!(ready(frames), [""; 0]);
+    }
+    put(&shared, "shop/s0001", 10_001);
+    delete(&shared, "shop/s0002", 10_002);
+    put(&shared, "shop/later", 10_003);
+    put(&shared, "shop/later", 10_004);
+    delete(&shared, "shop/later", 10_005);
+    put(&shared, "other/x", 10_006);
+    let later = ["ADDED later@10003", "MODIFIED later@10004", "DELETED later@10005"];
+    assert_eq!(ready(&mut by_path), later);
+    assert_eq!(ready(&mut by_field), later);
+    assert_eq!(ready(&mut other), ["ADDED x@10006"]);
+    assert_eq!(ready(&mut everything).len(), 6);
+    // The same for those who come back when the log is gone.
+    for i in 0..5000 {
+        put(&shared, "shop/s0001", 10_010 + i);
+    }
+    for frames in [
+        &mut watch_in(
+            &shared,
+            Some("shop"),
+            "fieldSelector=metadata.name%3Ds0000&resourceVersion=10002",
+        ),
+        &mut watch(&shared, "fieldSelector=metadata.name%3Ds0000&resourceVersion=10002"),
+        &mut watch_in(&shared, Some("elsewhere"), "resourceVersion=10002"),
+    ] {
+        assert_eq!(ready(frames), [""; 0]);
+    }
+}
+
+/// Counts how often a stream asks to be looked at.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn poll(frames: &mut Frames, wakes: &Arc<Wakes>) -> Option<String> {
+    let waker = Waker::from(wakes.clone());
+    match frames.as_mut().poll_next(&mut Context::from_waker(&waker)) {
+        Poll::Ready(frame) => Some(frame.map_or_else(|| "end".to_owned(), |frame| describe(&frame))),
+        Poll::Pending => None,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_one_object_is_not_woken_by_the_others() {
+    let shared = collection(0);
+    let one = "fieldSelector=metadata.name%3Dmine&resourceVersion=10000";
+    let mut frames = watch_in(&shared, Some("shop"), one);
+    let wakes = Arc::new(Wakes::default());
+    assert_eq!(poll(&mut frames, &wakes), None);
+    for i in 0..1000 {
+        put(&shared, &format!("shop/{i}"), 10_001 + i);
+    }
+    let by_chance = wakes.0.load(Ordering::Relaxed);
+    assert!(by_chance <= 1, "at most once until it looks: {by_chance}");
+    let other = Arc::new(SharedCollection::new(kind(), false));
+    other.update(|c| c.restart(0, vec![], rv(1)));
+    while poll(&mut frames, &wakes).is_some() {}
+    let before = wakes.0.load(Ordering::Relaxed);
+    put(&other, "shop/mine", 2);
+    assert_eq!(wakes.0.load(Ordering::Relaxed), before, "another collection");
+    put(&shared, "shop/mine", 20_000);
+    assert_eq!(wakes.0.load(Ordering::Relaxed), before + 1);
+    assert_eq!(poll(&mut frames, &wakes).as_deref(), Some("ADDED mine@20000"));
+}
+
+/// It sleeps through the deletions of other objects, and must still know where it stands when they are forgotten.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_one_object_keeps_up_with_what_is_forgotten() {
+    let shared = collection(0);
+    let mut frames = watch_in(
+        &shared,
+        Some("shop"),
+        "fieldSelector=metadata.name%3Dmine&resourceVersion=10000",
+    );
+    let wakes = Arc::new(Wakes::default());
+    assert_eq!(poll(&mut frames, &wakes), None);
+    let mut seen = 0;
+    for i in 0..30_000_u64 {
+        put(&shared, "shop/a", 20_000 + 2 * i);
+        delete(&shared, "shop/a", 20_001 + 2 * i);
+        let woken = wakes.0.load(Ordering::Relaxed);
+        if woken > std::mem::replace(&mut seen, woken) {
+            assert_eq!(poll(&mut frames, &wakes), None);
+        }
+    }
+    assert!(shared.read(|c| c.floor()) > rv(20_000), "deletions were forgotten");
+    assert!(seen < 3000, "woken {seen} times by 60,000 changes");
+    put(&shared, "shop/mine", 100_000);
+    assert_eq!(poll(&mut frames, &wakes).as_deref(), Some("ADDED mine@100000"));
+}
+
+/// A pool has thousands of streams, and nearly all of them wait.
+#[tokio::test]
+async fn a_waiting_stream_is_small() {
+    let shared = collection(500);
+    let mut frames = watch(&shared, "allowWatchBookmarks=true");
+    assert_eq!(frames_ready(&mut frames).len(), 501);
+    assert!(
+        std::mem::size_of_val(&*frames) <= 800,
+        "{}",
+        std::mem::size_of_val(&*frames)
+    );
+}
