@@ -26,7 +26,7 @@ impl OnDisk {
 
     fn embedded(&self) -> Embedded {
         // The writer thread of a dropped store lets go of the file a moment later.
-        for _ in 0..1000 {
+        for _ in 0..200_000 {
             match Embedded::open(&self.folder.path().join("store.redb"), Clock::system(), Space::Own) {
                 Ok(store) => return store,
                 Err(error) if error.to_string().contains("another process") => std::thread::yield_now(),
