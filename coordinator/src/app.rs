@@ -16,9 +16,6 @@ use crate::metrics::SharedMetrics;
 use crate::registry::Registry;
 use crate::registry::own::OwnStore;
 
-/// Largest request body, as in kube-apiserver. The feed has its own.
-pub(crate) const BODY_BYTES_MAX: usize = 3 << 20;
-
 /// The coordinator as its request handlers see it.
 pub(crate) struct App {
     /// What this server is.
@@ -58,6 +55,8 @@ pub(crate) struct Settings {
     pub(crate) min_request_timeout: Duration,
     /// How long an event lives after its last change.
     pub(crate) event_ttl: Duration,
+    /// Largest request body. The feed has its own.
+    pub(crate) body_bytes_max: usize,
 }
 
 // === impl App ===

@@ -14,7 +14,7 @@ use yurt_apimachinery::query::Query;
 use yurt_apimachinery::selector::{FieldOperator, FieldSelector};
 use yurt_apimachinery::{RequestInfo, Verb};
 
-use crate::authn::{MASTERS, User};
+use crate::authn::{MASTERS, NODE_PREFIX, NODES, User};
 use crate::config::Profile;
 
 pub mod node;
@@ -168,7 +168,7 @@ impl Authorizer {
             Profile::Pool => rules::authorize(user, attributes, facts),
             Profile::Standalone => match user.node_name() {
                 Some(node) => self.nodes.authorize(node, attributes, facts.pods),
-                None => Decision::Denied(String::new()),
+                None => Decision::Denied(unnamed_node(user)),
             },
         };
         let Decision::Denied(first) = first else { return first };
@@ -178,6 +178,14 @@ impl Authorizer {
             allowed => allowed,
         }
     }
+}
+
+/// Why a node certificate without a node's name is nobody's.
+fn unnamed_node(user: &User) -> String {
+    if user.name == NODE_PREFIX && user.is_in(NODES) {
+        return format!("unknown node for user {:?}", user.name);
+    }
+    String::new()
 }
 
 #[cfg(test)]

@@ -3,13 +3,17 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, ValueEnum};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, ValueEnum, value_parser};
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::{GroupResource, ResourceKind, Space};
 use yurt_runtime::flags::GoDuration;
+use yurt_runtime::http::server;
+
+use crate::lanes;
 
 mod etcd;
 
@@ -106,9 +110,49 @@ pub struct Config {
     #[arg(long, value_name = "DURATION", default_value = "1800s")]
     pub min_request_timeout: GoDuration,
 
+    /// Reads answered at a time; further ones wait. Leases, the feed and system:masters stand outside.
+    #[arg(long, value_name = "N", default_value_t = nonzero(lanes::READS_IN_FLIGHT_MAX))]
+    pub max_requests_inflight: NonZeroUsize,
+
+    /// Writes answered at a time; further ones wait.
+    #[arg(long, value_name = "N", default_value_t = nonzero(lanes::WRITES_IN_FLIGHT_MAX))]
+    pub max_mutating_requests_inflight: NonZeroUsize,
+
+    /// Reads, and as many writes, that may wait for their turn; further ones get 429 and Retry-After. Clients take turns,
+    /// and the one with most waiting gives way.
+    #[arg(long, value_name = "N", default_value_t = lanes::QUEUED_MAX)]
+    pub max_queued_requests: usize,
+
+    /// Largest body of a request, the feed's aside; larger ones get 413.
+    #[arg(long, value_name = "BYTES", default_value_t = BODY_BYTES_MAX)]
+    pub max_request_body_bytes: usize,
+
+    /// Largest header block of a request, as HTTP/2 counts it; larger ones get 431.
+    #[arg(long, value_name = "BYTES", default_value_t = server::MAX_HEADER_BYTES, value_parser = value_parser!(u32).range(8192..=1048576))]
+    pub max_header_bytes: u32,
+
+    /// Connections at a time; further ones wait to be accepted.
+    #[arg(long, value_name = "N", default_value_t = nonzero(server::MAX_CONNECTIONS))]
+    pub max_connections: NonZeroUsize,
+
+    /// Requests and watches at a time over one HTTP/2 connection.
+    #[arg(long, value_name = "N", default_value_t = nonzero32(server::MAX_STREAMS))]
+    pub http2_max_streams_per_connection: NonZeroU32,
+
     /// Log verbosity: below 4 informs, 4 and 5 debug, from 6 on everything.
     #[arg(short, value_name = "LEVEL", default_value_t = 2)]
     pub verbosity: u8,
+}
+
+/// Largest body of a request, as in kube-apiserver.
+pub const BODY_BYTES_MAX: usize = 3 << 20;
+
+const fn nonzero(value: usize) -> NonZeroUsize {
+    NonZeroUsize::new(value).expect("a default limit must not be zero")
+}
+
+const fn nonzero32(value: u32) -> NonZeroU32 {
+    NonZeroU32::new(value).expect("a default limit must not be zero")
 }
 
 /// Who owns which kinds.

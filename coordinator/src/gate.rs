@@ -2,13 +2,10 @@
 //!
 //! The order is kube-apiserver's: identity, impersonation, a place among the requests being answered, authorization.
 
-use std::sync::Arc;
-
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tracing::{debug, info, warn};
-use yurt_apimachinery::{RequestInfo, Status, Verb};
+use yurt_apimachinery::{RequestInfo, Status};
 use yurt_runtime::http::server::Peer;
 
 use crate::StartError;
@@ -20,12 +17,7 @@ use crate::authz::rbac::{Policy, bootstrap};
 use crate::authz::{Attributes, Authorizer, Decision};
 use crate::config::{Config, Profile};
 use crate::feed;
-use crate::registry::leases;
-
-/// Reads being answered at a time, watches and leases aside; further ones get 429.
-pub(crate) const READS_IN_FLIGHT_MAX: usize = 400;
-/// Writes being answered at a time, leases and the feed aside; further ones get 429.
-pub(crate) const WRITES_IN_FLIGHT_MAX: usize = 200;
+use crate::lanes::{Lane, Place};
 
 /// What decides who gets through.
 pub(crate) struct Gate {
@@ -35,12 +27,11 @@ pub(crate) struct Gate {
     pub(crate) rbac: Rbac,
     /// Keys and issuers of service account tokens.
     pub(crate) tokens: Tokens,
-    reads: Arc<Semaphore>,
-    writes: Arc<Semaphore>,
+    /// Requests that read.
+    pub(crate) reads: Lane,
+    /// Requests that write.
+    pub(crate) writes: Lane,
 }
-
-/// A place among the requests being answered; free again when this is dropped.
-pub(crate) type Place = Option<OwnedSemaphorePermit>;
 
 // === impl Gate ===
 
@@ -59,8 +50,8 @@ impl Gate {
             authorizer: Authorizer::new(),
             rbac: rbac.map_err(|error| StartError::new(format!("--rbac-path: {error}")))?,
             tokens: Tokens::open(config)?,
-            reads: Arc::new(Semaphore::new(READS_IN_FLIGHT_MAX)),
-            writes: Arc::new(Semaphore::new(WRITES_IN_FLIGHT_MAX)),
+            reads: Lane::new(config.max_requests_inflight.get(), config.max_queued_requests),
+            writes: Lane::new(config.max_mutating_requests_inflight.get(), config.max_queued_requests),
         })
     }
 
@@ -86,11 +77,14 @@ impl Gate {
         }
     }
 
-    /// A place among the requests being answered. Watches, leases, the feed and administrators need none.
-    pub(crate) fn enter(&self, user: &User, info: &RequestInfo) -> Result<Place, Status> {
-        let is_lease = info.is_resource && format!("{}.{}", info.resource, info.group) == leases::COLLECTION;
+    /// A place among the requests being answered, perhaps after a wait. Leases, the feed and administrators need none.
+    ///
+    /// # Errors
+    /// 429 when too many wait.
+    pub(crate) async fn enter(&self, user: &User, info: &RequestInfo) -> Result<Option<Place>, Status> {
+        let is_lease = info.is_resource && info.group == "coordination.k8s.io" && info.resource == "leases";
         let is_feed = info.path.starts_with(feed::PATH);
-        if info.verb == Verb::Watch || is_lease || is_feed || user.is_in(MASTERS) {
+        if is_lease || is_feed || user.is_in(MASTERS) {
             return Ok(None);
         }
         let lane = if info.verb.is_read_only() {
@@ -98,8 +92,7 @@ impl Gate {
         } else {
             &self.writes
         };
-        let busy = |_| Status::too_many_requests("Too many requests, please try again later.", 1);
-        lane.clone().try_acquire_owned().map(Some).map_err(busy)
+        lane.enter(&user.name).await.map(Some)
     }
 }
 

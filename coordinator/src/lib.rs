@@ -37,6 +37,7 @@ mod feed;
 mod gate;
 mod handlers;
 mod health;
+mod lanes;
 mod lifecycle;
 mod metrics;
 mod publish;
@@ -45,7 +46,7 @@ mod server;
 mod status_error;
 mod store;
 
-use yurt_runtime::http::server::Server;
+use yurt_runtime::http::server::{Limits, Server};
 use yurt_runtime::tls::ReloadingServerTls;
 use yurt_runtime::{Clock, TaskGroup};
 use yurt_storage::Cacher;
@@ -180,7 +181,13 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
 
 async fn bind(config: &Config) -> Result<Server, StartError> {
     let bound = Server::bind(config.listen_address(), "--bind-address, --secure-port").await;
-    bound.map_err(|error| StartError::new(error.to_string()))
+    let server = bound.map_err(|error| StartError::new(error.to_string()))?;
+    Ok(server.with_limits(Limits {
+        max_connections: config.max_connections.get(),
+        max_streams: config.http2_max_streams_per_connection.get(),
+        max_header_bytes: config.max_header_bytes,
+        ..Limits::default()
+    }))
 }
 
 fn settings(config: &Config, stores: &Stores) -> Settings {
@@ -190,6 +197,7 @@ fn settings(config: &Config, stores: &Stores) -> Settings {
         nodepool: config.nodepool.clone(),
         pool_kinds: stores.pool().map(name).collect(),
         min_request_timeout: config.min_request_timeout.0,
+        body_bytes_max: config.max_request_body_bytes,
         event_ttl: config.event_ttl.0,
     }
 }

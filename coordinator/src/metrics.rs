@@ -15,6 +15,7 @@ pub(crate) struct Metrics {
     render: Render,
     requests: IntCounterVec,
     long_running: IntGaugeVec,
+    lanes: [IntGaugeVec; 2],
     feed: FeedMetrics,
     collections: Collections,
     disk: DiskMetrics,
@@ -82,6 +83,15 @@ impl Metrics {
             &["verb", "resource"],
         )?;
         registry.register(Box::new(long_running.clone()))?;
+        let lane = |name: &str, help: &str| {
+            let gauge = IntGaugeVec::new(Opts::new(name, help), &["request_kind"])?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
+        let lanes = [
+            lane("apiserver_current_inflight_requests", "Requests being answered.")?,
+            lane("apiserver_current_inqueue_requests", "Requests waiting for a place.")?,
+        ];
         let feed = FeedMetrics::new(registry)?;
         let collections = Collections::new(registry)?;
         let disk = DiskMetrics::new(registry)?;
@@ -89,6 +99,7 @@ impl Metrics {
             disk,
             requests,
             long_running,
+            lanes,
             feed,
             collections,
             render,
@@ -111,6 +122,14 @@ impl Metrics {
         let code = code.to_string();
         let values = [&labels.verb, &labels.group, &labels.version, &labels.resource, &code].map(String::as_str);
         self.requests.with_label_values(&values).inc();
+    }
+
+    /// Sets the load of a lane: requests being answered, and waiting.
+    pub(crate) fn lane(&self, request_kind: &str, load: (usize, usize)) {
+        for (gauge, value) in self.lanes.iter().zip([load.0, load.1]) {
+            let value = i64::try_from(value).unwrap_or(i64::MAX);
+            gauge.with_label_values(&[request_kind]).set(value);
+        }
     }
 
     /// Counts a watch of `resource` while the returned value lives.

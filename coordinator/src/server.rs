@@ -15,7 +15,7 @@ use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::http::server::{CloseConnection, Peer};
 use yurt_runtime::http::{self as web, Body, read_body};
 
-use crate::app::{self, App};
+use crate::app::App;
 use crate::authn::User;
 use crate::authz::Attributes;
 use crate::deadline;
@@ -116,7 +116,7 @@ async fn dispatch(
     if let Some(resource) = &resource {
         refuse_pool_writes(resource, &user, info.verb)?;
     }
-    let _place = app.gate.enter(&user, &info)?;
+    let _place = app.gate.enter(&user, &info).await?;
     gate::authorize(app, &user, &info, &attributes)?;
     if !info.is_resource {
         return answer_path(app, request, peer, &info, &user).await;
@@ -126,7 +126,7 @@ async fn dispatch(
             return Err(Status::method_not_allowed());
         }
         let (head, body) = request.into_parts();
-        let body = &read_body(body, app::BODY_BYTES_MAX).await?;
+        let body = &read_body(body, app.settings.body_bytes_max).await?;
         let (query, headers) = (query.as_deref(), &head.headers);
         let exchange = Exchange { query, headers, body };
         return review::handle(app, &user, kind, info.namespace.as_deref(), &exchange);
@@ -134,7 +134,7 @@ async fn dispatch(
     let resource = resource.ok_or_else(|| not_found(app, &info))?;
     if token_request::is_meant(app, &resource, &info) {
         let (head, body) = request.into_parts();
-        let body = &read_body(body, app::BODY_BYTES_MAX).await?;
+        let body = &read_body(body, app.settings.body_bytes_max).await?;
         let (query, headers) = (query.as_deref(), &head.headers);
         return token_request::handle(app, &user, &info, &Exchange { query, headers, body });
     }
@@ -143,7 +143,7 @@ async fn dispatch(
     let body = if info.verb.is_read_only() {
         Bytes::new()
     } else {
-        read_body(body, app::BODY_BYTES_MAX).await?
+        read_body(body, app.settings.body_bytes_max).await?
     };
     let call = Call {
         app: app.clone(),
@@ -206,6 +206,8 @@ async fn answer_path(
             })
         }
         (&Method::GET, "/metrics", _) => {
+            app.metrics.lane("readOnly", app.gate.reads.load());
+            app.metrics.lane("mutating", app.gate.writes.load());
             let text = app.metrics.render(&app.registry, &app.feed, app.clock.boot());
             let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
             Ok(web::respond(StatusCode::OK, content_type, web::full(text)))

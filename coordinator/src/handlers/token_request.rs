@@ -85,6 +85,8 @@ fn sign(app: &App, user: &User, namespace: &str, name: &str, mut request: Value)
     metadata.insert("creationTimestamp".to_owned(), json!(Time::from_unix(now)));
     request["spec"]["audiences"] = json!(audiences);
     request["spec"]["expirationSeconds"] = json!(seconds);
+    // Never left out, also where it is nothing.
+    request["spec"]["boundObjectRef"] = request["spec"]["boundObjectRef"].take();
     request["status"] = json!({ "token": token, "expirationTimestamp": Time::from_unix(now + seconds) });
     Ok(request)
 }

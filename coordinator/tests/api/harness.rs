@@ -113,8 +113,9 @@ impl Server {
             std::fs::write(&path, text).unwrap();
             path.to_str().unwrap().to_owned()
         };
-        let [ca, cert, key] = [
+        let [_, clients, cert, key] = [
             ("ca", cluster.cert_pem()),
+            ("clients", cluster.cert_pem()),
             ("crt", &pair.cert_pem),
             ("key", &pair.key_pem),
         ]
@@ -125,7 +126,7 @@ impl Server {
             .unwrap();
         let flags = [
             "--client-ca-file",
-            &ca,
+            &clients,
             "--tls-cert-file",
             &cert,
             "--tls-private-key-file",
@@ -146,6 +147,11 @@ impl Server {
         }
         assert!(!server.folder.path().join("pki").exists(), "nothing has to be made");
         server
+    }
+
+    /// Replaces a file in the server's folder.
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.folder.path().join(name), text).unwrap();
     }
 
     fn spawn(folder: tempfile::TempDir, flags: Vec<String>) -> Self {
@@ -344,6 +350,13 @@ impl Client {
             .http
             .request_json(Method::GET, path, None, Duration::from_secs(2))
             .await;
+        answer.ok().map(|(code, _, _)| code.as_u16())
+    }
+
+    /// As `get_with` one header; `None` when the connection ends instead.
+    pub(crate) async fn try_get_with(&self, path: &str, name: &str, value: &str) -> Option<u16> {
+        let request = Request::builder().uri(path).header(name, value).body(empty()).unwrap();
+        let answer = self.http.request_bytes(request, PATIENCE, 64 << 20).await;
         answer.ok().map(|(code, _, _)| code.as_u16())
     }
 

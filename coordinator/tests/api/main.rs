@@ -20,6 +20,8 @@ mod identity;
 mod leases;
 #[cfg(test)]
 mod lifecycles;
+#[cfg(test)]
+mod limits;
 mod listing;
 #[cfg(test)]
 mod membership;

@@ -111,7 +111,8 @@ fn check(question: &Question<'_>, more: &[FieldError]) -> Result<(), Status> {
     if errors.is_empty() {
         return Ok(());
     }
-    let kind = GroupKind::new(question.kind.group, question.kind.kind);
+    // kube-apiserver has lost the kind at this point.
+    let kind = GroupKind::new(question.kind.group, "");
     Err(Status::invalid(&kind, "", &errors))
 }
 

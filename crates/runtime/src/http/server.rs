@@ -69,6 +69,10 @@ pub struct Limits {
     /// From accept, or from the last response, to the end of the (next) HTTP/1 request header. Also closes connections,
     /// HTTP/2 included, that never send a request.
     pub header_timeout: Duration,
+    /// Requests at a time over one HTTP/2 connection.
+    pub max_streams: u32,
+    /// Bytes of a request's header, as HTTP/2 counts them: 32 more than its name and value for every field.
+    pub max_header_bytes: u32,
 }
 
 /// A server at work. Dropping it does not stop it; the shutdown of its task group does.
@@ -95,6 +99,11 @@ pub const MAX_HANDSHAKES: usize = 64;
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// As kube-apiserver's read-header timeout.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A kubelet's watches of single Secrets share one connection.
+pub const MAX_STREAMS: u32 = 1000;
+/// Room for the largest bearer tokens.
+pub const MAX_HEADER_BYTES: u32 = 64 * 1024;
 
 /// Pause after an accept that failed for want of file descriptors or memory.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -231,6 +240,8 @@ impl Default for Limits {
             max_handshakes: MAX_HANDSHAKES,
             handshake_timeout: HANDSHAKE_TIMEOUT,
             header_timeout: HEADER_TIMEOUT,
+            max_streams: MAX_STREAMS,
+            max_header_bytes: MAX_HEADER_BYTES,
         }
     }
 }

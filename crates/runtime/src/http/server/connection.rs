@@ -49,12 +49,6 @@ const STREAM_WINDOW: u32 = 128 * 1024;
 const CONNECTION_WINDOW: u32 = 512 * 1024;
 /// Bytes of a response that one stream buffers before it waits for the client.
 const MAX_SEND_BUFFER: usize = 64 * 1024;
-/// One hub multiplexes every watch of its node, and of other hubs' clients, over one connection.
-const MAX_CONCURRENT_STREAMS: u32 = 1000;
-/// Room for the largest bearer tokens.
-const MAX_HEADER_BYTES: u32 = 64 * 1024;
-/// Read buffer, and thereby header size, of an HTTP/1 connection.
-const HTTP1_BUFFER: usize = 64 * 1024;
 /// Time between HTTP/2 pings.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// An unanswered ping ends the connection after this long.
@@ -180,15 +174,15 @@ impl Acceptor {
             .http1()
             .timer(TokioTimer::new())
             .header_read_timeout(self.limits.header_timeout)
-            .max_buf_size(HTTP1_BUFFER);
+            .max_buf_size(self.limits.max_header_bytes as usize);
         builder
             .http2()
             .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buf_size(MAX_SEND_BUFFER)
-            .max_concurrent_streams(MAX_CONCURRENT_STREAMS)
-            .max_header_list_size(MAX_HEADER_BYTES)
+            .max_concurrent_streams(self.limits.max_streams)
+            .max_header_list_size(self.limits.max_header_bytes)
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT);
         builder

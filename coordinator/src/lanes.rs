@@ -1,0 +1,328 @@
+//! How many requests are answered at a time, and who is next: one lane for reads, one for writes.
+//!
+//! Who finds no place waits in a queue of its own, and freed places go round the queues: a client with a thousand lists
+//! waiting delays another's first request by one place, not by a thousand. The queues together are bounded; when they are
+//! full, the longest one gives way to a client that waits for less, else the newcomer is told to come again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use yurt_apimachinery::Status;
+
+/// Reads being answered at a time, as in kube-apiserver. Leases, the feed and administrators stand outside; a watch holds a
+/// place only while it opens.
+pub(crate) const READS_IN_FLIGHT_MAX: usize = 400;
+/// Writes being answered at a time, as in kube-apiserver.
+pub(crate) const WRITES_IN_FLIGHT_MAX: usize = 200;
+/// Requests waiting for a place in one lane.
+pub(crate) const QUEUED_MAX: usize = 1000;
+/// Longest wait for a place.
+const WAIT_MAX: Duration = Duration::from_secs(15);
+/// Seconds after which a refused client should come again.
+const RETRY_AFTER: u32 = 1;
+
+/// One lane. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Lane {
+    shared: Arc<Shared>,
+}
+
+/// A place in a lane; the next in line gets it when this is dropped.
+pub(crate) struct Place {
+    /// `None` once it was given on.
+    lane: Option<Lane>,
+}
+
+struct Shared {
+    in_flight_max: usize,
+    queued_max: usize,
+    // Held for a few map operations, never while anybody is woken.
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    in_flight: usize,
+    /// Who waits, by client. No queue is empty.
+    queues: BTreeMap<String, VecDeque<Waiter>>,
+    /// Clients in the order in which they get their next place: exactly the keys of `queues`.
+    turns: VecDeque<String>,
+    queued: usize,
+    next_id: u64,
+}
+
+struct Waiter {
+    id: u64,
+    wake: oneshot::Sender<Place>,
+}
+
+/// Leaves the queue when the request is given up.
+struct Ticket<'a> {
+    lane: &'a Lane,
+    client: &'a str,
+    id: u64,
+}
+
+/// What happens to a request that comes in.
+enum Entry {
+    Go,
+    Wait(u64, oneshot::Receiver<Place>),
+    Refused,
+}
+
+// === impl Lane ===
+
+impl Lane {
+    pub(crate) fn new(in_flight_max: usize, queued_max: usize) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                in_flight_max,
+                queued_max,
+                state: Mutex::default(),
+            }),
+        }
+    }
+
+    /// A place for a request of `client`, at once or after a wait.
+    ///
+    /// # Errors
+    /// 429 with Retry-After when too many wait, or the wait was too long.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the queue.
+    pub(crate) async fn enter(&self, client: &str) -> Result<Place, Status> {
+        let (id, granted) = match self.admit(client) {
+            Entry::Go => return Ok(Place::of(self)),
+            Entry::Refused => return Err(busy()),
+            Entry::Wait(id, granted) => (id, granted),
+        };
+        let _ticket = Ticket { lane: self, client, id };
+        match tokio::time::timeout(WAIT_MAX, granted).await {
+            Ok(Ok(place)) => Ok(place),
+            // Too late, or pushed out by somebody who waits for less.
+            Ok(Err(_)) | Err(_) => Err(busy()),
+        }
+    }
+
+    /// Requests being answered, and requests waiting.
+    pub(crate) fn load(&self) -> (usize, usize) {
+        let state = self.shared.state.lock();
+        (state.in_flight, state.queued)
+    }
+
+    fn admit(&self, client: &str) -> Entry {
+        let mut state = self.shared.state.lock();
+        if state.in_flight < self.shared.in_flight_max {
+            state.in_flight += 1;
+            return Entry::Go;
+        }
+        // Woken only after the lock is free again: a dropped sender runs the other's task.
+        let mut pushed_out = None;
+        if state.queued >= self.shared.queued_max {
+            pushed_out = state.give_way(client);
+            if pushed_out.is_none() {
+                return Entry::Refused;
+            }
+        }
+        let (wake, granted) = oneshot::channel();
+        let id = state.push(client, wake);
+        drop(state);
+        drop(pushed_out);
+        Entry::Wait(id, granted)
+    }
+
+    /// Gives a freed place to the next in line.
+    fn release(&self) {
+        let mut place = Place::of(self);
+        loop {
+            let mut state = self.shared.state.lock();
+            let Some(next) = state.pop() else {
+                state.in_flight -= 1;
+                place.lane = None;
+                return;
+            };
+            drop(state);
+            match next.wake.send(place) {
+                Ok(()) => return,
+                // Given up in this very moment: still ours to give.
+                Err(back) => place = back,
+            }
+        }
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    fn of(lane: &Lane) -> Self {
+        Self {
+            lane: Some(lane.clone()),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(lane) = self.lane.take() {
+            lane.release();
+        }
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        let waiter = self.lane.shared.state.lock().remove(self.client, self.id);
+        drop(waiter);
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn push(&mut self, client: &str, wake: oneshot::Sender<Place>) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.queued += 1;
+        if !self.queues.contains_key(client) {
+            self.turns.push_back(client.to_owned());
+        }
+        let queue = self.queues.entry(client.to_owned()).or_default();
+        queue.push_back(Waiter { id, wake });
+        id
+    }
+
+    /// The first in the queue whose turn it is; its client goes to the end of the line.
+    fn pop(&mut self) -> Option<Waiter> {
+        let client = self.turns.pop_front()?;
+        let queue = self.queues.get_mut(&client)?;
+        let waiter = queue.pop_front();
+        if queue.is_empty() {
+            self.queues.remove(&client);
+        } else {
+            self.turns.push_back(client);
+        }
+        self.queued -= usize::from(waiter.is_some());
+        waiter
+    }
+
+    /// The last of the longest queue, if `client` would still wait for less than that one.
+    fn give_way(&mut self, client: &str) -> Option<Waiter> {
+        let own = self.queues.get(client).map_or(0, VecDeque::len);
+        let (longest, length) = self
+            .queues
+            .iter()
+            .map(|(client, queue)| (client, queue.len()))
+            .max_by_key(|(_, length)| *length)?;
+        if length <= own + 1 {
+            return None;
+        }
+        let (longest, last) = (longest.clone(), self.queues.get(longest)?.back()?.id);
+        self.remove(&longest, last)
+    }
+
+    fn remove(&mut self, client: &str, id: u64) -> Option<Waiter> {
+        let queue = self.queues.get_mut(client)?;
+        let at = queue.iter().position(|waiter| waiter.id == id)?;
+        let waiter = queue.remove(at);
+        if queue.is_empty() {
+            self.queues.remove(client);
+            self.turns.retain(|one| one != client);
+        }
+        self.queued -= usize::from(waiter.is_some());
+        waiter
+    }
+}
+
+fn busy() -> Status {
+    Status::too_many_requests("Too many requests, please try again later.", RETRY_AFTER)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    fn waits(request: &mut (impl Future + Unpin)) -> bool {
+        request.now_or_never().is_none()
+    }
+
+    /// A place that is free now.
+    fn now(lane: &Lane, client: &str) -> Option<Place> {
+        lane.enter(client)
+            .now_or_never()
+            .and_then(|place| place.map_err(drop).ok())
+    }
+
+    /// Conformance: 6.31
+    #[tokio::test]
+    async fn places_and_queue_are_bounded_to_the_last_one() {
+        let lane = Lane::new(3, 2);
+        let mut places: Vec<Place> = (0..2).map(|_| now(&lane, "a").unwrap()).collect();
+        assert_eq!(lane.load(), (2, 0));
+        places.push(now(&lane, "a").unwrap());
+        let mut first = Box::pin(lane.enter("a"));
+        let mut second = Box::pin(lane.enter("a"));
+        assert!(waits(&mut first) && waits(&mut second));
+        assert_eq!(lane.load(), (3, 2));
+        let refused = lane.enter("a").await.map(drop).unwrap_err();
+        assert_eq!((refused.code(), refused.retry_after()), (429, Some(1)));
+        places.pop();
+        let place = first.await.unwrap();
+        assert!(waits(&mut second));
+        drop(second);
+        assert_eq!(lane.load(), (3, 0), "who hangs up leaves the queue");
+        drop((place, places));
+        assert_eq!(lane.load(), (0, 0));
+    }
+
+    /// Conformance: 6.31, 6.33
+    #[tokio::test]
+    async fn greedy_client_delays_another_by_one_place() {
+        let lane = Lane::new(1, 100);
+        let mut place = now(&lane, "greedy");
+        let mut greedy: VecDeque<_> = (0..50).map(|_| Box::pin(lane.enter("greedy"))).collect();
+        for one in &mut greedy {
+            assert!(waits(one));
+        }
+        let mut modest = Box::pin(lane.enter("modest"));
+        assert!(waits(&mut modest));
+        drop(place.take());
+        let of_greedy = greedy.pop_front().unwrap().await.unwrap();
+        assert!(waits(&mut modest));
+        drop(of_greedy);
+        drop(modest.await.unwrap());
+        assert_eq!(lane.load(), (1, 48), "the other's turn again");
+    }
+
+    #[tokio::test]
+    async fn full_queue_makes_room_for_who_waits_for_less() {
+        let lane = Lane::new(1, 3);
+        let _place = now(&lane, "greedy");
+        let mut greedy: Vec<_> = (0..3).map(|_| Box::pin(lane.enter("greedy"))).collect();
+        for one in &mut greedy {
+            assert!(waits(one));
+        }
+        let mut modest = Box::pin(lane.enter("modest"));
+        assert!(waits(&mut modest));
+        let pushed_out = greedy.pop().unwrap().await.map(drop).unwrap_err();
+        assert_eq!(pushed_out.code(), 429);
+        assert_eq!(
+            lane.enter("modest").await.map(drop).unwrap_err().code(),
+            429,
+            "2 and 1: nobody waits for less"
+        );
+        assert_eq!(lane.load(), (1, 3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_ever() {
+        let lane = Lane::new(1, 1);
+        let _place = now(&lane, "a");
+        assert_eq!(lane.enter("b").await.map(drop).unwrap_err().code(), 429);
+        assert_eq!(lane.load(), (1, 0));
+    }
+}

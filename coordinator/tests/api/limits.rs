@@ -1,0 +1,143 @@
+//! Limits hold to the byte and to the last request, and certificates change under open watches.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use yurt_runtime::pki::CertificateAuthority;
+
+use crate::harness::{Server, config_map};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// A ConfigMap whose JSON has exactly this many bytes.
+fn of_size(bytes: usize, name: &str) -> Value {
+    let mut map = config_map(name, "");
+    let rest = bytes - map.to_string().len();
+    map["data"]["key"] = json!("x".repeat(rest));
+    map
+}
+
+/// Conformance: 2.80
+#[tokio::test]
+async fn bodies_are_taken_up_to_the_last_byte_allowed() {
+    let server = Server::start(&["--profile", "standalone", "--max-request-body-bytes", "2000"]).await;
+    let admin = server.admin();
+    for (bytes, code) in [(1999, 201), (2000, 201), (2001, 413)] {
+        let answer = admin.post(MAPS, &of_size(bytes, &format!("m{bytes}"))).await;
+        assert_eq!(answer.code, code, "{bytes}");
+    }
+    let refused = admin.post(MAPS, &of_size(2001, "x")).await.expect(413);
+    assert_eq!(refused["message"], "Request entity too large: limit is 2000");
+    let default = Server::standalone().await;
+    let mut lease = json!({ "metadata": { "name": "x" }, "spec": { "holderIdentity": "" } });
+    for (bytes, is_refused) in [(3 << 20, false), ((3 << 20) + 1, true)] {
+        lease["spec"]["holderIdentity"] = json!("");
+        let rest = bytes - lease.to_string().len();
+        lease["spec"]["holderIdentity"] = json!("x".repeat(rest));
+        let path = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+        let answer = default.admin().post(path, &lease).await;
+        let limit = "Request entity too large: limit is 3145728";
+        assert_eq!(
+            answer.body["message"] == limit,
+            is_refused,
+            "{:?}",
+            answer.body["message"]
+        );
+    }
+}
+
+#[tokio::test]
+async fn header_blocks_are_bounded() {
+    let server = Server::start(&["--profile", "standalone", "--max-header-bytes", "8192"]).await;
+    // Some 300 bytes go to the other fields.
+    for (bytes, is_taken) in [(7600, true), (8192, false)] {
+        let answer = server
+            .admin()
+            .try_get_with("/version", "x-filler", &"x".repeat(bytes))
+            .await;
+        assert_eq!(answer == Some(200), is_taken, "{bytes}: {answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn streams_of_a_connection_are_bounded() {
+    let server = Server::start(&["--profile", "standalone", "--http2-max-streams-per-connection", "3"]).await;
+    let admin = server.admin();
+    let mut watches = Vec::new();
+    for _ in 0..2 {
+        watches.push(admin.watch(MAPS).await);
+    }
+    admin.get("/version").await.expect(200);
+    watches.push(admin.watch(MAPS).await);
+    let fourth = async { admin.get("/version").await.code };
+    let mut fourth = Box::pin(fourth);
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut fourth).await;
+    assert!(early.is_err(), "there is no room for a fourth");
+    drop(watches.pop());
+    assert_eq!(fourth.await, 200);
+}
+
+/// Conformance: 6.08
+#[tokio::test]
+async fn authorities_change_under_open_watches() {
+    let [old, new] = ["old", "new"].map(|name| CertificateAuthority::generate(name).unwrap());
+    let server = Server::with_cluster_ca(&old).await;
+    let before = server.user_of(&old, "root", &["system:masters"]);
+    let mut watch = before.watch("/api/v1/namespaces/default/configmaps").await;
+    let newcomer = || server.user_of(&new, "root", &["system:masters"]);
+    assert_eq!(newcomer().try_get("/api/v1/namespaces").await, None);
+    let both = format!("{}{}", old.cert_pem(), new.cert_pem());
+    server.write("clients", &both);
+    // Files are looked at every 10 s.
+    let taken_over = async {
+        while newcomer().try_get("/api/v1/namespaces").await != Some(200) {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), taken_over).await.unwrap();
+    let other = server.user_of(&old, "root", &["system:masters"]);
+    other.post(MAPS, &config_map("a", "1")).await.expect(201);
+    assert_eq!(
+        watch.told().await,
+        "ADDED a",
+        "the watch lives, and both authorities are trusted"
+    );
+}
+
+/// Conformance: 2.97
+#[tokio::test]
+async fn strangers_lose_their_connection_with_the_answer() {
+    let server = Server::standalone().await;
+    let (nobody, admin) = (server.anonymous(), server.admin());
+    for _ in 0..3 {
+        nobody.get("/version").await.expect(200);
+        nobody
+            .get_with("/api", &[("authorization", "Bearer x")])
+            .await
+            .expect(401);
+        admin.get("/version").await.expect(200);
+    }
+    let metrics = admin.get("/metrics").await.expect(200);
+    let text = metrics.as_str().unwrap();
+    assert!(
+        text.contains("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 0"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn paths_that_climb_or_hide_slashes_reach_nothing() {
+    let server = Server::standalone().await;
+    let jane = server.user("jane", &[]);
+    for path in [
+        "/api/v1/namespaces/default/../../../healthz/x",
+        "/api/v1/namespaces/..%2f..%2fsecrets",
+        "/api/v1/namespaces/%2e%2e/secrets",
+        "/api/v1/namespaces/default/secrets/..",
+        "/version/../api/v1/secrets",
+        "//api/v1/secrets",
+    ] {
+        let answer = jane.get(path).await;
+        assert!(matches!(answer.code, 400 | 403 | 404), "{path}: {}", answer.code);
+    }
+}
