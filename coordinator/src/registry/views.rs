@@ -67,6 +67,10 @@ impl serve::View for Shown {
         Object::from_value(value, self.kind).ok()
     }
 
+    fn hides(&self) -> bool {
+        false
+    }
+
     fn kind(&self) -> Option<&'static ResourceKind> {
         Some(self.kind)
     }

@@ -260,6 +260,7 @@ async fn collections_and_namespaces_are_emptied() {
     assert_eq!(admin.get("/api/v1/configmaps").await.expect(200)["items"], json!([]));
 }
 
+/// Conformance: 2.04, 2.12
 #[tokio::test]
 async fn paths_and_methods_that_are_not_offered() {
     let server = Server::standalone().await;

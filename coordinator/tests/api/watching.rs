@@ -8,6 +8,7 @@ use crate::harness::{Server, config_map, rv};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
+/// Conformance: 3.F11, 3.F12, 3.F31
 #[tokio::test]
 async fn present_state_comes_first_then_a_bookmark_then_changes() {
     let server = Server::standalone().await;
@@ -21,7 +22,11 @@ async fn present_state_comes_first_then_a_bookmark_then_changes() {
         bookmark.object["metadata"]["annotations"]["k8s.io/initial-events-end"],
         "true"
     );
-    assert_eq!(bookmark.object["kind"], "ConfigMap");
+    assert_eq!(
+        (&bookmark.object["kind"], &bookmark.object["apiVersion"]),
+        (&json!("ConfigMap"), &json!("v1"))
+    );
+    assert!(!rv(&bookmark.object).is_empty());
     let created = admin.post(MAPS, &config_map("b", "1")).await.expect(201);
     let event = watch.next().await.unwrap();
     assert_eq!((event.kind.as_str(), &event.object), ("ADDED", &created));
@@ -43,6 +48,7 @@ async fn present_state_comes_first_then_a_bookmark_then_changes() {
     );
 }
 
+/// Conformance: 3.F53
 #[tokio::test]
 async fn watch_resumes_after_a_version_and_across_a_restart() {
     let mut server = Server::standalone().await;
@@ -67,6 +73,7 @@ async fn watch_resumes_after_a_version_and_across_a_restart() {
     );
 }
 
+/// Conformance: 3.F02, 3.F15, 3.F42
 #[tokio::test]
 async fn foreign_and_future_versions_end_in_one_410_event() {
     // In profile pool own numbers have bit 62; one above C comes from a history that was lost.
@@ -92,6 +99,7 @@ async fn foreign_and_future_versions_end_in_one_410_event() {
         .expect(400);
 }
 
+/// Conformance: 3.F32, 3.F60
 #[tokio::test]
 async fn objects_enter_and_leave_a_selection() {
     let server = Server::standalone().await;
@@ -126,6 +134,7 @@ async fn objects_enter_and_leave_a_selection() {
     assert_eq!(single.told().await, "ADDED later");
 }
 
+/// Conformance: 2.30, 3.F20, 3.F50
 #[tokio::test]
 async fn stream_ends_cleanly_at_its_timeout_after_a_last_bookmark() {
     let server = Server::standalone().await;
@@ -138,6 +147,7 @@ async fn stream_ends_cleanly_at_its_timeout_after_a_last_bookmark() {
     assert!(watch.next().await.is_none());
 }
 
+/// Conformance: 3.F11
 #[tokio::test]
 async fn metadata_clients_get_metadata_only() {
     let server = Server::standalone().await;
@@ -161,6 +171,7 @@ async fn metadata_clients_get_metadata_only() {
     assert_eq!(one["kind"], "PartialObjectMetadata");
 }
 
+/// Conformance: 3.F62
 #[tokio::test]
 async fn unchanged_objects_are_not_told() {
     let server = Server::standalone().await;

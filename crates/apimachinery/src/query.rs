@@ -84,6 +84,7 @@ mod tests {
 
     use super::*;
 
+    /// Conformance: 2.13
     #[test]
     fn first_value_wins_and_unknown_keys_do_no_harm() {
         let query = Query::parse(Some("a=1&a=2&b&c=%2C+%2B&x"));
@@ -103,6 +104,7 @@ mod tests {
         );
     }
 
+    /// Conformance: 2.14
     #[test]
     fn booleans_follow_go() {
         let query = Query::parse(Some("a&b=0&c=FALSE&d=no&e="));

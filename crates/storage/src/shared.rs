@@ -1,9 +1,9 @@
 //! A collection shared by one writer and many readers: a lock and a wake-up, no queues.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use yurt_apimachinery::{ResourceKind, ResourceVersion};
 
 use crate::collection::{Collection, KeyRange, TOUCH_BITS, Touched};
@@ -18,7 +18,11 @@ pub struct SharedCollection {
     version: watch::Sender<u64>,
     /// Wake-ups of those who wait for a single key; made for the first of them.
     by_key: OnceLock<Box<[watch::Sender<u64>]>>,
+    starting: Arc<Semaphore>,
 }
+
+/// Watches of one collection that are being sent its present state, at a time; further ones are asked to come back.
+pub const STARTING_WATCHES_MAX: usize = 2000;
 
 /// Resolves when a part of a collection may have changed.
 #[derive(Debug)]
@@ -35,6 +39,7 @@ impl SharedCollection {
             inner: RwLock::new(Collection::new(durable)),
             version: watch::Sender::new(0),
             by_key: OnceLock::new(),
+            starting: Arc::new(Semaphore::new(STARTING_WATCHES_MAX)),
         }
     }
 
@@ -84,6 +89,11 @@ impl SharedCollection {
             .and_then(|key| self.by_key.get_or_init(by_key).get(Touched::bit(key)))
             .unwrap_or(&self.version);
         Changes(sender.subscribe())
+    }
+
+    /// A place among [`STARTING_WATCHES_MAX`], as long as it is held.
+    pub(crate) fn start_watch(&self) -> Option<OwnedSemaphorePermit> {
+        self.starting.clone().try_acquire_owned().ok()
     }
 
     /// Waits until the collection is complete and `C` ≥ `rv`. The caller bounds the time.

@@ -107,6 +107,7 @@ async fn watch_from_nothing_sends_the_state_the_end_bookmark_and_then_changes() 
     assert_eq!(next(&mut frames).await, "DELETED b@12");
 }
 
+/// Conformance: 3.F42
 #[tokio::test(start_paused = true)]
 async fn watch_resumes_after_its_rv_and_is_held_above_c() {
     let shared = collection();
@@ -123,6 +124,7 @@ async fn watch_resumes_after_its_rv_and_is_held_above_c() {
     assert_eq!(next(&mut ahead).await, "MODIFIED a@25");
 }
 
+/// Conformance: 3.F02
 #[tokio::test(start_paused = true)]
 async fn too_old_and_foreign_positions_get_410_in_the_stream() {
     let shared = collection();
@@ -136,6 +138,7 @@ async fn too_old_and_foreign_positions_get_410_in_the_stream() {
     }
 }
 
+/// Conformance: 3.F32
 #[tokio::test(start_paused = true)]
 async fn selector_transitions_follow_what_the_client_saw() {
     let shared = collection();
@@ -150,6 +153,7 @@ async fn selector_transitions_follow_what_the_client_saw() {
     assert!(is_silent(&mut frames).await);
 }
 
+/// Conformance: 3.F20, 3.F50
 #[tokio::test(start_paused = true)]
 async fn stream_ends_cleanly_at_its_timeout_after_a_last_bookmark() {
     let shared = collection();
@@ -242,6 +246,7 @@ async fn deletion_of_a_hidden_object_carries_no_content() {
     assert!(!String::from_utf8_lossy(&frame).contains("secret"), "{frame:?}");
 }
 
+/// Conformance: 3.F03
 #[tokio::test(start_paused = true)]
 async fn incomplete_collection_is_429_and_never_empty() {
     let shared = Arc::new(SharedCollection::new(kind(), false));

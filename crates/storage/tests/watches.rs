@@ -18,6 +18,7 @@ use yurt_apimachinery::{ListOptions, Object, ResourceVersion};
 use yurt_runtime::Clock;
 use yurt_storage::SharedCollection;
 use yurt_storage::serve::{self, Selection, Unfiltered, WatchRequest};
+use yurt_storage::shared::STARTING_WATCHES_MAX;
 
 type Frames = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
 
@@ -53,9 +54,8 @@ fn delete(shared: &SharedCollection, key: &str, rv: u64) {
     shared.update(|c| c.apply(EventType::Deleted, service(key, rv)));
 }
 
-fn watch_in(shared: &Arc<SharedCollection>, namespace: Option<&str>, query: &str) -> Frames {
-    let options = ListOptions::parse(Some(&format!("watch=1&{query}")), true, kind()).expect("valid query");
-    let request = WatchRequest {
+fn request(namespace: Option<&str>, options: ListOptions) -> WatchRequest {
+    WatchRequest {
         selection: Selection {
             namespace: namespace.map(str::to_owned),
             labels: options.label_selector.clone(),
@@ -70,7 +70,12 @@ fn watch_in(shared: &Arc<SharedCollection>, namespace: Option<&str>, query: &str
         least: ResourceVersion::ZERO,
         is_fresh: Arc::new(|| true),
         shutdown: CancellationToken::new(),
-    };
+    }
+}
+
+fn watch_in(shared: &Arc<SharedCollection>, namespace: Option<&str>, query: &str) -> Frames {
+    let options = ListOptions::parse(Some(&format!("watch=1&{query}")), true, kind()).expect("valid query");
+    let request = request(namespace, options);
     Box::pin(serve::watch(shared.clone(), request).expect("a complete collection can be watched"))
 }
 
@@ -82,6 +87,9 @@ fn describe(frame: &[u8]) -> String {
     let event: Value = serde_json::from_slice(frame).expect("a frame must be JSON");
     let object = &event["object"];
     let kind = event["type"].as_str().unwrap_or_default();
+    assert!(["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"].contains(&kind));
+    assert_eq!(object["apiVersion"], "v1");
+    assert_eq!(object["kind"], if kind == "ERROR" { "Status" } else { "Service" });
     if kind == "ERROR" {
         return format!(
             "ERROR {} {}",
@@ -414,4 +422,68 @@ async fn a_waiting_stream_is_small() {
         "{}",
         std::mem::size_of_val(&*frames)
     );
+}
+
+/// Whatever happens to many objects, and however little of it is read at a time.
+///
+/// Conformance: 3.F30, 3.F33, 3.F34, 3.F12
+#[tokio::test(start_paused = true)]
+async fn versions_rise_within_a_stream_and_every_event_is_complete() {
+    let shared = collection(10);
+    let mut frames = watch(&shared, "resourceVersion=10000&allowWatchBookmarks=true");
+    let mut last = 10_000;
+    for i in 0..3000_u64 {
+        let key = format!("shop/s{:04}", i * 7 % 13);
+        if i.is_multiple_of(5) {
+            delete(&shared, &key, 10_001 + i);
+        } else {
+            put(&shared, &key, 10_001 + i);
+        }
+        // Long pauses in between: the log is overrun, and the stream catches up.
+        if i < 10 || i % 1500 == 1499 {
+            for event in ready(&mut frames) {
+                let version = event.rsplit('@').next().and_then(|v| v.parse().ok());
+                let version: u64 = version.expect("a version");
+                assert!(version > last, "{event} after {last}");
+                last = version;
+            }
+        }
+    }
+    assert_eq!(last, 13_000);
+    assert_eq!(next(&mut frames).await, "BOOKMARK @13000");
+}
+
+/// The kubelet waits a second for a Secret.
+///
+/// Conformance: 3.F17, 3.F10
+#[tokio::test(start_paused = true)]
+async fn the_bookmark_of_a_single_object_comes_at_once() {
+    let shared = collection(3);
+    let query = "fieldSelector=metadata.name%3Ds0001&allowWatchBookmarks=true&sendInitialEvents=true\
+                 &resourceVersionMatch=NotOlderThan";
+    let mut frames = watch_in(&shared, Some("shop"), query);
+    assert_eq!(ready(&mut frames), ["ADDED s0001@2", "BOOKMARK @10000 end"]);
+    let mut absent = watch_in(&shared, Some("shop"), &query.replace("s0001", "none"));
+    assert_eq!(ready(&mut absent), ["BOOKMARK @10000 end"]);
+}
+
+/// Conformance: 6.33
+#[tokio::test(start_paused = true)]
+async fn watches_that_start_are_bounded_and_others_are_not_counted() {
+    let shared = collection(2);
+    let try_watch = |query: &str| {
+        let options = ListOptions::parse(Some(query), true, kind()).expect("valid query");
+        serve::watch(shared.clone(), request(None, options)).map(|frames| Box::pin(frames) as Frames)
+    };
+    let mut starting: Vec<Frames> = (0..STARTING_WATCHES_MAX)
+        .map(|_| try_watch("watch=1").expect("there is room"))
+        .collect();
+    let refused = try_watch("watch=1").map(drop).expect_err("one too many");
+    assert_eq!((refused.code(), refused.retry_after()), (429, Some(1)));
+    assert!(try_watch("watch=1&resourceVersion=10000").is_ok(), "it resumes");
+    assert_eq!(ready(&mut starting[0]).len(), 2, "all it had to be sent");
+    let next = try_watch("watch=1").expect("a place was given back");
+    drop((next, starting));
+    // Whoever hangs up leaves nothing behind.
+    assert_eq!(Arc::strong_count(&shared), 1);
 }

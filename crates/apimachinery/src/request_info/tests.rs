@@ -32,6 +32,7 @@ fn summary(method: &str, url: &str) -> String {
     )
 }
 
+/// Conformance: 2.01, 2.02, 2.03
 #[test]
 fn resource_paths() {
     for (method, url, want) in [
@@ -113,6 +114,7 @@ fn other_paths() {
     }
 }
 
+/// Conformance: 2.05, 2.14, 2.16
 #[test]
 fn watch_is_a_go_boolean_and_only_without_a_name() {
     for (url, verb) in [
@@ -130,6 +132,7 @@ fn watch_is_a_go_boolean_and_only_without_a_name() {
     }
 }
 
+/// Conformance: 2.06
 #[test]
 fn name_selector_names_the_request() {
     let name = |url: &str| parse("GET", url).name;
@@ -158,6 +161,7 @@ fn name_selector_names_the_request() {
     );
 }
 
+/// Conformance: 2.11
 #[test]
 fn paths_are_decoded_once_and_checked() {
     assert_eq!(parse("GET", "/api/v1/nodes/a%2Db").name, Some("a-b".into()));

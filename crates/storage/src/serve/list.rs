@@ -160,7 +160,7 @@ fn take(
             (at, from) = (Some(page.at), format!("{last}\0"));
             continue;
         }
-        let count = selection.labels.is_everything() && selection.fields.is_everything() && view.is_identity();
+        let count = selection.labels.is_everything() && selection.fields.is_everything() && !view.hides();
         let token = more.as_ref().map(|last| {
             let last = last.as_str();
             ContinueToken::after(Some(page.at), last.strip_prefix(&path).unwrap_or(last)).encode()

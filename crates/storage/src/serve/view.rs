@@ -32,6 +32,11 @@ pub trait View: Send + Sync {
         None
     }
 
+    /// Whether some objects may not be shown at all.
+    fn hides(&self) -> bool {
+        !self.is_identity()
+    }
+
     /// What tells that the view's inputs changed. Objects that were hidden are looked at again then; one that is shown
     /// already keeps the look it has until it changes or is read again.
     fn inputs(&self) -> Vec<watch::Receiver<u64>> {

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::Stream;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::negotiation::Negotiated;
@@ -101,6 +102,8 @@ struct Watch {
     look_again: bool,
     requested: Option<ResourceVersion>,
     sends_initial_events: bool,
+    /// Held until the initial events are sent.
+    place: Option<OwnedSemaphorePermit>,
     wants_bookmarks: bool,
     replica: bool,
     least: ResourceVersion,
@@ -123,7 +126,8 @@ struct Watch {
 /// Starts a watch on `shared`.
 ///
 /// # Errors
-/// 429 while the collection is incomplete: the client keeps its RV and backs off. Everything else is told in
+/// 429 while the collection is incomplete, or too many watches are starting: the client keeps its RV and backs off.
+/// Everything else is told in
 /// the stream.
 pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<impl Stream<Item = Bytes> + Send, Status> {
     if !shared.read(|collection| collection.is_complete()) {
@@ -146,6 +150,18 @@ pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<imp
     let requested = request.options.resource_version;
     // A plain watch from "" or "0" starts with the present state, as at kube-apiserver since 1.27.
     let is_unset = requested.is_none_or(ResourceVersion::is_zero);
+    let sends_initial_events = request.options.send_initial_events.unwrap_or(is_unset);
+    let place = if sends_initial_events {
+        shared.start_watch()
+    } else {
+        None
+    };
+    if sends_initial_events && place.is_none() {
+        return Err(Status::too_many_requests(
+            "too many watches are starting, please try again",
+            1,
+        ));
+    }
     let mut watch = Watch {
         shared,
         changes,
@@ -154,7 +170,8 @@ pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<imp
         inputs,
         look_again: false,
         requested,
-        sends_initial_events: request.options.send_initial_events.unwrap_or(is_unset),
+        sends_initial_events,
+        place,
         wants_bookmarks: request.options.allow_watch_bookmarks,
         replica: request.replica,
         least: request.least,
@@ -249,6 +266,7 @@ impl Watch {
     /// Takes the next page of the initial state. What the client sees is decided when it takes the event.
     fn continue_initial(&mut self, reader: Reader, from: Option<String>) -> Turn {
         let Some(from) = from else {
+            self.place = None;
             if self.wants_bookmarks {
                 let end = self.bookmark(reader.position(), &[(INITIAL_EVENTS_END, "true")]);
                 self.pending.push_back(Pending::Frame(end));
