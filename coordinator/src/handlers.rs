@@ -152,13 +152,14 @@ impl Call {
     }
 
     /// One object as the answer.
-    fn object(&self, code: StatusCode, object: &Object, negotiated: Negotiated) -> Response<Body> {
+    fn object(&self, code: StatusCode, object: &Object, negotiated: Negotiated) -> Result<Response<Body>, Status> {
+        negotiated.check(self.resource.kind, Shape::Object)?;
         let object = &self.resource.shown(object);
         let body = negotiated.object(self.resource.kind, object, self.now());
         let content_type = HeaderValue::from_static(negotiated.content_type(Shape::Object));
         let mut response = web::respond(code, content_type, web::full(body));
         self.add_epoch(object, &mut response);
-        response
+        Ok(response)
     }
 
     /// The holder of the election lease learns its epoch from every answer that shows the lease in its hands.

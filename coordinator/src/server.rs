@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL};
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
-use yurt_apimachinery::negotiation::Format;
+use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::status::reason;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::http::server::{CloseConnection, Peer};
@@ -47,7 +47,7 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
         None => {
             let info = RequestInfo::parse(request.method().as_str(), &path, query.as_deref());
             let labels = labels(info.as_ref().ok());
-            let format = error_format(&app, &request, info.as_ref().ok());
+            let how = error_format(&app, &request, info.as_ref().ok());
             let mut is_stranger = false;
             let answer = match info {
                 Ok(info) => {
@@ -60,7 +60,7 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
                 }
                 Err(status) => Err(status),
             };
-            let mut response = answer.unwrap_or_else(|status| status_error::respond(format, &status));
+            let mut response = answer.unwrap_or_else(|status| status_error::respond(how, &status));
             if is_stranger {
                 response.extensions_mut().insert(CloseConnection);
             }
@@ -80,10 +80,10 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
 }
 
 /// Failures come in the format of what was asked for.
-fn error_format(app: &App, request: &Request<Incoming>, info: Option<&RequestInfo>) -> Format {
+fn error_format(app: &App, request: &Request<Incoming>, info: Option<&RequestInfo>) -> Negotiated {
     let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
     let resource = info.and_then(|info| find_resource(app, info));
-    Format::of_status(accept, resource.is_none_or(|resource| resource.kind.has_protobuf()))
+    Negotiated::of_status(accept, resource.is_none_or(|resource| resource.kind.has_protobuf()))
 }
 
 /// Finds out who asks before anything else. A connection without a known caller ends with its answer: HTTP/2 streams are

@@ -2,7 +2,7 @@
 
 use http::Response;
 use yurt_apimachinery::Status;
-use yurt_apimachinery::negotiation::Format;
+use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::status::reason;
 use yurt_runtime::http::{self as web, Body};
 use yurt_storage::StorageError;
@@ -41,10 +41,10 @@ pub(crate) fn of_storage(error: &StorageError) -> Status {
     }
 }
 
-/// Any failure as an HTTP answer, in the format the client asked for.
-pub(crate) fn respond(format: Format, status: &Status) -> Response<Body> {
-    let mut response = web::status_response_in(format, status);
-    if matches!(status.code(), 403 | 404) {
+/// Any failure as an HTTP answer, as the client asked for it.
+pub(crate) fn respond(how: Negotiated, status: &Status) -> Response<Body> {
+    let mut response = web::status_response_as(how, status);
+    if status.is_denial() {
         let nosniff = http::HeaderValue::from_static("nosniff");
         response
             .headers_mut()
@@ -57,6 +57,6 @@ pub(crate) fn respond(format: Format, status: &Status) -> Response<Body> {
 pub(crate) fn respond_feed(error: &FeedError) -> Response<Body> {
     match error {
         FeedError::Refused(refusal) => web::json(http::StatusCode::CONFLICT, refusal.to_json().to_string()),
-        FeedError::Status(status) => respond(Format::Json, status),
+        FeedError::Status(status) => respond(Negotiated::default(), status),
     }
 }

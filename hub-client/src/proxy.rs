@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
-use yurt_apimachinery::negotiation::Format;
+use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::server::Peer;
-use yurt_runtime::http::{Body, pass, read_body, status_response_in};
+use yurt_runtime::http::{Body, pass, read_body, status_response_as};
 
 use crate::metrics::Metrics;
 use crate::pool::heartbeat::own::{NAMESPACE, OwnHeartbeat};
@@ -66,12 +66,12 @@ impl Proxy {
             .headers()
             .get(http::header::ACCEPT)
             .and_then(|accept| accept.to_str().ok());
-        let format = Format::of_status(accept, true);
+        let how = Negotiated::of_status(accept, true);
         match self.route(request, peer).await {
             Ok(response) => response,
             Err(status) => {
                 self.metrics.requests.with_label_values(&["refused"]).inc();
-                status_response_in(format, &status)
+                status_response_as(how, &status)
             }
         }
     }

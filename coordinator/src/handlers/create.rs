@@ -33,7 +33,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
         let is_generated = meta::apply_generate_name(&mut object, &meta::suffix_from_random(random));
         let name = meta::text(&object, "name").to_owned();
         if let Some(created) = create(call, object, &intent).await? {
-            return Ok(call.object(StatusCode::CREATED, &created, negotiated));
+            return call.object(StatusCode::CREATED, &created, negotiated);
         }
         if !is_generated {
             return Err(exists(call, &name));

@@ -39,7 +39,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
             Ok(web::respond(StatusCode::OK, content_type, web::full(body)))
         }
         Outcome::Deleted(object) | Outcome::Changed(object) | Outcome::Unchanged(object) => {
-            Ok(call.object(StatusCode::OK, &object, negotiated))
+            call.object(StatusCode::OK, &object, negotiated)
         }
     }
 }
@@ -65,7 +65,7 @@ pub(crate) async fn handle_collection(call: &Call) -> Result<Response<Body>, Sta
             Err(status) => return Err(status),
         }
     }
-    Ok(list::encode(call, listed.objects, &listed.meta, negotiated))
+    list::encode(call, listed.objects, &listed.meta, negotiated)
 }
 
 fn options(call: &Call) -> Result<DeleteOptions, Status> {

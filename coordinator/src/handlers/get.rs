@@ -24,7 +24,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     reach(call, version).await?;
     let found = call.resource.objects().read(|held| held.object(&call.key()).cloned());
     let object = found.ok_or_else(|| Status::not_found(&call.resource.kind.group_resource(), call.name()))?;
-    let mut response = call.object(StatusCode::OK, &object, negotiated);
+    let mut response = call.object(StatusCode::OK, &object, negotiated)?;
     call.add_pool_headers(&mut response);
     Ok(response)
 }

@@ -22,14 +22,23 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let objects = call.resource.objects();
     let look = call.resource.look();
     let listed = serve::list(objects, &options, &selection, &*look, ResourceVersion::ZERO).await?;
-    let mut response = encode(call, listed.objects, &listed.meta, negotiated);
+    let mut response = encode(call, listed.objects, &listed.meta, negotiated)?;
     call.add_pool_headers(&mut response);
     Ok(response)
 }
 
 /// A list as the answer.
-pub(super) fn encode(call: &Call, objects: Vec<Object>, meta: &ListMeta, negotiated: Negotiated) -> Response<Body> {
+///
+/// # Errors
+/// 406 when the client asked for another shape.
+pub(super) fn encode(
+    call: &Call,
+    objects: Vec<Object>,
+    meta: &ListMeta,
+    negotiated: Negotiated,
+) -> Result<Response<Body>, Status> {
+    negotiated.check(call.resource.kind, Shape::List)?;
     let list = negotiated.list(call.resource.kind, meta, objects, call.now());
     let content_type = HeaderValue::from_static(negotiated.content_type(Shape::List));
-    respond(StatusCode::OK, content_type, pieces(list))
+    Ok(respond(StatusCode::OK, content_type, pieces(list)))
 }

@@ -40,7 +40,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
         Ok(update::settle(&call.resource, new, is_conditional))
     });
     let object = outcome.await.map(Outcome::into_object)?;
-    Ok(call.object(StatusCode::OK, &object, negotiated))
+    call.object(StatusCode::OK, &object, negotiated)
 }
 
 /// Whether a patch says which resourceVersion it is based on.

@@ -30,10 +30,10 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let may_create = call.resource.kind.create_on_update && call.info.subresource.is_none();
     for _ in 0..ATTEMPTS_MAX {
         match update(call, &body, &intent).await {
-            Ok(object) => return Ok(call.object(StatusCode::OK, &object, negotiated)),
+            Ok(object) => return call.object(StatusCode::OK, &object, negotiated),
             Err(status) if status.is_not_found() && may_create => {
                 if let Some(created) = create_instead(call, &body, &intent).await? {
-                    return Ok(call.object(StatusCode::CREATED, &created, negotiated));
+                    return call.object(StatusCode::CREATED, &created, negotiated);
                 }
             }
             Err(status) => return Err(status),

@@ -88,6 +88,8 @@ pub struct Negotiated {
     pub transform: Transform,
     /// True if the body shall be indented for people.
     pub pretty: bool,
+    /// The transformation wanted is not one of this shape, which is said when there is something to transform.
+    pub is_misfit: bool,
 }
 
 /// Media types served for objects and lists.
@@ -115,12 +117,6 @@ impl Format {
             Self::Yaml => "application/yaml",
             Self::Protobuf => "application/vnd.kubernetes.protobuf",
         }
-    }
-
-    /// Format of a failure: JSON if nothing fits, as it must not hide behind a 406. Custom resources have no protobuf, for
-    /// their failures neither.
-    pub fn of_status(accept: Option<&str>, has_protobuf: bool) -> Self {
-        plain(accept, has_protobuf).unwrap_or_default()
     }
 
     /// Format of a document that is no object of a resource, such as discovery.
@@ -154,6 +150,17 @@ impl MetaVersion {
 // === impl Negotiated ===
 
 impl Negotiated {
+    /// How a failure is written: as indented JSON if nothing fits, as it must not hide behind a 406. Custom resources have
+    /// no protobuf, for their failures neither.
+    pub fn of_status(accept: Option<&str>, has_protobuf: bool) -> Self {
+        let format = plain(accept, has_protobuf);
+        Self {
+            format: format.unwrap_or_default(),
+            pretty: format.is_none(),
+            ..Self::default()
+        }
+    }
+
     /// Value of header `Content-Type` for an answer of this shape.
     pub fn content_type(&self, shape: Shape) -> &'static str {
         match (self.format, shape) {
@@ -204,12 +211,13 @@ pub fn negotiate(
         }));
     };
     let requested = servable(clause, format, has_protobuf).unwrap_or(Requested::Plain);
-    let transform = transform(requested, shape, query)?;
+    let (transform, is_misfit) = transform(requested, shape, query)?;
     let pretty = pretty || (shape != Shape::Watch && clause.parameter("pretty") == Some("1"));
     Ok(Negotiated {
         format,
         transform,
         pretty,
+        is_misfit,
     })
 }
 
@@ -293,20 +301,17 @@ fn servable(clause: &Clause, format: Format, has_protobuf: bool) -> Option<Reque
     }
 }
 
-fn transform(requested: Requested, shape: Shape, query: Option<&str>) -> Result<Transform, Status> {
-    match (requested, shape) {
-        (Requested::Plain, _) => Ok(Transform::None),
-        (Requested::PartialObject(version), Shape::Object | Shape::Watch)
-        | (Requested::PartialList(version), Shape::List) => Ok(Transform::PartialObjectMetadata(version)),
-        (Requested::PartialObject(_), Shape::List) => Err(Status::not_acceptable_transform(
-            "you requested PartialObjectMetadata, but the requested object is a list",
-        )),
-        (Requested::PartialList(_), Shape::Object | Shape::Watch) => Err(Status::not_acceptable_transform(
-            "you requested PartialObjectMetadataList, but the requested object is not a list",
-        )),
-        (Requested::Table(version), _) => {
+/// What is done to objects, and whether that is impossible for answers of this shape.
+fn transform(requested: Requested, shape: Shape, query: Option<&str>) -> Result<(Transform, bool), Status> {
+    match requested {
+        Requested::Plain => Ok((Transform::None, false)),
+        // Events that cannot be transformed are sent as they are.
+        Requested::PartialList(_) if shape == Shape::Watch => Ok((Transform::None, false)),
+        Requested::PartialObject(version) => Ok((Transform::PartialObjectMetadata(version), shape == Shape::List)),
+        Requested::PartialList(version) => Ok((Transform::PartialObjectMetadata(version), shape != Shape::List)),
+        Requested::Table(version) => {
             let include = include(query)?;
-            Ok(Transform::Table(TableOptions { version, include }))
+            Ok((Transform::Table(TableOptions { version, include }), false))
         }
     }
 }

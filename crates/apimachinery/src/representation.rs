@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::kind::ResourceKind;
 use crate::list::ListMeta;
-use crate::negotiation::{Format, Negotiated, Transform};
+use crate::negotiation::{Format, Negotiated, Shape, Transform};
 use crate::object::{Object, TypeMeta};
 use crate::resource_version::ResourceVersion;
 use crate::status::Status;
@@ -28,6 +28,29 @@ impl Negotiated {
     pub fn object(&self, kind: &ResourceKind, object: &Object, now: Time) -> Bytes {
         let json = self.transformed(kind, object.bytes(), now, true);
         document(self.format, self.pretty, &json)
+    }
+
+    /// Whether an answer of the kind can be what the client asked for. Called when there is one: not found comes first.
+    ///
+    /// # Errors
+    ///
+    /// 406 for the metadata of a list where one object is found, or the other way round.
+    pub fn check(&self, kind: &ResourceKind, shape: Shape) -> Result<(), Status> {
+        if !self.is_misfit {
+            return Ok(());
+        }
+        let list = if shape == Shape::List { "List" } else { "" };
+        // kube-apiserver names its own types.
+        let found = match &*kind.group {
+            "" | "events.k8s.io" => format!("*core.{}{list}", kind.kind),
+            "coordination.k8s.io" => format!("*coordination.{}{list}", kind.kind),
+            "discovery.k8s.io" => format!("*discovery.{}{list}", kind.kind),
+            _ => format!("*unstructured.Unstructured{list}"),
+        };
+        Err(Status::not_acceptable_transform(match shape {
+            Shape::List => format!("you requested PartialObjectMetadata, but the requested object is a list ({found})"),
+            _ => format!("you requested PartialObjectMetadataList, but the requested object is not a list ({found})"),
+        }))
     }
 
     /// A list as a body, piece by piece, in the order of `objects`.
@@ -60,6 +83,7 @@ impl Negotiated {
         is_first: bool,
     ) -> Bytes {
         let object = watch::bookmark_object(&kind.kind, &kind.api_version(), version, annotations);
+        let object = with_zero_values(kind, &object).unwrap_or(object);
         self.frame(EventType::Bookmark, kind, &object, now, is_first)
     }
 
@@ -93,7 +117,7 @@ impl Negotiated {
 /// A JSON object with apiVersion and kind as a body. Protobuf is possible for kinds of the table only; others stay JSON.
 pub fn document(format: Format, pretty: bool, json: &Bytes) -> Bytes {
     match format {
-        Format::Json if pretty => pretty_text(json).map_or_else(|| line(json), |text| line(text.as_bytes())),
+        Format::Json if pretty => pretty_text(json).map_or_else(|| line(json), Bytes::from),
         Format::Json => line(json),
         Format::Yaml => yaml::from_json(json),
         Format::Protobuf => to_protobuf(json).unwrap_or_else(|| line(json)),
@@ -107,7 +131,16 @@ fn to_protobuf(json: &Bytes) -> Option<Bytes> {
     Some(protobuf::envelope(&api_version, &kind, &encoded.bytes).into())
 }
 
-/// The text with a line break after it, as kube-apiserver ends every body.
+/// An object of a built-in kind with the fields that Go writes even if they are unset.
+fn with_zero_values(kind: &ResourceKind, json: &Bytes) -> Option<Bytes> {
+    let message = protobuf::message(&kind.api_version(), &kind.kind)?;
+    let encoded = protobuf::encode(message, json).ok()?;
+    let members = protobuf::decode(message, &encoded.bytes).ok()?;
+    let head = watch::object_head(&kind.kind, &kind.api_version());
+    Some([head.as_bytes(), b",", members.strip_prefix(b"{")?].concat().into())
+}
+
+/// The text with a line break after it, as kube-apiserver ends every body that is not indented.
 fn line(text: &[u8]) -> Bytes {
     let mut body = Vec::with_capacity(text.len() + 1);
     body.extend_from_slice(text);

@@ -28,6 +28,8 @@ pub struct Status {
     /// A fresh token, only in the answer to an expired one.
     continue_token: Option<Box<str>>,
     details: Option<Box<StatusDetails>>,
+    /// Said by an authorizer; known to this process only.
+    is_denial: bool,
 }
 
 /// What a failure is about.
@@ -85,6 +87,7 @@ impl Status {
             message: message.into(),
             continue_token: None,
             details: None,
+            is_denial: false,
         }
     }
 
@@ -180,6 +183,11 @@ impl Status {
             .as_ref()
             .map(|details| details.retry_after_seconds)
             .filter(|seconds| *seconds > 0)
+    }
+
+    /// True if an authorizer refused the request, not a rule about what was asked.
+    pub fn is_denial(&self) -> bool {
+        self.is_denial
     }
 
     /// True for the answer to a delete.

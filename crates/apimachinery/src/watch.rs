@@ -67,6 +67,11 @@ pub fn error_frame(status: &Status) -> Bytes {
     frame(EventType::Error, &status.to_json())
 }
 
+/// The beginning of an object, up to its type.
+pub(crate) fn object_head(kind: &str, api_version: &str) -> String {
+    format!(r#"{{"kind":{},"apiVersion":{}"#, quote(kind), quote(api_version))
+}
+
 /// The object of a bookmark.
 pub(crate) fn bookmark_object(
     kind: &str,
@@ -74,9 +79,8 @@ pub(crate) fn bookmark_object(
     version: ResourceVersion,
     annotations: &[(&str, &str)],
 ) -> Bytes {
-    let (kind, api_version) = (quote(kind), quote(api_version));
-    let mut object =
-        format!(r#"{{"kind":{kind},"apiVersion":{api_version},"metadata":{{"resourceVersion":"{version}""#);
+    let mut object = object_head(kind, api_version);
+    object.push_str(&format!(r#","metadata":{{"resourceVersion":"{version}""#));
     if !annotations.is_empty() {
         let pairs: Vec<String> = annotations
             .iter()

@@ -13,7 +13,7 @@ use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
 use yurt_apimachinery::Status;
-use yurt_apimachinery::negotiation::{Format, Negotiated};
+use yurt_apimachinery::negotiation::Negotiated;
 
 pub mod client;
 mod gzip;
@@ -87,18 +87,14 @@ pub fn respond(status: StatusCode, content_type: HeaderValue, body: Body) -> Res
 /// A `Status` as kube-apiserver answers it: JSON, its code, and Retry-After where it has one.
 #[must_use]
 pub fn status_response(status: &Status) -> Response<Body> {
-    status_response_in(Format::Json, status)
+    status_response_as(Negotiated::default(), status)
 }
 
-/// The same in the format a client asked for.
+/// The same as a client asked for it.
 #[must_use]
-pub fn status_response_in(format: Format, status: &Status) -> Response<Body> {
+pub fn status_response_as(how: Negotiated, status: &Status) -> Response<Body> {
     let code = StatusCode::from_u16(status.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let how = Negotiated {
-        format,
-        ..Negotiated::default()
-    };
-    let content_type = HeaderValue::from_static(format.content_type());
+    let content_type = HeaderValue::from_static(how.format.content_type());
     let mut response = respond(code, content_type, full(how.status(status)));
     if let Some(seconds) = status.retry_after() {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));

@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use yurt_apimachinery::negotiation::{Negotiated, Shape, negotiate};
+use yurt_apimachinery::negotiation::{Negotiated, Shape, body_format, body_json, negotiate};
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
 use yurt_runtime::Clock;
@@ -141,19 +141,19 @@ impl Local {
         let Some(replica) = self.data.serving(&info.group, &info.resource).filter(|_| is_write) else {
             return response;
         };
-        let json = response
-            .headers()
-            .get(CONTENT_TYPE)
-            .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
-        if !response.status().is_success() || !json {
+        let content_type = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let format = content_type.and_then(|kind| body_format(Some(kind)).ok());
+        let Some(format) = format.filter(|_| response.status().is_success()) else {
             return response;
-        }
+        };
         let (head, body) = response.into_parts();
         let Ok(body) = yurt_runtime::http::read_body(body, WRITE_ANSWER_MAX).await else {
             let why = "the cloud's answer broke off; the write may have happened";
             return status_response(&Status::failure(StatusCode::BAD_GATEWAY.as_u16(), "", why));
         };
-        if let Ok(object) = Object::parse(body.clone(), replica.collection().kind()) {
+        let kind = replica.collection().kind();
+        let json = body_json(format, &kind.api_version(), &kind.kind, &body);
+        if let Some(object) = json.ok().and_then(|json| Object::parse(json, kind).ok()) {
             let mut written = self.written.lock();
             let last = written.entry(replica.name().to_owned()).or_default();
             *last = object.resource_version().max(*last);
@@ -205,6 +205,7 @@ impl Local {
             .read(|c| c.object(&key).cloned())
             .and_then(|object| view.show(&object));
         let object = found.ok_or_else(|| Status::not_found(&kind.group_resource(), name))?;
+        negotiated.check(kind, Shape::Object)?;
         let body = negotiated.object(kind, &object, self.now());
         Ok(self.respond(replica, negotiated.content_type(Shape::Object), full(body)))
     }
@@ -226,6 +227,7 @@ impl Local {
             Err(status) if self.is_for_the_cloud(&options, view, &status) => return Ok(None),
             listed => listed?,
         };
+        negotiated.check(kind, Shape::List)?;
         let list = negotiated.list(kind, &listed.meta, listed.objects, self.now());
         Ok(Some(self.respond(
             replica,

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
+use crate::kind::find_kind;
 
 fn choose(accept: &str, shape: Shape, has_protobuf: bool) -> Result<(Format, Transform), Status> {
     let negotiated = negotiate(Some(accept), shape, has_protobuf, None, None);
@@ -131,12 +132,29 @@ fn partial_metadata() {
         transform(&beta, Shape::Object),
         Ok(Transform::PartialObjectMetadata(MetaVersion::V1Beta1))
     );
-    let status = transform(PARTIAL, Shape::List).unwrap_err();
+    let misfit = |accept, shape| {
+        let negotiated = negotiate(Some(accept), shape, true, None, None).unwrap();
+        let status = negotiated
+            .check(find_kind("", "configmaps").unwrap(), shape)
+            .unwrap_err();
+        (status.code(), status.message().to_owned())
+    };
     assert_eq!(
-        status.message(),
-        "you requested PartialObjectMetadata, but the requested object is a list"
+        misfit(PARTIAL, Shape::List),
+        (
+            406,
+            "you requested PartialObjectMetadata, but the requested object is a list (*core.ConfigMapList)".to_owned()
+        )
     );
-    assert_eq!(transform(PARTIAL_LIST, Shape::Object).unwrap_err().code(), 406);
+    assert_eq!(
+        misfit(PARTIAL_LIST, Shape::Object),
+        (
+            406,
+            "you requested PartialObjectMetadataList, but the requested object is not a list (*core.ConfigMap)"
+                .to_owned()
+        )
+    );
+    assert_eq!(transform(PARTIAL_LIST, Shape::Watch), Ok(Transform::None));
 }
 
 /// Conformance: 1.31, 2.56
@@ -213,11 +231,12 @@ fn refusals_have_two_texts() {
 /// Conformance: 2.59
 #[test]
 fn failures_are_never_refused() {
-    let format = |accept: &str| Format::of_status(Some(accept), true);
-    assert_eq!(Format::of_status(None, true), Format::Json);
+    let format = |accept: &str| Negotiated::of_status(Some(accept), true).format;
+    assert_eq!(Negotiated::of_status(None, true), Negotiated::default());
+    assert!(Negotiated::of_status(Some("image/png"), true).pretty);
     assert_eq!(format(PROTOBUF), Format::Protobuf);
     assert_eq!(format("application/yaml"), Format::Yaml);
-    assert_eq!(Format::of_status(Some(PROTOBUF), false), Format::Json);
+    assert_eq!(Negotiated::of_status(Some(PROTOBUF), false).format, Format::Json);
     for accept in ["image/png", "application/json;as=Table;g=meta.k8s.io;v=v1", JSON, "*/*"] {
         assert_eq!(format(accept), Format::Json, "{accept}");
     }

@@ -231,7 +231,7 @@ impl Style {
                 (
                     format!("{{\n{pairs}  \"{list}\": [{open}").into(),
                     b",\n",
-                    format!("{close}]\n}}\n").into(),
+                    format!("{close}]\n}}").into(),
                 )
             }
             Self::Yaml => {

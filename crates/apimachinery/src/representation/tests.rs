@@ -22,6 +22,7 @@ fn how(format: Format, transform: Transform, pretty: bool) -> Negotiated {
         format,
         transform,
         pretty,
+        ..Negotiated::default()
     }
 }
 
@@ -88,7 +89,7 @@ fn pretty_lists_are_those_of_one_piece() {
     let body = list(how(Format::Json, Transform::None, true), kind, objects(kind));
     let text = String::from_utf8(body).unwrap();
     assert!(text.starts_with("{\n  \"kind\": \"ConfigMapList\",\n  \"apiVersion\": \"v1\",\n  \"metadata\": {\n    \"resourceVersion\": \"7\"\n  },\n  \"items\": [\n    {\n"));
-    assert!(text.ends_with("\n    }\n  ]\n}\n"), "{text}");
+    assert!(text.ends_with("\n    }\n  ]\n}"), "{text}");
 }
 
 /// Conformance: 3.G03, 3.G07

@@ -109,7 +109,9 @@ impl Status {
             message.push_str(denial.why);
         }
         let resource = GroupResource::new(denial.group, denial.resource);
-        Self::forbidden_because(&resource, denial.name, &message)
+        let mut status = Self::forbidden_because(&resource, denial.name, &message);
+        status.is_denial = true;
+        status
     }
 
     /// 403: a rule of the server refused the request; `name` may be empty.

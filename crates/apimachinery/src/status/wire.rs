@@ -67,6 +67,7 @@ impl From<Wire> for Status {
             message: wire.message,
             continue_token: wire.metadata.continue_token,
             details: wire.details,
+            is_denial: false,
         }
     }
 }

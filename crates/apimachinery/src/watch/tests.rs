@@ -44,7 +44,7 @@ fn bookmarks_carry_kind_version_and_annotations() {
     assert_eq!(
         bookmark_frame(Transform::None, &[(INITIAL_EVENTS_END, "true")]),
         "{\"type\":\"BOOKMARK\",\"object\":{\"kind\":\"Pod\",\"apiVersion\":\"v1\",\"metadata\":{\"resourceVersion\":\"5\",\
-         \"annotations\":{\"k8s.io/initial-events-end\":\"true\"}}}}\n"
+         \"annotations\":{\"k8s.io/initial-events-end\":\"true\"}},\"spec\":{\"containers\":null},\"status\":{}}}\n"
     );
     assert_eq!(
         bookmark_frame(Transform::PartialObjectMetadata(MetaVersion::V1), &[]),
