@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
@@ -110,6 +110,19 @@ pub struct Config {
     #[arg(long, value_name = "DURATION", default_value = "1800s")]
     pub min_request_timeout: GoDuration,
 
+    /// File for the audit log: one JSON line per event (audit.k8s.io/v1, level Metadata), never with a body or a credential.
+    /// Default: none is kept.
+    #[arg(long, value_name = "FILE")]
+    pub audit_log_path: Option<PathBuf>,
+
+    /// Size in MB at which the audit log is renamed to FILE.1.
+    #[arg(long, value_name = "MB", default_value_t = AUDIT_LOG_MEGABYTES)]
+    pub audit_log_maxsize: NonZeroU64,
+
+    /// Renamed audit logs that are kept.
+    #[arg(long, value_name = "N", default_value_t = AUDIT_LOG_BACKUPS)]
+    pub audit_log_maxbackup: u32,
+
     /// Reads answered at a time; further ones wait. Leases, the feed and system:masters stand outside.
     #[arg(long, value_name = "N", default_value_t = nonzero(lanes::READS_IN_FLIGHT_MAX))]
     pub max_requests_inflight: NonZeroUsize,
@@ -146,6 +159,11 @@ pub struct Config {
 
 /// Largest body of a request, as in kube-apiserver.
 pub const BODY_BYTES_MAX: usize = 3 << 20;
+
+/// Size of an audit log, for an edge node's disk.
+const AUDIT_LOG_MEGABYTES: NonZeroU64 = NonZeroU64::new(20).expect("a default limit must not be zero");
+/// How many older ones are kept.
+const AUDIT_LOG_BACKUPS: u32 = 5;
 
 const fn nonzero(value: usize) -> NonZeroUsize {
     NonZeroUsize::new(value).expect("a default limit must not be zero")

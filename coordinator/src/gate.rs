@@ -2,14 +2,17 @@
 //!
 //! The order is kube-apiserver's: identity, impersonation, a place among the requests being answered, authorization.
 
-use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Request};
 use tracing::{debug, info, warn};
 use yurt_apimachinery::{RequestInfo, Status};
+use yurt_runtime::Clock;
 use yurt_runtime::http::server::Peer;
 
 use crate::StartError;
 use crate::app::App;
+use crate::audit::{Log, Record};
 use crate::authn::tokens::Tokens;
 use crate::authn::{self, MASTERS, User, impersonation};
 use crate::authz::rbac::files::Rbac;
@@ -18,6 +21,7 @@ use crate::authz::{Attributes, Authorizer, Decision};
 use crate::config::{Config, Profile};
 use crate::feed;
 use crate::lanes::{Lane, Place};
+use crate::metrics::Metrics;
 
 /// What decides who gets through.
 pub(crate) struct Gate {
@@ -27,10 +31,53 @@ pub(crate) struct Gate {
     pub(crate) rbac: Rbac,
     /// Keys and issuers of service account tokens.
     pub(crate) tokens: Tokens,
+    /// The audit log, where one is kept.
+    pub(crate) log: Option<Log>,
     /// Requests that read.
     pub(crate) reads: Lane,
     /// Requests that write.
     pub(crate) writes: Lane,
+}
+
+/// What is known about a request, for those who look at its end.
+pub(crate) struct Trail {
+    audit_id: String,
+    /// Nobody known asks, over a connection that costs little.
+    pub(crate) is_stranger: bool,
+    /// Events of the audit log.
+    pub(crate) record: Option<Record>,
+}
+
+// === impl Trail ===
+
+impl Trail {
+    pub(crate) fn new(audit_id: &str) -> Self {
+        Self {
+            audit_id: audit_id.to_owned(),
+            is_stranger: false,
+            record: None,
+        }
+    }
+
+    /// Begins the audit of a request; one without a user is refused.
+    pub(crate) fn begin<B>(
+        &mut self,
+        app: &App,
+        info: &RequestInfo,
+        request: &Request<B>,
+        peer: &Peer,
+        user: Option<&User>,
+    ) {
+        let Some(log) = &app.gate.log else { return };
+        let uri = request.uri().path_and_query().map_or("", PathAndQuery::as_str);
+        let record = log
+            .audit
+            .begin(info, uri, request.headers(), peer, user, &self.audit_id);
+        match user {
+            Some(_) => self.record = Some(record),
+            None => record.refused(),
+        }
+    }
 }
 
 // === impl Gate ===
@@ -40,7 +87,7 @@ impl Gate {
     ///
     /// # Errors
     /// Which flag and file, and what is wrong.
-    pub(crate) fn open(config: &Config) -> Result<Self, StartError> {
+    pub(crate) fn open(config: &Config, metrics: &Metrics, clock: Clock) -> Result<Self, StartError> {
         let base = match config.profile {
             Profile::Standalone => bootstrap::policy(),
             Profile::Pool => Policy::default(),
@@ -50,6 +97,7 @@ impl Gate {
             authorizer: Authorizer::new(),
             rbac: rbac.map_err(|error| StartError::new(format!("--rbac-path: {error}")))?,
             tokens: Tokens::open(config)?,
+            log: Log::open(config, metrics.audit(), clock)?,
             reads: Lane::new(config.max_requests_inflight.get(), config.max_queued_requests),
             writes: Lane::new(config.max_mutating_requests_inflight.get(), config.max_queued_requests),
         })
@@ -121,6 +169,7 @@ pub(crate) fn impersonate(
     headers: &mut HeaderMap,
     requestor: User,
     attributes: &Attributes<'_>,
+    trail: &mut Trail,
 ) -> Result<User, Status> {
     let wanted = impersonation::wanted(headers)?;
     impersonation::strip(headers);
@@ -130,6 +179,9 @@ pub(crate) fn impersonate(
     let authorize = |attributes: &Attributes<'_>| app.authorize(&requestor, attributes);
     let user = impersonation::permit(&requestor, &wanted, attributes, &authorize)?;
     debug!(requestor = requestor.name, user = user.name, "Impersonation");
+    if let Some(record) = &mut trail.record {
+        record.impersonated(&user);
+    }
     Ok(user)
 }
 
@@ -137,8 +189,18 @@ pub(crate) fn impersonate(
 ///
 /// # Errors
 /// 403 with the authorizer's reason.
-pub(crate) fn authorize(app: &App, user: &User, info: &RequestInfo, attributes: &Attributes<'_>) -> Result<(), Status> {
-    match app.authorize(user, attributes) {
+pub(crate) fn authorize(
+    app: &App,
+    user: &User,
+    info: &RequestInfo,
+    attributes: &Attributes<'_>,
+    trail: &mut Trail,
+) -> Result<(), Status> {
+    let decision = app.authorize(user, attributes);
+    if let Some(record) = &mut trail.record {
+        record.decided(&decision);
+    }
+    match decision {
         Decision::Allowed(_) => Ok(()),
         Decision::Denied(why) => Err(Status::forbidden(&user.name, info, &why)),
     }

@@ -5,7 +5,7 @@
 //!                                                  feed (the leader fills pool data) ─────────────────────┘
 //! ```
 //!
-//! In reading order: [`config`] (flags), `server` (one request), `gate` (who gets in), `authn`, `authz` (who may what), `admission`, `handlers`, `registry`
+//! In reading order: [`config`] (flags), `server` (one request), `gate` (who gets in), `authn`, `authz` (who may what), `lanes`, `audit`, `admission`, `handlers`, `registry`
 //! (resources and their rules; `registry::leases` guards elections), `feed` (pool data), `discovery`, `health`, `metrics`,
 //! `bootstrap` (certificates of a first start). All wiring is in [`build`].
 //!
@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 mod admission;
 mod app;
+mod audit;
 pub mod authn;
 pub mod authz;
 mod bootstrap;
@@ -115,13 +116,13 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     bootstrap::check_given(&config)?;
     let source = InitialMembers::parse(&config.initial_members);
     let initial = source.read().map_err(StartError::new)?;
-    let gate = Gate::open(&config)?;
+    let metrics = Arc::new(Metrics::new().map_err(|error| StartError::new(format!("cannot set up metrics: {error}")))?);
+    let gate = Gate::open(&config, &metrics, clock.clone())?;
     let server = bind(&config).await?;
     let tasks = TaskGroup::new();
     let stores = Stores::open(&config, clock.clone(), &tasks).await?;
     let credentials = bootstrap::prepare(&config, server.local_addr())?;
     let tls = ReloadingServerTls::new(credentials.tls).map_err(|error| StartError::new(error.to_string()))?;
-    let metrics = Arc::new(Metrics::new().map_err(|error| StartError::new(format!("cannot set up metrics: {error}")))?);
     if let Some(disk) = stores.disk() {
         metrics.watch_disk(disk.clone());
     }

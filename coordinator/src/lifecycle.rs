@@ -11,6 +11,7 @@ use yurt_runtime::http::server::handler;
 use yurt_storage::{Replicas, Storage};
 
 use crate::app::App;
+use crate::audit::Log;
 use crate::registry::leases::Author;
 use crate::registry::own::Intent;
 use crate::registry::{events, namespaces, prepare};
@@ -87,6 +88,9 @@ pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>
     tasks.spawn_critical("check-storage", check_storage(storage, app.clone(), tasks.token()));
     if app.feed.members().is_reloadable() {
         tasks.spawn_critical("reload-members", reload_members(app.clone(), tasks.token()));
+    }
+    if let Some(writer) = app.gate.log.as_ref().and_then(Log::take_writer) {
+        tasks.spawn_critical("audit-log", writer.run(tasks.token()));
     }
     if app.gate.is_reloadable() {
         tasks.spawn_critical("reload-gate", reload_gate(app.clone(), tasks.token()));

@@ -7,6 +7,7 @@ use yurt_runtime::BootTime;
 use yurt_runtime::metrics::Metrics as Render;
 use yurt_storage::embedded::Disk;
 
+use crate::audit::Counters;
 use crate::feed::{Feed, Refusal};
 use crate::registry::Registry as Resources;
 
@@ -16,6 +17,7 @@ pub(crate) struct Metrics {
     requests: IntCounterVec,
     long_running: IntGaugeVec,
     lanes: [IntGaugeVec; 2],
+    audit: Counters,
     feed: FeedMetrics,
     collections: Collections,
     disk: DiskMetrics,
@@ -92,6 +94,15 @@ impl Metrics {
             lane("apiserver_current_inflight_requests", "Requests being answered.")?,
             lane("apiserver_current_inqueue_requests", "Requests waiting for a place.")?,
         ];
+        let counter = |name: &str, help: &str| {
+            let counter = prometheus::IntCounter::new(name, help)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok::<_, prometheus::Error>(counter)
+        };
+        let audit = Counters {
+            events: counter("apiserver_audit_event_total", "Audit events made.")?,
+            lost: counter("apiserver_audit_error_total", "Audit events that were lost.")?,
+        };
         let feed = FeedMetrics::new(registry)?;
         let collections = Collections::new(registry)?;
         let disk = DiskMetrics::new(registry)?;
@@ -100,6 +111,7 @@ impl Metrics {
             requests,
             long_running,
             lanes,
+            audit,
             feed,
             collections,
             render,
@@ -122,6 +134,11 @@ impl Metrics {
         let code = code.to_string();
         let values = [&labels.verb, &labels.group, &labels.version, &labels.resource, &code].map(String::as_str);
         self.requests.with_label_values(&values).inc();
+    }
+
+    /// The audit log's part.
+    pub(crate) fn audit(&self) -> Counters {
+        self.audit.clone()
     }
 
     /// Sets the load of a lane: requests being answered, and waiting.

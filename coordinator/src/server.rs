@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL};
-use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::status::reason;
@@ -21,7 +21,7 @@ use crate::authz::Attributes;
 use crate::deadline;
 use crate::discovery::Asked;
 use crate::feed;
-use crate::gate;
+use crate::gate::{self, Trail};
 use crate::handlers::review::Exchange;
 use crate::handlers::{self, Call, review, token_request};
 use crate::metrics::RequestLabels;
@@ -36,7 +36,7 @@ const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
 
 /// Answers one request, whatever comes.
 pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer) -> Response<Body> {
-    let audit_id = request.headers().get(AUDIT_ID).cloned();
+    let audit_id = audit_id(request.headers());
     let is_head = request.method() == Method::HEAD;
     let (path, query) = (
         request.uri().path().to_owned(),
@@ -48,11 +48,12 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
             let info = RequestInfo::parse(request.method().as_str(), &path, query.as_deref());
             let labels = labels(info.as_ref().ok());
             let how = error_format(&app, &request, info.as_ref().ok());
-            let mut is_stranger = false;
+            let mut trail = Trail::new(&audit_id);
+            let verb = info.as_ref().map(|info| info.verb).ok();
             let answer = match info {
                 Ok(info) => {
                     let limit = deadline::of(&info, query.as_deref());
-                    let answer = identified(&app, request, &peer, info, query, &mut is_stranger);
+                    let answer = identified(&app, request, &peer, info, query, &mut trail);
                     match limit {
                         Ok(limit) => deadline::within(limit, answer).await,
                         Err(status) => Err(status),
@@ -61,11 +62,14 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
                 Err(status) => Err(status),
             };
             let mut response = answer.unwrap_or_else(|status| status_error::respond(how, &status));
-            if is_stranger {
+            if trail.is_stranger {
                 response.extensions_mut().insert(CloseConnection);
             }
             app.metrics.answered(&labels, response.status().as_u16());
-            response
+            match trail.record {
+                Some(record) => record.answered(verb, response),
+                None => response,
+            }
         }
     };
     if is_head {
@@ -74,9 +78,14 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
     }
     let headers = response.headers_mut();
     headers.entry(CACHE_CONTROL).or_insert(NO_CACHE);
-    let audit_id = audit_id.or_else(|| HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()).ok());
-    headers.extend(audit_id.map(|id| (AUDIT_ID, id)));
+    headers.extend(HeaderValue::from_str(&audit_id).ok().map(|id| (AUDIT_ID, id)));
     response
+}
+
+/// The client's own, else a new one.
+fn audit_id(headers: &HeaderMap) -> String {
+    let given = headers.get(AUDIT_ID).and_then(|id| id.to_str().ok());
+    given.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned)
 }
 
 /// Failures come in the format of what was asked for.
@@ -94,12 +103,13 @@ async fn identified(
     peer: &Peer,
     info: RequestInfo,
     query: Option<String>,
-    is_stranger: &mut bool,
+    trail: &mut Trail,
 ) -> Result<Response<Body>, Status> {
     let is_http2 = request.version() == Version::HTTP_2;
     let user = gate::identify(app, request.headers_mut(), peer);
-    *is_stranger = is_http2 && user.as_ref().map_or(true, User::is_anonymous);
-    dispatch(app, request, peer, info, query, user?).await
+    trail.is_stranger = is_http2 && user.as_ref().map_or(true, User::is_anonymous);
+    trail.begin(app, &info, &request, peer, user.as_ref().ok());
+    dispatch(app, request, peer, info, query, user?, trail).await
 }
 
 async fn dispatch(
@@ -109,15 +119,16 @@ async fn dispatch(
     info: RequestInfo,
     query: Option<String>,
     user: User,
+    trail: &mut Trail,
 ) -> Result<Response<Body>, Status> {
     let attributes = Attributes::of(&info).selecting(&info, query.as_deref());
-    let user = gate::impersonate(app, request.headers_mut(), user, &attributes)?;
+    let user = gate::impersonate(app, request.headers_mut(), user, &attributes, trail)?;
     let resource = find_resource(app, &info);
     if let Some(resource) = &resource {
         refuse_pool_writes(resource, &user, info.verb)?;
     }
     let _place = app.gate.enter(&user, &info).await?;
-    gate::authorize(app, &user, &info, &attributes)?;
+    gate::authorize(app, &user, &info, &attributes, trail)?;
     if !info.is_resource {
         return answer_path(app, request, peer, &info, &user).await;
     }

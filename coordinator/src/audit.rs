@@ -1,0 +1,277 @@
+//! Who did what, when, and with which result: `audit.k8s.io/v1` events of level Metadata, one JSON line each.
+//!
+//! Never a body, a header or a credential. Requests never wait for the log: a full queue drops the event, counts it, and
+//! the log says so. Health checks are not in it. In reading order: this file (one request's events), [`writer`] (the file).
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, Response};
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use parking_lot::Mutex;
+use prometheus::IntCounter;
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+use yurt_apimachinery::time::MicroTime;
+use yurt_apimachinery::{RequestInfo, Verb};
+use yurt_runtime::Clock;
+use yurt_runtime::http::server::Peer;
+use yurt_runtime::http::{self as web, Body, BoxError};
+
+use crate::StartError;
+use crate::authn::User;
+use crate::authz::Decision;
+use crate::config::Config;
+
+pub(crate) mod writer;
+
+use writer::Writer;
+
+/// Events waiting to be written; further ones are dropped.
+const QUEUED_MAX: usize = 8192;
+/// Longer texts of a client are cut here.
+const TEXT_BYTES_MAX: usize = 1024;
+
+/// Takes events; clones share the queue.
+#[derive(Clone)]
+pub(crate) struct Audit {
+    lines: mpsc::Sender<String>,
+    counters: Counters,
+    clock: Clock,
+}
+
+/// What becomes of events.
+#[derive(Clone)]
+pub(crate) struct Counters {
+    /// Events made.
+    pub(crate) events: IntCounter,
+    /// Events that found the queue full, or could not be written.
+    pub(crate) lost: IntCounter,
+}
+
+/// The audit log of a server, if it keeps one.
+pub(crate) struct Log {
+    /// Where events go.
+    pub(crate) audit: Audit,
+    // Taken once, by the task that writes.
+    writer: Mutex<Option<Writer>>,
+}
+
+/// The events of one request. Ends with the answer, or says that it was given up when dropped before.
+pub(crate) struct Record {
+    audit: Audit,
+    event: Map<String, Value>,
+    is_open: bool,
+}
+
+/// A body whose end is the end of its request.
+struct Audited {
+    inner: Body,
+    _record: Record,
+}
+
+// === impl Log ===
+
+impl Log {
+    /// Opens the log that the flags ask for, if any.
+    ///
+    /// # Errors
+    /// When the file cannot be opened.
+    pub(crate) fn open(config: &Config, counters: Counters, clock: Clock) -> Result<Option<Self>, StartError> {
+        let Some(path) = &config.audit_log_path else {
+            return Ok(None);
+        };
+        let (lines, queue) = mpsc::channel(QUEUED_MAX);
+        let max_bytes = config.audit_log_maxsize.get().saturating_mul(1 << 20);
+        let writer = Writer::open(
+            path,
+            max_bytes,
+            config.audit_log_maxbackup,
+            queue,
+            counters.lost.clone(),
+        );
+        let failed = |error| StartError::new(format!("--audit-log-path: cannot open {}: {error}", path.display()));
+        Ok(Some(Self {
+            audit: Audit { lines, counters, clock },
+            writer: Mutex::new(Some(writer.map_err(failed)?)),
+        }))
+    }
+
+    /// The writing end; `None` when it was taken before.
+    pub(crate) fn take_writer(&self) -> Option<Writer> {
+        self.writer.lock().take()
+    }
+}
+
+// === impl Audit ===
+
+impl Audit {
+    /// Begins the events of a request whose caller is known; without `user` it is one that was not let in.
+    pub(crate) fn begin(
+        &self,
+        info: &RequestInfo,
+        uri: &str,
+        headers: &HeaderMap,
+        peer: &Peer,
+        user: Option<&User>,
+        audit_id: &str,
+    ) -> Record {
+        let agent = headers
+            .get(http::header::USER_AGENT)
+            .and_then(|agent| agent.to_str().ok());
+        let event = json!({
+            "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": "Metadata",
+            "auditID": shortened(audit_id), "requestURI": shortened(uri), "verb": info.verb.as_str(),
+            "user": user.map_or_else(|| json!({}), User::info),
+            "sourceIPs": [peer.addr.ip().to_string()], "userAgent": shortened(agent.unwrap_or_default()),
+            "requestReceivedTimestamp": self.now(),
+        });
+        let mut record = Record {
+            audit: self.clone(),
+            event: event.as_object().cloned().unwrap_or_default(),
+            is_open: true,
+        };
+        if info.is_resource {
+            record.set("objectRef", object_ref(info));
+        }
+        if user.is_some() {
+            record.stage("RequestReceived");
+        }
+        record
+    }
+
+    fn now(&self) -> MicroTime {
+        let now = self.clock.unix();
+        MicroTime::from_unix(now.secs, now.nanos)
+    }
+
+    fn send(&self, line: String) {
+        self.counters.events.inc();
+        if self.lines.try_send(line).is_err() {
+            self.counters.lost.inc();
+        }
+    }
+}
+
+// === impl Record ===
+
+impl Record {
+    /// Notes on whose behalf the request is answered.
+    pub(crate) fn impersonated(&mut self, user: &User) {
+        self.set("impersonatedUser", user.info());
+    }
+
+    /// Notes what authorization said.
+    pub(crate) fn decided(&mut self, decision: &Decision) {
+        let (word, why) = match decision {
+            Decision::Allowed(why) => ("allow", &**why),
+            Decision::Denied(why) => ("forbid", why.as_str()),
+        };
+        let annotations = json!({ "authorization.k8s.io/decision": word, "authorization.k8s.io/reason": why });
+        self.set("annotations", annotations);
+    }
+
+    /// Notes the answer. A watch has begun only; its last event comes with the end of the body.
+    pub(crate) fn answered(mut self, verb: Option<Verb>, response: Response<Body>) -> Response<Body> {
+        let code = response.status().as_u16();
+        self.set("responseStatus", json!({ "metadata": {}, "code": code }));
+        if verb != Some(Verb::Watch) || code != 200 {
+            self.complete("ResponseComplete");
+            return response;
+        }
+        self.stage("ResponseStarted");
+        response.map(|inner| web::pass(Audited { inner, _record: self }))
+    }
+
+    /// Notes that nobody known asked.
+    pub(crate) fn refused(mut self) {
+        let status = json!({ "metadata": {}, "status": "Failure", "reason": "Unauthorized", "code": 401,
+                             "message": "Authentication failed" });
+        self.set("responseStatus", status);
+        self.complete("ResponseStarted");
+    }
+
+    fn set(&mut self, member: &str, value: Value) {
+        self.event.insert(member.to_owned(), value);
+    }
+
+    fn complete(&mut self, stage: &str) {
+        self.is_open = false;
+        self.stage(stage);
+    }
+
+    fn stage(&mut self, stage: &str) {
+        let now = self.audit.now();
+        self.set("stage", json!(stage));
+        self.set("stageTimestamp", json!(now));
+        if let Ok(line) = serde_json::to_string(&self.event) {
+            self.audit.send(line + "\n");
+        }
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        if !self.is_open {
+            return;
+        }
+        if std::thread::panicking() {
+            self.set(
+                "responseStatus",
+                json!({ "metadata": {}, "status": "Failure", "code": 500 }),
+            );
+            return self.complete("Panic");
+        }
+        if !self.event.contains_key("responseStatus") {
+            let status = json!({ "metadata": {}, "message": "Connection closed early" });
+            self.set("responseStatus", status);
+        }
+        self.complete("ResponseComplete");
+    }
+}
+
+fn object_ref(info: &RequestInfo) -> Value {
+    let mut object = Map::new();
+    let members = [
+        ("resource", Some(&info.resource)),
+        ("namespace", info.namespace.as_ref()),
+        ("name", info.name.as_ref()),
+        ("apiGroup", Some(&info.group)),
+        ("apiVersion", Some(&info.version)),
+        ("subresource", info.subresource.as_ref()),
+    ];
+    for (member, text) in members {
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
+            object.insert(member.to_owned(), json!(shortened(text)));
+        }
+    }
+    Value::Object(object)
+}
+
+/// At most so many bytes of what a client chose.
+fn shortened(text: &str) -> String {
+    match text.char_indices().find(|(at, c)| at + c.len_utf8() > TEXT_BYTES_MAX) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}...TRUNCATED", &text[..end]),
+    }
+}
+
+// === impl Audited ===
+
+impl HttpBody for Audited {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.inner).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
