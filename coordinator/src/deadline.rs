@@ -70,6 +70,10 @@ fn refused(text: &str, number: &str) -> Status {
             break "invalid duration".to_owned();
         };
         let units = after.trim_start_matches(is_numeric);
+        let has_digit = rest[..rest.len() - units.len()].contains(|c: char| c.is_ascii_digit());
+        if !has_digit {
+            break "invalid duration".to_owned();
+        }
         let unit = units.split(is_numeric).next().unwrap_or_default();
         rest = &units[unit.len()..];
         match unit {
@@ -123,6 +127,7 @@ mod tests {
             ("5x", "unknown unit \"x\" in duration \"5x\""),
             ("1m5q", "unknown unit \"q\" in duration \"1m5q\""),
             ("--5s", "invalid duration \"--5s\""),
+            (".", "invalid duration \".\""),
         ];
         for (text, why) in cases {
             let status = limit("GET", &format!("timeout={text}")).unwrap_err();

@@ -207,10 +207,12 @@ impl TaskGroup {
     fn start(&self, name: &'static str, importance: Importance, future: impl Future<Output = ()> + Send + 'static) {
         let group = self.clone();
         let running = Running::enter(self, name);
+        // Boxed: inside the block below it would be there twice, as what is captured and as what is awaited.
+        let mut future = Box::pin(AssertUnwindSafe(future).catch_unwind());
         let task = async move {
             let ended = tokio::select! {
                 biased;
-                ended = AssertUnwindSafe(future).catch_unwind() => ended,
+                ended = &mut future => ended,
                 () = group.shared.kill.cancelled() => Ok(()),
             };
             group.ended(name, importance, ended.err());

@@ -128,14 +128,15 @@ impl Acceptor {
         let service = service_fn(move |request| {
             seen.store(true, Ordering::Relaxed);
             let (handler, peer, close) = (handler.clone(), peer.clone(), close.clone());
-            async move {
+            // Boxed: an answer may take hours (a watch), and by then only its body is needed.
+            Box::pin(async move {
                 // The call is inside the guarded future: it may panic before the first await.
                 let response = guarded(async move { handler(request, peer).await }).await;
                 if response.extensions().get::<CloseConnection>().is_some() {
                     close.cancel();
                 }
                 Ok::<_, Infallible>(response)
-            }
+            })
         });
         let builder = self.builder();
         let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
