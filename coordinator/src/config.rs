@@ -238,10 +238,6 @@ impl Config {
             .try_get_matches_from(args)
             .map_err(|error| FlagError::of(&error))?;
         let config = Self::from_arg_matches(&matches).map_err(|error| FlagError::of(&error))?;
-        if config.etcd.is_used() && config.profile == Profile::Pool {
-            let why = "pool data cannot be kept in etcd yet; leave it out, or use --profile standalone";
-            return Err(FlagError::Bad(format!("--etcd-servers: {why}")));
-        }
         Ok(config)
     }
 
@@ -348,10 +344,6 @@ mod tests {
             (vec!["--nonsense"], "--nonsense"),
             (vec!["--tls-cert-file", "f"], "--tls-private-key-file"),
             (vec!["--min-request-timeout", "5"], "--min-request-timeout"),
-            (
-                vec!["--etcd-servers", "http://127.0.0.1:2379"],
-                "pool data cannot be kept in etcd yet",
-            ),
             (
                 vec!["--etcd-servers", "http://127.0.0.1:2379", "--etcd-certfile", "f"],
                 "--etcd-keyfile",

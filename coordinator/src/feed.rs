@@ -9,16 +9,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use yurt_apimachinery::{ObjectKey, Status};
-use yurt_runtime::Clock;
-use yurt_storage::{Replicas, SharedCollection};
+use yurt_runtime::{BootTime, Clock};
+use yurt_storage::{Action, Durability, Expect, Op, Replicas, SharedCollection, Storage, StorageError};
 
 use crate::authn::User;
 use crate::metrics::FeedMetrics;
 use crate::registry::leases;
+use crate::status_error;
 
 pub(crate) mod collection;
 mod events;
@@ -37,6 +39,10 @@ pub(crate) use wire::Refusal;
 pub(crate) const PATH: &str = "/yurt/v1/feed";
 /// Largest body of one feed call.
 pub(crate) const BODY_BYTES_MAX: usize = 8 << 20;
+/// Before the name of a collection: the storage key that says whether it is fresh.
+pub(crate) const FRESH_PREFIX: &str = "/~fresh/";
+/// Other coordinators take a collection for stale after [`collection::FRESH_FOR`] without news.
+const TELL_FRESHNESS_EVERY: Duration = Duration::from_secs(10);
 
 /// The receiving end of the feed.
 pub(crate) struct Feed {
@@ -45,6 +51,10 @@ pub(crate) struct Feed {
     /// Pool-scope collections and `members`, by name.
     collections: BTreeMap<String, Arc<PoolCollection>>,
     replicas: Arc<Replicas>,
+    /// Where freshness is told to other coordinators.
+    storage: Arc<dyn Storage>,
+    /// What they were told last of each collection, and when.
+    told: Mutex<BTreeMap<String, (bool, BootTime)>>,
     /// Snapshots whose bodies are still arriving. Lock order: fence, this, collection.
     pending: Mutex<BTreeMap<String, Pending>>,
     /// Where the election lease is, to look over the fence's shoulder.
@@ -63,6 +73,8 @@ pub(crate) struct Parts {
     pub(crate) collections: BTreeMap<String, Arc<PoolCollection>>,
     /// Their durable copies.
     pub(crate) replicas: Arc<Replicas>,
+    /// The store they may be in.
+    pub(crate) storage: Arc<dyn Storage>,
     /// The collection with the election lease.
     pub(crate) leases: Arc<SharedCollection>,
 }
@@ -86,6 +98,7 @@ impl Feed {
             members,
             collections,
             replicas,
+            storage,
             leases,
         } = parts;
         Self {
@@ -93,6 +106,8 @@ impl Feed {
             members,
             collections,
             replicas,
+            storage,
+            told: Mutex::default(),
             pending: Mutex::default(),
             leases,
             clock,
@@ -149,7 +164,7 @@ impl Feed {
             return Err(Status::failure(404, "NotFound", message).into());
         };
         let taken = match what {
-            "events" => self.take_events(collection, user, body),
+            "events" => self.take_events(collection, user, body).await,
             "snapshot" => self.take_snapshot(collection, user, body).await,
             "snapshot/bodies" => self.take_bodies(collection, user, body).await,
             _ => Err(Status::failure(404, "NotFound", format!("the feed has no {what}")).into()),
@@ -159,6 +174,37 @@ impl Feed {
             tracing::debug!(collection = name, user = user.name, ?refusal, "Feed call refused");
         }
         taken
+    }
+
+    /// Makes pool data durable, while nobody else is elected where that is part of it.
+    async fn persist(&self, guard: Option<&Op>) -> Result<(), FeedError> {
+        match self.replicas.persist(guard).await {
+            Ok(()) => Ok(()),
+            Err(StorageError::Conflict { key, .. }) if key == fence::EPOCH_KEY => Err(self.fenced().into()),
+            Err(error) => Err(status_error::of_storage(&error).into()),
+        }
+    }
+
+    /// Tells other coordinators whether the cloud's changes arrive: at once when that turns, else now and then.
+    async fn tell_freshness(&self, collection: &PoolCollection, fresh: bool) {
+        if !self.replicas.is_pooled() {
+            return;
+        }
+        let now = self.clock.boot();
+        let before = self.told.lock().get(collection.name()).copied();
+        if before.is_some_and(|(told, at)| told == fresh && now.since(at) < TELL_FRESHNESS_EVERY) {
+            return;
+        }
+        let value = if fresh { "true" } else { "false" };
+        let op = Op {
+            key: format!("{FRESH_PREFIX}{}", collection.name()),
+            expect: Expect::Any,
+            action: Action::Put(value.into(), Durability::Volatile),
+        };
+        match self.storage.write(vec![op]).await {
+            Ok(_) => drop(self.told.lock().insert(collection.name().to_owned(), (fresh, now))),
+            Err(error) => tracing::debug!(%error, "Freshness could not be told to other coordinators"),
+        }
     }
 
     /// Whether the election lease names another holder than the one let in. Asked while the fence is held, so it never

@@ -131,7 +131,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let guard = Arc::new(Guard::new(clock.boot()));
     let publisher = Publisher::new(cacher.clone(), fence.clone());
     let publisher = match stores.is_shared() {
-        true => publisher.telling(guard.clone(), clock.clone()),
+        true => publisher.telling(guard.clone(), clock.clone(), &stores),
         false => publisher,
     };
     stores.attach(publisher).await?;
@@ -147,6 +147,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
             members,
             collections: stores.collections().clone(),
             replicas: stores.replicas().clone(),
+            storage: stores.storage().clone(),
             leases: election,
         },
         clock.clone(),

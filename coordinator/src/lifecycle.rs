@@ -83,7 +83,10 @@ pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>
         &tasks,
         handler(move |request, peer| server::answer(served.clone(), request, peer)),
     );
-    tasks.spawn_critical("persist-pool-data", persist(stores.replicas().clone(), tasks.token()));
+    tasks.spawn_critical(
+        "persist-pool-data",
+        persist(app.clone(), stores.replicas().clone(), tasks.token()),
+    );
     let storage = stores.storage().clone();
     tasks.spawn_critical("check-storage", check_storage(storage, app.clone(), tasks.token()));
     if app.feed.members().is_reloadable() {
@@ -112,7 +115,7 @@ pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>
     if let Err(error) = tasks.shutdown(DRAIN).await {
         warn!(%error, "Some tasks were cut");
     }
-    let flushed = stores.replicas().persist().await;
+    let flushed = stores.replicas().persist(app.feed.fence().guard().as_ref()).await;
     let closed = stores.storage().close().await;
     flushed
         .and(closed)
@@ -126,13 +129,13 @@ pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>
     }
 }
 
-async fn persist(replicas: Arc<Replicas>, stop: CancellationToken) {
+async fn persist(app: Arc<App>, replicas: Arc<Replicas>, stop: CancellationToken) {
     while stop
         .run_until_cancelled(tokio::time::sleep(PERSIST_EVERY))
         .await
         .is_some()
     {
-        if let Err(error) = replicas.persist().await {
+        if let Err(error) = replicas.persist(app.feed.fence().guard().as_ref()).await {
             warn!(%error, "Pool data is not durable yet, trying again");
         }
     }

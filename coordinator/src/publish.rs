@@ -1,21 +1,33 @@
 //! Where the store's commits go: the fence first, then the collections that readers see.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use yurt_apimachinery::ResourceVersion;
 use yurt_runtime::Clock;
 use yurt_storage::backend::{Committed, Loaded, Sink};
-use yurt_storage::{Cacher, StorageError};
+use yurt_storage::{Cacher, Replicas, StorageError};
 
+use crate::feed;
+use crate::feed::collection::PoolCollection;
 use crate::feed::fence::{EPOCH_KEY, Fence};
 use crate::registry::leases::{self, Guard};
+use crate::store::Stores;
 
 /// Publishes commits, in order, on the store's own thread.
 pub(crate) struct Publisher {
     cacher: Arc<Cacher>,
     fence: Arc<Fence>,
-    /// Hears of lease writes by other coordinators, where there can be any.
-    guard: Option<(Arc<Guard>, Clock)>,
+    /// What hears of other coordinators, where there can be any.
+    shared: Option<Shared>,
+}
+
+/// What other coordinators change here.
+struct Shared {
+    guard: Arc<Guard>,
+    replicas: Arc<Replicas>,
+    pool: BTreeMap<String, Arc<PoolCollection>>,
+    clock: Clock,
 }
 
 // === impl Publisher ===
@@ -26,29 +38,41 @@ impl Publisher {
         Self {
             cacher,
             fence,
-            guard: None,
+            shared: None,
         }
     }
 
-    /// Tells `guard` of every lease write, too.
-    pub(crate) fn telling(self, guard: Arc<Guard>, clock: Clock) -> Self {
+    /// Tells `guard` of every lease write, and the pool data of `stores` what was fed through other coordinators.
+    pub(crate) fn telling(self, guard: Arc<Guard>, clock: Clock, stores: &Stores) -> Self {
+        let shared = Shared {
+            guard,
+            replicas: stores.replicas().clone(),
+            pool: stores.collections().clone(),
+            clock,
+        };
         Self {
-            guard: Some((guard, clock)),
+            shared: Some(shared),
             ..self
         }
     }
 
     /// The guard before the lease, as the fence: whoever may replace a holder has seen its last renewal.
     fn tell_guard(&self, key: &str, value: &[u8], deleted: bool) {
-        let Some((guard, clock)) = &self.guard else { return };
+        let Some(shared) = &self.shared else { return };
         let Some(lease) = leases::guarded(key) else { return };
         let holder = if deleted { String::new() } else { leases::holder(value) };
-        guard.observed(lease, &holder, clock.boot());
+        shared.guard.observed(lease, &holder, shared.clock.boot());
+    }
+
+    fn load_pool(&self, loaded: &Loaded) {
+        if let Some(shared) = &self.shared {
+            shared.replicas.load(loaded);
+        }
     }
 
     /// The owner of the election is on record.
     fn tell_owner(&self) {
-        if let Some((guard, _)) = &self.guard {
+        if let Some(Shared { guard, .. }) = &self.shared {
             let election = self.fence.election();
             if let Some(owner) = election.owner {
                 guard.restore(leases::ELECTION_KEY, &election.holder, owner);
@@ -63,8 +87,20 @@ impl Publisher {
     }
 }
 
+// === impl Shared ===
+
+impl Shared {
+    fn tell_freshness(&self, change: &Committed) {
+        let name = change.key.strip_prefix(feed::FRESH_PREFIX);
+        if let Some(collection) = name.and_then(|name| self.pool.get(name)) {
+            collection.heard(&change.value[..] == b"true", self.clock.boot());
+        }
+    }
+}
+
 impl Sink for Publisher {
     fn load(&self, loaded: Loaded) -> Result<(), StorageError> {
+        self.load_pool(&loaded);
         self.publish_epoch(&loaded);
         self.cacher.load(loaded)
     }
@@ -78,6 +114,10 @@ impl Sink for Publisher {
             self.fence.published(rv, &record.value);
             self.tell_owner();
         }
+        if let Some(shared) = &self.shared {
+            shared.replicas.committed(rv, changes);
+            changes.iter().for_each(|change| shared.tell_freshness(change));
+        }
         self.cacher.committed(rv, changes);
     }
 
@@ -87,6 +127,7 @@ impl Sink for Publisher {
         }
         self.publish_epoch(&loaded);
         self.tell_owner();
+        self.load_pool(&loaded);
         self.cacher.reloaded(loaded);
     }
 }

@@ -1,4 +1,4 @@
-//! Everything that lasts: own objects and the durable copies of pool data in one file, or own objects in etcd.
+//! Everything that lasts: own objects and the durable copies of pool data in one file, or both in etcd.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -49,9 +49,9 @@ impl Stores {
             let etcd = Etcd::connect(config.etcd.store(config.profile.space()), tasks).await;
             let etcd = etcd.map_err(|error| StartError::new(format!("--etcd-servers: {error}")))?;
             create_folder(&config.data_dir)?;
-            // Profile standalone has no pool data to keep.
-            let replicas = Replicas::open(&kinds, None).map_err(|error| StartError::new(error.to_string()))?;
-            return Ok(Self::new(config.profile, Arc::new(etcd), None, replicas));
+            let etcd: Arc<dyn Storage> = Arc::new(etcd);
+            let replicas = Replicas::pooled(&kinds, etcd.clone());
+            return Ok(Self::new(config.profile, etcd, None, replicas));
         }
         create_folder(&config.data_dir)?;
         let path = config.data_dir.join(FILE);

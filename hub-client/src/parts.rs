@@ -269,7 +269,7 @@ async fn persist(data: Arc<PoolData>, token: CancellationToken) {
         .await
         .is_some()
     {
-        if let Err(error) = data.replicas().persist().await {
+        if let Err(error) = data.replicas().persist(None).await {
             tracing::warn!(%error, "Replicas not stored, trying again");
         }
     }

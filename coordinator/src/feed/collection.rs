@@ -17,8 +17,6 @@ pub(crate) struct PoolCollection {
 
 #[derive(Debug, Default)]
 struct Promise {
-    /// Generation whose complete snapshot is durable; readers see no other.
-    announced: Option<u64>,
     /// What the last feed call said of freshness, and when.
     heard: Option<(bool, BootTime)>,
 }
@@ -31,12 +29,9 @@ pub(crate) const FRESH_FOR: Duration = Duration::from_secs(30);
 impl PoolCollection {
     /// A replica as it came from the disk: what is complete there is served at once.
     pub(crate) fn new(replica: Arc<Replica>) -> Self {
-        let announced = replica
-            .collection()
-            .read(|held| held.is_complete().then(|| held.generation()));
         Self {
             replica,
-            promise: Mutex::new(Promise { announced, heard: None }),
+            promise: Mutex::default(),
         }
     }
 
@@ -57,15 +52,13 @@ impl PoolCollection {
 
     /// Whether readers may have it: complete, and its completeness is durable.
     pub(crate) fn is_served(&self) -> bool {
-        let announced = self.promise.lock().announced;
+        let durable = self.replica.durable();
         self.objects()
-            .read(|held| held.is_complete() && announced == Some(held.generation()))
+            .read(|held| held.is_complete() && durable.complete && durable.generation == held.generation())
     }
 
-    /// The complete snapshot of `generation` is durable: readers may have it from now on.
-    pub(crate) fn announce(&self, generation: u64) {
-        self.promise.lock().announced = Some(generation);
-        // Wakes those who wait for it.
+    /// A complete snapshot has become durable: wakes those who wait for it.
+    pub(crate) fn announce(&self) {
         self.objects().update(|_| ());
     }
 

@@ -11,8 +11,9 @@ use super::{Feed, FeedError, Refusal, decode};
 use crate::authn::User;
 
 impl Feed {
-    /// One batch, applied as a whole or not at all. It is durable a few seconds later: a crash costs a resend.
-    pub(super) fn take_events(
+    /// One batch, applied as a whole or not at all. It is durable a few seconds later: a crash costs a resend. Where
+    /// several coordinators share the data it is stored at once, for the others to see.
+    pub(super) async fn take_events(
         &self,
         collection: &PoolCollection,
         user: &User,
@@ -21,10 +22,16 @@ impl Feed {
         let call: EventsCall<'_> = decode(body)?;
         let events = read_events(&call, collection.objects().kind())?;
         self.require_members(collection)?;
-        let election = self.fence.enter(&call.claim(), user).map_err(|_| self.fenced())?;
-        let applied = collection.objects().update(|held| apply(held, &call, events))?;
-        self.metrics.batch(collection.name(), self.is_late(&election.holder));
-        drop(election);
+        let (applied, guard) = {
+            let election = self.fence.enter(&call.claim(), user).map_err(|_| self.fenced())?;
+            let applied = collection.objects().update(|held| apply(held, &call, events))?;
+            self.metrics.batch(collection.name(), self.is_late(&election.holder));
+            (applied, election.guard())
+        };
+        if self.replicas.is_pooled() {
+            self.persist(guard.as_ref()).await?;
+            self.tell_freshness(collection, call.fresh).await;
+        }
         collection.heard(call.fresh, self.clock.boot());
         Ok(Progress {
             applied,

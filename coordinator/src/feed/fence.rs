@@ -8,6 +8,7 @@
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use yurt_apimachinery::ResourceVersion;
+use yurt_storage::{Action, Expect, Op};
 
 use crate::authn::User;
 use crate::registry::leases::Author;
@@ -107,6 +108,11 @@ impl Fence {
         }
     }
 
+    /// Holds as long as nobody else is elected: for whoever writes data in the store itself.
+    pub(crate) fn guard(&self) -> Option<Op> {
+        self.election.lock().guard()
+    }
+
     /// Whether the caller's node leads now.
     pub(crate) fn leads(&self, user: &User) -> bool {
         user.owns_identity(&self.election.lock().holder)
@@ -116,6 +122,15 @@ impl Fence {
 // === impl Election ===
 
 impl Election {
+    /// See [`Fence::guard`].
+    pub(crate) fn guard(&self) -> Option<Op> {
+        self.record.map(|rv| Op {
+            key: EPOCH_KEY.to_owned(),
+            expect: Expect::At(rv),
+            action: Action::Check,
+        })
+    }
+
     /// The election after its holder became `holder`.
     pub(crate) fn next(&self, holder: &str, owner: Option<Author>) -> Self {
         Self {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use parking_lot::MutexGuard;
 use serde_json::{Value, json};
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
-use yurt_storage::Collection;
 use yurt_storage::collection::WriteError;
+use yurt_storage::{Collection, Op};
 
 use super::collection::PoolCollection;
 use super::events::read_object;
@@ -15,7 +15,6 @@ use super::fence::{Claim, Election};
 use super::wire::{BodiesCall, Progress, SnapshotCall};
 use super::{Feed, FeedError, Refusal, decode, members};
 use crate::authn::User;
-use crate::status_error;
 
 /// Bytes of bodies that all snapshots together may hold back until they are complete.
 const PENDING_BYTES_MAX: usize = 256 << 20;
@@ -117,16 +116,16 @@ impl Feed {
         }
         self.require_members(collection)?;
         self.require_caller(collection, user, &call)?;
-        let (claim, generation, fresh) = (call.claim(), call.generation, call.fresh);
-        let outcome = {
+        let (claim, fresh) = (call.claim(), call.fresh);
+        let (outcome, guard) = {
             let election = self.fence.enter(&claim, user).map_err(|_| self.fenced())?;
             let pending = collection.objects().read(|held| {
                 check(held, call.generation, call.at)?;
                 Ok::<_, Refusal>(Pending::of(call, held))
             })?;
-            self.keep_or_apply(collection, &election, pending)?
+            (self.keep_or_apply(collection, &election, pending)?, election.guard())
         };
-        self.answer(collection, generation, fresh, outcome).await
+        self.answer(collection, guard, fresh, outcome).await
     }
 
     /// Some of the missing bodies; with the last one the snapshot is applied.
@@ -144,17 +143,18 @@ impl Feed {
             .map(|raw| read_object(raw.get(), kind))
             .collect::<Result<Vec<_>, _>>();
         let objects = objects.map_err(|why| Status::bad_request(format!("body of a snapshot: {why}")))?;
-        let outcome = {
+        let (outcome, guard) = {
             let election = self.fence.enter(&call.claim(), user).map_err(|_| self.fenced())?;
-            match self.pending_of(collection, &call) {
+            let outcome = match self.pending_of(collection, &call) {
                 Some(pending) => self.add_bodies(collection, &election, pending, objects)?,
                 None => collection.objects().read(|held| already_applied(held, &call))?,
-            }
+            };
+            (outcome, election.guard())
         };
         if let Outcome::Missing(keys) = outcome {
             return Ok(json!({ "missing": keys.len() }));
         }
-        self.answer(collection, call.generation, call.fresh, outcome).await
+        self.answer(collection, guard, call.fresh, outcome).await
     }
 
     /// While membership is on trust, whoever tells it must belong to it: a wrong pool's leader stops here.
@@ -218,7 +218,7 @@ impl Feed {
     async fn answer(
         &self,
         collection: &Arc<PoolCollection>,
-        generation: u64,
+        guard: Option<Op>,
         fresh: Option<bool>,
         outcome: Outcome,
     ) -> Result<Value, FeedError> {
@@ -226,12 +226,10 @@ impl Feed {
             Outcome::Missing(keys) => return Ok(json!({ "missing": keys })),
             Outcome::Applied(applied) => applied,
         };
-        self.replicas
-            .persist()
-            .await
-            .map_err(|error| status_error::of_storage(&error))?;
-        collection.announce(generation);
+        self.persist(guard.as_ref()).await?;
+        collection.announce();
         if let Some(fresh) = fresh {
+            self.tell_freshness(collection, fresh).await;
             collection.heard(fresh, self.clock.boot());
         }
         let mut answer = Progress {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use yurt_test_support::etcd::EtcdMember;
 
 use crate::harness::{Answer, Client, Server, rv};
 
@@ -459,4 +460,88 @@ async fn replicas_hear_of_every_advance() {
         ("BOOKMARK", "130")
     );
     assert!(bookmark.object["metadata"]["annotations"]["openyurt.io/stale"].is_null());
+}
+
+/// Names and versions of the services at a coordinator, once it has got to `up_to`.
+async fn services_at(reader: &Client, up_to: u64) -> Vec<String> {
+    let listed = yurt_test_support::eventually("pool data arrives", async || {
+        let answer = reader.get(SERVICES).await;
+        let there = answer.code == 200 && rv(&answer.body).parse::<u64>().unwrap() >= up_to;
+        there.then_some(answer.body)
+    });
+    let listed = listed.await;
+    let items = listed["items"].as_array().unwrap();
+    let shown = |item: &Value| format!("{}@{}", item["metadata"]["name"].as_str().unwrap(), rv(item));
+    items.iter().map(shown).collect()
+}
+
+/// What is fed through one coordinator is served by the other, which a new leader may feed from there; the old leader is
+/// shut out at both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs an etcd"]
+async fn coordinators_over_one_etcd_share_the_pool() {
+    let etcd = EtcdMember::single(None, &[]);
+    let (one, other) = (Server::sharing_a_pool(&etcd).await, Server::sharing_a_pool(&etcd).await);
+    let old = Leader::elect(&one, "n1").await;
+    old.feed_members(&["n1", "n2"]).await;
+    let many: Vec<Value> = (0..300).map(|n| service(&format!("s{n}"), 100 + n)).collect();
+    old.snapshot("services", 0, 500, &many).await.expect(200);
+    let reader = other.node("n2");
+    assert_eq!(services_at(&reader, 500).await.len(), 300);
+    let mut watch = reader.watch(&format!("{SERVICES}?resourceVersion=500")).await;
+    let batch = json!([
+        event("MODIFIED", service("s0", 501)),
+        event("DELETED", service("s1", 502)),
+        event("ADDED", service("new", 503)),
+    ]);
+    let answer = old.events(500, batch, 510).await.expect(200);
+    assert_eq!(
+        (&answer["appliedUpTo"], &answer["durableUpTo"]),
+        (&json!("510"), &json!("510"))
+    );
+    for told in ["MODIFIED s0", "DELETED s1", "ADDED new"] {
+        assert_eq!(watch.told().await, told);
+    }
+    old.release().await;
+    let new = Leader::elect(&other, "n2").await;
+    assert!(new.epoch > old.epoch);
+    let stand = other.node("n2").get("/yurt/v1/feed").await.expect(200);
+    assert_eq!(stand["collections"]["services"]["appliedUpTo"], "510");
+    let answer = new
+        .events(510, json!([event("MODIFIED", service("new", 511))]), 511)
+        .await;
+    answer.expect(200);
+    let late = old
+        .events(511, json!([event("MODIFIED", service("new", 512))]), 512)
+        .await
+        .expect(409);
+    assert_eq!(late["reason"], "fenced");
+    assert_eq!(watch.told().await, "MODIFIED new");
+    let mut here = services_at(&one.node("n1"), 511).await;
+    let mut there = services_at(&reader, 511).await;
+    here.sort();
+    there.sort();
+    assert_eq!(here, there);
+    assert!(here.contains(&"new@511".to_owned()) && here.len() == 300, "{here:?}");
+    // A large difference goes through a folder of its own; who starts afterwards reads what counts.
+    let fewer: Vec<Value> = (0..150).map(|n| service(&format!("s{n}"), 600 + n)).collect();
+    new.snapshot("services", 0, 900, &fewer).await.expect(200);
+    new.events(900, json!([event("DELETED", service("s0", 901))]), 901)
+        .await
+        .expect(200);
+    let third = Server::sharing_a_pool(&etcd).await;
+    for server in [&one, &other, &third] {
+        assert_eq!(services_at(&server.node("n1"), 901).await.len(), 149);
+    }
+    // A new timeline reaches everybody, too.
+    new.snapshot("services", 1, 50, &[service("s", 40)]).await.expect(200);
+    let on_new = async || {
+        let answer = one.node("n1").get(SERVICES).await;
+        (answer.header("yurt-generation") == Some("1")).then_some(answer.body)
+    };
+    let listed = yurt_test_support::eventually("the new timeline", on_new).await;
+    assert_eq!(
+        (rv(&listed), listed["items"].as_array().unwrap().len()),
+        ("50".to_owned(), 1)
+    );
 }

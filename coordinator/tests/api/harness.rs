@@ -62,18 +62,30 @@ pub(crate) struct Event {
 // === impl Server ===
 
 impl Server {
-    /// A control plane of its own: over an etcd where there is one, so that everything holds over both stores.
+    /// A control plane of its own.
     pub(crate) async fn standalone() -> Self {
+        Self::over_some_store(&["--profile", "standalone"]).await
+    }
+
+    pub(crate) async fn pool() -> Self {
+        Self::over_some_store(&["--nodepool", "hangzhou"]).await
+    }
+
+    /// Over an etcd where there is one, so that everything holds over both stores.
+    async fn over_some_store(flags: &[&str]) -> Self {
         if std::env::var_os(BINARY_VARIABLE).is_none() {
-            return Self::start(&["--profile", "standalone"]).await;
+            return Self::start(flags).await;
         }
         let tls = EtcdTls::new();
         let etcd = EtcdMember::single(Some(&tls), &[]);
         let folder = tempfile::tempdir().unwrap();
         let [ca, cert, key] = tls.client_files(folder.path());
-        let mut flags = ["--profile", "standalone", "--etcd-servers", &etcd.url()]
-            .map(str::to_owned)
-            .to_vec();
+        let url = etcd.url();
+        let mut flags: Vec<String> = flags
+            .iter()
+            .chain(&["--etcd-servers", &url])
+            .map(|flag| (*flag).to_owned())
+            .collect();
         for (flag, file) in [
             ("--etcd-cafile", ca),
             ("--etcd-certfile", cert),
@@ -87,13 +99,14 @@ impl Server {
         server
     }
 
+    /// One of several coordinators of a pool over `etcd`.
+    pub(crate) async fn sharing_a_pool(etcd: &EtcdMember) -> Self {
+        Self::start(&["--nodepool", "hangzhou", "--etcd-servers", &etcd.url()]).await
+    }
+
     /// One of several coordinators over `etcd`.
     pub(crate) async fn sharing(etcd: &EtcdMember) -> Self {
         Self::start(&["--profile", "standalone", "--etcd-servers", &etcd.url()]).await
-    }
-
-    pub(crate) async fn pool() -> Self {
-        Self::start(&["--nodepool", "hangzhou"]).await
     }
 
     pub(crate) async fn start(flags: &[&str]) -> Self {

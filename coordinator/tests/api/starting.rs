@@ -41,14 +41,9 @@ fn bad_starts_say_one_clear_line_and_write_nothing() {
     let data = data.to_str().unwrap();
     let below_a_file = format!("{text}/data");
     let members = format!("@{}/none", folder.path().display());
-    let cases: [(&[&str], i32, &str); 9] = [
+    let cases: [(&[&str], i32, &str); 8] = [
         (&["--nonsense"], 2, "--nonsense"),
         (&["--secure-port", "70000"], 2, "--secure-port"),
-        (
-            &["--etcd-servers", "http://127.0.0.1:2379"],
-            2,
-            "pool data cannot be kept in etcd yet",
-        ),
         (
             &["--tls-cert-file", &cert, "--tls-private-key-file", &key],
             1,

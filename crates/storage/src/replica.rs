@@ -10,9 +10,13 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use yurt_apimachinery::{ResourceKind, ResourceVersion};
 
-use crate::backend::StorageError;
+use crate::backend::{Committed, Loaded, Op, Storage, StorageError};
 use crate::embedded::replicas::{Meta, Part, ReplicaStore};
 use crate::shared::SharedCollection;
+
+pub mod pooled;
+
+use pooled::Pooled;
 
 /// One replica and what of it is on the disk.
 #[derive(Debug)]
@@ -29,14 +33,26 @@ pub struct Durable {
     pub position: ResourceVersion,
     /// Whether the collection was complete then.
     pub complete: bool,
+    /// Timeline of that commit.
+    pub generation: u64,
 }
 
 /// All replicas of a process and the store they share.
 pub struct Replicas {
-    store: Option<ReplicaStore>,
+    store: Store,
     replicas: BTreeMap<String, Arc<Replica>>,
     /// One commit at a time: dirty records of a failed commit go back before the next one is taken.
     committing: tokio::sync::Mutex<()>,
+}
+
+/// Where replicas last.
+enum Store {
+    /// In memory only.
+    Nowhere,
+    /// In a file of this process.
+    File(ReplicaStore),
+    /// Beside the own objects of several coordinators.
+    Pooled(Pooled),
 }
 
 // === impl Replica ===
@@ -82,6 +98,7 @@ impl Replicas {
                 durable = Durable {
                     position: recovered.position,
                     complete: recovered.complete,
+                    generation: recovered.generation,
                 };
                 collection.update(|collection| collection.recover(recovered));
             }
@@ -93,10 +110,49 @@ impl Replicas {
             replicas.insert(name.clone(), Arc::new(replica));
         }
         Ok(Self {
-            store,
+            store: store.map_or(Store::Nowhere, Store::File),
             replicas,
             committing: tokio::sync::Mutex::new(()),
         })
+    }
+
+    /// Replicas of `kinds` that several coordinators share in `storage`. They are filled by [`Self::load`] and
+    /// [`Self::committed`], which the sink of that storage has to call.
+    #[must_use]
+    pub fn pooled(kinds: &[(String, &'static ResourceKind)], storage: Arc<dyn Storage>) -> Self {
+        let replica = |(name, kind): &(String, &'static ResourceKind)| {
+            let replica = Replica {
+                name: name.clone(),
+                collection: Arc::new(SharedCollection::new(kind, true)),
+                durable: Mutex::default(),
+            };
+            (name.clone(), Arc::new(replica))
+        };
+        Self {
+            store: Store::Pooled(Pooled::new(storage)),
+            replicas: kinds.iter().map(replica).collect(),
+            committing: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// Whether other coordinators have the same replicas.
+    #[must_use]
+    pub fn is_pooled(&self) -> bool {
+        matches!(self.store, Store::Pooled(_))
+    }
+
+    /// The storage's state, where replicas are pooled.
+    pub fn load(&self, loaded: &Loaded) {
+        if let Store::Pooled(pooled) = &self.store {
+            pooled.load(&self.replicas, loaded);
+        }
+    }
+
+    /// A commit of the storage, where replicas are pooled.
+    pub fn committed(&self, rv: ResourceVersion, changes: &[Committed]) {
+        if let Store::Pooled(pooled) = &self.store {
+            pooled.committed(&self.replicas, rv, changes);
+        }
     }
 
     /// The replica called `name`.
@@ -110,17 +166,32 @@ impl Replicas {
         self.replicas.values()
     }
 
-    /// Commits everything that changed since the last call in one transaction; nothing to do is no write at all.
+    /// Commits everything that changed since the last call in one transaction; nothing to do is no write at all. Where
+    /// replicas are pooled it is one transaction per replica, and only while `guard` holds; elsewhere `guard` is left to
+    /// the caller.
     ///
     /// # Errors
-    /// [`StorageError`]; the changes stay pending and go with the next call.
-    pub async fn persist(&self) -> Result<(), StorageError> {
-        let Some(store) = self.store.clone() else {
-            self.iter()
-                .for_each(|replica| replica.mark_durable(replica.collection.read(Meta::of)));
-            return Ok(());
-        };
+    /// [`StorageError`]; the changes stay pending and go with the next call. A conflict names the key of the guard.
+    pub async fn persist(&self, guard: Option<&Op>) -> Result<(), StorageError> {
         let _turn = self.committing.lock().await;
+        match &self.store {
+            Store::Nowhere => {
+                self.iter()
+                    .for_each(|replica| replica.mark_durable(replica.collection.read(Meta::of)));
+                Ok(())
+            }
+            Store::File(store) => self.persist_to(store.clone()).await,
+            Store::Pooled(pooled) => {
+                let mut outcome = Ok(());
+                for replica in self.replicas.values() {
+                    outcome = outcome.and(pooled.persist(replica, guard).await);
+                }
+                outcome
+            }
+        }
+    }
+
+    async fn persist_to(&self, store: ReplicaStore) -> Result<(), StorageError> {
         let mut parts = Vec::new();
         for replica in self.replicas.values() {
             let taken = replica.collection.update_quietly(|collection| {
@@ -159,6 +230,16 @@ impl Replica {
         *self.durable.lock() = Durable {
             position: meta.position(),
             complete: meta.is_complete(),
+            generation: meta.generation(),
+        };
+    }
+
+    /// Another coordinator's commit, or ours, was seen in the store.
+    fn mark_stored(&self, generation: u64, position: ResourceVersion) {
+        *self.durable.lock() = Durable {
+            position,
+            complete: true,
+            generation,
         };
     }
 }

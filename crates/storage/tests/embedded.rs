@@ -174,7 +174,7 @@ async fn replica_comes_back_as_it_was_committed() {
     services
         .collection()
         .update(|c| c.restart(3, vec![service("a", 5), service("b", 6)], ResourceVersion(10)));
-    replicas.persist().await.expect("commit");
+    replicas.persist(None).await.expect("commit");
     services
         .collection()
         .update(|c| c.apply(EventType::Deleted, service("a", 12)));
@@ -182,7 +182,7 @@ async fn replica_comes_back_as_it_was_committed() {
         .collection()
         .update(|c| c.replace(vec![service("c", 19)], ResourceVersion(20)))
         .expect("newer list");
-    replicas.persist().await.expect("commit");
+    replicas.persist(None).await.expect("commit");
     services
         .collection()
         .update(|c| c.apply(EventType::Added, service("lost", 21)));

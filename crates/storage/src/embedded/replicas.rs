@@ -60,6 +60,18 @@ impl Meta {
         self.position
     }
 
+    /// Oldest position that could resume then.
+    #[must_use]
+    pub fn floor(&self) -> ResourceVersion {
+        self.floor
+    }
+
+    /// Timeline of the commit.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// Whether the collection was complete at the commit.
     #[must_use]
     pub fn is_complete(&self) -> bool {
