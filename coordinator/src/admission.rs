@@ -116,6 +116,13 @@ fn check(
     name: &str,
     look: impl FnOnce(&NodeRestriction<'_>) -> Result<(), Refusal>,
 ) -> Result<(), Status> {
+    let forbid = |why: &str| Status::forbidden_because(&resource.kind.group_resource(), name, why);
+    if call.app.settings.profile == Profile::Standalone && call.user.is_unnamed_node() {
+        return Err(forbid(&format!(
+            "could not determine node from user \"{}\"",
+            call.user.name
+        )));
+    }
     let Some(node) = restricted(call.app.settings.profile, &call.user) else {
         return Ok(());
     };
@@ -134,7 +141,7 @@ fn check(
         known: Known { node_uid: &node_uid },
     };
     look(&rule).map_err(|refusal| match refusal {
-        Refusal::Forbidden(why) => Status::forbidden_because(&resource.kind.group_resource(), name, &why),
+        Refusal::Forbidden(why) => forbid(&why),
         Refusal::NoNode(name) => Status::not_found(&GroupResource::new("", "nodes"), &name),
     })
 }

@@ -275,3 +275,38 @@ impl HttpBody for Audited {
         self.inner.size_hint()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_queue_loses_events_and_counts_them_but_never_waits() {
+        let counter = |name: &str| IntCounter::new(name, "help").unwrap();
+        let counters = Counters {
+            events: counter("events"),
+            lost: counter("lost"),
+        };
+        let (lines, mut queue) = mpsc::channel(2);
+        let clock = Clock::system();
+        let audit = Audit {
+            lines,
+            counters: counters.clone(),
+            clock,
+        };
+        for (sent, lost) in [(1, 0), (2, 0), (3, 1)] {
+            audit.send("line\n".to_owned());
+            assert_eq!((counters.events.get(), counters.lost.get()), (sent, lost));
+        }
+        assert!(queue.try_recv().is_ok());
+        audit.send("line\n".to_owned());
+        assert_eq!(counters.lost.get(), 1, "room again");
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        assert_eq!(shortened(&"a".repeat(TEXT_BYTES_MAX)).len(), TEXT_BYTES_MAX);
+        let cut = shortened(&"é".repeat(TEXT_BYTES_MAX));
+        assert!(cut.ends_with("é...TRUNCATED") && cut.len() < TEXT_BYTES_MAX + 20);
+    }
+}

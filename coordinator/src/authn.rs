@@ -139,6 +139,11 @@ impl User {
         self.is_in(NODES).then_some(name)
     }
 
+    /// Whether this is a node's certificate that names no node.
+    pub(crate) fn is_unnamed_node(&self) -> bool {
+        self.name == NODE_PREFIX && self.is_in(NODES)
+    }
+
     /// Whether an election record `<node>_<process>` was written in the name of this caller's node.
     #[must_use]
     pub fn owns_identity(&self, holder_identity: &str) -> bool {

@@ -14,7 +14,7 @@ use yurt_apimachinery::query::Query;
 use yurt_apimachinery::selector::{FieldOperator, FieldSelector};
 use yurt_apimachinery::{RequestInfo, Verb};
 
-use crate::authn::{MASTERS, NODE_PREFIX, NODES, User};
+use crate::authn::{MASTERS, User};
 use crate::config::Profile;
 
 pub mod node;
@@ -182,7 +182,7 @@ impl Authorizer {
 
 /// Why a node certificate without a node's name is nobody's.
 fn unnamed_node(user: &User) -> String {
-    if user.name == NODE_PREFIX && user.is_in(NODES) {
+    if user.is_unnamed_node() {
         return format!("unknown node for user {:?}", user.name);
     }
     String::new()

@@ -86,6 +86,7 @@ fn check(user: &User, profile: Profile, is_member: bool, leads: bool, allowed: &
     }
 }
 
+/// Conformance: 6.26
 #[test]
 fn member_reads_pool_data_and_writes_in_its_own_name() {
     check(

@@ -13,6 +13,7 @@ async fn may(client: &Client, spec: Value) -> Value {
     answer["status"].clone()
 }
 
+/// Conformance: 1.65, 2.98, 6.02, 6.22
 #[tokio::test]
 async fn anonymous_sees_health_and_version_only() {
     let server = Server::pool().await;
@@ -20,7 +21,17 @@ async fn anonymous_sees_health_and_version_only() {
     assert_eq!(nobody.get("/readyz").await.expect(200), "ok");
     let version = nobody.get("/version").await.expect(200);
     assert!(version["gitVersion"].as_str().unwrap().starts_with("v1.36.") && version["minor"] == "36");
-    let refused = nobody.get("/api/v1/namespaces").await.expect(403);
+    let refused = nobody.get_with("/api/v1/namespaces", &[("audit-id", "a-1")]).await;
+    for (name, value) in [
+        ("x-content-type-options", "nosniff"),
+        ("cache-control", "no-cache, private"),
+        ("content-type", "application/json"),
+        ("audit-id", "a-1"),
+    ] {
+        assert_eq!(refused.header(name), Some(value));
+    }
+    assert!(refused.header("date").is_some());
+    let refused = refused.expect(403);
     assert_eq!(refused["reason"], "Forbidden");
     nobody.get("/metrics").await.expect(403);
     let token = nobody

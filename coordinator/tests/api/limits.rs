@@ -77,6 +77,27 @@ async fn streams_of_a_connection_are_bounded() {
     assert_eq!(fourth.await, 200);
 }
 
+#[tokio::test]
+async fn connections_are_bounded() {
+    let server = Server::start(&["--profile", "standalone", "--max-connections", "3"]).await;
+    let mut clients: Vec<_> = (0..4).map(|_| server.admin()).collect();
+    for client in &clients[..3] {
+        assert_eq!(client.try_get("/version").await, Some(200));
+    }
+    assert_eq!(
+        clients[3].try_get("/version").await,
+        None,
+        "the fourth waits to be accepted"
+    );
+    drop(clients.remove(0));
+    let late = async {
+        while clients[2].try_get("/version").await != Some(200) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), late).await.unwrap();
+}
+
 /// Conformance: 6.08
 #[tokio::test]
 async fn authorities_change_under_open_watches() {

@@ -276,3 +276,26 @@ fn operators_object_replaces_the_built_in_one() {
     let rbac = Rbac::open(base.clone(), vec![folder.0.path().to_owned()]).unwrap();
     assert_eq!(base.len(), rbac.current().len());
 }
+
+/// The rights that a cloud gives to pools, as shipped, on top of the bootstrap roles.
+#[test]
+fn shipped_manifest_gives_hubs_what_they_read() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/pool-rbac.yaml");
+    let rbac = Rbac::open(bootstrap::policy(), vec![path]).unwrap();
+    let may = |user: &User, cell: &str| rbac.current().authorize(user, &attributes(cell)).is_allowed();
+    let hub = User::new("system:node:n1", &["system:nodes"]);
+    for cell in [
+        "watch endpointslices.discovery.k8s.io",
+        "list nodepools.apps.openyurt.io",
+        "get configmaps kube-system/yurt-hub-cfg",
+    ] {
+        assert!(may(&hub, cell), "{cell}");
+    }
+    assert!(
+        !may(&hub, "get configmaps kube-system/other")
+            && !may(&hub, "patch leases.coordination.k8s.io kube-node-lease/n2")
+    );
+    let delegate = User::new("delegate", &["openyurt:yurt-coordinator"]);
+    assert!(may(&delegate, "patch leases.coordination.k8s.io kube-node-lease/n2"));
+    assert!(!may(&delegate, "update leases.coordination.k8s.io kube-node-lease/n2"));
+}
