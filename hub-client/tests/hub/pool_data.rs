@@ -2,6 +2,8 @@
 
 use http::StatusCode;
 use serde_json::json;
+use yurt_apimachinery::ResourceVersion;
+use yurt_apimachinery::options::ContinueToken;
 use yurt_runtime::http::json as answer_json;
 use yurt_test_support::eventually;
 
@@ -123,6 +125,31 @@ async fn incomplete_copy_is_never_an_empty_list() {
     cloud.off(SERVICES);
     hub.wait_until_complete().await;
     assert_eq!(hub.component("coredns").get(SERVICES).await.names(), ["web"]);
+}
+
+#[tokio::test]
+async fn token_of_a_state_the_copy_does_not_reach_goes_to_the_cloud_or_is_refused() {
+    let mut cloud = Cloud::start().await;
+    for name in ["a", "b", "c"] {
+        cloud.put("services", service(name, 80));
+    }
+    let then = cloud.version().parse().unwrap();
+    cloud.put("services", service("b-new", 80));
+    let hub = TestHub::start(&cloud, &[]).await;
+    let token = ContinueToken::after(Some(ResourceVersion(then)), "shop/a").encode();
+    let path = format!("{SERVICES}?continue={token}");
+    let rest = hub.component("coredns/1.12").get(&path).await;
+    assert_eq!(rest.names(), ["b", "c"], "as it was then");
+    assert_eq!(rest.json()["metadata"]["resourceVersion"], then.to_string());
+    cloud.go_away().await;
+    let alone = async || Some(hub.component("coredns/1.12").get(&path).await).filter(|answer| answer.code == 410);
+    let refused = eventually("the copy answers alone", alone).await.json();
+    let fresh = refused["metadata"]["continue"].as_str().unwrap();
+    let rest = hub
+        .component("coredns/1.12")
+        .get(&format!("{SERVICES}?continue={fresh}"))
+        .await;
+    assert_eq!(rest.names(), ["b", "b-new", "c"], "the rest as it is now");
 }
 
 #[tokio::test]
