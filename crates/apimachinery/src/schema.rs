@@ -157,6 +157,13 @@ impl Field {
         text(self.packed().name)
     }
 
+    /// Whether this is the JSON name. Much cheaper than comparing [`Field::name`].
+    pub(crate) fn is_named(self, name: &[u8]) -> bool {
+        let word = self.packed().name;
+        let at = usize::from(word.at);
+        usize::from(word.len) == name.len() && table::NAMES.as_bytes().get(at..at + name.len()) == Some(name)
+    }
+
     /// Protobuf field number.
     pub fn number(self) -> u32 {
         u32::from(self.packed().number)

@@ -19,6 +19,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next byte that is no whitespace; zero at the end.
+    #[inline]
     pub(super) fn peek(&mut self) -> u8 {
         if self.json.get(self.at).is_some_and(|byte| *byte <= b' ') {
             self.at = skip_blank(self.json, self.at);
@@ -27,12 +28,14 @@ impl<'a> Cursor<'a> {
     }
 
     /// Steps over one byte if it comes next.
+    #[inline]
     pub(super) fn eat(&mut self, byte: u8) -> bool {
         let is_next = self.peek() == byte;
         self.at += usize::from(is_next);
         is_next
     }
 
+    #[inline]
     fn expect(&mut self, byte: u8) -> Result<(), TranscodeError> {
         if self.eat(byte) {
             Ok(())
@@ -47,6 +50,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// True before one more element; steps over the comma, or over the closing bracket.
+    #[inline]
     pub(super) fn more(&mut self, is_first: &mut bool, close: u8) -> Result<bool, TranscodeError> {
         if self.eat(close) {
             return Ok(false);
@@ -62,9 +66,24 @@ impl<'a> Cursor<'a> {
         if self.peek() != b'"' {
             return Err(TranscodeError::NotJson);
         }
-        let name = string(self.value()?).ok_or(TranscodeError::NotJson)?;
+        let name = match self.plain_string() {
+            Some(name) => Cow::Borrowed(name),
+            None => string(self.value()?).ok_or(TranscodeError::NotJson)?,
+        };
         self.expect(b':')?;
         Ok(name)
+    }
+
+    /// What is between the quotes of a string without escapes, if that comes next. Nearly all strings are such.
+    pub(super) fn plain_string(&mut self) -> Option<&'a [u8]> {
+        if self.peek() != b'"' {
+            return None;
+        }
+        let rest = self.json.get(self.at + 1..)?;
+        let len = memchr::memchr2(b'"', b'\\', rest)?;
+        let inside = rest.get(..len).filter(|_| rest.get(len) == Some(&b'"'))?;
+        self.at += len + 2;
+        Some(inside)
     }
 
     /// The text of the next value, whatever it is.

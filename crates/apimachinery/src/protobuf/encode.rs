@@ -96,7 +96,7 @@ impl<'a> Encoder<'a> {
 
     /// The value of one member of a message, or of one inlined into it; false if there is no such field.
     fn member(&mut self, message: Message, name: &[u8], seen: usize) -> Result<bool, TranscodeError> {
-        let is_named = |field: &Field| field.name().as_bytes() == name && !field.is_inline();
+        let is_named = |field: &Field| field.is_named(name) && !field.is_inline();
         if let Some(field) = message.fields().find(is_named) {
             self.field(field, seen)?;
             return Ok(true);
@@ -166,8 +166,16 @@ impl<'a> Encoder<'a> {
             end(&mut self.out, start);
             return Ok(());
         }
-        let value = self.json.value()?;
         let is_element = field.is_list() || field.is_map();
+        if field.ty() == FieldType::String
+            && let Some(text) = self.json.plain_string()
+        {
+            if is_element || field.is_pointer() || !text.is_empty() {
+                put_field(&mut self.out, number, text);
+            }
+            return Ok(());
+        }
+        let value = self.json.value()?;
         if !is_element && !field.is_pointer() && matches!(value, b"\"\"" | b"0" | b"false") && says_zero(field.ty()) {
             return Ok(());
         }

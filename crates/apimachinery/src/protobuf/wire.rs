@@ -24,6 +24,7 @@ pub(super) fn varint_len(value: u64) -> usize {
 }
 
 /// Appends a varint.
+#[inline]
 pub(super) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push((value & 0x7f) as u8 | 0x80);
