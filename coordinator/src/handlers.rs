@@ -20,15 +20,18 @@ use crate::authz::{Attributes, Decision};
 use crate::registry::leases::{self, Author};
 use crate::registry::own::Intent;
 use crate::registry::{Authority, Resource};
+use warnings::Warnings;
 
 pub(crate) mod create;
 pub(crate) mod delete;
 pub(crate) mod get;
 pub(crate) mod list;
 pub(crate) mod patch;
+mod reading;
 pub(crate) mod review;
 pub(crate) mod token_request;
 pub(crate) mod update;
+pub(crate) mod warnings;
 pub(crate) mod watch;
 
 /// Epoch of the election, told to the holder of its lease only.
@@ -50,6 +53,8 @@ pub(crate) struct Call {
     pub(crate) headers: http::HeaderMap,
     /// Empty for reads.
     pub(crate) body: Bytes,
+    /// Told with the answer, whatever it is.
+    pub(crate) warnings: Arc<Warnings>,
 }
 
 // === impl Call ===

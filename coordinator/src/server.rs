@@ -23,6 +23,7 @@ use crate::discovery::Asked;
 use crate::feed;
 use crate::gate::{self, Trail};
 use crate::handlers::review::Exchange;
+use crate::handlers::warnings::Warnings;
 use crate::handlers::{self, Call, review, token_request};
 use crate::metrics::RequestLabels;
 use crate::registry::strategy::STATUS_VERBS;
@@ -150,6 +151,8 @@ async fn dispatch(
         return token_request::handle(app, &user, &info, &Exchange { query, headers, body });
     }
     check_shape(&resource, &info, request.method())?;
+    let how = error_format(app, &request, Some(&info));
+    let warnings = Arc::new(Warnings::about(&resource.name));
     let (head, body) = request.into_parts();
     let body = if info.verb.is_read_only() {
         Bytes::new()
@@ -164,8 +167,12 @@ async fn dispatch(
         query,
         headers: head.headers,
         body,
+        warnings: warnings.clone(),
     };
-    handle(call).await
+    let answer = handle(call).await;
+    let mut response = answer.unwrap_or_else(|status| status_error::respond(how, &status));
+    warnings.add_to(&mut response);
+    Ok(response)
 }
 
 /// Gives a request to the handler of its verb. Writes finish even when the client hangs up.
@@ -283,6 +290,9 @@ fn check_shape(resource: &Resource, info: &RequestInfo, method: &Method) -> Resu
         };
     }
     let (has_name, has_namespace) = (info.name.is_some(), in_namespace || !kind.namespaced);
+    if has_name && !has_namespace {
+        return Err(Status::unknown_resource());
+    }
     let is_offered = match info.verb {
         Verb::Get => has_name && has_namespace && method != Method::HEAD,
         Verb::List | Verb::Watch => method != Method::HEAD,

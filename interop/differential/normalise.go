@@ -105,6 +105,9 @@ func (n *normaliser) value(parent string, value any) any {
 		}
 		return out
 	case string:
+		if parent == "cells" && agePattern.MatchString(value) {
+			return "<age>"
+		}
 		return n.text(value)
 	default:
 		return value
@@ -198,10 +201,7 @@ func (n *normaliser) text(s string) string {
 	})
 	s = positionPattern.ReplaceAllString(s, "$1<n>")
 	s = traceback.ReplaceAllString(s, "<address>")
-	switch {
-	case agePattern.MatchString(s):
-		return "<age>"
-	case tokenPattern.MatchString(s):
+	if tokenPattern.MatchString(s) {
 		return "<token>"
 	}
 	s = rvPattern.ReplaceAllStringFunc(s, func(found string) string {

@@ -8,7 +8,7 @@ use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{Object, ObjectKey, Status, Verb, WriteOptions, meta};
 use yurt_runtime::http::Body;
 
-use super::Call;
+use super::{Call, reading};
 use crate::admission;
 use crate::config::Profile;
 use crate::registry::own::Intent;
@@ -24,7 +24,7 @@ const GENERATED_NAMES_MAX: usize = 8;
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let options = WriteOptions::parse(call.query.as_deref(), Verb::Create)?;
     let negotiated = call.negotiate(Shape::Object)?;
-    let body = prepare::read(&call.resource, &call.json_body()?)?;
+    let body = reading::read(call, &call.json_body()?, options.field_validation)?;
     let intent = call.intent(options.field_manager, options.dry_run);
     let mut last_name = String::new();
     for _ in 0..GENERATED_NAMES_MAX {

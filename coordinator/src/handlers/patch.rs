@@ -7,7 +7,7 @@ use yurt_apimachinery::patch::{apply_json_patch, apply_merge_patch};
 use yurt_apimachinery::{Object, Status, Verb, WriteOptions, meta};
 use yurt_runtime::http::Body;
 
-use super::{Call, check_version, update, version_in};
+use super::{Call, check_version, reading, update, version_in};
 use crate::admission;
 use crate::registry::own::{Outcome, without_version};
 use crate::registry::prepare;
@@ -33,6 +33,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
             PatchType::Json => apply_json_patch(&mut new, &call.body)?,
             _ => apply_merge_patch(&mut new, &call.body)?,
         }
+        let new = reading::patched(call, new, options.field_validation)?;
         check_identity(call, current, &new)?;
         check_version(call, current, version_in(&new).as_deref())?;
         admission::update(call, current, &new)?;

@@ -6,7 +6,7 @@ use yurt_apimachinery::negotiation::Shape;
 use yurt_apimachinery::{Object, Status, Verb, WriteOptions, meta};
 use yurt_runtime::http::Body;
 
-use super::{Call, check_version, create, version_in};
+use super::{Call, check_version, create, reading, version_in};
 use crate::admission;
 use crate::registry::Resource;
 use crate::registry::own::{Change, Intent, Outcome, without_version};
@@ -22,9 +22,9 @@ const ATTEMPTS_MAX: usize = 3;
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let options = WriteOptions::parse(call.query.as_deref(), Verb::Update)?;
     let negotiated = call.negotiate(Shape::Object)?;
-    let mut body = prepare::read(&call.resource, &call.json_body()?)?;
+    let mut body = reading::read(call, &call.json_body()?, options.field_validation)?;
     meta::complete_type_meta(&mut body, call.resource.kind)?;
-    meta::check_name(&mut body, call.name())?;
+    meta::check_name(&body, call.name())?;
     meta::settle_namespace(&mut body, call.resource.kind, call.namespace())?;
     let intent = call.intent(options.field_manager, options.dry_run);
     let may_create = call.resource.kind.create_on_update && call.info.subresource.is_none();

@@ -25,23 +25,6 @@ pub(crate) enum Part {
     Finalize,
 }
 
-/// Reads a body as JSON.
-///
-/// # Errors
-/// 400 with kube-apiserver's words for an empty body, or with the parser's.
-pub(crate) fn read(resource: &Resource, body: &[u8]) -> Result<Value, Status> {
-    let kind = &resource.kind.kind;
-    if body.iter().all(u8::is_ascii_whitespace) {
-        let message = format!(
-            "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse error: \
-             unexpected end of JSON input (<empty>)"
-        );
-        return Err(Status::bad_request(message));
-    }
-    let value = serde_json::from_slice(body);
-    value.map_err(|error| Status::bad_request(format!("couldn't get version/kind; json parse error: {error}")))
-}
-
 /// The object to store for a create; its name is settled.
 ///
 /// # Errors
@@ -86,7 +69,7 @@ pub(crate) fn updated(resource: &Resource, old: &Value, mut new: Value, part: Pa
     let namespace = meta::metadata(old)
         .and_then(|metadata| metadata.get("namespace"))
         .and_then(Value::as_str);
-    meta::check_name(&mut new, meta::text(old, "name"))?;
+    meta::check_name(&new, meta::text(old, "name"))?;
     meta::settle_namespace(&mut new, resource.kind, namespace)?;
     if let Some(view) = resource.view {
         (view.to_stored)(&mut new);

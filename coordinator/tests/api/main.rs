@@ -13,6 +13,8 @@ mod events;
 #[cfg(test)]
 mod feeding;
 #[cfg(test)]
+mod fields;
+#[cfg(test)]
 mod formats;
 #[cfg(test)]
 mod harness;

@@ -181,19 +181,19 @@ async fn status_is_written_apart_from_the_rest() {
     let main = admin
         .merge(
             "/api/v1/nodes/n1",
-            &json!({"spec": {"x": 1}, "status": {"phase": "main"}}),
+            &json!({"spec": {"providerID": "1"}, "status": {"phase": "main"}}),
         )
         .await
         .expect(200);
     assert_eq!(
-        (&main["spec"]["x"], &main["status"]["phase"]),
-        (&json!(1), &json!("new"))
+        (&main["spec"]["providerID"], &main["status"]["phase"]),
+        (&json!("1"), &json!("new"))
     );
-    let body = json!({"spec": {"x": 2}, "status": {"phase": "told"}});
+    let body = json!({"spec": {"providerID": "2"}, "status": {"phase": "told"}});
     let status = admin.merge("/api/v1/nodes/n1/status", &body).await.expect(200);
     assert_eq!(
-        (&status["spec"]["x"], &status["status"]["phase"]),
-        (&json!(1), &json!("told"))
+        (&status["spec"]["providerID"], &status["status"]["phase"]),
+        (&json!("1"), &json!("told"))
     );
     admin
         .get("/api/v1/namespaces/default/configmaps/a/status")

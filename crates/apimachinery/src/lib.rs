@@ -25,6 +25,7 @@
 //! | [`yaml`] | how YAML bodies are read |
 //! | [`meta`], [`values`] | which metadata is valid, and what single values look like |
 //! | [`canonical`] | how an object of a built-in kind is written |
+//! | [`typed`] | what a body of a built-in kind says, and which of its fields nobody knows |
 //! | [`patch`] | how patches are applied |
 //! | [`time`], [`lease`], [`event`] | how times are written, the spec of a Lease, the two views of an event |
 //!
@@ -69,6 +70,7 @@ pub mod status;
 mod table;
 mod text;
 pub mod time;
+pub mod typed;
 pub mod values;
 pub mod watch;
 pub mod yaml;

@@ -78,15 +78,17 @@ pub fn settle_namespace(object: &mut Value, kind: &ResourceKind, requested: Opti
     Ok(())
 }
 
-/// Gives a body the name of the URL, and refuses one that claims another.
+/// Refuses a body that does not bear the name of the URL.
 ///
 /// # Errors
 ///
-/// 400 if they differ.
-pub fn check_name(object: &mut Value, requested: &str) -> Result<(), Status> {
+/// 400 if they differ, or the body has none.
+pub fn check_name(object: &Value, requested: &str) -> Result<(), Status> {
     let found = access::text(object, "name");
     if found.is_empty() {
-        access::set_name(object, requested);
+        return Err(Status::bad_request(format!(
+            "the name of the object ({requested} based on URL) was undeterminable: name must be provided"
+        )));
     } else if found != requested {
         return Err(Status::bad_request(format!(
             "the name of the object ({found}) does not match the name on the URL ({requested})"

@@ -1,0 +1,439 @@
+//! Reading a body by the types of its kind: unknown and duplicate fields are named and dropped, values of another type are
+//! refused, in the words of Go's JSON decoder, which clients have seen before.
+//!
+//! ```
+//! use yurt_apimachinery::{schema, typed};
+//!
+//! let lease = schema::find("coordination.k8s.io", "v1", "Lease").unwrap();
+//! let read = typed::read(br#"{"spec":{"holder":"a","holderIdentity":"b"}}"#, lease).unwrap();
+//! assert_eq!(read.object["spec"], serde_json::json!({"holderIdentity": "b"}));
+//! assert_eq!(read.faults, [r#"unknown field "spec.holder""#]);
+//! ```
+
+use std::fmt;
+
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+use crate::schema::{Field, FieldType, Message};
+use crate::time::{MicroTime, Time};
+
+/// Faults remembered of one body, as upstream: what comes after helps nobody.
+const FAULTS_MAX: usize = 100;
+
+/// What a body says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Typed {
+    /// The object without what its type does not know.
+    pub object: Value,
+    /// `unknown field "…"` and `duplicate field "…"`, each once, in the order of the body.
+    pub faults: Vec<String>,
+}
+
+/// Why a body is no object of its kind.
+#[derive(Debug, thiserror::Error)]
+pub enum TypedError {
+    /// It is not JSON.
+    #[error(transparent)]
+    Syntax(serde_json::Error),
+    /// A value has another type; the first one is named.
+    #[error("{0}")]
+    Type(String),
+}
+
+/// Reads a JSON object as `message`.
+///
+/// # Errors
+///
+/// Text that is not JSON, or a value of another type than its field has.
+pub fn read(text: &[u8], message: Message) -> Result<Typed, TypedError> {
+    let mut reader = Reader::default();
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let slot = Slot {
+        reader: &mut reader,
+        expected: Expected::Root(message),
+    };
+    let object = slot.deserialize(&mut deserializer).map_err(TypedError::Syntax)?;
+    deserializer.end().map_err(TypedError::Syntax)?;
+    match reader.mistake {
+        Some(mistake) => Err(TypedError::Type(mistake)),
+        None => Ok(Typed {
+            object,
+            faults: reader.faults,
+        }),
+    }
+}
+
+/// Where the reader is, and what it found.
+#[derive(Default)]
+struct Reader {
+    faults: Vec<String>,
+    mistake: Option<String>,
+    /// The path with keys and indices, as faults show it.
+    path: String,
+    /// The fields on the way, as Go's mistakes show it.
+    fields: Vec<&'static str>,
+    /// The structure the innermost field belongs to.
+    owner: &'static str,
+}
+
+/// What may stand at one place.
+#[derive(Clone, Copy)]
+enum Expected {
+    /// The outermost object, which also says its kind.
+    Root(Message),
+    /// The value of a field.
+    Field(Field),
+    /// One element of a list or map.
+    Element(Field),
+}
+
+/// One place of the body.
+struct Slot<'a> {
+    reader: &'a mut Reader,
+    expected: Expected,
+}
+
+/// The last part of a type's name: `PodSpec`.
+fn short(message: Message) -> &'static str {
+    message.name().rsplit('.').next().unwrap_or_default()
+}
+
+/// What is left of a value that JSON gives as null: nothing in a structure, the zero value in a list or map.
+fn zero(field: Field) -> Value {
+    match field.ty() {
+        FieldType::String => "".into(),
+        FieldType::Message => Value::Object(Map::new()),
+        FieldType::Bool => false.into(),
+        FieldType::Int32 | FieldType::Int64 => 0.into(),
+        _ => Value::Null,
+    }
+}
+
+// === impl Reader ===
+
+impl Reader {
+    fn fault(&mut self, what: &str, name: &str) {
+        let path = self.below(name);
+        let fault = format!("{what} field {}", crate::text::go_quote(&path));
+        if self.faults.len() < FAULTS_MAX && !self.faults.contains(&fault) {
+            self.faults.push(fault);
+        }
+    }
+
+    fn below(&self, name: &str) -> String {
+        if self.path.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{}.{name}", self.path)
+        }
+    }
+
+    fn mistake(&mut self, why: impl FnOnce() -> String) {
+        if self.mistake.is_none() {
+            self.mistake = Some(why());
+        }
+    }
+
+    /// Reads what stands below a key or index.
+    fn at<T>(&mut self, path: String, read: impl FnOnce(&mut Self) -> T) -> T {
+        let outer = std::mem::replace(&mut self.path, path);
+        let value = read(self);
+        self.path = outer;
+        value
+    }
+}
+
+// === impl Expected ===
+
+impl Expected {
+    /// The structure whose members may stand here.
+    fn message(self) -> Option<Message> {
+        match self {
+            Self::Root(message) => Some(message),
+            Self::Field(field) if field.is_list() || field.is_map() => None,
+            Self::Field(field) | Self::Element(field) => field.message(),
+        }
+    }
+
+    fn list(self) -> Option<Field> {
+        match self {
+            Self::Field(field) if field.is_list() => Some(field),
+            _ => None,
+        }
+    }
+
+    fn map(self) -> Option<Field> {
+        match self {
+            Self::Field(field) if field.is_map() => Some(field),
+            _ => None,
+        }
+    }
+
+    /// The type of a single value; `None` where lists, maps or structures stand.
+    fn scalar(self) -> Option<FieldType> {
+        let field = match self {
+            Self::Root(_) => return None,
+            Self::Field(field) if field.is_list() || field.is_map() => return None,
+            Self::Field(field) | Self::Element(field) => field,
+        };
+        Some(field.ty()).filter(|ty| *ty != FieldType::Message)
+    }
+
+    /// Whether any JSON may stand here.
+    fn is_free(self) -> bool {
+        matches!(self.scalar(), Some(FieldType::FieldsV1 | FieldType::RawExtension))
+    }
+
+    /// The Go type.
+    fn go_type(self) -> String {
+        let element = |field: Field| match field.ty() {
+            FieldType::Bool => "bool".to_owned(),
+            FieldType::Int32 => "int32".to_owned(),
+            FieldType::Int64 => "int64".to_owned(),
+            FieldType::String | FieldType::Time | FieldType::MicroTime | FieldType::Duration => "string".to_owned(),
+            FieldType::Bytes => "[]uint8".to_owned(),
+            FieldType::Quantity => "resource.Quantity".to_owned(),
+            FieldType::IntOrString => "int32".to_owned(),
+            FieldType::FieldsV1 => "v1.FieldsV1".to_owned(),
+            FieldType::RawExtension => "runtime.RawExtension".to_owned(),
+            FieldType::StringList => "[]string".to_owned(),
+            FieldType::Message => format!("v1.{}", field.message().map(short).unwrap_or_default()),
+        };
+        match self {
+            Self::Root(message) => format!("v1.{}", short(message)),
+            Self::Field(field) if field.is_list() => format!("[]{}", element(field)),
+            Self::Field(field) if field.is_map() => format!("map[string]{}", element(field)),
+            Self::Field(field) | Self::Element(field) => element(field),
+        }
+    }
+}
+
+// === impl Slot ===
+
+impl Slot<'_> {
+    /// Go's words for a value of another type.
+    fn mismatch(self, found: &str) -> Value {
+        let Self { reader, expected } = self;
+        let ty = expected.go_type();
+        let (owner, fields) = (reader.owner, reader.fields.join("."));
+        // Types that read themselves do not know the field they are in.
+        let is_own_reader = matches!(
+            expected.scalar(),
+            Some(FieldType::Time | FieldType::MicroTime | FieldType::Duration | FieldType::IntOrString)
+        );
+        reader.mistake(|| {
+            if is_own_reader || fields.is_empty() {
+                format!("json: cannot unmarshal {found} into Go value of type {ty}")
+            } else {
+                format!("json: cannot unmarshal {found} into Go struct field {owner}.{fields} of type {ty}")
+            }
+        });
+        Value::Null
+    }
+
+    fn text(self, text: &str) -> Value {
+        let Some(ty) = self.expected.scalar() else {
+            return self.mismatch("string");
+        };
+        let why = match ty {
+            FieldType::Bool | FieldType::Int32 | FieldType::Int64 | FieldType::StringList => {
+                return self.mismatch("string");
+            }
+            FieldType::Time => Time::parse(text).err().map(|error| error.to_string()),
+            FieldType::MicroTime => MicroTime::parse(text).err().map(|error| error.to_string()),
+            FieldType::Bytes => base64_fault(text),
+            FieldType::Quantity => quantity_fault(text),
+            _ => None,
+        };
+        if let Some(why) = why {
+            self.reader.mistake(|| why);
+        }
+        text.into()
+    }
+
+    fn number(self, number: serde_json::Number) -> Value {
+        let fits = match self.expected.scalar() {
+            Some(FieldType::Int64) => number.is_i64(),
+            Some(FieldType::Int32 | FieldType::IntOrString) => {
+                number.as_i64().is_some_and(|number| i32::try_from(number).is_ok())
+            }
+            Some(FieldType::Quantity) => true,
+            _ if self.expected.is_free() => true,
+            _ => return self.mismatch("number"),
+        };
+        if fits {
+            return Value::Number(number);
+        }
+        self.mismatch(&format!("number {number}"))
+    }
+
+    fn members<'de, A: MapAccess<'de>>(self, message: Message, mut members: A) -> Result<Value, A::Error> {
+        let reader = self.reader;
+        let is_root = matches!(self.expected, Expected::Root(_));
+        let outer = std::mem::replace(&mut reader.owner, short(message));
+        let mut object = Map::new();
+        while let Some(name) = members.next_key::<String>()? {
+            if object.contains_key(&name) {
+                reader.fault("duplicate", &name);
+            }
+            let Some(field) = message.field(&name) else {
+                if is_root && matches!(&*name, "kind" | "apiVersion") {
+                    object.insert(name, members.next_value()?);
+                } else {
+                    reader.fault("unknown", &name);
+                    members.next_value::<IgnoredAny>()?;
+                }
+                continue;
+            };
+            reader.fields.push(field.name());
+            let value = reader.at(reader.below(&name), |reader| {
+                members.next_value_seed(Slot {
+                    reader,
+                    expected: Expected::Field(field),
+                })
+            })?;
+            reader.fields.pop();
+            object.insert(name, value);
+        }
+        reader.owner = outer;
+        Ok(Value::Object(object))
+    }
+
+    fn entries<'de, A: MapAccess<'de>>(self, field: Field, mut entries: A) -> Result<Value, A::Error> {
+        let reader = self.reader;
+        let mut object = Map::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            if object.contains_key(&key) {
+                reader.fault("duplicate", &key);
+            }
+            let value = reader.at(reader.below(&key), |reader| {
+                entries.next_value_seed(Slot {
+                    reader,
+                    expected: Expected::Element(field),
+                })
+            })?;
+            object.insert(key, if value.is_null() { zero(field) } else { value });
+        }
+        Ok(Value::Object(object))
+    }
+}
+
+/// Go's words for text that is not base64.
+fn base64_fault(text: &str) -> Option<String> {
+    use base64::Engine as _;
+    let cleaned: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
+    let is_alphabet = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=');
+    base64::engine::general_purpose::STANDARD
+        .decode(&cleaned)
+        .err()
+        .map(|_| {
+            let at = text.find(|c| !is_alphabet(c)).unwrap_or(text.len() / 4 * 4);
+            format!("illegal base64 data at input byte {at}")
+        })
+}
+
+/// The pattern of quantities, coarsely: a number, then a suffix.
+fn quantity_fault(text: &str) -> Option<String> {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let suffix = unsigned.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let has_digits = unsigned[..unsigned.len() - suffix.len()].contains(|c: char| c.is_ascii_digit());
+    let exponent = suffix
+        .strip_prefix(['e', 'E'])
+        .map(|rest| rest.strip_prefix(['+', '-']).unwrap_or(rest));
+    let is_exponent = exponent.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()));
+    let is_known = matches!(
+        suffix,
+        "" | "n" | "u" | "m" | "k" | "M" | "G" | "T" | "P" | "E" | "Ki" | "Mi" | "Gi" | "Ti" | "Pi" | "Ei"
+    );
+    if has_digits && (is_known || is_exponent) {
+        return None;
+    }
+    Some("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'".to_owned())
+}
+
+impl<'de> DeserializeSeed<'de> for Slot<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        if self.expected.is_free() {
+            return Value::deserialize(deserializer);
+        }
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Slot<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.expected.go_type())
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        match self.expected.scalar() {
+            Some(FieldType::Bool) => Ok(value.into()),
+            _ => Ok(self.mismatch("bool")),
+        }
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(self.number(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(self.number(value.into()))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        let number = serde_json::Number::from_f64(value).ok_or_else(|| E::custom("number out of range"))?;
+        Ok(self.number(number))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(self.text(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        if self.expected.scalar() == Some(FieldType::StringList) {
+            return Vec::<Value>::deserialize(serde::de::value::SeqAccessDeserializer::new(items)).map(Value::Array);
+        }
+        let Some(field) = self.expected.list() else {
+            while items.next_element::<IgnoredAny>()?.is_some() {}
+            return Ok(self.mismatch("array"));
+        };
+        let reader = self.reader;
+        let mut list = Vec::new();
+        loop {
+            let path = format!("{}[{}]", reader.path, list.len());
+            let item = reader.at(path, |reader| {
+                items.next_element_seed(Slot {
+                    reader,
+                    expected: Expected::Element(field),
+                })
+            })?;
+            match item {
+                None => return Ok(Value::Array(list)),
+                Some(item) => list.push(if item.is_null() { zero(field) } else { item }),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        if let Some(message) = self.expected.message() {
+            return self.members(message, members);
+        }
+        if let Some(field) = self.expected.map() {
+            return self.entries(field, members);
+        }
+        while members.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(self.mismatch("object"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

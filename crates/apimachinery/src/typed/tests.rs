@@ -1,0 +1,169 @@
+//! What a reading finds: unknown, duplicate and mistyped fields, in the words of the real server.
+
+use serde_json::json;
+
+use super::*;
+use crate::schema;
+
+fn config_map() -> Message {
+    schema::find("", "v1", "ConfigMap").unwrap()
+}
+
+fn mistake(text: &str, kind: &str) -> String {
+    let group = if kind == "Lease" { "coordination.k8s.io" } else { "" };
+    let message = schema::find(group, "v1", kind).unwrap();
+    read(text.as_bytes(), message).unwrap_err().to_string()
+}
+
+/// Conformance: 2.40
+#[test]
+fn unknown_and_duplicate_fields_are_named_once_and_dropped() {
+    let text = br#"{"kind":"ConfigMap","metadata":{"name":"a","labels":{"a":"1","a":"2"},"x":1},"data":{"x":"1","x":"2"},"more":{"a":1},"more":2}"#;
+    let read = read(text, config_map()).unwrap();
+    assert_eq!(
+        read.faults,
+        [
+            r#"duplicate field "metadata.labels.a""#,
+            r#"unknown field "metadata.x""#,
+            r#"duplicate field "data.x""#,
+            r#"unknown field "more""#,
+        ]
+    );
+    assert_eq!(
+        read.object,
+        json!({"kind": "ConfigMap", "metadata": {"name": "a", "labels": {"a": "2"}}, "data": {"x": "2"}})
+    );
+}
+
+#[test]
+fn paths_into_lists_have_indices() {
+    let pod = schema::find("", "v1", "Pod").unwrap();
+    let read = read(
+        br#"{"spec":{"containers":[{"name":"a"},{"name":"b","imaeg":"x"}]}}"#,
+        pod,
+    )
+    .unwrap();
+    assert_eq!(read.faults, [r#"unknown field "spec.containers[1].imaeg""#]);
+}
+
+#[test]
+fn values_of_another_type_are_refused_in_gos_words() {
+    let cases = [
+        (
+            "ConfigMap",
+            r#"{"data":{"a":1}}"#,
+            "json: cannot unmarshal number into Go struct field ConfigMap.data of type string",
+        ),
+        (
+            "ConfigMap",
+            r#"{"data":["a"]}"#,
+            "json: cannot unmarshal array into Go struct field ConfigMap.data of type map[string]string",
+        ),
+        (
+            "ConfigMap",
+            r#"{"metadata":{"labels":{"a":1}}}"#,
+            "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of type string",
+        ),
+        (
+            "ConfigMap",
+            r#"{"metadata":"x"}"#,
+            "json: cannot unmarshal string into Go struct field ConfigMap.metadata of type v1.ObjectMeta",
+        ),
+        (
+            "ConfigMap",
+            r#"{"binaryData":{"a":"%%%"}}"#,
+            "illegal base64 data at input byte 0",
+        ),
+        (
+            "Lease",
+            r#"{"spec":{"leaseDurationSeconds":"15"}}"#,
+            "json: cannot unmarshal string into Go struct field LeaseSpec.spec.leaseDurationSeconds of type int32",
+        ),
+        (
+            "Lease",
+            r#"{"spec":{"leaseDurationSeconds":1.5}}"#,
+            "json: cannot unmarshal number 1.5 into Go struct field LeaseSpec.spec.leaseDurationSeconds of type int32",
+        ),
+        (
+            "Lease",
+            r#"{"spec":{"leaseDurationSeconds":3000000000}}"#,
+            "json: cannot unmarshal number 3000000000 into Go struct field LeaseSpec.spec.leaseDurationSeconds of type int32",
+        ),
+        (
+            "Node",
+            r#"{"spec":{"unschedulable":"yes"}}"#,
+            "json: cannot unmarshal string into Go struct field NodeSpec.spec.unschedulable of type bool",
+        ),
+        (
+            "Node",
+            r#"{"status":{"capacity":{"cpu":"two"}}}"#,
+            "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+        ),
+    ];
+    for (kind, text, want) in cases {
+        assert_eq!(mistake(text, kind), want);
+    }
+}
+
+#[test]
+fn the_first_mistake_counts() {
+    let text = r#"{"metadata":{"labels":{"a":1}},"data":[]}"#;
+    assert!(mistake(text, "ConfigMap").contains("metadata.labels"));
+}
+
+#[test]
+fn nulls_are_zero_values_in_maps_and_lists_only() {
+    let read = read(
+        br#"{"data":{"a":null},"binaryData":null,"metadata":{"finalizers":[null]}}"#,
+        config_map(),
+    )
+    .unwrap();
+    assert_eq!(
+        read.object,
+        json!({"data": {"a": ""}, "binaryData": null, "metadata": {"finalizers": [""]}})
+    );
+    assert!(read.faults.is_empty());
+}
+
+#[test]
+fn what_is_free_stays_as_it_is() {
+    let fields = json!({"f:metadata": {"f:labels": {".": {}}}});
+    let text = json!({"metadata": {"managedFields": [{"manager": "m", "fieldsV1": fields}]}}).to_string();
+    let read = read(text.as_bytes(), config_map()).unwrap();
+    assert_eq!(read.object["metadata"]["managedFields"][0]["fieldsV1"], fields);
+    assert!(read.faults.is_empty());
+}
+
+#[test]
+fn quantities_and_ports_take_numbers_and_text() {
+    let service = schema::find("", "v1", "Service").unwrap();
+    let text = br#"{"spec":{"ports":[{"port":80,"targetPort":8080},{"port":81,"targetPort":"dns"}]}}"#;
+    assert!(read(text, service).unwrap().faults.is_empty());
+    let node = schema::find("", "v1", "Node").unwrap();
+    for cpu in [
+        json!(2),
+        json!(0.5),
+        json!("2000m"),
+        json!("1e3"),
+        json!("4Ki"),
+        json!("-1.5E"),
+    ] {
+        let text = json!({"status": {"capacity": {"cpu": cpu}}}).to_string();
+        assert!(read(text.as_bytes(), node).is_ok(), "{text}");
+    }
+}
+
+#[test]
+fn faults_are_bounded() {
+    let unknown: Map<String, Value> = (0..300).map(|i| (format!("u{i}"), json!(1))).collect();
+    let read = read(Value::Object(unknown).to_string().as_bytes(), config_map()).unwrap();
+    assert_eq!(read.faults.len(), FAULTS_MAX);
+    assert_eq!(read.object, json!({}));
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_text_is_survived(text in proptest::prelude::any::<Vec<u8>>()) {
+        let _ = read(&text, config_map());
+    }
+}
