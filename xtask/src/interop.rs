@@ -9,7 +9,9 @@ use anyhow::{Context, Result, bail};
 use crate::{process, workspace};
 
 /// Tells tests written in Rust where the etcd is that [`build`] made.
-const ETCD_VARIABLE: &str = "YURT_ETCD";
+pub(crate) const ETCD_VARIABLE: &str = "YURT_ETCD";
+/// Makes tests that do not care use the etcd instead of the embedded store.
+const OVER_ETCD_VARIABLE: &str = "YURT_OVER_ETCD";
 /// Where it is, below [`FOLDER`].
 const ETCD: &str = ".cache/bin/etcd";
 
@@ -76,6 +78,12 @@ pub(crate) fn test(filter: Option<&str>) -> Result<()> {
     process::run(command.arg("./...").env(BIN_DIR_VARIABLE, bin_dir))
 }
 
+/// The etcd that [`build`] made, if it did.
+pub(crate) fn etcd() -> Result<Option<PathBuf>> {
+    let etcd = workspace::root()?.join(FOLDER).join(ETCD);
+    Ok(etcd.is_file().then_some(etcd))
+}
+
 fn test_over_etcd(filter: Option<&str>) -> Result<()> {
     let root = workspace::root()?;
     let etcd = root.join(FOLDER).join(ETCD);
@@ -83,7 +91,12 @@ fn test_over_etcd(filter: Option<&str>) -> Result<()> {
         let mut command = Command::new(workspace::cargo());
         command.args(["test", "--package", package, "--test", target, "--"]);
         command.arg("--include-ignored").args(filter);
-        process::run(command.current_dir(&root).env(ETCD_VARIABLE, &etcd))?;
+        process::run(
+            command
+                .current_dir(&root)
+                .env(ETCD_VARIABLE, &etcd)
+                .env(OVER_ETCD_VARIABLE, "1"),
+        )?;
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use yurt_runtime::http::{empty, full};
 use yurt_runtime::kubeconfig::Kubeconfig;
 use yurt_runtime::pki::CertificateAuthority;
 use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource};
-use yurt_test_support::etcd::{BINARY_VARIABLE, EtcdMember, EtcdTls};
+use yurt_test_support::etcd::{EtcdMember, EtcdTls, OVER_ETCD_VARIABLE};
 
 /// Everything on one machine answers within this time, unless it is broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -73,7 +73,7 @@ impl Server {
 
     /// Over an etcd where there is one, so that everything holds over both stores.
     async fn over_some_store(flags: &[&str]) -> Self {
-        if std::env::var_os(BINARY_VARIABLE).is_none() {
+        if std::env::var_os(OVER_ETCD_VARIABLE).is_none() {
             return Self::start(flags).await;
         }
         let tls = EtcdTls::new();

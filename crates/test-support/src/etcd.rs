@@ -13,6 +13,8 @@ use crate::free_port;
 
 /// Path of the etcd program.
 pub const BINARY_VARIABLE: &str = "YURT_ETCD";
+/// Set when tests that do not care which store there is are to use an etcd.
+pub const OVER_ETCD_VARIABLE: &str = "YURT_OVER_ETCD";
 
 /// Certificates of an etcd and of its clients, made for one test.
 pub struct EtcdTls {

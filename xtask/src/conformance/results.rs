@@ -108,11 +108,16 @@ impl Results {
 /// All tests of a package; what they print.
 fn run_rust(place: &str) -> Result<String> {
     println!("   running the tests of {place}");
-    let output = Command::new(workspace::cargo())
+    let mut command = Command::new(workspace::cargo());
+    command
         .args(["test", "--no-fail-fast", "--manifest-path"])
-        .arg(workspace::root()?.join(place).join("Cargo.toml"))
-        .output()
-        .context("cannot run cargo test")?;
+        .arg(workspace::root()?.join(place).join("Cargo.toml"));
+    if let Some(etcd) = interop::etcd()? {
+        command
+            .env(interop::ETCD_VARIABLE, etcd)
+            .args(["--", "--include-ignored"]);
+    }
+    let output = command.output().context("cannot run cargo test")?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
