@@ -114,7 +114,7 @@ func applyScripts(k *kind) []Script {
 	head := k.make("a")
 	meta := func(p string) string {
 		object := parse(`{}`)
-		merge(object, parse(fmt.Sprintf(`{"apiVersion":%q,"kind":%q}`, parse(head)["apiVersion"], parse(head)["kind"])))
+		merge(object, parse(fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":%q}}`, parse(head)["apiVersion"], parse(head)["kind"], k.objectName("a"))))
 		merge(object, parse(p))
 		return text(object)
 	}
@@ -128,6 +128,7 @@ func applyScripts(k *kind) []Script {
 		script("apply", k, "second-manager", apply(head, "fieldManager=one"), apply(meta(`{"metadata":{"labels":{"two":"2"}}}`), "fieldManager=two")),
 		script("apply", k, "conflict", apply(meta(`{"metadata":{"labels":{"x":"1"}}}`), "fieldManager=one"), apply(meta(`{"metadata":{"labels":{"x":"2"}}}`), "fieldManager=two")),
 		script("apply", k, "removal", apply(k.make("a", metaVariants["labels"]), "fieldManager=one"), apply(head, "fieldManager=one")),
+		script("apply", k, "no-name", made, apply(k.make("a", metaVariants["no-name"]), "fieldManager=one")),
 		script("apply", k, "no-manager", apply(head, "")),
 		script("apply", k, "force-bad", apply(head, "fieldManager=one&force=maybe")),
 		script("apply", k, "managed-fields", apply(k.make("a", metaVariants["managed-fields"]), "fieldManager=one")),

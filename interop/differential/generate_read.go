@@ -10,7 +10,7 @@ func readScripts(k *kind) []Script {
 	scripts := []Script{
 		script("get", k, "plain", made, get(k, "a")),
 		script("get", k, "missing", get(k, "a")),
-		script("get", k, "everywhere", Step{Method: http.MethodGet, Path: k.everywhere() + "/a"}),
+		script("get", k, "everywhere", Step{Method: http.MethodGet, Path: k.everywhere() + "/{id}"}),
 		script("get", k, "trailing-slash", made, Step{Method: http.MethodGet, Path: k.item("a") + "/"}),
 		script("get", k, "subresource-odd", made, get(k, "a").sub("odd")),
 		script("get", k, "subresource-deep", made, get(k, "a").sub("odd/more")),

@@ -55,9 +55,9 @@ var brokenBodies = map[string]string{
 	"not-json":      "{nope",
 	"cut":           `{"kind":"X","metadata":{"name":`,
 	"empty-object":  "{}",
-	"trailing":      `{"metadata":{"name":"a"}} {"more":1}`,
-	"duplicate-key": `{"metadata":{"name":"a","name":"b"}}`,
-	"deep":          `{"metadata":{"name":"a"},"x":` + strings.Repeat("[", 11000) + strings.Repeat("]", 11000) + `}`,
+	"trailing":      `{"metadata":{"name":"{id}"}} {"more":1}`,
+	"duplicate-key": `{"metadata":{"name":"{id}","name":"{id}-b"}}`,
+	"deep":          `{"metadata":{"name":"{id}"},"x":` + strings.Repeat("[", 11000) + strings.Repeat("]", 11000) + `}`,
 	"case":          `{"Metadata":{"Name":"a"}}`,
 }
 

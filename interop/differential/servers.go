@@ -23,9 +23,21 @@ type Servers struct {
 	stops []func() error
 }
 
-// StartServers starts kube-apiserver with its etcd and, against it, a coordinator; with twice, a second kube-apiserver
-// stands in for the coordinator, which shows what the comparison itself gets wrong.
-func StartServers(ctx context.Context, dir string, twice bool) (*Servers, error) {
+// Against is what kube-apiserver is compared with.
+type Against int
+
+// What kube-apiserver is compared with.
+const (
+	// Embedded is a coordinator on its own store.
+	Embedded Against = iota
+	// Etcd is a coordinator on an etcd of its own.
+	Etcd
+	// Itself is a second kube-apiserver, which shows what the comparison itself gets wrong.
+	Itself
+)
+
+// StartServers starts kube-apiserver with its etcd and what it is compared with.
+func StartServers(ctx context.Context, dir string, against Against) (*Servers, error) {
 	s := &Servers{}
 	first, err := s.startCloud(ctx, filepath.Join(dir, "cloud"))
 	if err != nil {
@@ -34,7 +46,7 @@ func StartServers(ctx context.Context, dir string, twice bool) (*Servers, error)
 	if s.Pair.Real, err = NewServer("kube-apiserver", first.URL, first.CA); err != nil {
 		return nil, s.fail(err)
 	}
-	if twice {
+	if against == Itself {
 		second, err := s.startCloud(ctx, filepath.Join(dir, "second"))
 		if err != nil {
 			return nil, s.fail(err)
@@ -51,6 +63,14 @@ func StartServers(ctx context.Context, dir string, twice bool) (*Servers, error)
 	flags, err := coordinatorFlags(ours)
 	if err != nil {
 		return nil, s.fail(err)
+	}
+	if against == Etcd {
+		etcd, url, err := harness.StartEtcd(ctx, ours)
+		if err != nil {
+			return nil, s.fail(err)
+		}
+		s.stops = append(s.stops, etcd.Stop)
+		flags = append(flags, "--etcd-servers="+url)
 	}
 	coordinator, err := first.StartStandalone(ctx, ours, flags...)
 	if err != nil {

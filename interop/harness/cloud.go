@@ -51,7 +51,7 @@ func StartCloud(ctx context.Context, dir string, flags ...string) (*Cloud, error
 	if err := c.prepare(); err != nil {
 		return nil, err
 	}
-	etcd, etcdURL, err := startEtcd(ctx, dir)
+	etcd, etcdURL, err := StartEtcd(ctx, dir)
 	if err != nil {
 		return nil, err
 	}

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// startEtcd starts a one-member etcd that does not fsync (its data lives no longer than the test) and returns its URL.
-func startEtcd(ctx context.Context, dir string) (*Process, string, error) {
+// StartEtcd starts a one-member etcd that does not fsync (its data lives no longer than the test) and returns its URL.
+func StartEtcd(ctx context.Context, dir string) (*Process, string, error) {
 	path, err := StockBinary("etcd")
 	if err != nil {
 		return nil, "", err

@@ -21,6 +21,7 @@ type options struct {
 	share  uint
 	groups int
 	twice  bool
+	etcd   bool
 	list   bool
 	cells  bool
 	out    string
@@ -33,6 +34,7 @@ func main() {
 	flag.UintVar(&o.share, "share", 1, "play one script in this many, always the same ones")
 	flag.IntVar(&o.groups, "groups", 60, "how many groups of unexplained differences to print")
 	flag.BoolVar(&o.twice, "twice", false, "compare kube-apiserver with a second kube-apiserver: checks the comparison itself")
+	flag.BoolVar(&o.etcd, "etcd", false, "give the coordinator an etcd instead of its own store")
 	flag.BoolVar(&o.list, "list", false, "print the ids and play nothing")
 	flag.BoolVar(&o.cells, "cells", false, "ask the authorization cells instead of playing scripts")
 	flag.StringVar(&o.out, "out", "", "also write every difference to this file, one per line with its reason")
@@ -40,6 +42,17 @@ func main() {
 	if err := run(o); err != nil {
 		fmt.Fprintln(os.Stderr, "differential:", err)
 		os.Exit(1)
+	}
+}
+
+func (o options) against() differential.Against {
+	switch {
+	case o.twice:
+		return differential.Itself
+	case o.etcd:
+		return differential.Etcd
+	default:
+		return differential.Embedded
 	}
 }
 
@@ -66,7 +79,7 @@ func run(o options) error {
 		return err
 	}
 	ctx := context.Background()
-	servers, err := differential.StartServers(ctx, dir, o.twice)
+	servers, err := differential.StartServers(ctx, dir, o.against())
 	if err != nil {
 		return fmt.Errorf("%w (logs in %s)", err, dir)
 	}
