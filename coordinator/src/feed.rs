@@ -23,7 +23,7 @@ use crate::registry::leases;
 use crate::status_error;
 
 pub(crate) mod collection;
-mod events;
+pub(crate) mod events;
 pub(crate) mod fence;
 pub(crate) mod members;
 mod snapshot;

@@ -35,6 +35,8 @@ mod deadline;
 mod discovery;
 mod emptier;
 mod feed;
+#[doc(hidden)]
+pub mod fuzzing;
 mod gate;
 mod handlers;
 mod health;

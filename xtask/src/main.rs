@@ -8,6 +8,7 @@
 mod bench;
 mod conformance;
 mod demo;
+mod fuzz;
 mod interop;
 mod lab;
 mod process;
@@ -33,7 +34,7 @@ struct Cli {
 enum Command {
     /// Check the house rules that no compiler knows (`--list` names them)
     Tidy(tidy::Args),
-    /// Run what CI runs: fmt, tidy, clippy, doc, deny, unit, interop
+    /// Run what CI runs: fmt, tidy, clippy, doc, deny, unit, fuzz, interop
     Test(test::Args),
     /// Print which test shows which conformance case, and whether it passes (`--list` runs nothing)
     Conformance(conformance::Args),
@@ -41,6 +42,8 @@ enum Command {
     Demo(demo::Args),
     /// Build kube-apiserver, etcd and the rest into interop/.cache
     BuildInterop,
+    /// Look for inputs that break a fuzz target, for a bounded time
+    Fuzz(fuzz::Args),
     /// Measure the coordinator and kube-apiserver side by side (minutes)
     Bench(bench::Args),
     /// Play the same requests against kube-apiserver and the coordinator and compare the answers
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Command::Conformance(args) => conformance::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::BuildInterop => interop::build(),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Differential(args) => interop::differential(&args),
         Command::Figures(args) => interop::figures(&args),

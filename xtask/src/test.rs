@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use crate::stopwatch::Stopwatch;
-use crate::{interop, process, tidy, workspace};
+use crate::{fuzz, interop, process, tidy, workspace};
 
 /// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -40,6 +40,8 @@ enum Step {
     Deny,
     /// Unit, contract and component tests
     Unit,
+    /// Every fuzz target for a few seconds from its kept corpus
+    Fuzz,
     /// Our programs against the real Kubernetes programs
     Interop,
 }
@@ -113,6 +115,7 @@ impl Step {
                 cargo(&["deny", "check", "bans", "licenses", "sources"], &[])?;
             }
             Self::Unit => cargo(&["test", "--workspace"], &[])?,
+            Self::Fuzz => fuzz::ci()?,
             Self::Interop => interop::test(filter)?,
         }
         Ok(Outcome::Passed)
@@ -162,7 +165,7 @@ mod tests {
         assert_eq!(chosen(args(&[Step::Unit], &[], true, None)), ["unit"]);
         assert_eq!(
             chosen(args(&[], &[Step::Interop], true, None)),
-            ["fmt", "tidy", "clippy", "deny", "unit"]
+            ["fmt", "tidy", "clippy", "deny", "unit", "fuzz"]
         );
         assert_eq!(chosen(args(&[], &[], false, Some("TestX"))), ["interop"]);
         assert_eq!(chosen(args(&[Step::Interop], &[], false, Some("TestX"))), ["interop"]);

@@ -1,0 +1,81 @@
+//! Bodies: objects, lists, patches, streams of events.
+
+use bytes::Bytes;
+use serde_json::Value;
+use yurt_apimachinery::list::ParsedList;
+use yurt_apimachinery::patch::{apply_json_patch, apply_merge_patch};
+use yurt_apimachinery::watch::WatchDecoder;
+use yurt_apimachinery::{Object, ResourceKind, ResourceVersion, kind};
+
+fn pods() -> &'static ResourceKind {
+    kind::find_kind("", "pods").expect("pods must be built in")
+}
+
+/// An object that is read is one line, is read again as itself, and takes a new resourceVersion.
+pub(crate) fn object(data: &[u8]) {
+    let Ok(object) = Object::parse(Bytes::copy_from_slice(data), pods()) else {
+        return;
+    };
+    assert!(!object.bytes().contains(&b'\n'));
+    let again = Object::parse(object.bytes().clone(), pods()).expect("what was read must be readable");
+    assert_eq!(object, again);
+    let moved = object.with_resource_version(ResourceVersion(77));
+    assert_eq!(moved.to_value()["metadata"]["resourceVersion"], "77");
+    assert_eq!((moved.key(), moved.uid()), (object.key(), object.uid()));
+}
+
+/// Items of a list that is read are objects with a type, and are read again as themselves.
+pub(crate) fn list(data: &[u8]) {
+    let Ok(list) = ParsedList::parse(Bytes::copy_from_slice(data), pods()) else {
+        return;
+    };
+    for item in &list.items {
+        let value = item.to_value();
+        assert!(value["kind"].is_string() && value["apiVersion"].is_string(), "{value}");
+        let again = Object::parse(item.bytes().clone(), pods()).expect("what was read must be readable");
+        assert_eq!(*item, again);
+    }
+}
+
+/// The first half is a document, the second a patch.
+pub(crate) fn json_patch(data: &[u8]) {
+    patch(data, |document, patch| apply_json_patch(document, patch).is_ok());
+}
+
+/// As [`json_patch`].
+pub(crate) fn merge_patch(data: &[u8]) {
+    patch(data, |document, patch| apply_merge_patch(document, patch).is_ok());
+}
+
+/// A refused patch changes nothing that is looked at again: callers work on a copy, so only panics count.
+fn patch(data: &[u8], apply: impl Fn(&mut Value, &[u8]) -> bool) {
+    let (document, patch) = super::halves(data);
+    let Ok(before) = serde_json::from_slice::<Value>(document) else {
+        return;
+    };
+    let (mut first, mut second) = (before.clone(), before);
+    let outcomes = (apply(&mut first, patch), apply(&mut second, patch));
+    assert_eq!(outcomes.0, outcomes.1);
+    if outcomes.0 {
+        assert_eq!(first, second, "the same patch of the same document");
+    }
+}
+
+/// A stream gives the same events however it is cut.
+pub(crate) fn watch_frames(data: &[u8]) {
+    let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
+        let mut decoder = WatchDecoder::new();
+        let mut events = Vec::new();
+        for piece in pieces {
+            decoder.push(piece);
+            for event in decoder.by_ref() {
+                match event {
+                    Ok(event) => events.push(Some(event)),
+                    Err(_) => events.push(None),
+                }
+            }
+        }
+        events
+    };
+    assert_eq!(read(&mut std::iter::once(data)), read(&mut data.chunks(7)));
+}

@@ -1,0 +1,53 @@
+//! What may come over the network or from a damaged disk, as functions of bytes that must not panic, hang or grow.
+//!
+//! Each target also checks what must hold of the result, so that it finds wrong answers and not only crashes. Kept inputs
+//! are in `corpus/<target>`; the ordinary tests run all of them, `cargo xtask fuzz` looks for more.
+
+mod api;
+mod disk;
+mod feed;
+mod requests;
+
+/// A fuzz target.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// Name of its folder in the corpus.
+    pub name: &'static str,
+    /// Longest input that makes sense, in bytes.
+    pub len_max: usize,
+    /// Panics when something is wrong.
+    pub run: fn(&[u8]),
+}
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    target("object", 4096, api::object),
+    target("list", 8192, api::list),
+    target("json-patch", 4096, api::json_patch),
+    target("merge-patch", 4096, api::merge_patch),
+    target("watch-frames", 8192, api::watch_frames),
+    target("selectors", 512, requests::selectors),
+    target("request-info", 1024, requests::request_info),
+    target("negotiation", 512, requests::negotiation),
+    target("feed-batch", 8192, feed::batch),
+    target("store-recovery", 1024, disk::recovery),
+];
+
+const fn target(name: &'static str, len_max: usize, run: fn(&[u8])) -> Target {
+    Target { name, len_max, run }
+}
+
+/// The target of this name.
+#[must_use]
+pub fn find(name: &str) -> Option<Target> {
+    TARGETS.iter().find(|target| target.name == name).copied()
+}
+
+/// Splits an input in two at its first zero byte, for targets that take two things.
+fn halves(data: &[u8]) -> (&[u8], &[u8]) {
+    let at = data.iter().position(|byte| *byte == 0);
+    match at {
+        Some(at) => (&data[..at], &data[at + 1..]),
+        None => (data, &[]),
+    }
+}

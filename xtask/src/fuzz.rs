@@ -1,0 +1,127 @@
+//! `cargo xtask fuzz`: looks for inputs that break a target, for a bounded time, starting from the kept corpus.
+//!
+//! The targets are in `fuzz/`. They run under libFuzzer on the stable toolchain: coverage instrumentation is a code
+//! generation option, and there is no unsafe code of ours for a sanitizer to watch.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{process, workspace};
+
+/// Arguments of `cargo xtask fuzz`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only these targets (folders of fuzz/corpus)
+    targets: Vec<String>,
+    /// Seconds for each target
+    #[arg(long, default_value_t = 60)]
+    seconds: u32,
+    /// Keep inputs that reach new code in fuzz/corpus
+    #[arg(long)]
+    keep: bool,
+}
+
+/// Counts edges for libFuzzer.
+const INSTRUMENTATION: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table";
+/// What a target may take: bytes of memory for the process, seconds for one input.
+const MEMORY_MAX_MB: u32 = 1024;
+const SECONDS_MAX: u32 = 10;
+
+/// Seconds for each target in `cargo xtask test`.
+pub(crate) const CI_SECONDS: u32 = 5;
+
+/// `cargo xtask fuzz`.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let known = targets()?;
+    if let Some(unknown) = args.targets.iter().find(|name| !known.contains(name)) {
+        bail!("{unknown} is no target; there are {}", known.join(", "));
+    }
+    let chosen = if args.targets.is_empty() {
+        known
+    } else {
+        args.targets.clone()
+    };
+    let program = build()?;
+    for target in &chosen {
+        fuzz(&program, target, args.seconds, args.keep)?;
+    }
+    println!("{} targets, {} s each: nothing found", chosen.len(), args.seconds);
+    Ok(())
+}
+
+/// The fuzz step of `cargo xtask test`.
+pub(crate) fn ci() -> Result<()> {
+    run(&Args {
+        targets: Vec::new(),
+        seconds: CI_SECONDS,
+        keep: false,
+    })
+}
+
+/// Every folder of the corpus is a target; a test of the crate compares them.
+fn targets() -> Result<Vec<String>> {
+    let folder = workspace::root()?.join("fuzz/corpus");
+    let entries = std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut names: Vec<String> = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    Ok(names)
+}
+
+fn build() -> Result<PathBuf> {
+    let root = workspace::root()?;
+    let host = workspace::host()?;
+    // Other flags than everything else: a folder of its own keeps both from being built again and again.
+    let target_dir = workspace::target_dir(&root)?.join("fuzz");
+    process::run(
+        Command::new(workspace::cargo())
+            .args([
+                "build",
+                "--profile",
+                "fuzz",
+                "--package",
+                "yurt-fuzz",
+                "--features",
+                "engine",
+                "--target-dir",
+            ])
+            .arg(&target_dir)
+            // With a target named, the flags are not those of build scripts, which have no libFuzzer to count for.
+            .args(["--target", &host])
+            .env("RUSTFLAGS", INSTRUMENTATION)
+            .current_dir(&root),
+    )?;
+    Ok(target_dir.join(host).join("fuzz/yurt-fuzz"))
+}
+
+fn fuzz(program: &PathBuf, target: &str, seconds: u32, keep: bool) -> Result<()> {
+    let root = workspace::root()?;
+    let kept = root.join("fuzz/corpus").join(target);
+    let work = workspace::target_dir(&root)?.join("fuzz/found").join(target);
+    std::fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;
+    let mut command = Command::new(program);
+    command
+        .env("YURT_FUZZ_TARGET", target)
+        .arg(format!("-max_total_time={seconds}"))
+        .arg(format!("-timeout={SECONDS_MAX}"))
+        .arg(format!("-rss_limit_mb={MEMORY_MAX_MB}"))
+        .arg(format!("-artifact_prefix={}/broke-", work.display()))
+        .args(["-print_final_stats=0", "-verbosity=0"]);
+    // What is found goes to the first folder.
+    if keep {
+        command.arg(&kept);
+    } else {
+        command.arg(&work).arg(&kept);
+    }
+    process::run(&mut command).with_context(|| {
+        format!(
+            "{target} broke on the newest file broke-* in {}; copy it to fuzz/corpus/{target} to have it run by the tests",
+            work.display()
+        )
+    })
+}
