@@ -6,6 +6,7 @@
 mod api;
 mod disk;
 mod feed;
+mod formats;
 mod requests;
 
 /// A fuzz target.
@@ -17,6 +18,8 @@ pub struct Target {
     pub len_max: usize,
     /// Panics when something is wrong.
     pub run: fn(&[u8]),
+    /// The code under test catches panics of a library, so that a panic inside is nothing to report.
+    pub catches: bool,
 }
 
 /// All targets.
@@ -29,12 +32,24 @@ pub const TARGETS: &[Target] = &[
     target("selectors", 512, requests::selectors),
     target("request-info", 1024, requests::request_info),
     target("negotiation", 512, requests::negotiation),
+    target("protobuf-decode", 4096, formats::protobuf_decode),
+    target("protobuf-encode", 4096, formats::protobuf_encode),
+    target("protobuf-body", 4096, formats::envelope),
+    target("yaml-body", 2048, formats::yaml_body),
     target("feed-batch", 8192, feed::batch),
-    target("store-recovery", 1024, disk::recovery),
+    Target {
+        catches: true,
+        ..target("store-recovery", 1024, disk::recovery)
+    },
 ];
 
 const fn target(name: &'static str, len_max: usize, run: fn(&[u8])) -> Target {
-    Target { name, len_max, run }
+    Target {
+        name,
+        len_max,
+        run,
+        catches: false,
+    }
 }
 
 /// The target of this name.

@@ -11,7 +11,15 @@ static TARGET: OnceLock<Target> = OnceLock::new();
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let target = TARGET.get_or_init(|| {
         let name = std::env::var("YURT_FUZZ_TARGET").unwrap_or_default();
-        find(&name).unwrap_or_else(|| panic!("YURT_FUZZ_TARGET={name:?} is no target"))
+        let target = find(&name).unwrap_or_else(|| panic!("YURT_FUZZ_TARGET={name:?} is no target"));
+        if target.catches {
+            // libFuzzer's hook ends the process at any panic; one that is not caught still ends it.
+            std::panic::set_hook(Box::new(|_| {}));
+        }
+        target
     });
+    if data.len() > target.len_max {
+        return;
+    }
     (target.run)(data);
 });

@@ -49,7 +49,7 @@ pub(crate) fn negotiation(data: &[u8]) {
         return;
     };
     for shape in [Shape::Object, Shape::List, Shape::Watch] {
-        if let Err(status) = negotiate(Some(accept), shape, Some(query), Some("fuzz")) {
+        if let Err(status) = negotiate(Some(accept), shape, true, Some(query), Some("fuzz")) {
             assert!((400..500).contains(&status.code()), "{status:?}");
         }
     }
