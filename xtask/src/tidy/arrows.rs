@@ -50,6 +50,12 @@ const TABLE: &[Row] = &[
         tests_may_use: &[],
     },
     Row {
+        // Fuzz targets are tests of everything, in a package of their own.
+        package: "yurt-fuzz",
+        may_use: &["yurt-apimachinery", "yurt-runtime", "yurt-storage", "yurt-coordinator"],
+        tests_may_use: FIXTURES,
+    },
+    Row {
         package: "yurt-xtask",
         may_use: CRATES,
         tests_may_use: FIXTURES,
