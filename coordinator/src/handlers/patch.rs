@@ -1,9 +1,10 @@
-//! PATCH: JSON patch and merge patch. The types that need schemas are refused with 415.
+//! PATCH: JSON patch, merge patch, strategic merge patch.
 
 use http::{Response, StatusCode};
 use serde_json::Value;
 use yurt_apimachinery::negotiation::{PatchType, Shape, patch_type};
-use yurt_apimachinery::patch::{apply_json_patch, apply_merge_patch};
+use yurt_apimachinery::patch::{apply_json_patch, apply_merge_patch, apply_strategic_merge_patch};
+use yurt_apimachinery::schema::{self, Message};
 use yurt_apimachinery::{Object, Status, Verb, WriteOptions, meta};
 use yurt_runtime::http::Body;
 
@@ -20,19 +21,14 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let options = WriteOptions::parse(call.query.as_deref(), Verb::Patch)?;
     let negotiated = call.negotiate(Shape::Object)?;
     let patch_type = patch_type(call.header(http::header::CONTENT_TYPE))?;
-    if !matches!(patch_type, PatchType::Json | PatchType::Merge) {
-        return Err(Status::unsupported_patch_type());
-    }
+    let patch = Patch::new(call, patch_type)?;
     options.check_patch(false)?;
     let intent = call.intent(options.field_manager, options.dry_run);
     let is_conditional = names_version(patch_type, &call.body);
     let key = call.key();
     let outcome = call.app.own.update(&call.resource, &key, &intent, |current| {
         let mut new = call.resource.shown(current).to_value();
-        match patch_type {
-            PatchType::Json => apply_json_patch(&mut new, &call.body)?,
-            _ => apply_merge_patch(&mut new, &call.body)?,
-        }
+        patch.apply(&mut new, &call.body)?;
         let new = reading::patched(call, new, options.field_validation)?;
         check_identity(call, current, &new)?;
         check_version(call, current, version_in(&new).as_deref())?;
@@ -42,6 +38,43 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     });
     let object = outcome.await.map(Outcome::into_object)?;
     call.object(StatusCode::OK, &object, negotiated)
+}
+
+/// How a patch is applied.
+enum Patch {
+    Json,
+    Merge,
+    /// By the rules of this type.
+    Strategic(Message),
+}
+
+// === impl Patch ===
+
+impl Patch {
+    /// 415 for a type that is not known, or not for this kind: custom resources have no merge rules.
+    fn new(call: &Call, patch_type: PatchType) -> Result<Self, Status> {
+        let kind = call.resource.kind;
+        match patch_type {
+            PatchType::Json => Ok(Self::Json),
+            PatchType::Merge => Ok(Self::Merge),
+            PatchType::StrategicMerge => {
+                let schema = schema::find(&kind.group, &kind.version, &kind.kind);
+                schema.map(Self::Strategic).ok_or_else(Status::unsupported_patch_type)
+            }
+            PatchType::Apply => Err(Status::unsupported_patch_type()),
+        }
+    }
+
+    fn apply(&self, object: &mut Value, body: &[u8]) -> Result<(), Status> {
+        match self {
+            Self::Json => apply_json_patch(object, body),
+            Self::Merge => apply_merge_patch(object, body),
+            Self::Strategic(schema) => {
+                let patch = serde_json::from_slice(body).map_err(|error| Status::bad_request(error.to_string()))?;
+                apply_strategic_merge_patch(object, patch, *schema)
+            }
+        }
+    }
 }
 
 /// Whether a patch says which resourceVersion it is based on.

@@ -91,8 +91,9 @@ enum Failure {
     Status(Status),
 }
 
-/// A patch without resourceVersion is tried again this often when it loses a race.
-const ATTEMPTS_MAX: usize = 10;
+/// A patch without resourceVersion is tried again this often when it loses a race. Each round has one winner, so this many
+/// can race without anybody being told; a try costs microseconds.
+const ATTEMPTS_MAX: usize = 200;
 /// A race is lost to a commit that is published within this time, or that failed itself.
 const PUBLISH_WAIT: Duration = Duration::from_secs(1);
 

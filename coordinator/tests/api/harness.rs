@@ -324,6 +324,16 @@ impl Client {
         self.send(Method::POST, path, Some(body), &all).await
     }
 
+    /// A patch; `kind` is the media type without `application/` and `-patch+json`.
+    pub(crate) async fn patch(&self, kind: &str, path: &str, body: &Value) -> Answer {
+        let content_type = match kind {
+            "apply" => "application/apply-patch+yaml".to_owned(),
+            kind => format!("application/{kind}-patch+json"),
+        };
+        self.send(Method::PATCH, path, Some(body), &[("content-type", &content_type)])
+            .await
+    }
+
     pub(crate) async fn delete(&self, path: &str) -> Answer {
         self.send(Method::DELETE, path, None, &[]).await
     }

@@ -32,6 +32,8 @@ mod membership;
 #[cfg(test)]
 mod objects;
 #[cfg(test)]
+mod patching;
+#[cfg(test)]
 mod starting;
 #[cfg(test)]
 mod tokens;

@@ -282,12 +282,6 @@ async fn paths_and_methods_that_are_not_offered() {
         let answer = admin.send(method.clone(), path, None, &[]).await;
         assert_eq!(answer.code, code, "{method} {path}");
     }
-    let strategic = [("content-type", "application/strategic-merge-patch+json")];
-    admin.post(MAPS, &config_map("a", "1")).await.expect(201);
-    admin
-        .send(Method::PATCH, &format!("{MAPS}/a"), Some(&json!({})), &strategic)
-        .await
-        .expect(415);
 }
 
 #[tokio::test]

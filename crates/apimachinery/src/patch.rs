@@ -1,4 +1,8 @@
-//! JSON patches and merge patches, bounded so that no patch can exhaust memory or stack.
+//! JSON patches, merge patches and strategic merge patches, bounded so that no patch can exhaust memory or stack.
+
+mod strategic;
+
+pub use strategic::apply_strategic_merge_patch;
 
 use json_patch::PatchOperation;
 use serde_json::Value;

@@ -1,4 +1,6 @@
-//! How Go spells things: quoted strings and number errors, so that our messages equal kube-apiserver's.
+//! How Go spells things: quoted strings, values and number errors, so that our messages equal kube-apiserver's.
+
+use serde_json::Value;
 
 /// Quotes like Go's `%q`.
 pub(crate) fn go_quote(text: &str) -> String {
@@ -57,6 +59,26 @@ pub(crate) fn html_escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
+/// Prints decoded JSON like Go's `%v`: `map[a:1 b:[x y] c:<nil>]`.
+pub(crate) fn go_value(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(go_value).collect();
+            format!("[{}]", items.join(" "))
+        }
+        Value::Object(members) => {
+            let members: Vec<String> = members
+                .iter()
+                .map(|(key, value)| format!("{key}:{}", go_value(value)))
+                .collect();
+            format!("map[{}]", members.join(" "))
+        }
+        scalar => scalar.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,6 +86,12 @@ mod tests {
     #[test]
     fn quotes_as_go_does() {
         assert_eq!(go_quote("a\"b\\c\n\u{1}é\u{85}"), "\"a\\\"b\\\\c\\n\\x01é\\u0085\"");
+    }
+
+    #[test]
+    fn values_print_as_in_go() {
+        let value = serde_json::json!({"b": [1, "x", null], "a": {"c": true}});
+        assert_eq!(go_value(&value), "map[a:map[c:true] b:[1 x <nil>]]");
     }
 
     #[test]

@@ -291,6 +291,11 @@ impl Status {
         .with_details(StatusDetails::default())
     }
 
+    /// 422: a patch that can be read but not applied.
+    pub fn unprocessable(message: impl Into<String>) -> Self {
+        Self::failure(422, reason::INVALID, message)
+    }
+
     /// 429: come back after `seconds`.
     pub fn too_many_requests(message: impl Into<String>, seconds: u32) -> Self {
         Self::failure(429, reason::TOO_MANY_REQUESTS, message).with_retry_after(seconds)

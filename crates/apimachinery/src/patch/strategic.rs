@@ -1,0 +1,249 @@
+//! Strategic merge patches: merge patches that know the types, so that lists are merged element by element.
+//!
+//! The facts are those of Kubernetes' `strategicpatch` package. One difference, on purpose: what that package reports as
+//! a fault of the server (500) is a fault of the patch here (422).
+//!
+//! | directive | place | meaning |
+//! |---|---|---|
+//! | `$patch: replace` | object | take the rest of the object as it is |
+//! | `$patch: delete` | object | leave nothing; in a list, delete the element with this key |
+//! | `$patch: replace` | element of a list | drop all elements there were |
+//! | `$setElementOrder/<field>` | beside a list | the order of the merged list |
+//! | `$deleteFromPrimitiveList/<field>` | beside a list | scalars to take out |
+//! | `$retainKeys` | object | fields not named go |
+
+mod lists;
+
+use serde_json::{Map, Value};
+
+use crate::schema::{Field, Message};
+use crate::status::Status;
+use crate::text::{go_quote, go_value};
+
+const PATCH: &str = "$patch";
+const RETAIN_KEYS: &str = "$retainKeys";
+const DELETE_FROM_LIST: &str = "$deleteFromPrimitiveList";
+const SET_ORDER: &str = "$setElementOrder";
+
+/// What is known about the members of an object.
+#[derive(Clone, Copy)]
+enum Level {
+    /// A structure: its fields are known.
+    Structure(Message),
+    /// A map with free keys, or content without a type.
+    Free(Option<Message>),
+}
+
+/// How a member is merged.
+#[derive(Clone, Copy, Default)]
+struct Rule {
+    /// A list is merged, not replaced.
+    is_merged: bool,
+    /// An object is replaced, not merged.
+    is_replaced: bool,
+    /// What tells the elements of a list apart.
+    key: Option<&'static str>,
+}
+
+/// Applies a strategic merge patch to an object of a type. A failed patch leaves `document` empty; drop it then.
+///
+/// # Errors
+///
+/// 400 for a directive in a form that cannot be read, 422 for a patch that does not fit the type.
+pub fn apply_strategic_merge_patch(
+    document: &mut Value,
+    patch: Map<String, Value>,
+    schema: Message,
+) -> Result<(), Status> {
+    let original = match document.take() {
+        Value::Object(members) => members,
+        _ => Map::new(),
+    };
+    *document = merge_objects(original, patch, Level::Structure(schema))?.into();
+    Ok(())
+}
+
+fn merge_objects(
+    mut original: Map<String, Value>,
+    mut patch: Map<String, Value>,
+    level: Level,
+) -> Result<Map<String, Value>, Status> {
+    if let Some(directive) = patch.remove(PATCH) {
+        return match directive.as_str() {
+            Some("replace") => Ok(patch),
+            Some("delete") => Ok(Map::new()),
+            _ => Err(unknown_directive(&directive, patch)),
+        };
+    }
+    retain_keys(&mut original, &mut patch)?;
+    lists::set_orders(&mut original, &mut patch, level)?;
+    // Directives sort before fields: scalars are taken out of a list before others are added.
+    for (key, value) in patch {
+        let (name, is_deletion) = if key.starts_with(DELETE_FROM_LIST) {
+            let name = directive_field(&key, DELETE_FROM_LIST);
+            (
+                name.ok_or_else(|| Status::bad_request("invalid patch format of primitive list"))?,
+                true,
+            )
+        } else {
+            (key.as_str(), false)
+        };
+        if value.is_null() {
+            original.remove(name);
+            continue;
+        }
+        let merged = match original.remove(name) {
+            None if is_deletion => continue,
+            Some(old) if is_deletion && !is_same_type(&old, &value) => Some(old),
+            Some(old) if is_same_type(&old, &value) => merge_values(old, value, level, name, is_deletion)?,
+            _ => without_directives(without_nulls(value)),
+        };
+        if let Some(merged) = merged {
+            original.insert(name.to_owned(), merged);
+        }
+    }
+    Ok(original)
+}
+
+/// Merges two values of one JSON type.
+fn merge_values(old: Value, new: Value, level: Level, name: &str, is_deletion: bool) -> Result<Option<Value>, Status> {
+    match (old, new) {
+        (Value::Object(old), Value::Object(new)) => {
+            let (inner, rule) = level.member(name)?;
+            let merged = if rule.is_replaced {
+                new
+            } else {
+                merge_objects(old, new, inner)?
+            };
+            Ok(Some(merged.into()))
+        }
+        (Value::Array(old), Value::Array(new)) => {
+            let (inner, rule) = level.member(name)?;
+            let merged = if rule.is_merged || is_deletion {
+                lists::merge(old, new, inner, rule.key, is_deletion)?.items
+            } else {
+                new
+            };
+            Ok(Some(merged.into()))
+        }
+        (_, new) => Ok(Some(new)),
+    }
+}
+
+/// Drops what `$retainKeys` does not name.
+fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>) -> Result<(), Status> {
+    let Some(retained) = patch.remove(RETAIN_KEYS) else {
+        return Ok(());
+    };
+    let refusal = || Status::bad_request("invalid patch format of retainKeys");
+    let retained = retained.as_array().ok_or_else(refusal)?;
+    let is_retained = |key: &str| retained.iter().any(|name| name == key);
+    let is_contradiction = |(key, value): (&String, &Value)| {
+        let is_directive = key.starts_with(DELETE_FROM_LIST) || key.starts_with(SET_ORDER);
+        !value.is_null() && !is_directive && !is_retained(key)
+    };
+    if patch.iter().any(is_contradiction) {
+        return Err(refusal());
+    }
+    original.retain(|key, _| is_retained(key));
+    Ok(())
+}
+
+// === impl Level ===
+
+impl Level {
+    /// What is below a member, and how the member is merged.
+    fn member(self, name: &str) -> Result<(Self, Rule), Status> {
+        match self {
+            Self::Structure(message) => {
+                let field = message.field(name).ok_or_else(|| {
+                    let (_, structure) = message.name().rsplit_once('.').unwrap_or_default();
+                    refused(format!(
+                        "unable to find api field in struct {structure} for the json field {}",
+                        go_quote(name)
+                    ))
+                })?;
+                Ok((Self::below(field), Rule::of(field)))
+            }
+            Self::Free(Some(message)) => Ok((Self::Structure(message), Rule::default())),
+            Self::Free(None) => Ok((self, Rule::default())),
+        }
+    }
+
+    fn below(field: Field) -> Self {
+        match field.message() {
+            Some(message) if !field.is_map() => Self::Structure(message),
+            message => Self::Free(message),
+        }
+    }
+}
+
+// === impl Rule ===
+
+impl Rule {
+    fn of(field: Field) -> Self {
+        Self {
+            is_merged: field.is_patch_merged(),
+            is_replaced: field.is_patch_replaced(),
+            key: field.merge_key(),
+        }
+    }
+}
+
+/// The field a directive such as `$setElementOrder/ports` is about.
+fn directive_field<'a>(key: &'a str, directive: &str) -> Option<&'a str> {
+    key.split_once('/')
+        .filter(|(prefix, _)| *prefix == directive)
+        .map(|(_, field)| field)
+}
+
+fn is_same_type(a: &Value, b: &Value) -> bool {
+    std::mem::discriminant(a) == std::mem::discriminant(b)
+}
+
+/// A value that is new to the document deletes nothing.
+fn without_nulls(mut value: Value) -> Value {
+    fn drop_nulls(value: &mut Value) {
+        match value {
+            Value::Object(members) => {
+                members.retain(|_, value| !value.is_null());
+                members.values_mut().for_each(drop_nulls);
+            }
+            Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+            _ => {}
+        }
+    }
+    drop_nulls(&mut value);
+    value
+}
+
+/// A value that is new to the document has nothing to direct: objects with `$patch` go.
+fn without_directives(value: Value) -> Option<Value> {
+    match value {
+        Value::Object(members) if members.contains_key(PATCH) => None,
+        Value::Object(members) => {
+            let kept = members
+                .into_iter()
+                .filter_map(|(key, value)| Some((key, without_directives(value)?)));
+            Some(Value::Object(kept.collect()))
+        }
+        Value::Array(items) => Some(items.into_iter().filter_map(without_directives).collect()),
+        scalar => Some(scalar),
+    }
+}
+
+fn unknown_directive(directive: &Value, mut patch: Map<String, Value>) -> Status {
+    patch.insert(PATCH.to_owned(), directive.clone());
+    refused(format!(
+        "unknown patch type: {} in map: {}",
+        go_value(directive),
+        go_value(&patch.into())
+    ))
+}
+
+fn refused(why: String) -> Status {
+    Status::unprocessable(why)
+}
+
+#[cfg(test)]
+mod tests;

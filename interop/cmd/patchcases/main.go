@@ -1,0 +1,59 @@
+// Command patchcases writes test cases that Kubernetes' own code has answered: random strategic merge patches.
+//
+// The coordinator's implementations are pure functions; their tests read the files and must come to the same answers.
+//
+//	go run ./cmd/patchcases ../crates/apimachinery/testdata
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand"
+	"os"
+	"path/filepath"
+)
+
+// seed makes the files the same on every run.
+const seed = 20261121
+
+func main() {
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: patchcases FOLDER")
+		os.Exit(2)
+	}
+	if err := run(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "patchcases:", err)
+		os.Exit(1)
+	}
+}
+
+func run(folder string) error {
+	files := map[string]func(*rand.Rand) ([]any, error){
+		"strategic.json": strategicCases,
+	}
+	for name, generate := range files {
+		cases, err := generate(rand.New(rand.NewSource(seed)))
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		var text bytes.Buffer
+		text.WriteString("[\n")
+		for i, one := range cases {
+			line, err := json.Marshal(one)
+			if err != nil {
+				return err
+			}
+			text.Write(line)
+			if i+1 < len(cases) {
+				text.WriteByte(',')
+			}
+			text.WriteByte('\n')
+		}
+		text.WriteString("]\n")
+		if err := os.WriteFile(filepath.Join(folder, name), text.Bytes(), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
