@@ -51,7 +51,7 @@ func TestClientGoAgainstCoordinator(t *testing.T) {
 	t.Run("InformerWithList", func(t *testing.T) { checkInformer(t, coordinator.Admin, client, false) })
 	t.Run("InformerWithWatchList", func(t *testing.T) { checkInformer(t, coordinator.Admin, client, true) })
 	t.Run("Lister", func(t *testing.T) { checkLister(t, client) })
-	t.Run("Kubectl", func(t *testing.T) { checkKubectl(t, coordinator.AdminFile) })
+	t.Run("Kubectl", func(t *testing.T) { checkKubectl(t, "kubectl", coordinator.AdminFile) })
 	t.Run("Restart", func(t *testing.T) { checkRestart(t, coordinator, client) })
 	spoken.check(t)
 }
@@ -106,7 +106,7 @@ func TestClientGoAgainstKubeAPIServer(t *testing.T) {
 	t.Run("InformerWithList", func(t *testing.T) { checkInformer(t, cloud.Admin, cloud.Client, false) })
 	t.Run("InformerWithWatchList", func(t *testing.T) { checkInformer(t, cloud.Admin, cloud.Client, true) })
 	t.Run("Lister", func(t *testing.T) { checkLister(t, cloud.Client) })
-	t.Run("Kubectl", func(t *testing.T) { checkKubectl(t, cloud.AdminFile) })
+	t.Run("Kubectl", func(t *testing.T) { checkKubectl(t, "kubectl", cloud.AdminFile) })
 }
 
 // checkElection has two candidates: one leads, releases when it stops, and the other follows at once.

@@ -27,13 +27,14 @@ var tableOfPeople = regexp.MustCompile(`^NAME +DATA +AGE\npeople +1 +[0-9]+[smh]
 // kubectl is the tool with one kubeconfig and a home of its own.
 type kubectl struct {
 	t          *testing.T
+	binary     string
 	kubeconfig string
 	home       string
 }
 
 // checkKubectl walks through an object's life as a person would.
-func checkKubectl(t *testing.T, kubeconfig string) {
-	k := kubectl{t: t, kubeconfig: kubeconfig, home: testDir(t)}
+func checkKubectl(t *testing.T, binary, kubeconfig string) {
+	k := kubectl{t: t, binary: binary, kubeconfig: kubeconfig, home: testDir(t)}
 	k.run("version")
 	for _, want := range []string{"configmaps", "leases", "services", "endpointslices"} {
 		if out := k.run("api-resources"); !strings.Contains(out, want) {
@@ -90,7 +91,7 @@ func (k kubectl) create(name, value string) {
 }
 
 func (k kubectl) command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "kubectl", args...)
+	cmd := exec.CommandContext(ctx, k.binary, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+k.kubeconfig, "HOME="+k.home)
 	return cmd
 }

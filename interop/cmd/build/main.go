@@ -1,5 +1,5 @@
 // Command build makes the stock binaries the tests play the cloud with: etcd, kube-apiserver,
-// kube-controller-manager and kubemark's hollow-node.
+// kube-controller-manager, kubemark's hollow-node, kubectl and CoreDNS.
 //
 // They are ordinary Go module dependencies of the two wrapper modules etcd/ and k8s/, so no download other than the
 // module proxy's is needed. A binary is built again only when its stamp (wrapper sources, go.mod, go.sum, Go version,

@@ -29,6 +29,8 @@ var targets = []target{
 	{name: "kube-apiserver", module: "k8s", versionOf: "k8s.io/kubernetes"},
 	{name: "kube-controller-manager", module: "k8s", versionOf: "k8s.io/kubernetes"},
 	{name: "hollow-node", module: "k8s", versionOf: "k8s.io/kubernetes"},
+	{name: "kubectl", module: "kubectl", versionOf: "k8s.io/kubectl"},
+	{name: "coredns", module: "coredns"},
 }
 
 // staleTarget is a target that has to be built, with the stamp it gets afterwards.
@@ -85,6 +87,10 @@ func (t target) ldflags(dir string) (string, error) {
 	version, err := requiredVersion(filepath.Join(dir, "go.mod"), t.versionOf)
 	if err != nil {
 		return "", err
+	}
+	// Kubernetes publishes its libraries as v0.x of what is v1.x.
+	if rest, isLibrary := strings.CutPrefix(version, "v0."); isLibrary {
+		version = "v1." + rest
 	}
 	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
 	if len(parts) != 3 {

@@ -13,8 +13,15 @@ use super::{Subject, Violation};
 use crate::rust_text;
 
 pub(super) fn check(subject: &Subject) -> Result<Vec<Violation>> {
-    let roots = target_roots(&subject.metadata)?;
+    let mut roots = target_roots(&subject.metadata)?;
+    roots.extend(outside_programs(&subject.tree));
     Ok(violations(&subject.tree, &roots))
+}
+
+/// Programs that are a workspace of their own, such as a client in `interop/`.
+fn outside_programs(tree: &Tree) -> impl Iterator<Item = String> {
+    let manifests = tree.texts().filter(|(_, text)| text.contains("\n[workspace]\n"));
+    manifests.filter_map(|(path, _)| Some(format!("{}/src/main.rs", path.strip_suffix("/Cargo.toml")?)))
 }
 
 /// The files cargo compiles directly: lib.rs, main.rs, `[[bin]]`, `tests/*.rs`, benches, examples, build scripts.
