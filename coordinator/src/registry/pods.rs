@@ -1,19 +1,53 @@
-//! Pods: how they end. What they are is [`super::pods::defaults`]' and [`super::pods::validate`]'s.
+//! Pods: what they begin with, what a status may not change, and how they end.
 
 use serde_json::{Value, json};
 
-use super::fields::{at, text};
-use super::strategy::Strategy;
+use super::fields::{at, carry, items, members, text};
+use super::strategy::{Generation, Strategy};
+
+mod defaults;
+mod qos;
 
 /// Rules of `pods`.
 pub(crate) struct Pods;
 
 impl Strategy for Pods {
+    fn default(&self, object: &mut Value) {
+        defaults::pod(object);
+    }
+
     /// A new pod waits, whatever its creator says of its status.
     fn prepare_create(&self, object: &mut Value) {
-        if let Some(members) = object.as_object_mut() {
-            members.insert("status".to_owned(), json!({ "phase": "Pending" }));
+        let mut status = json!({ "phase": "Pending", "qosClass": qos::class(object) });
+        if !items(object, &["spec", "schedulingGates"]).is_empty() {
+            status["conditions"] = defaults::gated(object);
         }
+        if let Some(pod) = object.as_object_mut() {
+            pod.insert("status".to_owned(), status);
+        }
+    }
+
+    /// Kubelets do not know owners, and may forget the class of service and what was observed.
+    fn prepare_status(&self, old: &Value, new: &mut Value) {
+        if let Some(metadata) = new.get_mut("metadata") {
+            carry(at(old, &["metadata"]), metadata, "ownerReferences");
+        }
+        let is_unset = |object: &Value, name: &str| {
+            let held = at(object, &["status", name]);
+            held.is_null() || held == "" || held == 0
+        };
+        for name in ["qosClass", "observedGeneration"] {
+            if !is_unset(new, name) || is_unset(old, name) {
+                continue;
+            }
+            if let Some(status) = members(new, &["status"]) {
+                status.insert(name.to_owned(), at(old, &["status", name]).clone());
+            }
+        }
+    }
+
+    fn generation(&self) -> Generation {
+        Generation::OfSpec
     }
 
     /// The kubelet gets time to stop the containers; a pod that no kubelet has, or that has finished, needs none.
@@ -28,3 +62,6 @@ impl Strategy for Pods {
         Some(wanted.or(own).unwrap_or_default()).map(|grace| if grace < 0 { 1 } else { grace })
     }
 }
+
+#[cfg(test)]
+mod tests;
