@@ -130,6 +130,7 @@ mod tests {
         health.answer(path, query).expect("a health path").status().as_u16()
     }
 
+    /// Conformance: 1.62, 1.66
     #[test]
     fn ready_only_while_serving_and_alive_all_along() {
         let health = Health::default();

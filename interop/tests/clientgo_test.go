@@ -29,7 +29,7 @@ const clientGoLease = 3 * time.Second
 // TestClientGoAgainstCoordinator uses the coordinator alone, as a small control plane, with what everybody uses:
 // client-go's leader election, informers and listers, and kubectl. It needs no cloud. Typed clients speak protobuf, which
 // is client-go's own default.
-// Conformance: 2.53
+// Conformance: 2.53, 5.04, 7.01, 7.02, 7.03, 7.05, 7.06, 7.07, 7.23
 func TestClientGoAgainstCoordinator(t *testing.T) {
 	ctx := testContext(t)
 	coordinator, err := harness.StartStandalone(ctx, testDir(t))

@@ -16,6 +16,7 @@ import (
 
 // TestCoordinatorRestartOffline kills the coordinator while nobody reaches the cloud: the hubs serve on, and the
 // coordinator comes back with everything it had.
+// Conformance: 7.57
 func TestCoordinatorRestartOffline(t *testing.T) {
 	cloud := sharedCloud(t)
 	ctx := testContext(t)

@@ -26,6 +26,7 @@ const (
 )
 
 // TestLeaderKilled kills the leader with SIGKILL.
+// Conformance: 7.10, 7.20, 7.22, 7.52
 func TestLeaderKilled(t *testing.T) {
 	testLeaderGone(t, "killed", killLimit, func(hub *harness.Hub) { hub.Process.Kill() })
 }

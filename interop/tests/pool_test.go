@@ -23,6 +23,7 @@ const (
 )
 
 // TestPoolSync follows 500 random changes through three hubs and then asks the cloud what all that cost it.
+// Conformance: 7.09, 7.45, 7.74
 func TestPoolSync(t *testing.T) {
 	cloud := sharedCloud(t)
 	ctx := testContext(t)

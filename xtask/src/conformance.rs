@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
 
-use cases::{Cases, FILE};
-use claims::{Claim, claims};
+pub(crate) use cases::{Cases, FILE};
+use claims::Claim;
+pub(crate) use claims::claims;
 use results::{Outcome, Results};
 
 use crate::stopwatch::Stopwatch;

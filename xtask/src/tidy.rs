@@ -4,6 +4,7 @@
 //! To add one: a file below `tidy/` with its own tests, and a row in [`CHECKS`].
 
 mod arrows;
+mod conformance;
 mod headers;
 mod length;
 mod links;
@@ -92,6 +93,11 @@ const CHECKS: &[Check] = &[
         name: "links",
         wants: "every relative link in a .md file leads somewhere",
         run: links::check,
+    },
+    Check {
+        name: "conformance",
+        wants: "every conformance case has a test or a reason",
+        run: conformance::check,
     },
     Check {
         name: "arrows",

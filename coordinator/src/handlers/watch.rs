@@ -80,6 +80,7 @@ fn lifetime(wish: Option<u64>, minimum: Duration) -> Duration {
 mod tests {
     use super::*;
 
+    /// Conformance: 2.30, 7.75
     #[test]
     fn lifetime_is_the_wish_or_spread_over_one_to_two_times_the_minimum() {
         let minimum = Duration::from_secs(1800);

@@ -157,6 +157,7 @@ mod tests {
 
     use super::*;
 
+    /// Conformance: 3.B08
     #[test]
     fn generation_follows_the_spec_only() {
         let old = json!({"metadata": {"labels": {"a": "1"}}, "spec": {"x": 1}, "status": {"y": 1}});

@@ -25,7 +25,7 @@ fn pod(name: &str, node: &str) -> Value {
                       "volumes": [{ "name": "v", "secret": { "secretName": "key" } }] } })
 }
 
-/// Conformance: 6.24
+/// Conformance: 5.20, 6.24
 #[tokio::test]
 async fn node_reads_by_name_what_its_pods_refer_to() {
     let server = Server::standalone().await;

@@ -16,6 +16,7 @@ async fn two(etcd: &EtcdMember) -> ([Server; 2], [Client; 2]) {
 }
 
 /// What one answered, the other one knows when it is asked.
+/// Conformance: 3.E18
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs an etcd"]
 async fn reads_at_one_reflect_writes_at_the_other() {

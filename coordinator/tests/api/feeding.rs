@@ -126,6 +126,7 @@ async fn fed_pool() -> (Server, Leader) {
     (server, leader)
 }
 
+/// Conformance: 3.E16, 3.F03, 4.13, 7.58, 7.76
 #[tokio::test]
 async fn incomplete_collections_are_never_served_as_empty_ones() {
     let server = Server::pool().await;
@@ -140,6 +141,7 @@ async fn incomplete_collections_are_never_served_as_empty_ones() {
     }
 }
 
+/// Conformance: 7.45, 7.46
 #[tokio::test]
 async fn pool_data_keeps_the_clouds_versions_and_unknown_fields() {
     let (server, leader) = fed_pool().await;
@@ -174,6 +176,7 @@ async fn pool_data_keeps_the_clouds_versions_and_unknown_fields() {
         .expect(405);
 }
 
+/// Conformance: 7.53
 #[tokio::test]
 async fn batches_must_continue_and_repeats_are_harmless() {
     let (_server, leader) = fed_pool().await;
@@ -235,6 +238,7 @@ async fn deposed_leader_is_fenced_by_epoch_store_and_name() {
     assert!(text.contains("yurt_coordinator_feed_late_accepted_total 0"), "{text}");
 }
 
+/// Conformance: 7.54
 #[tokio::test]
 async fn snapshots_send_missing_bodies_only_and_never_go_back() {
     let (server, leader) = fed_pool().await;
@@ -289,6 +293,7 @@ async fn snapshots_send_missing_bodies_only_and_never_go_back() {
     );
 }
 
+/// Conformance: 7.55
 #[tokio::test]
 async fn new_generation_starts_over_and_ends_old_streams() {
     let (server, leader) = fed_pool().await;
@@ -338,6 +343,7 @@ async fn membership_comes_first_and_contains_who_tells_it() {
     assert_eq!(state["collections"]["services"]["complete"], false);
 }
 
+/// Conformance: 7.43, 7.57
 #[tokio::test]
 async fn restart_keeps_complete_data_position_members_and_epoch() {
     let (mut server, leader) = fed_pool().await;
@@ -370,6 +376,7 @@ async fn restart_keeps_complete_data_position_members_and_epoch() {
     assert_eq!(watch.told().await, "MODIFIED a");
 }
 
+/// Conformance: 7.50, 7.51
 #[tokio::test]
 async fn kill_loses_no_snapshot_and_readers_ahead_are_held() {
     let (mut server, leader) = fed_pool().await;
@@ -414,6 +421,7 @@ async fn kill_loses_no_snapshot_and_readers_ahead_are_held() {
     assert_eq!(ahead.told().await, "MODIFIED b", "only what is newer than its position");
 }
 
+/// Conformance: 4.18, 7.14, 7.41, 7.61
 #[tokio::test]
 async fn foreign_and_early_versions_of_pool_data() {
     let (server, _leader) = fed_pool().await;

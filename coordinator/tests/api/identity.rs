@@ -13,7 +13,7 @@ async fn may(client: &Client, spec: Value) -> Value {
     answer["status"].clone()
 }
 
-/// Conformance: 1.65, 2.98, 6.02, 6.22
+/// Conformance: 1.65, 2.98, 4.03, 6.02, 6.22
 #[tokio::test]
 async fn anonymous_sees_health_and_version_only() {
     let server = Server::pool().await;

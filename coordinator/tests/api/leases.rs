@@ -19,6 +19,7 @@ async fn renew(client: &Client, path: &str, second: u32) -> Value {
     client.put(path, &lease).await.expect(200)
 }
 
+/// Conformance: 3.B03, 3.B04, 5.01, 5.03
 #[tokio::test]
 async fn leases_need_a_version_and_valid_numbers() {
     let server = Server::standalone().await;
@@ -66,6 +67,7 @@ async fn blind_writes_of_another_elector_are_refused_while_the_lease_is_alive() 
     assert_eq!(refused.code, 409, "the old owner has lost it");
 }
 
+/// Conformance: 5.04
 #[tokio::test]
 async fn versioned_takeover_follows_optimistic_locking() {
     let server = Server::standalone().await;
@@ -83,6 +85,7 @@ async fn versioned_takeover_follows_optimistic_locking() {
     other.put(&format!("{ELECTION}/l"), &taken).await.expect(200);
 }
 
+/// Conformance: 7.40, 7.42
 #[tokio::test]
 async fn acknowledged_transitions_survive_a_kill_and_versions_never_go_back() {
     let mut server = Server::start(&["--profile", "standalone"]).await;
@@ -107,6 +110,7 @@ async fn acknowledged_transitions_survive_a_kill_and_versions_never_go_back() {
     );
 }
 
+/// Conformance: 5.05
 #[tokio::test]
 async fn clean_stop_keeps_the_last_renewal() {
     let mut server = Server::standalone().await;

@@ -111,7 +111,7 @@ async fn finalizers_of_a_namespace_have_a_path_of_their_own() {
     assert_eq!(watch.told().await, "DELETED blue");
 }
 
-/// Conformance: 3.D06
+/// Conformance: 3.D06, 5.21
 #[tokio::test]
 async fn a_pod_gets_its_time_and_ends_in_two_steps() {
     let server = Server::standalone().await;

@@ -17,7 +17,7 @@ fn of_size(bytes: usize, name: &str) -> Value {
     map
 }
 
-/// Conformance: 2.80
+/// Conformance: 2.80, 4.10
 #[tokio::test]
 async fn bodies_are_taken_up_to_the_last_byte_allowed() {
     let server = Server::start(&["--profile", "standalone", "--max-request-body-bytes", "2000"]).await;
@@ -146,6 +146,7 @@ async fn strangers_lose_their_connection_with_the_answer() {
     );
 }
 
+/// Conformance: 2.11
 #[tokio::test]
 async fn paths_that_climb_or_hide_slashes_reach_nothing() {
     let server = Server::standalone().await;

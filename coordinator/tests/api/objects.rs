@@ -7,6 +7,7 @@ use crate::harness::{Server, config_map, rv};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
+/// Conformance: 3.A01, 3.A10, 3.B02, 3.B06, 3.C01, 3.C02, 3.C04, 3.D01, 3.E02, 3.E04, 4.19
 #[tokio::test]
 async fn object_lives_from_create_to_delete() {
     let server = Server::standalone().await;
@@ -64,6 +65,7 @@ async fn object_lives_from_create_to_delete() {
     assert_eq!(admin.get(MAPS).await.expect(200)["items"], json!([]));
 }
 
+/// Conformance: 3.A03, 3.A05, 3.A06, 3.A07, 3.A08, 3.A09, 3.A11, 4.10
 #[tokio::test]
 async fn create_refuses_what_it_must() {
     let server = Server::standalone().await;
@@ -95,6 +97,50 @@ async fn create_refuses_what_it_must() {
     assert_eq!(admin.get(MAPS).await.expect(200)["items"], json!([]));
 }
 
+/// Conformance: 2.10, 3.A02, 3.A12, 3.A15, 3.B01, 3.B03, 3.B05, 3.B07, 3.E01, 3.E05, 3.E15
+#[tokio::test]
+async fn identity_is_the_servers_and_urls_name_one_object() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let empty = admin.get("/api/v1/configmaps/").await.expect(200);
+    assert!(rv(&empty).parse::<u64>().unwrap() > 0, "an empty list has a version");
+    admin.get("//api/v1/configmaps").await.expect(404);
+    let mut foreign = config_map("a", "1");
+    foreign["metadata"]["uid"] = json!("00000000-0000-0000-0000-000000000000");
+    foreign["metadata"]["creationTimestamp"] = json!("2001-01-01T00:00:00Z");
+    foreign["metadata"]["deletionTimestamp"] = json!("2001-01-01T00:00:00Z");
+    let created = admin.post(MAPS, &foreign).await.expect(201);
+    for field in ["uid", "creationTimestamp", "deletionTimestamp"] {
+        assert_ne!(created["metadata"][field], foreign["metadata"][field], "{field}");
+    }
+    assert!(created["metadata"]["generation"].is_null());
+    let path = format!("{MAPS}/a");
+    admin.put(&path, &config_map("b", "1")).await.expect(400);
+    admin.put(&path, &foreign).await.expect(409);
+    let unconditional = admin.put(&path, &config_map("a", "2")).await.expect(200);
+    for field in ["uid", "creationTimestamp"] {
+        assert_eq!(unconditional["metadata"][field], created["metadata"][field], "{field}");
+    }
+    admin.post(&format!("{path}/binding"), &json!({})).await.expect(404);
+    for version in ["0", &rv(&unconditional)] {
+        let read = admin.get(&format!("{path}?resourceVersion={version}")).await;
+        assert_eq!(read.expect(200), unconditional);
+    }
+    let list = admin
+        .get("/api/v1/configmaps?fieldSelector=metadata.namespace%3Dother")
+        .await
+        .expect(200);
+    assert_eq!(list["items"], json!([]));
+    assert!(rv(&list).parse::<u64>().unwrap() >= rv(&unconditional).parse::<u64>().unwrap());
+    let slice = json!({"metadata": {"name": "s"}, "addressType": "IPv4", "endpoints": []});
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    assert_eq!(
+        admin.post(slices, &slice).await.expect(201)["metadata"]["generation"],
+        1
+    );
+}
+
+/// Conformance: 2.38, 3.A04, 3.D10
 #[tokio::test]
 async fn generated_names_and_dry_runs() {
     let server = Server::standalone().await;
@@ -116,6 +162,7 @@ async fn generated_names_and_dry_runs() {
     assert_eq!(list["items"], json!([first]), "a dry run leaves nothing behind");
 }
 
+/// Conformance: 3.B10, 3.C11, 3.D03
 #[tokio::test]
 async fn finalizers_hold_a_delete_and_release_it() {
     let server = Server::standalone().await;
@@ -142,6 +189,7 @@ async fn finalizers_hold_a_delete_and_release_it() {
     admin.get(&path).await.expect(404);
 }
 
+/// Conformance: 3.D04
 #[tokio::test]
 async fn preconditions_guard_deletes() {
     let server = Server::standalone().await;
@@ -172,6 +220,7 @@ async fn preconditions_guard_deletes() {
     );
 }
 
+/// Conformance: 3.B09, 3.C10
 #[tokio::test]
 async fn status_is_written_apart_from_the_rest() {
     let server = Server::standalone().await;
@@ -201,6 +250,7 @@ async fn status_is_written_apart_from_the_rest() {
         .expect(404);
 }
 
+/// Conformance: 3.B12, 3.C04
 #[tokio::test]
 async fn one_of_many_racing_updates_wins_and_patches_never_conflict() {
     let server = Server::standalone().await;
@@ -232,6 +282,7 @@ async fn one_of_many_racing_updates_wins_and_patches_never_conflict() {
     assert_eq!(admin.get(&path).await.expect(200)["data"].as_object().unwrap().len(), 9);
 }
 
+/// Conformance: 3.D08
 #[tokio::test]
 async fn collections_and_namespaces_are_emptied() {
     let server = Server::standalone().await;
@@ -260,7 +311,7 @@ async fn collections_and_namespaces_are_emptied() {
     assert_eq!(admin.get("/api/v1/configmaps").await.expect(200)["items"], json!([]));
 }
 
-/// Conformance: 2.04, 2.12
+/// Conformance: 2.04, 2.12, 4.05
 #[tokio::test]
 async fn paths_and_methods_that_are_not_offered() {
     let server = Server::standalone().await;
@@ -284,6 +335,7 @@ async fn paths_and_methods_that_are_not_offered() {
     }
 }
 
+/// Conformance: 2.26, 2.33, 2.34, 2.55, 7.14, 7.41
 #[tokio::test]
 async fn lists_obey_resource_versions_and_selectors() {
     let server = Server::standalone().await;

@@ -8,7 +8,7 @@ use crate::harness::{Server, config_map, rv};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// Conformance: 3.F11, 3.F12, 3.F31
+/// Conformance: 3.A14, 3.D09, 3.F10, 3.F11, 3.F12, 3.F31, 7.24
 #[tokio::test]
 async fn present_state_comes_first_then_a_bookmark_then_changes() {
     let server = Server::standalone().await;
@@ -48,7 +48,7 @@ async fn present_state_comes_first_then_a_bookmark_then_changes() {
     );
 }
 
-/// Conformance: 3.F53
+/// Conformance: 3.F53, 7.43
 #[tokio::test]
 async fn watch_resumes_after_a_version_and_across_a_restart() {
     let mut server = Server::standalone().await;
@@ -73,7 +73,7 @@ async fn watch_resumes_after_a_version_and_across_a_restart() {
     );
 }
 
-/// Conformance: 3.F02, 3.F15, 3.F42
+/// Conformance: 3.F02, 3.F15, 3.F42, 7.31, 7.32, 7.33, 7.41
 #[tokio::test]
 async fn foreign_and_future_versions_end_in_one_410_event() {
     // In profile pool own numbers have bit 62; one above C comes from a history that was lost.
@@ -134,7 +134,7 @@ async fn objects_enter_and_leave_a_selection() {
     assert_eq!(single.told().await, "ADDED later");
 }
 
-/// Conformance: 2.30, 3.F20, 3.F50
+/// Conformance: 2.30, 2.95, 3.F20, 3.F50
 #[tokio::test]
 async fn stream_ends_cleanly_at_its_timeout_after_a_last_bookmark() {
     let server = Server::standalone().await;
@@ -171,7 +171,7 @@ async fn metadata_clients_get_metadata_only() {
     assert_eq!(one["kind"], "PartialObjectMetadata");
 }
 
-/// Conformance: 3.F62
+/// Conformance: 2.94, 3.B06, 3.F62
 #[tokio::test]
 async fn unchanged_objects_are_not_told() {
     let server = Server::standalone().await;

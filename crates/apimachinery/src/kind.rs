@@ -188,6 +188,7 @@ mod tests {
         );
     }
 
+    /// Conformance: 2.35
     #[test]
     fn unknown_fields_are_refused_in_the_words_of_the_kind() {
         let pods = find_kind("", "pods").unwrap();
@@ -204,5 +205,41 @@ mod tests {
             leases.check_field_label("spec.x"),
             Err("\"spec.x\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"".into())
         );
+    }
+
+    /// Conformance: 2.36
+    #[test]
+    fn every_supported_field_is_known() {
+        for (group, resource, fields) in [
+            (
+                "",
+                "pods",
+                "metadata.name metadata.namespace spec.nodeName spec.host spec.restartPolicy spec.schedulerName \
+                 spec.serviceAccountName spec.hostNetwork status.phase status.podIP status.podIPs status.nominatedNodeName",
+            ),
+            ("", "nodes", "metadata.name spec.unschedulable"),
+            ("", "namespaces", "metadata.name status.phase"),
+            ("", "secrets", "metadata.name metadata.namespace type"),
+            (
+                "",
+                "services",
+                "metadata.name metadata.namespace spec.clusterIP spec.type",
+            ),
+            (
+                "",
+                "events",
+                "involvedObject.kind involvedObject.uid reason reportingComponent source type",
+            ),
+            (
+                "events.k8s.io",
+                "events",
+                "regarding.kind regarding.uid reason reportingController type",
+            ),
+        ] {
+            let kind = find_kind(group, resource).unwrap();
+            for field in fields.split_whitespace() {
+                assert_eq!(kind.check_field_label(field), Ok(()), "{group} {resource}");
+            }
+        }
     }
 }

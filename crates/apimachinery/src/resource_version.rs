@@ -105,6 +105,7 @@ mod tests {
         );
     }
 
+    /// Conformance: 7.41
     #[test]
     fn own_numbers_are_recognised() {
         assert_eq!(ResourceVersion(ResourceVersion::OWN_BIT | 7).space(), Space::Own);

@@ -89,6 +89,7 @@ fn lease(renew: u32, durability: Durability, expect: Expect) -> Op {
     }
 }
 
+/// Conformance: 7.42, 7.44
 #[tokio::test]
 async fn killed_store_restamps_leases_above_every_issued_rv() {
     let disk = OnDisk::new();
@@ -160,6 +161,7 @@ fn service(name: &str, rv: u64) -> Object {
     Object::parse(Bytes::from(json), find_kind("", "services").expect("services")).expect("fixture")
 }
 
+/// Conformance: 7.53
 #[tokio::test]
 async fn replica_comes_back_as_it_was_committed() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -107,7 +107,7 @@ async fn watch_from_nothing_sends_the_state_the_end_bookmark_and_then_changes() 
     assert_eq!(next(&mut frames).await, "DELETED b@12");
 }
 
-/// Conformance: 3.F42
+/// Conformance: 3.F42, 7.51
 #[tokio::test(start_paused = true)]
 async fn watch_resumes_after_its_rv_and_is_held_above_c() {
     let shared = collection();
@@ -124,7 +124,7 @@ async fn watch_resumes_after_its_rv_and_is_held_above_c() {
     assert_eq!(next(&mut ahead).await, "MODIFIED a@25");
 }
 
-/// Conformance: 3.F02
+/// Conformance: 3.F02, 3.F40, 7.31
 #[tokio::test(start_paused = true)]
 async fn too_old_and_foreign_positions_get_410_in_the_stream() {
     let shared = collection();
@@ -205,6 +205,7 @@ impl View for Curtain {
     }
 }
 
+/// Conformance: 7.73
 #[tokio::test(start_paused = true)]
 async fn hidden_object_appears_when_an_input_of_the_view_changes() {
     let shared = collection();
@@ -246,7 +247,7 @@ async fn deletion_of_a_hidden_object_carries_no_content() {
     assert!(!String::from_utf8_lossy(&frame).contains("secret"), "{frame:?}");
 }
 
-/// Conformance: 3.F03
+/// Conformance: 3.F03, 7.58, 7.76
 #[tokio::test(start_paused = true)]
 async fn incomplete_collection_is_429_and_never_empty() {
     let shared = Arc::new(SharedCollection::new(kind(), false));

@@ -281,7 +281,7 @@ async fn a_hundred_thousand_updates_later_a_watch_still_resumes() {
     assert_eq!(next(&mut old).await, "end");
 }
 
-/// Conformance: 3.F51, 3.F52
+/// Conformance: 3.F51, 3.F52, 8.23
 #[tokio::test(start_paused = true)]
 async fn a_stalled_reader_delays_nobody_and_goes_on_where_it_was() {
     let shared = collection(20);

@@ -138,6 +138,7 @@ mod tests {
         assert_eq!(choose(alone).0, Source::Cloud);
     }
 
+    /// Conformance: 7.75
     #[test]
     fn coordinator_gone_for_long_sends_the_hub_to_the_cloud_after_its_jitter() {
         let start = situation();

@@ -10,6 +10,7 @@ use super::harness::{NODE_USER, TestHub};
 const PODS: &str = "/api/v1/pods";
 const SERVICES: &str = "/api/v1/services";
 
+/// Conformance: 6.07
 #[tokio::test]
 async fn stranger_without_credentials_gets_401_and_the_cloud_hears_nothing() {
     let cloud = Cloud::start().await;
@@ -48,6 +49,7 @@ async fn components_are_those_of_the_flag() {
     hub.kubelet().get(PODS).await.expect(401);
 }
 
+/// Conformance: 6.07
 #[tokio::test]
 async fn token_is_passed_on_without_the_nodes_certificate() {
     let cloud = Cloud::start().await;
@@ -142,6 +144,7 @@ async fn pool_data_is_not_shown_to_somebody_who_speaks_for_another() {
     }
 }
 
+/// Conformance: 2.90
 #[tokio::test]
 async fn pod_at_the_https_port_is_a_bearer_over_http2_too() {
     let cloud = Cloud::start().await;

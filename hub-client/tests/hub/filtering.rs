@@ -94,6 +94,7 @@ async fn kubelet_finds_the_kubernetes_service_at_the_hub() {
     }
 }
 
+/// Conformance: 5.22a
 #[tokio::test]
 async fn kube_proxy_sees_endpoints_of_its_pool_only() {
     let cloud = cloud_with_nodes().await;
@@ -174,6 +175,7 @@ async fn node_topology_means_this_node_alone() {
     assert_eq!(nodes(&list["items"][1]), Vec::<&str>::new());
 }
 
+/// Conformance: 7.73
 #[tokio::test]
 async fn slice_appears_on_an_open_watch_when_its_service_arrives() {
     let cloud = cloud_with_nodes().await;

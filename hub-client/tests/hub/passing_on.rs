@@ -37,6 +37,7 @@ fn answer_with_pieces(cloud: &Cloud, path: &str) -> mpsc::Sender<Result<Bytes, B
     feed
 }
 
+/// Conformance: 2.74, 7.70
 #[tokio::test]
 async fn response_pieces_arrive_as_the_cloud_sends_them() {
     let cloud = Cloud::start().await;
@@ -91,6 +92,7 @@ async fn request_pieces_reach_the_cloud_as_they_are_sent() {
     answer.expect(201);
 }
 
+/// Conformance: 7.77
 #[tokio::test]
 async fn status_headers_and_body_come_back_byte_for_byte() {
     let cloud = Cloud::start().await;
@@ -129,6 +131,7 @@ async fn status_headers_and_body_come_back_byte_for_byte() {
     }
 }
 
+/// Conformance: 7.62, 7.70
 #[tokio::test]
 async fn method_query_headers_and_body_arrive_byte_for_byte() {
     let cloud = Cloud::start().await;
@@ -185,6 +188,7 @@ async fn method_query_headers_and_body_arrive_byte_for_byte() {
     );
 }
 
+/// Conformance: 2.95, 7.22, 7.72
 #[tokio::test]
 async fn watch_that_breaks_at_the_cloud_ends_cleanly() {
     let mut cloud = Cloud::start().await;
@@ -269,6 +273,7 @@ async fn client_that_hangs_up_ends_the_request_at_the_cloud() {
     eventually("the cloud must hear of it", async || feed.is_closed().then_some(())).await;
 }
 
+/// Conformance: 4.16
 #[tokio::test]
 async fn unreachable_cloud_is_503_with_retry_after() {
     let mut cloud = Cloud::start().await;

@@ -17,6 +17,7 @@ fn service(name: &str, port: u16) -> serde_json::Value {
     json!({"metadata": {"namespace": "shop", "name": name}, "spec": {"ports": [{"port": port}]}, "later": {"field": 1.0}})
 }
 
+/// Conformance: 7.45, 7.46
 #[tokio::test]
 async fn list_has_the_clouds_items_and_resource_version() {
     let cloud = Cloud::start().await;
@@ -98,6 +99,7 @@ async fn watch_delivers_changes_byte_for_byte() {
     );
 }
 
+/// Conformance: 4.18, 7.58, 7.76
 #[tokio::test]
 async fn incomplete_copy_is_never_an_empty_list() {
     let cloud = Cloud::start().await;
@@ -152,6 +154,7 @@ async fn token_of_a_state_the_copy_does_not_reach_goes_to_the_cloud_or_is_refuse
     assert_eq!(rest.names(), ["b", "b-new", "c"], "the rest as it is now");
 }
 
+/// Conformance: 7.56, 7.57
 #[tokio::test]
 async fn copy_outlives_a_restart_without_the_cloud() {
     let mut cloud = Cloud::start().await;
@@ -215,6 +218,7 @@ async fn hub_resumes_at_the_cloud_instead_of_listing_again() {
     assert_eq!(lists, 1, "nor does a broken link");
 }
 
+/// Conformance: 3.E18
 #[tokio::test]
 async fn own_write_is_seen_by_the_next_list() {
     let cloud = Cloud::start().await;

@@ -118,6 +118,7 @@ async fn health_is_answered() {
     }
 }
 
+/// Conformance: 3.F53, 7.22
 #[tokio::test]
 async fn stop_is_quick_and_ends_open_watches_cleanly() {
     let cloud = Cloud::start().await;

@@ -71,6 +71,7 @@ fn wrong_types_are_bad_requests() {
     }
 }
 
+/// Conformance: 5.01
 #[test]
 fn validation_speaks_like_kube_apiserver() {
     let faults = |spec: Value| -> Vec<String> {

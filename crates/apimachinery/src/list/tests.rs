@@ -44,6 +44,7 @@ fn parse(body: &str) -> Result<ParsedList, ListError> {
     ParsedList::parse(Bytes::copy_from_slice(body.as_bytes()), leases())
 }
 
+/// Conformance: 3.E04
 #[test]
 fn empty_list_has_an_empty_array() {
     let chunks = encode_list(&ListMeta::at(ResourceVersion(7)), &[]);
@@ -56,6 +57,7 @@ fn empty_list_has_an_empty_array() {
     assert!(text(&chunks).ends_with("\"items\":[]}\n"));
 }
 
+/// Conformance: 8.21
 #[test]
 fn items_are_the_stored_bytes() {
     let items = [lease("a"), lease("b")];

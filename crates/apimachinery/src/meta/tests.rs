@@ -19,6 +19,7 @@ fn create_errors(metadata: Value, resource: &str) -> Vec<String> {
         .collect()
 }
 
+/// Conformance: 3.A08
 #[test]
 fn names() {
     for (name, subdomain, label) in [
@@ -65,6 +66,7 @@ fn prefixes_may_end_in_a_dash() {
     assert!(!name_faults(NameRule::DnsSubdomain, "é-", true).is_empty());
 }
 
+/// Conformance: 3.A09
 #[test]
 fn label_keys_and_values() {
     for (key, valid) in [
@@ -98,6 +100,7 @@ fn good_metadata_passes() {
     assert_eq!(create_errors(metadata, "configmaps"), [""; 0]);
 }
 
+/// Conformance: 3.A04
 #[test]
 fn names_and_namespaces_are_required() {
     assert_eq!(
@@ -121,6 +124,7 @@ fn names_and_namespaces_are_required() {
     );
 }
 
+/// Conformance: 2.83
 #[test]
 fn annotations_are_limited_in_total() {
     let metadata = |size: usize| json!({"name": "n", "annotations": {"a": "x".repeat(size - 1)}});
@@ -131,6 +135,7 @@ fn annotations_are_limited_in_total() {
     );
 }
 
+/// Conformance: 3.A09
 #[test]
 fn owners_and_finalizers() {
     let errors = create_errors(
@@ -210,6 +215,7 @@ fn updates_keep_what_is_immutable() {
     );
 }
 
+/// Conformance: 3.A04
 #[test]
 fn generated_names_fit() {
     assert_eq!(generate_name("web-", "bcdfg"), "web-bcdfg");
@@ -227,6 +233,7 @@ fn generated_names_fit() {
     assert!(!apply_generate_name(&mut json!({}), "yyyyy"));
 }
 
+/// Conformance: 3.A05, 3.A06, 3.B01
 #[test]
 fn bodies_are_about_what_the_url_is_about() {
     let mut object = json!({"metadata": {"name": "a"}});

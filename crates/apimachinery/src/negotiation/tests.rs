@@ -244,6 +244,7 @@ fn failures_are_never_refused() {
     assert_eq!(format(&table_then_protobuf), Format::Protobuf);
 }
 
+/// Conformance: 2.42
 #[test]
 fn people_get_indented_bodies() {
     let pretty = |shape, query, agent| negotiate(None, shape, true, query, agent).unwrap().pretty;
@@ -269,7 +270,7 @@ fn aggregated_discovery_is_found_anywhere() {
     assert!(!wants_aggregated_discovery(None));
 }
 
-/// Conformance: 2.60, 2.61
+/// Conformance: 2.60, 2.61, 4.11
 #[test]
 fn media_types_of_bodies() {
     assert_eq!(body_format(None), Ok(Format::Json));

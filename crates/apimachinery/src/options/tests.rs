@@ -190,6 +190,7 @@ fn name_of_a_legacy_path_must_match() {
     );
 }
 
+/// Conformance: 2.38, 2.39
 #[test]
 fn write_options() {
     let options = WriteOptions::parse(Some("dryRun=All&dryRun=All&fieldValidation=Strict"), Verb::Create).unwrap();
@@ -201,6 +202,7 @@ fn write_options() {
     assert_eq!(named.manager("kubectl/v1"), "me");
 }
 
+/// Conformance: 2.38, 2.39, 2.40
 #[test]
 fn write_options_break_rules() {
     let status = WriteOptions::parse(Some("dryRun=x&fieldValidation=y"), Verb::Update).unwrap_err();
@@ -233,6 +235,7 @@ fn patch_types_have_their_own_rules() {
     assert_eq!(named.check_patch(true), Ok(()));
 }
 
+/// Conformance: 2.43
 #[test]
 fn delete_options_of_the_body_win() {
     let body = br#"{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0,"preconditions":{"uid":"u"}}"#;
@@ -245,6 +248,7 @@ fn delete_options_of_the_body_win() {
     assert!(options.dry_run && options.preconditions.is_empty());
 }
 
+/// Conformance: 2.44
 #[test]
 fn delete_options_break_rules() {
     assert_eq!(DeleteOptions::parse(None, b"{").unwrap_err().code(), 400);

@@ -33,6 +33,7 @@ fn operations_apply_in_order() {
     assert_eq!(json_patch(json!({}), &json!([])), Ok(json!({})));
 }
 
+/// Conformance: 3.C01
 #[test]
 fn failures_have_their_codes() {
     for (patch, code) in [
@@ -56,6 +57,7 @@ fn failures_have_their_codes() {
     assert!(status.is_invalid());
 }
 
+/// Conformance: 2.82
 #[test]
 fn operations_are_counted() {
     let patch = |count| Value::from(vec![json!({"op": "test", "path": "/a", "value": 1}); count]);
@@ -68,6 +70,7 @@ fn operations_are_counted() {
     );
 }
 
+/// Conformance: 2.82
 #[test]
 fn copies_cannot_grow_without_bound() {
     let doubling = Value::from(vec![json!({"op": "copy", "from": "/a", "path": "/a/-"}); 100]);
@@ -87,6 +90,7 @@ fn moves_cannot_nest_without_bound() {
     assert_eq!(json_patch(json!({"a": {}}), &Value::from(operations)), Err(422));
 }
 
+/// Conformance: 3.C02
 #[test]
 fn merge_follows_the_rfc() {
     for (document, patch, want) in [

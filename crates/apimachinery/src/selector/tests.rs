@@ -22,6 +22,7 @@ fn labels_keep_the_last_of_equal_keys() {
     assert_eq!((labels.get("b"), labels.get("c"), labels.len()), (Some("3"), None, 2));
 }
 
+/// Conformance: 2.33
 #[test]
 fn label_operators() {
     let some = &[("x", "a"), ("n", "7")][..];
@@ -56,6 +57,7 @@ fn label_operators() {
     }
 }
 
+/// Conformance: 2.33
 #[test]
 fn selector_of_kube_proxy() {
     let selector = "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name";
@@ -116,6 +118,7 @@ fn pod(json: &str) -> Object {
     Object::parse(Bytes::copy_from_slice(json.as_bytes()), find_kind("", "pods").unwrap()).unwrap()
 }
 
+/// Conformance: 2.34, 2.37
 #[test]
 fn field_operators() {
     let pod =
@@ -145,6 +148,7 @@ fn field_operators() {
     }
 }
 
+/// Conformance: 2.34
 #[test]
 fn field_selector_text() {
     let selector = FieldSelector::parse(r"b=1\,2,,a!=x\=y\\").unwrap();

@@ -17,6 +17,7 @@ fn pods() -> GroupResource {
     GroupResource::new("", "pods")
 }
 
+/// Conformance: 4.01
 #[test]
 fn bad_request_has_no_details() {
     assert_eq!(
@@ -25,6 +26,7 @@ fn bad_request_has_no_details() {
     );
 }
 
+/// Conformance: 4.04
 #[test]
 fn not_found_names_the_resource() {
     assert_eq!(
@@ -34,6 +36,7 @@ fn not_found_names_the_resource() {
     assert!(json(&Status::not_found(&pods(), "n")).contains(r#""details":{"name":"n","kind":"pods"}"#));
 }
 
+/// Conformance: 3.D01
 #[test]
 fn success_of_a_delete_has_no_code() {
     assert_eq!(
@@ -47,6 +50,7 @@ fn empty_details_are_an_empty_object() {
     assert!(json(&Status::method_not_allowed()).ends_with(r#""reason":"MethodNotAllowed","details":{},"code":405}"#));
 }
 
+/// Conformance: 4.03
 #[test]
 fn forbidden_reads_like_an_authorizer() {
     let request = RequestInfo::parse("GET", "/apis/coordination.k8s.io/v1/namespaces/default/leases/n", None).unwrap();
@@ -71,6 +75,7 @@ fn forbidden_reads_like_an_authorizer() {
     assert_eq!(status.details(), Some(&StatusDetails::default()));
 }
 
+/// Conformance: 4.12
 #[test]
 fn invalid_joins_errors_and_lists_causes() {
     let kind = GroupKind::new("coordination.k8s.io", "Lease");
@@ -117,6 +122,7 @@ fn update_without_version_names_the_resource_instead_of_the_kind() {
     assert_eq!(status.details().unwrap().kind, "leases");
 }
 
+/// Conformance: 4.07, 4.08
 #[test]
 fn conflicts_and_existence_are_told_apart_by_reason() {
     let conflict = Status::conflict_modified(&pods(), "n");

@@ -21,6 +21,7 @@ fn known_moments() {
     assert_eq!(MicroTime::from_unix(i64::MIN, 0).unix(), (-62_167_219_200, 0));
 }
 
+/// Conformance: 3.E17
 #[test]
 fn micro_time_wants_six_digits() {
     let moment = MicroTime::from_unix(1_795_168_800, 123_456_789);
@@ -47,6 +48,7 @@ fn micro_time_wants_six_digits() {
     );
 }
 
+/// Conformance: 3.E17
 #[test]
 fn time_drops_fractions() {
     assert_eq!(Time::parse("1970-01-01T00:00:01.999999999Z"), Ok(Time::from_unix(1)));

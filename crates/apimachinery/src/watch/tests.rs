@@ -18,6 +18,7 @@ fn decode(parts: &[&[u8]]) -> Vec<RawEvent> {
     events
 }
 
+/// Conformance: 3.G01
 #[test]
 fn frames_are_single_lines() {
     assert_eq!(
@@ -102,6 +103,7 @@ fn nothing_follows_an_error() {
     }
 }
 
+/// Conformance: 2.84
 #[test]
 fn frames_are_limited() {
     let mut decoder = WatchDecoder::new();

@@ -191,6 +191,7 @@ mod tests {
         assert_eq!(sizes.iter().sum::<usize>(), 100_000);
     }
 
+    /// Conformance: 2.94
     #[tokio::test]
     async fn a_frame_is_not_kept_back_for_the_next_one() {
         let endless = stream::iter([Bytes::from("a")]).chain(stream::pending());

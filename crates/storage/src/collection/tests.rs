@@ -100,6 +100,7 @@ fn reader_that_keeps_up_gets_exact_history() {
     );
 }
 
+/// Conformance: 7.50
 #[test]
 fn reader_that_resumes_within_the_tail_gets_exact_history() {
     let mut collection = Collection::new(false);
@@ -129,6 +130,7 @@ fn reader_that_resumes_within_the_tail_gets_exact_history() {
     }
 }
 
+/// Conformance: 7.51
 #[test]
 fn reader_ahead_of_c_is_held_silently() {
     let mut collection = Collection::new(false);
@@ -147,6 +149,7 @@ fn reader_ahead_of_c_is_held_silently() {
     assert_eq!(client.known["shop/a"], 25);
 }
 
+/// Conformance: 7.50
 #[test]
 fn reader_below_the_floor_is_expired() {
     let mut collection = Collection::new(false);
@@ -160,6 +163,7 @@ fn reader_below_the_floor_is_expired() {
     );
 }
 
+/// Conformance: 7.53
 #[test]
 fn event_already_covered_changes_nothing() {
     let mut collection = Collection::new(false);
@@ -169,6 +173,7 @@ fn event_already_covered_changes_nothing() {
     assert_eq!(collection.len(), 1);
 }
 
+/// Conformance: 7.55
 #[test]
 fn older_list_is_refused() {
     let mut collection = Collection::new(false);
@@ -185,6 +190,7 @@ fn older_list_is_refused() {
     assert!(matches!(back, Err(WriteError::Backwards { .. })), "{back:?}");
 }
 
+/// Conformance: 7.54
 #[test]
 fn unwatched_deletion_reaches_readers_at_their_own_position() {
     let mut collection = Collection::new(false);
@@ -496,6 +502,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
+    /// Conformance: 7.50, 7.54
     #[test]
     fn every_reader_ends_with_the_truth(acts in prop::collection::vec(act(), 1..120)) {
         let mut collection = Collection::new(false);

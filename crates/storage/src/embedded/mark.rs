@@ -90,6 +90,7 @@ mod tests {
         UnixTime { secs, nanos: 0 }
     }
 
+    /// Conformance: 7.40, 7.42
     #[test]
     fn clock_stepped_back_never_takes_the_rv_back() {
         let mut sequencer = Sequencer::after(0, Space::Own);
@@ -99,6 +100,7 @@ mod tests {
         assert!(second.is_own());
     }
 
+    /// Conformance: 7.42
     #[test]
     fn restart_continues_above_the_mark() {
         let mut sequencer = Sequencer::after(0, Space::Own);
