@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn by_default_every_step_runs_in_order() {
-        let all = ["fmt", "tidy", "clippy", "doc", "deny", "unit", "interop"];
+        let all = ["fmt", "tidy", "clippy", "doc", "deny", "unit", "fuzz", "interop"];
         assert_eq!(chosen(args(&[], &[], false, None)), all);
     }
 
