@@ -37,6 +37,9 @@ pub(crate) struct Args {
     /// A tenth of the load: to try the benchmark itself, its figures mean little
     #[arg(long)]
     small: bool,
+    /// Use the programs in this folder instead of building them
+    #[arg(long, value_name = "DIR")]
+    bin_dir: Option<PathBuf>,
     /// Write the table, as Markdown, between the markers of this file too
     #[arg(long, value_name = "FILE")]
     update: Option<PathBuf>,
@@ -83,7 +86,10 @@ impl Scale {
 
 /// Builds, measures both sides group by group, prints the table.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let bin_dir = interop::build_programs(Profile::Release)?;
+    let bin_dir = match &args.bin_dir {
+        Some(dir) => dir.clone(),
+        None => interop::build_programs(Profile::Release)?,
+    };
     if !args.skip_peer {
         interop::build()?;
     }
