@@ -1,8 +1,8 @@
 //! Decides who a caller is: the subject of the client certificate, else the service account of a bearer token, else
 //! anonymous.
 //!
-//! In reading order: this file ([`User`], the order of credentials), [`tokens`] (keys and issuers), [`claims`] (what a
-//! token says), [`impersonation`] (acting as somebody else).
+//! In reading order: this file ([`User`], the order of credentials), `tokens` (keys and issuers), `claims` (what a
+//! token says), `impersonation` (acting as somebody else).
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! Decides whether a caller may do something.
 //!
-//! Administrators may do everything. Profile `pool` has one table of rules for its nodes ([`rules`]); profile `standalone`
+//! Administrators may do everything. Profile `pool` has one table of rules for its nodes (`rules`); profile `standalone`
 //! has kube-apiserver's Node authorizer ([`node`]). In both, roles and bindings ([`rbac`]) may allow more; nothing takes a
 //! right away.
 //!

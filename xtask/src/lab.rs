@@ -1,7 +1,7 @@
 //! Programs of this machine that the demo and the benchmarks start: ours, and the real Kubernetes programs.
 //!
 //! [`identities`] (one CA for all), [`program`] (a child process), [`real`] (kube-apiserver on etcd), [`api`] (a small client),
-//! [`ports`], [`until`] (bounded waiting).
+//! [`ports`], [`mod@until`] (bounded waiting).
 
 pub(crate) mod api;
 pub(crate) mod identities;

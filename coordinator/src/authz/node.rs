@@ -1,7 +1,7 @@
 //! What a node may do in profile `standalone`: kube-apiserver's Node authorizer.
 //!
 //! A node reads its own Node, the pods bound to it, and by name what those pods refer to. Its writes are looked at again
-//! by [`crate::admission`], which sees the object.
+//! by `admission`, which sees the object.
 
 use super::rbac::{PolicyRule, bootstrap};
 use super::{Attributes, Decision};

@@ -2,8 +2,8 @@
 //! RBAC gives them.
 //!
 //! Pure. Rules only add up: what no rule of a binding that names the caller allows is denied. In reading order: this file
-//! (what is asked of a [`Policy`]), [`parse`] (objects to rules), [`bootstrap`] (the roles that every control plane has),
-//! [`files`] (where an operator's objects come from).
+//! (what is asked of a [`Policy`]), `parse` (objects to rules), `bootstrap` (the roles that every control plane has),
+//! `files` (where an operator's objects come from).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -4,9 +4,9 @@
 //!   write(ops) ──► one transaction with compares ──► etcd ──► the watch of every coordinator ──► sink ──► answer
 //! ```
 //!
-//! In reading order: [`wire`] (etcd's messages), [`grpc`] (how they travel), [`endpoints`] (which member is asked),
-//! [`txn`] (our transactions as etcd's), [`load`] (everything there is), [`follow`] (the watch that publishes),
-//! [`index`] (reads that reflect other coordinators' writes), [`compact`].
+//! In reading order: `wire` (etcd's messages), `grpc` (how they travel), `endpoints` (which member is asked),
+//! `txn` (our transactions as etcd's), `load` (everything there is), `follow` (the watch that publishes),
+//! `index` (reads that reflect other coordinators' writes), `compact`.
 //!
 //! The RV of a value is the revision of its last write. Nothing is published but by the watch: what a reader sees was
 //! committed, in etcd's order. Lease renewals are writes like others here.
@@ -118,7 +118,7 @@ struct Identity {
 // === impl Etcd ===
 
 impl Etcd {
-    /// Reaches etcd, trying for [`START_PATIENCE`], and creates the store id on first use. Tasks run in `tasks`; one that
+    /// Reaches etcd, trying for `START_PATIENCE`, and creates the store id on first use. Tasks run in `tasks`; one that
     /// ends unasked has found another store than before.
     ///
     /// # Errors
