@@ -1,0 +1,532 @@
+//! A life of a store, written down beside what its medium saw; and what must be there after a crash in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use yurt_apimachinery::kind::find_kind;
+use yurt_apimachinery::watch::EventType;
+use yurt_apimachinery::{Object, ResourceVersion, Space};
+use yurt_runtime::{Clock, FakeClock, UnixTime};
+use yurt_storage::backend::{Action, Committed, Durability, Expect, Loaded, Op, Sink};
+use yurt_storage::embedded::replicas::ReplicaStore;
+use yurt_storage::embedded::{Disk, Medium};
+use yurt_storage::{Collection, Embedded, Replicas, Storage, StorageError};
+
+use crate::medium::Tape;
+use crate::random::Random;
+
+/// The election lease and the record beside it, always written together.
+pub(crate) const PAIR: [&str; 2] = [
+    "/leases.coordination.k8s.io/kube-system/hub",
+    "/~epochs/kube-system/hub",
+];
+/// Name of the store in messages.
+pub(crate) const NAME: &str = "/data/store.redb";
+
+/// Something that was promised, or began.
+#[derive(Clone, Debug)]
+pub(crate) enum Fact {
+    Opened {
+        id: String,
+        at: ResourceVersion,
+    },
+    /// Durable changes were asked for: key and the number of its new value, `None` for a deletion.
+    Doing(Vec<(String, Option<u64>)>),
+    /// They were acknowledged.
+    Done {
+        rv: ResourceVersion,
+    },
+    /// These of them were refused.
+    Refused(Vec<String>),
+    Renewed {
+        key: String,
+        n: u64,
+        rv: ResourceVersion,
+    },
+    Closing,
+    Closed,
+    Persisting(Copy),
+    Persisted,
+}
+
+/// A replica as it is compared: C, floor, generation, completeness; then objects, tombstones and ranges as (RV, key).
+pub(crate) type Copy = ((u64, u64, u64, bool), [BTreeSet<(u64, String)>; 3]);
+
+/// What must hold now.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Expected {
+    pub(crate) id: Option<String>,
+    /// Highest RV anybody was shown.
+    pub(crate) issued: ResourceVersion,
+    /// Number of the value acknowledged last; `None` for a deletion.
+    pub(crate) certain: BTreeMap<String, Option<u64>>,
+    deletions: BTreeMap<String, ResourceVersion>,
+    doing: Vec<(String, Option<u64>)>,
+    renewed: BTreeMap<String, u64>,
+    closing: bool,
+    copy: Option<Copy>,
+    persisting: Option<Copy>,
+}
+
+/// What a store holds after it was opened.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) id: String,
+    pub(crate) loaded: Loaded,
+    pub(crate) copy: Option<Copy>,
+}
+
+/// A sink that keeps what it is given.
+#[derive(Default)]
+pub(crate) struct Memory {
+    pub(crate) loaded: Mutex<Option<Loaded>>,
+    /// Value and RV per live key, as readers see them.
+    pub(crate) live: Mutex<BTreeMap<String, (ResourceVersion, Bytes)>>,
+}
+
+/// A running store over a tape.
+pub(crate) struct Life {
+    pub(crate) tape: Arc<Tape>,
+    pub(crate) store: Embedded,
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) replicas: Replicas,
+    pub(crate) clock: Clock,
+    pub(crate) hand: FakeClock,
+    /// Errors met.
+    pub(crate) refused: Vec<StorageError>,
+    n: u64,
+    cloud: u64,
+}
+
+// === impl Memory ===
+
+impl Sink for Memory {
+    fn load(&self, loaded: Loaded) -> Result<(), StorageError> {
+        let mut live = self.live.lock();
+        for stored in &loaded.live {
+            live.insert(stored.key.clone(), (stored.rv, stored.value.clone()));
+        }
+        *self.loaded.lock() = Some(loaded);
+        Ok(())
+    }
+
+    fn committed(&self, rv: ResourceVersion, changes: &[Committed]) {
+        let mut live = self.live.lock();
+        for change in changes {
+            if change.deleted {
+                live.remove(&change.key);
+            } else {
+                live.insert(change.key.clone(), (rv, change.value.clone()));
+            }
+        }
+    }
+
+    fn reloaded(&self, _loaded: Loaded) {
+        panic!("the embedded store sees every commit");
+    }
+}
+
+/// Value `n` of `key`: its length depends on both, so that pages split and merge.
+pub(crate) fn value(key: &str, n: u64) -> Bytes {
+    let (namespace, name) = key.rsplit_once('/').expect("a key");
+    let pad = "x".repeat(usize::try_from((n * 7919 + key.len() as u64 * 31) % 2300).expect("small"));
+    Bytes::from(format!(
+        r#"{{"metadata":{{"name":"{name}","namespace":"{}"}},"n":{n},"pad":"{pad}"}}"#,
+        namespace.rsplit('/').next().unwrap_or_default()
+    ))
+}
+
+fn number(value: &Bytes) -> u64 {
+    let value: serde_json::Value = serde_json::from_slice(value).expect("values are JSON");
+    value["n"].as_u64().expect("a number")
+}
+
+pub(crate) fn put(key: &str, n: u64, durability: Durability) -> Op {
+    Op {
+        key: key.to_owned(),
+        expect: Expect::Any,
+        action: Action::Put(value(key, n), durability),
+    }
+}
+
+pub(crate) fn delete(key: &str) -> Op {
+    Op {
+        key: key.to_owned(),
+        expect: Expect::Any,
+        action: Action::Delete { last: value(key, 0) },
+    }
+}
+
+pub(crate) fn config_map(n: u64) -> String {
+    format!("/configmaps/x/c{n}")
+}
+
+pub(crate) fn node_lease(n: u64) -> String {
+    format!("/leases.coordination.k8s.io/kube-node-lease/n{n}")
+}
+
+fn service(name: u64, rv: u64) -> Object {
+    let pad = "y".repeat(usize::try_from(rv * 131 % 900).expect("small"));
+    let json = format!(
+        r#"{{"metadata":{{"namespace":"x","name":"s{name}","uid":"u{name}","resourceVersion":"{rv}"}},"pad":"{pad}"}}"#
+    );
+    Object::parse(Bytes::from(json), find_kind("", "services").expect("services")).expect("fixture")
+}
+
+fn place(object: &Object) -> (u64, String) {
+    (object.resource_version().0, object.key().to_string())
+}
+
+fn copy_of(held: &Collection) -> Copy {
+    let meta = (held.position().0, held.floor().0, held.generation(), held.is_complete());
+    let ranges = held.range_tombstones().iter();
+    let ranges = ranges.map(|range| (range.to.0, range.object.key().to_string()));
+    (
+        meta,
+        [
+            held.objects().map(place).collect(),
+            held.tombstones().map(place).collect(),
+            ranges.collect(),
+        ],
+    )
+}
+
+/// Opens what `medium` holds.
+pub(crate) async fn open(medium: Arc<dyn Medium>, clock: &Clock) -> Result<(Embedded, Arc<Memory>, Replicas), String> {
+    let disk = Disk::open_on(Path::new(NAME), medium, clock.clone()).map_err(|error| error.to_string())?;
+    let in_words = |error: StorageError| error.to_string();
+    let store = Embedded::on(disk.clone(), clock.clone(), Space::Own).map_err(in_words)?;
+    let kinds = [("services".to_owned(), find_kind("", "services").expect("services"))];
+    let replica_store = ReplicaStore::open(disk).map_err(in_words)?;
+    let replicas = Replicas::open(&kinds, Some(replica_store)).map_err(in_words)?;
+    let memory = Arc::new(Memory::default());
+    store.attach(memory.clone()).await.map_err(in_words)?;
+    Ok((store, memory, replicas))
+}
+
+/// What is found on `medium` by a process that starts on it at the time of `clock`.
+pub(crate) async fn find(medium: Arc<dyn Medium>, clock: &Clock) -> Result<Found, String> {
+    let (store, memory, replicas) = open(medium, clock).await?;
+    let services = replicas.named("services").expect("services").collection();
+    let copy = services.read(|held| (held.position().0 > 0).then(|| copy_of(held)));
+    let id = store.id().to_owned();
+    let loaded = memory.loaded.lock().take().expect("attached");
+    Ok(Found { id, loaded, copy })
+}
+
+// === impl Life ===
+
+impl Life {
+    /// A store that begins, or goes on, on `tape`.
+    pub(crate) async fn on(tape: Arc<Tape>, clock: Clock, hand: FakeClock) -> Self {
+        let (store, memory, replicas) = open(tape.clone(), &clock).await.expect("opens");
+        let loaded = memory.loaded.lock().clone().expect("attached");
+        let position = replicas
+            .named("services")
+            .expect("services")
+            .collection()
+            .read(Collection::position);
+        tape.fact(Fact::Opened {
+            id: store.id().to_owned(),
+            at: loaded.at,
+        });
+        let highest = loaded
+            .live
+            .iter()
+            .map(|stored| number(&stored.value))
+            .max()
+            .unwrap_or(0);
+        Self {
+            tape,
+            store,
+            memory,
+            replicas,
+            clock,
+            hand,
+            refused: Vec::new(),
+            n: highest,
+            cloud: position.0,
+        }
+    }
+
+    /// What it found when it was opened.
+    pub(crate) fn found(&self) -> Found {
+        let services = self.replicas.named("services").expect("services").collection();
+        Found {
+            id: self.store.id().to_owned(),
+            loaded: self.memory.loaded.lock().clone().expect("attached"),
+            copy: services.read(|held| (held.position().0 > 0).then(|| copy_of(held))),
+        }
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.n += 1;
+        self.n
+    }
+
+    /// Lets one thing happen.
+    pub(crate) async fn step(&mut self, random: &mut Random) {
+        match random.below(12) {
+            0..3 => {
+                let (key, n) = (config_map(random.below(14)), self.next());
+                self.write(vec![put(&key, n, Durability::Durable)]).await;
+            }
+            3 => {
+                self.write(vec![delete(&config_map(random.below(14)))]).await;
+            }
+            4 => self.write_at_once(random).await,
+            5..7 => {
+                self.renew(&node_lease(random.below(5))).await;
+            }
+            7 => {
+                let n = self.next();
+                self.write(PAIR.iter().map(|key| put(key, n, Durability::Durable)).collect())
+                    .await;
+            }
+            8..10 => self.feed(random).await,
+            10 => self.hand.advance(Duration::from_secs(random.below(50))),
+            _ => {
+                let now = self.clock.unix();
+                let secs = now.secs - i64::try_from(random.below(5_000)).expect("small");
+                self.hand.set_unix(UnixTime { secs, ..now });
+            }
+        }
+    }
+
+    /// One durable transaction; whether it was acknowledged.
+    pub(crate) async fn write(&mut self, ops: Vec<Op>) -> bool {
+        let keys: Vec<String> = ops.iter().map(|op| op.key.clone()).collect();
+        self.tape.fact(Fact::Doing(changes(&ops)));
+        let before = self.seen(&keys);
+        match self.store.write(ops).await {
+            Ok(rv) => self.tape.fact(Fact::Done { rv }),
+            Err(error) => {
+                assert_eq!(self.seen(&keys), before, "readers see a write that was refused");
+                self.tape.fact(Fact::Refused(keys));
+                self.refused.push(error);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn seen(&self, keys: &[String]) -> Vec<Option<(ResourceVersion, Bytes)>> {
+        let live = self.memory.live.lock();
+        keys.iter().map(|key| live.get(key).cloned()).collect()
+    }
+
+    async fn write_at_once(&mut self, random: &mut Random) {
+        let first = random.below(9);
+        let ops: Vec<Op> = (first..first + 5)
+            .map(|k| put(&config_map(k), self.next(), Durability::Durable))
+            .collect();
+        self.tape.fact(Fact::Doing(changes(&ops)));
+        let keys: Vec<String> = ops.iter().map(|op| op.key.clone()).collect();
+        let all = futures_util::future::join_all(ops.into_iter().map(|op| self.store.write(vec![op]))).await;
+        let (mut refused, mut last) = (Vec::new(), None);
+        for (key, outcome) in keys.into_iter().zip(all) {
+            match outcome {
+                Ok(rv) => last = last.max(Some(rv)),
+                Err(error) => {
+                    refused.push(key);
+                    self.refused.push(error);
+                }
+            }
+        }
+        self.tape.fact(Fact::Refused(refused));
+        if let Some(rv) = last {
+            self.tape.fact(Fact::Done { rv });
+        }
+    }
+
+    /// Renews a lease, or creates it; whether it was acknowledged.
+    pub(crate) async fn renew(&mut self, key: &str) -> bool {
+        let n = self.next();
+        let keys = [key.to_owned()];
+        let before = self.seen(&keys);
+        if before == [None] {
+            return self.write(vec![put(key, n, Durability::Durable)]).await;
+        }
+        match self.store.write(vec![put(key, n, Durability::Volatile)]).await {
+            Ok(rv) => {
+                let key = key.to_owned();
+                self.tape.fact(Fact::Renewed { key, n, rv });
+                true
+            }
+            Err(error) => {
+                assert_eq!(self.seen(&keys), before, "readers see a renewal that was refused");
+                self.refused.push(error);
+                false
+            }
+        }
+    }
+
+    /// Pool data changes, and is made durable.
+    pub(crate) async fn feed(&mut self, random: &mut Random) {
+        let services = self.replicas.named("services").expect("services").collection().clone();
+        services.update(|held| {
+            self.cloud += 1 + random.below(5);
+            if !held.is_complete() || random.one_in(8) {
+                let list = (0..random.below(12))
+                    .map(|name| service(name, self.cloud - 1))
+                    .collect();
+                let generation = held.generation() + random.below(2);
+                held.restart(generation, list, ResourceVersion(self.cloud));
+            } else if random.one_in(4) {
+                let kept: Vec<Object> = held.objects().filter(|_| !random.one_in(3)).cloned().collect();
+                held.replace(kept, ResourceVersion(self.cloud)).expect("newer");
+            }
+            for _ in 0..random.below(6) {
+                self.cloud += 1;
+                let event = [EventType::Modified, EventType::Deleted][random.index(2)];
+                held.apply(event, service(random.below(12), self.cloud));
+            }
+        });
+        self.tape.fact(Fact::Persisting(services.read(copy_of)));
+        match self.replicas.persist(None).await {
+            Ok(()) => self.tape.fact(Fact::Persisted),
+            Err(error) => self.refused.push(error),
+        }
+    }
+
+    /// A clean stop.
+    pub(crate) async fn close(self) {
+        self.tape.fact(Fact::Closing);
+        self.store.close().await.expect("closed");
+        self.tape.fact(Fact::Closed);
+        self.kill();
+    }
+
+    /// Lets go of the medium. The tape decides what of this a crash sees.
+    pub(crate) fn kill(self) {
+        let disk: Weak<Disk> = Arc::downgrade(&self.store.disk());
+        drop((self.store, self.replicas));
+        // The writer thread ends when it notices that nobody can ask it any more.
+        while disk.strong_count() > 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn changes(ops: &[Op]) -> Vec<(String, Option<u64>)> {
+    let change = |op: &Op| match &op.action {
+        Action::Put(bytes, _) => (op.key.clone(), Some(number(bytes))),
+        Action::Delete { .. } | Action::Check => (op.key.clone(), None),
+    };
+    ops.iter().map(change).collect()
+}
+
+// === impl Expected ===
+
+impl Expected {
+    /// Learns what happened next.
+    pub(crate) fn note(&mut self, fact: &Fact) {
+        match fact {
+            Fact::Opened { id, at } => {
+                self.id = Some(id.clone());
+                self.issued = self.issued.max(*at);
+                self.closing = false;
+            }
+            Fact::Doing(changes) => self.doing.clone_from(changes),
+            Fact::Done { rv } => {
+                self.issued = self.issued.max(*rv);
+                for (key, n) in self.doing.drain(..) {
+                    let before = self.certain.insert(key.clone(), n);
+                    self.renewed.remove(&key);
+                    if n.is_none() && before.flatten().is_some() {
+                        self.deletions.insert(key, *rv);
+                    }
+                }
+            }
+            Fact::Refused(keys) => self.doing.retain(|(key, _)| !keys.contains(key)),
+            Fact::Renewed { key, n, rv } => {
+                self.issued = self.issued.max(*rv);
+                self.renewed.insert(key.clone(), *n);
+            }
+            Fact::Closing => self.closing = true,
+            Fact::Closed => {
+                for (key, n) in std::mem::take(&mut self.renewed) {
+                    self.certain.insert(key, Some(n));
+                }
+            }
+            Fact::Persisting(copy) => self.persisting = Some(copy.clone()),
+            Fact::Persisted => self.copy = self.persisting.take(),
+        }
+    }
+
+    /// What a store that recovered as `found` must keep from now on.
+    pub(crate) fn from_found(found: &Found) -> Self {
+        let number = |stored: &yurt_storage::backend::Stored| (stored.key.clone(), Some(number(&stored.value)));
+        let deletions = found.loaded.tombstones.iter();
+        Self {
+            id: Some(found.id.clone()),
+            issued: found.loaded.at,
+            certain: found.loaded.live.iter().map(number).collect(),
+            deletions: deletions.map(|stored| (stored.key.clone(), stored.rv)).collect(),
+            copy: found.copy.clone(),
+            ..Self::default()
+        }
+    }
+
+    /// Compares; the error says what was lost.
+    pub(crate) fn check(&self, found: &Found) -> Result<(), String> {
+        if self.id.as_ref().is_some_and(|id| *id != found.id) {
+            return Err("another store id".into());
+        }
+        if found.loaded.at <= self.issued {
+            return Err(format!("RVs went back: {} after {}", found.loaded.at, self.issued));
+        }
+        let live: BTreeMap<&str, (ResourceVersion, u64)> = found
+            .loaded
+            .live
+            .iter()
+            .map(|stored| {
+                let n = number(&stored.value);
+                if stored.value != value(&stored.key, n) {
+                    return Err(format!("{} is garbled", stored.key));
+                }
+                Ok((stored.key.as_str(), (stored.rv, n)))
+            })
+            .collect::<Result<_, _>>()?;
+        self.check_values(&live)?;
+        for (key, (rv, _)) in &live {
+            if key.starts_with("/leases") && *rv <= self.issued {
+                return Err(format!("{key} kept {rv}: a watch from {} misses it", self.issued));
+            }
+        }
+        let pair = PAIR.map(|key| live.get(key).map(|(_, n)| *n));
+        if pair[0] != pair[1] {
+            return Err(format!("lease and epoch fell apart: {pair:?}"));
+        }
+        for (key, rv) in &self.deletions {
+            let is_there = |stored: &yurt_storage::backend::Stored| stored.key == *key && stored.rv == *rv;
+            if found.loaded.floor < *rv && !found.loaded.tombstones.iter().any(is_there) {
+                return Err(format!("the deletion of {key} at {rv} is forgotten"));
+            }
+        }
+        let copies = [&self.copy, &self.persisting];
+        if !copies.contains(&&found.copy) {
+            return Err(format!("replica is none of the committed ones: {:?}", found.copy));
+        }
+        Ok(())
+    }
+
+    fn check_values(&self, live: &BTreeMap<&str, (ResourceVersion, u64)>) -> Result<(), String> {
+        let keys = self.certain.keys().chain(self.doing.iter().map(|(key, _)| key));
+        let keys: BTreeSet<&str> = keys.map(String::as_str).chain(live.keys().copied()).collect();
+        for key in keys {
+            let has = live.get(key).map(|(_, n)| *n);
+            let certain = self.certain.get(key).copied().flatten();
+            let doing = self.doing.iter().any(|(of, n)| of == key && *n == has);
+            let flushed = self.closing && has.is_some() && self.renewed.get(key).copied() == has;
+            if has != certain && !doing && !flushed {
+                return Err(format!("{key} is {has:?}, was acknowledged as {certain:?}"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,9 @@
+//! The embedded store on media that crash, fill up, rot and wear out.
+
+mod corrupt;
+mod crash;
+mod full;
+mod history;
+mod medium;
+mod random;
+mod wear;

@@ -1,0 +1,196 @@
+//! Media in memory: one writes down everything done to it and fails when told to.
+
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use yurt_storage::embedded::Medium;
+
+use crate::history::Fact;
+use crate::random::Random;
+
+/// One thing that happened, in order.
+#[derive(Clone, Debug)]
+pub(crate) enum Entry {
+    Write {
+        offset: usize,
+        data: Vec<u8>,
+    },
+    Size(usize),
+    Sync,
+    /// What the store had promised by then.
+    Fact(Fact),
+}
+
+/// Bytes, the record of what was done to them, and a fault to come.
+#[derive(Debug, Default)]
+pub(crate) struct Tape(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+    fault: Option<Fault>,
+    /// Writes, size changes and syncs so far.
+    done: u64,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    /// From this many writes, size changes and syncs on.
+    pub(crate) from: u64,
+    pub(crate) error: io::ErrorKind,
+    /// Half of a failing write arrives.
+    pub(crate) tears: bool,
+    /// Only what needs room fails: growing.
+    pub(crate) only_growth: bool,
+}
+
+// === impl Tape ===
+
+impl Tape {
+    pub(crate) fn holding(bytes: Vec<u8>) -> Arc<Self> {
+        let state = State {
+            bytes,
+            ..State::default()
+        };
+        Arc::new(Self(Mutex::new(state)))
+    }
+
+    pub(crate) fn fact(&self, fact: Fact) {
+        self.0.lock().entries.push(Entry::Fact(fact));
+    }
+
+    /// Everything since the last call.
+    pub(crate) fn take_entries(&self) -> Vec<Entry> {
+        std::mem::take(&mut self.0.lock().entries)
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.0.lock().bytes.clone()
+    }
+
+    pub(crate) fn done(&self) -> u64 {
+        self.0.lock().done
+    }
+
+    pub(crate) fn set_fault(&self, fault: Option<Fault>) {
+        self.0.lock().fault = fault;
+    }
+
+    fn change(&self, entry: Entry) -> io::Result<()> {
+        let mut state = self.0.lock();
+        state.done += 1;
+        if let Some(fault) = state.fault
+            && state.done > fault.from
+        {
+            let grows = matches!(&entry, Entry::Size(size) if *size > state.bytes.len());
+            if grows || !fault.only_growth {
+                if let (true, Entry::Write { offset, data }) = (fault.tears, &entry) {
+                    let half = Entry::Write {
+                        offset: *offset,
+                        data: data[..data.len() / 2].to_vec(),
+                    };
+                    apply(&mut state.bytes, &half);
+                }
+                return Err(fault.error.into());
+            }
+        }
+        apply(&mut state.bytes, &entry);
+        state.entries.push(entry);
+        Ok(())
+    }
+}
+
+impl Medium for Tape {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.0.lock().bytes.len() as u64)
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let state = self.0.lock();
+        let from = usize::try_from(offset).expect("test media are small");
+        let bytes = state.bytes.get(from..from + out.len());
+        out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.change(Entry::Write {
+            offset: usize::try_from(offset).expect("test media are small"),
+            data: data.to_vec(),
+        })
+    }
+
+    fn set_size(&self, size: u64) -> io::Result<()> {
+        self.change(Entry::Size(usize::try_from(size).expect("test media are small")))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.change(Entry::Sync)
+    }
+}
+
+/// Does to `bytes` what `entry` says.
+pub(crate) fn apply(bytes: &mut Vec<u8>, entry: &Entry) {
+    match entry {
+        Entry::Write { offset, data } => {
+            if bytes.len() < offset + data.len() {
+                bytes.resize(offset + data.len(), 0);
+            }
+            bytes[*offset..offset + data.len()].copy_from_slice(data);
+        }
+        Entry::Size(size) => bytes.resize(*size, 0),
+        Entry::Sync | Entry::Fact(_) => {}
+    }
+}
+
+/// How a power loss treats what was not synced.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Loss {
+    /// Nothing of it is there.
+    All,
+    /// Each write is there or not, whatever came before it.
+    Writes,
+    /// Each sector of this size is there or not, in any of the versions written.
+    Sectors(usize),
+}
+
+/// What a medium may hold after a power loss: `stable` is certain, each of `pending` may have arrived.
+pub(crate) fn after_power_loss(stable: &[u8], pending: &[Entry], loss: Loss, random: &mut Random) -> Vec<u8> {
+    let mut bytes = stable.to_vec();
+    let mut size = bytes.len();
+    for entry in pending {
+        match entry {
+            Entry::Size(new) => {
+                if !matches!(loss, Loss::All) && random.one_in(2) {
+                    size = *new;
+                }
+            }
+            Entry::Write { offset, data } => match loss {
+                Loss::All => {}
+                Loss::Writes => {
+                    if random.one_in(2) {
+                        apply(&mut bytes, entry);
+                    }
+                }
+                Loss::Sectors(sector) => {
+                    let mut at = *offset;
+                    while at < offset + data.len() {
+                        let end = ((at / sector + 1) * sector).min(offset + data.len());
+                        if random.one_in(2) {
+                            let data = data[at - offset..end - offset].to_vec();
+                            apply(&mut bytes, &Entry::Write { offset: at, data });
+                        }
+                        at = end;
+                    }
+                }
+            },
+            Entry::Sync | Entry::Fact(_) => {}
+        }
+    }
+    // Bytes beyond the size that the file system remembers are not there.
+    bytes.resize(size, 0);
+    bytes
+}

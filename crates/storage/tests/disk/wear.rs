@@ -1,0 +1,69 @@
+//! What heartbeats cost the medium, in simulated time: an SD card is worn out by bytes and flushes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use yurt_runtime::Clock;
+use yurt_storage::Storage as _;
+use yurt_storage::backend::Durability;
+use yurt_storage::embedded::DiskStats;
+
+use crate::history::{Life, config_map, node_lease, put};
+use crate::medium::Tape;
+
+/// A kubelet renews this often.
+const RENEW_EVERY: Duration = Duration::from_secs(10);
+const MEGABYTE: u64 = 1_000_000;
+
+/// Bytes and flushes of one hour of `nodes` renewing.
+async fn hour(nodes: u64) -> DiskStats {
+    let (clock, hand) = Clock::fake();
+    let mut life = Life::on(Arc::new(Tape::default()), clock, hand.clone()).await;
+    for node in 0..nodes {
+        assert!(life.renew(&node_lease(node)).await);
+    }
+    let before = life.store.disk().stats();
+    for _ in 0..3600 / RENEW_EVERY.as_secs() {
+        let renewals = (0..nodes).map(|node| life.store.write(vec![put(&node_lease(node), 1, Durability::Volatile)]));
+        let all = futures_util::future::join_all(renewals).await;
+        assert!(all.iter().all(Result::is_ok));
+        hand.advance(RENEW_EVERY);
+    }
+    since(before, life.store.disk().stats())
+}
+
+fn since(before: DiskStats, after: DiskStats) -> DiskStats {
+    DiskStats {
+        bytes_written: after.bytes_written - before.bytes_written,
+        writes: after.writes - before.writes,
+        syncs: after.syncs - before.syncs,
+        ..after
+    }
+}
+
+/// Renewals alone move the durable mark and nothing else, however many there are.
+#[tokio::test]
+async fn renewals_cost_the_same_few_bytes_for_any_number_of_nodes() {
+    for (nodes, most) in [(100, 5 * MEGABYTE), (1_000, 20 * MEGABYTE)] {
+        let cost = hour(nodes).await;
+        assert!(cost.bytes_written < most, "{nodes} nodes write {cost:?} in an hour");
+        assert!(cost.syncs <= 120, "{nodes} nodes: {cost:?}");
+    }
+}
+
+/// Many updates of few objects leave a small file.
+#[tokio::test]
+async fn file_stays_small_under_churn() {
+    let (clock, hand) = Clock::fake();
+    let life = Life::on(Arc::new(Tape::default()), clock, hand).await;
+    for round in 0..1_000 {
+        let updates = (0..100).map(|n| life.store.write(vec![put(&config_map(n), round, Durability::Durable)]));
+        let all = futures_util::future::join_all(updates).await;
+        assert!(all.iter().all(Result::is_ok));
+    }
+    let size = life.store.disk().stats().file_bytes;
+    assert!(
+        size <= 8 * MEGABYTE,
+        "{size} bytes after 10^5 updates of 100 objects of 1 KB"
+    );
+}
