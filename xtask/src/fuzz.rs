@@ -21,6 +21,9 @@ pub(crate) struct Args {
     /// Keep inputs that reach new code in fuzz/corpus
     #[arg(long)]
     keep: bool,
+    /// Begin with this random number, so that the same inputs are tried again (0: another one each time)
+    #[arg(long, default_value_t = 0)]
+    seed: u32,
 }
 
 /// Counts edges for libFuzzer.
@@ -46,7 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let program = build()?;
     for target in &chosen {
-        fuzz(&program, target, args.seconds, args.keep)?;
+        fuzz(&program, target, args)?;
     }
     println!("{} targets, {} s each: nothing found", chosen.len(), args.seconds);
     Ok(())
@@ -58,6 +61,8 @@ pub(crate) fn ci() -> Result<()> {
         targets: Vec::new(),
         seconds: CI_SECONDS,
         keep: false,
+        // What CI tries is the same each time: it repeats, and people look for more.
+        seed: 1,
     })
 }
 
@@ -99,7 +104,7 @@ fn build() -> Result<PathBuf> {
     Ok(target_dir.join(host).join("fuzz/yurt-fuzz"))
 }
 
-fn fuzz(program: &PathBuf, target: &str, seconds: u32, keep: bool) -> Result<()> {
+fn fuzz(program: &PathBuf, target: &str, args: &Args) -> Result<()> {
     let root = workspace::root()?;
     let kept = root.join("fuzz/corpus").join(target);
     let work = workspace::target_dir(&root)?.join("fuzz/found").join(target);
@@ -107,13 +112,14 @@ fn fuzz(program: &PathBuf, target: &str, seconds: u32, keep: bool) -> Result<()>
     let mut command = Command::new(program);
     command
         .env("YURT_FUZZ_TARGET", target)
-        .arg(format!("-max_total_time={seconds}"))
+        .arg(format!("-max_total_time={}", args.seconds))
+        .arg(format!("-seed={}", args.seed))
         .arg(format!("-timeout={SECONDS_MAX}"))
         .arg(format!("-rss_limit_mb={MEMORY_MAX_MB}"))
         .arg(format!("-artifact_prefix={}/broke-", work.display()))
         .args(["-print_final_stats=0", "-verbosity=0"]);
     // What is found goes to the first folder.
-    if keep {
+    if args.keep {
         command.arg(&kept);
     } else {
         command.arg(&work).arg(&kept);
