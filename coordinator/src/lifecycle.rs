@@ -17,7 +17,7 @@ use crate::registry::own::Intent;
 use crate::registry::{events, namespaces, prepare};
 use crate::{Coordinator, StartError, emptier, server};
 
-/// Pool data is committed this often: a crash costs a resend of what came since, a commit wears the disk.
+/// Pool data that changed is committed this often: a crash costs a resend of what came since, a commit wears the disk.
 const PERSIST_EVERY: Duration = Duration::from_secs(5);
 /// The store is asked this often whether writes go through.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
@@ -135,7 +135,7 @@ async fn persist(app: Arc<App>, replicas: Arc<Replicas>, stop: CancellationToken
         .await
         .is_some()
     {
-        if let Err(error) = replicas.persist(app.feed.fence().guard().as_ref()).await {
+        if let Err(error) = replicas.persist_due(app.feed.fence().guard().as_ref()).await {
             warn!(%error, "Pool data is not durable yet, trying again");
         }
     }

@@ -29,7 +29,7 @@ use crate::replicas::{PoolData, members};
 use crate::report::Report;
 use crate::upstream::{CoordinatorClient, Upstreams};
 
-/// The replicas' changes are committed this often; a crash costs no more than asking for them again.
+/// What changed in the replicas is committed this often; a crash costs no more than asking for them again.
 const PERSIST_EVERY: Duration = Duration::from_secs(5);
 
 /// What the parts of a hub share.
@@ -269,7 +269,7 @@ async fn persist(data: Arc<PoolData>, token: CancellationToken) {
         .await
         .is_some()
     {
-        if let Err(error) = data.replicas().persist(None).await {
+        if let Err(error) = data.replicas().persist_due(None).await {
             tracing::warn!(%error, "Replicas not stored, trying again");
         }
     }

@@ -6,11 +6,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use yurt_apimachinery::{ResourceKind, ResourceVersion};
 
 use crate::backend::{Committed, Loaded, Op, Storage, StorageError};
+use crate::collection::Collection;
 use crate::embedded::replicas::{Meta, Part, ReplicaStore};
 use crate::shared::SharedCollection;
 
@@ -37,12 +40,17 @@ pub struct Durable {
     pub generation: u64,
 }
 
+/// Where only `C` moved, a file is written this often at most: a commit wears the medium by some 28 KB, and to start with
+/// an older `C` costs a longer replay from the source, nothing else.
+pub const POSITIONS_EVERY: Duration = Duration::from_secs(60);
+
 /// All replicas of a process and the store they share.
 pub struct Replicas {
     store: Store,
     replicas: BTreeMap<String, Arc<Replica>>,
-    /// One commit at a time: dirty records of a failed commit go back before the next one is taken.
-    committing: tokio::sync::Mutex<()>,
+    /// One commit at a time: dirty records of a failed commit go back before the next one is taken. When the last one that
+    /// succeeded was.
+    committing: tokio::sync::Mutex<Option<Instant>>,
 }
 
 /// Where replicas last.
@@ -112,7 +120,7 @@ impl Replicas {
         Ok(Self {
             store: store.map_or(Store::Nowhere, Store::File),
             replicas,
-            committing: tokio::sync::Mutex::new(()),
+            committing: tokio::sync::Mutex::default(),
         })
     }
 
@@ -131,7 +139,7 @@ impl Replicas {
         Self {
             store: Store::Pooled(Pooled::new(storage)),
             replicas: kinds.iter().map(replica).collect(),
-            committing: tokio::sync::Mutex::new(()),
+            committing: tokio::sync::Mutex::default(),
         }
     }
 
@@ -173,14 +181,43 @@ impl Replicas {
     /// # Errors
     /// [`StorageError`]; the changes stay pending and go with the next call. A conflict names the key of the guard.
     pub async fn persist(&self, guard: Option<&Op>) -> Result<(), StorageError> {
-        let _turn = self.committing.lock().await;
+        let mut committed = self.committing.lock().await;
+        self.commit(guard, &mut committed).await
+    }
+
+    /// As [`Self::persist`], for a call every few seconds: what a file loses least by waiting for, a `C` that moved alone,
+    /// waits for other changes or for [`POSITIONS_EVERY`]. Where replicas are pooled, others follow the stored `C`, so it
+    /// never waits.
+    ///
+    /// # Errors
+    /// As [`Self::persist`].
+    pub async fn persist_due(&self, guard: Option<&Op>) -> Result<(), StorageError> {
+        let mut committed = self.committing.lock().await;
+        let has_content = || {
+            self.iter()
+                .any(|replica| replica.collection.read(Collection::has_unsaved_content))
+        };
+        let waits = matches!(self.store, Store::File(_))
+            && committed.is_some_and(|at| at.elapsed() < POSITIONS_EVERY)
+            && !has_content();
+        if waits {
+            return Ok(());
+        }
+        self.commit(guard, &mut committed).await
+    }
+
+    async fn commit(&self, guard: Option<&Op>, committed: &mut Option<Instant>) -> Result<(), StorageError> {
         match &self.store {
             Store::Nowhere => {
                 self.iter()
                     .for_each(|replica| replica.mark_durable(replica.collection.read(Meta::of)));
                 Ok(())
             }
-            Store::File(store) => self.persist_to(store.clone()).await,
+            Store::File(store) => {
+                self.persist_to(store.clone()).await?;
+                *committed = Some(Instant::now());
+                Ok(())
+            }
             Store::Pooled(pooled) => {
                 let mut outcome = Ok(());
                 for replica in self.replicas.values() {

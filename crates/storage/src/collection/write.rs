@@ -70,7 +70,12 @@ impl Dirty {
     /// Whether there is nothing to store.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        !self.wiped && !self.moved && self.objects.is_empty() && self.tombstones.is_empty() && self.ranges.is_empty()
+        !self.moved && !self.has_content()
+    }
+
+    /// Whether objects came, changed or went.
+    fn has_content(&self) -> bool {
+        self.wiped || !(self.objects.is_empty() && self.tombstones.is_empty() && self.ranges.is_empty())
     }
 
     /// Puts back a record whose commit failed; what changed meanwhile (`self`) is newer and wins.
@@ -258,6 +263,12 @@ impl Collection {
     pub fn take_dirty(&mut self) -> Option<Dirty> {
         let dirty = self.dirty.as_mut()?;
         (!dirty.is_empty()).then(|| std::mem::take(dirty))
+    }
+
+    /// Whether more changed since the last [`Self::take_dirty`] than where the collection stands.
+    #[must_use]
+    pub fn has_unsaved_content(&self) -> bool {
+        self.dirty.as_ref().is_some_and(Dirty::has_content)
     }
 
     /// Gives back a record whose commit failed, so that the next one includes it.

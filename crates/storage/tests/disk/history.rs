@@ -169,7 +169,7 @@ pub(crate) fn node_lease(n: u64) -> String {
     format!("/leases.coordination.k8s.io/kube-node-lease/n{n}")
 }
 
-fn service(name: u64, rv: u64) -> Object {
+pub(crate) fn service(name: u64, rv: u64) -> Object {
     let pad = "y".repeat(usize::try_from(rv * 131 % 900).expect("small"));
     let json = format!(
         r#"{{"metadata":{{"namespace":"x","name":"s{name}","uid":"u{name}","resourceVersion":"{rv}"}},"pad":"{pad}"}}"#

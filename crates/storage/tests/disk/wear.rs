@@ -3,16 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use yurt_apimachinery::ResourceVersion;
+use yurt_apimachinery::watch::EventType;
 use yurt_runtime::Clock;
-use yurt_storage::Storage as _;
 use yurt_storage::backend::Durability;
 use yurt_storage::embedded::DiskStats;
+use yurt_storage::replica::POSITIONS_EVERY;
+use yurt_storage::{Collection, Storage as _};
 
-use crate::history::{Life, config_map, node_lease, put};
+use crate::history::{Life, config_map, node_lease, put, service};
 use crate::medium::Tape;
+use crate::random::Random;
 
 /// A kubelet renews this often.
 const RENEW_EVERY: Duration = Duration::from_secs(10);
+/// A program looks this often whether there is something to store.
+const PERSIST_EVERY: Duration = Duration::from_secs(5);
 const MEGABYTE: u64 = 1_000_000;
 
 /// Bytes and flushes of one hour of `nodes` renewing.
@@ -66,4 +72,41 @@ async fn file_stays_small_under_churn() {
         size <= 8 * MEGABYTE,
         "{size} bytes after 10^5 updates of 100 objects of 1 KB"
     );
+}
+
+/// A pool in which nothing happens: bookmarks move `C` of every collection all the time.
+///
+/// Conformance: 7.53
+#[tokio::test(start_paused = true)]
+async fn position_that_moves_alone_is_stored_now_and_then_and_content_at_once() {
+    let (clock, hand) = Clock::fake();
+    let mut life = Life::on(Arc::new(Tape::default()), clock, hand).await;
+    life.feed(&mut Random::new(1)).await;
+    let services = life.replicas.named("services").expect("services").clone();
+    let position = || services.collection().read(Collection::position);
+    let before = life.store.disk().stats();
+    let mut stored = services.durable().position;
+    let mut behind = Duration::ZERO;
+    for _ in 0..3600 / PERSIST_EVERY.as_secs() {
+        let next = ResourceVersion(position().0 + 1);
+        services.collection().update(|held| held.advance(next));
+        tokio::time::advance(PERSIST_EVERY).await;
+        life.replicas.persist_due(None).await.expect("stored");
+        behind = match services.durable().position {
+            same if same == stored => behind + PERSIST_EVERY,
+            _ => Duration::ZERO,
+        };
+        stored = services.durable().position;
+        assert!(behind <= POSITIONS_EVERY, "C on the disk is {behind:?} old");
+    }
+    let cost = since(before, life.store.disk().stats());
+    assert!(cost.syncs <= 61 * 2, "an idle hour is flushed {} times", cost.syncs);
+    assert!(cost.bytes_written < 3 * MEGABYTE, "an idle hour writes {cost:?}");
+
+    let next = ResourceVersion(position().0 + 1);
+    services
+        .collection()
+        .update(|held| held.apply(EventType::Modified, service(3, next.0)));
+    life.replicas.persist_due(None).await.expect("stored");
+    assert_eq!(services.durable().position, next, "content is not waited with");
 }
