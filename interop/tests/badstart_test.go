@@ -17,7 +17,7 @@ import (
 )
 
 // badStartLimit is how long a program may take to find out that it cannot start.
-const badStartLimit = 10 * time.Second
+const badStartLimit = 30 * time.Second
 
 // badStart is one way to start a program wrongly.
 type badStart struct {

@@ -87,7 +87,7 @@ func TestControllerRuntimeCache(t *testing.T) {
 		_, err := typed.CoreV1().ConfigMaps("default").Create(ctx, object, metav1.CreateOptions{})
 		must(t, err)
 	}
-	must(t, harness.Poll(ctx, 10*time.Second, 20*time.Millisecond, func(ctx context.Context) error {
+	must(t, harness.Poll(ctx, readyLimit, 20*time.Millisecond, func(ctx context.Context) error {
 		var list corev1.ConfigMapList
 		if err := cache.List(ctx, &list, client.InNamespace("default")); err != nil {
 			return err

@@ -19,7 +19,7 @@ import (
 )
 
 // kubectlLimit bounds one call of kubectl.
-const kubectlLimit = 20 * time.Second
+const kubectlLimit = 60 * time.Second
 
 // tableOfPeople is what kubectl get shows of one ConfigMap with one entry.
 var tableOfPeople = regexp.MustCompile(`^NAME +DATA +AGE\npeople +1 +[0-9]+[smh]`)

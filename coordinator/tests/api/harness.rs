@@ -16,9 +16,12 @@ use yurt_runtime::kubeconfig::Kubeconfig;
 use yurt_runtime::pki::CertificateAuthority;
 use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource};
 use yurt_test_support::etcd::{EtcdMember, EtcdTls, OVER_ETCD_VARIABLE};
+use yurt_test_support::free_port;
 
-/// Everything on one machine answers within this time, unless it is broken.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) use yurt_test_support::PATIENCE;
+
+/// What a coordinator logs, in its folder.
+const LOG: &str = "stderr.log";
 
 /// A running coordinator; killed when dropped.
 pub(crate) struct Server {
@@ -133,10 +136,7 @@ impl Server {
             ("key", &pair.key_pem),
         ]
         .map(|(n, t)| write(n, t));
-        let free = std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap();
+        let port = free_port();
         let flags = [
             "--client-ca-file",
             &clients,
@@ -147,9 +147,9 @@ impl Server {
             "--secure-port",
         ];
         let mut flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        flags.push(free.port().to_string());
+        flags.push(port.to_string());
         let mut server = Self::spawn(folder, flags);
-        server.url = format!("https://{free}");
+        server.url = format!("https://127.0.0.1:{port}");
         let probe = server.user_of(cluster, "probe", &[]);
         while probe.try_get("/readyz").await != Some(200) {
             assert!(
@@ -200,11 +200,10 @@ impl Server {
 
     async fn wait_until_ready(&mut self) {
         let kubeconfig = self.folder.path().join("admin.kubeconfig");
-        for _ in 0..400 {
-            assert!(
-                self.process.try_wait().unwrap().is_none(),
-                "the coordinator must not end"
-            );
+        let started = tokio::time::Instant::now();
+        while started.elapsed() < PATIENCE {
+            let ended = self.process.try_wait().unwrap();
+            assert!(ended.is_none(), "the coordinator must not end: {}", self.log());
             // At a restart the file still names the old port until it is written again.
             if let Ok(config) = Kubeconfig::load(&kubeconfig) {
                 self.url = config.server;
@@ -215,7 +214,11 @@ impl Server {
             }
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
-        panic!("the coordinator must become ready");
+        panic!("the coordinator must become ready: {}", self.log());
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join(LOG)).unwrap()
     }
 
     pub(crate) fn anonymous(&self) -> Client {
@@ -263,6 +266,11 @@ impl Drop for Server {
 
 fn spawn(folder: &Path, flags: &[String]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_yurt-coordinator"));
+    let log = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(folder.join(LOG))
+        .unwrap();
     if !flags.iter().any(|flag| flag == "--secure-port") {
         command.args(["--secure-port", "0"]);
     }
@@ -271,7 +279,7 @@ fn spawn(folder: &Path, flags: &[String]) -> Child {
         .arg(folder)
         .args(flags)
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(log)
         .spawn()
         .unwrap()
 }

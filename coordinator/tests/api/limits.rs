@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use yurt_runtime::pki::CertificateAuthority;
 
-use crate::harness::{Server, config_map};
+use crate::harness::{PATIENCE, Server, config_map};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -95,7 +95,7 @@ async fn connections_are_bounded() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), late).await.unwrap();
+    tokio::time::timeout(PATIENCE, late).await.unwrap();
 }
 
 /// Conformance: 6.08
@@ -115,7 +115,7 @@ async fn authorities_change_under_open_watches() {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), taken_over).await.unwrap();
+    tokio::time::timeout(PATIENCE, taken_over).await.unwrap();
     let other = server.user_of(&old, "root", &["system:masters"]);
     other.post(MAPS, &config_map("a", "1")).await.expect(201);
     assert_eq!(

@@ -17,21 +17,31 @@ pub use pki::TestPki;
 pub use waiting::{PATIENCE, eventually};
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// 127.0.0.1 with port 0: the kernel picks a free port. What a test server should bind whenever it can.
 pub const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// A port that was free a moment ago: only for programs that take a port number and cannot report the one they got.
+/// Ports given out lie below the kernel's ephemeral range (32768 up): no outgoing connection sits on one between choosing
+/// it and listening on it.
+const PORTS: std::ops::Range<u16> = 10_000..20_000;
+
+/// A port that nobody listens on and that this process gives out once: only for programs that take a port number and cannot
+/// report the one they got.
 ///
 /// # Panics
-/// When the machine has no free port.
+/// When all of 1,000 ports are taken.
 #[must_use]
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind(LOOPBACK).expect("loopback must have a free port");
-    listener
-        .local_addr()
-        .expect("a bound socket must have an address")
-        .port()
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    // Processes that run beside each other begin far apart: neighbouring ids would else try the same ports.
+    let first = std::process::id().wrapping_mul(997);
+    let port = (0..1_000).find_map(|_| {
+        let step = first.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed));
+        let port = PORTS.start + u16::try_from(step % u32::from(PORTS.end - PORTS.start)).ok()?;
+        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok().map(|_| port)
+    });
+    port.expect("loopback must have a free port")
 }
 
 #[cfg(test)]
@@ -52,7 +62,8 @@ mod tests {
                 .client_auth_cert_resolver
                 .has_certs()
         );
-        assert_ne!(free_port(), 0);
+        let (one, other) = (free_port(), free_port());
+        assert!(one != other && PORTS.contains(&one) && PORTS.contains(&other));
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,7 +12,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client};
 
 const OBJECTS: usize = 10;
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::main]
 async fn main() -> Result<()> {
