@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Use the programs in this folder instead of building them
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
-    /// Write the table, as Markdown, between the markers of this file too
+    /// Write the table, as Markdown, between the markers of this file too; with groups, its other rows stay
     #[arg(long, value_name = "FILE")]
     update: Option<PathBuf>,
 }
@@ -121,7 +121,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         println!("\n{}", table.text());
         match &args.update {
-            Some(file) => table.update(file),
+            Some(file) => table.update(file, !args.groups.is_empty()),
             None => Ok(()),
         }
     })

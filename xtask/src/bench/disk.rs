@@ -1,60 +1,118 @@
-//! Bytes written by the heartbeats of 100 and 1,000 nodes, measured over a minute or two of real time (row 14).
+//! Bytes written by the heartbeats of 100 and 1,000 nodes, measured over two minutes of real time each (row 14).
+//!
+//! Kubelets do not beat in step: renewals and node statuses are spread evenly, second by second.
 
 use std::time::Duration;
 
 use anyhow::Result;
 use http::Method;
+use serde_json::json;
 
 use super::Scale;
-use super::load::{Ask, Job, Session, series};
-use super::memory::mib;
-use super::samples::{NODE_LEASES, lease};
+use super::load::{Ask, Job, MERGE, Session, series};
+use super::samples::{NODE_LEASES, NODES, heartbeat, lease, node};
 use super::subject::Subject;
 use super::table::{Notes, Unit};
 
-/// A kubelet renews its lease every ten seconds.
-const BEAT: Duration = Duration::from_secs(10);
-/// Rounds of beats that are measured: two minutes, so that whatever happens once a minute is in.
-const ROUNDS: usize = 12;
+/// A kubelet renews its lease this often, seconds.
+const RENEW_EVERY: usize = 10;
+/// A kubelet repeats a status that did not change this often, seconds.
+const STATUS_EVERY: usize = 300;
+/// Seconds that are measured: whatever happens once a minute is in twice.
+const SECONDS: usize = 120;
+/// Bytes of a node beside its status, roughly as kubelets and controllers make them.
+const NODE_BYTES: usize = 3000;
+
+/// What is written in an hour of beats.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Beats {
+    Leases,
+    LeasesAndStatus,
+}
 
 pub(super) async fn measure(subject: Subject, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
     let sessions: Vec<Session> = (0..2).map(|_| subject.session()).collect::<Result<_>>()?;
-    let rounds = scale.of(ROUNDS);
-    let mut created = 0;
-    for (nodes, what) in [(100, "100"), (1000, "1,000")] {
+    let seconds = scale.of(SECONDS);
+    let (mut created, mut began) = (0, 0);
+    for (nodes, text) in [(100, "100"), (1000, "1,000")] {
         for at in created..nodes {
-            let object = lease(&name(at), 0, None).to_string();
-            sessions[0].send(Ask::new(Method::POST, NODE_LEASES, object)).await?;
+            create(&sessions[0], at).await?;
         }
         created = nodes;
-        let before = subject.usage()?.written;
-        let mut round = tokio::time::interval(BEAT);
-        for turn in 0..rounds {
-            round.tick().await;
-            series(&sessions, 2, nodes, |at| Job {
-                method: Method::PATCH,
-                path: format!("{NODE_LEASES}/{}", name(at)),
-                content_type: super::load::MERGE,
-                body: beat(turn, at).into(),
-            })
-            .await?;
+        for (beats, what) in [
+            (Beats::Leases, "leases"),
+            (Beats::LeasesAndStatus, "leases and node status"),
+        ] {
+            let before = subject.usage()?.written;
+            let mut second = tokio::time::interval(Duration::from_secs(1));
+            for now in began..began + seconds {
+                second.tick().await;
+                let jobs = due(beats, nodes, now);
+                series(&sessions, 2, jobs.len(), |at| jobs[at].job(now)).await?;
+            }
+            second.tick().await;
+            began += seconds;
+            let written = subject.usage()?.written - before;
+            notes.add(
+                "14",
+                &format!("written by the heartbeats of {text} nodes: {what}"),
+                Unit::MegabytesPerHour,
+                written as f64 / 1e6 * 3600.0 / seconds as f64,
+            );
         }
-        round.tick().await;
-        let written = subject.usage()?.written - before;
-        let hours = rounds as f64 * BEAT.as_secs_f64() / 3600.0;
-        notes.add(
-            "14",
-            &format!("written per hour by the heartbeats of {what} nodes"),
-            Unit::Mib,
-            mib(written) / hours,
-        );
     }
     Ok(())
 }
 
-fn beat(turn: usize, at: usize) -> String {
-    let renewed = lease("", (turn * 10_000_000 + at + 1) as u64, None);
-    serde_json::json!({ "spec": { "renewTime": renewed["spec"]["renewTime"] } }).to_string()
+async fn create(session: &Session, at: usize) -> Result<()> {
+    let name = name(at);
+    let object = lease(&name, 0, None).to_string();
+    session.send(Ask::new(Method::POST, NODE_LEASES, object)).await?;
+    let object = node(&name, NODE_BYTES).to_string();
+    session.send(Ask::new(Method::POST, NODES, object)).await?;
+    let status = Beat::Status(at).job(0);
+    let ask = Ask {
+        content_type: status.content_type,
+        ..Ask::new(status.method, &status.path, status.body)
+    };
+    session.send(ask).await?;
+    Ok(())
+}
+
+/// One write of one node.
+#[derive(Clone, Copy)]
+enum Beat {
+    Lease(usize),
+    Status(usize),
+}
+
+/// The beats of this second.
+fn due(beats: Beats, nodes: usize, now: usize) -> Vec<Beat> {
+    let every = |period: usize| (0..nodes).filter(move |at| at % period == now % period);
+    let leases = every(RENEW_EVERY).map(Beat::Lease);
+    let statuses = every(STATUS_EVERY).filter(|_| beats == Beats::LeasesAndStatus);
+    leases.chain(statuses.map(Beat::Status)).collect()
+}
+
+// === impl Beat ===
+
+impl Beat {
+    fn job(self, now: usize) -> Job {
+        let (path, body) = match self {
+            Self::Lease(at) => {
+                let renewed = lease("", (now * 1_000_000 + at + 1) as u64, None);
+                let body = json!({ "spec": { "renewTime": renewed["spec"]["renewTime"] } });
+                (format!("{NODE_LEASES}/{}", name(at)), body)
+            }
+            Self::Status(at) => (format!("{NODES}/{}/status", name(at)), heartbeat(now)),
+        };
+        Job {
+            method: Method::PATCH,
+            path,
+            content_type: MERGE,
+            body: body.to_string().into(),
+        }
+    }
 }
 
 fn name(at: usize) -> String {

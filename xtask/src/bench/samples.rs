@@ -50,16 +50,37 @@ pub(super) fn node(name: &str, bytes: usize) -> Value {
     json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "annotations": { "bench/filling": "x".repeat(bytes) } } })
 }
 
+/// What a kubelet repeats of a healthy node's status, at this second of a day.
+pub(super) fn heartbeat(second: usize) -> Value {
+    let time = time(second as u64);
+    let condition = |kind: &str, status: &str, reason: &str| {
+        json!({
+            "type": kind, "status": status, "reason": reason, "message": format!("kubelet has {reason}"),
+            "lastHeartbeatTime": format!("{time}Z"), "lastTransitionTime": "2026-11-20T00:00:00Z",
+        })
+    };
+    json!({ "status": { "conditions": [
+        condition("MemoryPressure", "False", "KubeletHasSufficientMemory"),
+        condition("DiskPressure", "False", "KubeletHasNoDiskPressure"),
+        condition("PIDPressure", "False", "KubeletHasSufficientPID"),
+        condition("Ready", "True", "KubeletReady"),
+    ] } })
+}
+
+/// A second of a day, without its fractions.
+fn time(second: u64) -> String {
+    let second = second % 86_400;
+    format!(
+        "2026-11-20T{:02}:{:02}:{:02}",
+        second / 3600,
+        second / 60 % 60,
+        second % 60
+    )
+}
+
 /// A kubelet's lease, renewed at this microsecond of a day.
 pub(super) fn lease(name: &str, micros: u64, resource_version: Option<&str>) -> Value {
-    let seconds = micros / 1_000_000 % 86_400;
-    let time = format!(
-        "2026-11-20T{:02}:{:02}:{:02}.{:06}Z",
-        seconds / 3600,
-        seconds / 60 % 60,
-        seconds % 60,
-        micros % 1_000_000
-    );
+    let time = format!("{}.{:06}Z", time(micros / 1_000_000), micros % 1_000_000);
     let mut lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": { "name": name, "namespace": "kube-node-lease" },

@@ -14,6 +14,7 @@ pub(super) enum Unit {
     Millis,
     Micros,
     PerSecond,
+    MegabytesPerHour,
 }
 
 /// One figure.
@@ -37,6 +38,7 @@ pub(super) struct Notes<'a> {
     side: Side,
 }
 
+const HEADER: &str = "| row | what | yurt-coordinator | kube-apiserver | ratio |";
 const BEGIN: &str = "<!-- bench: begin -->";
 const END: &str = "<!-- bench: end -->";
 
@@ -49,42 +51,60 @@ impl Table {
 
     /// Markdown.
     pub(super) fn text(&self) -> String {
-        let mut rows: Vec<&Row> = self.rows.iter().collect();
-        rows.sort_by_key(|row| {
-            row.number
-                .trim_end_matches(char::is_alphabetic)
-                .parse::<u32>()
-                .unwrap_or(0)
-        });
-        let mut text =
-            String::from("| row | what | yurt-coordinator | kube-apiserver | ratio |\n|---|---|---|---|---|\n");
-        for row in rows {
-            let cell = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| row.unit.text(value));
-            let ratio = match (row.ours, row.peer) {
-                (Some(ours), Some(peer)) if ours > 0.0 && row.unit == Unit::PerSecond => format!("{:.1}x", ours / peer),
-                (Some(ours), Some(peer)) if ours > 0.0 => format!("{:.1}x", peer / ours),
-                _ => "–".to_owned(),
-            };
-            text.push_str(&format!(
-                "| {} | {} | {} | {} | {ratio} |\n",
-                row.number,
-                row.what,
-                cell(row.ours),
-                cell(row.peer)
-            ));
-        }
-        text
+        Self::markdown(self.rows.iter().map(Row::line).collect())
     }
 
-    /// Puts the table between the markers of a file.
-    pub(super) fn update(&self, file: &Path) -> Result<()> {
+    fn markdown(mut lines: Vec<String>) -> String {
+        lines.sort_by_key(|line| number(line));
+        lines.insert(0, format!("{HEADER}\n|---|---|---|---|---|"));
+        lines.join("\n") + "\n"
+    }
+
+    /// Puts the table between the markers of a file. `keep` leaves the rows there that were not measured.
+    pub(super) fn update(&self, file: &Path, keep: bool) -> Result<()> {
         let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let text = self.put_into(&text, keep)?;
+        std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+    }
+
+    fn put_into(&self, text: &str, keep: bool) -> Result<String> {
         let (before, rest) = text.split_once(BEGIN).context("the file has no marker for the table")?;
-        let (_, after) = rest
+        let (old, after) = rest
             .split_once(END)
             .context("the file has no marker for the table's end")?;
-        let text = format!("{before}{BEGIN}\n{}{END}{after}", self.text());
-        std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+        let is_measured = |line: &str| self.rows.iter().any(|row| line.starts_with(&row.head()));
+        let kept = old
+            .lines()
+            .filter(|line| keep && number(line).is_some() && !is_measured(line));
+        let lines = kept.map(str::to_owned).chain(self.rows.iter().map(Row::line));
+        Ok(format!(
+            "{before}{BEGIN}\n{}{END}{after}",
+            Self::markdown(lines.collect())
+        ))
+    }
+}
+
+/// The target's number a line of the table is about; `None` for the lines of its head.
+fn number(line: &str) -> Option<u32> {
+    line.strip_prefix("| ")?.split(" |").next()?.parse().ok()
+}
+
+// === impl Row ===
+
+impl Row {
+    /// What the line begins with.
+    fn head(&self) -> String {
+        format!("| {} | {} |", self.number, self.what)
+    }
+
+    fn line(&self) -> String {
+        let cell = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| self.unit.text(value));
+        let ratio = match (self.ours, self.peer) {
+            (Some(ours), Some(peer)) if ours > 0.0 && self.unit == Unit::PerSecond => format!("{:.1}x", ours / peer),
+            (Some(ours), Some(peer)) if ours > 0.0 => format!("{:.1}x", peer / ours),
+            _ => "–".to_owned(),
+        };
+        format!("{} {} | {} | {ratio} |", self.head(), cell(self.ours), cell(self.peer))
     }
 }
 
@@ -127,6 +147,7 @@ impl Unit {
             Self::Millis => (2, "ms"),
             Self::Micros => (1, "µs"),
             Self::PerSecond => (0, "/s"),
+            Self::MegabytesPerHour => (1, "MB/h"),
         };
         format!("{value:.digits$} {unit}")
     }
@@ -149,5 +170,30 @@ mod tests {
             lines[0].ends_with("| 3.0x |") && lines[1].ends_with("| 10.0x |"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn part_of_the_table_leaves_the_rest_of_a_file_as_it_is() {
+        let mut first = Table::default();
+        first.of(Side::Ours).add("10", "time", Unit::Millis, 2.0);
+        first.of(Side::Ours).add("14", "written", Unit::MegabytesPerHour, 9.0);
+        let empty = format!("before\n{BEGIN}\n{END}\nafter\n");
+        let text = first.put_into(&empty, false).expect("markers");
+        let mut second = Table::default();
+        second.of(Side::Ours).add("14", "written", Unit::MegabytesPerHour, 1.5);
+        second.of(Side::Ours).add("2", "memory", Unit::Mib, 3.0);
+        let kept = second.put_into(&text, true).expect("markers");
+        let rows: Vec<_> = kept.lines().filter(|line| number(line).is_some()).collect();
+        assert_eq!(
+            rows,
+            [
+                "| 2 | memory | 3.0 MiB | – | – |",
+                "| 10 | time | 2.00 ms | – | – |",
+                "| 14 | written | 1.5 MB/h | – | – |"
+            ]
+        );
+        assert!(kept.starts_with("before\n") && kept.ends_with("\nafter\n"), "{kept}");
+        let whole = second.put_into(&kept, false).expect("markers");
+        assert!(!whole.contains("time"), "{whole}");
     }
 }
