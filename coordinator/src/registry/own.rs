@@ -133,8 +133,7 @@ impl OwnStore {
         };
         if let Some(reached) = self.storage.caught_up() {
             let rv = reached.await.map_err(|error| status_error::of_storage(&error))?;
-            // Nothing happened to this collection that is not in it; its watchers have no part in that.
-            objects.update_quietly(|held| held.advance(rv));
+            objects.store_reached(rv);
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use serde_json::json;
 use crate::harness::{Server, config_map, rv};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const NAMESPACES: &str = "/api/v1/namespaces";
 
 /// Conformance: 3.A14, 3.D09, 3.F10, 3.F11, 3.F12, 3.F31, 7.24
 #[tokio::test]
@@ -97,6 +98,30 @@ async fn foreign_and_future_versions_end_in_one_410_event() {
         .get(&format!("{MAPS}?watch=1&resourceVersion=x"))
         .await
         .expect(400);
+}
+
+/// One store issues the numbers of all its collections, and a client may carry them from one to another.
+///
+/// Conformance: 3.E13, 3.F42
+#[tokio::test]
+async fn number_learned_from_another_collection_is_served() {
+    for server in [Server::standalone().await, Server::pool().await] {
+        let admin = server.admin();
+        let mut bystander = admin.watch(NAMESPACES).await;
+        while !bystander.told().await.starts_with("ADDED kube-system") {}
+        let made = admin.post(MAPS, &config_map("a", "1")).await.expect(201);
+        let version = made["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+        for matched in ["NotOlderThan", "Exact"] {
+            let path = format!("{NAMESPACES}?resourceVersion={version}&resourceVersionMatch={matched}");
+            let list = admin.get(&path).await.expect(200);
+            assert!(!list["items"].as_array().unwrap().is_empty(), "{list}");
+        }
+        let mut watch = admin.watch(&format!("{NAMESPACES}?resourceVersion={version}")).await;
+        let added = json!({"metadata": {"name": "late"}});
+        admin.post(NAMESPACES, &added).await.expect(201);
+        assert_eq!(watch.told().await, "ADDED late");
+        assert_eq!(bystander.told().await, "ADDED late", "nothing was told in between");
+    }
 }
 
 /// Conformance: 3.F32, 3.F60

@@ -9,12 +9,14 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
 
 use crate::backend::{Committed, Loaded, Sink, StorageError, Stored};
 use crate::collection::{Collection, Recovered};
-use crate::shared::SharedCollection;
+use crate::shared::{Progress, SharedCollection};
 
 /// All own collections of a coordinator.
 #[derive(Debug)]
 pub struct Cacher {
     collections: BTreeMap<String, Arc<SharedCollection>>,
+    /// One sequence of RVs for all of them.
+    progress: Progress,
 }
 
 type Events = Vec<(EventType, Object)>;
@@ -25,14 +27,14 @@ impl Cacher {
     /// Empty collections of `kinds`; they become complete when a backend loads them.
     #[must_use]
     pub fn new(kinds: impl IntoIterator<Item = &'static ResourceKind>) -> Self {
+        let progress = Progress::default();
         let named = |kind: &'static ResourceKind| {
-            (
-                kind.group_resource().to_string(),
-                Arc::new(SharedCollection::new(kind, false)),
-            )
+            let collection = SharedCollection::within(kind, progress.clone());
+            (kind.group_resource().to_string(), Arc::new(collection))
         };
         Self {
             collections: kinds.into_iter().map(named).collect(),
+            progress,
         }
     }
 
@@ -91,6 +93,7 @@ impl Sink for Cacher {
                 shared.update(|collection| collection.recover(state));
             }
         }
+        self.progress.reached(loaded.at);
         Ok(())
     }
 
@@ -122,6 +125,7 @@ impl Sink for Cacher {
         for (shared, events) in by_collection.into_values() {
             shared.update(|collection| collection.apply_all(rv, events));
         }
+        self.progress.reached(rv);
     }
 
     fn reloaded(&self, loaded: Loaded) {
@@ -137,6 +141,7 @@ impl Sink for Cacher {
                 tracing::error!(name, %error, "Reloaded state is refused, the old one is served");
             }
         }
+        self.progress.reached(loaded.at);
     }
 }
 
@@ -169,6 +174,7 @@ fn decode(key: &str, rv: ResourceVersion, value: &Bytes, kind: &ResourceKind) ->
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
     use yurt_apimachinery::kind::find_kind;
 
     use super::*;
@@ -234,6 +240,40 @@ mod tests {
             ("a", ResourceVersion(7))
         );
     }
+
+    /// Conformance: 3.E13
+    #[tokio::test]
+    async fn number_issued_in_another_collection_is_no_future_one() {
+        let kinds = find_kind("", "configmaps").into_iter().chain(find_kind("", "secrets"));
+        let cacher = Cacher::new(kinds);
+        cacher.load(state(vec![stored("a", 3)], 5)).expect("all can be read");
+        let secrets = cacher.collection("secrets").expect("it was asked for").clone();
+        let woken = secrets.subscribe();
+        let write = |rv| {
+            let Stored { key, value, .. } = stored("a", rv);
+            let change = Committed {
+                key,
+                value,
+                deleted: false,
+            };
+            cacher.committed(ResourceVersion(rv), &[change]);
+        };
+        write(8);
+        let held = || secrets.read(Collection::position);
+        assert_eq!(held(), ResourceVersion(5), "a write costs its own collection only");
+        secrets.reached(ResourceVersion(8)).await;
+        assert_eq!(held(), ResourceVersion(8));
+
+        let mut waiting = Box::pin(secrets.reached(ResourceVersion(9)));
+        assert_eq!(waiting.as_mut().now_or_never(), None);
+        write(9);
+        waiting.await;
+        assert!(
+            !woken.has_changed().expect("it is there"),
+            "nothing happened to its watchers"
+        );
+    }
+
     fn garbled(name: &str, rv: u64) -> Stored {
         let mut stored = stored(name, rv);
         stored.value = Bytes::from_static(b"{\"metadata\":{\"na");

@@ -19,7 +19,14 @@ pub struct SharedCollection {
     /// Wake-ups of those who wait for a single key; made for the first of them.
     by_key: OnceLock<Box<[watch::Sender<u64>]>>,
     starting: Arc<Semaphore>,
+    /// How far the store is that this collection is a part of; `None` where it has a source of its own.
+    progress: Option<Progress>,
 }
+
+/// The RV up to which everything in a store has been published, in whatever collection: one number for all of them, which
+/// each takes over when somebody asks it for a number that another one issued.
+#[derive(Clone, Debug)]
+pub struct Progress(watch::Sender<ResourceVersion>);
 
 /// Watches of one collection that are being sent its present state, at a time; further ones are asked to come back.
 pub const STARTING_WATCHES_MAX: usize = 2000;
@@ -27,6 +34,22 @@ pub const STARTING_WATCHES_MAX: usize = 2000;
 /// Resolves when a part of a collection may have changed.
 #[derive(Debug)]
 pub struct Changes(watch::Receiver<u64>);
+
+// === impl Progress ===
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self(watch::Sender::new(ResourceVersion::ZERO))
+    }
+}
+
+impl Progress {
+    /// Everything up to `rv` is in its collection.
+    pub fn reached(&self, rv: ResourceVersion) {
+        self.0
+            .send_if_modified(|reached| std::mem::replace(reached, rv.max(*reached)) < rv);
+    }
+}
 
 // === impl SharedCollection ===
 
@@ -40,6 +63,25 @@ impl SharedCollection {
             version: watch::Sender::new(0),
             by_key: OnceLock::new(),
             starting: Arc::new(Semaphore::new(STARTING_WATCHES_MAX)),
+            progress: None,
+        }
+    }
+
+    /// An empty collection of `kind` in a store that is as far as `progress` says.
+    #[must_use]
+    pub fn within(kind: &'static ResourceKind, progress: Progress) -> Self {
+        Self {
+            progress: Some(progress),
+            ..Self::new(kind, false)
+        }
+    }
+
+    /// Moves `C` to where the store is. Nobody is woken: nothing happened in this collection.
+    pub fn follow_store(&self) {
+        let Some(progress) = &self.progress else { return };
+        let reached = *progress.0.borrow();
+        if self.read(|collection| collection.is_complete() && collection.position() < reached) {
+            self.update_quietly(|collection| collection.advance(reached));
         }
     }
 
@@ -96,17 +138,38 @@ impl SharedCollection {
         self.starting.clone().try_acquire_owned().ok()
     }
 
+    /// The store says that everything up to `rv` is in its collections.
+    pub fn store_reached(&self, rv: ResourceVersion) {
+        if let Some(progress) = &self.progress {
+            progress.reached(rv);
+            self.follow_store();
+        }
+    }
+
     /// Waits until the collection is complete and `C` ≥ `rv`. The caller bounds the time.
     ///
     /// # Cancel safety
     /// Holds nothing; may be dropped at any point.
     pub async fn reached(&self, rv: ResourceVersion) {
         let mut changes = self.subscribe();
-        loop {
-            if self.read(|collection| collection.is_complete() && collection.position() >= rv) {
+        let mut progress = self.progress.as_ref().map(|progress| progress.0.subscribe());
+        let has_reached = || self.read(|collection| collection.is_complete() && collection.position() >= rv);
+        while !has_reached() {
+            self.follow_store();
+            if has_reached() {
                 return;
             }
-            if changes.changed().await.is_err() {
+            let store_moved = async {
+                match &mut progress {
+                    Some(progress) => progress.wait_for(|reached| *reached >= rv).await.map(drop),
+                    None => std::future::pending().await,
+                }
+            };
+            let moved = tokio::select! {
+                moved = changes.changed() => moved,
+                moved = store_moved => moved,
+            };
+            if moved.is_err() {
                 return;
             }
         }

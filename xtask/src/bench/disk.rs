@@ -88,7 +88,7 @@ enum Beat {
 
 /// The beats of this second.
 fn due(beats: Beats, nodes: usize, now: usize) -> Vec<Beat> {
-    let every = |period: usize| (0..nodes).filter(move |at| at % period == now % period);
+    let every = |period: usize| (0..nodes).filter(move |at| at * period / nodes == now % period);
     let leases = every(RENEW_EVERY).map(Beat::Lease);
     let statuses = every(STATUS_EVERY).filter(|_| beats == Beats::LeasesAndStatus);
     leases.chain(statuses.map(Beat::Status)).collect()

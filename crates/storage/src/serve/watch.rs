@@ -240,6 +240,9 @@ impl Watch {
                 Err(status) => self.fail(&status),
             };
         }
+        if wanted > self.shared.read(Collection::position) {
+            self.shared.follow_store();
+        }
         let position = self.shared.read(Collection::position);
         // An own RV above C can only come from a history that was lost; a replica's reader may be ahead and is held.
         if wanted.space() == Space::Own && wanted > position {
@@ -407,13 +410,21 @@ impl Watch {
 
     /// A bookmark is due. What happened meanwhile comes before it: then it stays due.
     fn give_bookmark(&mut self) {
-        let Phase::Live(reader) = &self.phase else { return };
-        let (reached, position) = (reader.position(), self.shared.read(Collection::position));
-        if self.wants_bookmarks && position == reached {
+        // Other collections of the store may have moved on: whoever resumes is then above what they forgot.
+        self.shared.follow_store();
+        let Phase::Live(reader) = &mut self.phase else { return };
+        let mut reached = reader.clone();
+        let read = self.shared.read(|collection| {
+            let news = collection.read_within(&mut reached, 1, &self.keys);
+            news.map(|news| (news.is_empty(), collection.position()))
+        });
+        let Ok((true, position)) = read else { return };
+        *reader = reached;
+        if self.wants_bookmarks && position == reader.position() {
             self.confirmed = true;
             let frame = self.bookmark(position, &[]);
             self.pending.push_back(Pending::Frame(frame));
-        } else if position <= reached {
+        } else {
             // Ahead of C nothing is known of the client's position yet, and a bookmark must not claim it.
             self.schedule_bookmark();
         }
