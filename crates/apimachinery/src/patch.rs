@@ -1,5 +1,6 @@
 //! JSON patches, merge patches and strategic merge patches, bounded so that no patch can exhaust memory or stack.
 
+pub mod apply;
 mod strategic;
 
 pub use strategic::apply_strategic_merge_patch;

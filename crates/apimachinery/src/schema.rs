@@ -104,6 +104,11 @@ impl Message {
         text(self.packed().name)
     }
 
+    /// Server-side apply owns and replaces it as a whole, wherever it stands.
+    pub fn is_atomic(self) -> bool {
+        self.packed().is_atomic
+    }
+
     /// The fields as declared. One that [is inlined](Field::is_inline) stands for the fields of its message.
     pub fn fields(self) -> impl Iterator<Item = Field> {
         let packed = self.packed();
@@ -238,7 +243,7 @@ impl Field {
         }
     }
 
-    /// The keys of a [`ApplyRule::Keyed`] list, each with the value that stands for a missing one.
+    /// The keys of a [`ApplyRule::Keyed`] list, each with the value that stands for a missing one, as JSON.
     pub fn apply_keys(self) -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
         let keys = text(self.packed().keys).split(',').filter(|key| !key.is_empty());
         keys.map(|key| match key.split_once('=') {

@@ -1,4 +1,5 @@
-// Command patchcases writes test cases that Kubernetes' own code has answered: random strategic merge patches.
+// Command patchcases writes test cases that Kubernetes' own code has answered: random strategic merge patches, and
+// random sequences of server-side applies and updates.
 //
 // The coordinator's implementations are pure functions; their tests read the files and must come to the same answers.
 //
@@ -31,6 +32,7 @@ func main() {
 func run(folder string) error {
 	files := map[string]func(*rand.Rand) ([]any, error){
 		"strategic.json": strategicCases,
+		"apply.json":     applyCases,
 	}
 	for name, generate := range files {
 		cases, err := generate(rand.New(rand.NewSource(seed)))

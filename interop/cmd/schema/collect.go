@@ -71,8 +71,10 @@ var scalars = map[reflect.Type]string{
 }
 
 type message struct {
-	name   string
-	fields []field
+	name string
+	// isAtomic: server-side apply replaces it as a whole, wherever it stands.
+	isAtomic bool
+	fields   []field
 }
 
 type field struct {
@@ -125,7 +127,7 @@ func (s *schema) message(typ reflect.Type, mergeName string) (int, error) {
 	}
 	index := len(s.messages)
 	s.index[typ] = index
-	s.messages = append(s.messages, message{name: typeName(typ)})
+	s.messages = append(s.messages, message{name: typeName(typ), isAtomic: s.merges.isAtomic(typeName(typ))})
 	var fields []field
 	for i := range typ.NumField() {
 		described, err := s.field(typ.Field(i), mergeName)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -96,14 +97,14 @@ func (m *merges) isAtomic(typeName string) bool {
 	return ok && found.Map != nil && found.Map.ElementRelationship == "atomic"
 }
 
-// keys of an associative list, with the default of each key that has one: "containerPort,protocol=TCP".
+// keys of an associative list, with the default of each key that has one, as JSON: `containerPort=0,protocol="TCP"`.
 func (m *merges) keys(list *smdList) string {
 	var parts []string
 	for _, key := range list.Keys {
 		part := key
 		if field := m.field(list.ElementType.NamedType, key); field != nil && field.Default != nil {
-			if text, ok := field.Default.(string); ok && text != "" {
-				part += "=" + text
+			if text, err := json.Marshal(field.Default); err == nil {
+				part += "=" + string(text)
 			}
 		}
 		parts = append(parts, part)

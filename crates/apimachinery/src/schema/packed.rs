@@ -9,6 +9,7 @@ pub(super) struct PackedMessage {
     pub(super) name: Word,
     pub(super) first: u16,
     pub(super) count: u16,
+    pub(super) is_atomic: bool,
 }
 
 /// A row of `FIELDS`.
@@ -49,6 +50,15 @@ pub(super) const fn m(at: u16, len: u8, first: u16, count: u16) -> PackedMessage
         name: Word { at, len },
         first,
         count,
+        is_atomic: false,
+    }
+}
+
+/// A message that server-side apply replaces as a whole: as [`m`].
+pub(super) const fn a(at: u16, len: u8, first: u16, count: u16) -> PackedMessage {
+    PackedMessage {
+        is_atomic: true,
+        ..m(at, len, first, count)
     }
 }
 

@@ -54,8 +54,11 @@ fn merge_rules_of_both_patches_are_known() {
     assert_eq!(ports.apply_rule(), ApplyRule::Keyed);
     assert_eq!(
         ports.apply_keys().collect::<Vec<_>>(),
-        [("port", None), ("protocol", Some("TCP"))]
+        [("port", Some("0")), ("protocol", Some("\"TCP\""))]
     );
+    let owners = field("Pod", &["metadata", "ownerReferences"]);
+    assert!(owners.apply_rule() == ApplyRule::Keyed && owners.message().unwrap().is_atomic());
+    assert!(!ports.message().unwrap().is_atomic());
     let finalizers = field("Pod", &["metadata", "finalizers"]);
     assert!(finalizers.is_patch_merged() && finalizers.merge_key().is_none());
     assert_eq!(finalizers.apply_rule(), ApplyRule::Set);

@@ -1,0 +1,89 @@
+//! Which fields a value mentions: what its applier owns.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::path::{Path, PathElement};
+use super::set::FieldSet;
+use super::types::{Shape, Type};
+
+/// Every leaf and every element of a valid value.
+pub(super) fn fields_of(ty: Type, value: &Value) -> FieldSet {
+    let mut set = FieldSet::default();
+    walk(ty, value, &mut Vec::new(), &mut set);
+    set
+}
+
+/// The set with every declared field that has members below it: what a removal of the set takes along.
+pub(super) fn with_named_fields(set: &FieldSet, ty: Option<Type>) -> FieldSet {
+    set.mapped(|element, is_member, below| {
+        let (inner, is_named) = match (element, ty) {
+            (PathElement::Field(name), Some(ty)) => (ty.member(name), ty.declared(name).is_some()),
+            (PathElement::Key(_), Some(ty)) => (Some(ty.element()), false),
+            _ => (None, false),
+        };
+        (
+            is_member || (is_named && !below.is_empty()),
+            with_named_fields(below, inner),
+        )
+    })
+}
+
+/// A set that was made when the types were others: below what is atomic now nobody owns anything, but the whole.
+pub(super) fn fitted(set: &FieldSet, ty: Type) -> FieldSet {
+    if ty.is_deduced() {
+        return set.clone();
+    }
+    set.mapped(|element, is_member, below| {
+        let inner = match element {
+            PathElement::Field(name) => ty.member(name),
+            _ => Some(ty.element()),
+        };
+        let Some(inner) = inner.filter(|_| !below.is_empty()) else {
+            return (is_member, below.clone());
+        };
+        match inner.shape(None) {
+            Shape::Map { is_atomic: true } | Shape::List { is_atomic: true } => (true, FieldSet::default()),
+            _ => (is_member, fitted(below, inner)),
+        }
+    })
+}
+
+fn walk(ty: Type, value: &Value, path: &mut Path, set: &mut FieldSet) {
+    match (ty.shape(Some(value)), value) {
+        (Shape::Scalar(_) | Shape::List { is_atomic: true } | Shape::Map { is_atomic: true }, _) => set.insert(path),
+        (Shape::List { .. }, Value::Array(items)) => walk_items(ty, items, path, set),
+        (Shape::Map { .. }, Value::Object(members)) => {
+            for (name, member) in members {
+                let Some(inner) = ty.member(name) else { continue };
+                path.push(PathElement::Field(name.clone()));
+                walk(inner, member, path, set);
+                let is_bare = member.is_null() || member.as_object().is_some_and(serde_json::Map::is_empty);
+                if is_bare || ty.declared(name).is_none() {
+                    set.insert(path);
+                }
+                path.pop();
+            }
+        }
+        _ => {}
+    }
+}
+
+fn walk_items(ty: Type, items: &[Value], path: &mut Path, set: &mut FieldSet) {
+    let mut known: BTreeMap<PathElement, Vec<&Value>> = BTreeMap::new();
+    for item in items {
+        if let Ok(element) = ty.item(item) {
+            known.entry(element).or_default().push(item);
+        }
+    }
+    for (element, items) in known {
+        path.push(element);
+        // Of elements that occur twice only the fact is owned.
+        if let [item] = items.as_slice() {
+            walk(ty.element(), item, path, set);
+        }
+        set.insert(path);
+        path.pop();
+    }
+}
