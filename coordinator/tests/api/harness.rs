@@ -113,10 +113,20 @@ impl Server {
     }
 
     pub(crate) async fn start(flags: &[&str]) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), flags).await
+    }
+
+    /// With its files in `folder`.
+    pub(crate) async fn start_in(folder: tempfile::TempDir, flags: &[&str]) -> Self {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let mut server = Self::spawn(tempfile::tempdir().unwrap(), flags);
+        let mut server = Self::spawn(folder, flags);
         server.wait_until_ready().await;
         server
+    }
+
+    /// Where its files are.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// A server that is given a certificate of `cluster`, and trusts the clients of `cluster`. It makes nothing itself,

@@ -17,6 +17,8 @@ mod fields;
 #[cfg(test)]
 mod formats;
 #[cfg(test)]
+mod full_disk;
+#[cfg(test)]
 mod harness;
 #[cfg(test)]
 mod identity;

@@ -6,6 +6,8 @@ use std::process::Command;
 
 use yurt_runtime::pki::CertificateAuthority;
 
+use crate::harness::{Server, config_map};
+
 /// Exit code and stderr of a start that fails.
 fn fail(flags: &[&str]) -> (i32, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_yurt-coordinator"))
@@ -118,4 +120,60 @@ fn damaged_and_busy_stores_are_named() {
         !folder.path().join("pki").exists(),
         "no certificates for a store that cannot be used"
     );
+}
+
+/// One bit of an object, in a store that was stopped in good order: it is not served, and the file is named.
+#[tokio::test]
+async fn store_with_a_flipped_bit_is_refused_and_named() {
+    let mut server = Server::start(&["--profile", "standalone"]).await;
+    let admin = server.admin();
+    for n in 0..20 {
+        let body = config_map(&format!("map-{n}"), &"x".repeat(60));
+        admin
+            .post("/api/v1/namespaces/default/configmaps", &body)
+            .await
+            .expect(201);
+    }
+    server.stop();
+    let store = server.folder().join("store.redb");
+    let whole = std::fs::read(&store).unwrap();
+    let data = server.folder().to_str().unwrap().to_owned();
+    let at = find(&whole, b"map-7\",").expect("objects are stored as they are");
+    let mut damaged = whole.clone();
+    damaged[at] ^= 4;
+    std::fs::write(&store, &damaged).unwrap();
+    let flags = [
+        "--profile",
+        "standalone",
+        "--bind-address",
+        "127.0.0.1",
+        "--secure-port",
+        "0",
+        "--data-dir",
+        &data,
+    ];
+    let (code, stderr) = fail(&flags);
+    assert_eq!(code, 1, "{stderr}");
+    let line = stderr.trim_end();
+    assert!(
+        line.lines().count() == 1 && line.contains("store.redb") && line.contains("delete it"),
+        "{stderr}"
+    );
+    assert_eq!(
+        std::fs::read(&store).unwrap().len(),
+        damaged.len(),
+        "it is left as it was found"
+    );
+
+    std::fs::write(&store, &whole).unwrap();
+    server.start_again().await;
+    server
+        .admin()
+        .get("/api/v1/namespaces/default/configmaps/map-7")
+        .await
+        .expect(200);
+}
+
+fn find(bytes: &[u8], text: &[u8]) -> Option<usize> {
+    bytes.windows(text.len()).position(|window| window == text)
 }
