@@ -1,7 +1,7 @@
 //! One handler per verb, over any resource of the registry.
 //!
 //! In reading order: this file (what a handler is given, how an object becomes an answer), [`get`], [`list`],
-//! [`watch`], [`create`], [`update`], [`patch`], [`delete`], [`review`], [`token_request`].
+//! [`watch`], [`create`], [`update`], [`patch`], [`apply`], [`delete`], [`review`], [`token_request`].
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use yurt_apimachinery::lease::LeaseSpec;
 use yurt_apimachinery::negotiation::{Negotiated, Shape, body_format, body_json, negotiate};
 use yurt_apimachinery::time::Time;
-use yurt_apimachinery::{Object, ObjectKey, RequestInfo, ResourceVersion, Status, Verb};
+use yurt_apimachinery::{Object, ObjectKey, RequestInfo, ResourceVersion, Status, Verb, WriteOptions};
 use yurt_runtime::http::{self as web, Body};
 
 use crate::app::App;
@@ -22,6 +22,7 @@ use crate::registry::own::Intent;
 use crate::registry::{Authority, Resource};
 use warnings::Warnings;
 
+mod apply;
 pub(crate) mod create;
 pub(crate) mod delete;
 pub(crate) mod get;
@@ -144,6 +145,11 @@ impl Call {
                 Err(Status::forbidden(&self.user.name, &info, &why))
             }
         }
+    }
+
+    /// Whose the written fields become.
+    fn manager(&self, options: &WriteOptions) -> String {
+        options.manager(self.header(http::header::USER_AGENT).unwrap_or_default())
     }
 
     fn intent(&self, field_manager: Option<String>, dry_run: bool) -> Intent {

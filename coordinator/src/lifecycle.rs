@@ -14,7 +14,8 @@ use crate::app::App;
 use crate::audit::Log;
 use crate::registry::leases::Author;
 use crate::registry::own::Intent;
-use crate::registry::{events, namespaces, prepare};
+use crate::registry::prepare::{self, Account};
+use crate::registry::{events, namespaces};
 use crate::{Coordinator, StartError, emptier, server};
 
 /// Pool data that changed is committed this often: a crash costs a resend of what came since, a commit wears the disk.
@@ -49,7 +50,7 @@ pub(crate) async fn create_namespaces(app: &App) -> Result<(), StartError> {
         let failed = |status: yurt_apimachinery::Status| {
             StartError::new(format!("--data-dir: cannot create namespace {name}: {status}"))
         };
-        let object = prepare::created(resource, body, None, now, &uid).map_err(failed)?;
+        let object = prepare::created(resource, body, None, now, &uid, Account::Settled).map_err(failed)?;
         app.own.create(resource, object, &intent).await.map_err(failed)?;
     }
     Ok(())

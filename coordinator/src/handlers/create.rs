@@ -4,7 +4,6 @@ use http::{Response, StatusCode};
 use serde_json::Value;
 use yurt_apimachinery::negotiation::Shape;
 use yurt_apimachinery::status::reason;
-use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{Object, ObjectKey, Status, Verb, WriteOptions, meta};
 use yurt_runtime::http::Body;
 
@@ -12,7 +11,7 @@ use super::{Call, reading};
 use crate::admission;
 use crate::config::Profile;
 use crate::registry::own::Intent;
-use crate::registry::prepare;
+use crate::registry::prepare::{self, Account};
 
 /// Names tried for one generateName before the client has to.
 const GENERATED_NAMES_MAX: usize = 8;
@@ -25,6 +24,11 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let options = WriteOptions::parse(call.query.as_deref(), Verb::Create)?;
     let negotiated = call.negotiate(Shape::Object)?;
     let body = reading::read(call, &call.json_body()?, options.field_validation)?;
+    let manager = call.manager(&options);
+    let account = Account::Writer {
+        manager: &manager,
+        now: call.now(),
+    };
     let intent = call.intent(options.field_manager, options.dry_run);
     let mut last_name = String::new();
     for _ in 0..GENERATED_NAMES_MAX {
@@ -32,7 +36,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
         let random = uuid::Uuid::new_v4().as_u64_pair().0;
         let is_generated = meta::apply_generate_name(&mut object, &meta::suffix_from_random(random));
         let name = meta::text(&object, "name").to_owned();
-        if let Some(created) = create(call, object, &intent).await? {
+        if let Some(created) = create(call, object, account, &intent).await? {
             return call.object(StatusCode::CREATED, &created, negotiated);
         }
         if !is_generated {
@@ -50,14 +54,18 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
 ///
 /// # Errors
 /// The answer to give.
-pub(super) async fn create(call: &Call, object: Value, intent: &Intent) -> Result<Option<Object>, Status> {
+pub(super) async fn create(
+    call: &Call,
+    object: Value,
+    account: Account<'_>,
+    intent: &Intent,
+) -> Result<Option<Object>, Status> {
     let name = meta::text(&object, "name").to_owned();
     let namespace = call.namespace();
     call.authorize(Verb::Create, &name)?;
     admission::create(call, &object)?;
     let uid = uuid::Uuid::new_v4().to_string();
-    let now = Time::from_unix(call.app.clock.unix().secs);
-    let object = prepare::created(&call.resource, object, namespace, now, &uid)?;
+    let object = prepare::created(&call.resource, object, namespace, call.now(), &uid, account)?;
     require_namespace(call, namespace, &name).await?;
     call.app.own.create(&call.resource, object, intent).await
 }

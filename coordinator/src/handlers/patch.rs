@@ -1,4 +1,4 @@
-//! PATCH: JSON patch, merge patch, strategic merge patch.
+//! PATCH: JSON patch, merge patch, strategic merge patch. An apply is passed on.
 
 use http::{Response, StatusCode};
 use serde_json::Value;
@@ -8,10 +8,10 @@ use yurt_apimachinery::schema::{self, Message};
 use yurt_apimachinery::{Object, Status, Verb, WriteOptions, meta};
 use yurt_runtime::http::Body;
 
-use super::{Call, check_version, reading, update, version_in};
+use super::{Call, apply, check_version, reading, update, version_in};
 use crate::admission;
 use crate::registry::own::{Outcome, without_version};
-use crate::registry::prepare;
+use crate::registry::prepare::{self, Account};
 
 /// Answers a patch. Without a resourceVersion in it, lost races are repeated here and never the client's concern.
 ///
@@ -21,8 +21,15 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let options = WriteOptions::parse(call.query.as_deref(), Verb::Patch)?;
     let negotiated = call.negotiate(Shape::Object)?;
     let patch_type = patch_type(call.header(http::header::CONTENT_TYPE))?;
-    let patch = Patch::new(call, patch_type)?;
-    options.check_patch(false)?;
+    options.check_patch(patch_type == PatchType::Apply)?;
+    let Some(patch) = Patch::new(call, patch_type)? else {
+        return apply::handle(call, options, negotiated).await;
+    };
+    let manager = call.manager(&options);
+    let account = Account::Writer {
+        manager: &manager,
+        now: call.now(),
+    };
     let intent = call.intent(options.field_manager, options.dry_run);
     let is_conditional = names_version(patch_type, &call.body);
     let key = call.key();
@@ -33,7 +40,13 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
         check_identity(call, current, &new)?;
         check_version(call, current, version_in(&new).as_deref())?;
         admission::update(call, current, &new)?;
-        let new = prepare::updated(&call.resource, &without_version(current), new, update::part(call))?;
+        let new = prepare::updated(
+            &call.resource,
+            &without_version(current),
+            new,
+            update::part(call),
+            account,
+        )?;
         Ok(update::settle(&call.resource, new, is_conditional))
     });
     let object = outcome.await.map(Outcome::into_object)?;
@@ -51,18 +64,18 @@ enum Patch {
 // === impl Patch ===
 
 impl Patch {
-    /// 415 for a type that is not known, or not for this kind: custom resources have no merge rules.
-    fn new(call: &Call, patch_type: PatchType) -> Result<Self, Status> {
+    /// `None` for an apply; 415 for a type that is not for this kind: custom resources have no merge rules.
+    fn new(call: &Call, patch_type: PatchType) -> Result<Option<Self>, Status> {
         let kind = call.resource.kind;
-        match patch_type {
-            PatchType::Json => Ok(Self::Json),
-            PatchType::Merge => Ok(Self::Merge),
+        Ok(Some(match patch_type {
+            PatchType::Json => Self::Json,
+            PatchType::Merge => Self::Merge,
             PatchType::StrategicMerge => {
                 let schema = schema::find(&kind.group, &kind.version, &kind.kind);
-                schema.map(Self::Strategic).ok_or_else(Status::unsupported_patch_type)
+                Self::Strategic(schema.ok_or_else(Status::unsupported_patch_type)?)
             }
-            PatchType::Apply => Err(Status::unsupported_patch_type()),
-        }
+            PatchType::Apply => return Ok(None),
+        }))
     }
 
     fn apply(&self, object: &mut Value, body: &[u8]) -> Result<(), Status> {

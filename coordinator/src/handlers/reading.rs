@@ -6,7 +6,7 @@ use yurt_apimachinery::object::TypeMeta;
 use yurt_apimachinery::options::FieldValidation;
 use yurt_apimachinery::status::FieldError;
 use yurt_apimachinery::typed::{self, Typed, TypedError};
-use yurt_apimachinery::{Status, schema};
+use yurt_apimachinery::{Status, meta, schema};
 
 use super::Call;
 use crate::registry::Resource;
@@ -59,6 +59,24 @@ pub(super) fn patched(call: &Call, object: Value, validation: FieldValidation) -
     };
     let read = typed::read(text.as_bytes(), message).map_err(|error| refused(error.to_string()))?;
     settle(call, read, validation).map_err(refused)
+}
+
+/// Reads what an apply has made of an object: nulls are unset, and values have their types.
+///
+/// # Errors
+/// 500, as kube-apiserver answers, when it is no object of the kind.
+pub(super) fn applied(resource: &Resource, object: Value) -> Result<Value, Status> {
+    let Some(message) = message(resource) else {
+        return Ok(object);
+    };
+    let read = typed::read(object.to_string().as_bytes(), message);
+    read.map(|read| read.object).map_err(|error| {
+        let (namespace, name) = (meta::text(&object, "namespace"), meta::text(&object, "name"));
+        let kind = resource.kind.gvk();
+        let kind = format!("{}/{}, Kind={}", kind.group, kind.version, kind.kind);
+        let why = format!("failed to convert new object ({namespace}/{name}; {kind}) to proper version: {error}");
+        Status::failure(500, "", why)
+    })
 }
 
 fn message(resource: &Resource) -> Option<schema::Message> {

@@ -10,7 +10,7 @@ use super::{Call, check_version, create, reading, version_in};
 use crate::admission;
 use crate::registry::Resource;
 use crate::registry::own::{Change, Intent, Outcome, without_version};
-use crate::registry::prepare::{self, Part};
+use crate::registry::prepare::{self, Account, Part};
 
 /// A PUT that finds nothing and creates may lose to another create this often.
 const ATTEMPTS_MAX: usize = 3;
@@ -26,13 +26,18 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     meta::complete_type_meta(&mut body, call.resource.kind)?;
     meta::check_name(&body, call.name())?;
     meta::settle_namespace(&mut body, call.resource.kind, call.namespace())?;
+    let manager = call.manager(&options);
+    let account = Account::Writer {
+        manager: &manager,
+        now: call.now(),
+    };
     let intent = call.intent(options.field_manager, options.dry_run);
     let may_create = call.resource.kind.create_on_update && call.info.subresource.is_none();
     for _ in 0..ATTEMPTS_MAX {
-        match update(call, &body, &intent).await {
+        match update(call, &body, account, &intent).await {
             Ok(object) => return call.object(StatusCode::OK, &object, negotiated),
             Err(status) if status.is_not_found() && may_create => {
-                if let Some(created) = create_instead(call, &body, &intent).await? {
+                if let Some(created) = create_instead(call, &body, account, &intent).await? {
                     return call.object(StatusCode::CREATED, &created, negotiated);
                 }
             }
@@ -45,7 +50,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     ))
 }
 
-async fn update(call: &Call, body: &Value, intent: &Intent) -> Result<Object, Status> {
+async fn update(call: &Call, body: &Value, account: Account<'_>, intent: &Intent) -> Result<Object, Status> {
     let wanted = version_in(body);
     let part = part(call);
     let key = call.key();
@@ -57,21 +62,26 @@ async fn update(call: &Call, body: &Value, intent: &Intent) -> Result<Object, St
             return Err(Status::resource_version_required(&resource, current.name()));
         }
         admission::update(call, current, body)?;
-        let new = prepare::updated(&call.resource, &without_version(current), body.clone(), part)?;
+        let new = prepare::updated(&call.resource, &without_version(current), body.clone(), part, account)?;
         Ok(settle(&call.resource, new, wanted.is_some()))
     });
     outcome.await.map(Outcome::into_object)
 }
 
 /// A body with a uid is about an object that was there once: nothing is created in its place.
-async fn create_instead(call: &Call, body: &Value, intent: &Intent) -> Result<Option<Object>, Status> {
+async fn create_instead(
+    call: &Call,
+    body: &Value,
+    account: Account<'_>,
+    intent: &Intent,
+) -> Result<Option<Object>, Status> {
     let uid = meta::text(body, "uid");
     if !uid.is_empty() {
         return Err(other_uid(call, uid, ""));
     }
     let mut object = body.clone();
     meta::clear_resource_version(&mut object);
-    create::create(call, object, intent).await
+    create::create(call, object, account, intent).await
 }
 
 /// Which part of the object the URL names.

@@ -1,8 +1,9 @@
 //! Turns what a client sent into what is stored: fills in what the server owns, keeps what an update may not change,
 //! validates the result.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use yurt_apimachinery::canonical::canonicalize;
+use yurt_apimachinery::patch::apply;
 use yurt_apimachinery::status::FieldError;
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{Status, meta, schema};
@@ -25,6 +26,20 @@ pub(crate) enum Part {
     Finalize,
 }
 
+/// What becomes of the managed fields.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Account<'a> {
+    /// What changes is this manager's, where anybody keeps account.
+    Writer {
+        /// Option `fieldManager`, or what the User-Agent says.
+        manager: &'a str,
+        /// When.
+        now: Time,
+    },
+    /// They are as the new object says: an apply has settled them.
+    Settled,
+}
+
 /// The object to store for a create; its name is settled.
 ///
 /// # Errors
@@ -35,19 +50,20 @@ pub(crate) fn created(
     namespace: Option<&str>,
     now: Time,
     uid: &str,
+    account: Account<'_>,
 ) -> Result<Value, Status> {
     meta::complete_type_meta(&mut object, resource.kind)?;
     meta::settle_namespace(&mut object, resource.kind, namespace)?;
     meta::check_no_resource_version(&object)?;
     meta::wipe_system_fields(&mut object);
     meta::clear_resource_version(&mut object);
-    meta::metadata_mut(&mut object).remove("managedFields");
     meta::set_uid(&mut object, uid);
     meta::set_creation_timestamp(&mut object, now);
     if let Some(view) = resource.view {
         (view.to_stored)(&mut object);
     }
     resource.strategy.default(&mut object);
+    keep_account(resource, None, &mut object, Part::Main, account);
     resource.strategy.prepare_create(&mut object);
     if resource.strategy.generation() != Generation::None {
         meta::set_generation(&mut object, 1);
@@ -64,7 +80,13 @@ pub(crate) fn created(
 ///
 /// # Errors
 /// 400 for a body that is about something else, 422 with every fault otherwise.
-pub(crate) fn updated(resource: &Resource, old: &Value, mut new: Value, part: Part) -> Result<Value, Status> {
+pub(crate) fn updated(
+    resource: &Resource,
+    old: &Value,
+    mut new: Value,
+    part: Part,
+    account: Account<'_>,
+) -> Result<Value, Status> {
     meta::complete_type_meta(&mut new, resource.kind)?;
     let namespace = meta::metadata(old)
         .and_then(|metadata| metadata.get("namespace"))
@@ -77,6 +99,7 @@ pub(crate) fn updated(resource: &Resource, old: &Value, mut new: Value, part: Pa
     keep_metadata(old, &mut new);
     let strategy = resource.strategy;
     strategy.default(&mut new);
+    keep_account(resource, Some(old), &mut new, part, account);
     if part != Part::Status && resource.kind.has_status {
         carry(old, &mut new, "status");
     }
@@ -101,7 +124,67 @@ pub(crate) fn updated(resource: &Resource, old: &Value, mut new: Value, part: Pa
         Part::Finalize => strategy.validate_finalize(&new),
     });
     reject(resource, &new, &errors)?;
+    apply::settle_times(old, &mut new);
     Ok(new)
+}
+
+/// An object of the kind in which nothing is set.
+pub(crate) fn empty(resource: &Resource) -> Value {
+    let kind = resource.stored_kind();
+    let mut object = json!({"apiVersion": kind.api_version(), "kind": &*kind.kind});
+    complete(resource, &mut object);
+    object
+}
+
+/// A write of a part by a manager, for the managed fields of what is stored.
+pub(crate) fn write<'a>(resource: &'a Resource, part: Part, manager: &'a str, now: Time) -> apply::Write<'a> {
+    let kind = resource.stored_kind();
+    let is_custom = schema::find(&kind.group, &kind.version, &kind.kind).is_none();
+    let ignored: &[&[&str]] = match part {
+        Part::Main | Part::Finalize if kind.has_status => &[&["status"]],
+        Part::Main | Part::Finalize => &[],
+        Part::Status if is_custom => &[&["metadata"], &["spec"]],
+        Part::Status if resource.name == "pods" => &[
+            &["spec"],
+            &["metadata", "deletionTimestamp"],
+            &["metadata", "ownerReferences"],
+        ],
+        Part::Status => &[&["spec"]],
+    };
+    let subresource = match part {
+        Part::Main => "",
+        Part::Status => "status",
+        Part::Finalize => "finalize",
+    };
+    apply::Write {
+        kind,
+        subresource,
+        ignored,
+        manager,
+        now,
+    }
+}
+
+/// Objects that nobody applied to have no managed fields, and their writes cost nothing more than without.
+fn keep_account(resource: &Resource, old: Option<&Value>, new: &mut Value, part: Part, account: Account<'_>) {
+    let Account::Writer { manager, now } = account else {
+        return;
+    };
+    if !old.is_some_and(apply::is_tracked) && !apply::is_tracked(new) {
+        meta::metadata_mut(new).remove("managedFields");
+        return;
+    }
+    // Compared is what would be stored: an unset field is none. But an empty list of managers is a wish.
+    let wished = meta::metadata_mut(new).remove("managedFields");
+    complete(resource, new);
+    if let Some(wished) = wished {
+        meta::metadata_mut(new).insert("managedFields".to_owned(), wished);
+    }
+    let write = write(resource, part, manager, now);
+    match old {
+        Some(old) => write.update(old, new),
+        None => write.update(&empty(resource), new),
+    }
 }
 
 /// Everything a client may not change; a missing uid means the stored one.
@@ -110,7 +193,7 @@ fn keep_metadata(old: &Value, new: &mut Value) {
     let generation = kept("generation");
     let uid = kept("uid");
     let metadata = meta::metadata_mut(new);
-    for field in ["managedFields", "resourceVersion", "selfLink"] {
+    for field in ["resourceVersion", "selfLink"] {
         metadata.remove(field);
     }
     for field in KEPT {

@@ -1,6 +1,8 @@
 //! Component tests: the real binary on a free port, spoken to over HTTPS with client certificates.
 
 #[cfg(test)]
+mod applying;
+#[cfg(test)]
 mod auditing;
 #[cfg(test)]
 mod authorizing;

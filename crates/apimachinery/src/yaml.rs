@@ -26,6 +26,17 @@ pub fn parse(body: &[u8]) -> Result<Value, YamlError> {
     serde_saphyr::from_slice(body).map_err(|error| YamlError::Yaml(first_line(&error.to_string())))
 }
 
+/// Reads one document in which keys may occur twice: the last one counts.
+///
+/// # Errors
+///
+/// As [`parse`], but for such keys.
+pub fn parse_repeating(body: &[u8]) -> Result<Value, YamlError> {
+    let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
+    serde_saphyr::from_slice_with_options(body, options)
+        .map_err(|error| YamlError::Yaml(first_line(&error.to_string())))
+}
+
 /// Reads one document as JSON text.
 ///
 /// # Errors
@@ -73,6 +84,9 @@ mod tests {
             "JSON is YAML"
         );
         assert!(parse(b"a: [").is_err() && parse(b"\xff").is_err());
+        let twice = b"a: 1\nb: {c: 1, c: 2}\na: 3\n";
+        assert!(parse(twice).is_err());
+        assert_eq!(parse_repeating(twice).unwrap(), json!({"a": 3, "b": {"c": 2}}));
     }
 
     #[test]

@@ -197,6 +197,8 @@ fn write_options() {
     assert!(options.dry_run);
     assert_eq!(options.field_validation, FieldValidation::Strict);
     assert_eq!(options.manager("kubectl/v1 (linux)"), "kubectl");
+    assert_eq!(options.manager("a\u{7}b"), "ab");
+    assert_eq!(options.manager(&"é".repeat(100)), "é".repeat(64), "128 bytes");
     assert!(!WriteOptions::parse(None, Verb::Create).unwrap().dry_run);
     let named = WriteOptions::parse(Some("fieldManager=me"), Verb::Update).unwrap();
     assert_eq!(named.manager("kubectl/v1"), "me");

@@ -83,10 +83,25 @@ impl WriteOptions {
         invalid_options("PatchOptions", &errors)
     }
 
-    /// The field manager, by default the User-Agent up to its first slash.
-    pub fn manager<'a>(&'a self, user_agent: &'a str) -> &'a str {
-        let default = || user_agent.split('/').next().unwrap_or_default();
-        self.field_manager.as_deref().unwrap_or_else(default)
+    /// The field manager; by default what is printable of the User-Agent up to its first slash, no longer than a name may be.
+    pub fn manager(&self, user_agent: &str) -> String {
+        if let Some(manager) = &self.field_manager {
+            return manager.clone();
+        }
+        let mut name = String::new();
+        for c in user_agent
+            .split('/')
+            .next()
+            .unwrap_or_default()
+            .chars()
+            .filter(|c| is_printable(*c))
+        {
+            if name.len() + c.len_utf8() > FIELD_MANAGER_MAX_LEN {
+                break;
+            }
+            name.push(c);
+        }
+        name
     }
 }
 

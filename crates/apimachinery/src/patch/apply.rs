@@ -98,7 +98,7 @@ impl Write<'_> {
     /// 400 for a configuration of another kind or with managed fields, 409 with the conflicts unless `force`, 500 for a
     /// configuration that does not fit the kind (which is what kube-apiserver answers).
     pub fn apply(&self, live: &Value, empty: &Value, config: &Value, force: bool) -> Result<Value, Status> {
-        self.check_config(config)?;
+        self.check(config)?;
         let mut managers =
             managers::read(entries(live)).map_err(|why| failed(format!("failed to decode managed fields: {why}")))?;
         let live = &without_entries(live);
@@ -123,11 +123,43 @@ impl Write<'_> {
         Ok(object)
     }
 
+    /// Whether a configuration may be applied to objects of the kind.
+    ///
+    /// # Errors
+    /// Those of [`Write::apply`] but for conflicts.
+    pub fn check(&self, config: &Value) -> Result<(), Status> {
+        let text = |name: &str| config.get(name).and_then(Value::as_str).unwrap_or_default();
+        let (group, version) = match text("apiVersion").split_once('/') {
+            Some((_, version)) if version.contains('/') => ("", ""),
+            Some(parts) => parts,
+            None => ("", text("apiVersion")),
+        };
+        let kind = if version.is_empty() && text("apiVersion").contains('/') {
+            ""
+        } else {
+            text("kind")
+        };
+        if (group, version, kind) != (&*self.kind.group, &*self.kind.version, &*self.kind.kind) {
+            let why = format!("invalid object type: {group}/{version}, Kind={kind}");
+            return Err(Status::bad_request(why));
+        }
+        if entries(config).is_some_and(Value::is_array) {
+            return Err(Status::bad_request("metadata.managedFields must be nil"));
+        }
+        validate::validate(self.target().ty, config, false).map_err(|why| {
+            let (namespace, name) = (meta::text(config, "namespace"), meta::text(config, "name"));
+            let kind = format!("{group}/{version}, Kind={kind}");
+            failed(format!(
+                "failed to create typed patch object ({namespace}/{name}; {kind}): {why}"
+            ))
+        })
+    }
+
     /// Keeps account of an update from `live` to `new`, if anybody does: either has managed fields. Those of `new` are what
     /// its writer wants them to be before; it cannot change them through a subresource.
     pub fn update(&self, live: &Value, new: &mut Value) {
         if !is_tracked(live) && !is_tracked(new) {
-            return;
+            return set_entries(new, None);
         }
         let mut managers = self.before_update(live, new);
         set_entries(new, None);
@@ -183,34 +215,6 @@ impl Write<'_> {
         }
         managers.retain(|_, owned| !owned.fields.is_empty());
         Ok((if is_changed { new } else { live.clone() }, managers))
-    }
-
-    fn check_config(&self, config: &Value) -> Result<(), Status> {
-        let text = |name: &str| config.get(name).and_then(Value::as_str).unwrap_or_default();
-        let (group, version) = match text("apiVersion").split_once('/') {
-            Some((_, version)) if version.contains('/') => ("", ""),
-            Some(parts) => parts,
-            None => ("", text("apiVersion")),
-        };
-        let kind = if version.is_empty() && text("apiVersion").contains('/') {
-            ""
-        } else {
-            text("kind")
-        };
-        if (group, version, kind) != (&*self.kind.group, &*self.kind.version, &*self.kind.kind) {
-            let why = format!("invalid object type: {group}/{version}, Kind={kind}");
-            return Err(Status::bad_request(why));
-        }
-        if entries(config).is_some_and(Value::is_array) {
-            return Err(Status::bad_request("metadata.managedFields must be nil"));
-        }
-        validate::validate(self.target().ty, config, false).map_err(|why| {
-            let (namespace, name) = (meta::text(config, "namespace"), meta::text(config, "name"));
-            let kind = format!("{group}/{version}, Kind={kind}");
-            failed(format!(
-                "failed to create typed patch object ({namespace}/{name}; {kind}): {why}"
-            ))
-        })
     }
 
     /// What client-side apply set and nobody changed since; only kubectl takes it over.

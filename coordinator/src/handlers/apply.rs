@@ -1,0 +1,165 @@
+//! PATCH as server-side apply: the client says what it wants to be so, and the object is created or changed to it.
+
+use http::{Response, StatusCode};
+use serde_json::{Map, Value};
+use yurt_apimachinery::negotiation::Negotiated;
+use yurt_apimachinery::options::FieldValidation;
+use yurt_apimachinery::{Object, Status, WriteOptions, meta, yaml};
+use yurt_runtime::http::Body;
+
+use super::{Call, check_version, create, reading, update, version_in};
+use crate::admission;
+use crate::registry::own::{Intent, Outcome, without_version};
+use crate::registry::prepare::{self, Account, Part};
+
+/// An apply that finds nothing and creates may lose to another create this often.
+const ATTEMPTS_MAX: usize = 3;
+
+/// One apply.
+struct Apply<'a> {
+    call: &'a Call,
+    manager: String,
+    force: bool,
+    /// In the form that is stored.
+    config: Value,
+}
+
+/// Answers an apply. Without a resourceVersion in it, lost races are repeated here and never the client's concern.
+///
+/// # Errors
+/// The answer to give.
+pub(super) async fn handle(
+    call: &Call,
+    options: WriteOptions,
+    negotiated: Negotiated,
+) -> Result<Response<Body>, Status> {
+    let apply = Apply::read(call, &options)?;
+    let intent = call.intent(options.field_manager, options.dry_run);
+    let may_create = update::part(call) == Part::Main;
+    for _ in 0..ATTEMPTS_MAX {
+        match apply.to_existing(&intent).await {
+            Ok(object) => return call.object(StatusCode::OK, &object, negotiated),
+            Err(status) if status.is_not_found() && may_create => {
+                if let Some(created) = apply.to_nothing(&intent).await? {
+                    return call.object(StatusCode::CREATED, &created, negotiated);
+                }
+            }
+            Err(status) => return Err(status),
+        }
+    }
+    let resource = call.resource.kind.group_resource();
+    Err(Status::conflict_modified(&resource, call.name()))
+}
+
+// === impl Apply ===
+
+impl<'a> Apply<'a> {
+    fn read(call: &'a Call, options: &WriteOptions) -> Result<Self, Status> {
+        let mut config = read_body(call, options.field_validation)?;
+        let manager = call.manager(options);
+        if let Some(view) = call.resource.view {
+            let as_shown = yurt_apimachinery::patch::apply::Write {
+                kind: call.resource.kind,
+                ..prepare::write(&call.resource, update::part(call), &manager, call.now())
+            };
+            as_shown.check(&config)?;
+            (view.to_stored)(&mut config);
+        }
+        Ok(Self {
+            call,
+            manager,
+            force: options.force.unwrap_or_default(),
+            config,
+        })
+    }
+
+    async fn to_existing(&self, intent: &Intent) -> Result<Object, Status> {
+        let call = self.call;
+        let wanted = version_in(&self.config);
+        let key = call.key();
+        let outcome = call.app.own.update(&call.resource, &key, intent, |current| {
+            let old = without_version(current);
+            let new = self.applied_to(&old)?;
+            meta::check_name(&new, call.name())?;
+            check_version(call, current, wanted.as_deref())?;
+            admission::update(call, current, &new)?;
+            let new = prepare::updated(&call.resource, &old, new, update::part(call), Account::Settled)?;
+            Ok(update::settle(&call.resource, new, wanted.is_some()))
+        });
+        outcome.await.map(Outcome::into_object)
+    }
+
+    /// Creates the object; `None` when it exists meanwhile.
+    async fn to_nothing(&self, intent: &Intent) -> Result<Option<Object>, Status> {
+        let mut new = self.applied_to(&prepare::empty(&self.call.resource))?;
+        let uid = meta::text(&new, "uid");
+        if !uid.is_empty() {
+            let why =
+                format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found");
+            let resource = self.call.resource.kind.group_resource();
+            return Err(Status::conflict(&resource, self.call.name(), &why));
+        }
+        meta::settle_namespace(&mut new, self.call.resource.kind, self.call.namespace())?;
+        meta::check_name(&new, self.call.name())?;
+        meta::clear_resource_version(&mut new);
+        create::create(self.call, new, Account::Settled, intent).await
+    }
+
+    /// What becomes of a stored object, as clients of the resource see it.
+    fn applied_to(&self, old: &Value) -> Result<Value, Status> {
+        let resource = &self.call.resource;
+        let write = prepare::write(resource, update::part(self.call), &self.manager, self.call.now());
+        let mut new = write.apply(old, &prepare::empty(resource), &self.config, self.force)?;
+        if let Some(view) = resource.view {
+            (view.to_view)(&mut new);
+        }
+        reading::applied(resource, new)
+    }
+}
+
+/// The configuration: YAML, or JSON, which is YAML. Keys that occur twice are a matter of field validation.
+fn read_body(call: &Call, validation: FieldValidation) -> Result<Value, Status> {
+    let undecodable = |why: String| Status::bad_request(format!("error decoding YAML: {why}"));
+    let strict = yaml::parse(&call.body);
+    let parsed = match &strict {
+        Ok(value) => Ok(value.clone()),
+        Err(_) => yaml::parse_repeating(&call.body),
+    };
+    let text = parsed
+        .map_err(|error| undecodable(format!("error converting YAML to JSON: {error}")))?
+        .to_string();
+    if text.len() > yaml::MAX_JSON {
+        return Err(undecodable("yaml: document contains excessive aliasing".to_owned()));
+    }
+    // Read anew, so that nesting is bounded as in every other body.
+    let value = match serde_json::from_str(&text) {
+        Ok(Value::Object(members)) => Value::Object(members),
+        Ok(Value::Null) => Value::Object(Map::new()),
+        Ok(other) => return Err(undecodable(not_a_map(&other))),
+        Err(error) => return Err(undecodable(error.to_string())),
+    };
+    if let Err(error) = strict {
+        let why = format!("error converting YAML to JSON: {error}");
+        match validation {
+            FieldValidation::Strict => {
+                return Err(Status::bad_request(format!("error strict decoding YAML: {why}")));
+            }
+            FieldValidation::Warn => call.warnings.extend([why]),
+            FieldValidation::Ignore => {}
+        }
+    }
+    Ok(value)
+}
+
+fn not_a_map(value: &Value) -> String {
+    let sort = match value {
+        Value::Array(_) => "array",
+        Value::String(_) => "string",
+        Value::Bool(_) => "bool",
+        _ => "number",
+    };
+    format!(
+        "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {sort} into Go value of type \
+         map[string]interface {{}}"
+    )
+}
