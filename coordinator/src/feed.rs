@@ -199,7 +199,7 @@ impl Feed {
         let op = Op {
             key: format!("{FRESH_PREFIX}{}", collection.name()),
             expect: Expect::Any,
-            action: Action::Put(value.into(), Durability::Volatile),
+            action: Action::Put(bytes::Bytes::from_static(value.as_bytes()).into(), Durability::Volatile),
         };
         match self.storage.write(vec![op]).await {
             Ok(_) => drop(self.told.lock().insert(collection.name().to_owned(), (fresh, now))),

@@ -93,7 +93,7 @@ impl Shared {
     fn tell_freshness(&self, change: &Committed) {
         let name = change.key.strip_prefix(feed::FRESH_PREFIX);
         if let Some(collection) = name.and_then(|name| self.pool.get(name)) {
-            collection.heard(&change.value[..] == b"true", self.clock.boot());
+            collection.heard(&change.value.bytes()[..] == b"true", self.clock.boot());
         }
     }
 }
@@ -108,10 +108,10 @@ impl Sink for Publisher {
     /// The fence before the lease: whoever sees the new holder finds the old one already shut out.
     fn committed(&self, rv: ResourceVersion, changes: &[Committed]) {
         for change in changes {
-            self.tell_guard(&change.key, &change.value, change.deleted);
+            self.tell_guard(&change.key, change.value.bytes(), change.deleted);
         }
         if let Some(record) = changes.iter().find(|change| change.key == EPOCH_KEY && !change.deleted) {
-            self.fence.published(rv, &record.value);
+            self.fence.published(rv, record.value.bytes());
             self.tell_owner();
         }
         if let Some(shared) = &self.shared {

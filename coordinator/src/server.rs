@@ -26,6 +26,7 @@ use crate::handlers::review::Exchange;
 use crate::handlers::warnings::Warnings;
 use crate::handlers::{self, Call, review, token_request};
 use crate::metrics::RequestLabels;
+use crate::registry::leases;
 use crate::registry::strategy::STATUS_VERBS;
 use crate::registry::{Authority, Resource};
 use crate::status_error;
@@ -175,12 +176,14 @@ async fn dispatch(
     Ok(response)
 }
 
-/// Gives a request to the handler of its verb. Writes finish even when the client hangs up.
+/// Gives a request to the handler of its verb. Writes of several steps finish even when the client hangs up; the store
+/// finishes a single step by itself.
 async fn handle(call: Call) -> Result<Response<Body>, Status> {
     match call.info.verb {
         Verb::Get => Ok(web::gzip(&call.headers, handlers::get::handle(&call).await?)),
         Verb::List => Ok(web::gzip(&call.headers, handlers::list::handle(&call).await?)),
         Verb::Watch => handlers::watch::handle(&call).await,
+        Verb::Create | Verb::Update | Verb::Patch if is_one_step(&call) => Box::pin(handle_write(&call)).await,
         Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {
             let writes = call.app.writes.clone();
             let write = writes.detached("write", async move { handle_write(&call).await });
@@ -190,6 +193,11 @@ async fn handle(call: Call) -> Result<Response<Body>, Status> {
             Err(Status::method_not_allowed())
         }
     }
+}
+
+/// Whether nothing has to follow the commit of a write: only the guard of elections is told of it.
+fn is_one_step(call: &Call) -> bool {
+    !leases::may_be_guarded(&call.resource, call.info.namespace.as_deref())
 }
 
 async fn handle_write(call: &Call) -> Result<Response<Body>, Status> {

@@ -9,7 +9,7 @@ use yurt_runtime::http::Body;
 
 use super::{Call, check_version, create, reading, update, version_in};
 use crate::admission;
-use crate::registry::own::{Intent, Outcome, without_version};
+use crate::registry::own::{Intent, Outcome};
 use crate::registry::prepare::{self, Account, Part};
 
 /// An apply that finds nothing and creates may lose to another create this often.
@@ -78,12 +78,12 @@ impl<'a> Apply<'a> {
         let wanted = version_in(&self.config);
         let key = call.key();
         let outcome = call.app.own.update(&call.resource, &key, intent, |current| {
-            let old = without_version(current);
-            let new = self.applied_to(&old)?;
+            let old = current.stored();
+            let new = self.applied_to(old)?;
             meta::check_name(&new, call.name())?;
             check_version(call, current, wanted.as_deref())?;
             admission::update(call, current, &new)?;
-            let new = prepare::updated(&call.resource, &old, new, update::part(call), Account::Settled)?;
+            let new = prepare::updated(&call.resource, old, new, update::part(call), Account::Settled)?;
             Ok(update::settle(&call.resource, new, wanted.is_some()))
         });
         outcome.await.map(Outcome::into_object)

@@ -30,19 +30,22 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
         now: call.now(),
     };
     let intent = call.intent(options.field_manager, options.dry_run);
+    if !meta::generates_name(&body) {
+        let name = meta::text(&body, "name").to_owned();
+        return match create(call, body, account, &intent).await? {
+            Some(created) => call.object(StatusCode::CREATED, &created, negotiated),
+            None => Err(exists(call, &name)),
+        };
+    }
     let mut last_name = String::new();
     for _ in 0..GENERATED_NAMES_MAX {
         let mut object = body.clone();
         let random = uuid::Uuid::new_v4().as_u64_pair().0;
-        let is_generated = meta::apply_generate_name(&mut object, &meta::suffix_from_random(random));
-        let name = meta::text(&object, "name").to_owned();
+        meta::apply_generate_name(&mut object, &meta::suffix_from_random(random));
+        last_name = meta::text(&object, "name").to_owned();
         if let Some(created) = create(call, object, account, &intent).await? {
             return call.object(StatusCode::CREATED, &created, negotiated);
         }
-        if !is_generated {
-            return Err(exists(call, &name));
-        }
-        last_name = name;
     }
     Err(Status::generate_name_conflict(
         &call.resource.kind.group_resource(),

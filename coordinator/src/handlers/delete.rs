@@ -14,7 +14,7 @@ use yurt_storage::serve;
 use super::{Call, list, watch};
 use crate::admission;
 use crate::app::App;
-use crate::registry::own::{Change, Intent, Outcome, without_version};
+use crate::registry::own::{Change, Current, Intent, Outcome, without_version};
 use crate::registry::{Resource, namespaces};
 
 /// Answers a delete.
@@ -97,7 +97,7 @@ pub(crate) async fn delete(
     let is_conditional = options.preconditions.resource_version.is_some();
     let now = Time::from_unix(app.clock.unix().secs);
     let mut ends = false;
-    let change = |current: &Object| {
+    let change = |current: &Current| {
         check_preconditions(resource, current, options)?;
         judge(current)?;
         let last = without_version(current);
@@ -115,7 +115,7 @@ pub(crate) async fn delete(
         _ => return Ok(outcome),
     };
     // Watchers have seen that it ends now; the second step takes it away, if it is still the same object.
-    let change = |current: &Object| {
+    let change = |current: &Current| {
         let last = without_version(current);
         if current.uid() != marked || !meta::finalizers(&last).is_empty() {
             return Ok(Change::Keep);
@@ -222,7 +222,7 @@ async fn delete_namespace(call: &Call, options: &DeleteOptions, intent: &Intent)
     }
     let now = Time::from_unix(call.app.clock.unix().secs);
     let is_conditional = options.preconditions.resource_version.is_some();
-    let change = |current: &Object| {
+    let change = |current: &Current| {
         let version = current.resource_version().to_string();
         for (what, wanted, found) in [
             ("UID", &options.preconditions.uid, current.uid()),

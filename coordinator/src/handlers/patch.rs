@@ -10,7 +10,7 @@ use yurt_runtime::http::Body;
 
 use super::{Call, apply, check_version, reading, update, version_in};
 use crate::admission;
-use crate::registry::own::{Outcome, without_version};
+use crate::registry::own::Outcome;
 use crate::registry::prepare::{self, Account};
 
 /// Answers a patch. Without a resourceVersion in it, lost races are repeated here and never the client's concern.
@@ -40,13 +40,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
         check_identity(call, current, &new)?;
         check_version(call, current, version_in(&new).as_deref())?;
         admission::update(call, current, &new)?;
-        let new = prepare::updated(
-            &call.resource,
-            &without_version(current),
-            new,
-            update::part(call),
-            account,
-        )?;
+        let new = prepare::updated(&call.resource, current.stored(), new, update::part(call), account)?;
         Ok(update::settle(&call.resource, new, is_conditional))
     });
     let object = outcome.await.map(Outcome::into_object)?;

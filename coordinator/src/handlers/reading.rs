@@ -49,6 +49,13 @@ pub(super) fn read(call: &Call, body: &[u8], validation: FieldValidation) -> Res
 /// 422 when it is no object of the kind any more.
 pub(super) fn patched(call: &Call, object: Value, validation: FieldValidation) -> Result<Value, Status> {
     let resource = &call.resource;
+    if let Some(message) = message(resource)
+        && claims(resource, &object)
+        && typed::conforms(&object, message)
+    {
+        call.warnings.extend(owners_named_twice(&object));
+        return Ok(object);
+    }
     let text = object.to_string();
     let Some(message) = message(resource).filter(|_| is_about(resource, text.as_bytes())) else {
         return Ok(object);
@@ -90,6 +97,11 @@ fn is_about(resource: &Resource, body: &[u8]) -> bool {
     TypeMeta::peek(body).is_ok_and(|claimed| {
         fits(&claimed.api_version, &resource.kind.api_version()) && fits(&claimed.kind, &resource.kind.kind)
     })
+}
+
+/// The same of a value, where it names its kind in full; others are looked at again.
+fn claims(resource: &Resource, object: &Value) -> bool {
+    object["apiVersion"] == *resource.kind.api_version() && object["kind"] == *resource.kind.kind
 }
 
 /// What is done about the faults; an error is the reason of a refusal.

@@ -9,7 +9,7 @@ use yurt_runtime::http::Body;
 use super::{Call, check_version, create, reading, version_in};
 use crate::admission;
 use crate::registry::Resource;
-use crate::registry::own::{Change, Intent, Outcome, without_version};
+use crate::registry::own::{Change, Intent, Outcome};
 use crate::registry::prepare::{self, Account, Part};
 
 /// A PUT that finds nothing and creates may lose to another create this often.
@@ -62,7 +62,7 @@ async fn update(call: &Call, body: &Value, account: Account<'_>, intent: &Intent
             return Err(Status::resource_version_required(&resource, current.name()));
         }
         admission::update(call, current, body)?;
-        let new = prepare::updated(&call.resource, &without_version(current), body.clone(), part, account)?;
+        let new = prepare::updated(&call.resource, current.stored(), body.clone(), part, account)?;
         Ok(settle(&call.resource, new, wanted.is_some()))
     });
     outcome.await.map(Outcome::into_object)

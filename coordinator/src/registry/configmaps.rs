@@ -31,7 +31,7 @@ impl Strategy for ConfigMaps {
         for (key, value) in entries(object, "binaryData") {
             invalid(
                 &mut errors,
-                &format!("binaryData[{key}]"),
+                format_args!("binaryData[{key}]"),
                 &key.into(),
                 config_key_faults(key),
             );

@@ -60,12 +60,12 @@ fn check_subset(field: &str, subset: &Value, errors: &mut Vec<FieldError>) {
 
 fn check_address(field: &str, address: &Value, errors: &mut Vec<FieldError>) {
     let ip = text(address, &["ip"]);
-    invalid(errors, &format!("{field}.ip"), &ip.into(), legacy_ip_faults(ip));
+    invalid(errors, format_args!("{field}.ip"), &ip.into(), legacy_ip_faults(ip));
     let hostname = text(address, &["hostname"]);
     if !hostname.is_empty() {
         invalid(
             errors,
-            &format!("{field}.hostname"),
+            format_args!("{field}.hostname"),
             &hostname.into(),
             dns_label_faults(hostname),
         );
@@ -73,25 +73,30 @@ fn check_address(field: &str, address: &Value, errors: &mut Vec<FieldError>) {
     if let Some(node) = address["nodeName"].as_str() {
         invalid(
             errors,
-            &format!("{field}.nodeName"),
+            format_args!("{field}.nodeName"),
             &node.into(),
             dns_subdomain_faults(node),
         );
     }
-    invalid(errors, &format!("{field}.ip"), &ip.into(), endpoint_ip_faults(ip));
+    invalid(errors, format_args!("{field}.ip"), &ip.into(), endpoint_ip_faults(ip));
 }
 
 fn check_port(field: &str, port: &Value, needs_name: bool, errors: &mut Vec<FieldError>) {
     let name = text(port, &["name"]);
     if !name.is_empty() {
-        invalid(errors, &format!("{field}.name"), &name.into(), dns_label_faults(name));
+        invalid(
+            errors,
+            format_args!("{field}.name"),
+            &name.into(),
+            dns_label_faults(name),
+        );
     } else if needs_name {
         errors.push(FieldError::required(format!("{field}.name"), ""));
     }
     let number = at(port, &["port"]).as_i64().unwrap_or_default();
     invalid(
         errors,
-        &format!("{field}.port"),
+        format_args!("{field}.port"),
         &number.into(),
         port_number_faults(number),
     );

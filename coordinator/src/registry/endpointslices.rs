@@ -1,5 +1,7 @@
 //! EndpointSlices: they count their generation, labels included, and never change their address type.
 
+use std::fmt::Arguments;
+
 use serde_json::Value;
 use yurt_apimachinery::Status;
 use yurt_apimachinery::meta::{dns_label_faults, dns_subdomain_faults, label_value_faults};
@@ -84,7 +86,12 @@ fn check_ports(object: &Value, errors: &mut Vec<FieldError>) {
         let field = format!("ports[{index}]");
         let name = text(port, &["name"]);
         if !name.is_empty() {
-            invalid(errors, &format!("{field}.name"), &name.into(), dns_label_faults(name));
+            invalid(
+                errors,
+                format_args!("{field}.name"),
+                &name.into(),
+                dns_label_faults(name),
+            );
         }
         if !names.insert(name) {
             errors.push(FieldError::duplicate(format!("{field}.name"), name));
@@ -105,12 +112,13 @@ fn check_endpoints(object: &Value, address_type: &str, errors: &mut Vec<FieldErr
         return errors.push(FieldError::too_many("endpoints", endpoints.len(), ENDPOINTS_MAX));
     }
     for (index, endpoint) in endpoints.iter().enumerate() {
-        let field = format!("endpoints[{index}]");
-        check_addresses(&format!("{field}.addresses"), endpoint, address_type, errors);
+        // Paths are written when there is a fault to tell: there may be a thousand endpoints without one.
+        let field = format_args!("endpoints[{index}]");
+        check_addresses(format_args!("{field}.addresses"), endpoint, address_type, errors);
         if let Some(node) = endpoint["nodeName"].as_str() {
             invalid(
                 errors,
-                &format!("{field}.nodeName"),
+                format_args!("{field}.nodeName"),
                 &node.into(),
                 dns_subdomain_faults(node),
             );
@@ -118,30 +126,33 @@ fn check_endpoints(object: &Value, address_type: &str, errors: &mut Vec<FieldErr
         if let Some(hostname) = endpoint["hostname"].as_str() {
             invalid(
                 errors,
-                &format!("{field}.hostname"),
+                format_args!("{field}.hostname"),
                 &hostname.into(),
                 dns_label_faults(hostname),
             );
         }
-        check_hints(&field, endpoint, "forZones", label_value_faults, errors);
-        check_hints(&field, endpoint, "forNodes", dns_subdomain_faults, errors);
+        check_hints(field, endpoint, "forZones", label_value_faults, errors);
+        check_hints(field, endpoint, "forNodes", dns_subdomain_faults, errors);
     }
 }
 
-fn check_addresses(field: &str, endpoint: &Value, address_type: &str, errors: &mut Vec<FieldError>) {
+fn check_addresses(field: Arguments<'_>, endpoint: &Value, address_type: &str, errors: &mut Vec<FieldError>) {
     let addresses = items(endpoint, &["addresses"]);
     if addresses.is_empty() {
-        errors.push(FieldError::required(field, "must contain at least 1 address"));
+        errors.push(FieldError::required(
+            field.to_string(),
+            "must contain at least 1 address",
+        ));
     } else if addresses.len() > ADDRESSES_MAX {
-        errors.push(FieldError::too_many(field, addresses.len(), ADDRESSES_MAX));
+        errors.push(FieldError::too_many(field.to_string(), addresses.len(), ADDRESSES_MAX));
     }
     for (index, value) in addresses.iter().enumerate() {
-        let (address, at) = (value.as_str().unwrap_or_default(), format!("{field}[{index}]"));
+        let (address, at) = (value.as_str().unwrap_or_default(), format_args!("{field}[{index}]"));
         let (faults, is_right_family) = match address_type {
             "IPv4" => (values::legacy_ip_faults(address), values::is_ipv4(address)),
             "IPv6" => (values::strict_ip_faults(address), values::is_ipv6(address)),
             "FQDN" => {
-                invalid(errors, &at, value, values::domain_name_faults(address));
+                invalid(errors, at, value, values::domain_name_faults(address));
                 continue;
             }
             _ => continue,
@@ -149,23 +160,26 @@ fn check_addresses(field: &str, endpoint: &Value, address_type: &str, errors: &m
         if faults.is_empty() {
             if !is_right_family {
                 let why = format!("must be an {address_type} address");
-                errors.push(FieldError::invalid(field, address, &why));
+                errors.push(FieldError::invalid(field.to_string(), address, &why));
             }
-            invalid(errors, &at, value, values::endpoint_ip_faults(address));
+            invalid(errors, at, value, values::endpoint_ip_faults(address));
         }
-        invalid(errors, &at, value, faults);
+        invalid(errors, at, value, faults);
     }
 }
 
 fn check_hints(
-    field: &str,
+    field: Arguments<'_>,
     endpoint: &Value,
     list: &str,
     faults: fn(&str) -> Vec<String>,
     errors: &mut Vec<FieldError>,
 ) {
-    let field = format!("{field}.hints.{list}");
     let hints = items(endpoint, &["hints", list]);
+    if hints.is_empty() {
+        return;
+    }
+    let field = format!("{field}.hints.{list}");
     if hints.len() > HINTS_MAX {
         return errors.push(FieldError::too_many(field, hints.len(), HINTS_MAX));
     }

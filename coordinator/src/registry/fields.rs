@@ -62,11 +62,11 @@ pub(super) fn carry(from: &Value, to: &mut Value, name: &str) {
 }
 
 /// Notes the faults of one value.
-pub(super) fn invalid(errors: &mut Vec<FieldError>, field: &str, value: &Value, faults: Vec<String>) {
+pub(super) fn invalid(errors: &mut Vec<FieldError>, field: impl std::fmt::Display, value: &Value, faults: Vec<String>) {
     errors.extend(
         faults
             .iter()
-            .map(|fault| FieldError::invalid(field, value.clone(), fault)),
+            .map(|fault| FieldError::invalid(field.to_string(), value.clone(), fault)),
     );
 }
 

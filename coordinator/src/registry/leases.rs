@@ -65,24 +65,30 @@ fn drop_unless_held(old: &Value, new: &mut Value) {
 ///
 /// Such a write may live in memory: after a crash the guard keeps the holder for one duration, and heartbeats repeat.
 fn is_renewal(old: &Value, new: &Value) -> bool {
-    let rest = |lease: &Value| {
-        let mut lease = lease.clone();
-        if let Some(spec) = lease.get_mut("spec").and_then(Value::as_object_mut) {
-            spec.remove("renewTime");
+    let spec = same_but(&old["spec"], &new["spec"], &["renewTime"]);
+    let metadata = ["annotations", "resourceVersion", "managedFields"];
+    spec && same_but(&old["metadata"], &new["metadata"], &metadata) && same_but(old, new, &["spec", "metadata"])
+}
+
+/// Whether two structures say the same, some members aside.
+fn same_but(old: &Value, new: &Value, aside: &[&str]) -> bool {
+    match (old, new) {
+        (Value::Object(old), Value::Object(new)) => {
+            let counted = |(name, _): &(&String, &Value)| !aside.contains(&name.as_str());
+            old.iter().filter(counted).eq(new.iter().filter(counted))
         }
-        if let Some(metadata) = lease.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.remove("annotations");
-            metadata.remove("resourceVersion");
-            metadata.remove("managedFields");
-        }
-        lease
-    };
-    rest(old) == rest(new)
+        (old, new) => old == new,
+    }
 }
 
 /// Whether the guard watches over this object.
 pub(super) fn is_guarded(resource: &Resource, key: &ObjectKey) -> bool {
-    resource.name == COLLECTION && key.namespace() != Some(NODE_LEASES)
+    may_be_guarded(resource, key.namespace())
+}
+
+/// The same of the objects of a namespace.
+pub(crate) fn may_be_guarded(resource: &Resource, namespace: Option<&str>) -> bool {
+    resource.name == COLLECTION && namespace != Some(NODE_LEASES)
 }
 
 /// Key of the object below the storage key `key`, if it is a lease that the guard watches over.

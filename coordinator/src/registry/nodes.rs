@@ -103,7 +103,7 @@ fn check_taints(object: &Value, errors: &mut Vec<FieldError>) {
         // The path is kube-apiserver's own.
         let field = format!("metadata.taints[{index}]");
         let (key, effect) = (text(taint, &["key"]), text(taint, &["effect"]));
-        invalid(errors, &format!("{field}.key"), &key.into(), label_key_faults(key));
+        invalid(errors, format_args!("{field}.key"), &key.into(), label_key_faults(key));
         let value = text(taint, &["value"]);
         let faults = label_value_faults(value).join(";");
         if !faults.is_empty() {

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use serde_json::Value;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
 use yurt_runtime::Clock;
@@ -18,7 +17,10 @@ use crate::feed::fence::Fence;
 use crate::feed::members::Members;
 use crate::status_error;
 
+mod current;
 mod guarded;
+
+pub(crate) use current::Current;
 
 /// Writes own objects.
 pub(crate) struct OwnStore {
@@ -157,7 +159,7 @@ impl OwnStore {
                 return Ok(None);
             }
         }
-        let action = Action::Put(new.bytes().clone(), Durability::Durable);
+        let action = Action::Put((&new).into(), Durability::Durable);
         let write = Write {
             resource,
             key: &key,
@@ -168,7 +170,7 @@ impl OwnStore {
             is_conditional: false,
         };
         match self.write(write, intent).await {
-            Ok(Some(rv)) => Ok(Some(new.with_resource_version(rv))),
+            Ok(Some(rv)) => Ok(Some(published(resource, new, rv))),
             Ok(None) => Ok(Some(new)),
             Err(Failure::Raced { .. }) => Ok(None),
             Err(Failure::Status(status)) => Err(status),
@@ -184,13 +186,14 @@ impl OwnStore {
         resource: &Resource,
         key: &ObjectKey,
         intent: &Intent,
-        mut change: impl FnMut(&Object) -> Result<Change, Status>,
+        mut change: impl FnMut(&Current) -> Result<Change, Status>,
     ) -> Result<Outcome, Status> {
         let group_resource = resource.kind.group_resource();
         // A write proves that it was based on the present state; a refusal, or nothing to do, has to be looked at twice.
         let mut is_current = !self.is_shared;
         for _ in 0..ATTEMPTS_MAX {
             let current = resource.objects().read(|held| held.object(key).cloned());
+            let current = current.map(Current::from);
             let decided = match current {
                 None => Err(Status::not_found(&group_resource, key.name())),
                 Some(current) => change(&current).map(|change| (current, change)),
@@ -228,33 +231,34 @@ impl OwnStore {
             last: without_version(&object),
             is_conditional: true,
         };
-        self.try_change(resource, &object, change, intent).await.is_ok()
+        self.try_change(resource, &object.into(), change, intent).await.is_ok()
     }
 
     async fn try_change(
         &self,
         resource: &Resource,
-        current: &Object,
+        current: &Current,
         change: Change,
         intent: &Intent,
     ) -> Result<Outcome, Failure> {
         let expect = Expect::At(current.resource_version());
-        let (old, key) = (Some(current), current.key());
+        let (old, key): (Option<&Object>, _) = (Some(current), current.key());
+        let unchanged = || Outcome::Unchanged(Object::clone(current));
         match change {
-            Change::Keep => Ok(Outcome::Unchanged(current.clone())),
+            Change::Keep => Ok(unchanged()),
             Change::Put { new, is_conditional } => {
-                let before = without_version(current);
-                if before == new {
+                let before = current.stored();
+                if *before == new {
                     self.judge_repeat(resource, current, is_conditional, intent)?;
-                    return Ok(Outcome::Unchanged(current.clone()));
+                    return Ok(unchanged());
                 }
-                let durability = resource.strategy.durability(&before, &new);
+                let durability = resource.strategy.durability(before, &new);
                 let new = object(new, resource).map_err(Failure::Status)?;
                 if new.key() != key {
                     let message = "the name of the object does not match the name on the URL";
                     return Err(Failure::Status(Status::bad_request(message)));
                 }
-                let action = Action::Put(new.bytes().clone(), durability);
+                let action = Action::Put((&new).into(), durability);
                 let write = Write {
                     resource,
                     key,
@@ -265,13 +269,11 @@ impl OwnStore {
                     is_conditional,
                 };
                 let rv = self.write(write, intent).await?.unwrap_or(current.resource_version());
-                Ok(Outcome::Changed(new.with_resource_version(rv)))
+                Ok(Outcome::Changed(published(resource, new, rv)))
             }
             Change::Delete { last, is_conditional } => {
                 let last = object(last, resource).map_err(Failure::Status)?;
-                let action = Action::Delete {
-                    last: last.bytes().clone(),
-                };
+                let action = Action::Delete { last: (&last).into() };
                 let write = Write {
                     resource,
                     key,
@@ -323,6 +325,13 @@ impl From<Status> for Failure {
     }
 }
 
+/// What was written at `rv`: the object that readers get, if it is there still.
+fn published(resource: &Resource, written: Object, rv: ResourceVersion) -> Object {
+    let held = resource.objects().read(|held| held.object(written.key()).cloned());
+    let held = held.filter(|held| held.resource_version() == rv);
+    held.unwrap_or_else(|| written.with_resource_version(rv))
+}
+
 /// A race is decided before it is published: the next attempt has to see the winner's state.
 async fn wait_for_winner(resource: &Resource, key: &ObjectKey, found: Option<ResourceVersion>) {
     let mut changes = resource.objects().subscribe();
@@ -356,8 +365,7 @@ fn op(write: &Write<'_>) -> Op {
 }
 
 fn object(value: Value, resource: &Resource) -> Result<Object, Status> {
-    let bytes = serde_json::to_vec(&value).map_err(|error| Status::internal(&error.to_string()))?;
-    Object::parse(Bytes::from(bytes), resource.stored_kind()).map_err(|error| Status::bad_request(error.to_string()))
+    Object::from_value(value, resource.stored_kind()).map_err(|error| Status::bad_request(error.to_string()))
 }
 
 /// An object as a value, as it is stored.

@@ -45,7 +45,7 @@ impl Strategy for Secrets {
         for (key, value) in entries(object, "data") {
             invalid(
                 &mut errors,
-                &format!("data[{key}]"),
+                format_args!("data[{key}]"),
                 &key.into(),
                 config_key_faults(key),
             );

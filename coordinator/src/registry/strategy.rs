@@ -128,27 +128,20 @@ impl Strategy for Plain {}
 impl Generation {
     /// Whether going from `old` to `new` raises the generation.
     pub(crate) fn is_raised(self, old: &Value, new: &Value) -> bool {
-        let differs_outside_metadata = || {
-            let relevant = |value: &Value| {
-                let members = value.as_object().into_iter().flatten();
-                members
-                    .filter(|(key, _)| !matches!(key.as_str(), "metadata" | "status"))
-                    .map(owned)
-                    .collect::<Vec<_>>()
-            };
-            relevant(old) != relevant(new)
-        };
-        let labels = |value: &Value| value["metadata"]["labels"].clone();
+        let differs_outside_metadata = || !relevant(old).eq(relevant(new));
+        let labels = || old["metadata"]["labels"] != new["metadata"]["labels"];
         match self {
             Self::None => false,
             Self::OfSpec => differs_outside_metadata(),
-            Self::OfSpecAndLabels => differs_outside_metadata() || labels(old) != labels(new),
+            Self::OfSpecAndLabels => differs_outside_metadata() || labels(),
         }
     }
 }
 
-fn owned((key, value): (&String, &Value)) -> (String, Value) {
-    (key.clone(), value.clone())
+/// The members that count for the generation.
+fn relevant(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    let members = object.as_object().into_iter().flatten();
+    members.filter(|(key, _)| !matches!(key.as_str(), "metadata" | "status"))
 }
 
 #[cfg(test)]

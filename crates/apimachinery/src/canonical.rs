@@ -22,19 +22,25 @@ fn walk(members: &mut Map<String, Value>, message: Message, depth: usize) {
     if depth > DEPTH_MAX {
         return;
     }
-    for field in message.json_fields() {
-        match members.get_mut(field.name()) {
-            Some(value) => {
-                element_wise(value, field, depth);
-                if is_dropped(value, field) {
-                    members.remove(field.name());
-                }
-            }
-            None if !field.emits_zero() => continue,
-            None => {}
+    members.retain(|name, value| match message.field(name) {
+        Some(field) => {
+            element_wise(value, field, depth);
+            !is_dropped(value, field)
         }
-        if field.emits_zero() && members.get(field.name()).is_none_or(Value::is_null) {
-            members.insert(field.name().to_owned(), zero(field, depth));
+        None => true,
+    });
+    add_zeros(members, message, depth);
+}
+
+/// Adds what Go always writes, where there is nothing.
+fn add_zeros(members: &mut Map<String, Value>, message: Message, depth: usize) {
+    for field in message.fields() {
+        match field.message() {
+            Some(inner) if field.is_inline() => add_zeros(members, inner, depth),
+            _ if field.emits_zero() && members.get(field.name()).is_none_or(Value::is_null) => {
+                members.insert(field.name().to_owned(), zero(field, depth));
+            }
+            _ => {}
         }
     }
 }

@@ -4,26 +4,28 @@
 //! reading one costs one pass over its bytes.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::Value;
 
 use crate::kind::{ResourceKind, SelectableField};
-use crate::protobuf;
 use crate::resource_version::{InvalidResourceVersion, ResourceVersion};
 use crate::schema::Message;
 use crate::selector::Labels;
 
 mod decodable;
 mod extract;
+mod kept;
 mod key;
 pub(crate) mod wire;
 
 pub use extract::TypeMeta;
+pub use kept::KEPT_BYTES_MAX;
 pub use key::ObjectKey;
 
 use extract::Extract;
+use kept::Kept;
 
 /// An immutable object. Cheap to clone.
 #[derive(Clone)]
@@ -33,8 +35,7 @@ struct Inner {
     /// One line of JSON with apiVersion and kind, decodable as a [`Value`].
     bytes: Bytes,
     resource_version: ResourceVersion,
-    /// Length of the protobuf message, once somebody asked.
-    protobuf_len: OnceLock<u32>,
+    protobuf: Kept,
     meta: Arc<Meta>,
 }
 
@@ -76,6 +77,8 @@ pub enum ObjectError {
 
 /// What an object takes in memory beside its bytes: structs, reference counts, allocator overhead.
 const OVERHEAD: usize = 320;
+/// Room for a small object while it is encoded.
+const ENCODED: usize = 1024;
 
 // === impl Object ===
 
@@ -93,6 +96,10 @@ impl Object {
         if !decodable::is_decodable(text) {
             return Err(ObjectError::Undecodable);
         }
+        Self::assemble(bytes, extract, kind)
+    }
+
+    fn assemble(bytes: Bytes, extract: Extract, kind: &ResourceKind) -> Result<Self, ObjectError> {
         let resource_version = ResourceVersion::parse(&extract.resource_version)?;
         let key = object_key(&extract, kind.namespaced)?;
         let bytes = wire::complete_type_meta(&bytes, &extract.type_meta, extract.has_type_members, kind);
@@ -107,18 +114,25 @@ impl Object {
         Ok(Self(Arc::new(Inner {
             bytes,
             resource_version,
-            protobuf_len: OnceLock::new(),
+            protobuf: Kept::default(),
             meta: Arc::new(meta),
         })))
     }
 
-    /// Encodes a value as an object of a kind.
+    /// Encodes a value as an object of a kind. What it says is taken from the value: the bytes are not read again.
     ///
     /// # Errors
     ///
     /// As [`Object::parse`].
     pub fn from_value(value: Value, kind: &ResourceKind) -> Result<Self, ObjectError> {
-        Self::parse(serde_json::to_vec(&value)?.into(), kind)
+        let mut bytes = Vec::with_capacity(ENCODED);
+        serde_json::to_writer(&mut bytes, &value)?;
+        // Kept without spare room.
+        let bytes = Bytes::from(bytes.into_boxed_slice());
+        match Extract::of_value(&value, kind.fields) {
+            Ok(extract) if decodable::is_shallow(&value) => Self::assemble(bytes, extract, kind),
+            _ => Self::parse(bytes, kind),
+        }
     }
 
     /// The same object with another resource version; every other byte is the same.
@@ -129,7 +143,7 @@ impl Object {
         Self(Arc::new(Inner {
             bytes,
             resource_version,
-            protobuf_len: OnceLock::new(),
+            protobuf: Kept::default(),
             meta: Arc::clone(&self.0.meta),
         }))
     }
@@ -197,13 +211,15 @@ impl Object {
         serde_json::from_slice(&self.0.bytes).expect("the bytes of an Object must have been checked to be a JSON value")
     }
 
-    /// Length of the object as a protobuf message of its kind; counted once. A list says how long it is before its items.
-    pub(crate) fn protobuf_len(&self, message: Message) -> usize {
-        let count = || {
-            let encoded = protobuf::encode(message, &self.0.bytes).unwrap_or_default();
-            u32::try_from(encoded.bytes.len()).unwrap_or(u32::MAX)
-        };
-        *self.0.protobuf_len.get_or_init(count) as usize
+    /// The object as an item of a protobuf list, key and length included. `message` is always that of its kind. Kept for
+    /// others who ask, up to [`KEPT_BYTES_MAX`].
+    pub(crate) fn protobuf_item(&self, message: Message) -> Bytes {
+        self.0.protobuf.item(message, &self.0.bytes)
+    }
+
+    /// Length of [`Self::protobuf_item`]: a list says how long it is before its items.
+    pub(crate) fn protobuf_item_len(&self, message: Message) -> usize {
+        self.0.protobuf.item_len(message, &self.0.bytes)
     }
 
     /// What the object takes in memory, nearly.

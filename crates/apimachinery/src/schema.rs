@@ -130,7 +130,9 @@ impl Message {
     /// The field with a JSON name, also one of an inlined message.
     pub fn field(self, name: &str) -> Option<Field> {
         let inlined = |field: Field| field.message().filter(|_| field.is_inline())?.field(name);
-        let direct = self.fields().find(|field| field.name() == name && !field.is_inline());
+        let direct = self
+            .fields()
+            .find(|field| field.is_named(name.as_bytes()) && !field.is_inline());
         direct.or_else(|| self.fields().find_map(inlined))
     }
 

@@ -18,6 +18,10 @@ use serde_json::{Map, Value};
 use crate::schema::{Field, FieldType, Message};
 use crate::time::{MicroTime, Time};
 
+mod conforms;
+
+pub use conforms::conforms;
+
 /// Faults remembered of one body, as upstream: what comes after helps nobody.
 const FAULTS_MAX: usize = 100;
 
@@ -72,9 +76,16 @@ struct Reader {
     /// The path with keys and indices, as faults show it.
     path: String,
     /// The fields on the way, as Go's mistakes show it.
-    fields: Vec<&'static str>,
+    fields: Vec<Field>,
     /// The structure the innermost field belongs to.
-    owner: &'static str,
+    owner: Option<Message>,
+}
+
+/// One step of a path.
+#[derive(Clone, Copy)]
+enum Step<'a> {
+    Key(&'a str),
+    Index(usize),
 }
 
 /// What may stand at one place.
@@ -136,10 +147,21 @@ impl Reader {
     }
 
     /// Reads what stands below a key or index.
-    fn at<T>(&mut self, path: String, read: impl FnOnce(&mut Self) -> T) -> T {
-        let outer = std::mem::replace(&mut self.path, path);
+    fn at<T>(&mut self, step: Step<'_>, read: impl FnOnce(&mut Self) -> T) -> T {
+        use fmt::Write as _;
+        let outer = self.path.len();
+        match step {
+            Step::Key(name) => {
+                if outer > 0 {
+                    self.path.push('.');
+                }
+                self.path.push_str(name);
+            }
+            // Writing to a String does not fail.
+            Step::Index(index) => drop(write!(self.path, "[{index}]")),
+        }
         let value = read(self);
-        self.path = outer;
+        self.path.truncate(outer);
         value
     }
 }
@@ -216,7 +238,13 @@ impl Slot<'_> {
     fn mismatch(self, found: &str) -> Value {
         let Self { reader, expected } = self;
         let ty = expected.go_type();
-        let (owner, fields) = (reader.owner, reader.fields.join("."));
+        let owner = reader.owner.map(short).unwrap_or_default();
+        let fields = reader
+            .fields
+            .iter()
+            .map(|field| field.name())
+            .collect::<Vec<_>>()
+            .join(".");
         // Types that read themselves do not know the field they are in.
         let is_own_reader = matches!(
             expected.scalar(),
@@ -232,46 +260,32 @@ impl Slot<'_> {
         Value::Null
     }
 
-    fn text(self, text: &str) -> Value {
-        let Some(ty) = self.expected.scalar() else {
-            return self.mismatch("string");
-        };
-        let why = match ty {
-            FieldType::Bool | FieldType::Int32 | FieldType::Int64 | FieldType::StringList => {
-                return self.mismatch("string");
+    fn text(self, text: String) -> Value {
+        match self.expected.scalar().filter(|ty| takes_text(*ty)) {
+            None => return self.mismatch("string"),
+            Some(ty) => {
+                if let Some(why) = text_fault(ty, &text) {
+                    self.reader.mistake(|| why);
+                }
             }
-            FieldType::Time => Time::parse(text).err().map(|error| error.to_string()),
-            FieldType::MicroTime => MicroTime::parse(text).err().map(|error| error.to_string()),
-            FieldType::Bytes => base64_fault(text),
-            FieldType::Quantity => quantity_fault(text),
-            _ => None,
-        };
-        if let Some(why) = why {
-            self.reader.mistake(|| why);
         }
-        text.into()
+        Value::String(text)
     }
 
     fn number(self, number: serde_json::Number) -> Value {
-        let fits = match self.expected.scalar() {
-            Some(FieldType::Int64) => number.is_i64(),
-            Some(FieldType::Int32 | FieldType::IntOrString) => {
-                number.as_i64().is_some_and(|number| i32::try_from(number).is_ok())
+        match self.expected.scalar() {
+            Some(ty) if number_fits(ty, &number) => Value::Number(number),
+            Some(FieldType::Int32 | FieldType::Int64 | FieldType::IntOrString) => {
+                self.mismatch(&format!("number {number}"))
             }
-            Some(FieldType::Quantity) => true,
-            _ if self.expected.is_free() => true,
-            _ => return self.mismatch("number"),
-        };
-        if fits {
-            return Value::Number(number);
+            _ => self.mismatch("number"),
         }
-        self.mismatch(&format!("number {number}"))
     }
 
     fn members<'de, A: MapAccess<'de>>(self, message: Message, mut members: A) -> Result<Value, A::Error> {
         let reader = self.reader;
         let is_root = matches!(self.expected, Expected::Root(_));
-        let outer = std::mem::replace(&mut reader.owner, short(message));
+        let outer = reader.owner.replace(message);
         let mut object = Map::new();
         while let Some(name) = members.next_key::<String>()? {
             if object.contains_key(&name) {
@@ -286,8 +300,8 @@ impl Slot<'_> {
                 }
                 continue;
             };
-            reader.fields.push(field.name());
-            let value = reader.at(reader.below(&name), |reader| {
+            reader.fields.push(field);
+            let value = reader.at(Step::Key(&name), |reader| {
                 members.next_value_seed(Slot {
                     reader,
                     expected: Expected::Field(field),
@@ -307,7 +321,7 @@ impl Slot<'_> {
             if object.contains_key(&key) {
                 reader.fault("duplicate", &key);
             }
-            let value = reader.at(reader.below(&key), |reader| {
+            let value = reader.at(Step::Key(&key), |reader| {
                 entries.next_value_seed(Slot {
                     reader,
                     expected: Expected::Element(field),
@@ -316,6 +330,37 @@ impl Slot<'_> {
             object.insert(key, if value.is_null() { zero(field) } else { value });
         }
         Ok(Value::Object(object))
+    }
+}
+
+/// Whether values of the type may be texts at all.
+fn takes_text(ty: FieldType) -> bool {
+    !matches!(
+        ty,
+        FieldType::Bool | FieldType::Int32 | FieldType::Int64 | FieldType::StringList
+    )
+}
+
+/// What is wrong with a text as a value of the type, which takes texts.
+fn text_fault(ty: FieldType, text: &str) -> Option<String> {
+    match ty {
+        FieldType::Time => Time::parse(text).err().map(|error| error.to_string()),
+        FieldType::MicroTime => MicroTime::parse(text).err().map(|error| error.to_string()),
+        FieldType::Bytes => base64_fault(text),
+        FieldType::Quantity => quantity_fault(text),
+        _ => None,
+    }
+}
+
+/// Whether a number is a value of the type.
+fn number_fits(ty: FieldType, number: &serde_json::Number) -> bool {
+    match ty {
+        FieldType::Int64 => number.is_i64(),
+        FieldType::Int32 | FieldType::IntOrString => {
+            number.as_i64().is_some_and(|number| i32::try_from(number).is_ok())
+        }
+        FieldType::Quantity | FieldType::FieldsV1 | FieldType::RawExtension => true,
+        _ => false,
     }
 }
 
@@ -395,7 +440,7 @@ impl<'de> Visitor<'de> for Slot<'_> {
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(self.text(value))
+        Ok(self.text(value.to_owned()))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
@@ -409,8 +454,7 @@ impl<'de> Visitor<'de> for Slot<'_> {
         let reader = self.reader;
         let mut list = Vec::new();
         loop {
-            let path = format!("{}[{}]", reader.path, list.len());
-            let item = reader.at(path, |reader| {
+            let item = reader.at(Step::Index(list.len()), |reader| {
                 items.next_element_seed(Slot {
                     reader,
                     expected: Expected::Element(field),

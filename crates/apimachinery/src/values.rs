@@ -111,13 +111,20 @@ fn decimal_octet(text: &str) -> Option<u8> {
 
 /// Whether a text is an IPv6 address, whatever its form.
 pub fn is_ipv6(text: &str) -> bool {
-    // An IPv4-mapped address counts as IPv4, as in Go.
-    matches!(parse_sloppy(text), Some(IpAddr::V6(address)) if address.to_ipv4_mapped().is_none())
+    parse_sloppy(text).is_some_and(|address| !counts_as_ipv4(address))
 }
 
 /// Whether a text is an IPv4 address, whatever its form.
 pub fn is_ipv4(text: &str) -> bool {
-    parse_sloppy(text).is_some() && !is_ipv6(text)
+    parse_sloppy(text).is_some_and(counts_as_ipv4)
+}
+
+/// An IPv4-mapped address counts as IPv4, as in Go.
+fn counts_as_ipv4(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(address) => address.to_ipv4_mapped().is_some(),
+    }
 }
 
 /// Faults of an IP address in a field that is older than strict parsing.

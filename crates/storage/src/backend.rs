@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use yurt_apimachinery::ResourceVersion;
+use yurt_apimachinery::{Object, ResourceVersion};
 
 /// Most operations in one transaction.
 pub const TXN_OPS_MAX: usize = 128;
@@ -33,15 +33,23 @@ pub enum Durability {
     Volatile,
 }
 
+/// A value: object bytes without resourceVersion, and the object itself where its writer has it at hand, so that nobody
+/// reads the bytes again.
+#[derive(Clone, Debug)]
+pub struct Value {
+    bytes: Bytes,
+    object: Option<Object>,
+}
+
 /// What happens to a key.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Store this value.
-    Put(Bytes, Durability),
+    Put(Value, Durability),
     /// Delete the key; `last` is its last state, kept as a tombstone for watchers that resume.
     Delete {
         /// Last state without resourceVersion.
-        last: Bytes,
+        last: Value,
     },
     /// Only compare.
     Check,
@@ -107,7 +115,7 @@ pub struct Committed {
     /// `/<collection>/<object key>`.
     pub key: String,
     /// New value, or the last one when `deleted`.
-    pub value: Bytes,
+    pub value: Value,
     /// Whether the key is gone.
     pub deleted: bool,
 }
@@ -124,6 +132,46 @@ pub struct Loaded {
     /// Position of the state: every RV issued so far is ≤ this.
     pub at: ResourceVersion,
 }
+
+// === impl Value ===
+
+impl Value {
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// The same as an object, if it was made of one.
+    #[must_use]
+    pub fn object(&self) -> Option<&Object> {
+        self.object.as_ref()
+    }
+}
+
+impl From<Bytes> for Value {
+    fn from(bytes: Bytes) -> Self {
+        Self { bytes, object: None }
+    }
+}
+
+/// `object` has no resourceVersion.
+impl From<&Object> for Value {
+    fn from(object: &Object) -> Self {
+        Self {
+            bytes: object.bytes().clone(),
+            object: Some(object.clone()),
+        }
+    }
+}
+
+impl PartialEq for Value {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl Eq for Value {}
 
 /// Where commits are published: called in RV order, one call at a time, before the writer gets its answer.
 pub trait Sink: Send + Sync {

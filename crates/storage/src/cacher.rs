@@ -103,10 +103,13 @@ impl Sink for Cacher {
             let Some((name, shared)) = self.at_key(&change.key) else {
                 continue;
             };
-            let object = if change.deleted && change.value.is_empty() {
+            let object = if change.deleted && change.value.bytes().is_empty() {
                 last_state(&change.key, rv, shared)
             } else {
-                trusted(decode(&change.key, rv, &change.value, shared.kind()), shared)
+                match change.value.object() {
+                    Some(object) => Some(object.with_resource_version(rv)),
+                    None => trusted(decode(&change.key, rv, change.value.bytes(), shared.kind()), shared),
+                }
             };
             let Some(object) = object else {
                 continue;
@@ -227,7 +230,7 @@ mod tests {
         let (cacher, shared, mut reader) = loaded(vec![stored("a", 3)], 5);
         let deletion = Committed {
             key: "/configmaps/x/a".to_owned(),
-            value: Bytes::new(),
+            value: Bytes::new().into(),
             deleted: true,
         };
         cacher.committed(ResourceVersion(7), &[deletion]);
@@ -253,7 +256,7 @@ mod tests {
             let Stored { key, value, .. } = stored("a", rv);
             let change = Committed {
                 key,
-                value,
+                value: value.into(),
                 deleted: false,
             };
             cacher.committed(ResourceVersion(rv), &[change]);
@@ -296,7 +299,7 @@ mod tests {
         let (cacher, shared, _) = loaded(vec![stored("a", 3)], 5);
         let damage = Committed {
             key: "/configmaps/x/b".to_owned(),
-            value: garbled("b", 7).value,
+            value: garbled("b", 7).value.into(),
             deleted: false,
         };
         cacher.committed(ResourceVersion(7), &[damage]);

@@ -67,7 +67,7 @@ pub fn put(name: &str, expect: Expect, value: &str) -> Op {
     Op {
         key: key(name),
         expect,
-        action: Action::Put(value, Durability::Durable),
+        action: Action::Put(value.into(), Durability::Durable),
     }
 }
 
@@ -76,7 +76,7 @@ fn delete(name: &str, expect: Expect) -> Op {
     Op {
         key: key(name),
         expect,
-        action: Action::Delete { last },
+        action: Action::Delete { last: last.into() },
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   write(ops) ──► bounded queue ──► writer thread: drain ► check ► assign RV ► one redb commit ► publish ► answer
+//!        └──── in memory only, and nobody else writes: check ► assign RV ► publish ───────────────────────►
 //! ```
 //!
 //! Lease renewals ([`Durability::Volatile`](crate::backend::Durability::Volatile)) ride along without a commit (one costs ≈ 28 KB of writes); a durable mark
@@ -17,7 +18,7 @@ mod rows;
 mod tables;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -27,7 +28,7 @@ use yurt_runtime::Clock;
 
 use crate::backend::{Op, Sink, Storage, StorageError, TXN_OPS_MAX};
 pub use disk::{Disk, DiskStats};
-use engine::{Engine, Request};
+use engine::{Engine, Request, Writer};
 pub use medium::{FileMedium, Medium};
 
 /// Most transactions waiting for the writer thread.
@@ -69,6 +70,8 @@ pub struct Embedded {
     requests: mpsc::Sender<Request>,
     /// Handed to the writer thread by [`Storage::attach`].
     pending: Mutex<Option<(Engine, mpsc::Receiver<Request>)>>,
+    /// What the writer thread shares, once it runs.
+    writer: OnceLock<Arc<Writer>>,
 }
 
 // === impl OpenError ===
@@ -121,6 +124,7 @@ impl Embedded {
             disk,
             requests,
             pending: Mutex::new(Some((engine, queue))),
+            writer: OnceLock::new(),
         })
     }
 
@@ -148,10 +152,11 @@ impl Storage for Embedded {
             let taken = self.pending.lock().take();
             let (mut engine, queue) = taken.ok_or_else(|| StorageError::Unavailable("already attached".into()))?;
             sink.load(engine.load()?)?;
+            let writer = self.writer.get_or_init(|| Arc::new(Writer::new(engine, sink))).clone();
             std::thread::Builder::new()
                 .name("embedded-writer".into())
                 .stack_size(512 * 1024)
-                .spawn(move || engine.run(queue, &*sink))
+                .spawn(move || writer.run(queue))
                 .map_err(|error| StorageError::Unavailable(format!("cannot start the writer thread: {error}")))?;
             Ok(())
         })
@@ -162,6 +167,13 @@ impl Storage for Embedded {
             if ops.len() > TXN_OPS_MAX {
                 return Err(StorageError::TooLarge(ops.len()));
             }
+            let ops = match self.writer.get() {
+                None => ops,
+                Some(writer) => match writer.write_in_memory(ops) {
+                    Ok(written) => return written,
+                    Err(ops) => ops,
+                },
+            };
             self.ask(|answer| Request::Write { ops, answer }).await?
         })
     }

@@ -302,7 +302,10 @@ async fn identify(endpoints: &Endpoints, layout: &Layout) -> Result<Identity, Ca
     let create = Op {
         key: ID_KEY.to_owned(),
         expect: Expect::Absent,
-        action: Action::Put(uuid::Uuid::new_v4().to_string().into(), Durability::Durable),
+        action: Action::Put(
+            bytes::Bytes::from(uuid::Uuid::new_v4().to_string()).into(),
+            Durability::Durable,
+        ),
     };
     endpoints.txn(&layout.request(&[create])).await?;
     identity(endpoints, layout).await

@@ -85,7 +85,7 @@ fn lease(renew: u32, durability: Durability, expect: Expect) -> Op {
     Op {
         key: "/leases.coordination.k8s.io/kube-node-lease/n".into(),
         expect,
-        action: Action::Put(value, durability),
+        action: Action::Put(value.into(), durability),
     }
 }
 

@@ -36,7 +36,7 @@ impl Sink for Everybody {
             if change.deleted {
                 live.remove(&change.key);
             } else {
-                live.insert(change.key.clone(), (rv, change.value.clone()));
+                live.insert(change.key.clone(), (rv, change.value.bytes().clone()));
             }
         }
         for replicas in &*self.coordinators.lock() {

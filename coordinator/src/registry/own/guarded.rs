@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
 use yurt_storage::{Action, Durability, Expect, Op};
 
@@ -107,7 +108,7 @@ impl OwnStore {
         Op {
             key: EPOCH_KEY.to_owned(),
             expect,
-            action: Action::Put(record.into(), Durability::Durable),
+            action: Action::Put(Bytes::from(record).into(), Durability::Durable),
         }
     }
 }

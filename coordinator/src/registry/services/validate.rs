@@ -71,7 +71,7 @@ pub(super) fn status(service: &Value) -> Errors {
         if !ip.is_empty() {
             invalid(
                 &mut errors,
-                &format!("{field}.ip"),
+                format_args!("{field}.ip"),
                 &ip.into(),
                 values::legacy_ip_faults(ip),
             );
@@ -91,7 +91,7 @@ pub(super) fn status(service: &Value) -> Errors {
         let hostname = text(entry, &["hostname"]);
         if !hostname.is_empty() {
             let faults = dns_subdomain_faults(hostname);
-            invalid(&mut errors, &format!("{field}.hostname"), &hostname.into(), faults);
+            invalid(&mut errors, format_args!("{field}.hostname"), &hostname.into(), faults);
             if values::is_ipv4(hostname) || values::is_ipv6(hostname) {
                 let why = "must be a DNS name, not an IP address";
                 errors.push(FieldError::invalid(format!("{field}.hostname"), hostname, why));
@@ -174,7 +174,12 @@ fn check_ports(spec: &Value, errors: &mut Errors) {
         let field = format!("spec.ports[{index}]");
         let name = text(port, &["name"]);
         if !name.is_empty() {
-            invalid(errors, &format!("{field}.name"), &name.into(), dns_label_faults(name));
+            invalid(
+                errors,
+                format_args!("{field}.name"),
+                &name.into(),
+                dns_label_faults(name),
+            );
             if !names.insert(name) {
                 errors.push(FieldError::duplicate(format!("{field}.name"), name));
             }
@@ -184,7 +189,7 @@ fn check_ports(spec: &Value, errors: &mut Errors) {
         let number = at(port, &["port"]).as_i64().unwrap_or_default();
         invalid(
             errors,
-            &format!("{field}.port"),
+            format_args!("{field}.port"),
             &number.into(),
             values::port_number_faults(number),
         );
@@ -199,7 +204,7 @@ fn check_ports(spec: &Value, errors: &mut Errors) {
             Some(name) => values::port_name_faults(name),
             None => values::port_number_faults(target.as_i64().unwrap_or_default()),
         };
-        invalid(errors, &format!("{field}.targetPort"), target, faults);
+        invalid(errors, format_args!("{field}.targetPort"), target, faults);
         check_app_protocol(&field, port, errors);
     }
 }
@@ -272,7 +277,7 @@ fn check_addresses(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
         let faults = values::legacy_ip_faults(ip.as_str().unwrap_or_default());
         if !faults.is_empty() && !held.contains(ip) {
             are_readable = false;
-            invalid(errors, &format!("{LIST}[{index}]"), ip, faults);
+            invalid(errors, format_args!("{LIST}[{index}]"), ip, faults);
         }
     }
     if list.len() > 2 {

@@ -31,14 +31,19 @@ pub fn generate_name(base: &str, suffix: &str) -> String {
     format!("{}{suffix}", &base[..end])
 }
 
+/// Whether a body has a `generateName` but no name.
+#[must_use]
+pub fn generates_name(object: &Value) -> bool {
+    !access::text(object, "generateName").is_empty() && access::text(object, "name").is_empty()
+}
+
 /// Names a body that has a `generateName` but no name. True if it did, so that the caller may try again with another
 /// suffix when the name is taken.
 pub fn apply_generate_name(object: &mut Value, suffix: &str) -> bool {
-    let base = access::text(object, "generateName");
-    if base.is_empty() || !access::text(object, "name").is_empty() {
+    if !generates_name(object) {
         return false;
     }
-    let name = generate_name(base, suffix);
+    let name = generate_name(access::text(object, "generateName"), suffix);
     access::set_name(object, &name);
     true
 }

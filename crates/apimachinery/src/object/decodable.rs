@@ -4,6 +4,8 @@
 //! decoding refuses: nesting above serde_json's limit, `\u` escapes of half a character, and numbers beyond `f64`. An
 //! object must not be stored if a later reader could fail on it, so they are looked for here.
 
+use serde_json::Value;
+
 /// serde_json's limit of nesting.
 const MAX_DEPTH: usize = 127;
 /// A number of fewer characters and without an exponent is never out of range.
@@ -38,6 +40,18 @@ pub(super) fn is_decodable(text: &str) -> bool {
         }
     }
     true
+}
+
+/// True if the text of a value is nested as deeply as can be decoded. The rest is true of every value.
+pub(super) fn is_shallow(value: &Value) -> bool {
+    fn fits(value: &Value, levels: usize) -> bool {
+        match value {
+            Value::Array(items) => levels > 0 && items.iter().all(|item| fits(item, levels - 1)),
+            Value::Object(members) => levels > 0 && members.values().all(|item| fits(item, levels - 1)),
+            _ => true,
+        }
+    }
+    fits(value, MAX_DEPTH)
 }
 
 /// The end of the string whose inside starts at `at`; `None` if it holds half a character.
@@ -79,7 +93,6 @@ fn skip_number(text: &str, at: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use serde_json::Value;
 
     use super::*;
 
@@ -93,6 +106,8 @@ mod tests {
         for depth in [1, 126, 127, 128, 129] {
             let text = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
             assert!(agrees(&text), "{depth}");
+            let value = (1..depth).fold(serde_json::json!([]), |value, _| serde_json::json!([value]));
+            assert_eq!(is_shallow(&value), is_decodable(&text), "{depth}");
         }
         for number in [
             "1e308",

@@ -6,6 +6,7 @@ use std::fmt;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::Value;
 
 use super::wire;
 use crate::kind::SelectableField;
@@ -69,10 +70,19 @@ impl TypeMeta {
 impl Extract {
     pub(super) fn read(text: &str, fields: &'static [SelectableField]) -> Result<Self, serde_json::Error> {
         let mut deserializer = serde_json::Deserializer::from_str(text);
-        let mut slots = Slots::new(fields);
-        let visitor = ObjectVisitor { slots: &mut slots };
-        let mut extract = deserializer.deserialize_map(visitor)?;
+        let extract = Self::visit(&mut deserializer, fields)?;
         deserializer.end()?;
+        Ok(extract)
+    }
+
+    /// The same of a value that is still at hand.
+    pub(super) fn of_value(value: &Value, fields: &'static [SelectableField]) -> Result<Self, serde_json::Error> {
+        Self::visit(value, fields)
+    }
+
+    fn visit<'de, D: Deserializer<'de>>(from: D, fields: &'static [SelectableField]) -> Result<Self, D::Error> {
+        let mut slots = Slots::new(fields);
+        let mut extract = from.deserialize_map(ObjectVisitor { slots: &mut slots })?;
         extract.values = slots.into_values();
         Ok(extract)
     }

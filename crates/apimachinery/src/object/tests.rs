@@ -196,6 +196,24 @@ fn type_meta_can_be_peeked() {
     assert!(TypeMeta::peek(b"[1]").is_err() && TypeMeta::peek(br#"{"kind":1}"#).is_err());
 }
 
+/// What may stand where something else is expected.
+fn odd_value() -> impl Strategy<Value = serde_json::Value> {
+    use serde_json::json;
+    proptest::sample::select(vec![
+        json!(null),
+        json!(""),
+        json!("7"),
+        json!("a"),
+        json!(7),
+        json!(-1.5),
+        json!(true),
+        json!([1]),
+        json!({}),
+        json!({"a": "b", "nodeName": "n", "phase": "Running", "component": "c"}),
+        json!({"nodeName": 3, "phase": [], "podIP": null, "component": true}),
+    ])
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
@@ -221,6 +239,41 @@ proptest! {
             let value = again.to_value();
             prop_assert_eq!(value["metadata"]["resourceVersion"].as_str(), Some("5"));
             prop_assert_eq!(Object::parse(object.bytes().clone(), kind("pods")).unwrap(), object);
+        }
+    }
+
+    #[test]
+    fn values_and_their_text_make_the_same_object(
+        resource in proptest::sample::select(vec!["pods", "events", "nodes"]),
+        metadata in proptest::collection::btree_map(
+            proptest::sample::select(vec![
+                "name", "namespace", "uid", "labels", "resourceVersion", "deletionTimestamp", "annotations",
+            ]),
+            odd_value(),
+            0..7,
+        ),
+        members in proptest::collection::btree_map(
+            proptest::sample::select(vec!["apiVersion", "kind", "spec", "status", "source", "reportingComponent", "type"]),
+            odd_value(),
+            0..6,
+        ),
+    ) {
+        let mut value = serde_json::json!(members);
+        value["metadata"] = serde_json::json!({"name": "a", "namespace": "b"});
+        for (name, member) in metadata {
+            value["metadata"][name] = member;
+        }
+        let text = Object::parse(value.to_string().into(), kind(resource));
+        match (Object::from_value(value, kind(resource)), text) {
+            (Ok(one), Ok(other)) => {
+                prop_assert_eq!(one.bytes(), other.bytes());
+                prop_assert_eq!((one.key(), one.uid(), one.is_deleting()), (other.key(), other.uid(), other.is_deleting()));
+                prop_assert_eq!(one.resource_version(), other.resource_version());
+                prop_assert_eq!(one.labels(), other.labels());
+                prop_assert_eq!(&one.0.meta.values, &other.0.meta.values);
+            }
+            (Err(one), Err(other)) => prop_assert_eq!(one.to_string(), other.to_string()),
+            (one, other) => prop_assert!(false, "{:?} {:?}", one, other),
         }
     }
 }

@@ -112,10 +112,7 @@ impl ListBody {
             .and_then(|message| protobuf::encode(message, &meta_json).ok());
         let mut first = Vec::new();
         protobuf::put_field(&mut first, 1, &meta.unwrap_or_default().bytes);
-        let items: usize = objects
-            .iter()
-            .map(|object| protobuf::field_len(2, item.len(object)))
-            .sum();
+        let items: usize = objects.iter().map(|object| item.len(object)).sum();
         let mut head = protobuf::envelope_head(api_version, kind, first.len() + items);
         head.extend_from_slice(&first);
         Self {
@@ -155,6 +152,10 @@ impl Item {
     fn write(self, object: &Object) -> Bytes {
         match self {
             Self::Text { style, look } => style.item(&look.json(object)),
+            Self::Protobuf {
+                message,
+                look: Look::Whole,
+            } => object.protobuf_item(message),
             Self::Protobuf { message, look } => {
                 let encoded = encode(message, object, look);
                 let mut out = Vec::with_capacity(encoded.len() + 8);
@@ -164,15 +165,15 @@ impl Item {
         }
     }
 
-    /// Bytes of the item's message.
+    /// Bytes of the item in protobuf.
     fn len(self, object: &Object) -> usize {
         match self {
             Self::Text { .. } => 0,
             Self::Protobuf {
                 message,
                 look: Look::Whole,
-            } => object.protobuf_len(message),
-            Self::Protobuf { message, look } => encode(message, object, look).len(),
+            } => object.protobuf_item_len(message),
+            Self::Protobuf { message, look } => protobuf::field_len(2, encode(message, object, look).len()),
         }
     }
 }

@@ -1,9 +1,13 @@
-//! The writer thread: takes what waits, checks it, commits it as one group, publishes it in order, answers.
+//! The writer: checks transactions, commits what waits as one group, publishes it in order, answers.
+//!
+//! A thread takes what waits. A transaction that only lives in memory (a lease renewal) is done at once by its caller where
+//! nobody else is writing: two changes of thread would cost more than the rest of it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use redb::{ReadTransaction, ReadableTable, WriteTransaction};
 use tokio::sync::{mpsc, oneshot};
 use yurt_apimachinery::{ResourceVersion, Space};
@@ -41,7 +45,13 @@ struct Staged {
     answer: Answer<ResourceVersion>,
 }
 
-/// State of the writer thread.
+/// The engine, and whom it tells. Whoever holds the lock writes.
+pub(super) struct Writer {
+    engine: Mutex<Engine>,
+    sink: Arc<dyn Sink>,
+}
+
+/// State of the writer.
 pub(super) struct Engine {
     disk: Arc<Disk>,
     clock: Clock,
@@ -53,6 +63,49 @@ pub(super) struct Engine {
     tombstones: Tombstones,
     /// What commits that failed may have left on the disk.
     unsettled: Undo,
+    /// A close was answered: nothing is written any more.
+    is_closed: bool,
+}
+
+// === impl Writer ===
+
+impl Writer {
+    pub(super) fn new(engine: Engine, sink: Arc<dyn Sink>) -> Self {
+        Self {
+            engine: Mutex::new(engine),
+            sink,
+        }
+    }
+
+    /// The thread's life: until every sender is gone or a close was answered.
+    pub(super) fn run(&self, mut queue: mpsc::Receiver<Request>) {
+        let mut waiting = Vec::with_capacity(GROUP_MAX);
+        while let Some(first) = queue.blocking_recv() {
+            waiting.push(first);
+            while waiting.len() < GROUP_MAX
+                && let Ok(request) = queue.try_recv()
+            {
+                waiting.push(request);
+            }
+            let mut engine = self.engine.lock();
+            engine.take(waiting.drain(..), &*self.sink);
+            if engine.is_closed {
+                return;
+            }
+        }
+    }
+
+    /// Does a transaction that needs no disk on the caller's thread; gives it back when it needs one, or somebody else is
+    /// writing. Never blocks.
+    pub(super) fn write_in_memory(&self, ops: Vec<Op>) -> Result<Result<ResourceVersion, StorageError>, Vec<Op>> {
+        if ops.iter().any(|op| is_durable(&op.action)) {
+            return Err(ops);
+        }
+        match self.engine.try_lock() {
+            Some(mut engine) if !engine.is_closed => engine.write_in_memory(ops, &*self.sink),
+            _ => Err(ops),
+        }
+    }
 }
 
 // === impl Engine ===
@@ -82,6 +135,7 @@ impl Engine {
             volatile: BTreeMap::new(),
             tombstones: Tombstones::default(),
             unsettled: Undo::default(),
+            is_closed: false,
         };
         Ok((engine, id))
     }
@@ -136,36 +190,44 @@ impl Engine {
         Ok(loaded)
     }
 
-    /// The thread's life: until every sender is gone or a close was answered.
-    pub(super) fn run(mut self, mut queue: mpsc::Receiver<Request>, sink: &dyn Sink) {
-        let mut waiting = Vec::with_capacity(GROUP_MAX);
-        while let Some(first) = queue.blocking_recv() {
-            waiting.push(first);
-            while waiting.len() < GROUP_MAX
-                && let Ok(request) = queue.try_recv()
-            {
-                waiting.push(request);
-            }
-            let mut writes = Vec::with_capacity(waiting.len());
-            let (mut checks, mut close) = (Vec::new(), None);
-            for request in waiting.drain(..) {
-                match request {
-                    Request::Write { ops, answer } => writes.push((ops, answer)),
-                    Request::Check { answer } => checks.push(answer),
-                    Request::Close { answer } => close = Some(answer),
-                }
-            }
-            self.write_group(writes, sink);
-            for answer in checks {
-                // A caller that went away needs no answer.
-                let _ = answer.send(self.check_disk());
-            }
-            if let Some(answer) = close {
-                // A caller that went away needs no answer.
-                let _ = answer.send(self.flush());
-                return;
+    fn take(&mut self, requests: impl Iterator<Item = Request>, sink: &dyn Sink) {
+        let mut writes = Vec::new();
+        let (mut checks, mut close) = (Vec::new(), None);
+        for request in requests {
+            match request {
+                Request::Write { ops, answer } => writes.push((ops, answer)),
+                Request::Check { answer } => checks.push(answer),
+                Request::Close { answer } => close = Some(answer),
             }
         }
+        self.write_group(writes, sink);
+        for answer in checks {
+            // A caller that went away needs no answer.
+            let _ = answer.send(self.check_disk());
+        }
+        if let Some(answer) = close {
+            let flushed = self.flush();
+            self.is_closed = true;
+            // A caller that went away needs no answer.
+            let _ = answer.send(flushed);
+        }
+    }
+
+    /// A transaction without durable operations, unless the mark has to be stored first.
+    fn write_in_memory(
+        &mut self,
+        ops: Vec<Op>,
+        sink: &dyn Sink,
+    ) -> Result<Result<ResourceVersion, StorageError>, Vec<Op>> {
+        if self.sequencer.is_mark_near(self.clock.unix()) {
+            return Err(ops);
+        }
+        if let Err(conflict) = self.check(&ops, &HashMap::new()) {
+            return Ok(Err(conflict));
+        }
+        let rv = self.sequencer.next(self.clock.unix());
+        self.publish(rv, ops, sink);
+        Ok(Ok(rv))
     }
 
     fn write_group(&mut self, writes: Vec<(Vec<Op>, Answer<ResourceVersion>)>, sink: &dyn Sink) {
@@ -188,7 +250,7 @@ impl Engine {
             }
         }
         match self.commit(&staged) {
-            Ok(()) => staged.into_iter().for_each(|txn| self.publish(txn, sink)),
+            Ok(()) => staged.into_iter().for_each(|txn| self.settle(txn, sink)),
             Err(error) => self.refuse(staged, &error, sink),
         }
     }
@@ -200,7 +262,7 @@ impl Engine {
         for txn in staged {
             let is_volatile = !txn.ops.iter().any(|op| is_durable(&op.action));
             if is_volatile && self.sequencer.covers(txn.rv) && self.check(&txn.ops, &HashMap::new()).is_ok() {
-                self.publish(txn, sink);
+                self.settle(txn, sink);
                 continue;
             }
             refused += 1;
@@ -282,14 +344,20 @@ impl Engine {
         self.disk.trouble().map_or(Ok(()), |_| Err(trouble))
     }
 
-    fn publish(&mut self, Staged { rv, ops, answer }: Staged, sink: &dyn Sink) {
+    fn settle(&mut self, Staged { rv, ops, answer }: Staged, sink: &dyn Sink) {
+        self.publish(rv, ops, sink);
+        // A caller that went away needs no answer; its write stands.
+        let _ = answer.send(Ok(rv));
+    }
+
+    fn publish(&mut self, rv: ResourceVersion, ops: Vec<Op>, sink: &dyn Sink) {
         let mut changes = Vec::with_capacity(ops.len());
         for Op { key, action, .. } in ops {
             match action {
                 Action::Put(value, durability) => {
                     self.index.insert(key.clone(), rv);
                     match durability {
-                        Durability::Volatile => self.volatile.insert(key.clone(), (rv, value.clone())),
+                        Durability::Volatile => self.volatile.insert(key.clone(), (rv, value.bytes().clone())),
                         Durability::Durable => self.volatile.remove(&key),
                     };
                     changes.push(Committed {
@@ -311,8 +379,6 @@ impl Engine {
             }
         }
         sink.committed(rv, &changes);
-        // A caller that went away needs no answer; its write stands.
-        let _ = answer.send(Ok(rv));
     }
 
     fn flush(&mut self) -> Result<(), StorageError> {

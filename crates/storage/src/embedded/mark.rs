@@ -42,6 +42,11 @@ impl Sequencer {
         ResourceVersion(self.last)
     }
 
+    /// Whether an RV issued at wall-clock time `now` would need a new mark first.
+    pub(super) fn is_mark_near(&self, now: UnixTime) -> bool {
+        (self.tag | micros(now)).max(self.last + 1) + LEFT_MICROS > self.mark
+    }
+
     /// The mark to store before the RVs issued so far become visible; `None` while the stored one is far enough ahead.
     pub(super) fn mark_needed(&self) -> Option<u64> {
         (self.last + LEFT_MICROS > self.mark).then_some(self.mark_ahead())
@@ -108,6 +113,12 @@ mod tests {
         let mark = sequencer.mark_needed().expect("the first RV needs a mark");
         sequencer.stored(mark);
         assert_eq!(sequencer.mark_needed(), None);
+        for (secs, is_near) in [(0, false), (1_000, false), (1_050, false), (1_051, true), (9_000, true)] {
+            assert_eq!(sequencer.is_mark_near(at(secs)), is_near, "{secs}");
+            let mut next = Sequencer { ..sequencer };
+            next.next(at(secs));
+            assert_eq!(next.mark_needed().is_some(), is_near, "{secs}");
+        }
         let restarted = Sequencer::after(mark, Space::Own).next(at(1_000));
         assert!(restarted > issued && restarted.0 > mark);
     }

@@ -48,13 +48,13 @@ pub(super) fn write<'a>(
             let key = op.key.as_str();
             match &op.action {
                 Action::Put(bytes, Durability::Durable) => {
-                    let before = own.insert(key, (rv.0, bytes.as_ref())).map_err(storage_error)?;
+                    let before = own.insert(key, (rv.0, bytes.bytes().as_ref())).map_err(storage_error)?;
                     undo.note(key, before.map(|row| owned(row.value())));
                 }
                 Action::Delete { last } => {
                     let before = own.remove(key).map_err(storage_error)?;
                     undo.note(key, before.map(|row| owned(row.value())));
-                    buried.push(((rv.0, place), key, last.as_ref()));
+                    buried.push(((rv.0, place), key, last.bytes().as_ref()));
                 }
                 Action::Put(_, Durability::Volatile) | Action::Check => {}
             }

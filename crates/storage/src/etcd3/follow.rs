@@ -210,7 +210,7 @@ impl Follower {
             _ => kv.value,
         };
         // A slice would keep the whole message in memory.
-        let value = Bytes::copy_from_slice(&value);
+        let value = Bytes::copy_from_slice(&value).into();
         Some(Committed { key, value, deleted })
     }
 

@@ -89,7 +89,7 @@ impl Layout {
             }
             match &op.action {
                 Action::Put(value, _) => {
-                    let value = value.clone();
+                    let value = value.bytes().clone();
                     txn.success.push(request(Request::Put(PutRequest { key, value })));
                 }
                 Action::Delete { .. } => txn.success.push(request(Request::Delete(DeleteRangeRequest { key }))),

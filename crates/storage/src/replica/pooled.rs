@@ -132,11 +132,11 @@ impl Pooled {
             };
             match rest.split_once('/') {
                 Some((folder, key)) => {
-                    let value = (!change.deleted).then(|| change.value.clone());
+                    let value = (!change.deleted).then(|| change.value.bytes().clone());
                     let mut all = self.known.lock();
                     all.entry(name.to_owned()).or_default().fill(folder, key, value);
                 }
-                None if !change.deleted => pointers.push((name, rest, &change.value)),
+                None if !change.deleted => pointers.push((name, rest, change.value.bytes())),
                 None => {}
             }
         }
@@ -301,7 +301,9 @@ impl Pooled {
             let delete = |key: &String| Op {
                 key: key.clone(),
                 expect: Expect::Any,
-                action: Action::Delete { last: Bytes::new() },
+                action: Action::Delete {
+                    last: Bytes::new().into(),
+                },
             };
             self.storage.write(some.iter().map(delete).collect()).await?;
         }
@@ -532,7 +534,9 @@ fn small_ops(name: &str, folder: &str, dirty: &Dirty) -> Vec<Op> {
             None => Op {
                 key,
                 expect: Expect::Any,
-                action: Action::Delete { last: Bytes::new() },
+                action: Action::Delete {
+                    last: Bytes::new().into(),
+                },
             },
         }
     };
@@ -551,7 +555,7 @@ fn put(key: String, value: Bytes, expect: Expect) -> Op {
     Op {
         key,
         expect,
-        action: Action::Put(value, Durability::Durable),
+        action: Action::Put(value.into(), Durability::Durable),
     }
 }
 

@@ -120,7 +120,7 @@ impl Sink for Memory {
             if change.deleted {
                 live.remove(&change.key);
             } else {
-                live.insert(change.key.clone(), (rv, change.value.clone()));
+                live.insert(change.key.clone(), (rv, change.value.bytes().clone()));
             }
         }
     }
@@ -149,7 +149,7 @@ pub(crate) fn put(key: &str, n: u64, durability: Durability) -> Op {
     Op {
         key: key.to_owned(),
         expect: Expect::Any,
-        action: Action::Put(value(key, n), durability),
+        action: Action::Put(value(key, n).into(), durability),
     }
 }
 
@@ -157,7 +157,9 @@ pub(crate) fn delete(key: &str) -> Op {
     Op {
         key: key.to_owned(),
         expect: Expect::Any,
-        action: Action::Delete { last: value(key, 0) },
+        action: Action::Delete {
+            last: value(key, 0).into(),
+        },
     }
 }
 
@@ -414,7 +416,7 @@ impl Life {
 
 fn changes(ops: &[Op]) -> Vec<(String, Option<u64>)> {
     let change = |op: &Op| match &op.action {
-        Action::Put(bytes, _) => (op.key.clone(), Some(number(bytes))),
+        Action::Put(bytes, _) => (op.key.clone(), Some(number(bytes.bytes()))),
         Action::Delete { .. } | Action::Check => (op.key.clone(), None),
     };
     ops.iter().map(change).collect()

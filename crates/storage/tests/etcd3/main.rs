@@ -65,7 +65,7 @@ fn delete(name: &str, expect: Expect) -> Op {
     Op {
         key,
         expect,
-        action: Action::Delete { last },
+        action: Action::Delete { last: last.into() },
     }
 }
 
