@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use serde_json::Value;
 use yurt_apimachinery::list::ParsedList;
+use yurt_apimachinery::patch::apply::Write;
 use yurt_apimachinery::patch::{apply_json_patch, apply_merge_patch};
+use yurt_apimachinery::time::Time;
 use yurt_apimachinery::watch::WatchDecoder;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion, kind};
 
@@ -59,6 +61,36 @@ fn patch(data: &[u8], apply: impl Fn(&mut Value, &[u8]) -> bool) {
     if outcomes.0 {
         assert_eq!(first, second, "the same patch of the same document");
     }
+}
+
+/// The first half is the live object, the second what is applied. By force everything that fits the kind can be applied,
+/// and an update that changes nothing afterwards leaves the account as it is.
+pub(crate) fn apply(data: &[u8]) {
+    let (live, config) = super::halves(data);
+    let (Ok(live), Ok(config)) = (
+        serde_json::from_slice::<Value>(live),
+        serde_json::from_slice::<Value>(config),
+    ) else {
+        return;
+    };
+    let claimed = |name: &str| config.get(name).and_then(Value::as_str).unwrap_or_default();
+    let mut kinds = kind::builtin_kinds().iter();
+    let kind = kinds.find(|kind| kind.api_version() == claimed("apiVersion") && kind.kind == claimed("kind"));
+    let write = Write {
+        kind: kind.unwrap_or(pods()),
+        subresource: "",
+        ignored: &[],
+        manager: "kubectl",
+        now: Time::from_unix(1_800_000_000),
+    };
+    let empty = serde_json::json!({"apiVersion": write.kind.api_version(), "kind": &*write.kind.kind});
+    let _ = write.apply(&live, &empty, &config, false);
+    let Ok(applied) = write.apply(&live, &empty, &config, true) else {
+        return;
+    };
+    let mut same = applied.clone();
+    write.update(&applied, &mut same);
+    assert_eq!(applied, same);
 }
 
 /// A stream gives the same events however it is cut.

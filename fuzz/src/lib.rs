@@ -28,6 +28,7 @@ pub const TARGETS: &[Target] = &[
     target("list", 8192, api::list),
     target("json-patch", 4096, api::json_patch),
     target("merge-patch", 4096, api::merge_patch),
+    target("apply", 4096, api::apply),
     target("watch-frames", 8192, api::watch_frames),
     target("selectors", 512, requests::selectors),
     target("request-info", 1024, requests::request_info),

@@ -75,19 +75,62 @@ func checkKubectl(t *testing.T, binary, kubeconfig string) {
 	if got := k.configMap("from-file").Data["k"]; got != "file" {
 		k.t.Errorf("get gives %q after create -f", got)
 	}
+	k.checkApply()
 	k.run("delete", "configmap", "people", "from-file")
 	if out, err := k.try("get", "configmap", "people"); err == nil || !strings.Contains(out, `configmaps "people" not found`) {
 		t.Errorf("get after delete: %v, %q", err, out)
 	}
 }
 
+// checkApply applies on the client's side, then on the server's, then as somebody else, then on the client's side again.
+func (k kubectl) checkApply() {
+	k.t.Helper()
+	apply := func(value string, args ...string) (string, error) {
+		return k.try(append([]string{"apply", "-f", k.manifest("applied", value)}, args...)...)
+	}
+	want := func(value string, args ...string) {
+		k.t.Helper()
+		if out, err := apply(value, args...); err != nil {
+			k.t.Fatalf("kubectl apply %v: %v\n%s", args, err, out)
+		}
+		if got := k.configMap("applied").Data["k"]; got != value {
+			k.t.Errorf("get gives %q after apply %v of %q", got, args, value)
+		}
+	}
+	want("one")
+	want("two")
+	// What the client's side had set is no conflict for the server's.
+	want("three", "--server-side")
+	other := []string{"--server-side", "--field-manager=other"}
+	out, err := apply("four", other...)
+	if err == nil || !strings.Contains(out, `conflict with "kubectl": .data.k`) {
+		k.t.Errorf("apply by somebody else: %v, %q", err, out)
+	}
+	want("four", append(other, "--force-conflicts")...)
+	if out, err := apply("five", "--server-side"); err == nil || !strings.Contains(out, `conflict with "other": .data.k`) {
+		k.t.Errorf("apply of what somebody else took: %v, %q", err, out)
+	}
+	want("six")
+	fields := k.run("get", "configmap", "applied", "-o", "yaml", "--show-managed-fields")
+	if !strings.Contains(fields, "manager: kubectl-client-side-apply") || !strings.Contains(fields, "operation: Update") {
+		k.t.Errorf("who wrote last is not noted:\n%s", fields)
+	}
+	k.run("delete", "-f", k.manifest("applied", "six"))
+}
+
 // create uses -f, whose body is JSON, without asking for the OpenAPI document.
 func (k kubectl) create(name, value string) {
+	k.t.Helper()
+	k.run("create", "--validate=false", "-f", k.manifest(name, value))
+}
+
+// manifest writes a ConfigMap with one entry to a file.
+func (k kubectl) manifest(name, value string) string {
 	k.t.Helper()
 	file := filepath.Join(k.home, name+".yaml")
 	text := fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s}\ndata: {k: %q}\n", name, value)
 	must(k.t, os.WriteFile(file, []byte(text), 0o644))
-	k.run("create", "--validate=false", "-f", file)
+	return file
 }
 
 func (k kubectl) command(ctx context.Context, args ...string) *exec.Cmd {
