@@ -46,7 +46,8 @@ impl Stores {
         );
         kinds.push((members::COLLECTION.to_owned(), members::kind()));
         if config.etcd.is_used() {
-            let etcd = Etcd::connect(config.etcd.store(config.profile.space()), tasks).await;
+            let etcd = config.etcd.store(config.profile.space(), &config.data_dir);
+            let etcd = Etcd::connect(etcd, tasks).await;
             let etcd = etcd.map_err(|error| StartError::new(format!("--etcd-servers: {error}")))?;
             create_folder(&config.data_dir)?;
             let etcd: Arc<dyn Storage> = Arc::new(etcd);

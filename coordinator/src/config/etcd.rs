@@ -1,12 +1,15 @@
 //! The flags of the etcd store; names and defaults are kube-apiserver's, but for the prefix.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use yurt_apimachinery::Space;
 use yurt_runtime::flags::GoDuration;
 use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource};
 use yurt_storage::etcd3;
+
+/// Below the data folder: how far etcd was, see [`etcd3::Config::mark`].
+const MARK_FILE: &str = "etcd-mark";
 
 /// How etcd is reached.
 #[derive(Clone, Debug, Args)]
@@ -46,9 +49,9 @@ impl EtcdFlags {
         !self.etcd_servers.is_empty()
     }
 
-    /// What the store needs to know; `space` tags its RVs.
+    /// What the store needs to know; `space` tags its RVs, `data_dir` keeps how far it was.
     #[must_use]
-    pub fn store(&self, space: Space) -> etcd3::Config {
+    pub fn store(&self, space: Space, data_dir: &Path) -> etcd3::Config {
         let identity = self.etcd_certfile.as_ref().zip(self.etcd_keyfile.as_ref());
         let tls = self.etcd_cafile.as_ref().map(|ca| ClientTls {
             ca: PemSource::File(ca.clone()),
@@ -61,6 +64,7 @@ impl EtcdFlags {
             prefix: self.etcd_prefix.clone(),
             space,
             compaction_interval: (!interval.is_zero()).then_some(interval),
+            mark: Some(data_dir.join(MARK_FILE)),
         }
     }
 }

@@ -5,10 +5,11 @@
 //! ```
 //!
 //! In reading order: `wire` (etcd's messages), `grpc` (how they travel), `endpoints` (which member is asked),
-//! `txn` (our transactions as etcd's), `load` (everything there is), `follow` (the watch that publishes),
-//! `index` (reads that reflect other coordinators' writes), `compact`.
+//! `timeline` (revisions as RVs), `start` (finding the store), `mark` (how far it was seen), `txn` (our transactions as
+//! etcd's), `load` (everything there is), `follow` (the watch that publishes), `index` (reads that reflect other
+//! coordinators' writes), `compact`.
 //!
-//! The RV of a value is the revision of its last write. Nothing is published but by the watch: what a reader sees was
+//! The RV of a value is the revision of its last write, in its timeline. Nothing is published but by the watch: what a reader sees was
 //! committed, in etcd's order. Lease renewals are writes like others here.
 
 mod compact;
@@ -18,37 +19,35 @@ mod follow;
 mod grpc;
 mod index;
 mod load;
+mod mark;
+mod start;
+mod timeline;
 mod txn;
 mod wire;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::time::Instant;
 use yurt_apimachinery::{ResourceVersion, Space};
 use yurt_runtime::TaskGroup;
 use yurt_runtime::tls::{ClientTls, TlsError};
 
-use crate::backend::{Action, Durability, Expect, Op, Sink, Storage, StorageError, TXN_OPS_MAX};
+use crate::backend::{Op, Sink, Storage, StorageError, TXN_OPS_MAX};
 use endpoints::Endpoints;
 use follow::Follower;
 use grpc::CallError;
+use mark::Mark;
+use timeline::Timeline;
 use txn::Layout;
-use wire::RangeRequest;
 
-/// etcd gets this long to answer at the start.
-const START_PATIENCE: Duration = Duration::from_secs(60);
-/// Pause between attempts at the start.
-const START_PAUSE: Duration = Duration::from_secs(1);
 /// A writer is answered after this long even when the watch has not told its write yet: it is committed.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest prefix of keys.
 const PREFIX_BYTES_MAX: usize = 512;
-/// Random id of the store; behind the prefix itself, where the watch does not look.
-const ID_KEY: &str = "~store-id";
 
 /// How etcd is reached and used.
 #[derive(Clone, Debug)]
@@ -63,6 +62,8 @@ pub struct Config {
     pub space: Space,
     /// History older than this is forgotten; `None` leaves that to others.
     pub compaction_interval: Option<Duration>,
+    /// File in which to keep how far the store was; without it an etcd that went back while nobody looked is not noticed.
+    pub mark: Option<PathBuf>,
 }
 
 /// Why etcd cannot be used.
@@ -77,14 +78,16 @@ pub enum OpenError {
     /// A certificate file.
     #[error("etcd certificates: {0}")]
     Tls(#[from] TlsError),
-    /// No member answered in time.
-    #[error("etcd does not answer: {0}")]
-    Unavailable(String),
+    /// The credentials.
+    #[error("etcd refuses this client: {0}")]
+    Refused(String),
+    /// The file that keeps how far the store was.
+    #[error("cannot read {0}")]
+    Mark(String),
 }
 
 /// The etcd-backed store; see the module header.
 pub struct Etcd {
-    id: String,
     shared: Arc<Shared>,
     tasks: TaskGroup,
     compaction_interval: Option<Duration>,
@@ -99,6 +102,7 @@ struct Shared {
     layout: Layout,
     /// As found at the start.
     identity: Identity,
+    mark: Option<Mark>,
     /// Everything up to this revision is published.
     published: watch::Sender<i64>,
     /// Somebody waits for the next sign of progress.
@@ -110,7 +114,10 @@ struct Shared {
 /// Which store this is, and how far it is.
 #[derive(Clone, Debug)]
 struct Identity {
-    id: Option<String>,
+    /// `None` before there is a store.
+    timeline: Option<Timeline>,
+    /// Revision of the timeline's record.
+    written: i64,
     cluster: u64,
     revision: i64,
 }
@@ -118,11 +125,11 @@ struct Identity {
 // === impl Etcd ===
 
 impl Etcd {
-    /// Reaches etcd, trying for `START_PATIENCE`, and creates the store id on first use. Tasks run in `tasks`; one that
-    /// ends unasked has found another store than before.
+    /// Reaches etcd, waiting for it as long as it takes, and creates the store id on first use. Tasks run in `tasks`; one
+    /// that ends unasked has found another store than before.
     ///
     /// # Errors
-    /// [`OpenError`], naming the member or file.
+    /// [`OpenError`], naming what waiting does not mend.
     pub async fn connect(config: Config, tasks: &TaskGroup) -> Result<Self, OpenError> {
         let prefix = config.prefix.trim_end_matches('/').to_owned();
         if !config.prefix.starts_with('/') || prefix.len() > PREFIX_BYTES_MAX {
@@ -132,16 +139,21 @@ impl Etcd {
             Space::Own => ResourceVersion::OWN_BIT,
             Space::Cloud => 0,
         };
-        let layout = Layout { prefix, tag };
+        let mut layout = Layout {
+            prefix,
+            tag,
+            timeline: Timeline::new(String::new()),
+        };
         let endpoints = Endpoints::new(&config.servers, config.tls, tasks)?;
-        let identity = start(&endpoints, &layout).await?;
+        let mark = config.mark.as_deref().map(Mark::at);
+        let identity = start::find(&endpoints, &mut layout, mark.as_ref()).await?;
         let (waiting, queue) = mpsc::channel(index::WAITING_MAX);
         Ok(Self {
-            id: identity.id.clone().unwrap_or_default(),
             shared: Arc::new(Shared {
                 endpoints,
                 layout,
                 identity,
+                mark,
                 published: watch::Sender::new(0),
                 asked: Notify::new(),
                 trouble: Mutex::new(None),
@@ -159,6 +171,7 @@ impl Etcd {
             .await
             .map_err(|error| error::of_read(&error))?;
         load::add_deletions(&shared.endpoints, &shared.layout, &mut loaded, at).await;
+        loaded.floor = loaded.floor.max(shared.layout.floor());
         sink.load(loaded)?;
         shared.published.send_replace(at);
         let follower = Follower {
@@ -170,6 +183,10 @@ impl Etcd {
         self.tasks.spawn_critical("etcd-watch", follower.run());
         let index = index::run(shared.clone(), queue, self.tasks.token());
         self.tasks.spawn_critical("etcd-read-index", index);
+        if shared.mark.is_some() {
+            self.tasks
+                .spawn_critical("etcd-mark", mark::run(shared.clone(), self.tasks.token()));
+        }
         if let Some(interval) = self.compaction_interval {
             let compact = compact::run(shared.clone(), interval, self.tasks.token());
             self.tasks.spawn_critical("etcd-compact", compact);
@@ -200,7 +217,7 @@ impl Etcd {
 
 impl Storage for Etcd {
     fn id(&self) -> &str {
-        &self.id
+        &self.shared.layout.timeline.id
     }
 
     fn attach(&self, sink: Arc<dyn Sink>) -> BoxFuture<'_, Result<(), StorageError>> {
@@ -240,6 +257,7 @@ impl Storage for Etcd {
 
     fn close(&self) -> BoxFuture<'_, Result<(), StorageError>> {
         // Everything acknowledged is etcd's already; the tasks end with their group.
+        self.shared.note_mark();
         Box::pin(async { Ok(()) })
     }
 }
@@ -249,64 +267,18 @@ impl Storage for Etcd {
 impl Shared {
     /// Asks etcd, linearizably, which store this is and how far it is.
     async fn identity(&self) -> Result<Identity, CallError> {
-        identity(&self.endpoints, &self.layout).await
+        start::look(&self.endpoints, &self.layout).await
+    }
+
+    /// Writes down how far the store was seen.
+    fn note_mark(&self) {
+        let published = *self.published.borrow();
+        if let Some(mark) = self.mark.as_ref().filter(|_| published > 0) {
+            mark.write(self.layout.timeline.number(published));
+        }
     }
 
     fn set_trouble(&self, trouble: Option<String>) {
         *self.trouble.lock() = trouble;
     }
-}
-
-async fn identity(endpoints: &Endpoints, layout: &Layout) -> Result<Identity, CallError> {
-    let request = RangeRequest {
-        key: layout.key(ID_KEY),
-        ..RangeRequest::default()
-    };
-    let answer = endpoints.range(&request).await?;
-    let header = answer.header.unwrap_or_default();
-    let id = answer
-        .kvs
-        .first()
-        .map(|kv| String::from_utf8_lossy(&kv.value).into_owned());
-    Ok(Identity {
-        id,
-        cluster: header.cluster_id,
-        revision: header.revision,
-    })
-}
-
-/// The store's identity, made on first use; waits for etcd for a bounded time.
-async fn start(endpoints: &Endpoints, layout: &Layout) -> Result<Identity, OpenError> {
-    let give_up = Instant::now() + START_PATIENCE;
-    loop {
-        let error = match identify(endpoints, layout).await {
-            Ok(identity) if identity.id.is_some() => return Ok(identity),
-            Ok(_) => "the store id was not kept".to_owned(),
-            Err(error) => error.to_string(),
-        };
-        let left = give_up.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(OpenError::Unavailable(error));
-        }
-        tracing::warn!(error, seconds_left = left.as_secs(), "Waiting for etcd");
-        tokio::time::sleep(START_PAUSE).await;
-    }
-}
-
-async fn identify(endpoints: &Endpoints, layout: &Layout) -> Result<Identity, CallError> {
-    let found = identity(endpoints, layout).await?;
-    if found.id.is_some() {
-        return Ok(found);
-    }
-    // Of several coordinators that start together, one wins.
-    let create = Op {
-        key: ID_KEY.to_owned(),
-        expect: Expect::Absent,
-        action: Action::Put(
-            bytes::Bytes::from(uuid::Uuid::new_v4().to_string()).into(),
-            Durability::Durable,
-        ),
-    };
-    endpoints.txn(&layout.request(&[create])).await?;
-    identity(endpoints, layout).await
 }

@@ -68,6 +68,7 @@ impl Follower {
                     why,
                     "This is not the store it was: stopping, clients start over after a restart"
                 );
+                self.shared.note_mark();
                 return;
             }
             match self.watch().await {
@@ -93,10 +94,15 @@ impl Follower {
         let Ok(now) = self.shared.identity().await else {
             return Ok(());
         };
-        let Identity { id, cluster, revision } = now;
+        let Identity {
+            timeline,
+            cluster,
+            revision,
+            ..
+        } = now;
         let known = &self.shared.identity;
-        if id.as_deref() != known.id.as_deref() {
-            return Err(format!("store id was {:?} and is {id:?}", known.id));
+        if timeline != known.timeline {
+            return Err(format!("the store was {:?} and is {timeline:?}", known.timeline));
         }
         if cluster != known.cluster {
             return Err(format!("etcd cluster was {:x} and is {cluster:x}", known.cluster));

@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use yurt_apimachinery::ResourceVersion;
 
+use super::timeline::Timeline;
 use super::wire::{
     Compare, DeleteRangeRequest, PutRequest, RangeRequest, Request, RequestOp, Response, TARGET_MOD, Target,
     TxnRequest, TxnResponse,
@@ -19,6 +20,8 @@ pub(super) struct Layout {
     pub(super) prefix: String,
     /// Set in every RV: [`ResourceVersion::OWN_BIT`] beside pool data, else 0.
     pub(super) tag: u64,
+    /// What is added to revisions.
+    pub(super) timeline: Timeline,
 }
 
 /// What became of a transaction that etcd decided.
@@ -52,13 +55,21 @@ impl Layout {
 
     /// A revision as an RV.
     pub(super) fn rv(&self, revision: i64) -> ResourceVersion {
-        ResourceVersion(self.tag | u64::try_from(revision).unwrap_or(0))
+        ResourceVersion(self.tag | self.timeline.number(revision))
+    }
+
+    /// Readers below this have seen a history that etcd took back.
+    pub(super) fn floor(&self) -> ResourceVersion {
+        match self.timeline.floor() {
+            0 => ResourceVersion::ZERO,
+            floor => ResourceVersion(self.tag | floor),
+        }
     }
 
     /// The revision in one of our RVs; that of no commit for a number of the other space.
     fn revision(&self, rv: ResourceVersion) -> i64 {
         if rv.0 & ResourceVersion::OWN_BIT == self.tag {
-            i64::try_from(rv.0 & !self.tag).unwrap_or(i64::MAX)
+            self.timeline.revision(rv.0 & !self.tag).unwrap_or(i64::MAX)
         } else {
             i64::MAX
         }
@@ -151,6 +162,11 @@ mod tests {
     const OWN: Layout = Layout {
         prefix: String::new(),
         tag: ResourceVersion::OWN_BIT,
+        timeline: Timeline {
+            id: String::new(),
+            offset: 0,
+            since: 0,
+        },
     };
 
     fn check(key: &str, expect: Expect) -> Op {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use yurt_apimachinery::{ResourceVersion, Space};
+use yurt_apimachinery::{ObjectKey, ResourceVersion, Space};
 use yurt_storage::backend::{Action, Expect, Op};
 use yurt_storage::contract::{self, Harness, put};
 use yurt_storage::{Storage, StorageError};
@@ -332,6 +332,69 @@ async fn an_etcd_that_went_back_in_time_ends_the_process() {
         one.collection().read(|held| held.position()) >= lost,
         "nothing is taken back meanwhile"
     );
+}
+
+/// What was shown before is shown to nobody as something else: numbers go on above it, whoever stands below starts over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs an etcd"]
+async fn etcd_that_went_back_while_nobody_looked_begins_a_new_timeline() {
+    let mut etcd = EtcdMember::single(None, &[]);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let start = async |etcd: &EtcdMember| {
+        let mut config = config(&[etcd], Space::Own);
+        config.mark = Some(folder.path().join("mark"));
+        let coordinator = Coordinator::connect(config).await;
+        coordinator.attach().await;
+        coordinator
+    };
+    let write = async |coordinator: &Coordinator, name: &str| {
+        let written = coordinator.storage.write(vec![put(name, Expect::Any, "0")]).await;
+        written.expect("write")
+    };
+    let one = start(&etcd).await;
+    write(&one, "kept").await;
+    etcd.kill();
+    let backup = tempfile::tempdir().expect("a temporary folder");
+    support::copy(&etcd.data(), backup.path());
+    etcd.start();
+    eventually("it goes on", || !one.is_in_trouble()).await;
+    let mut lost = ResourceVersion::ZERO;
+    while lost.is_zero() {
+        let written = one.storage.write(vec![put("lost", Expect::Any, "0")]).await;
+        lost = written.unwrap_or_default();
+    }
+    let id = one.storage.id().to_owned();
+    one.storage.close().await.expect("closed");
+    drop(one);
+    etcd.kill();
+    std::fs::remove_dir_all(etcd.data()).expect("the data folder");
+    support::copy(backup.path(), &etcd.data());
+    etcd.start();
+
+    let two = start(&etcd).await;
+    assert_ne!(two.storage.id(), id);
+    let held = two
+        .collection()
+        .read(|held| (held.len(), held.position(), held.open(lost).is_err()));
+    assert!(held.0 == 1 && held.1 > lost && held.2, "{held:?}");
+    assert!(write(&two, "lost").await > lost);
+    // Who was not there counts the same way, and nobody begins another one.
+    let [three, four] = [Coordinator::start(&[&etcd]).await, start(&etcd).await];
+    for other in [&three, &four] {
+        assert_eq!(other.storage.id(), two.storage.id());
+        let positions = [&two, other].map(|each| {
+            each.collection()
+                .read(|held| held.object(&ObjectKey::parse("x/lost")).cloned())
+        });
+        let [seen, others] = positions.map(|object| object.expect("it was written again").resource_version());
+        assert_eq!(seen, others);
+    }
+    let rv = write(&three, "kept").await;
+    let update = put("kept", Expect::At(rv), "1");
+    two.storage
+        .write(vec![update])
+        .await
+        .expect("numbers mean the same to all");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

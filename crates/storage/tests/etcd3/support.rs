@@ -93,6 +93,7 @@ pub(crate) fn config(members: &[&EtcdMember], space: Space) -> Config {
         prefix: "/yurt".into(),
         space,
         compaction_interval: None,
+        mark: None,
     }
 }
 

@@ -1,0 +1,113 @@
+//! How a store is found: waits for etcd as long as it takes, makes the store's record on first use, and begins a new
+//! timeline when etcd has gone back.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::endpoints::Endpoints;
+use super::grpc::CallError;
+use super::mark::Mark;
+use super::timeline::Timeline;
+use super::txn::Layout;
+use super::wire::RangeRequest;
+use super::{Identity, OpenError};
+use crate::backend::{Action, Durability, Expect, Op};
+
+/// Pause between attempts.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Attempts that fail are logged this often.
+const TELL_EVERY: Duration = Duration::from_secs(15);
+/// The timeline; behind the prefix itself, where the watch does not look.
+const ID_KEY: &str = "~store-id";
+/// gRPC codes INVALID_ARGUMENT (credentials are missing), PERMISSION_DENIED, UNAUTHENTICATED.
+const NOT_FOR_US: [u32; 3] = [3, 7, 16];
+
+/// The store's identity. `layout` counts in its timeline afterwards.
+///
+/// # Errors
+/// Only what waiting does not mend: etcd refuses this client, or the file of `mark` cannot be read.
+pub(super) async fn find(
+    endpoints: &Endpoints,
+    layout: &mut Layout,
+    mark: Option<&Mark>,
+) -> Result<Identity, OpenError> {
+    let mark = mark.map_or(Ok(0), Mark::read).map_err(OpenError::Mark)?;
+    let began = Instant::now();
+    let mut told: Option<Instant> = None;
+    loop {
+        let error = match settle(endpoints, layout, mark).await {
+            Ok(Some(identity)) => return Ok(identity),
+            // Another coordinator was faster, or the record is about to be kept.
+            Ok(None) => continue,
+            Err(CallError::Refused { code, message }) if NOT_FOR_US.contains(&code) => {
+                return Err(OpenError::Refused(message));
+            }
+            Err(error) => error,
+        };
+        if told.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
+            told = Some(Instant::now());
+            let seconds = began.elapsed().as_secs();
+            tracing::warn!(%error, seconds, "Waiting for etcd, nothing is served before it answers");
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Which store this is now, and how far it is.
+pub(super) async fn look(endpoints: &Endpoints, layout: &Layout) -> Result<Identity, CallError> {
+    let request = RangeRequest {
+        key: layout.key(ID_KEY),
+        ..RangeRequest::default()
+    };
+    let answer = endpoints.range(&request).await?;
+    let header = answer.header.unwrap_or_default();
+    let record = answer.kvs.into_iter().next();
+    let timeline = record.as_ref().map(|kv| {
+        let text = String::from_utf8_lossy(&kv.value);
+        Timeline::parse(&text).ok_or_else(|| CallError::Malformed(format!("the store's record is {text:?}")))
+    });
+    Ok(Identity {
+        timeline: timeline.transpose()?,
+        written: record.map_or(0, |kv| kv.mod_revision),
+        cluster: header.cluster_id,
+        revision: header.revision,
+    })
+}
+
+/// One attempt; `None` when there is something to look at again.
+async fn settle(endpoints: &Endpoints, layout: &mut Layout, mark: u64) -> Result<Option<Identity>, CallError> {
+    let found = look(endpoints, layout).await?;
+    let id = uuid::Uuid::new_v4().to_string();
+    let next = match &found.timeline {
+        None => Timeline::new(id),
+        Some(timeline) => {
+            layout.timeline = timeline.clone();
+            match timeline.above(mark, found.revision, id) {
+                None => return Ok(Some(found)),
+                Some(next) => next,
+            }
+        }
+    };
+    let expect = match &found.timeline {
+        // Of several coordinators that start together, one wins.
+        None => Expect::Absent,
+        Some(timeline) => {
+            let (shown, stands_at) = (mark, timeline.number(found.revision));
+            tracing::error!(
+                shown,
+                stands_at,
+                "etcd has gone back: its numbers go on above, all clients start over"
+            );
+            Expect::At(layout.rv(found.written))
+        }
+    };
+    let record = Op {
+        key: ID_KEY.to_owned(),
+        expect,
+        action: Action::Put(Bytes::from(next.to_text()).into(), Durability::Durable),
+    };
+    endpoints.txn(&layout.request(&[record])).await?;
+    Ok(None)
+}
