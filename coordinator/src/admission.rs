@@ -73,7 +73,8 @@ pub(crate) fn token_request(
         return forbid("node requested token with a pod binding without a uid");
     }
     let key = ObjectKey::new(Some(namespace), text("name"));
-    let pods = app.registry.find("", "pods");
+    let served = app.served();
+    let pods = served.registry.find("", "pods");
     let pod = pods.and_then(|pods| pods.objects().read(|held| held.object(&key).cloned()));
     let pod = pod.ok_or_else(|| Status::not_found(&GroupResource::new("", "pods"), text("name")))?;
     if pod.uid() != text("uid") {
@@ -126,7 +127,8 @@ fn check(
     let Some(node) = restricted(call.app.settings.profile, &call.user) else {
         return Ok(());
     };
-    let nodes = call.app.registry.find("", "nodes");
+    let served = call.app.served();
+    let nodes = served.registry.find("", "nodes");
     let node_uid = |name: &str| {
         let key = ObjectKey::new(None, name);
         nodes?

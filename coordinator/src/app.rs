@@ -1,9 +1,13 @@
 //! What every request may need: one shared value, built once.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
 use yurt_runtime::{Clock, TaskGroup};
+use yurt_storage::Cacher;
 
 use crate::authn::User;
 use crate::authz::{Attributes, Decision, Facts};
@@ -14,20 +18,23 @@ use crate::gate::Gate;
 use crate::health::Health;
 use crate::metrics::SharedMetrics;
 use crate::registry::Registry;
+use crate::registry::custom::{CustomKinds, Declared};
 use crate::registry::own::OwnStore;
 
 /// The coordinator as its request handlers see it.
 pub(crate) struct App {
     /// What this server is.
     pub(crate) settings: Settings,
-    /// Every resource served.
-    pub(crate) registry: Registry,
+    /// What is served now. Guards the pointer only.
+    pub(crate) served: RwLock<Arc<Served>>,
+    /// Kinds that files declare.
+    pub(crate) custom: CustomKinds,
+    /// Own collections.
+    pub(crate) cacher: Arc<Cacher>,
     /// Writer of own objects.
     pub(crate) own: OwnStore,
     /// Receiving end of the feed.
     pub(crate) feed: Feed,
-    /// What clients learn about the API.
-    pub(crate) discovery: Discovery,
     /// Liveness and readiness.
     pub(crate) health: Health,
     /// Counters.
@@ -40,6 +47,14 @@ pub(crate) struct App {
     pub(crate) end_watches: CancellationToken,
     /// Who gets in.
     pub(crate) gate: Gate,
+}
+
+/// What is served at one time; all of it changes together.
+pub(crate) struct Served {
+    /// Every resource.
+    pub(crate) registry: Registry,
+    /// What clients learn about them.
+    pub(crate) discovery: Discovery,
 }
 
 /// What does not change while the server runs.
@@ -59,12 +74,67 @@ pub(crate) struct Settings {
     pub(crate) body_bytes_max: usize,
 }
 
+// === impl Served ===
+
+impl Served {
+    /// `registry`, and what is said of it.
+    pub(crate) fn new(registry: Registry) -> Self {
+        let discovery = Discovery::new(&registry);
+        Self { registry, discovery }
+    }
+}
+
 // === impl App ===
 
 impl App {
+    /// What is served now. A request that asks twice may get two answers.
+    pub(crate) fn served(&self) -> Arc<Served> {
+        self.served.read().clone()
+    }
+
+    /// Reads the declarations of custom resources again, and says in the log and the metrics what came of it. Blocks for
+    /// the reads.
+    pub(crate) fn reload_custom(&self) {
+        let served = match self.custom.changed() {
+            Ok(None) => return,
+            Ok(Some(declared)) => self.serve(&declared).map(|()| declared.len()),
+            Err(error) => Err(error),
+        };
+        match served {
+            Ok(kinds) => info!(kinds, "Custom resources reloaded"),
+            Err(error) => {
+                self.custom.forget();
+                self.metrics.custom_loaded(None);
+                warn!(%error, "Keeping the previous custom resources");
+            }
+        }
+    }
+
+    /// Replaces what is served: everything changes at once, and watches of what is gone end.
+    ///
+    /// # Errors
+    /// What stands in the way of which kind; nothing has changed then.
+    pub(crate) fn serve(&self, declared: &[Declared]) -> Result<(), String> {
+        let old = self.served();
+        let pool = self.feed.collections();
+        let registry = old
+            .registry
+            .with_custom(declared, &self.cacher, pool, &self.end_watches)
+            .map_err(|error| format!("--custom-resources-path: {error}"))?;
+        self.metrics.custom_loaded(Some(declared.len()));
+        let new = Arc::new(Served::new(registry));
+        *self.served.write() = new.clone();
+        old.registry.replaced_by(&new.registry, &self.cacher);
+        let is_served = |name: &str| new.registry.collections().any(|resource| resource.name == name);
+        let gone = old.registry.collections().filter(|resource| !is_served(&resource.name));
+        gone.for_each(|resource| self.metrics.forget_collection(&resource.name));
+        Ok(())
+    }
+
     /// Whether `user` may do what `attributes` say, now.
     pub(crate) fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
         let policy = self.gate.rbac.current();
+        let served = self.served();
         let facts = Facts {
             profile: self.settings.profile,
             nodepool: &self.settings.nodepool,
@@ -72,7 +142,7 @@ impl App {
             is_member: user.node_name().is_some_and(|node| self.feed.members().contains(node)),
             leads: self.feed.fence().leads(user),
             policy: &policy,
-            pods: &self.registry,
+            pods: &served.registry,
         };
         self.gate.authorizer.authorize(user, attributes, &facts)
     }

@@ -80,6 +80,16 @@ pub struct Config {
     #[arg(long, value_name = "PATH")]
     pub rbac_path: Vec<PathBuf>,
 
+    /// File or folder (*.yaml, *.yml, *.json) with CustomResourceDefinition manifests of apiextensions.k8s.io/v1; may be given
+    /// several times; read again every 10 s: kinds are served, changed and given up without a restart, and what is stored
+    /// of a kind that is given up comes back with it. A mistake in one of them ends the start, or later keeps what was there.
+    #[arg(long, value_name = "PATH")]
+    pub custom_resources_path: Vec<PathBuf>,
+
+    /// Kinds that --custom-resources-path may declare.
+    #[arg(long, value_name = "N", default_value_t = CUSTOM_RESOURCES_MAX)]
+    pub max_custom_resources: usize,
+
     /// Name of the NodePool, for messages. Default: none.
     #[arg(long, value_name = "NAME", default_value = "")]
     pub nodepool: String,
@@ -94,7 +104,8 @@ pub struct Config {
     #[command(flatten)]
     pub etcd: EtcdFlags,
 
-    /// Resources that are replicated from the cloud, as resource.group. Never events, leases or secrets.
+    /// Resources that are replicated from the cloud, as resource.group. Never events, leases or secrets. Custom resources
+    /// have to be declared in --custom-resources-path, and cannot change while the server runs.
     #[arg(
         long,
         value_name = "LIST",
@@ -160,6 +171,9 @@ pub struct Config {
 /// Largest body of a request, as in kube-apiserver.
 pub const BODY_BYTES_MAX: usize = 3 << 20;
 
+/// Kinds that files may declare. Each costs a few KB, and a schema that is as large as its author made it.
+pub const CUSTOM_RESOURCES_MAX: usize = 200;
+
 /// Size of an audit log, for an edge node's disk.
 const AUDIT_LOG_MEGABYTES: NonZeroU64 = NonZeroU64::new(20).expect("a default limit must not be zero");
 /// How many older ones are kept.
@@ -182,9 +196,13 @@ pub enum Profile {
     Standalone,
 }
 
-/// The resources of `--pool-scope-resources`, checked.
+/// The resources of `--pool-scope-resources`, checked as far as they are built in.
 #[derive(Clone, Debug)]
-pub struct PoolScope(pub Vec<&'static ResourceKind>);
+pub struct PoolScope {
+    kinds: Vec<&'static ResourceKind>,
+    /// `resource.group` of those that have to be declared.
+    custom: Vec<String>,
+}
 
 /// A command line that is not accepted, or asks for help.
 #[derive(Debug)]
@@ -247,11 +265,20 @@ impl Config {
         SocketAddr::new(self.bind_address, self.secure_port)
     }
 
-    /// Names of the pool-scope collections; empty in profile standalone.
+    /// Built-in kinds that are pool-scope; none in profile standalone.
     #[must_use]
     pub fn pool_kinds(&self) -> &[&'static ResourceKind] {
         match self.profile {
-            Profile::Pool => &self.pool_scope_resources.0,
+            Profile::Pool => &self.pool_scope_resources.kinds,
+            Profile::Standalone => &[],
+        }
+    }
+
+    /// Names of custom resources that are pool-scope; none in profile standalone.
+    #[must_use]
+    pub fn pool_custom(&self) -> &[String] {
+        match self.profile {
+            Profile::Pool => &self.pool_scope_resources.custom,
             Profile::Standalone => &[],
         }
     }
@@ -264,22 +291,26 @@ impl std::str::FromStr for PoolScope {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut seen = BTreeSet::new();
-        let mut kinds = Vec::new();
+        let (mut kinds, mut custom) = (Vec::new(), Vec::new());
         for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
             if let Some((_, why)) = NEVER_POOL_SCOPE.iter().find(|(never, _)| *never == name) {
                 return Err(format!("{name} cannot be pool-scope: {why}"));
             }
             let resource = GroupResource::parse(name);
-            let Some(kind) = find_kind(&resource.group, &resource.resource) else {
-                return Err(format!(
-                    "unknown resource {name}; write resource.group, as in endpointslices.discovery.k8s.io"
-                ));
-            };
-            if seen.insert(name) {
-                kinds.push(kind);
+            if !seen.insert(name) {
+                continue;
+            }
+            match find_kind(&resource.group, &resource.resource) {
+                Some(kind) => kinds.push(kind),
+                None if resource.group.contains('.') => custom.push(name.to_owned()),
+                None => {
+                    return Err(format!(
+                        "unknown resource {name}; write resource.group, as in endpointslices.discovery.k8s.io"
+                    ));
+                }
             }
         }
-        Ok(Self(kinds))
+        Ok(Self { kinds, custom })
     }
 }
 
@@ -357,6 +388,7 @@ mod tests {
                 "leases belong to the coordinator",
             ),
             (vec!["--pool-scope-resources", "gadgets"], "unknown resource gadgets"),
+            (vec!["--max-custom-resources", "many"], "--max-custom-resources"),
         ] {
             let line = bad(&args);
             assert!(line.contains(part) && !line.contains('\n'), "{args:?}: {line}");

@@ -1,6 +1,6 @@
 //! What clients learn about the API: discovery in both forms, versions, and OpenAPI.
 //!
-//! Everything is made once from the registry; adding a kind changes all documents and their ETags together.
+//! Everything is made from one registry: when another one takes its place, all documents and their ETags change together.
 
 use std::net::SocketAddr;
 
@@ -76,9 +76,9 @@ impl Discovery {
             ["apis"] if wants_aggregated_discovery(accept) => return Some(Ok(self.aggregated_named.answer(headers))),
             ["api"] => legacy::versions(local),
             ["apis"] => legacy::group_list(&self.groups),
-            ["api", version] => legacy::resources(self.group("")?, version)?,
-            ["apis", name] => legacy::group(self.group(name).filter(|group| !group.name.is_empty())?),
-            ["apis", name, version] => legacy::resources(self.group(name)?, version)?,
+            ["api", version] => legacy::resources(&self.groups, "", version)?,
+            ["apis", name] => legacy::group(&self.groups, name)?,
+            ["apis", name, version] => legacy::resources(&self.groups, name, version)?,
             ["openapi", rest @ ..] => return openapi::answer(&self.groups, rest, asked),
             _ => return None,
         };
@@ -90,10 +90,6 @@ impl Discovery {
                 web::full(body),
             )
         }))
-    }
-
-    fn group(&self, name: &str) -> Option<&Group> {
-        self.groups.iter().find(|group| group.name == name)
     }
 }
 

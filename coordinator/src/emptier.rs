@@ -21,7 +21,7 @@ const AT_ONCE: usize = 64;
 
 /// Works until `stop`.
 pub(crate) async fn run(app: Arc<App>, intent: Intent, stop: CancellationToken) {
-    let Some(namespaces) = app.registry.find("", namespaces::COLLECTION).cloned() else {
+    let Some(namespaces) = app.served().registry.find("", namespaces::COLLECTION).cloned() else {
         return stop.cancelled().await;
     };
     let mut changes = namespaces.objects().subscribe();
@@ -82,11 +82,11 @@ fn has_finalizer(namespace: &Object) -> bool {
 
 /// Deletes what is in a namespace; whether nothing is left.
 async fn empty(app: &App, namespace: &str, intent: &Intent) -> Result<bool, Status> {
-    let is_own = |resource: &&Arc<Resource>| {
-        resource.kind.namespaced && resource.view.is_none() && matches!(resource.authority, Authority::Own(_))
-    };
+    let is_own =
+        |resource: &&Arc<Resource>| resource.kind.namespaced && matches!(resource.authority, Authority::Own(_));
     let mut is_empty = true;
-    for resource in app.registry.iter().filter(is_own) {
+    let served = app.served();
+    for resource in served.registry.collections().filter(is_own) {
         app.own.catch_up(resource).await?;
         let content = || resource.objects().read(|held| held.snapshot(Some(namespace)).objects);
         let options = DeleteOptions::default();

@@ -152,7 +152,8 @@ pub(crate) fn identify(app: &App, headers: &mut HeaderMap, peer: &Peer) -> Resul
     let authorization = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let tokens = &app.gate.tokens;
     let check = |token: &str| {
-        let checked = tokens.check(token, tokens.audiences(), app.clock.unix().secs, &app.registry);
+        let served = app.served();
+        let checked = tokens.check(token, tokens.audiences(), app.clock.unix().secs, &served.registry);
         checked.ok().map(|found| found.user)
     };
     let user = authn::authenticate(peer.identity.as_deref(), authorization, check)?;

@@ -43,20 +43,21 @@ mod health;
 mod lanes;
 mod lifecycle;
 mod metrics;
+mod operator_files;
 mod publish;
 mod registry;
 mod server;
 mod status_error;
 mod store;
 
+use parking_lot::RwLock;
 use yurt_runtime::http::server::{Limits, Server};
 use yurt_runtime::tls::ReloadingServerTls;
 use yurt_runtime::{Clock, TaskGroup};
 use yurt_storage::Cacher;
 
-use app::{App, Settings};
+use app::{App, Served, Settings};
 use config::{Config, Profile};
-use discovery::Discovery;
 use feed::Feed;
 use feed::collection::PoolCollection;
 use feed::fence::Fence;
@@ -66,6 +67,7 @@ use health::Health;
 use metrics::Metrics;
 use publish::Publisher;
 use registry::Registry;
+use registry::custom::CustomKinds;
 use registry::leases::{self, Guard};
 use registry::own::OwnStore;
 use store::Stores;
@@ -119,10 +121,11 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let source = InitialMembers::parse(&config.initial_members);
     let initial = source.read().map_err(StartError::new)?;
     let metrics = Arc::new(Metrics::new().map_err(|error| StartError::new(format!("cannot set up metrics: {error}")))?);
+    let (custom, declared) = CustomKinds::open(&config).map_err(StartError::new)?;
     let gate = Gate::open(&config, &metrics, clock.clone())?;
     let server = bind(&config).await?;
     let tasks = TaskGroup::new();
-    let stores = Stores::open(&config, clock.clone(), &tasks).await?;
+    let stores = Stores::open(&config, custom.pool_kinds(&declared), clock.clone(), &tasks).await?;
     let credentials = bootstrap::prepare(&config, server.local_addr())?;
     let tls = ReloadingServerTls::new(credentials.tls).map_err(|error| StartError::new(error.to_string()))?;
     if let Some(disk) = stores.disk() {
@@ -131,18 +134,17 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let cacher = Arc::new(Cacher::new(registry::stored_kinds(config.profile)));
     let fence = Arc::new(Fence::new(stores.id()));
     let guard = Arc::new(Guard::new(clock.boot()));
-    let publisher = Publisher::new(cacher.clone(), fence.clone());
-    let publisher = match stores.is_shared() {
-        true => publisher.telling(guard.clone(), clock.clone(), &stores),
-        false => publisher,
-    };
+    let mut publisher = Publisher::new(cacher.clone(), fence.clone());
+    if stores.is_shared() {
+        publisher = publisher.telling(guard.clone(), clock.clone(), &stores);
+    }
     stores.attach(publisher).await?;
-    let told = stores.members();
-    let members = Arc::new(Members::new(source, initial, told));
+    let members = Arc::new(Members::new(source, initial, stores.members()));
     let electorate = (config.profile == Profile::Pool).then(|| members.clone());
-    let election = cacher.collection(leases::COLLECTION).cloned();
+    let election = cacher.collection(leases::COLLECTION);
     let election = election.ok_or_else(|| StartError::new("leases are not among the kinds served"))?;
-    let registry = Registry::new(registry::own_kinds(config.profile), &cacher, stores.pool());
+    let end_watches = tasks.token().child_token();
+    let registry = Registry::new(config.profile, &cacher, stores.pool(), &end_watches);
     let feed = Feed::new(
         feed::Parts {
             fence: fence.clone(),
@@ -157,29 +159,30 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     );
     let app = App {
         settings: settings(&config, &stores),
-        discovery: Discovery::new(&registry),
         own: OwnStore::new(stores.storage().clone(), fence, guard, electorate, clock.clone()),
-        registry,
+        served: RwLock::new(Arc::new(Served::new(registry))),
+        custom,
+        cacher,
         feed,
         health: Health::default(),
         metrics,
         clock,
         writes: tasks.child(),
-        end_watches: tasks.token().child_token(),
+        end_watches,
         gate,
     };
+    app.serve(&declared).map_err(StartError::new)?;
     lifecycle::create_namespaces(&app).await?;
     app.health.storage_loaded();
-    let files = Files {
-        admin_kubeconfig: credentials.admin_kubeconfig,
-        ca: credentials.ca,
-    };
     Ok(Coordinator {
         app: Arc::new(app),
         server: server.with_tls(tls),
         stores,
         tasks,
-        files,
+        files: Files {
+            admin_kubeconfig: credentials.admin_kubeconfig,
+            ca: credentials.ca,
+        },
     })
 }
 

@@ -22,7 +22,7 @@ use crate::{Coordinator, StartError, emptier, server};
 const PERSIST_EVERY: Duration = Duration::from_secs(5);
 /// The store is asked this often whether writes go through.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
-/// Files of initial members, and of roles, are read this often.
+/// Files of initial members, of roles and of custom resources are read this often.
 const RELOAD_EVERY: Duration = Duration::from_secs(10);
 /// Events that nobody touched for their time to live go at the next look: after a quarter of that time, within these
 /// limits.
@@ -39,7 +39,8 @@ const SELF: &str = "system:yurt-coordinator";
 /// # Errors
 /// What is wrong with the store.
 pub(crate) async fn create_namespaces(app: &App) -> Result<(), StartError> {
-    let Some(resource) = app.registry.find("", "namespaces") else {
+    let served = app.served();
+    let Some(resource) = served.registry.find("", "namespaces") else {
         return Ok(());
     };
     let intent = own_intent();
@@ -95,6 +96,9 @@ pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>
     }
     if let Some(writer) = app.gate.log.as_ref().and_then(Log::take_writer) {
         tasks.spawn_critical("audit-log", writer.run(tasks.token()));
+    }
+    if app.custom.is_reloadable() {
+        tasks.spawn_critical("reload-custom-resources", reload_custom(app.clone(), tasks.token()));
     }
     if app.gate.is_reloadable() {
         tasks.spawn_critical("reload-gate", reload_gate(app.clone(), tasks.token()));
@@ -155,7 +159,7 @@ async fn check_storage(storage: Arc<dyn Storage>, app: Arc<App>, stop: Cancellat
 
 /// Deletes events whose time has come; each deletion is an event of its own for watchers.
 async fn expire_events(app: Arc<App>, stop: CancellationToken) {
-    let Some(resource) = app.registry.find("", "events").cloned() else {
+    let Some(resource) = app.served().registry.find("", "events").cloned() else {
         return stop.cancelled().await;
     };
     let every = (app.settings.event_ttl / 4).clamp(EXPIRE_EVERY.0, EXPIRE_EVERY.1);
@@ -183,6 +187,16 @@ async fn reload_members(app: Arc<App>, stop: CancellationToken) {
         .is_some()
     {
         app.feed.members().reload();
+    }
+}
+
+async fn reload_custom(app: Arc<App>, stop: CancellationToken) {
+    while stop
+        .run_until_cancelled(tokio::time::sleep(RELOAD_EVERY))
+        .await
+        .is_some()
+    {
+        app.reload_custom();
     }
 }
 

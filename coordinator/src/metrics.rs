@@ -13,6 +13,8 @@ use crate::registry::Registry as Resources;
 
 /// All counters of this process.
 pub(crate) struct Metrics {
+    custom: IntCounterVec,
+    custom_kinds: prometheus::IntGauge,
     render: Render,
     requests: IntCounterVec,
     long_running: IntGaugeVec,
@@ -106,6 +108,17 @@ impl Metrics {
         let feed = FeedMetrics::new(registry)?;
         let collections = Collections::new(registry)?;
         let disk = DiskMetrics::new(registry)?;
+        let custom = counters(
+            registry,
+            "yurt_coordinator_custom_resources_loads_total",
+            "Looks at changed declarations of custom resources, by result: taken or refused.",
+            &["result"],
+        )?;
+        let custom_kinds = prometheus::IntGauge::new(
+            "yurt_coordinator_custom_resources",
+            "Kinds of custom resources that are declared.",
+        )?;
+        registry.register(Box::new(custom_kinds.clone()))?;
         Ok(Self {
             disk,
             requests,
@@ -114,6 +127,8 @@ impl Metrics {
             audit,
             feed,
             collections,
+            custom,
+            custom_kinds,
             render,
         })
     }
@@ -122,6 +137,20 @@ impl Metrics {
     pub(crate) fn watch_disk(&self, disk: Arc<Disk>) {
         // There is one store; a second call would be about the same.
         let _ = self.disk.disk.set(disk);
+    }
+
+    /// Declarations of so many custom resources were taken; `None` when they were refused.
+    pub(crate) fn custom_loaded(&self, kinds: Option<usize>) {
+        let result = if kinds.is_some() { "taken" } else { "refused" };
+        self.custom.with_label_values(&[result]).inc();
+        if let Some(kinds) = kinds {
+            self.custom_kinds.set(i64::try_from(kinds).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// A collection is not served any more.
+    pub(crate) fn forget_collection(&self, name: &str) {
+        self.collections.remove(name);
     }
 
     /// The feed's part.
@@ -158,7 +187,7 @@ impl Metrics {
 
     /// Everything in Prometheus' text format.
     pub(crate) fn render(&self, resources: &Resources, feed: &Feed, now: BootTime) -> String {
-        for resource in resources.iter() {
+        for resource in resources.collections() {
             let held = resource
                 .objects()
                 .read(|held| (held.len(), held.size(), held.position()));
@@ -264,6 +293,13 @@ impl FeedMetrics {
 // === impl Collections ===
 
 impl Collections {
+    fn remove(&self, name: &str) {
+        for gauge in [&self.objects, &self.bytes, &self.rv, &self.complete, &self.fresh] {
+            // One that was never shown is not there.
+            let _ = gauge.remove_label_values(&[name]);
+        }
+    }
+
     fn new(registry: &Registry) -> prometheus::Result<Self> {
         let gauge = |what: &str, help: &str| {
             let gauge = GaugeVec::new(

@@ -1,11 +1,15 @@
 //! The resources this server knows: one entry per kind with its authority (own or replicated) and its strategy.
 //!
 //! In reading order: the table below, [`strategy`] (what a kind may decide about its writes), [`own`] (how a write of an
-//! own object happens), then one file per kind that has rules of its own. Adding a kind is one line here.
+//! own object happens), then one file per kind that has rules of its own. Adding a kind is one line here. Kinds that files
+//! declare ([`custom`]) come and go while the server runs: then a new registry takes the place of the old one, and
+//! resources that stay the same are the same value in both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::kind::builtin_kinds;
 use yurt_apimachinery::{FieldSelector, GroupResource, Object, ResourceKind, Space};
 use yurt_runtime::BootTime;
@@ -16,13 +20,13 @@ use crate::config::Profile;
 use crate::feed::collection::PoolCollection;
 
 mod configmaps;
+pub(crate) mod custom;
 mod endpoints;
 mod endpointslices;
 pub(crate) mod events;
 mod fields;
 pub(crate) mod leases;
 pub(crate) mod namespaces;
-mod nodepools;
 mod nodes;
 pub(crate) mod own;
 mod pods;
@@ -33,6 +37,7 @@ mod services;
 pub(crate) mod strategy;
 pub(crate) mod views;
 
+use custom::{Declared, ServedKind};
 use strategy::Strategy;
 use views::{Shown, View};
 
@@ -43,11 +48,15 @@ pub(crate) struct Resource {
     /// `resource.group` of what is stored: the name of its collection.
     pub(crate) name: String,
     /// Set when the objects are stored as another kind.
-    pub(crate) view: Option<&'static View>,
+    pub(crate) view: Option<View>,
     /// Whose data it is.
     pub(crate) authority: Authority,
     /// What its writes have to obey.
     pub(crate) strategy: &'static dyn Strategy,
+    /// What OpenAPI says of a custom resource.
+    pub(crate) schema: Option<Arc<Value>>,
+    /// Cancelled when it is not served any more, or not like this.
+    pub(crate) gone: CancellationToken,
 }
 
 /// Who may change a resource. One resource has one authority.
@@ -59,9 +68,9 @@ pub(crate) enum Authority {
     Pool(Arc<PoolCollection>),
 }
 
-/// All resources, by group and plural.
+/// All resources, by group and plural; the preferred version first.
 pub(crate) struct Registry {
-    resources: BTreeMap<GroupResource, Arc<Resource>>,
+    resources: BTreeMap<GroupResource, Vec<Arc<Resource>>>,
 }
 
 /// Own kinds of profile pool, beside those the cloud owns.
@@ -78,7 +87,6 @@ fn strategy_of(name: &str) -> &'static dyn Strategy {
         "events" => &events::Events::Core,
         "events.events.k8s.io" => &events::Events::Strict,
         "nodes" => &nodes::Nodes,
-        "nodepools.apps.openyurt.io" => &nodepools::NodePools,
         "pods" => &pods::Pods,
         "secrets" => &secrets::Secrets,
         "serviceaccounts" => &serviceaccounts::ServiceAccounts,
@@ -88,7 +96,7 @@ fn strategy_of(name: &str) -> &'static dyn Strategy {
 }
 
 /// The kinds of which this server is the authority, views among them.
-pub(crate) fn own_kinds(profile: Profile) -> impl Iterator<Item = &'static ResourceKind> {
+fn own_kinds(profile: Profile) -> impl Iterator<Item = &'static ResourceKind> {
     builtin_kinds().iter().filter(move |kind| match profile {
         Profile::Standalone => true,
         Profile::Pool => POOL_OWN.contains(&collection_of(kind).as_str()),
@@ -107,45 +115,136 @@ fn collection_of(kind: &ResourceKind) -> String {
 // === impl Registry ===
 
 impl Registry {
-    /// The resources of a server whose own objects are in `cacher` and whose replicas are `pool`.
+    /// The built-in resources of a server of this profile, whose own objects are in `cacher` and whose replicas are `pool`.
+    /// Watches end with `end`.
     pub(crate) fn new<'a>(
-        own: impl IntoIterator<Item = &'static ResourceKind>,
+        profile: Profile,
         cacher: &Cacher,
         pool: impl IntoIterator<Item = &'a Arc<PoolCollection>>,
+        end: &CancellationToken,
     ) -> Self {
         let mut resources = BTreeMap::new();
         for collection in pool {
-            let entry = Resource::new(collection.objects().kind(), Authority::Pool(collection.clone()));
-            resources.insert(entry.kind.group_resource(), Arc::new(entry));
+            let kind = collection.objects().kind();
+            if !kind.is_custom() {
+                let entry = Resource::new(kind, Authority::Pool(collection.clone()), end);
+                resources.insert(kind.group_resource(), vec![Arc::new(entry)]);
+            }
         }
-        for kind in own {
+        for kind in own_kinds(profile) {
             let Some(collection) = cacher.collection(&collection_of(kind)) else {
                 continue;
             };
-            let entry = Resource::new(kind, Authority::Own(collection.clone()));
             // A kind the pool replicates has its authority already.
             resources
                 .entry(kind.group_resource())
-                .or_insert_with(|| Arc::new(entry));
+                .or_insert_with(|| vec![Arc::new(Resource::new(kind, Authority::Own(collection), end))]);
         }
         Self { resources }
     }
 
-    /// The resource of a group and plural name.
-    pub(crate) fn find(&self, group: &str, resource: &str) -> Option<&Arc<Resource>> {
-        self.resources.get(&GroupResource::new(group, resource))
+    /// The same with these custom resources and no others.
+    ///
+    /// # Errors
+    /// What stands in the way of one of them; nothing has changed then.
+    pub(crate) fn with_custom<'a>(
+        &self,
+        declared: &[Declared],
+        cacher: &Cacher,
+        pool: impl IntoIterator<Item = &'a Arc<PoolCollection>>,
+        end: &CancellationToken,
+    ) -> Result<Self, String> {
+        let mut authorities: BTreeMap<GroupResource, Authority> = BTreeMap::new();
+        for collection in pool
+            .into_iter()
+            .filter(|collection| collection.objects().kind().is_custom())
+        {
+            let kind = collection.objects().kind();
+            if !declared.iter().any(|declared| declared.stored == kind) {
+                let name = collection.name();
+                return Err(format!(
+                    "{name} is pool-scope: it cannot change or go while the server runs"
+                ));
+            }
+            authorities.insert(kind.group_resource(), Authority::Pool(collection.clone()));
+        }
+        let is_own = |declared: &&Declared| !authorities.contains_key(&declared.stored.group_resource());
+        let own: Vec<&'static ResourceKind> = declared.iter().filter(is_own).map(|declared| declared.stored).collect();
+        for (kind, collection) in own.iter().zip(cacher.declare(&own)?) {
+            authorities.insert(kind.group_resource(), Authority::Own(collection));
+        }
+        let mut resources = self.resources.clone();
+        resources.retain(|_, versions| versions.iter().all(|resource| !resource.kind.is_custom()));
+        for declared in declared {
+            let name = declared.stored.group_resource();
+            let Some(authority) = authorities.get(&name) else {
+                continue;
+            };
+            let versions = declared.served.iter().map(|served| {
+                let new = Resource::custom(declared, served, authority.clone(), end);
+                let held = self.find_version(&name.group, &served.kind.version, &name.resource);
+                held.filter(|held| held.is_same(&new))
+                    .cloned()
+                    .unwrap_or_else(|| Arc::new(new))
+            });
+            let versions: Vec<_> = versions.collect();
+            if !versions.is_empty() {
+                resources.insert(name, versions);
+            }
+        }
+        Ok(Self { resources })
     }
 
-    /// All resources, by group and name.
+    /// Another registry has taken the place of this one: ends the watches of what is not served any more, or not like
+    /// this.
+    pub(crate) fn replaced_by(&self, new: &Self, cacher: &Cacher) {
+        for old in self.iter() {
+            let stays = |new: &Arc<Resource>| Arc::ptr_eq(new, old);
+            let GroupResource { group, resource } = old.kind.group_resource();
+            if new
+                .find_version(&group, &old.kind.version, &resource)
+                .is_some_and(stays)
+            {
+                continue;
+            }
+            old.gone.cancel();
+            if let Authority::Own(collection) = &old.authority
+                && cacher
+                    .collection(&old.name)
+                    .is_none_or(|current| !Arc::ptr_eq(&current, collection))
+            {
+                Cacher::retire(collection);
+            }
+        }
+    }
+
+    /// The resource of a group and plural name, in the preferred version.
+    pub(crate) fn find(&self, group: &str, resource: &str) -> Option<&Arc<Resource>> {
+        self.resources.get(&GroupResource::new(group, resource))?.first()
+    }
+
+    /// The same in one version.
+    pub(crate) fn find_version(&self, group: &str, version: &str, resource: &str) -> Option<&Arc<Resource>> {
+        let versions = self.resources.get(&GroupResource::new(group, resource))?;
+        versions.iter().find(|resource| resource.kind.version == version)
+    }
+
+    /// All resources, by group and name; of several versions the preferred one first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Resource>> {
-        self.resources.values()
+        self.resources.values().flatten()
+    }
+
+    /// One resource for each collection.
+    pub(crate) fn collections(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        let mut seen = BTreeSet::new();
+        self.iter().filter(move |resource| seen.insert(resource.name.as_str()))
     }
 }
 
 // === impl Resource ===
 
 impl Resource {
-    fn new(kind: &'static ResourceKind, authority: Authority) -> Self {
+    fn new(kind: &'static ResourceKind, authority: Authority, end: &CancellationToken) -> Self {
         let strategy = strategy_of(&kind.group_resource().to_string());
         Self {
             kind,
@@ -153,7 +252,36 @@ impl Resource {
             view: views::of(kind),
             authority,
             strategy,
+            schema: None,
+            gone: end.child_token(),
         }
+    }
+
+    /// One version of a custom resource.
+    fn custom(declared: &Declared, served: &ServedKind, authority: Authority, end: &CancellationToken) -> Self {
+        let (stored, shown) = (declared.stored, served.kind);
+        let is_stored = stored.version == shown.version;
+        Self {
+            kind: shown,
+            name: stored.group_resource().to_string(),
+            view: (!is_stored).then_some(View::Version { stored, shown }),
+            authority,
+            strategy: if shown.has_status {
+                &custom::WithStatus
+            } else {
+                &custom::WithoutStatus
+            },
+            schema: served.schema.clone(),
+            gone: end.child_token(),
+        }
+    }
+
+    /// Whether clients can notice no difference.
+    fn is_same(&self, other: &Self) -> bool {
+        std::ptr::eq(self.kind, other.kind)
+            && self.schema == other.schema
+            && self.view.is_some() == other.view.is_some()
+            && Arc::ptr_eq(self.objects(), other.objects())
     }
 
     /// The objects.

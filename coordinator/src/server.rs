@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
+use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::status::reason;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
@@ -48,7 +49,7 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
         Some(response) => response,
         None => {
             let info = RequestInfo::parse(request.method().as_str(), &path, query.as_deref());
-            let labels = labels(info.as_ref().ok());
+            let labels = labels(&app, info.as_ref().ok());
             let how = error_format(&app, &request, info.as_ref().ok());
             let mut trail = Trail::new(&audit_id);
             let verb = info.as_ref().map(|info| info.verb).ok();
@@ -234,7 +235,7 @@ async fn answer_path(
         (&Method::GET, "/metrics", _) => {
             app.metrics.lane("readOnly", app.gate.reads.load());
             app.metrics.lane("mutating", app.gate.writes.load());
-            let text = app.metrics.render(&app.registry, &app.feed, app.clock.boot());
+            let text = app.metrics.render(&app.served().registry, &app.feed, app.clock.boot());
             let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
             Ok(web::respond(StatusCode::OK, content_type, web::full(text)))
         }
@@ -244,7 +245,7 @@ async fn answer_path(
                 query: request.uri().query(),
                 now: std::time::UNIX_EPOCH + Duration::from_secs(app.clock.unix().secs.unsigned_abs()),
             };
-            let document = app.discovery.answer(path, &asked, peer.local_addr);
+            let document = app.served().discovery.answer(path, &asked, peer.local_addr);
             document.unwrap_or_else(|| Err(Status::failure(404, reason::NOT_FOUND, "404 page not found")))
         }
         _ => Err(Status::method_not_allowed()),
@@ -252,11 +253,14 @@ async fn answer_path(
 }
 
 fn find_resource(app: &App, info: &RequestInfo) -> Option<Arc<Resource>> {
-    let resource = app
+    if !info.is_resource {
+        return None;
+    }
+    let served = app.served();
+    served
         .registry
-        .find(&info.group, &info.resource)
-        .filter(|_| info.is_resource)?;
-    (resource.kind.version == info.version).then(|| resource.clone())
+        .find_version(&info.group, &info.version, &info.resource)
+        .cloned()
 }
 
 /// Pool data has one author, the cloud. Told before authorization: who asks deserves the reason, not a bare 403.
@@ -320,13 +324,13 @@ fn check_shape(resource: &Resource, info: &RequestInfo, method: &Method) -> Resu
 fn not_found(app: &App, info: &RequestInfo) -> Status {
     let is_version =
         |resource: &&Arc<Resource>| resource.kind.group == info.group && resource.kind.version == info.version;
-    if app.registry.iter().any(|resource| is_version(&resource)) {
+    if app.served().registry.iter().any(|resource| is_version(&resource)) {
         return Status::unknown_resource();
     }
     Status::failure(404, reason::NOT_FOUND, "404 page not found")
 }
 
-fn labels(info: Option<&RequestInfo>) -> RequestLabels {
+fn labels(app: &App, info: Option<&RequestInfo>) -> RequestLabels {
     let Some(info) = info else {
         return RequestLabels::default();
     };
@@ -336,7 +340,8 @@ fn labels(info: Option<&RequestInfo>) -> RequestLabels {
         other => other.as_str(),
     };
     // Strangers may ask for anything: names outside the registry would make labels without end.
-    let known = info.is_resource && yurt_apimachinery::kind::find_kind(&info.group, &info.resource).is_some();
+    let is_built_in = || find_kind(&info.group, &info.resource).is_some();
+    let known = info.is_resource && (is_built_in() || find_resource(app, info).is_some());
     let text = |value: &str| if known { value.to_owned() } else { String::new() };
     RequestLabels {
         verb: verb.to_uppercase(),

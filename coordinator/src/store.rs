@@ -32,18 +32,20 @@ pub(crate) struct Stores {
 // === impl Stores ===
 
 impl Stores {
-    /// Opens the store: in the data folder, or in etcd, which may take a while. Tasks run in `tasks`.
+    /// Opens the store: in the data folder, or in etcd, which may take a while. Beside the built-in pool-scope kinds of
+    /// `config` there are `pool_custom`. Tasks run in `tasks`.
     ///
     /// # Errors
     /// Which file or flag, and what is wrong with it.
-    pub(crate) async fn open(config: &Config, clock: Clock, tasks: &TaskGroup) -> Result<Self, StartError> {
-        let mut kinds: Vec<(String, &'static ResourceKind)> = Vec::new();
-        kinds.extend(
-            config
-                .pool_kinds()
-                .iter()
-                .map(|kind| (kind.group_resource().to_string(), *kind)),
-        );
+    pub(crate) async fn open(
+        config: &Config,
+        pool_custom: impl IntoIterator<Item = &'static ResourceKind>,
+        clock: Clock,
+        tasks: &TaskGroup,
+    ) -> Result<Self, StartError> {
+        let pool = config.pool_kinds().iter().copied().chain(pool_custom);
+        let named = |kind: &'static ResourceKind| (kind.group_resource().to_string(), kind);
+        let mut kinds: Vec<(String, &'static ResourceKind)> = pool.map(named).collect();
         kinds.push((members::COLLECTION.to_owned(), members::kind()));
         if config.etcd.is_used() {
             let etcd = config.etcd.store(config.profile.space(), &config.data_dir);

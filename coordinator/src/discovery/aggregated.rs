@@ -6,19 +6,23 @@ use super::model::{Entry, Group};
 
 /// The list of `groups`.
 pub(super) fn list(groups: &[&Group]) -> Value {
-    let items: Vec<Value> = groups.iter().map(|group| describe(group)).collect();
+    let items: Vec<Value> = groups.chunk_by(|a, b| a.name == b.name).map(describe).collect();
     json!({ "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items })
 }
 
-fn describe(group: &Group) -> Value {
-    let metadata = if group.name.is_empty() {
+/// A group with its versions, of which there is one at least.
+fn describe(group: &[&Group]) -> Value {
+    let name = &group[0].name;
+    let metadata = if name.is_empty() {
         json!({})
     } else {
-        json!({ "name": group.name })
+        json!({ "name": name })
     };
-    let resources: Vec<Value> = group.resources.iter().map(resource).collect();
-    let version = json!({ "version": group.version, "freshness": "Current", "resources": resources });
-    json!({ "metadata": metadata, "versions": [version] })
+    let version = |group: &&Group| {
+        let resources: Vec<Value> = group.resources.iter().map(resource).collect();
+        json!({ "version": group.version, "freshness": "Current", "resources": resources })
+    };
+    json!({ "metadata": metadata, "versions": group.iter().map(version).collect::<Vec<_>>() })
 }
 
 fn resource(entry: &Entry) -> Value {

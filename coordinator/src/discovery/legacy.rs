@@ -14,27 +14,31 @@ pub(super) fn versions(local: SocketAddr) -> Value {
 
 /// `/apis`; the core group is not listed.
 pub(super) fn group_list(groups: &[Group]) -> Value {
-    let named: Vec<Value> = groups
-        .iter()
-        .filter(|group| !group.name.is_empty())
+    let named: Vec<Value> = by_name(groups)
+        .filter(|group| !group[0].name.is_empty())
         .map(describe)
         .collect();
     json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": named })
 }
 
+/// The versions of each group.
+fn by_name(groups: &[Group]) -> impl Iterator<Item = &[Group]> {
+    groups.chunk_by(|a, b| a.name == b.name)
+}
+
 /// `/apis/G`.
-pub(super) fn group(group: &Group) -> Value {
-    let mut document = describe(group);
+pub(super) fn group(groups: &[Group], name: &str) -> Option<Value> {
+    let mut document = describe(by_name(groups).find(|group| !name.is_empty() && group[0].name == name)?);
     document["kind"] = json!("APIGroup");
     document["apiVersion"] = json!("v1");
-    document
+    Some(document)
 }
 
 /// `/api/v1` and `/apis/G/V`.
-pub(super) fn resources(group: &Group, version: &str) -> Option<Value> {
-    if group.version != version {
-        return None;
-    }
+pub(super) fn resources(groups: &[Group], name: &str, version: &str) -> Option<Value> {
+    let group = groups
+        .iter()
+        .find(|group| group.name == name && group.version == version)?;
     let entries: Vec<Value> = group.resources.iter().flat_map(entries_of).collect();
     let mut document = json!({ "kind": "APIResourceList", "groupVersion": group.api_version(), "resources": entries });
     if !group.name.is_empty() {
@@ -43,9 +47,11 @@ pub(super) fn resources(group: &Group, version: &str) -> Option<Value> {
     Some(document)
 }
 
-fn describe(group: &Group) -> Value {
-    let version = json!({ "groupVersion": group.api_version(), "version": group.version });
-    json!({ "name": group.name, "versions": [version], "preferredVersion": version })
+/// A group with its versions, of which there is one at least.
+fn describe(group: &[Group]) -> Value {
+    let version = |group: &Group| json!({ "groupVersion": group.api_version(), "version": group.version });
+    let versions: Vec<Value> = group.iter().map(version).collect();
+    json!({ "name": group[0].name, "versions": versions, "preferredVersion": versions[0] })
 }
 
 fn entries_of(entry: &Entry) -> Vec<Value> {

@@ -1,10 +1,15 @@
 //! What is served, as both forms of discovery need it: groups, versions, resources, subresources.
 
+use std::sync::Arc;
+
+use serde_json::Value;
+use yurt_apimachinery::definition::compare_versions;
+
 use crate::handlers::review;
 use crate::registry::strategy::STATUS_VERBS;
 use crate::registry::{Authority, Registry, Resource};
 
-/// One API group with its only version.
+/// One version of an API group.
 pub(super) struct Group {
     pub(super) name: String,
     pub(super) version: String,
@@ -24,6 +29,8 @@ pub(super) struct Entry {
     pub(super) subresources: Vec<Subresource>,
     /// Whether it is stored, and not a mere question.
     pub(super) is_stored: bool,
+    /// What a custom resource looks like.
+    pub(super) schema: Option<Arc<Value>>,
 }
 
 const READ_ONLY: &[&str] = &["get", "list", "watch"];
@@ -70,7 +77,7 @@ fn subresources(resource: &Resource) -> Vec<Subresource> {
     all
 }
 
-/// Groups in order of preference: core first, then by name; resources by name.
+/// Versions of groups in order of preference: core first, then by name, the preferred version first; resources by name.
 pub(super) fn groups(registry: &Registry) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut add = |name: &str, version: &str, entry: Entry| match groups
@@ -90,7 +97,10 @@ pub(super) fn groups(registry: &Registry) -> Vec<Group> {
     for kind in &review::KINDS {
         add(kind.group, review::VERSION, Entry::of_review(kind));
     }
-    groups.sort_by(|a, b| a.name.cmp(&b.name));
+    groups.sort_by(|a, b| {
+        let by_version = || compare_versions(&a.version, &b.version);
+        a.name.cmp(&b.name).then_with(by_version)
+    });
     groups
         .iter_mut()
         .for_each(|group| group.resources.sort_by(|a, b| a.plural.cmp(&b.plural)));
@@ -130,6 +140,7 @@ impl Entry {
             categories: kind.categories,
             subresources: if is_own { subresources(resource) } else { Vec::new() },
             is_stored: true,
+            schema: resource.schema.clone(),
         }
     }
 
@@ -144,6 +155,7 @@ impl Entry {
             categories: &[],
             subresources: Vec::new(),
             is_stored: false,
+            schema: None,
         }
     }
 }

@@ -63,7 +63,7 @@ impl<'a> Apply<'a> {
                 ..prepare::write(&call.resource, update::part(call), &manager, call.now())
             };
             as_shown.check(&config)?;
-            (view.to_stored)(&mut config);
+            view.to_stored(&mut config);
         }
         Ok(Self {
             call,
@@ -111,7 +111,7 @@ impl<'a> Apply<'a> {
         let write = prepare::write(resource, update::part(self.call), &self.manager, self.call.now());
         let mut new = write.apply(old, &prepare::empty(resource), &self.config, self.force)?;
         if let Some(view) = resource.view {
-            (view.to_view)(&mut new);
+            view.to_view(&mut new);
         }
         reading::applied(resource, new)
     }

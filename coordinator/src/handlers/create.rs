@@ -91,7 +91,8 @@ fn exists(call: &Call, name: &str) -> Status {
 async fn require_namespace(call: &Call, namespace: Option<&str>, name: &str) -> Result<(), Status> {
     let Some(namespace) = namespace else { return Ok(()) };
     let is_needed = call.app.settings.profile == Profile::Standalone || call.resource.strategy.needs_namespace();
-    let Some(namespaces) = call.app.registry.find("", "namespaces").filter(|_| is_needed) else {
+    let served = call.app.served();
+    let Some(namespaces) = served.registry.find("", "namespaces").filter(|_| is_needed) else {
         return Ok(());
     };
     let key = ObjectKey::new(None, namespace);

@@ -213,7 +213,8 @@ fn bound(object: &Object) -> Bound {
 
 fn object(app: &App, plural: &str, namespace: Option<&str>, name: &str) -> Result<Object, Status> {
     let key = ObjectKey::new(namespace, name);
-    let resource = app.registry.find("", plural);
+    let served = app.served();
+    let resource = served.registry.find("", plural);
     let found = resource.and_then(|resource| resource.objects().read(|held| held.object(&key).cloned()));
     found.ok_or_else(|| Status::not_found(&GroupResource::new("", plural), name))
 }

@@ -119,7 +119,7 @@ fn other_uid(call: &Call, wanted: &str, found: &str) -> Status {
         ("", "services") => "services/specs".to_owned(),
         ("", "endpoints") => "services/endpoints".to_owned(),
         ("", "nodes") => "minions".to_owned(),
-        ("apps.openyurt.io", plural) => format!("apps.openyurt.io/{plural}"),
+        (group, plural) if kind.is_custom() => format!("{group}/{plural}"),
         (_, plural) => plural.to_owned(),
     };
     let why = format!(

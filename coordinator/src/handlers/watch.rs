@@ -44,7 +44,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
         lasts: lifetime(options.timeout_seconds, call.app.settings.min_request_timeout),
         least: ResourceVersion::ZERO,
         is_fresh: Arc::new(move || !resource.is_stale(clock.boot())),
-        shutdown: call.app.end_watches.clone(),
+        shutdown: call.resource.gone.clone(),
         options,
     };
     let counted = call.app.metrics.watch(&call.resource.name);

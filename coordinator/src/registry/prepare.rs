@@ -60,7 +60,7 @@ pub(crate) fn created(
     meta::set_uid(&mut object, uid);
     meta::set_creation_timestamp(&mut object, now);
     if let Some(view) = resource.view {
-        (view.to_stored)(&mut object);
+        view.to_stored(&mut object);
     }
     resource.strategy.default(&mut object);
     keep_account(resource, None, &mut object, Part::Main, account);
@@ -94,7 +94,7 @@ pub(crate) fn updated(
     meta::check_name(&new, meta::text(old, "name"))?;
     meta::settle_namespace(&mut new, resource.kind, namespace)?;
     if let Some(view) = resource.view {
-        (view.to_stored)(&mut new);
+        view.to_stored(&mut new);
     }
     keep_metadata(old, &mut new);
     let strategy = resource.strategy;

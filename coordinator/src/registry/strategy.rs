@@ -112,6 +112,8 @@ pub(crate) enum MetaPass {
 pub(crate) enum Generation {
     /// It is not set by the server.
     None,
+    /// With every change outside metadata.
+    OfContent,
     /// With every change outside metadata and status.
     OfSpec,
     /// The same, and with changes of labels.
@@ -128,20 +130,21 @@ impl Strategy for Plain {}
 impl Generation {
     /// Whether going from `old` to `new` raises the generation.
     pub(crate) fn is_raised(self, old: &Value, new: &Value) -> bool {
-        let differs_outside_metadata = || !relevant(old).eq(relevant(new));
+        let differs_outside = |left_out: &[&str]| !relevant(old, left_out).eq(relevant(new, left_out));
         let labels = || old["metadata"]["labels"] != new["metadata"]["labels"];
         match self {
             Self::None => false,
-            Self::OfSpec => differs_outside_metadata(),
-            Self::OfSpecAndLabels => differs_outside_metadata() || labels(),
+            Self::OfContent => differs_outside(&["metadata"]),
+            Self::OfSpec => differs_outside(&["metadata", "status"]),
+            Self::OfSpecAndLabels => differs_outside(&["metadata", "status"]) || labels(),
         }
     }
 }
 
 /// The members that count for the generation.
-fn relevant(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
+fn relevant<'a>(object: &'a Value, left_out: &[&str]) -> impl Iterator<Item = (&'a String, &'a Value)> {
     let members = object.as_object().into_iter().flatten();
-    members.filter(|(key, _)| !matches!(key.as_str(), "metadata" | "status"))
+    members.filter(|(key, _)| !left_out.contains(&key.as_str()))
 }
 
 #[cfg(test)]
@@ -159,6 +162,7 @@ mod tests {
         status["metadata"]["labels"]["a"] = json!("2");
         assert!(!Generation::OfSpec.is_raised(&old, &status));
         assert!(Generation::OfSpecAndLabels.is_raised(&old, &status));
+        assert!(Generation::OfContent.is_raised(&old, &status));
         let mut spec = old.clone();
         spec["spec"]["x"] = json!(2);
         assert!(Generation::OfSpec.is_raised(&old, &spec) && !Generation::None.is_raised(&old, &spec));

@@ -75,7 +75,7 @@ impl Server {
     }
 
     /// Over an etcd where there is one, so that everything holds over both stores.
-    async fn over_some_store(flags: &[&str]) -> Self {
+    pub(crate) async fn over_some_store(flags: &[&str]) -> Self {
         if std::env::var_os(OVER_ETCD_VARIABLE).is_none() {
             return Self::start(flags).await;
         }

@@ -43,7 +43,12 @@ fn bad_starts_say_one_clear_line_and_write_nothing() {
     let data = data.to_str().unwrap();
     let below_a_file = format!("{text}/data");
     let members = format!("@{}/none", folder.path().display());
-    let cases: [(&[&str], i32, &str); 8] = [
+    let kinds = write(
+        folder.path(),
+        "kinds.yaml",
+        "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition}",
+    );
+    let cases: [(&[&str], i32, &str); 10] = [
         (&["--nonsense"], 2, "--nonsense"),
         (&["--secure-port", "70000"], 2, "--secure-port"),
         (
@@ -60,6 +65,16 @@ fn bad_starts_say_one_clear_line_and_write_nothing() {
         (&["--secure-port", &port], 1, "cannot listen on 127.0.0.1"),
         (&["--data-dir", &below_a_file], 1, "--data-dir"),
         (&["--initial-members", &members], 1, "--initial-members"),
+        (
+            &["--custom-resources-path", &kinds],
+            1,
+            "kinds.yaml: (no name): spec.group",
+        ),
+        (
+            &["--pool-scope-resources", "w.example.com"],
+            1,
+            "w.example.com is neither built in nor declared",
+        ),
     ];
     for (flags, code, part) in cases {
         refused(flags, code, part, data);

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use crate::gvr::{self, GroupKind, GroupResource, GroupVersionKind, GroupVersionResource};
+use crate::json_path::JsonPath;
 
 mod builtin;
 
@@ -29,6 +30,8 @@ pub struct ResourceKind {
     pub categories: &'static [&'static str],
     /// Selectable fields beside `metadata.name` and `metadata.namespace`.
     pub fields: &'static [SelectableField],
+    /// Columns of tables beside the name; empty for built-in kinds, which have printers of their own.
+    pub columns: &'static [PrinterColumn],
     /// True if `/status` is a subresource.
     pub has_status: bool,
     /// True if an update may come without a resource version.
@@ -54,6 +57,38 @@ pub struct SelectableField {
     pub default: &'static str,
 }
 
+/// A column that the manifest of a custom resource declares.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PrinterColumn {
+    /// Heading.
+    pub name: String,
+    /// What the cells are.
+    pub ty: ColumnType,
+    /// OpenAPI format of the cells, for tools.
+    pub format: String,
+    /// What the column says, for tools.
+    pub description: String,
+    /// Those above 0 are shown on `-o wide`.
+    pub priority: i32,
+    /// Where the cell is in an object.
+    pub path: JsonPath,
+}
+
+/// What the cells of a column are.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ColumnType {
+    /// Whatever is there, as text.
+    String,
+    /// A whole number.
+    Integer,
+    /// Any number.
+    Number,
+    /// True or false.
+    Boolean,
+    /// A time, shown as the age it has.
+    Date,
+}
+
 /// What the names of a kind look like.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum NameRule {
@@ -73,6 +108,31 @@ pub fn find_kind(group: &str, resource: &str) -> Option<&'static ResourceKind> {
     builtin_kinds()
         .iter()
         .find(|kind| kind.group == group && kind.plural == resource)
+}
+
+// === impl ColumnType ===
+
+impl ColumnType {
+    const ALL: [(&'static str, Self); 5] = [
+        ("boolean", Self::Boolean),
+        ("date", Self::Date),
+        ("integer", Self::Integer),
+        ("number", Self::Number),
+        ("string", Self::String),
+    ];
+
+    /// The type of a name in a manifest.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(known, _)| *known == name).map(|(_, ty)| *ty)
+    }
+
+    /// The name in manifests and tables.
+    pub fn as_str(self) -> &'static str {
+        Self::ALL
+            .iter()
+            .find(|(_, ty)| *ty == self)
+            .map_or("", |(name, _)| name)
+    }
 }
 
 // === impl ResourceKind ===
@@ -132,6 +192,11 @@ impl ResourceKind {
         path + "/" + plural
     }
 
+    /// True for kinds that are declared at runtime.
+    pub fn is_custom(&self) -> bool {
+        !self.columns.is_empty()
+    }
+
     /// Index in [`ResourceKind::fields`] of a field that selectors may name.
     pub fn field_index(&self, label: &str) -> Option<usize> {
         self.fields.iter().position(|field| field.label == label)
@@ -143,15 +208,16 @@ impl ResourceKind {
     ///
     /// The text of the 400.
     pub fn check_field_label(&self, label: &str) -> Result<(), String> {
+        let has_default_rule = self.fields.is_empty() && !self.is_custom();
         let known = match label {
             "metadata.name" => true,
-            // Kinds without fields of their own take kube-apiserver's default rule, which knows both.
-            "metadata.namespace" => self.namespaced || self.fields.is_empty(),
+            // Built-in kinds without fields of their own take kube-apiserver's default rule, which knows both.
+            "metadata.namespace" => self.namespaced || has_default_rule,
             _ => self.field_index(label).is_some(),
         };
         if known {
             Ok(())
-        } else if self.fields.is_empty() {
+        } else if has_default_rule {
             let label = crate::text::go_quote(label);
             Err(format!(
                 "{label} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""

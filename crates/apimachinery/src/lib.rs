@@ -11,6 +11,7 @@
 //! |---|---|
 //! | [`gvr`] | how types are named |
 //! | [`kind`] | what the server knows about a resource, and which resources are built in |
+//! | [`definition`], [`json_path`] | what a kind is that a manifest declares, and where its columns look |
 //! | [`schema`] | what the built-in types look like, field by field |
 //! | [`resource_version`] | what a resource version is, and who issued it |
 //! | [`query`] | how query parameters are decoded |
@@ -47,8 +48,10 @@
 //! ```
 
 pub mod canonical;
+pub mod definition;
 pub mod event;
 pub mod gvr;
+pub mod json_path;
 pub mod kind;
 pub mod lease;
 pub mod list;

@@ -1,17 +1,18 @@
 //! Tables: what people see of objects, one row each, in the columns kubectl shows.
 //!
 //! The server decides columns and cells; kubectl only lays them out. Every built-in kind has the columns it has at
-//! kube-apiserver, custom resources have name and age.
+//! kube-apiserver, custom resources those of their manifest.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use crate::kind::ResourceKind;
+use crate::kind::{PrinterColumn, ResourceKind};
 use crate::negotiation::{Include, TableOptions};
 use crate::partial;
 use crate::time::Time;
 
 mod cells;
+mod custom;
 mod human;
 mod pod;
 
@@ -20,11 +21,16 @@ type Column = (&'static str, &'static str, u8);
 
 /// What one kind looks like as a table.
 #[derive(Clone, Copy)]
-pub(crate) struct Printer {
-    columns: &'static [Column],
-    cells: fn(&Value, Time) -> Vec<Value>,
-    /// What rows say of objects beside their cells.
-    conditions: fn(&Value) -> Option<Value>,
+pub(crate) enum Printer {
+    /// Of this program.
+    BuiltIn {
+        columns: &'static [Column],
+        cells: fn(&Value, Time) -> Vec<Value>,
+        /// What rows say of objects beside their cells.
+        conditions: fn(&Value) -> Option<Value>,
+    },
+    /// Of a manifest.
+    Custom(&'static [PrinterColumn]),
 }
 
 const fn text(name: &'static str) -> Column {
@@ -93,13 +99,16 @@ const ENDPOINT_SLICES: &[Column] = &[NAME, text("AddressType"), text("Ports"), t
 
 impl Printer {
     pub(crate) fn of(kind: &ResourceKind) -> Self {
-        let plain = |columns, cells| Self {
+        if kind.is_custom() {
+            return Self::Custom(kind.columns);
+        }
+        let plain = |columns, cells| Self::BuiltIn {
             columns,
             cells,
             conditions: |_| None,
         };
         match (&*kind.group, &*kind.plural) {
-            ("", "pods") => Self {
+            ("", "pods") => Self::BuiltIn {
                 columns: PODS,
                 cells: pod::cells,
                 conditions: pod::conditions,
@@ -124,14 +133,35 @@ impl Printer {
             let format = if *name == "Name" { "name" } else { "" };
             json!({ "name": name, "type": ty, "format": format, "description": describe(name), "priority": priority })
         };
-        self.columns.iter().map(column).collect()
+        match self {
+            Self::BuiltIn { columns, .. } => columns.iter().map(column).collect(),
+            Self::Custom(columns) => std::iter::once(column(&NAME))
+                .chain(columns.iter().map(custom::column))
+                .collect(),
+        }
+    }
+
+    fn cells(&self, object: &Value, now: Time) -> Vec<Value> {
+        match self {
+            Self::BuiltIn { cells, .. } => cells(object, now),
+            Self::Custom(columns) => custom::cells(columns, object, now),
+        }
+    }
+
+    fn conditions(&self, object: &Value) -> Option<Value> {
+        match self {
+            Self::BuiltIn { conditions, .. } => conditions(object),
+            Self::Custom(_) => None,
+        }
     }
 
     /// One row as JSON text; `object` is an object's JSON, or a bookmark's.
     pub(crate) fn row(&self, options: TableOptions, object: &Bytes, now: Time) -> Bytes {
         let value: Value = serde_json::from_slice(object).unwrap_or_default();
-        let cells = Value::Array((self.cells)(&value, now));
-        let conditions = (self.conditions)(&value).map_or_else(String::new, |found| format!(",\"conditions\":{found}"));
+        let cells = Value::Array(self.cells(&value, now));
+        let conditions = self
+            .conditions(&value)
+            .map_or_else(String::new, |found| format!(",\"conditions\":{found}"));
         let ends_initial = &value["metadata"]["annotations"][crate::watch::INITIAL_EVENTS_END] == "true";
         let shown = match options.include {
             Include::Object => Some(object.clone()),

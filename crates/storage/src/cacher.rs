@@ -1,24 +1,33 @@
 //! Own collections in memory, fed by a backend's commits in order; reads never touch the backend.
+//!
+//! Kinds may be declared, changed and given up while the program runs. A collection of custom resources is kept up to date
+//! whether its kind is declared or not: what is stored is there again at once when it is.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::RwLock;
+use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::watch::EventType;
-use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
+use yurt_apimachinery::{GroupResource, Object, ObjectKey, ResourceKind, ResourceVersion};
 
 use crate::backend::{Committed, Loaded, Sink, StorageError, Stored};
 use crate::collection::{Collection, Recovered};
 use crate::shared::{Progress, SharedCollection};
 
+mod declare;
+
 /// All own collections of a coordinator.
 #[derive(Debug)]
 pub struct Cacher {
-    collections: BTreeMap<String, Arc<SharedCollection>>,
+    // Held while a commit is published: a collection that is replaced misses none. Never taken while a collection is locked.
+    collections: RwLock<Collections>,
     /// One sequence of RVs for all of them.
     progress: Progress,
 }
 
+type Collections = BTreeMap<String, Arc<SharedCollection>>;
 type Events = Vec<(EventType, Object)>;
 
 // === impl Cacher ===
@@ -33,43 +42,82 @@ impl Cacher {
             (kind.group_resource().to_string(), Arc::new(collection))
         };
         Self {
-            collections: kinds.into_iter().map(named).collect(),
+            collections: RwLock::new(kinds.into_iter().map(named).collect()),
             progress,
         }
     }
 
     /// The collection `<resource>[.<group>]`.
     #[must_use]
-    pub fn collection(&self, name: &str) -> Option<&Arc<SharedCollection>> {
-        self.collections.get(name)
+    pub fn collection(&self, name: &str) -> Option<Arc<SharedCollection>> {
+        self.collections.read().get(name).cloned()
     }
 
-    /// All of them, by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&String, &Arc<SharedCollection>)> {
-        self.collections.iter()
+    /// All of them, by name, as they are now.
+    #[must_use]
+    pub fn all(&self) -> Vec<(String, Arc<SharedCollection>)> {
+        let held = self.collections.read();
+        held.iter()
+            .map(|(name, shared)| (name.clone(), shared.clone()))
+            .collect()
     }
 
-    fn at_key(&self, key: &str) -> Option<(&str, &Arc<SharedCollection>)> {
-        let (name, _) = key.strip_prefix('/')?.split_once('/')?;
-        let (name, shared) = self.collections.get_key_value(name)?;
-        Some((name, shared))
-    }
-
-    /// A stored value and its collection; `None` when it belongs to none of ours.
-    fn read(&self, stored: &Stored) -> Result<Option<(&str, Object)>, StorageError> {
-        let Some((name, shared)) = self.at_key(&stored.key) else {
-            return Ok(None);
+    /// Makes a collection for every custom resource that is stored and has none: nothing of it was there up to `before`.
+    fn admit<'a>(&self, keys: impl Iterator<Item = &'a str>, before: Option<ResourceVersion>) {
+        let mut unknown: Vec<&str> = {
+            let held = self.collections.read();
+            let names = keys.filter_map(name_of);
+            names
+                .filter(|name| !held.contains_key(*name) && is_custom(name))
+                .collect()
         };
-        let object = decode(&stored.key, stored.rv, &stored.value, shared.kind())?;
-        Ok(Some((name, object)))
+        unknown.dedup();
+        if unknown.is_empty() {
+            return;
+        }
+        let mut held = self.collections.write();
+        for name in unknown {
+            let shared = Arc::new(SharedCollection::within(declare::undeclared(), self.progress.clone()));
+            if let Some(before) = before {
+                shared.update(|collection| collection.recover(declare::empty_at(before)));
+            }
+            held.insert(name.to_owned(), shared);
+        }
     }
+}
+
+/// The collection of a key.
+fn name_of(key: &str) -> Option<&str> {
+    key.strip_prefix('/')?.split_once('/').map(|(name, _)| name)
+}
+
+/// Whether a collection may hold custom resources. Names with a tilde are the program's own.
+fn is_custom(name: &str) -> bool {
+    let GroupResource { group, resource } = GroupResource::parse(name);
+    !name.starts_with('~') && !group.is_empty() && find_kind(&group, &resource).is_none()
+}
+
+fn at_key<'a>(collections: &'a Collections, key: &str) -> Option<(&'a str, &'a Arc<SharedCollection>)> {
+    let (name, shared) = collections.get_key_value(name_of(key)?)?;
+    Some((name, shared))
+}
+
+/// A stored value and its collection; `None` when it belongs to none of ours.
+fn read<'a>(collections: &'a Collections, stored: &Stored) -> Result<Option<(&'a str, Object)>, StorageError> {
+    let Some((name, shared)) = at_key(collections, &stored.key) else {
+        return Ok(None);
+    };
+    let object = decode(&stored.key, stored.rv, &stored.value, shared.kind())?;
+    Ok(Some((name, object)))
 }
 
 impl Sink for Cacher {
     /// Reads everything first: with one value that cannot be read, nothing is served.
     fn load(&self, loaded: Loaded) -> Result<(), StorageError> {
+        self.admit(keys(&loaded), None);
+        let collections = self.collections.read();
         let mut states: BTreeMap<&str, Recovered> = BTreeMap::new();
-        for name in self.collections.keys() {
+        for name in collections.keys() {
             let state = Recovered {
                 position: loaded.at,
                 floor: loaded.floor,
@@ -79,17 +127,25 @@ impl Sink for Cacher {
             states.insert(name, state);
         }
         for stored in loaded.live {
-            if let Some((name, object)) = self.read(&stored)? {
+            if let Some((name, object)) = read(&collections, &stored)? {
                 states.entry(name).or_default().objects.push(object);
             }
         }
         for stored in loaded.tombstones {
-            if let Some((name, object)) = self.read(&stored)? {
-                states.entry(name).or_default().tombstones.push(object);
+            match read(&collections, &stored) {
+                Ok(Some((name, object))) => states.entry(name).or_default().tombstones.push(object),
+                Ok(None) => {}
+                // Deleted while the kind had another scope: who may have missed it starts over.
+                Err(_) if name_of(&stored.key).is_some_and(is_custom) => {
+                    if let Some((name, _)) = at_key(&collections, &stored.key) {
+                        states.entry(name).or_default().floor = loaded.at;
+                    }
+                }
+                Err(error) => return Err(error),
             }
         }
         for (name, state) in states {
-            if let Some(shared) = self.collections.get(name) {
+            if let Some(shared) = collections.get(name) {
                 shared.update(|collection| collection.recover(state));
             }
         }
@@ -98,15 +154,19 @@ impl Sink for Cacher {
     }
 
     fn committed(&self, rv: ResourceVersion, changes: &[Committed]) {
+        let keys = changes.iter().map(|change| change.key.as_str());
+        self.admit(keys, Some(ResourceVersion(rv.0.saturating_sub(1))));
+        let collections = self.collections.read();
         let mut by_collection: BTreeMap<&str, (&SharedCollection, Events)> = BTreeMap::new();
         for change in changes {
-            let Some((name, shared)) = self.at_key(&change.key) else {
+            let Some((name, shared)) = at_key(&collections, &change.key) else {
                 continue;
             };
             let object = if change.deleted && change.value.bytes().is_empty() {
                 last_state(&change.key, rv, shared)
             } else {
-                match change.value.object() {
+                // A custom resource may have been written as its kind was a moment ago.
+                match change.value.object().filter(|_| !declare::is_custom(shared.kind())) {
                     Some(object) => Some(object.with_resource_version(rv)),
                     None => trusted(decode(&change.key, rv, change.value.bytes(), shared.kind()), shared),
                 }
@@ -132,7 +192,8 @@ impl Sink for Cacher {
     }
 
     fn reloaded(&self, loaded: Loaded) {
-        for (name, shared) in &self.collections {
+        self.admit(keys(&loaded), None);
+        for (name, shared) in self.collections.read().iter() {
             let prefix = format!("/{name}/");
             let inside = loaded.live.iter().filter(|stored| stored.key.starts_with(&prefix));
             let objects = inside.map(|stored| decode(&stored.key, stored.rv, &stored.value, shared.kind()));
@@ -146,6 +207,11 @@ impl Sink for Cacher {
         }
         self.progress.reached(loaded.at);
     }
+}
+
+fn keys(loaded: &Loaded) -> impl Iterator<Item = &str> {
+    let stored = loaded.live.iter().chain(&loaded.tombstones);
+    stored.map(|stored| stored.key.as_str())
 }
 
 /// Stops calling a collection complete when something of it could not be read.
@@ -167,7 +233,12 @@ fn last_state(key: &str, rv: ResourceVersion, shared: &SharedCollection) -> Opti
 /// A stored value as an object carrying its RV. One that cannot be read can only be damage, since nothing is stored that
 /// was not parsed before.
 fn decode(key: &str, rv: ResourceVersion, value: &Bytes, kind: &ResourceKind) -> Result<Object, StorageError> {
-    match Object::parse(value.clone(), kind) {
+    let read = if declare::is_custom(kind) {
+        declare::read(key, value, kind)
+    } else {
+        Object::parse(value.clone(), kind).map_err(|error| error.to_string())
+    };
+    match read {
         Ok(object) => Ok(object.with_resource_version(rv)),
         Err(error) => Err(StorageError::Corrupt(format!(
             "stored object {key} cannot be read: {error}"

@@ -23,6 +23,7 @@ static KIND: LazyLock<ResourceKind> = LazyLock::new(|| ResourceKind {
     short_names: &[],
     categories: &[],
     fields: &[],
+    columns: &[],
     has_status: false,
     unconditional_update: false,
     create_on_update: false,

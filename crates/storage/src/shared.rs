@@ -44,6 +44,12 @@ impl Default for Progress {
 }
 
 impl Progress {
+    /// How far the store is.
+    #[must_use]
+    pub fn now(&self) -> ResourceVersion {
+        *self.0.borrow()
+    }
+
     /// Everything up to `rv` is in its collection.
     pub fn reached(&self, rv: ResourceVersion) {
         self.0
@@ -79,7 +85,7 @@ impl SharedCollection {
     /// Moves `C` to where the store is. Nobody is woken: nothing happened in this collection.
     pub fn follow_store(&self) {
         let Some(progress) = &self.progress else { return };
-        let reached = *progress.0.borrow();
+        let reached = progress.now();
         if self.read(|collection| collection.is_complete() && collection.position() < reached) {
             self.update_quietly(|collection| collection.advance(reached));
         }

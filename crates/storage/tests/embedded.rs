@@ -69,7 +69,7 @@ async fn untagged_store_has_a_position_from_the_start() {
     let store = Embedded::open(&folder.path().join("store.redb"), Clock::system(), Space::Cloud).expect("open");
     let cacher = Arc::new(Cacher::new(builtin_kinds()));
     store.attach(cacher.clone()).await.expect("attach");
-    for (name, collection) in cacher.iter() {
+    for (name, collection) in cacher.all() {
         let position = collection.read(yurt_storage::Collection::position);
         assert!(
             position > ResourceVersion::ZERO && !position.is_own(),

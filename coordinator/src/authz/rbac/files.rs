@@ -3,32 +3,22 @@
 //! All or nothing: one file that cannot be read or understood keeps the whole previous policy in use, so that half an
 //! edit never allows what the complete one would not.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
-use serde_json::Value;
+use parking_lot::RwLock;
 
 use super::{Policy, parse};
-
-/// Largest file that is read.
-const FILE_BYTES_MAX: u64 = 4 << 20;
-/// Files taken from one folder; more is taken for a mistake.
-const FILES_MAX: usize = 1000;
+use crate::operator_files::{Contents, OperatorFiles, each_document};
 
 /// The policy in use, and where it comes from.
 pub(crate) struct Rbac {
     /// What holds whatever the files say.
     base: Policy,
-    paths: Vec<PathBuf>,
-    // The files' contents at the last attempt, to see changes. Never held together with `current`.
-    seen: Mutex<Vec<Contents>>,
+    files: OperatorFiles,
     // Guards the pointer only.
     current: RwLock<Arc<Policy>>,
 }
-
-/// A file and its text.
-type Contents = (PathBuf, String);
 
 // === impl Rbac ===
 
@@ -38,12 +28,11 @@ impl Rbac {
     /// # Errors
     /// One line: the file, the object, the field, and what is wrong.
     pub(crate) fn open(base: Policy, paths: Vec<PathBuf>) -> Result<Self, String> {
-        let contents = read(&paths)?;
+        let (files, contents) = OperatorFiles::open(paths)?;
         let policy = base.clone().overlaid(parsed(&contents)?);
         Ok(Self {
             base,
-            paths,
-            seen: Mutex::new(contents),
+            files,
             current: RwLock::new(Arc::new(policy)),
         })
     }
@@ -55,7 +44,7 @@ impl Rbac {
 
     /// Whether there is anything to read again.
     pub(crate) fn is_reloadable(&self) -> bool {
-        !self.paths.is_empty()
+        self.files.is_reloadable()
     }
 
     /// Reads the files again; true when something changed and is in use now. Blocks for the reads.
@@ -63,78 +52,17 @@ impl Rbac {
     /// # Errors
     /// As [`Rbac::open`]; the previous policy stays.
     pub(crate) fn reload(&self) -> Result<bool, String> {
-        let contents = read(&self.paths)?;
-        {
-            let mut seen = self.seen.lock();
-            if *seen == contents {
-                return Ok(false);
-            }
-            seen.clone_from(&contents);
-        }
-        let policy = parsed(&contents).inspect_err(|_| self.seen.lock().clear())?;
+        let Some(contents) = self.files.changed()? else {
+            return Ok(false);
+        };
+        let policy = parsed(&contents).inspect_err(|_| self.files.forget())?;
         *self.current.write() = Arc::new(self.base.clone().overlaid(policy));
         Ok(true)
     }
 }
 
-/// Every file, in the order of the flags and, in a folder, of their names.
-fn read(paths: &[PathBuf]) -> Result<Vec<Contents>, String> {
-    let mut contents = Vec::new();
-    for path in paths {
-        if path.is_dir() {
-            for file in files_in(path)? {
-                contents.push(read_file(file)?);
-            }
-        } else {
-            contents.push(read_file(path.clone())?);
-        }
-    }
-    Ok(contents)
-}
-
-/// Regular files named `*.yaml`, `*.yml` or `*.json`; hidden ones (a mounted ConfigMap has some) are left out.
-fn files_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
-    let fail = |error: std::io::Error| format!("{}: {error}", folder.display());
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(fail)? {
-        let path = entry.map_err(fail)?.path();
-        let is_hidden = path
-            .file_name()
-            .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
-        let is_policy = path
-            .extension()
-            .is_some_and(|ending| ["yaml", "yml", "json"].iter().any(|known| ending == *known));
-        if !is_hidden && is_policy && path.is_file() {
-            files.push(path);
-        }
-        if files.len() > FILES_MAX {
-            return Err(format!("{}: more than {FILES_MAX} files", folder.display()));
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
-fn read_file(path: PathBuf) -> Result<Contents, String> {
-    let fail = |why: String| format!("{}: {why}", path.display());
-    let size = std::fs::metadata(&path).map_err(|error| fail(error.to_string()))?.len();
-    if size > FILE_BYTES_MAX {
-        return Err(fail(format!("larger than {FILE_BYTES_MAX} bytes")));
-    }
-    let text = std::fs::read_to_string(&path).map_err(|error| fail(error.to_string()))?;
-    Ok((path, text))
-}
-
 fn parsed(contents: &[Contents]) -> Result<Policy, String> {
     let mut policy = Policy::default();
-    for (path, text) in contents {
-        let fail = |why: String| format!("{}: {}", path.display(), why.replace('\n', " "));
-        // JSON is YAML.
-        let documents: Vec<Value> =
-            serde_saphyr::from_multiple(text).map_err(|error| fail(format!("not YAML: {error}")))?;
-        for document in documents.iter().filter(|document| !document.is_null()) {
-            parse::add(&mut policy, document).map_err(fail)?;
-        }
-    }
+    each_document(contents, |document| parse::add(&mut policy, document))?;
     Ok(policy)
 }

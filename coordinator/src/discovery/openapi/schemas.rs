@@ -1,4 +1,5 @@
-//! Types of a group's kinds as OpenAPI 3 schemas, made from the table of types. Custom resources are objects of any shape.
+//! Types of a group's kinds as OpenAPI 3 schemas, made from the table of types. Custom resources have the schema of their
+//! manifest; without one they are objects of any shape.
 
 use serde_json::{Map, Value, json};
 use yurt_apimachinery::schema::{self, ApplyRule, Field, FieldType, Message};
@@ -17,7 +18,8 @@ pub(super) fn of(group: &Group) -> Map<String, Value> {
     for entry in &group.resources {
         let Some(message) = schema::find(&group.name, &group.version, &entry.kind) else {
             let name = format!("{}.{}.{}", reversed(&group.name), group.version, entry.kind);
-            schemas.insert(name, custom(group, entry));
+            let described = custom(&mut schemas, group, entry);
+            schemas.insert(name, described);
             continue;
         };
         add(&mut schemas, message);
@@ -33,13 +35,34 @@ fn reversed(group: &str) -> String {
     group.rsplit('.').collect::<Vec<_>>().join(".")
 }
 
-fn custom(group: &Group, entry: &Entry) -> Value {
-    let mut root = Map::new();
+/// The schema of the manifest, with the metadata that every object has.
+fn custom(schemas: &mut Map<String, Value>, group: &Group, entry: &Entry) -> Value {
+    let mut root = match entry.schema.as_deref() {
+        Some(Value::Object(root)) => root.clone(),
+        _ => Map::from_iter([("x-kubernetes-preserve-unknown-fields".to_owned(), json!(true))]),
+    };
     root.insert("type".into(), json!("object"));
-    root.insert("x-kubernetes-preserve-unknown-fields".into(), json!(true));
-    root.insert("properties".into(), json!({ "metadata": { "type": "object" } }));
+    let properties = root.entry("properties").or_insert_with(|| json!({}));
+    if let Some(properties) = properties.as_object_mut() {
+        let described = match object_meta() {
+            Some(message) => {
+                add(schemas, message);
+                let reference = json!({ "$ref": format!("#/components/schemas/{}", message.name()) });
+                json!({ "allOf": [reference], "description": "What every object has: name, labels, owners and more." })
+            }
+            None => json!({ "type": "object" }),
+        };
+        properties.insert("metadata".into(), described);
+    }
     describe_root(&mut root, group, entry);
     Value::Object(root)
+}
+
+/// The type of all metadata.
+fn object_meta() -> Option<Message> {
+    schema::find("meta.k8s.io", "v1", "PartialObjectMetadata")?
+        .field("metadata")?
+        .message()
 }
 
 /// What only outermost objects have.

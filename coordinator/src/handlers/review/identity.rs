@@ -27,7 +27,7 @@ pub(super) fn whose_token(question: &Question<'_>) -> Result<Value, Status> {
     let tokens = &question.app.gate.tokens;
     let audiences = if named.is_empty() { tokens.audiences() } else { &named };
     let now = question.app.clock.unix().secs;
-    let status = match tokens.check(token.trim(), audiences, now, &question.app.registry) {
+    let status = match tokens.check(token.trim(), audiences, now, &question.app.served().registry) {
         Ok(found) => json!({
             "authenticated": true,
             "user": found.user.info(),

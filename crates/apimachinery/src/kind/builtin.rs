@@ -33,6 +33,7 @@ fn core(
         short_names,
         categories: &[],
         fields: &[],
+        columns: &[],
         has_status: false,
         unconditional_update: true,
         create_on_update: false,
@@ -119,14 +120,6 @@ pub(super) static KINDS: LazyLock<Vec<ResourceKind>> = LazyLock::new(|| {
             unconditional_update: false,
             create_on_update: true,
             ..core("leases", "lease", "Lease", "LeaseList", &[])
-        },
-        ResourceKind {
-            group: Borrowed("apps.openyurt.io"),
-            version: Borrowed("v1beta2"),
-            namespaced: false,
-            has_status: true,
-            unconditional_update: false,
-            ..core("nodepools", "nodepool", "NodePool", "NodePoolList", &["np"])
         },
     ]
 });

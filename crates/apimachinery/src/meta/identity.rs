@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::access;
 use crate::kind::{ResourceKind, builtin_kinds};
-use crate::status::Status;
+use crate::status::{FieldError, Status};
 use crate::text::go_quote;
 
 /// Fills in apiVersion and kind of a body, and refuses one that claims to be something else.
@@ -38,6 +38,9 @@ pub fn complete_type_meta(object: &mut Value, kind: &ResourceKind) -> Result<(),
         found_kind
     };
     if found_version != want_version || found_kind != want_kind {
+        if kind.is_custom() {
+            return Err(of_another_type(object, kind, &found_version, &found_kind));
+        }
         let is_other_view = |known: &ResourceKind| known.kind == want_kind && known.api_version() == found_version;
         if found_kind == want_kind && builtin_kinds().iter().any(is_other_view) {
             return Err(Status::bad_request(format!(
@@ -55,6 +58,19 @@ pub fn complete_type_meta(object: &mut Value, kind: &ResourceKind) -> Result<(),
     object["apiVersion"] = want_version.into();
     object["kind"] = want_kind.into();
     Ok(())
+}
+
+/// Custom resources are read whatever they say they are, and judged afterwards.
+fn of_another_type(object: &Value, kind: &ResourceKind, found_version: &str, found_kind: &str) -> Status {
+    let want_version = kind.api_version();
+    if found_version != want_version {
+        return Status::bad_request(format!(
+            "the API version in the data ({found_version}) does not match the expected API version ({want_version})"
+        ));
+    }
+    let why = format!("must be {}", kind.kind);
+    let fault = FieldError::invalid("kind", found_kind, &why);
+    Status::invalid(&kind.group_kind(), access::text(object, "name"), &[fault])
 }
 
 /// Gives a body the namespace of the URL, and refuses one that claims another.

@@ -112,8 +112,12 @@ fn protobuf_lists_are_one_envelope_with_bare_items() {
 /// Conformance: 2.55
 #[test]
 fn metadata_of_custom_resources_is_there_in_protobuf() {
-    let kind = find_kind("apps.openyurt.io", "nodepools").unwrap();
-    let object = Object::parse(r#"{"metadata":{"name":"a"},"spec":{"type":"Edge"}}"#.into(), kind).unwrap();
+    let kind = crate::definition::tests::widget();
+    let object = Object::parse(
+        r#"{"metadata":{"name":"a","namespace":"n"},"spec":{"color":"red"}}"#.into(),
+        kind,
+    )
+    .unwrap();
     let how = how(
         Format::Protobuf,
         Transform::PartialObjectMetadata(MetaVersion::V1),
@@ -125,14 +129,14 @@ fn metadata_of_custom_resources_is_there_in_protobuf() {
         (envelope.api_version, envelope.kind),
         ("meta.k8s.io/v1", "PartialObjectMetadata")
     );
-    assert_eq!(envelope.raw, b"\x0a\x03\x0a\x01a");
+    assert_eq!(envelope.raw, b"\x0a\x06\x0a\x01a\x1a\x01n");
     let body = list(how, kind, vec![object]);
     let envelope = Envelope::parse(&body).unwrap();
     assert_eq!(
         (envelope.api_version, envelope.kind),
         ("meta.k8s.io/v1", "PartialObjectMetadataList")
     );
-    assert_eq!(envelope.raw, b"\x0a\x03\x12\x017\x12\x05\x0a\x03\x0a\x01a");
+    assert_eq!(envelope.raw, b"\x0a\x03\x12\x017\x12\x08\x0a\x06\x0a\x01a\x1a\x01n");
 }
 
 /// Conformance: 3.G02, 3.G05

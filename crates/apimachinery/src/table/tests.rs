@@ -14,8 +14,13 @@ fn now() -> Time {
 
 fn cells(group: &str, plural: &str, object: &Value) -> Vec<Value> {
     let printer = Printer::of(find_kind(group, plural).unwrap());
-    let cells = (printer.cells)(object, now());
-    assert_eq!(cells.len(), printer.columns.len(), "one cell for each column");
+    let cells = printer.cells(object, now());
+    let columns = printer.columns();
+    assert_eq!(
+        cells.len(),
+        columns.as_array().unwrap().len(),
+        "one cell for each column"
+    );
     cells
 }
 
@@ -221,10 +226,6 @@ fn small_kinds() {
     );
     let lease = json!({"metadata": {"creationTimestamp": "2026-11-20T07:00:00Z"}, "spec": {"holderIdentity": "h"}});
     assert_eq!(cells("coordination.k8s.io", "leases", &lease)[1..], ["h", "3h"]);
-    assert_eq!(
-        cells("apps.openyurt.io", "nodepools", &json!({"metadata": {"name": "p"}})),
-        ["p", "<unknown>"]
-    );
 }
 
 /// Conformance: 2.56
@@ -277,4 +278,52 @@ fn finished_pods_are_marked() {
     let row = Printer::of(kind).row(TableOptions::default(), &pod, now());
     let row: Value = serde_json::from_slice(&row).unwrap();
     assert_eq!(row["conditions"][0]["type"], "Completed");
+}
+
+#[test]
+fn custom_resources_have_the_columns_of_their_manifest() {
+    let printer = Printer::of(crate::definition::tests::widget());
+    let columns = printer.columns();
+    let names: Vec<&Value> = columns
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|column| &column["name"])
+        .collect();
+    assert_eq!(names, ["Name", "Color", "Size", "Weight", "On", "Since"]);
+    let description = "Custom resource definition column (in JSONPath format): .spec.color";
+    assert_eq!(
+        columns[1],
+        json!({"name": "Color", "type": "string", "format": "", "description": description, "priority": 0})
+    );
+    assert_eq!(
+        (&columns[2]["priority"], &columns[2]["description"]),
+        (&json!(1), &json!("How big"))
+    );
+    let row = |spec: Value, since: Value| {
+        let object = json!({"metadata": {"name": "a"}, "spec": spec, "status": {"since": since}});
+        Value::from(printer.cells(&object, now()))
+    };
+    assert_eq!(
+        row(
+            json!({"color": "red", "size": 2, "weight": 1.5, "on": true}),
+            json!("2026-11-20T07:00:00Z")
+        ),
+        json!(["a", "red", 2, 1.5, true, "3h"])
+    );
+    assert_eq!(
+        row(
+            json!({"color": 3, "size": 2.9, "weight": 4, "on": "yes"}),
+            json!("yesterday")
+        ),
+        json!(["a", "3", 2, 4, null, "<invalid>"])
+    );
+    assert_eq!(
+        row(json!({"color": {"b": [1, null]}, "size": "2"}), json!("")),
+        json!(["a", "{\"b\":[1,null]}", null, null, null, "<unknown>"])
+    );
+    assert_eq!(
+        row(json!({"color": null}), json!(null)),
+        json!(["a", "<no value>", null, null, null, null])
+    );
 }

@@ -254,6 +254,20 @@ impl Collection {
         }
     }
 
+    /// What [`Self::recover`] makes the same state of, the recent history aside.
+    #[must_use]
+    pub fn to_recovered(&self) -> Recovered {
+        Recovered {
+            objects: self.objects().cloned().collect(),
+            tombstones: self.tombstones.values().cloned().collect(),
+            ranges: self.ranges.clone(),
+            position: self.position,
+            floor: self.floor,
+            complete: self.complete,
+            generation: self.generation,
+        }
+    }
+
     /// Stops calling the collection complete: something of it could not be read.
     pub fn distrust(&mut self) {
         self.complete = false;

@@ -51,7 +51,7 @@ impl Coordinator {
         coordinator
     }
 
-    pub(crate) fn collection(&self) -> &Arc<SharedCollection> {
+    pub(crate) fn collection(&self) -> Arc<SharedCollection> {
         self.cacher.cacher.collection("configmaps").expect("it is built in")
     }
 

@@ -80,9 +80,11 @@ fn sorted_causes(causes: &[crate::status::StatusCause]) -> Vec<(String, String, 
 fn random_sequences_end_as_upstream() {
     let cases: Vec<Value> = serde_json::from_str(include_str!("../../../testdata/apply.json")).unwrap();
     assert!(cases.len() > 100);
+    let custom = crate::definition::tests::node_pool();
     for (number, case) in cases.iter().enumerate() {
         let kind = builtin_kinds()
             .iter()
+            .chain([custom])
             .find(|kind| kind.group == case["group"].as_str().unwrap() && kind.kind == case["kind"].as_str().unwrap());
         let kind = kind.unwrap();
         let mut live = empty(kind);

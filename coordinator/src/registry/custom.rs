@@ -1,0 +1,284 @@
+//! Custom resources: which kinds the operator's manifests declare, and the rules of their objects.
+//!
+//! Kinds are told apart by everything that is known of them. One that is the same at the next look stays the very same
+//! value, so that nothing is made anew for it; what is new is kept for the life of the process, up to a limit.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::Value;
+use yurt_apimachinery::ResourceKind;
+use yurt_apimachinery::definition::{self, CustomKind, Definition};
+
+use super::fields::carry;
+use super::strategy::{Generation, Strategy};
+use crate::config::{Config, Profile};
+use crate::operator_files::{Contents, OperatorFiles, each_document};
+
+/// The manifest of NodePools; one of the operator's own takes its place.
+const NODE_POOLS: &str = include_str!("nodepools.yaml");
+/// Kinds and versions kept in the life of a process; each edit of one adds one.
+const KEPT_MAX: usize = 10_000;
+
+/// The kinds that files declare.
+pub(crate) struct CustomKinds {
+    files: OperatorFiles,
+    kinds_max: usize,
+    /// Names of the pool-scope ones.
+    pool: Vec<String>,
+    has_node_pools: bool,
+    // Never held together with another lock.
+    kept: Mutex<HashMap<CustomKind, &'static ResourceKind>>,
+}
+
+/// One kind in all its versions.
+#[derive(Clone, Debug)]
+pub(crate) struct Declared {
+    /// What its objects are stored as.
+    pub(crate) stored: &'static ResourceKind,
+    /// What is served, the preferred version first.
+    pub(crate) served: Vec<ServedKind>,
+}
+
+/// One served version.
+#[derive(Clone, Debug)]
+pub(crate) struct ServedKind {
+    pub(crate) kind: &'static ResourceKind,
+    /// What OpenAPI says of it.
+    pub(crate) schema: Option<Arc<Value>>,
+}
+
+// === impl CustomKinds ===
+
+impl CustomKinds {
+    /// Reads the files of `config`.
+    ///
+    /// # Errors
+    /// One line: the flag, the file, the kind, the field, and what is wrong.
+    pub(crate) fn open(config: &Config) -> Result<(Self, Vec<Declared>), String> {
+        let (files, contents) = OperatorFiles::open(config.custom_resources_path.clone())
+            .map_err(|error| format!("--custom-resources-path: {error}"))?;
+        let pool = config.pool_custom().to_vec();
+        let kinds = Self {
+            files,
+            kinds_max: config.max_custom_resources,
+            // In a pool they are the cloud's.
+            has_node_pools: config.profile == Profile::Standalone
+                || pool.iter().any(|name| name == &node_pools().name()),
+            pool,
+            kept: Mutex::default(),
+        };
+        let declared = kinds.declared(&contents)?;
+        Ok((kinds, declared))
+    }
+
+    /// Whether there are files to read again.
+    pub(crate) fn is_reloadable(&self) -> bool {
+        self.files.is_reloadable()
+    }
+
+    /// Reads the files again; `None` when nothing changed. Blocks for the reads.
+    ///
+    /// # Errors
+    /// As [`CustomKinds::open`].
+    pub(crate) fn changed(&self) -> Result<Option<Vec<Declared>>, String> {
+        let contents = self
+            .files
+            .changed()
+            .map_err(|error| format!("--custom-resources-path: {error}"))?;
+        let declared = contents.map(|contents| self.declared(&contents)).transpose();
+        declared.inspect_err(|_| self.forget())
+    }
+
+    /// What was read last could not be used: it is read again at the next look.
+    pub(crate) fn forget(&self) {
+        self.files.forget();
+    }
+
+    /// What is stored of those that are replicated from the cloud.
+    pub(crate) fn pool_kinds(&self, declared: &[Declared]) -> Vec<&'static ResourceKind> {
+        let is_pool = |kind: &&ResourceKind| self.pool.contains(&kind.group_resource().to_string());
+        declared
+            .iter()
+            .map(|declared| declared.stored)
+            .filter(is_pool)
+            .collect()
+    }
+
+    fn declared(&self, contents: &[Contents]) -> Result<Vec<Declared>, String> {
+        let in_flag = |why: String| format!("--custom-resources-path: {why}");
+        let mut definitions = Vec::new();
+        each_document(contents, |document| add(&mut definitions, document)).map_err(in_flag)?;
+        definition::check_all(&definitions, self.kinds_max).map_err(in_flag)?;
+        let node_pools = node_pools();
+        let is_declared = |name: &str| definitions.iter().any(|definition| definition.name() == name);
+        if self.has_node_pools && !is_declared(&node_pools.name()) {
+            definitions.push(node_pools);
+            definition::check_all(&definitions, usize::MAX).map_err(in_flag)?;
+        }
+        if let Some(missing) = self
+            .pool
+            .iter()
+            .find(|name| !definitions.iter().any(|known| known.name() == **name))
+        {
+            return Err(format!(
+                "--pool-scope-resources: {missing} is neither built in nor declared in --custom-resources-path"
+            ));
+        }
+        definitions.iter().map(|definition| self.keep(definition)).collect()
+    }
+
+    fn keep(&self, definition: &Definition) -> Result<Declared, String> {
+        let served = definition.served.iter().map(|served| {
+            Ok(ServedKind {
+                kind: self.keep_kind(&served.kind)?,
+                schema: served.schema.clone().map(Arc::new),
+            })
+        });
+        Ok(Declared {
+            stored: self.keep_kind(&definition.stored)?,
+            served: served.collect::<Result<_, String>>()?,
+        })
+    }
+
+    fn keep_kind(&self, kind: &CustomKind) -> Result<&'static ResourceKind, String> {
+        let mut kept = self.kept.lock();
+        if let Some(known) = kept.get(kind) {
+            return Ok(known);
+        }
+        if kept.len() == KEPT_MAX {
+            return Err(format!(
+                "--custom-resources-path: {KEPT_MAX} kinds and changes of kinds since the start; restart to take more"
+            ));
+        }
+        let new = kind.leak();
+        kept.insert(kind.clone(), new);
+        Ok(new)
+    }
+}
+
+/// Adds a manifest, or all items of a list.
+fn add(definitions: &mut Vec<Definition>, document: &Value) -> Result<(), String> {
+    if document["kind"] == "List" {
+        let items = document["items"].as_array().into_iter().flatten();
+        return items.into_iter().try_for_each(|item| add(definitions, item));
+    }
+    if definition::is_manifest(document)? {
+        definitions.push(definition::parse(document)?);
+    }
+    Ok(())
+}
+
+fn node_pools() -> Definition {
+    let manifest: Value = serde_saphyr::from_str(NODE_POOLS).expect("the manifest of NodePools must be YAML");
+    definition::parse(&manifest).expect("the manifest of NodePools must be valid")
+}
+
+/// Rules of custom resources whose status is a subresource.
+pub(crate) struct WithStatus;
+
+/// Rules of those without: the status is a field as any other.
+pub(crate) struct WithoutStatus;
+
+impl Strategy for WithStatus {
+    fn prepare_create(&self, object: &mut Value) {
+        if let Some(object) = object.as_object_mut() {
+            object.remove("status");
+        }
+    }
+
+    /// Of metadata only the managed fields change with a status.
+    fn prepare_status(&self, old: &Value, new: &mut Value) {
+        let managed = new["metadata"].get("managedFields").cloned();
+        carry(old, new, "metadata");
+        if let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) {
+            match managed {
+                Some(managed) => drop(metadata.insert("managedFields".to_owned(), managed)),
+                None => drop(metadata.remove("managedFields")),
+            }
+        }
+    }
+
+    fn generation(&self) -> Generation {
+        Generation::OfSpec
+    }
+}
+
+impl Strategy for WithoutStatus {
+    fn generation(&self) -> Generation {
+        Generation::OfContent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest(plural: &str) -> String {
+        format!(
+            "{{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {{name: {plural}.example.com}}, \
+             spec: {{group: example.com, scope: Cluster, names: {{plural: {plural}, kind: K{plural}}}, \
+             versions: [{{name: v1, served: true, storage: true}}]}}}}\n"
+        )
+    }
+
+    fn flags<'a>(path: &'a str, more: &[&'a str]) -> Config {
+        let flags = ["yurt-coordinator", "--custom-resources-path", path];
+        let Ok(config) = Config::parse(flags.iter().chain(more).copied()) else {
+            panic!("flags")
+        };
+        config
+    }
+
+    #[test]
+    fn number_of_kinds_is_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_str().unwrap();
+        for (count, is_taken) in [(1, true), (2, true), (3, false)] {
+            let all: Vec<String> = (0..count).map(|n| manifest(&format!("w{n}"))).collect();
+            std::fs::write(folder.path().join("all.yaml"), all.join("---\n")).unwrap();
+            let opened = CustomKinds::open(&flags(path, &["--max-custom-resources", "2"]));
+            assert_eq!(opened.is_ok(), is_taken, "{count}");
+            if let Err(error) = opened {
+                assert!(error.contains("at most 2 can be"), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_did_not_change_stays_the_same_value() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |text: String| std::fs::write(folder.path().join("w.yaml"), text).unwrap();
+        write(manifest("w0"));
+        let (kinds, first) = CustomKinds::open(&flags(folder.path().to_str().unwrap(), &[])).unwrap();
+        assert!(kinds.changed().unwrap().is_none());
+        write(manifest("w0") + "---\n" + &manifest("w1"));
+        let second = kinds.changed().unwrap().unwrap();
+        assert!(std::ptr::eq(first[0].stored, second[0].stored) && second.len() == 2);
+        write("kind: [".to_owned());
+        for _ in 0..2 {
+            let error = kinds.changed().unwrap_err();
+            assert!(error.contains("w.yaml"), "a mistake is named until it is gone: {error}");
+        }
+    }
+
+    #[test]
+    fn pool_scope_kinds_have_to_be_declared_and_nodepools_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_str().unwrap();
+        let error = CustomKinds::open(&flags(path, &["--pool-scope-resources", "w0.example.com"]));
+        assert!(error.is_err_and(|error| error.contains("w0.example.com is neither built in nor declared")));
+        let names = |more: &[&str]| {
+            let (_, declared) = CustomKinds::open(&flags(path, more)).unwrap();
+            declared
+                .iter()
+                .map(|one| one.stored.group_resource().to_string())
+                .collect::<Vec<_>>()
+        };
+        assert!(names(&[]).is_empty(), "in a pool NodePools are the cloud's");
+        let node_pools = "nodepools.apps.openyurt.io";
+        assert_eq!(names(&["--pool-scope-resources", node_pools]), [node_pools]);
+        assert_eq!(names(&["--profile", "standalone"]), [node_pools]);
+    }
+}

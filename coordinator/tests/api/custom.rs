@@ -1,0 +1,456 @@
+//! Custom resources: kinds that files declare, while the server runs and from its start.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Server, rv};
+
+const V1: &str = "/apis/example.com/v1";
+const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
+const OLD: &str = "/apis/example.com/v1beta1/namespaces/default/widgets";
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+/// Files are read every 10 s, and the machine may be busy.
+const RELOADED: Duration = Duration::from_secs(60);
+
+/// A folder of manifests, and a server that reads it.
+struct Declared {
+    folder: tempfile::TempDir,
+    server: Server,
+}
+
+/// A manifest with these versions; see `version`.
+fn manifest(plural: &str, kind: &str, versions: &[Value]) -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.example.com")},
+        "spec": {
+            "group": "example.com", "scope": "Namespaced",
+            "names": {"plural": plural, "kind": kind, "shortNames": [&plural[..2]], "categories": ["all"]},
+            "versions": versions,
+        },
+    })
+}
+
+fn version(name: &str, is_stored: bool) -> Value {
+    json!({
+        "name": name, "served": true, "storage": is_stored, "subresources": {"status": {}},
+        "selectableFields": [{"jsonPath": ".spec.color"}],
+        "additionalPrinterColumns": [
+            {"name": "Color", "type": "string", "jsonPath": ".spec.color"},
+            {"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].status"},
+        ],
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object",
+            "properties": {"color": {"type": "string", "description": "What it looks like."}}}}}},
+    })
+}
+
+fn widget(name: &str, color: &str) -> Value {
+    json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name},
+        "spec": {"color": color, "unknown": {"to": "anybody"}}})
+}
+
+// === impl Declared ===
+
+impl Declared {
+    async fn new(manifests: &[Value]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path().join("all.yaml"), manifests);
+        let flags = [
+            "--profile",
+            "standalone",
+            "--custom-resources-path",
+            folder.path().to_str().unwrap(),
+        ];
+        let server = Server::over_some_store(&flags).await;
+        Self { folder, server }
+    }
+
+    fn declare(&self, manifests: &[Value]) {
+        write(self.folder.path().join("all.yaml"), manifests);
+    }
+}
+
+/// YAML documents, one after the other; JSON is YAML.
+fn write(path: PathBuf, manifests: &[Value]) {
+    let texts: Vec<String> = manifests.iter().map(Value::to_string).collect();
+    std::fs::write(path, texts.join("\n---\n")).unwrap();
+}
+
+/// Asks until the answer has this code.
+async fn until(client: &Client, path: &str, code: u16) {
+    let asked = async {
+        while client.get(path).await.code != code {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    tokio::time::timeout(RELOADED, asked).await.expect(path);
+}
+
+async fn etag(client: &Client) -> String {
+    let answer = client.get_with("/apis", &[("accept", AGGREGATED)]).await;
+    answer.header("etag").unwrap().to_owned()
+}
+
+/// What discovery and OpenAPI say of the group: aggregated, by groups, and the paths of documents.
+async fn documents(client: &Client) -> (Vec<Value>, Vec<Value>, bool) {
+    let found = |list: &Value, name: &str| {
+        let groups = list.as_array().unwrap().iter();
+        let group = groups
+            .clone()
+            .find(|group| *group.pointer(name).unwrap() == "example.com");
+        let versions = group.map_or(&Value::Null, |group| &group["versions"]);
+        let versions = versions.as_array().cloned().unwrap_or_default();
+        versions
+            .iter()
+            .map(|version| version["version"].clone())
+            .collect::<Vec<_>>()
+    };
+    let aggregated = client.get_with("/apis", &[("accept", AGGREGATED)]).await.expect(200);
+    let plain = client.get("/apis").await.expect(200);
+    let index = client.get("/openapi/v3").await.expect(200);
+    (
+        found(&aggregated["items"], "/metadata/name"),
+        found(&plain["groups"], "/name"),
+        index["paths"]["apis/example.com/v1"].is_object(),
+    )
+}
+
+/// Conformance: 1.08, 1.24
+#[tokio::test]
+async fn kinds_come_change_and_go_while_the_server_runs() {
+    let mut declared = Declared::new(&[]).await;
+    let admin = declared.server.admin();
+    let before = etag(&admin).await;
+    assert_eq!(documents(&admin).await, (vec![], vec![], false));
+    admin.get(WIDGETS).await.expect(404);
+
+    let gadgets = manifest("gadgets", "Gadget", &[version("v1", true)]);
+    declared.declare(&[manifest("widgets", "Widget", &[version("v1", true)]), gadgets.clone()]);
+    until(&admin, V1, 200).await;
+    assert_ne!(etag(&admin).await, before);
+    assert_eq!(documents(&admin).await, (vec![json!("v1")], vec![json!("v1")], true));
+    let created = admin.post(WIDGETS, &widget("w1", "red")).await.expect(201);
+    let mut watch = admin
+        .watch(&format!("{WIDGETS}?resourceVersion={}", rv(&created)))
+        .await;
+    let gadget = format!("{V1}/namespaces/default/gadgets");
+    admin
+        .post(&gadget, &json!({"metadata": {"name": "g"}}))
+        .await
+        .expect(201);
+    let mut others = admin.watch(&gadget).await;
+    assert_eq!(others.told().await, "ADDED g");
+
+    // The kind changes, and other versions come: watches end and go on where they were.
+    let mut changed_v1 = version("v1", true);
+    changed_v1["selectableFields"] = json!([{"jsonPath": ".spec.size"}]);
+    let versions = [version("v1beta1", false), changed_v1, version("v2", false)];
+    declared.declare(&[manifest("widgets", "Widget", &versions), gadgets.clone()]);
+    until(&admin, "/apis/example.com/v2", 200).await;
+    let all = [json!("v2"), json!("v1"), json!("v1beta1")];
+    assert_eq!(documents(&admin).await, (all.to_vec(), all.to_vec(), true));
+    assert!(
+        watch.within(RELOADED).await.unwrap().is_none(),
+        "the stream ends without a word"
+    );
+    let mut watch = admin
+        .watch(&format!("{WIDGETS}?resourceVersion={}", rv(&created)))
+        .await;
+    let changed = admin
+        .merge(&format!("{OLD}/w1"), &json!({"spec": {"color": "blue"}}))
+        .await
+        .expect(200);
+    assert_eq!(changed["apiVersion"], "example.com/v1beta1");
+    let told = watch.next().await.unwrap();
+    assert_eq!(
+        (&*told.kind, &told.object["apiVersion"]),
+        ("MODIFIED", &json!("example.com/v1"))
+    );
+
+    declared.declare(&[gadgets]);
+    until(&admin, WIDGETS, 404).await;
+    admin.post(WIDGETS, &widget("w2", "red")).await.expect(404);
+    assert!(watch.within(RELOADED).await.unwrap().is_none());
+    assert_eq!(documents(&admin).await.0, [json!("v1")]);
+    let change = json!({"metadata": {"labels": {"a": "b"}}});
+    admin.merge(&format!("{gadget}/g"), &change).await.expect(200);
+    assert_eq!(
+        others.told().await,
+        "MODIFIED g",
+        "watches of what did not change go on"
+    );
+
+    declared.server.stop();
+    declared.server.start_again().await;
+    let admin = declared.server.admin();
+    admin.get(WIDGETS).await.expect(404);
+    declared.declare(&[manifest("widgets", "Widget", &[version("v1", true)])]);
+    until(&admin, WIDGETS, 200).await;
+    let back = admin.get(&format!("{WIDGETS}/w1")).await.expect(200);
+    assert_eq!(rv(&back), rv(&changed));
+    assert_eq!(
+        (&back["metadata"]["uid"], &back["spec"]["color"]),
+        (&created["metadata"]["uid"], &json!("blue"))
+    );
+    assert_eq!(back["spec"]["unknown"], json!({"to": "anybody"}));
+}
+
+#[tokio::test]
+async fn mistake_in_a_manifest_keeps_what_was_there_and_is_counted() {
+    let declared = Declared::new(&[manifest("widgets", "Widget", &[version("v1", true)])]).await;
+    let admin = declared.server.admin();
+    admin.post(WIDGETS, &widget("w1", "red")).await.expect(201);
+    let mut cluster_wide = manifest("widgets", "Widget", &[version("v1", true)]);
+    cluster_wide["spec"]["scope"] = json!("Cluster");
+    for mistake in [
+        manifest("widgets", "Widget", &[version("v1", true), version("v1", true)]),
+        cluster_wide,
+    ] {
+        let refused = async || {
+            let metrics = admin.get("/metrics").await.body;
+            let line = "yurt_coordinator_custom_resources_loads_total{result=\"refused\"} ";
+            let found = metrics
+                .as_str()
+                .unwrap()
+                .lines()
+                .find_map(|text| text.strip_prefix(line))
+                .map(str::to_owned);
+            found.map_or(0, |count| count.parse::<u64>().unwrap())
+        };
+        let before = refused().await;
+        declared.declare(&[mistake, manifest("others", "Other", &[version("v1", true)])]);
+        let counted = async {
+            while refused().await == before {
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        };
+        tokio::time::timeout(RELOADED, counted)
+            .await
+            .expect("the mistake is noticed");
+        admin.get(&format!("{WIDGETS}/w1")).await.expect(200);
+        admin.get("/apis/example.com/v1/others").await.expect(404);
+    }
+}
+
+/// Widgets in two versions, and gadgets whose status is no subresource.
+async fn widgets_and_gadgets() -> (Declared, Client) {
+    let without_status = json!({"name": "v1", "served": true, "storage": true});
+    let manifests = [
+        manifest("widgets", "Widget", &[version("v1", true), version("v1beta1", false)]),
+        manifest("gadgets", "Gadget", &[without_status]),
+    ];
+    let declared = Declared::new(&manifests).await;
+    let admin = declared.server.admin();
+    (declared, admin)
+}
+
+#[tokio::test]
+async fn status_is_a_subresource_where_the_manifest_says_so() {
+    let (_declared, admin) = widgets_and_gadgets().await;
+    let path = format!("{WIDGETS}/w1");
+
+    // The status is a subresource: a create and an update leave it alone, and it leaves the rest alone.
+    let mut body = widget("w1", "red");
+    body["status"] = json!({"conditions": []});
+    let created = admin.post(WIDGETS, &body).await.expect(201);
+    assert_eq!(
+        (&created["status"], &created["metadata"]["generation"]),
+        (&Value::Null, &json!(1))
+    );
+    let status = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"color": "green"},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let ready = admin.merge(&format!("{path}/status"), &status).await.expect(200);
+    assert_eq!(
+        (&ready["spec"]["color"], &ready["metadata"]["labels"]),
+        (&json!("red"), &Value::Null)
+    );
+    assert_eq!(ready["metadata"]["generation"], 1);
+    let blue = admin
+        .merge(&path, &json!({"spec": {"color": "blue"}, "status": null}))
+        .await
+        .expect(200);
+    assert_eq!(blue["metadata"]["generation"], 2);
+    assert_eq!(blue["status"]["conditions"][0]["status"], "True");
+    let labelled = admin
+        .merge(&path, &json!({"metadata": {"labels": {"a": "b"}}}))
+        .await
+        .expect(200);
+    assert_eq!(labelled["metadata"]["generation"], 2);
+
+    // Without the subresource it is a field as any other.
+    let gadgets = "/apis/example.com/v1/namespaces/default/gadgets";
+    let gadget = json!({"metadata": {"name": "g"}, "status": {"x": 1}});
+    assert_eq!(admin.post(gadgets, &gadget).await.expect(201)["status"]["x"], 1);
+    let changed = admin
+        .merge(&format!("{gadgets}/g"), &json!({"status": {"x": 2}}))
+        .await
+        .expect(200);
+    assert_eq!(changed["metadata"]["generation"], 2);
+    admin.get(&format!("{gadgets}/g/status")).await.expect(404);
+}
+
+#[tokio::test]
+async fn patches_and_updates_follow_the_rules_of_custom_resources() {
+    let (_declared, admin) = widgets_and_gadgets().await;
+    let path = format!("{WIDGETS}/w1");
+    admin.post(WIDGETS, &widget("w1", "red")).await.expect(201);
+
+    // Patches without rules of merging.
+    let json_patch = json!([{"op": "replace", "path": "/spec/color", "value": "green"}]);
+    assert_eq!(
+        admin.patch("json", &path, &json_patch).await.expect(200)["spec"]["color"],
+        "green"
+    );
+    admin
+        .patch("strategic-merge", &path, &json!({"spec": {}}))
+        .await
+        .expect(415);
+
+    // An update needs the version it is based on, and the body has to be of the kind and version of the path.
+    admin.put(&path, &widget("w1", "red")).await.expect(422);
+    let other_version = admin.put(&format!("{OLD}/w1"), &widget("w1", "red")).await.expect(400);
+    let message =
+        "the API version in the data (example.com/v1) does not match the expected API version (example.com/v1beta1)";
+    assert_eq!(other_version["message"], message);
+    let mut other_kind = widget("w2", "red");
+    other_kind["kind"] = json!("Gadget");
+    assert_eq!(
+        admin.post(WIDGETS, &other_kind).await.expect(422)["details"]["causes"][0]["field"],
+        "kind"
+    );
+}
+
+#[tokio::test]
+async fn declared_fields_select_in_every_version() {
+    let (_declared, admin) = widgets_and_gadgets().await;
+    let path = format!("{WIDGETS}/w1");
+    admin.post(WIDGETS, &widget("w1", "green")).await.expect(201);
+
+    // Selectable fields.
+    admin.post(WIDGETS, &widget("w2", "red")).await.expect(201);
+    for path in [WIDGETS, OLD] {
+        let red = admin
+            .get(&format!("{path}?fieldSelector=spec.color%3Dred"))
+            .await
+            .expect(200);
+        assert_eq!(
+            (red["items"].as_array().unwrap().len(), &red["kind"]),
+            (1, &json!("WidgetList"))
+        );
+        assert_eq!(red["items"][0]["metadata"]["name"], "w2");
+        assert_eq!(red["items"][0]["apiVersion"], red["apiVersion"]);
+    }
+    let unknown = admin
+        .get(&format!("{WIDGETS}?fieldSelector=spec.size%3D1"))
+        .await
+        .expect(400);
+    assert!(
+        unknown["message"]
+            .as_str()
+            .unwrap()
+            .contains("field label not supported: spec.size")
+    );
+    let mut green = admin
+        .watch(&format!("{WIDGETS}?fieldSelector=spec.color%3Dgreen"))
+        .await;
+    assert_eq!(green.told().await, "ADDED w1");
+    admin
+        .merge(&format!("{WIDGETS}/w2"), &json!({"spec": {"color": "green"}}))
+        .await
+        .expect(200);
+    assert_eq!(green.told().await, "ADDED w2");
+    admin.merge(&path, &json!({"spec": {"color": "red"}})).await.expect(200);
+    assert_eq!(green.told().await, "DELETED w1");
+}
+
+#[tokio::test]
+async fn tables_and_openapi_show_what_the_manifest_says() {
+    let (_declared, admin) = widgets_and_gadgets().await;
+    admin.post(WIDGETS, &widget("w1", "red")).await.expect(201);
+    admin.post(WIDGETS, &widget("w2", "green")).await.expect(201);
+    let status = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    admin.merge(&format!("{WIDGETS}/w1/status"), &status).await.expect(200);
+
+    // Tables.
+    let accept = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    let table = admin.get_with(WIDGETS, &accept).await.expect(200);
+    let names: Vec<&Value> = table["columnDefinitions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["name"])
+        .collect();
+    assert_eq!(names, ["Name", "Color", "Ready"]);
+    assert_eq!(table["rows"][0]["cells"], json!(["w1", "red", "True"]));
+    assert_eq!(table["rows"][1]["cells"], json!(["w2", "green", null]));
+
+    // OpenAPI says what the manifest says.
+    let document = admin.get("/openapi/v3/apis/example.com/v1").await.expect(200);
+    let schema = &document["components"]["schemas"]["com.example.v1.Widget"];
+    assert_eq!(
+        schema["properties"]["spec"]["properties"]["color"]["description"],
+        "What it looks like."
+    );
+    let metadata = schema["properties"]["metadata"]["allOf"][0]["$ref"].as_str().unwrap();
+    assert!(
+        document
+            .pointer(&metadata[1..])
+            .is_some_and(|found| found["properties"]["labels"].is_object())
+    );
+}
+
+#[tokio::test]
+async fn content_of_a_namespace_goes_with_it() {
+    let (_declared, admin) = widgets_and_gadgets().await;
+    admin.post(WIDGETS, &widget("w1", "red")).await.expect(201);
+    admin.post(WIDGETS, &widget("w2", "red")).await.expect(201);
+
+    // Everything in a namespace goes with it.
+    admin.delete(&format!("{OLD}/w1")).await.expect(200);
+    admin.delete(WIDGETS).await.expect(200);
+    assert_eq!(admin.get(WIDGETS).await.expect(200)["items"], json!([]));
+    admin
+        .post("/api/v1/namespaces", &json!({"metadata": {"name": "gone"}}))
+        .await
+        .expect(201);
+    let inside = "/apis/example.com/v1/namespaces/gone/widgets";
+    admin.post(inside, &widget("w", "red")).await.expect(201);
+    admin.delete("/api/v1/namespaces/gone").await.expect(200);
+    until(&admin, "/api/v1/namespaces/gone", 404).await;
+    admin.get(&format!("{inside}/w")).await.expect(404);
+}
+
+#[tokio::test]
+async fn nodepools_are_served_in_the_versions_of_openyurt() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let pool = json!({"apiVersion": "apps.openyurt.io/v1beta1", "kind": "NodePool", "metadata": {"name": "hangzhou"},
+        "spec": {"type": "Edge"}});
+    admin
+        .post("/apis/apps.openyurt.io/v1beta1/nodepools", &pool)
+        .await
+        .expect(201);
+    let shown = admin
+        .get("/apis/apps.openyurt.io/v1beta2/nodepools/hangzhou")
+        .await
+        .expect(200);
+    assert_eq!(
+        (&shown["apiVersion"], &shown["spec"]),
+        (&json!("apps.openyurt.io/v1beta2"), &json!({"type": "Edge"}))
+    );
+    let group = admin.get("/apis/apps.openyurt.io").await.expect(200);
+    assert_eq!(group["preferredVersion"]["version"], "v1beta2");
+    let mut events = admin.watch("/apis/apps.openyurt.io/v1beta1/nodepools").await;
+    let event = events.next().await.unwrap();
+    assert_eq!(event.object["apiVersion"], "apps.openyurt.io/v1beta1");
+    let accept = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    let table = admin
+        .get_with("/apis/apps.openyurt.io/v1beta1/nodepools", &accept)
+        .await
+        .expect(200);
+    let age = &table["rows"][0]["cells"][4];
+    assert_eq!(table["rows"][0]["cells"], json!(["hangzhou", "Edge", null, null, age]));
+    assert!(age.is_string());
+}

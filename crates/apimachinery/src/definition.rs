@@ -1,0 +1,170 @@
+//! Custom resources: what the manifest of a kind says (`CustomResourceDefinition` of `apiextensions.k8s.io/v1`).
+//!
+//! A manifest is judged by kube-apiserver's rules as far as they concern names, versions, columns and selectable fields.
+//! Its schemas are published and not enforced: unknown fields of objects are kept, values are not checked and nothing is
+//! filled in. Conversion is `None`: versions differ in `apiVersion` alone. The subresource `scale` is not served.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::gvr::GroupResource;
+use crate::kind::{NameRule, PrinterColumn, ResourceKind, SelectableField, builtin_kinds};
+
+mod manifest;
+mod versions;
+
+pub use manifest::{is_manifest, parse};
+pub use versions::compare as compare_versions;
+
+/// API group and version of the manifests.
+pub const API_VERSION: &str = "apiextensions.k8s.io/v1";
+/// Kind of the manifests.
+pub const KIND: &str = "CustomResourceDefinition";
+/// Most versions of one kind.
+pub const VERSIONS_MAX: usize = 16;
+/// Most selectable fields of one version, as in kube-apiserver.
+pub const SELECTABLE_FIELDS_MAX: usize = 8;
+/// Most selectable fields of all versions of one kind together: an object is read with all of them at once.
+pub const STORED_FIELDS_MAX: usize = 32;
+
+/// A kind as its manifest declares it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Definition {
+    /// The version that is stored, with the selectable fields of every version.
+    pub stored: CustomKind,
+    /// The versions that are served, the preferred one first.
+    pub served: Vec<ServedVersion>,
+}
+
+/// One served version.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServedVersion {
+    /// What the server needs to know.
+    pub kind: CustomKind,
+    /// OpenAPI v3 schema of an object, to be published.
+    pub schema: Option<Value>,
+}
+
+/// One version of a kind; [`ResourceKind`] with owned names.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CustomKind {
+    /// API group.
+    pub group: String,
+    /// Version.
+    pub version: String,
+    /// Plural name in URLs.
+    pub plural: String,
+    /// Singular name for kubectl.
+    pub singular: String,
+    /// Kind of one object.
+    pub kind: String,
+    /// Kind of a list.
+    pub list_kind: String,
+    /// True if objects live in namespaces.
+    pub namespaced: bool,
+    /// Short names for kubectl.
+    pub short_names: Vec<String>,
+    /// Categories for kubectl.
+    pub categories: Vec<String>,
+    /// Selectable fields, by their paths without the first dot.
+    pub fields: Vec<String>,
+    /// Columns of tables beside the name; never empty.
+    pub columns: Vec<PrinterColumn>,
+    /// True if `/status` is a subresource.
+    pub has_status: bool,
+}
+
+/// Checks what one manifest alone cannot show: names that two kinds of a group share, and how many there are.
+///
+/// # Errors
+///
+/// One line naming both kinds, or the limit.
+pub fn check_all(definitions: &[Definition], kinds_max: usize) -> Result<(), String> {
+    if definitions.len() > kinds_max {
+        return Err(format!(
+            "{} custom resources are declared, at most {kinds_max} can be",
+            definitions.len()
+        ));
+    }
+    let mut plurals = BTreeSet::new();
+    let mut taken: BTreeSet<(&str, &str)> = BTreeSet::new();
+    for definition in definitions {
+        let stored = &definition.stored;
+        let name = definition.name();
+        if !plurals.insert(name.clone()) {
+            return Err(format!("{name}: declared twice"));
+        }
+        let short_names = stored.short_names.iter().map(String::as_str);
+        let kinds = [&stored.kind, &stored.list_kind].map(String::as_str);
+        let mut own: BTreeSet<&str> = [&stored.plural, &stored.singular].map(String::as_str).into();
+        own.extend(short_names.chain(kinds));
+        if let Some(shared) = own.iter().find(|own| !taken.insert((&stored.group, own))) {
+            return Err(format!(
+                "{name}: another kind of {} has the name {shared}",
+                stored.group
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a group is Kubernetes' own: nothing can be declared in it.
+fn is_reserved(group: &str) -> bool {
+    matches!(group, "authentication.k8s.io" | "authorization.k8s.io")
+        || builtin_kinds().iter().any(|kind| kind.group == group)
+}
+
+// === impl Definition ===
+
+impl Definition {
+    /// `plural.group`: the name of the manifest, and of the collection.
+    pub fn name(&self) -> String {
+        GroupResource::new(&*self.stored.group, &*self.stored.plural).to_string()
+    }
+}
+
+// === impl CustomKind ===
+
+impl CustomKind {
+    /// The kind as everything else takes it. Its memory is never given back: the caller keeps what it got, and bounds how
+    /// often it asks.
+    pub fn leak(&self) -> &'static ResourceKind {
+        let owned = |text: &str| Cow::Owned(text.to_owned());
+        Box::leak(Box::new(ResourceKind {
+            group: owned(&self.group),
+            version: owned(&self.version),
+            plural: owned(&self.plural),
+            singular: owned(&self.singular),
+            kind: owned(&self.kind),
+            list_kind: owned(&self.list_kind),
+            namespaced: self.namespaced,
+            short_names: leak_all(self.short_names.iter().map(|name| leak_text(name))),
+            categories: leak_all(self.categories.iter().map(|name| leak_text(name))),
+            fields: leak_all(self.fields.iter().map(|label| SelectableField {
+                label: leak_text(label),
+                path: leak_all(label.split('.').map(leak_text)),
+                alternative: &[],
+                default: "",
+            })),
+            columns: leak_all(self.columns.iter().cloned()),
+            has_status: self.has_status,
+            unconditional_update: false,
+            create_on_update: false,
+            delete_returns_object: false,
+            name_rule: NameRule::DnsSubdomain,
+        }))
+    }
+}
+
+fn leak_text(text: &str) -> &'static str {
+    Box::leak(text.into())
+}
+
+fn leak_all<T>(items: impl Iterator<Item = T>) -> &'static [T] {
+    Box::leak(items.collect())
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
