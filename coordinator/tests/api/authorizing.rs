@@ -210,6 +210,15 @@ async fn roles_from_files_hold_in_both_profiles() {
             refused["message"].as_str().unwrap().contains(why),
             "a PUT that creates needs create: {refused}"
         );
+        let mut config = body.clone();
+        config["apiVersion"] = "coordination.k8s.io/v1".into();
+        config["kind"] = "Lease".into();
+        let apply = format!("{lease}?fieldManager=jane");
+        let refused = jane.patch("apply", &apply, &config).await.expect(403);
+        assert!(
+            refused["message"].as_str().unwrap().contains(why),
+            "so does an apply: {refused}"
+        );
         server.admin().put(lease, &body).await.expect(201);
         jane.merge(lease, &json!({ "spec": { "leaseDurationSeconds": 9 } }))
             .await

@@ -308,7 +308,8 @@ impl Slot<'_> {
                 })
             })?;
             reader.fields.pop();
-            object.insert(name, value);
+            let before = object.remove(&name);
+            object.insert(name, read_over(before, value, field));
         }
         reader.owner = outer;
         Ok(Value::Object(object))
@@ -330,6 +331,31 @@ impl Slot<'_> {
             object.insert(key, if value.is_null() { zero(field) } else { value });
         }
         Ok(Value::Object(object))
+    }
+}
+
+/// What a member that occurs twice leaves. Go reads the second value into the first: structures and maps are merged, and
+/// null leaves alone what cannot be null.
+fn read_over(before: Option<Value>, value: Value, field: Field) -> Value {
+    let is_nullable = field.is_pointer() || field.is_list() || field.is_map();
+    match (before, value) {
+        (Some(before), Value::Null) if !is_nullable => before,
+        (Some(mut before @ Value::Object(_)), value @ Value::Object(_)) => {
+            merge_objects(&mut before, value);
+            before
+        }
+        (_, value) => value,
+    }
+}
+
+fn merge_objects(before: &mut Value, value: Value) {
+    match (before, value) {
+        (Value::Object(before), Value::Object(members)) => {
+            for (name, member) in members {
+                merge_objects(before.entry(name).or_insert(Value::Null), member);
+            }
+        }
+        (before, value) => *before = value,
     }
 }
 

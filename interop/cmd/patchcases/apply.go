@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"math/rand"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -129,6 +131,10 @@ func refusal(err error) map[string]any {
 	}
 	found := map[string]any{"message": status.Status().Message, "code": status.Status().Code}
 	if details := status.Status().Details; details != nil {
+		// They come in no order.
+		slices.SortFunc(details.Causes, func(a, b metav1.StatusCause) int {
+			return cmp.Or(cmp.Compare(a.Message, b.Message), cmp.Compare(a.Field, b.Field))
+		})
 		found["causes"] = details.Causes
 	}
 	return found

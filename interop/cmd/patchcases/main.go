@@ -1,5 +1,5 @@
-// Command patchcases writes test cases that Kubernetes' own code has answered: random strategic merge patches, and
-// random sequences of server-side applies and updates.
+// Command patchcases writes test cases that Kubernetes' own code has answered: random strategic merge patches, random
+// sequences of server-side applies and updates, and bodies with unknown, doubled and wrong fields.
 //
 // The coordinator's implementations are pure functions; their tests read the files and must come to the same answers.
 //
@@ -33,6 +33,7 @@ func run(folder string) error {
 	files := map[string]func(*rand.Rand) ([]any, error){
 		"strategic.json": strategicCases,
 		"apply.json":     applyCases,
+		"decode.json":    decodeCases,
 	}
 	for name, generate := range files {
 		cases, err := generate(rand.New(rand.NewSource(seed)))
