@@ -107,7 +107,7 @@ func (c *Cloud) startCoordinator(ctx context.Context, path, dir string, port int
 }
 
 // StartStandalone starts yurt-coordinator --profile standalone, which makes its own certificates, in dir.
-func StartStandalone(ctx context.Context, dir string) (*Coordinator, error) {
+func StartStandalone(ctx context.Context, dir string, flags ...string) (*Coordinator, error) {
 	path, err := YurtBinary("yurt-coordinator")
 	if err != nil {
 		return nil, err
@@ -118,9 +118,9 @@ func StartStandalone(ctx context.Context, dir string) (*Coordinator, error) {
 	}
 	data := filepath.Join(dir, "data")
 	k := &Coordinator{Port: port, URL: fmt.Sprintf("https://127.0.0.1:%d", port), DataDir: data, AdminFile: filepath.Join(data, "admin.kubeconfig"),
-		command: Command{Name: "yurt-coordinator", Path: path, Dir: dir, Args: []string{
+		command: Command{Name: "yurt-coordinator", Path: path, Dir: dir, Args: append([]string{
 			"--profile=standalone", "--data-dir=" + data, "--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port),
-		}}}
+		}, flags...)}}
 	if err := k.launch(); err != nil {
 		return nil, err
 	}

@@ -23,9 +23,9 @@ import (
 )
 
 // standalone starts a coordinator of its own that is a small control plane, until the test ends.
-func standalone(t *testing.T) *harness.Coordinator {
+func standalone(t *testing.T, flags ...string) *harness.Coordinator {
 	t.Helper()
-	coordinator, err := harness.StartStandalone(testContext(t), testDir(t))
+	coordinator, err := harness.StartStandalone(testContext(t), testDir(t), flags...)
 	must(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
