@@ -387,6 +387,13 @@ impl DiskMetrics {
 
 // === impl LongRunning ===
 
+impl LongRunning {
+    /// How many of its kind there are now.
+    pub(crate) fn open(&self) -> u32 {
+        u32::try_from(self.0.get()).unwrap_or(0)
+    }
+}
+
 impl Drop for LongRunning {
     fn drop(&mut self) {
         self.0.dec();

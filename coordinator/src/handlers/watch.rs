@@ -19,6 +19,11 @@ use super::Call;
 const REPLICA_HEADER: &str = "yurt-replica";
 /// What a client may ask for at most; beyond it timers overflow.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+/// A server that stops ends a thousand watches of a resource within a second, and fewer in as much less: their clients do
+/// not come back to the others in one rush.
+const END_OF_EACH: Duration = Duration::from_millis(1);
+/// However many there are, they end within this time.
+const END_OF_ALL: Duration = Duration::from_secs(2);
 
 /// Answers a watch.
 ///
@@ -35,6 +40,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let is_replica = call.header(REPLICA_HEADER) == Some("1");
     options.allow_watch_bookmarks |= is_replica;
     let (resource, clock) = (call.resource.clone(), call.app.clock.clone());
+    let counted = call.app.metrics.watch(&call.resource.name);
     let request = WatchRequest {
         selection: selection(call, &options),
         view: call.resource.look(),
@@ -45,9 +51,9 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
         least: ResourceVersion::ZERO,
         is_fresh: Arc::new(move || !resource.is_stale(clock.boot())),
         shutdown: call.resource.gone.clone(),
+        lingers: (END_OF_EACH * counted.open()).min(END_OF_ALL).mul_f64(random_share()),
         options,
     };
-    let counted = call.app.metrics.watch(&call.resource.name);
     let frames = watch(call.resource.objects().clone(), request)?;
     let frames = web::joined(frames.inspect(move |_| {
         // Counted as long as the stream lives.
@@ -70,10 +76,14 @@ pub(super) fn selection(call: &Call, options: &ListOptions) -> Selection {
 
 /// Without a wish between one and two times the minimum: watches that began together do not end together.
 fn lifetime(wish: Option<u64>, minimum: Duration) -> Duration {
-    let random = uuid::Uuid::new_v4().as_u64_pair().0 as u32;
-    let share = f64::from(random) / f64::from(u32::MAX);
-    wish.map_or_else(|| minimum.mul_f64(1.0 + share), Duration::from_secs)
+    wish.map_or_else(|| minimum.mul_f64(1.0 + random_share()), Duration::from_secs)
         .min(LONGEST)
+}
+
+/// Between 0 and 1.
+fn random_share() -> f64 {
+    let random = uuid::Uuid::new_v4().as_u64_pair().0 as u32;
+    f64::from(random) / f64::from(u32::MAX)
 }
 
 #[cfg(test)]

@@ -100,6 +100,48 @@ async fn foreign_and_future_versions_end_in_one_410_event() {
         .expect(400);
 }
 
+/// A thousand objects and more, a kill, and every watch goes on where it was: nothing is listed again, nothing told twice.
+///
+/// Conformance: 7.43, 8.28
+#[tokio::test]
+async fn restart_with_many_objects_resumes_watches_where_they_were() {
+    const OBJECTS: usize = 1500;
+    let mut server = Server::standalone().await;
+    let admin = server.admin();
+    let name = |n: usize| format!("map-{n:04}");
+    let mut middle = String::new();
+    for first in (0..OBJECTS).step_by(50) {
+        let bodies: Vec<_> = (first..first + 50).map(|n| config_map(&name(n), "1")).collect();
+        let created = bodies.iter().map(|body| admin.post(MAPS, body));
+        for answer in futures_util::future::join_all(created).await {
+            answer.expect(201);
+        }
+        if first + 50 == OBJECTS / 2 {
+            middle = rv(&admin.get(MAPS).await.expect(200));
+        }
+    }
+    let end = rv(&admin.get(MAPS).await.expect(200));
+    server.kill();
+    server.start_again().await;
+    let admin = server.admin();
+    let [mut from_middle, mut from_end] = [
+        admin.watch(&format!("{MAPS}?resourceVersion={middle}")).await,
+        admin.watch(&format!("{MAPS}?resourceVersion={end}")).await,
+    ];
+    let list = admin.get(MAPS).await.expect(200);
+    assert_eq!(list["items"].as_array().unwrap().len(), OBJECTS);
+    admin.post(MAPS, &config_map("late", "1")).await.expect(201);
+    assert_eq!(from_end.told().await, "ADDED late");
+    let mut told = std::collections::BTreeSet::new();
+    for _ in OBJECTS / 2..OBJECTS {
+        let event = from_middle.next().await.unwrap();
+        assert_ne!(event.kind, "ERROR", "{event:?}");
+        told.insert(event.object["metadata"]["name"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(told, (OBJECTS / 2..OBJECTS).map(name).collect());
+    assert_eq!(from_middle.told().await, "ADDED late");
+}
+
 /// One store issues the numbers of all its collections, and a client may carry them from one to another.
 ///
 /// Conformance: 3.E13, 3.F42

@@ -59,6 +59,7 @@ fn request(query: &str) -> WatchRequest {
         least: ResourceVersion::ZERO,
         is_fresh: Arc::new(|| true),
         shutdown: CancellationToken::new(),
+        lingers: Duration::ZERO,
     }
 }
 

@@ -70,6 +70,7 @@ fn request(namespace: Option<&str>, options: ListOptions) -> WatchRequest {
         least: ResourceVersion::ZERO,
         is_fresh: Arc::new(|| true),
         shutdown: CancellationToken::new(),
+        lingers: Duration::ZERO,
     }
 }
 
@@ -486,4 +487,27 @@ async fn watches_that_start_are_bounded_and_others_are_not_counted() {
     drop((next, starting));
     // Whoever hangs up leaves nothing behind.
     assert_eq!(Arc::strong_count(&shared), 1);
+}
+
+/// A server that stops need not end all of its watches in one moment.
+///
+/// Conformance: 3.F53
+#[tokio::test(start_paused = true)]
+async fn watch_that_lingers_goes_on_for_a_while_and_ends_cleanly() {
+    let shared = collection(0);
+    let (shutdown, lingers) = (CancellationToken::new(), Duration::from_millis(300));
+    let options = ListOptions::parse(Some("watch=1&resourceVersion=10000"), true, kind()).expect("valid query");
+    let request = WatchRequest {
+        shutdown: shutdown.clone(),
+        lingers,
+        ..request(None, options)
+    };
+    let mut frames: Frames = Box::pin(serve::watch(shared.clone(), request).expect("a complete collection"));
+    assert!(ready(&mut frames).is_empty());
+    let began = tokio::time::Instant::now();
+    shutdown.cancel();
+    put(&shared, "shop/late", 10_001);
+    assert_eq!(ready(&mut frames), ["ADDED late@10001"]);
+    assert!(frames.next().await.is_none());
+    assert_eq!(began.elapsed(), lingers);
 }

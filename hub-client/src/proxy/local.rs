@@ -275,6 +275,7 @@ impl Local {
             least: self.least(replica),
             is_fresh: Arc::new(|| true),
             shutdown: self.shutdown.clone(),
+            lingers: Duration::ZERO,
         };
         let frames = serve::watch(replica.collection().clone(), request)?;
         let body = stream(joined(frames));

@@ -64,6 +64,8 @@ pub struct WatchRequest {
     pub is_fresh: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Ends the stream cleanly.
     pub shutdown: CancellationToken,
+    /// It goes on for this long after `shutdown`, as if its time were up then; a minute at most.
+    pub lingers: Duration,
 }
 
 enum Phase {
@@ -109,6 +111,8 @@ struct Watch {
     least: ResourceVersion,
     is_fresh: Arc<dyn Fn() -> bool + Send + Sync>,
     shutdown: CancellationToken,
+    /// Milliseconds; in half a word, as there are many watches.
+    lingers: u16,
     phase: Phase,
     pending: VecDeque<Pending>,
     ends_at: Instant,
@@ -177,6 +181,7 @@ pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<imp
         least: request.least,
         is_fresh: request.is_fresh,
         shutdown: request.shutdown,
+        lingers: u16::try_from(request.lingers.as_millis()).unwrap_or(u16::MAX),
         phase: Phase::Starting,
         pending: VecDeque::new(),
         ends_at,
@@ -395,7 +400,11 @@ impl Watch {
         }
         tokio::select! {
             biased;
-            () = self.shutdown.cancelled() => return self.phase = Phase::Ended,
+            () = self.shutdown.cancelled() => {
+                let lingers = Duration::from_millis(self.lingers.into());
+                self.ends_at = self.ends_at.min(Instant::now() + lingers);
+                self.shutdown = CancellationToken::new();
+            }
             changed = self.changes.changed() => if changed.is_err() { return self.phase = Phase::Ended },
             () = any_changed(&mut self.inputs) => self.look_again = true,
             () = self.timer.as_mut() => {}

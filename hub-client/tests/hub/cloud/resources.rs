@@ -147,6 +147,7 @@ impl Resources {
                     least: ResourceVersion::ZERO,
                     is_fresh: Arc::new(|| true),
                     shutdown,
+                    lingers: std::time::Duration::ZERO,
                 };
                 let frames = serve::watch(collection.clone(), request)?.map(Ok::<_, std::convert::Infallible>);
                 Ok(respond(StatusCode::OK, APPLICATION_JSON, stream(frames)))
