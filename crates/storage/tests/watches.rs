@@ -18,7 +18,7 @@ use yurt_apimachinery::{ListOptions, Object, ResourceVersion};
 use yurt_runtime::Clock;
 use yurt_storage::SharedCollection;
 use yurt_storage::serve::{self, Selection, Unfiltered, WatchRequest};
-use yurt_storage::shared::STARTING_WATCHES_MAX;
+use yurt_storage::shared::{Progress, STARTING_WATCHES_MAX};
 
 type Frames = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
 
@@ -510,4 +510,26 @@ async fn watch_that_lingers_goes_on_for_a_while_and_ends_cleanly() {
     assert_eq!(ready(&mut frames), ["ADDED late@10001"]);
     assert!(frames.next().await.is_none());
     assert_eq!(began.elapsed(), lingers);
+}
+
+/// A collection in which nothing happens, beside others of its store: its watchers are not left behind what those forget.
+///
+/// Conformance: 3.F10
+#[tokio::test(start_paused = true)]
+async fn bookmarks_of_a_quiet_collection_follow_its_store() {
+    let progress = Progress::default();
+    let shared = Arc::new(SharedCollection::within(kind(), progress.clone()));
+    shared.update(|c| c.restart(0, vec![service("shop/a", 5)], rv(10_000)));
+    let mut frames = watch(&shared, "resourceVersion=10000&allowWatchBookmarks=true");
+    for turn in 1..=3 {
+        progress.reached(rv(10_000 + turn));
+        assert!(ready(&mut frames).is_empty(), "it is nothing to wake up for");
+        assert_eq!(next(&mut frames).await, format!("BOOKMARK @{}", 10_000 + turn));
+    }
+    put(&shared, "shop/a", 10_009);
+    progress.reached(rv(10_020));
+    assert_eq!(next(&mut frames).await, "MODIFIED a@10009");
+    assert_eq!(next(&mut frames).await, "BOOKMARK @10020");
+    let resumed = ready(&mut watch(&shared, "resourceVersion=10003"));
+    assert_eq!(resumed, ["MODIFIED a@10009"]);
 }

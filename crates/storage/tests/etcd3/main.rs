@@ -334,6 +334,21 @@ async fn an_etcd_that_went_back_in_time_ends_the_process() {
     );
 }
 
+/// A pool whose power came back waits for its etcd, however long that takes; who restarts it meanwhile is not its business.
+#[tokio::test(start_paused = true)]
+#[ignore = "needs an etcd"]
+async fn start_waits_as_long_as_it_takes() {
+    let mut etcd = EtcdMember::single(None, &[]);
+    etcd.kill();
+    let mut connecting = Box::pin(Coordinator::connect(config(&[&etcd], Space::Own)));
+    let hour = tokio::time::timeout(Duration::from_secs(3600), &mut connecting).await;
+    assert!(hour.is_err(), "there is no etcd");
+    tokio::time::resume();
+    etcd.start();
+    let found = tokio::time::timeout(yurt_test_support::PATIENCE, connecting).await;
+    found.expect("it is found once it is there").attach().await;
+}
+
 /// What was shown before is shown to nobody as something else: numbers go on above it, whoever stands below starts over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs an etcd"]
