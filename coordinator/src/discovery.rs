@@ -69,11 +69,16 @@ impl Discovery {
     ) -> Option<Result<Response<Body>, Status>> {
         let headers = asked.headers;
         let accept = headers.get(http::header::ACCEPT).and_then(|value| value.to_str().ok());
+        if path.starts_with("//") {
+            return None;
+        }
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let value = match parts.as_slice() {
             ["version"] => return Some(Ok(pretty(&version::document()))),
             ["api"] if wants_aggregated_discovery(accept) => return Some(Ok(self.aggregated_core.answer(headers))),
-            ["apis"] if wants_aggregated_discovery(accept) => return Some(Ok(self.aggregated_named.answer(headers))),
+            ["apis"] if wants_aggregated_discovery(accept) && !path.ends_with('/') => {
+                return Some(Ok(self.aggregated_named.answer(headers)));
+            }
             ["api"] => legacy::versions(local),
             ["apis"] => legacy::group_list(&self.groups),
             ["api", version] => legacy::resources(&self.groups, "", version)?,
@@ -82,7 +87,8 @@ impl Discovery {
             ["openapi", rest @ ..] => return openapi::answer(&self.groups, rest, asked),
             _ => return None,
         };
-        Some(Format::of_document(accept).map(|format| {
+        let is_routed = !matches!(parts.as_slice(), ["apis"] | ["apis", _]);
+        Some(Format::of_document(accept, is_routed).map(|format| {
             let body = document(format, false, &value.to_string().into());
             web::respond(
                 StatusCode::OK,
@@ -90,6 +96,18 @@ impl Discovery {
                 web::full(body),
             )
         }))
+    }
+
+    /// Whether there is a document of resources, versions or groups at a path, whatever the method.
+    pub(crate) fn knows(&self, path: &str) -> bool {
+        let has = |name: &str, version: &str| legacy::resources(&self.groups, name, version).is_some();
+        match *path.trim_matches('/').split('/').collect::<Vec<_>>() {
+            ["api" | "apis"] => true,
+            ["api", version] => has("", version),
+            ["apis", name] => legacy::group(&self.groups, name).is_some(),
+            ["apis", name, version] => has(name, version),
+            _ => false,
+        }
     }
 }
 
@@ -105,7 +123,7 @@ fn pretty(value: &Value) -> Response<Body> {
 
 impl Document {
     fn new(value: &Value) -> Self {
-        let text = value.to_string();
+        let text = value.to_string() + "\n";
         let etag =
             HeaderValue::from_str(&format!("\"{}\"", digest(&text))).expect("a hexadecimal digest must be a header");
         Self {

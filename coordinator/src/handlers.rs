@@ -28,6 +28,7 @@ pub(crate) mod delete;
 pub(crate) mod get;
 pub(crate) mod list;
 pub(crate) mod patch;
+pub(crate) mod pods;
 mod reading;
 pub(crate) mod review;
 pub(crate) mod token_request;
@@ -218,9 +219,14 @@ fn version_in(object: &Value) -> Option<String> {
 /// Refuses a write that is based on another state than the current one.
 fn check_version(call: &Call, current: &Object, wanted: Option<&str>) -> Result<(), Status> {
     match wanted {
-        Some(wanted) if ResourceVersion::parse(wanted).ok() != Some(current.resource_version()) => Err(
-            Status::conflict_modified(&call.resource.kind.group_resource(), current.name()),
-        ),
-        _ => Ok(()),
+        Some(wanted) => {
+            let wanted = ResourceVersion::parse(wanted).map_err(|error| Status::bad_request(error.to_string()))?;
+            if wanted == current.resource_version() {
+                return Ok(());
+            }
+            let resource = call.resource.kind.group_resource();
+            Err(Status::conflict_modified(&resource, current.name()))
+        }
+        None => Ok(()),
     }
 }

@@ -14,6 +14,15 @@ pub(crate) struct Health {
     serving: AtomicBool,
 }
 
+/// What a health path asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// All checks.
+    All,
+    /// A single one, which not everybody may ask for.
+    One,
+}
+
 /// A check with its present result.
 type Line<'a> = (&'a str, bool);
 
@@ -36,6 +45,15 @@ impl Health {
     /// Requests are welcome, or not any more.
     pub(crate) fn set_serving(&self, serving: bool) {
         self.serving.store(serving, Ordering::Release);
+    }
+
+    /// Whether a path is about health: who may ask for all checks together need not be known.
+    pub(crate) fn is_meant(path: &str) -> Option<Asked> {
+        let mut parts = path.trim_matches('/').splitn(2, '/');
+        matches!(parts.next()?, "healthz" | "livez" | "readyz").then(|| match parts.next() {
+            None => Asked::All,
+            Some(_) => Asked::One,
+        })
     }
 
     /// Answers a health path; `None` when it is not one.
@@ -66,7 +84,7 @@ impl Health {
 
 fn answer_single(checks: &[Line<'_>], name: &str) -> Response<Body> {
     match checks.iter().find(|(known, _)| *known == name) {
-        Some((_, true)) => plain(StatusCode::OK, "ok".to_owned()),
+        Some((_, true)) => web::text(StatusCode::OK, "ok"),
         Some((_, false)) => plain(
             StatusCode::INTERNAL_SERVER_ERROR,
             format!("internal server error: {name} does not hold\n"),

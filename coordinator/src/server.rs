@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CACHE_CONTROL};
+use http::header::{ACCEPT, CACHE_CONTROL, USER_AGENT, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 use yurt_apimachinery::kind::find_kind;
@@ -26,6 +26,7 @@ use crate::gate::{self, Trail};
 use crate::handlers::review::Exchange;
 use crate::handlers::warnings::Warnings;
 use crate::handlers::{self, Call, review, token_request};
+use crate::health::{self, Health};
 use crate::metrics::RequestLabels;
 use crate::registry::leases;
 use crate::registry::strategy::STATUS_VERBS;
@@ -45,7 +46,8 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
         request.uri().path().to_owned(),
         request.uri().query().map(str::to_owned),
     );
-    let mut response = match app.health.answer(&path, query.as_deref()) {
+    let mut request = request;
+    let mut response = match answer_health(&app, &mut request, &peer, &path, query.as_deref()) {
         Some(response) => response,
         None => {
             let info = RequestInfo::parse(request.method().as_str(), &path, query.as_deref());
@@ -85,6 +87,32 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
     response
 }
 
+/// Health is told to everybody, single checks to those who may look at them. A token that is nobody's is refused here as
+/// everywhere. `None` for any other path.
+fn answer_health(
+    app: &Arc<App>,
+    request: &mut Request<Incoming>,
+    peer: &Peer,
+    path: &str,
+    query: Option<&str>,
+) -> Option<Response<Body>> {
+    let asked = Health::is_meant(path)?;
+    let judge = |request: &mut Request<Incoming>| {
+        let user = gate::identify(app, request.headers_mut(), peer)?;
+        if asked == health::Asked::One {
+            let info = RequestInfo::parse(request.method().as_str(), path, query)?;
+            gate::authorize(app, &user, &info, &Attributes::of(&info), &mut Trail::new(""))?;
+        }
+        Ok(())
+    };
+    let refused = judge(request).err();
+    let how = error_format(app, request, None);
+    match refused {
+        Some(status) => Some(status_error::respond(how, &status)),
+        None => app.health.answer(path, query),
+    }
+}
+
 /// The client's own, else a new one.
 fn audit_id(headers: &HeaderMap) -> String {
     let given = headers.get(AUDIT_ID).and_then(|id| id.to_str().ok());
@@ -95,7 +123,9 @@ fn audit_id(headers: &HeaderMap) -> String {
 fn error_format(app: &App, request: &Request<Incoming>, info: Option<&RequestInfo>) -> Negotiated {
     let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
     let resource = info.and_then(|info| find_resource(app, info));
+    let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
     Negotiated::of_status(accept, resource.is_none_or(|resource| resource.kind.has_protobuf()))
+        .for_people(request.uri().query(), agent)
 }
 
 /// Finds out who asks before anything else. A connection without a known caller ends with its answer: HTTP/2 streams are
@@ -136,7 +166,10 @@ async fn dispatch(
         return answer_path(app, request, peer, &info, &user).await;
     }
     if let Some(kind) = review::find(&info) {
-        if info.verb != Verb::Create || info.name.is_some() {
+        if info.name.is_some() {
+            return Err(Status::unknown_resource());
+        }
+        if info.verb != Verb::Create {
             return Err(Status::method_not_allowed());
         }
         let (head, body) = request.into_parts();
@@ -145,7 +178,9 @@ async fn dispatch(
         let exchange = Exchange { query, headers, body };
         return review::handle(app, &user, kind, info.namespace.as_deref(), &exchange);
     }
-    let resource = resource.ok_or_else(|| not_found(app, &info))?;
+    let Some(resource) = resource else {
+        return not_found(app, &info);
+    };
     if token_request::is_meant(app, &resource, &info) {
         let (head, body) = request.into_parts();
         let body = &read_body(body, app.settings.body_bytes_max).await?;
@@ -172,8 +207,11 @@ async fn dispatch(
         warnings: warnings.clone(),
     };
     let answer = handle(call).await;
+    let is_unread = answer.as_ref().is_err_and(Status::is_of_router);
     let mut response = answer.unwrap_or_else(|status| status_error::respond(how, &status));
-    warnings.add_to(&mut response);
+    if !is_unread {
+        warnings.add_to(&mut response);
+    }
     Ok(response)
 }
 
@@ -203,7 +241,10 @@ fn is_one_step(call: &Call) -> bool {
 
 async fn handle_write(call: &Call) -> Result<Response<Body>, Status> {
     match call.info.verb {
-        Verb::Create => handlers::create::handle(call).await,
+        Verb::Create => match handlers::pods::handle(call).await {
+            Some(answer) => answer,
+            None => handlers::create::handle(call).await,
+        },
         Verb::Update => handlers::update::handle(call).await,
         Verb::Patch => handlers::patch::handle(call).await,
         Verb::Delete => handlers::delete::handle(call).await,
@@ -246,10 +287,39 @@ async fn answer_path(
                 now: std::time::UNIX_EPOCH + Duration::from_secs(app.clock.unix().secs.unsigned_abs()),
             };
             let document = app.served().discovery.answer(path, &asked, peer.local_addr);
-            document.unwrap_or_else(|| Err(Status::failure(404, reason::NOT_FOUND, "404 page not found")))
+            document.unwrap_or_else(|| no_document(app, info))
         }
-        _ => Err(Status::method_not_allowed()),
+        (_, path, _) if app.served().discovery.knows(path) || !path.starts_with("/api") => {
+            Err(Status::method_not_allowed())
+        }
+        _ => no_document(app, info),
     }
+}
+
+/// Below the versions of a known group the API speaks, everywhere else the router.
+fn no_document(app: &App, info: &RequestInfo) -> Result<Response<Body>, Status> {
+    let parts: Vec<&str> = info.path.trim_matches('/').split('/').collect();
+    let is_known = match parts.as_slice() {
+        ["api", _, ..] => true,
+        ["apis", group, _, ..] => app
+            .served()
+            .registry
+            .iter()
+            .any(|resource| resource.kind.group == *group),
+        _ => false,
+    };
+    if is_known && !info.path.starts_with("//") {
+        return Err(Status::unknown_resource());
+    }
+    Ok(page_not_found())
+}
+
+/// The answer of a router that has no such path.
+fn page_not_found() -> Response<Body> {
+    let mut response = web::text(StatusCode::NOT_FOUND, "404 page not found\n");
+    let nosniff = HeaderValue::from_static("nosniff");
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, nosniff);
+    response
 }
 
 fn find_resource(app: &App, info: &RequestInfo) -> Option<Arc<Resource>> {
@@ -320,14 +390,17 @@ fn check_shape(resource: &Resource, info: &RequestInfo, method: &Method) -> Resu
     }
 }
 
-/// An unknown resource of a served version is another 404 than an unknown path.
-fn not_found(app: &App, info: &RequestInfo) -> Status {
-    let is_version =
-        |resource: &&Arc<Resource>| resource.kind.group == info.group && resource.kind.version == info.version;
-    if app.served().registry.iter().any(|resource| is_version(&resource)) {
-        return Status::unknown_resource();
+/// An unknown resource of a served group is another 404 than an unknown path.
+fn not_found(app: &App, info: &RequestInfo) -> Result<Response<Body>, Status> {
+    if app
+        .served()
+        .registry
+        .iter()
+        .any(|resource| resource.kind.group == info.group)
+    {
+        return Err(Status::unknown_resource());
     }
-    Status::failure(404, reason::NOT_FOUND, "404 page not found")
+    Ok(page_not_found())
 }
 
 fn labels(app: &App, info: Option<&RequestInfo>) -> RequestLabels {

@@ -12,7 +12,7 @@ import (
 // for a scheduler and for service accounts, and the fairness that would answer a burst of scripts with 429.
 var apiServerFlags = []string{
 	"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,Priority,DefaultTolerationSeconds,PodTopologyLabels",
-	"--enable-priority-and-fairness=false", "--max-requests-inflight=0", "--max-mutating-requests-inflight=0",
+	"--allow-privileged=true", "--enable-priority-and-fairness=false", "--max-requests-inflight=0", "--max-mutating-requests-inflight=0",
 }
 
 // Servers are the two programs with what they stand on.
@@ -64,6 +64,7 @@ func StartServers(ctx context.Context, dir string, against Against) (*Servers, e
 	if err != nil {
 		return nil, s.fail(err)
 	}
+	flags = append(flags, first.TokenFlags()...)
 	if against == Etcd {
 		etcd, url, err := harness.StartEtcd(ctx, ours)
 		if err != nil {

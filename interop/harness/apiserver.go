@@ -61,22 +61,26 @@ func (c *Cloud) apiServerArgs(etcdURL string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.signingKeyFile = private
+	c.signingKeyFile, c.verifyingKeyFile = private, public
 	policy := filepath.Join(c.Dir, "audit-policy.yaml")
 	if err := os.WriteFile(policy, []byte(auditPolicy), 0o644); err != nil {
 		return nil, err
 	}
-	return append([]string{
+	return append(append([]string{
 		"--etcd-servers=" + etcdURL,
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", c.Port),
 		"--advertise-address=" + advertisedAddress,
 		"--tls-cert-file=" + cert, "--tls-private-key-file=" + key,
 		"--client-ca-file=" + c.CAFile,
-		"--service-account-issuer=https://kubernetes.default.svc",
-		"--service-account-key-file=" + public, "--service-account-signing-key-file=" + private,
 		"--service-cluster-ip-range=" + serviceRange,
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--audit-policy-file=" + policy, "--audit-log-path=" + c.auditLog, "--audit-log-maxsize=4096",
 		"--profiling=false",
-	}, c.flags...), nil
+	}, c.TokenFlags()...), c.flags...), nil
+}
+
+// TokenFlags make a server sign tokens of service accounts, and know those that the cloud has signed.
+func (c *Cloud) TokenFlags() []string {
+	return []string{"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file=" + c.verifyingKeyFile, "--service-account-signing-key-file=" + c.signingKeyFile}
 }

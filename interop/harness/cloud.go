@@ -34,11 +34,11 @@ type Cloud struct {
 	// Dynamic is a dynamic client as Admin.
 	Dynamic dynamic.Interface
 
-	etcd           *Process
-	apiServer      *Process
-	auditLog       string
-	signingKeyFile string
-	flags          []string // of kube-apiserver, beside the usual ones
+	etcd                             *Process
+	apiServer                        *Process
+	auditLog                         string
+	signingKeyFile, verifyingKeyFile string
+	flags                            []string // of kube-apiserver, beside the usual ones
 
 	mu    sync.Mutex
 	stops []func() // guarded by mu; run in reverse order by Stop, before kube-apiserver and etcd

@@ -35,8 +35,15 @@ pub(super) fn answer(groups: &[Group], parts: &[&str], asked: &Asked<'_>) -> Opt
     let answer = match parts {
         ["v2"] => v2::answer(asked),
         ["v3"] => Ok(index(groups, asked)),
-        ["v3", "api", version] => of_group(find(groups, "", version)?, asked),
-        ["v3", "apis", group, version] => of_group(find(groups, group, version)?, asked),
+        ["v3", "api", version] if find(groups, "", version).is_some() => of_group(find(groups, "", version)?, asked),
+        ["v3", "apis", group, version] if find(groups, group, version).is_some() => {
+            of_group(find(groups, group, version)?, asked)
+        }
+        ["v3", ..] => {
+            let mut response = Response::new(web::empty());
+            *response.status_mut() = StatusCode::NOT_FOUND;
+            Ok(response)
+        }
         _ => return None,
     };
     Some(answer)

@@ -4,12 +4,12 @@ use http::{Response, StatusCode};
 use serde_json::{Map, Value};
 use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::options::FieldValidation;
-use yurt_apimachinery::{Object, Status, WriteOptions, meta, yaml};
+use yurt_apimachinery::{Object, ResourceVersion, Status, WriteOptions, meta, yaml};
 use yurt_runtime::http::Body;
 
 use super::{Call, check_version, create, reading, update, version_in};
 use crate::admission;
-use crate::registry::own::{Intent, Outcome};
+use crate::registry::own::Intent;
 use crate::registry::prepare::{self, Account, Part};
 
 /// An apply that finds nothing and creates may lose to another create this often.
@@ -77,16 +77,20 @@ impl<'a> Apply<'a> {
         let call = self.call;
         let wanted = version_in(&self.config);
         let key = call.key();
+        let mut based_on = ResourceVersion::ZERO;
         let outcome = call.app.own.update(&call.resource, &key, intent, |current| {
+            based_on = current.resource_version();
             let old = current.stored();
             let new = self.applied_to(old)?;
             meta::check_name(&new, call.name())?;
             check_version(call, current, wanted.as_deref())?;
             admission::update(call, current, &new)?;
-            let new = prepare::updated(&call.resource, old, new, update::part(call), Account::Settled)?;
+            let part = update::part(call);
+            let new = prepare::updated(&call.resource, old, new, part, Account::Settled)?;
+            update::warn(call, &new, old, part);
             Ok(update::settle(&call.resource, new, wanted.is_some()))
         });
-        outcome.await.map(Outcome::into_object)
+        Ok(update::written(outcome.await?, based_on))
     }
 
     /// Creates the object; `None` when it exists meanwhile.

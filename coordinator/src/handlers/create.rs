@@ -21,8 +21,8 @@ const GENERATED_NAMES_MAX: usize = 8;
 /// # Errors
 /// The answer to give.
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
-    let options = WriteOptions::parse(call.query.as_deref(), Verb::Create)?;
     let negotiated = call.negotiate(Shape::Object)?;
+    let options = WriteOptions::parse(call.query.as_deref(), Verb::Create)?;
     let body = reading::read(call, &call.json_body()?, options.field_validation)?;
     let manager = call.manager(&options);
     let account = Account::Writer {
@@ -69,6 +69,7 @@ pub(super) async fn create(
     admission::create(call, &object)?;
     let uid = uuid::Uuid::new_v4().to_string();
     let object = prepare::created(&call.resource, object, namespace, call.now(), &uid, account)?;
+    call.warnings.extend(call.resource.strategy.warnings(&object, None));
     require_namespace(call, namespace, &name).await?;
     call.app.own.create(&call.resource, object, intent).await
 }

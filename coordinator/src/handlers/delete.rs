@@ -78,7 +78,7 @@ fn options(call: &Call) -> Result<DeleteOptions, Status> {
 }
 
 /// What admission says to a client's delete.
-fn judge(call: &Call) -> impl Fn(&Object) -> Result<(), Status> + Sync {
+pub(super) fn judge(call: &Call) -> impl Fn(&Object) -> Result<(), Status> + Sync {
     |current| admission::delete(call, &call.resource, current)
 }
 
@@ -200,7 +200,8 @@ fn check_preconditions(resource: &Resource, current: &Object, options: &DeleteOp
              have been {end}"
         );
         // The kind stands where other conflicts name the resource.
-        let kind = GroupResource::new(&*resource.kind.group, &*resource.kind.kind);
+        let stored = resource.stored_kind();
+        let kind = GroupResource::new(&*stored.group, &*stored.kind);
         Err(Status::conflict(&kind, current.name(), &why))
     };
     if let Some(uid) = wanted.uid.as_deref().filter(|uid| *uid != current.uid()) {

@@ -14,8 +14,8 @@ use super::{Call, watch};
 /// # Errors
 /// The answer to give.
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
-    let options = ListOptions::parse(call.query.as_deref(), false, call.resource.kind)?;
     let negotiated = call.negotiate(Shape::List)?;
+    let options = ListOptions::parse(call.query.as_deref(), false, call.resource.kind)?;
     call.require_served()?;
     let selection = watch::selection(call, &options);
     call.catch_up(options.resource_version).await?;

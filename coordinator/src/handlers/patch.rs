@@ -3,14 +3,15 @@
 use http::{Response, StatusCode};
 use serde_json::Value;
 use yurt_apimachinery::negotiation::{PatchType, Shape, patch_type};
-use yurt_apimachinery::patch::{apply_json_patch, apply_merge_patch, apply_strategic_merge_patch};
+use yurt_apimachinery::patch::{
+    apply_json_patch, apply_merge_patch, apply_strategic_merge_patch, read_strategic_merge_patch, show_patch,
+};
 use yurt_apimachinery::schema::{self, Message};
-use yurt_apimachinery::{Object, Status, Verb, WriteOptions, meta};
+use yurt_apimachinery::{Object, ResourceVersion, Status, Verb, WriteOptions, meta};
 use yurt_runtime::http::Body;
 
 use super::{Call, apply, check_version, reading, update, version_in};
 use crate::admission;
-use crate::registry::own::Outcome;
 use crate::registry::prepare::{self, Account};
 
 /// Answers a patch. Without a resourceVersion in it, lost races are repeated here and never the client's concern.
@@ -18,9 +19,9 @@ use crate::registry::prepare::{self, Account};
 /// # Errors
 /// The answer to give.
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
-    let options = WriteOptions::parse(call.query.as_deref(), Verb::Patch)?;
     let negotiated = call.negotiate(Shape::Object)?;
     let patch_type = patch_type(call.header(http::header::CONTENT_TYPE))?;
+    let options = WriteOptions::parse(call.query.as_deref(), Verb::Patch)?;
     options.check_patch(patch_type == PatchType::Apply)?;
     let Some(patch) = Patch::new(call, patch_type)? else {
         return apply::handle(call, options, negotiated).await;
@@ -33,19 +34,31 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let intent = call.intent(options.field_manager, options.dry_run);
     let is_conditional = names_version(patch_type, &call.body);
     let key = call.key();
+    let mut based_on = ResourceVersion::ZERO;
     let outcome = call.app.own.update(&call.resource, &key, &intent, |current| {
+        based_on = current.resource_version();
         let mut new = call.resource.shown(current).to_value();
         patch.apply(&mut new, &call.body)?;
-        let new = reading::patched(call, new, options.field_validation)?;
-        check_identity(call, current, &new)?;
-        check_version(call, current, version_in(&new).as_deref())?;
+        let new = reading::patched(call, new, options.field_validation, &|new| patch.shown(new, &call.body))?;
+        check_identity(current, &new)?;
+        let wanted = version_in(&new);
+        check_version(call, current, wanted.as_deref())?;
+        if wanted.is_none() && !call.resource.kind.unconditional_update {
+            let resource = call.resource.kind.group_resource();
+            return Err(Status::resource_version_required(&resource, current.name()));
+        }
         admission::update(call, current, &new)?;
-        let new = prepare::updated(&call.resource, current.stored(), new, update::part(call), account)?;
+        let (old, part) = (current.stored(), update::part(call));
+        let new = prepare::updated(&call.resource, old, new, part, account)?;
+        update::warn(call, &new, old, part);
         Ok(update::settle(&call.resource, new, is_conditional))
     });
-    let object = outcome.await.map(Outcome::into_object)?;
+    let object = update::written(outcome.await?, based_on);
     call.object(StatusCode::OK, &object, negotiated)
 }
+
+/// Members that say what an object is.
+const TYPE_META: [&str; 2] = ["apiVersion", "kind"];
 
 /// How a patch is applied.
 enum Patch {
@@ -77,9 +90,25 @@ impl Patch {
             Self::Json => apply_json_patch(object, body),
             Self::Merge => apply_merge_patch(object, body),
             Self::Strategic(schema) => {
-                let patch = serde_json::from_slice(body).map_err(|error| Status::bad_request(error.to_string()))?;
-                apply_strategic_merge_patch(object, patch, *schema)
+                let kept = TYPE_META.map(|name| (name, object.get(name).cloned()));
+                apply_strategic_merge_patch(object, read_strategic_merge_patch(body)?, *schema)?;
+                // It is applied to a value of the type, which cannot become one of another.
+                if let Value::Object(members) = object {
+                    members.extend(
+                        kept.into_iter()
+                            .filter_map(|(name, held)| Some((name.to_owned(), held?))),
+                    );
+                }
+                Ok(())
             }
+        }
+    }
+
+    /// What a refusal shows: a strategic merge patch itself, what the other kinds made of the object.
+    fn shown(&self, new: &Value, body: &[u8]) -> String {
+        match self {
+            Self::Json | Self::Merge => new.to_string(),
+            Self::Strategic(_) => show_patch(&serde_json::from_slice(body).unwrap_or_default()),
         }
     }
 }
@@ -101,19 +130,21 @@ fn names_version(patch_type: PatchType, body: &[u8]) -> bool {
 }
 
 /// A patch may not turn an object into another one.
-fn check_identity(call: &Call, current: &Object, new: &Value) -> Result<(), Status> {
+fn check_identity(current: &Object, new: &Value) -> Result<(), Status> {
     let name = meta::text(new, "name");
+    if name.is_empty() {
+        let why = format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            current.name()
+        );
+        return Err(Status::bad_request(why));
+    }
     if name != current.name() {
         let why = format!(
             "the name of the object ({name}) does not match the name on the URL ({})",
             current.name()
         );
         return Err(Status::bad_request(why));
-    }
-    if call.resource.kind.namespaced && meta::text(new, "namespace") != current.namespace().unwrap_or_default() {
-        return Err(Status::bad_request(
-            "the namespace of the object does not match the namespace on the request",
-        ));
     }
     Ok(())
 }

@@ -26,6 +26,10 @@ pub(super) fn read(call: &Call, body: &[u8], validation: FieldValidation) -> Res
         return Err(Status::bad_request(message));
     }
     let syntax = |error| Status::bad_request(format!("couldn't get version/kind; json parse error: {error}"));
+    if body.trim_ascii() == b"null" {
+        // Go reads it into an object without anything in it.
+        return Ok(Value::Object(serde_json::Map::new()));
+    }
     let Some(message) = message(resource).filter(|_| is_about(resource, body)) else {
         // Of another kind, which is said later, or of one without a known type.
         return serde_json::from_slice(body).map_err(syntax);
@@ -43,27 +47,36 @@ pub(super) fn read(call: &Call, body: &[u8], validation: FieldValidation) -> Res
     settle(call, read, validation).map_err(cannot)
 }
 
-/// Reads what a patch has made of an object.
+/// Reads what a patch has made of an object; `shown` is what a refusal shows of it.
 ///
 /// # Errors
 /// 422 when it is no object of the kind any more.
-pub(super) fn patched(call: &Call, object: Value, validation: FieldValidation) -> Result<Value, Status> {
+pub(super) fn patched(
+    call: &Call,
+    object: Value,
+    validation: FieldValidation,
+    shown: &dyn Fn(&Value) -> String,
+) -> Result<Value, Status> {
     let resource = &call.resource;
-    if let Some(message) = message(resource)
-        && claims(resource, &object)
-        && typed::conforms(&object, message)
-    {
+    let Some(message) = message(resource) else {
+        return Ok(object);
+    };
+    if claims(resource, &object) && typed::conforms(&object, message) {
         call.warnings.extend(owners_named_twice(&object));
         return Ok(object);
     }
     let text = object.to_string();
-    let Some(message) = message(resource).filter(|_| is_about(resource, text.as_bytes())) else {
-        return Ok(object);
-    };
     let refused = |why: String| {
-        let error = FieldError::invalid("patch", text.as_str(), &why);
+        let error = FieldError::invalid("patch", shown(&object), &why);
         Status::invalid(&GroupKind::default(), "", &[error])
     };
+    if !is_about(resource, text.as_bytes()) {
+        let claimed = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default();
+        let (kind, version) = (claimed("kind"), claimed("apiVersion"));
+        return Err(refused(format!(
+            "no kind \"{kind}\" is registered for version \"{version}\""
+        )));
+    }
     let read = typed::read(text.as_bytes(), message).map_err(|error| refused(error.to_string()))?;
     settle(call, read, validation).map_err(refused)
 }

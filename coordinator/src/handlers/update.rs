@@ -3,7 +3,7 @@
 use http::{Response, StatusCode};
 use serde_json::Value;
 use yurt_apimachinery::negotiation::Shape;
-use yurt_apimachinery::{Object, Status, Verb, WriteOptions, meta};
+use yurt_apimachinery::{Object, ResourceVersion, Status, Verb, WriteOptions, meta};
 use yurt_runtime::http::Body;
 
 use super::{Call, check_version, create, reading, version_in};
@@ -20,8 +20,8 @@ const ATTEMPTS_MAX: usize = 3;
 /// # Errors
 /// The answer to give.
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
-    let options = WriteOptions::parse(call.query.as_deref(), Verb::Update)?;
     let negotiated = call.negotiate(Shape::Object)?;
+    let options = WriteOptions::parse(call.query.as_deref(), Verb::Update)?;
     let mut body = reading::read(call, &call.json_body()?, options.field_validation)?;
     meta::complete_type_meta(&mut body, call.resource.kind)?;
     meta::check_name(&body, call.name())?;
@@ -54,7 +54,9 @@ async fn update(call: &Call, body: &Value, account: Account<'_>, intent: &Intent
     let wanted = version_in(body);
     let part = part(call);
     let key = call.key();
+    let mut based_on = ResourceVersion::ZERO;
     let outcome = call.app.own.update(&call.resource, &key, intent, |current| {
+        based_on = current.resource_version();
         check_uid(call, current, meta::text(body, "uid"))?;
         check_version(call, current, wanted.as_deref())?;
         if wanted.is_none() && !call.resource.kind.unconditional_update {
@@ -62,10 +64,27 @@ async fn update(call: &Call, body: &Value, account: Account<'_>, intent: &Intent
             return Err(Status::resource_version_required(&resource, current.name()));
         }
         admission::update(call, current, body)?;
-        let new = prepare::updated(&call.resource, current.stored(), body.clone(), part, account)?;
+        let old = current.stored();
+        let new = prepare::updated(&call.resource, old, body.clone(), part, account)?;
+        warn(call, &new, old, part);
         Ok(settle(&call.resource, new, wanted.is_some()))
     });
-    outcome.await.map(Outcome::into_object)
+    Ok(written(outcome.await?, based_on))
+}
+
+/// What an update answers. One that took away the last reason to keep the object shows the RV of the state it was based on.
+pub(super) fn written(outcome: Outcome, based_on: ResourceVersion) -> Object {
+    match outcome {
+        Outcome::Deleted(last) => last.with_resource_version(based_on),
+        other => other.into_object(),
+    }
+}
+
+/// What the writer of a new state is told about its values.
+pub(super) fn warn(call: &Call, new: &Value, old: &Value, part: Part) {
+    if part == Part::Main {
+        call.warnings.extend(call.resource.strategy.warnings(new, Some(old)));
+    }
 }
 
 /// A body with a uid is about an object that was there once: nothing is created in its place.

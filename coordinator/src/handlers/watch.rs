@@ -30,6 +30,8 @@ const END_OF_ALL: Duration = Duration::from_secs(2);
 /// # Errors
 /// The answer to give instead of a stream.
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
+    // What cannot be written at all is said first, what cannot be written as a stream last.
+    call.negotiate(Shape::List)?;
     let mut options = ListOptions::parse(call.query.as_deref(), true, call.resource.kind)?;
     if let Some(name) = &call.info.name {
         options.require_name(name)?;

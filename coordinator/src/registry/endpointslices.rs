@@ -69,6 +69,22 @@ impl Strategy for EndpointSlices {
     fn meta_passes(&self) -> &'static [MetaPass] {
         &[MetaPass::Whole]
     }
+
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if old.is_none() && text(object, &["addressType"]) == "FQDN" {
+            warnings.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
+        }
+        if text(object, &["addressType"]) != "FQDN" {
+            for (at, endpoint) in items(object, &["endpoints"]).iter().enumerate() {
+                for (index, address) in items(endpoint, &["addresses"]).iter().enumerate() {
+                    let field = format!("endpoints[{at}].addresses[{index}]");
+                    warnings.extend(values::ip_warnings(&field, address.as_str().unwrap_or_default()));
+                }
+            }
+        }
+        warnings
+    }
 }
 
 /// A field of the version before, not to be written any more.

@@ -4,6 +4,7 @@ use serde_json::Value;
 use yurt_apimachinery::Status;
 use yurt_apimachinery::meta::{label_key_faults, label_value_faults};
 use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::values::cidr_faults;
 
 use super::fields::{at, invalid, is_set, items, members, text};
 use super::strategy::{MetaPass, Strategy};
@@ -21,11 +22,12 @@ impl Strategy for Nodes {
             .and_then(Value::as_str)
             .unwrap_or_default()
             .to_owned();
-        let has_list = spec
+        let first = spec
             .get("podCIDRs")
             .and_then(Value::as_array)
-            .is_some_and(|list| !list.is_empty());
-        if !single.is_empty() && !has_list {
+            .and_then(|list| list.first()?.as_str());
+        if !single.is_empty() && first != Some(single.as_str()) {
+            // The older field decides, for clients that know no other.
             spec.insert("podCIDRs".to_owned(), Value::from(vec![single]));
         }
         // What can be allocated is what there is, unless the kubelet says otherwise.
@@ -51,9 +53,12 @@ impl Strategy for Nodes {
     fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
         let mut errors = Vec::new();
         check_taints(object, &mut errors);
+        check_ranges(object, &mut errors);
         if let Some(old) = old {
             check_change(object, old, &mut errors);
             check_addresses(object, &mut errors);
+            // Told twice by kube-apiserver, too.
+            check_taints(object, &mut errors);
         }
         Ok(errors)
     }
@@ -87,6 +92,13 @@ fn check_change(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
+fn check_ranges(object: &Value, errors: &mut Vec<FieldError>) {
+    for (index, range) in items(object, &["spec", "podCIDRs"]).iter().enumerate() {
+        let faults = cidr_faults(range.as_str().unwrap_or_default());
+        invalid(errors, format!("spec.podCIDRs[{index}]"), range, faults);
+    }
+}
+
 fn check_addresses(object: &Value, errors: &mut Vec<FieldError>) {
     let addresses = items(object, &["status", "addresses"]);
     for (index, address) in addresses.iter().enumerate() {
@@ -115,11 +127,15 @@ fn check_taints(object: &Value, errors: &mut Vec<FieldError>) {
             errors.push(FieldError::not_supported(format!("{field}.effect"), effect, &EFFECTS));
         }
         if !seen.insert((key, effect)) {
-            let mut duplicate = FieldError::duplicate(field.as_str(), taint.clone());
-            duplicate
-                .message
-                .push_str(": taints must be unique by key and effect pair");
-            errors.push(duplicate);
+            let shown = format!(
+                "{{\"Key\":{},\"Value\":{},\"Effect\":{},\"TimeAdded\":{}}}",
+                Value::from(key),
+                Value::from(value),
+                Value::from(effect),
+                at(taint, &["timeAdded"])
+            );
+            let why = "taints must be unique by key and effect pair";
+            errors.push(FieldError::duplicate_shown(field.as_str(), &shown, why));
         }
     }
 }

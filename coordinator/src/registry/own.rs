@@ -268,8 +268,11 @@ impl OwnStore {
                     action,
                     is_conditional,
                 };
-                let rv = self.write(write, intent).await?.unwrap_or(current.resource_version());
-                Ok(Outcome::Changed(published(resource, new, rv)))
+                Ok(Outcome::Changed(match self.write(write, intent).await? {
+                    Some(rv) => published(resource, new, rv),
+                    // What would be: readers have the old state, at this very RV.
+                    None => new.with_resource_version(current.resource_version()),
+                }))
             }
             Change::Delete { last, is_conditional } => {
                 let last = object(last, resource).map_err(Failure::Status)?;

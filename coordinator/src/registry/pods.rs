@@ -1,12 +1,17 @@
-//! Pods: what they begin with, what a status may not change, and how they end.
+//! Pods: what they begin with, what is wrong with them, what an update may change, and how they end.
 
 use serde_json::{Value, json};
+use yurt_apimachinery::Status;
+use yurt_apimachinery::status::FieldError;
 
 use super::fields::{at, carry, items, members, text};
-use super::strategy::{Generation, Strategy};
+use super::strategy::{Generation, MetaPass, Strategy, Subresource};
 
+mod change;
 mod defaults;
 mod qos;
+mod validate;
+mod warnings;
 
 /// Rules of `pods`.
 pub(crate) struct Pods;
@@ -25,6 +30,30 @@ impl Strategy for Pods {
         if let Some(pod) = object.as_object_mut() {
             pod.insert("status".to_owned(), status);
         }
+        let seconds = ["spec", "terminationGracePeriodSeconds"];
+        if at(object, &seconds).as_i64().is_some_and(|seconds| seconds < 0)
+            && let Some(spec) = members(object, &["spec"])
+        {
+            // At once, and yet not without a word.
+            spec.insert(seconds[1].to_owned(), 1.into());
+        }
+    }
+
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
+        let mut errors = validate::pod(object);
+        match old {
+            None => errors.extend(validate::created(object)),
+            Some(old) => errors.extend(change::check(object, old)),
+        }
+        Ok(errors)
+    }
+
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        warnings::of(object, old.is_none())
+    }
+
+    fn meta_passes(&self) -> &'static [MetaPass] {
+        &[MetaPass::Change, MetaPass::Whole]
     }
 
     /// Kubelets do not know owners, and may forget the class of service and what was observed.
@@ -48,6 +77,24 @@ impl Strategy for Pods {
 
     fn generation(&self) -> Generation {
         Generation::OfSpec
+    }
+
+    fn subresources(&self) -> &'static [Subresource] {
+        const CREATE: &[&str] = &["create"];
+        &[
+            Subresource {
+                name: "binding",
+                kind: "Binding",
+                group_version: None,
+                verbs: CREATE,
+            },
+            Subresource {
+                name: "eviction",
+                kind: "Eviction",
+                group_version: Some(("policy", "v1")),
+                verbs: CREATE,
+            },
+        ]
     }
 
     /// The kubelet gets time to stop the containers; a pod that no kubelet has, or that has finished, needs none.

@@ -12,9 +12,6 @@ use super::Resource;
 use super::fields::carry;
 use super::strategy::{Generation, MetaPass};
 
-/// Fields of `metadata` that an update never changes.
-const KEPT: [&str; 3] = ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"];
-
 /// Which part of an object an update is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
@@ -69,9 +66,14 @@ pub(crate) fn created(
         meta::set_generation(&mut object, 1);
     }
     complete(resource, &mut object);
+    let own = resource.strategy.validate(&object, None)?;
+    if resource.strategy.meta_passes().is_empty() {
+        // The kind has no eye for metadata: what is wrong with it is said when nothing else is.
+        reject(resource, &object, &own)?;
+    }
     let mut errors = meta::validate_create(&object, resource.kind);
     errors.extend(finalizer_faults(resource, &object));
-    errors.extend(resource.strategy.validate(&object, None)?);
+    errors.extend(own);
     reject(resource, &object, &errors)?;
     Ok(object)
 }
@@ -196,8 +198,20 @@ fn keep_metadata(old: &Value, new: &mut Value) {
     for field in ["resourceVersion", "selfLink"] {
         metadata.remove(field);
     }
-    for field in KEPT {
-        replace(metadata, field, kept(field));
+    replace(metadata, "creationTimestamp", kept("creationTimestamp"));
+    // What a live object is given is a fault that validation names.
+    if let Some(deleted) = kept("deletionTimestamp") {
+        metadata.insert("deletionTimestamp".to_owned(), deleted);
+    }
+    if let Some(grace) = kept("deletionGracePeriodSeconds") {
+        metadata
+            .entry("deletionGracePeriodSeconds")
+            .and_modify(|given| {
+                if given.is_null() {
+                    *given = grace.clone();
+                }
+            })
+            .or_insert(grace);
     }
     replace(metadata, "generation", generation);
     if metadata.get("uid").is_none_or(|uid| uid.is_null() || uid == "") {
@@ -213,7 +227,7 @@ fn replace(members: &mut serde_json::Map<String, Value>, name: &str, value: Opti
 }
 
 /// What every object gets at the end: one owner once, and the form its kind is written in.
-fn complete(resource: &Resource, object: &mut Value) {
+pub(crate) fn complete(resource: &Resource, object: &mut Value) {
     meta::drop_repeated_owners(object);
     let kind = resource.stored_kind();
     if let Some(message) = schema::find(&kind.group, &kind.version, &kind.kind) {
@@ -237,7 +251,8 @@ fn meta_faults(resource: &Resource, new: &Value, old: &Value) -> Vec<FieldError>
 
 /// Kinds of the groups that share the core's validation want finalizers to be qualified.
 fn finalizer_faults(resource: &Resource, object: &Value) -> Vec<FieldError> {
-    if matches!(&*resource.kind.group, "" | "discovery.k8s.io") {
+    let is_core_event = resource.kind.group.is_empty() && resource.kind.plural == "events";
+    if matches!(&*resource.kind.group, "" | "discovery.k8s.io" | "events.k8s.io") && !is_core_event {
         meta::unqualified_finalizers(object)
     } else {
         Vec::new()

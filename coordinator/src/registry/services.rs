@@ -11,6 +11,7 @@ use super::fields::{at, each, fill, is_set, items, members, text};
 use super::strategy::Strategy;
 
 mod validate;
+mod warnings;
 
 /// Rules of `services`.
 pub(crate) struct Services;
@@ -72,6 +73,10 @@ impl Strategy for Services {
 
     fn validate_status(&self, object: &Value, _old: &Value) -> Result<Vec<FieldError>, Status> {
         Ok(validate::status(object))
+    }
+
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        warnings::of(object)
     }
 }
 

@@ -40,6 +40,11 @@ pub(crate) trait Strategy: Send + Sync {
         Vec::new()
     }
 
+    /// What a writer is told about values that are stored, but are no good; `old` is what they replace.
+    fn warnings(&self, _object: &Value, _old: Option<&Value>) -> Vec<String> {
+        Vec::new()
+    }
+
     /// How often an update's metadata is checked beside the two checks every kind gets. Clients see each fault that often.
     fn meta_passes(&self) -> &'static [MetaPass] {
         &[MetaPass::Change]

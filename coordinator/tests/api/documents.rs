@@ -290,7 +290,15 @@ async fn health_answers_everybody_in_kube_apiservers_words() {
     let text = excluded.as_str().unwrap();
     assert!(text.contains("[+]storage excluded: ok\n"));
     assert!(text.contains("warn: some health checks cannot be excluded: no matches for \"nothing\"\n"));
-    assert_eq!(anonymous.get("/readyz/ping").await.expect(200), "ok");
-    anonymous.get("/readyz/nothing").await.expect(404);
-    server.admin().get("/nowhere").await.expect(404);
+    anonymous.get("/readyz/ping").await.expect(403);
+    let admin = server.admin();
+    assert_eq!(admin.get("/readyz/ping").await.expect(200), "ok");
+    admin.get("/readyz/nothing").await.expect(404);
+    let bearer = [("authorization", "Bearer junk")];
+    anonymous.get_with("/readyz", &bearer).await.expect(401);
+    let nowhere = admin.get("/nowhere").await;
+    assert_eq!(nowhere.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert_eq!(nowhere.expect(404), "404 page not found\n");
+    let unknown = admin.get("/apis/coordination.k8s.io/v9").await.expect(404);
+    assert_eq!(unknown["message"], "the server could not find the requested resource");
 }

@@ -40,6 +40,8 @@ mod objects;
 #[cfg(test)]
 mod patching;
 #[cfg(test)]
+mod pods;
+#[cfg(test)]
 mod starting;
 #[cfg(test)]
 mod tokens;

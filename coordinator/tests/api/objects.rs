@@ -154,10 +154,11 @@ async fn generated_names_and_dry_runs() {
         .await
         .expect(201);
     admin.delete(&format!("{MAPS}/{name}?dryRun=All")).await.expect(200);
-    admin
+    let changed = admin
         .merge(&format!("{MAPS}/{name}?dryRun=All"), &json!({"data": {"a": "b"}}))
         .await
         .expect(200);
+    assert_eq!(changed["data"]["a"], "b", "a dry run shows what would be");
     let list = admin.get(MAPS).await.expect(200);
     assert_eq!(list["items"], json!([first]), "a dry run leaves nothing behind");
 }

@@ -165,3 +165,41 @@ async fn racing_patches_without_a_version_all_succeed() {
     let map = admin.get(&format!("{MAPS}/a")).await.expect(200);
     assert_eq!(map["data"].as_object().unwrap().len(), 21);
 }
+
+/// Conformance: 3.C01, 3.C06
+#[tokio::test]
+async fn patches_answer_what_kube_apiserver_answers() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    admin.post(MAPS, &config_map("a", "1")).await.expect(201);
+    let path = format!("{MAPS}/a");
+    let replace = json!([{"op": "replace", "path": "/data/none", "value": "x"}]);
+    let added = admin.patch("json", &path, &replace).await.expect(200);
+    assert_eq!(added["data"]["none"], "x", "replacing what is not there adds it");
+    let deep = json!([{"op": "replace", "path": "/data/none/such", "value": "x"}]);
+    admin.patch("json", &path, &deep).await.expect(422);
+    let whole = json!([{"op": "replace", "path": "", "value": {}}]);
+    let nameless = admin.patch("json", &path, &whole).await.expect(400);
+    let why = "the name of the object (a based on URL) was undeterminable: name must be provided";
+    assert_eq!(nameless["message"], why);
+    let kind = json!({"kind": "Other"});
+    let other = admin.merge(&path, &kind).await.expect(422);
+    assert_eq!(other["details"]["causes"][0]["field"], "patch");
+    let typed = admin.patch("strategic-merge", &path, &kind).await.expect(200);
+    assert_eq!(typed["kind"], "ConfigMap", "applied to a value of the type");
+    admin.patch("strategic-merge", &path, &json!(null)).await.expect(200);
+    let list = admin.patch("strategic-merge", &path, &json!([])).await.expect(400);
+    let why = "json: cannot unmarshal array into Go value of type map[string]interface {}";
+    assert_eq!(list["message"], why);
+    let junk = json!({"metadata": {"resourceVersion": "x"}});
+    admin.merge(&path, &junk).await.expect(400);
+    let finalizer = json!({"metadata": {"finalizers": ["example.com/a"]}});
+    admin.merge(&path, &finalizer).await.expect(200);
+    let marked = admin.delete(&path).await.expect(200);
+    let gone = admin
+        .merge(&path, &json!({"metadata": {"finalizers": null}}))
+        .await
+        .expect(200);
+    assert_eq!(rv(&gone), rv(&marked), "the last state is shown as it was stored");
+    admin.get(&path).await.expect(404);
+}

@@ -5,6 +5,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::quantity::Quantity;
 use crate::schema::{Field, FieldType, Message};
 use crate::time::{MicroTime, Time};
 
@@ -69,6 +70,16 @@ fn single(value: &mut Value, field: Field, depth: usize) {
         (FieldType::MicroTime, Value::String(text)) => {
             if let Ok(time) = MicroTime::parse(text) {
                 *text = time.to_string();
+            }
+        }
+        (FieldType::Quantity, value) => {
+            let text = match &*value {
+                Value::String(text) => text.clone(),
+                Value::Number(number) => number.to_string(),
+                _ => return,
+            };
+            if let Some(quantity) = Quantity::parse(text.trim()) {
+                *value = quantity.to_string().into();
             }
         }
         _ => {}
@@ -156,6 +167,18 @@ mod tests {
         let lease = canonical("coordination.k8s.io", "v1", "Lease", lease);
         assert_eq!(lease["metadata"]["creationTimestamp"], "2025-12-31T23:00:00Z");
         assert_eq!(lease["spec"]["renewTime"], "2025-12-31T22:00:00.100000Z");
+    }
+
+    #[test]
+    fn quantities_are_written_in_their_shortest_form() {
+        let node = canonical(
+            "",
+            "v1",
+            "Node",
+            json!({"metadata": {}, "status": {"capacity": {"cpu": "2000m", "memory": "4096Mi", "pods": 110, "odd": "x"}}}),
+        );
+        let want = json!({"cpu": "2", "memory": "4Gi", "pods": "110", "odd": "x"});
+        assert_eq!(node["status"]["capacity"], want);
     }
 
     #[test]

@@ -96,6 +96,8 @@ pub enum NameRule {
     DnsSubdomain,
     /// No dots, 63 bytes.
     DnsLabel,
+    /// Whatever can stand in a path.
+    PathSegment,
 }
 
 /// Kinds that can be served without any configuration.

@@ -14,6 +14,7 @@
 //! | [`definition`], [`json_path`] | what a kind is that a manifest declares, and where its columns look |
 //! | [`schema`] | what the built-in types look like, field by field |
 //! | [`resource_version`] | what a resource version is, and who issued it |
+//! | [`quantity`] | how amounts of resources are read and written |
 //! | [`query`] | how query parameters are decoded |
 //! | [`request_info`] | what a request is about |
 //! | [`options`] | what a list, watch, write or delete asks for |
@@ -63,6 +64,7 @@ pub mod options;
 pub mod partial;
 pub mod patch;
 pub mod protobuf;
+pub mod quantity;
 pub mod query;
 pub mod representation;
 pub mod request_info;

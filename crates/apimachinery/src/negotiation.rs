@@ -119,14 +119,15 @@ impl Format {
         }
     }
 
-    /// Format of a document that is no object of a resource, such as discovery.
+    /// Format of a document that is no object of a resource, such as discovery. Some of kube-apiserver's are behind its
+    /// router, which has words of its own for types it never heard of.
     ///
     /// # Errors
     ///
     /// 406 if no clause can be served.
-    pub fn of_document(accept: Option<&str>) -> Result<Self, Status> {
+    pub fn of_document(accept: Option<&str>, is_routed: bool) -> Result<Self, Status> {
         plain(accept, true).ok_or_else(|| {
-            if accept::parse(accept.unwrap_or_default()).iter().any(is_known) {
+            if !is_routed || accept::parse(accept.unwrap_or_default()).iter().any(is_known) {
                 Status::not_acceptable(&MEDIA_TYPES)
             } else {
                 Status::not_acceptable_unknown(&MEDIA_TYPES)
@@ -159,6 +160,13 @@ impl Negotiated {
             pretty: format.is_none(),
             ..Self::default()
         }
+    }
+
+    /// The same for people, where the query or header `User-Agent` tells of them.
+    #[must_use]
+    pub fn for_people(mut self, query: Option<&str>, user_agent: Option<&str>) -> Self {
+        self.pretty |= wants_pretty(query, user_agent);
+        self
     }
 
     /// Value of header `Content-Type` for an answer of this shape.

@@ -39,6 +39,7 @@ pub fn apply_json_patch(document: &mut Value, patch: &[u8]) -> Result<(), Status
     for operation in operations {
         let operation: PatchOperation =
             serde_json::from_value(Value::Object(operation)).map_err(|_| Status::patch_failed())?;
+        let operation = or_add(document, operation);
         bounds.admit(document, &operation).ok_or_else(Status::patch_failed)?;
         // The variant without undo: the caller drops a failed document, and the undo of the crate may panic.
         json_patch::patch_unsafe(document, std::slice::from_ref(&operation)).map_err(|_| Status::patch_failed())?;
@@ -52,10 +53,66 @@ pub fn apply_json_patch(document: &mut Value, patch: &[u8]) -> Result<(), Status
 ///
 /// 400 if the bytes are no JSON object.
 pub fn apply_merge_patch(document: &mut Value, patch: &[u8]) -> Result<(), Status> {
+    if patch.trim_ascii() == b"null" {
+        return Err(Status::bad_request("Invalid JSON Patch"));
+    }
     let patch: serde_json::Map<String, Value> =
         serde_json::from_slice(patch).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
     json_patch::merge(document, &Value::Object(patch));
     Ok(())
+}
+
+/// Replacing a member that is not there adds it, against the letter of RFC 6902: kube-apiserver does so, and clients
+/// rely on it.
+fn or_add(document: &Value, operation: PatchOperation) -> PatchOperation {
+    match operation {
+        PatchOperation::Replace(replace) if document.pointer(replace.path.as_str()).is_none() => {
+            let is_member = replace
+                .path
+                .parent()
+                .is_some_and(|parent| document.pointer(parent.as_str()).is_some_and(Value::is_object));
+            if is_member {
+                PatchOperation::Add(json_patch::AddOperation {
+                    path: replace.path,
+                    value: replace.value,
+                })
+            } else {
+                PatchOperation::Replace(replace)
+            }
+        }
+        other => other,
+    }
+}
+
+/// Reads a strategic merge patch; `null` is one that changes nothing.
+///
+/// # Errors
+///
+/// 400 with Go's words when the bytes are no JSON object.
+pub fn read_strategic_merge_patch(patch: &[u8]) -> Result<serde_json::Map<String, Value>, Status> {
+    let value: Value = serde_json::from_slice(patch).map_err(|error| {
+        Status::bad_request(if error.is_eof() {
+            "unexpected end of JSON input".to_owned()
+        } else {
+            error.to_string()
+        })
+    })?;
+    let found = match value {
+        Value::Object(patch) => return Ok(patch),
+        Value::Null => return Ok(serde_json::Map::new()),
+        Value::Array(_) => "array",
+        Value::String(_) => "string",
+        Value::Number(_) => "number",
+        Value::Bool(_) => "bool",
+    };
+    Err(Status::bad_request(format!(
+        "json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"
+    )))
+}
+
+/// A patch as messages show it: as Go prints a map.
+pub fn show_patch(patch: &Value) -> String {
+    crate::text::go_value(patch)
 }
 
 /// What the operations so far may have built, at most.

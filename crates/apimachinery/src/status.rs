@@ -190,6 +190,11 @@ impl Status {
         self.is_denial
     }
 
+    /// True for what kube-apiserver's router refuses before anything looks at the request: a media type it never heard of.
+    pub fn is_of_router(&self) -> bool {
+        matches!(self.code, 406 | 415) && self.details.is_some()
+    }
+
     /// True for the answer to a delete.
     pub fn is_success(&self) -> bool {
         self.success

@@ -109,6 +109,44 @@ fn decimal_octet(text: &str) -> Option<u8> {
         .filter(|_| is_decimal)
 }
 
+/// What the writer of an address is told about its form; nothing about what is no address at all.
+pub fn ip_warnings(field: &str, text: &str) -> Vec<String> {
+    let Some(address) = parse_sloppy(text) else {
+        return Vec::new();
+    };
+    let mapped = match address {
+        IpAddr::V6(address) => address.to_ipv4_mapped().map(IpAddr::V4),
+        IpAddr::V4(_) => None,
+    };
+    let quoted = crate::text::go_quote(text);
+    if text.parse::<IpAddr>().is_err() || mapped.is_some() {
+        let plain = mapped.unwrap_or(address);
+        return vec![format!(
+            "{field}: non-standard IP address {quoted} is invalid: use \"{plain}\""
+        )];
+    }
+    if address.is_ipv6() && address.to_string() != text {
+        return vec![format!(
+            "{field}: IPv6 address {quoted} should be in RFC 5952 canonical format (\"{address}\")"
+        )];
+    }
+    Vec::new()
+}
+
+/// Faults of a range of addresses, as fields that are older than strict parsing take it.
+pub fn cidr_faults(text: &str) -> Vec<String> {
+    let is_range = || {
+        let (address, bits) = text.split_once('/')?;
+        let most = if parse_sloppy(address)?.is_ipv4() { 32 } else { 128 };
+        let is_number = !bits.is_empty() && bits.bytes().all(|byte| byte.is_ascii_digit());
+        bits.parse::<u8>().ok().filter(|bits| is_number && *bits <= most)
+    };
+    if is_range().is_some() {
+        return Vec::new();
+    }
+    vec!["must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)".to_owned()]
+}
+
 /// Whether a text is an IPv6 address, whatever its form.
 pub fn is_ipv6(text: &str) -> bool {
     parse_sloppy(text).is_some_and(|address| !counts_as_ipv4(address))
@@ -198,6 +236,30 @@ pub fn domain_name_faults(text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_and_odd_forms_of_addresses_are_told() {
+        for good in ["10.1.0.0/24", "2001:db8::/64", "10.1.2.3/0"] {
+            assert!(cidr_faults(good).is_empty(), "{good}");
+        }
+        for bad in ["10.1.0.0", "10.1.0.0/33", "::/129", "x/1", "10.1.0.0/+1", ""] {
+            assert_eq!(cidr_faults(bad).len(), 1, "{bad}");
+        }
+        let said = |text: &str| ip_warnings("f", text).join("");
+        assert_eq!((said("10.0.0.1"), said("2001:db8::1"), said("x")), Default::default());
+        assert_eq!(
+            said("010.0.0.1"),
+            "f: non-standard IP address \"010.0.0.1\" is invalid: use \"10.0.0.1\""
+        );
+        assert_eq!(
+            said("::ffff:10.0.0.1"),
+            "f: non-standard IP address \"::ffff:10.0.0.1\" is invalid: use \"10.0.0.1\""
+        );
+        assert_eq!(
+            said("2001:DB8::1"),
+            "f: IPv6 address \"2001:DB8::1\" should be in RFC 5952 canonical format (\"2001:db8::1\")"
+        );
+    }
 
     #[test]
     fn config_keys() {

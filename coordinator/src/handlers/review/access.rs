@@ -64,7 +64,9 @@ fn check(question: &Question<'_>, more: &[FieldError]) -> Result<(), Status> {
     match (resource.is_object(), path.is_object()) {
         (true, true) => {
             let why = "cannot be specified in combination with resourceAttributes";
-            errors.push(FieldError::invalid(PATH, path.clone(), why));
+            // As the type behind the API is written, whose members have no names of their own.
+            let shown = json!({ "Path": path["path"], "Verb": path["verb"] });
+            errors.push(FieldError::invalid(PATH, shown, why));
         }
         (false, false) => {
             let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";

@@ -1,17 +1,15 @@
 //! Which class of service a pod is in, told from what its containers request and are limited to.
 
 use serde_json::{Map, Value};
+use yurt_apimachinery::quantity::Quantity;
 
 use crate::registry::fields::{at, items};
 
 /// The resources that count.
 const COUNTED: [&str; 2] = ["cpu", "memory"];
 
-/// Billionths, the finest unit a quantity has.
-const NANO: i128 = 1_000_000_000;
-
-/// Quantities are rounded up to thousandths.
-const MILLI: i128 = NANO / 1000;
+/// Quantities are rounded up to thousandths; these are billionths.
+const MILLI: i128 = 1_000_000;
 
 /// `Guaranteed`, `Burstable` or `BestEffort`, for a pod with its defaults.
 pub(super) fn class(pod: &Value) -> &'static str {
@@ -47,60 +45,10 @@ fn amount(list: &Value, name: &str) -> i128 {
     found.unwrap_or_default().max(0)
 }
 
-/// Reads a quantity, in billionths rounded up to thousandths. What is beyond all measure is as much as there can be.
+/// Reads a quantity, in billionths rounded up to thousandths. What is beyond all measure counts as none.
 fn nano(text: &str) -> Option<i128> {
-    let text = text.strip_prefix('+').unwrap_or(text);
-    let end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let (number, suffix) = text.split_at(end);
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let (base, exponent) = scale(suffix)?;
-    let mut value: i128 = 0;
-    for digit in whole.chars().chain(fraction.chars()) {
-        let digit = i128::from(digit.to_digit(10)?);
-        value = value.saturating_mul(10).saturating_add(digit);
-    }
-    value = value.saturating_mul(base);
-    // In billionths; the digits of the fraction are counted as if they were whole ones so far.
-    let shift = exponent
-        .saturating_add(9)
-        .saturating_sub(i32::try_from(fraction.len()).ok()?);
-    let power = 10_i128.saturating_pow(shift.unsigned_abs());
-    value = if shift >= 0 {
-        value.saturating_mul(power)
-    } else {
-        ceil(value, power)
-    };
-    Some(ceil(value, MILLI).saturating_mul(MILLI))
-}
-
-fn ceil(value: i128, unit: i128) -> i128 {
-    value / unit + i128::from(value % unit != 0)
-}
-
-/// What a suffix multiplies by: a factor, and a power of ten.
-fn scale(suffix: &str) -> Option<(i128, i32)> {
-    let binary = |power: u32| Some((1_i128 << (10 * power), 0));
-    match suffix {
-        "" => Some((1, 0)),
-        "n" => Some((1, -9)),
-        "u" => Some((1, -6)),
-        "m" => Some((1, -3)),
-        "k" => Some((1, 3)),
-        "M" => Some((1, 6)),
-        "G" => Some((1, 9)),
-        "T" => Some((1, 12)),
-        "P" => Some((1, 15)),
-        "E" => Some((1, 18)),
-        "Ki" => binary(1),
-        "Mi" => binary(2),
-        "Gi" => binary(3),
-        "Ti" => binary(4),
-        "Pi" => binary(5),
-        "Ei" => binary(6),
-        _ => Some((1, suffix.strip_prefix(['e', 'E'])?.parse().ok()?)),
-    }
+    let nano = Quantity::parse(text)?.nano();
+    Some((nano / MILLI + i128::from(nano % MILLI > 0)).saturating_mul(MILLI))
 }
 
 #[cfg(test)]
@@ -108,32 +56,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn quantities_are_read_in_all_their_forms() {
-        for (text, want) in [
-            ("1", Some(NANO)),
-            ("1000m", Some(NANO)),
-            ("1e3", Some(1000 * NANO)),
-            ("1.5", Some(NANO + NANO / 2)),
-            (".5", Some(NANO / 2)),
-            ("1n", Some(MILLI)),
-            ("2Ki", Some(2048 * NANO)),
-            ("1e-12", Some(MILLI)),
-            ("1x", None),
-        ] {
-            assert_eq!(nano(text), want, "{text}");
-        }
-        for odd in [
-            "9e999999999",
-            "1e-2147483648",
-            "99999999999999999999999999999999999999999999Ei",
-            "1.2.3",
-            "é",
-        ] {
-            nano(odd);
-        }
-    }
 
     #[test]
     fn the_class_follows_requests_and_limits() {

@@ -88,6 +88,7 @@ pub(super) static KINDS: LazyLock<Vec<ResourceKind>> = LazyLock::new(|| {
         ResourceKind {
             fields: EVENT_FIELDS,
             create_on_update: true,
+            name_rule: NameRule::PathSegment,
             ..core("events", "event", "Event", "EventList", &["ev"])
         },
         // Core events under other names of fields; see [`crate::event`].

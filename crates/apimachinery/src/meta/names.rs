@@ -27,7 +27,17 @@ pub fn name_faults(rule: NameRule, name: &str, is_prefix: bool) -> Vec<String> {
     match rule {
         NameRule::DnsSubdomain => dns_subdomain_faults(name),
         NameRule::DnsLabel => dns_label_faults(name),
+        NameRule::PathSegment => path_segment_faults(name, is_prefix),
     }
+}
+
+/// What no name may have, as it could not stand in a path.
+fn path_segment_faults(name: &str, is_prefix: bool) -> Vec<String> {
+    if !is_prefix && matches!(name, "." | "..") {
+        return vec![format!("may not be '{name}'")];
+    }
+    let odd = ["/", "%"].into_iter().filter(|odd| name.contains(odd));
+    odd.map(|odd| format!("may not contain '{odd}'")).collect()
 }
 
 /// Faults of a DNS-1123 label, such as the name of a namespace.

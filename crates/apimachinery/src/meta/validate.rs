@@ -54,6 +54,10 @@ pub fn validate_create(object: &Value, kind: &ResourceKind) -> Vec<FieldError> {
         errors.push(FieldError::forbidden("metadata.namespace", "not allowed on this type"));
     }
     errors.extend(validate_common(object));
+    check_finalizers(
+        access::metadata(object).and_then(|metadata| metadata.get("finalizers")),
+        &mut errors,
+    );
     errors
 }
 
@@ -77,6 +81,14 @@ pub fn validate_update(object: &Value, old: &Value) -> Vec<FieldError> {
             errors.push(FieldError::forbidden("metadata.finalizers", &why));
         }
     }
+    if access::generation(object) < access::generation(old) {
+        let generation = access::generation(object);
+        errors.push(FieldError::invalid(
+            "metadata.generation",
+            generation,
+            "must not be decremented",
+        ));
+    }
     let field_of = |object: &Value, field: &str| {
         access::metadata(object)
             .and_then(|metadata| metadata.get(field))
@@ -92,14 +104,6 @@ pub fn validate_update(object: &Value, old: &Value) -> Vec<FieldError> {
                 "field is immutable",
             ));
         }
-    }
-    if access::generation(object) < access::generation(old) {
-        let generation = access::generation(object);
-        errors.push(FieldError::invalid(
-            "metadata.generation",
-            generation,
-            "must not be decremented",
-        ));
     }
     errors.extend(validate_common(object));
     errors
@@ -130,7 +134,6 @@ fn validate_common(object: &Value) -> Vec<FieldError> {
         check_annotations,
     );
     check_owners(metadata.get("ownerReferences"), &mut errors);
-    check_finalizers(metadata.get("finalizers"), &mut errors);
     errors
 }
 
@@ -215,9 +218,23 @@ fn check_owners(owners: Option<&Value>, errors: &mut Vec<FieldError>) {
             let why = format!(
                 "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {other}"
             );
-            errors.push(FieldError::invalid(FIELD, owners.cloned().unwrap_or_default(), &why));
+            let shown: Vec<String> = items(FIELD, owners, &mut Vec::new()).iter().map(show_owner).collect();
+            errors.push(FieldError::invalid_shown(
+                FIELD,
+                &format!("[{}]", shown.join(",")),
+                &why,
+            ));
         }
     }
+}
+
+/// An owner with its members in the order that Go writes them.
+fn show_owner(owner: &Value) -> String {
+    const ORDER: [&str; 6] = ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"];
+    let members = ORDER
+        .iter()
+        .filter_map(|name| Some(format!("\"{name}\":{}", owner.get(name)?)));
+    format!("{{{}}}", members.collect::<Vec<_>>().join(","))
 }
 
 fn check_owner_version(api_version: &str, owner: &Map<String, Value>, errors: &mut Vec<FieldError>) {

@@ -137,12 +137,28 @@ impl RawDeleteOptions {
 }
 
 fn from_body(body: &[u8]) -> Result<RawDeleteOptions, String> {
-    let raw: RawDeleteOptions = crate::mapping::from_slice(body)
-        .map_err(|error| format!("couldn't get version/kind; json parse error: {error}"))?;
+    let raw: RawDeleteOptions = crate::mapping::from_slice(body).map_err(|error| {
+        not_a_number(body).unwrap_or_else(|| format!("couldn't get version/kind; json parse error: {error}"))
+    })?;
     match raw.kind.as_deref() {
         None | Some("" | "DeleteOptions") => Ok(raw),
         Some(_) => Err("decoded object cannot be converted to DeleteOptions".to_owned()),
     }
+}
+
+/// The one member that people get wrong: a period in quotes.
+fn not_a_number(body: &[u8]) -> Option<String> {
+    let body: serde_json::Value = serde_json::from_slice(body).ok()?;
+    let found = match body.get("gracePeriodSeconds")? {
+        serde_json::Value::String(_) => "string",
+        serde_json::Value::Bool(_) => "bool",
+        serde_json::Value::Array(_) => "array",
+        serde_json::Value::Object(_) => "object",
+        serde_json::Value::Null | serde_json::Value::Number(_) => return None,
+    };
+    Some(format!(
+        "json: cannot unmarshal {found} into Go struct field DeleteOptions.gracePeriodSeconds of type int64"
+    ))
 }
 
 fn from_query(query: Option<&str>) -> Result<RawDeleteOptions, String> {

@@ -136,7 +136,14 @@ impl Parser {
                     values.push(current.unwrap_or_default());
                     return Ok(values);
                 }
-                _ => return Err(format!("found '{text}', expected: ',', ')' or identifier")),
+                _ => {
+                    let expected = match (&current, values.is_empty()) {
+                        (Some(_), _) => "',' or ')'",
+                        (None, true) => "',', ')' or identifier",
+                        (None, false) => "',', or identifier",
+                    };
+                    return Err(format!("found '{text}', expected: {expected}"));
+                }
             }
         }
     }

@@ -92,8 +92,13 @@ fn label_selector_errors() {
             "unable to parse requirement: found 'y', expected: in, notin, =, ==, !=, gt, lt",
         ),
         ("x in a", "unable to parse requirement: found 'a' expected: '('"),
+        ("x in (a", "unable to parse requirement: found '', expected: ',' or ')'"),
         (
-            "x in (a",
+            "x in (a,",
+            "unable to parse requirement: found '', expected: ',', or identifier",
+        ),
+        (
+            "x in (",
             "unable to parse requirement: found '', expected: ',', ')' or identifier",
         ),
         (",x", "found ',', expected: !, identifier, or 'end of string'"),

@@ -345,6 +345,13 @@ impl Status {
             .with_retry_after(1)
     }
 
+    /// 201: it was done, and there is nothing to return.
+    pub fn success_created() -> Self {
+        let mut status = Self::failure(201, "", "");
+        status.success = true;
+        status
+    }
+
     /// 200: the object was deleted and is not returned.
     pub fn success_deleted(resource: &GroupResource, name: &str, uid: &str) -> Self {
         let mut status = Self::failure(200, "", "");

@@ -51,6 +51,11 @@ impl FieldError {
         Self::with_value(CauseReason::Invalid, field, &value.into(), detail)
     }
 
+    /// The same with the value as Go shows it, which is not how it is written in JSON.
+    pub fn invalid_shown(field: impl Into<String>, shown: &str, detail: &str) -> Self {
+        Self::with_shown(CauseReason::Invalid, field, shown, detail)
+    }
+
     /// `Required value: <detail>`.
     pub fn required(field: impl Into<String>, detail: &str) -> Self {
         Self::without_value(CauseReason::Required, field, detail)
@@ -64,6 +69,11 @@ impl FieldError {
     /// `Duplicate value: <value>`.
     pub fn duplicate(field: impl Into<String>, value: impl Into<Value>) -> Self {
         Self::with_value(CauseReason::Duplicate, field, &value.into(), "")
+    }
+
+    /// The same with the value as Go shows it.
+    pub fn duplicate_shown(field: impl Into<String>, shown: &str, detail: &str) -> Self {
+        Self::with_shown(CauseReason::Duplicate, field, shown, detail)
     }
 
     /// `Not found: <value>`.
@@ -99,11 +109,15 @@ impl FieldError {
     }
 
     fn with_value(reason: CauseReason, field: impl Into<String>, value: &Value, detail: &str) -> Self {
-        let value = match value {
+        let shown = match value {
             Value::String(text) => go_quote(text),
             other => other.to_string(),
         };
-        Self::build(reason, field.into(), format!("{}: {value}", reason.text()), detail)
+        Self::with_shown(reason, field, &shown, detail)
+    }
+
+    fn with_shown(reason: CauseReason, field: impl Into<String>, shown: &str, detail: &str) -> Self {
+        Self::build(reason, field.into(), format!("{}: {shown}", reason.text()), detail)
     }
 
     fn without_value(reason: CauseReason, field: impl Into<String>, detail: &str) -> Self {

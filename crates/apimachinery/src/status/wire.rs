@@ -48,8 +48,8 @@ impl From<Status> for Wire {
             message: status.message,
             reason: status.reason,
             details: status.details,
-            // Answers to deletes carry no code.
-            code: (!status.success).then_some(status.code),
+            // Answers to deletes carry no code, those to creates do.
+            code: (!status.success || status.code != 200).then_some(status.code),
         }
     }
 }

@@ -105,11 +105,13 @@ impl<'a> Wanted<'a> {
     fn of(options: &ListOptions, token: Option<&'a ContinueToken>, least: ResourceVersion) -> Self {
         let limit = options.limit;
         if let Some(token) = token {
+            // Whoever accepts any state is given all of it, here as at the beginning.
+            let is_any = options.resource_version == Some(ResourceVersion::ZERO);
             return Self {
                 least: token.version.unwrap_or(least),
                 exact: token.version.is_some(),
                 start: &token.start,
-                limit,
+                limit: if is_any { 0 } else { limit },
             };
         }
         let whole = |least, exact, limit| Self {

@@ -1,0 +1,172 @@
+//! Quantities of resources: how they are read, compared, and written in their shortest form.
+//!
+//! The facts are those of Kubernetes' `resource.Quantity`. What is finer than a billionth is rounded up; what is beyond
+//! 128 bits of billionths is not read.
+
+use std::fmt;
+
+/// An amount with the family of suffixes it was written in. Equal amounts of different families are different values;
+/// [`Quantity::nano`] compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quantity {
+    nano: i128,
+    form: Form,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// `m`, `k`, `M`, …
+    Decimal,
+    /// `e3`, `e6`, …
+    Exponent,
+    /// `Ki`, `Mi`, …
+    Binary,
+}
+
+/// Billionths in one.
+const NANO: i128 = 1_000_000_000;
+/// Decimal suffixes, from a billionth up by a thousand each.
+const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+/// Binary suffixes, from one up by 1024 each.
+const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+/// Digits that are looked at; more cannot be held anyway.
+const DIGITS_MAX: usize = 64;
+
+// === impl Quantity ===
+
+impl Quantity {
+    /// Reads a quantity; `None` for what is none, or too large.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (is_negative, text) = match text.strip_prefix('-') {
+            Some(rest) => (true, rest),
+            None => (false, text.strip_prefix('+').unwrap_or(text)),
+        };
+        let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+        let (number, suffix) = text.split_at(end.unwrap_or(text.len()));
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        let has_digits = whole.len() + fraction.len() > 0;
+        if !has_digits || fraction.contains('.') || number.len() > DIGITS_MAX {
+            return None;
+        }
+        let (factor, exponent, form) = scale(suffix)?;
+        let digits = format!("{whole}{fraction}");
+        let value: i128 = digits.parse().ok()?;
+        let value = value.checked_mul(factor)?;
+        let shift = exponent
+            .checked_add(9)?
+            .checked_sub(i32::try_from(fraction.len()).ok()?)?;
+        let nano = if value == 0 {
+            0
+        } else if shift >= 0 {
+            value.checked_mul(10_i128.checked_pow(shift.unsigned_abs())?)?
+        } else {
+            let power = 10_i128.checked_pow(shift.unsigned_abs()).unwrap_or(i128::MAX);
+            value / power + i128::from(value % power != 0)
+        };
+        let nano = if is_negative { -nano } else { nano };
+        Some(Self { nano, form })
+    }
+
+    /// The amount, in billionths.
+    pub fn nano(self) -> i128 {
+        self.nano
+    }
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_small = self.nano.abs() < 1024 * NANO;
+        if self.form == Form::Binary && !is_small {
+            // Binary amounts are whole: what is over counts as one.
+            let over = i128::from(self.nano % NANO != 0) * self.nano.signum();
+            let (amount, steps) = reduce(self.nano / NANO + over, 1024, BINARY.len() - 1);
+            return write!(f, "{amount}{}", BINARY[steps]);
+        }
+        let (amount, steps) = reduce(self.nano, 1000, DECIMAL.len() - 1);
+        let steps = if self.nano == 0 { 3 } else { steps };
+        match self.form {
+            Form::Exponent if steps != 3 => {
+                let exponent = i64::try_from(steps).unwrap_or_default() * 3 - 9;
+                write!(f, "{amount}e{exponent}")
+            }
+            _ => write!(f, "{amount}{}", DECIMAL[steps]),
+        }
+    }
+}
+
+/// Divides as often as nothing is lost, `most` times at most; how often that was.
+fn reduce(mut amount: i128, base: i128, most: usize) -> (i128, usize) {
+    let mut steps = 0;
+    while steps < most && amount != 0 && amount % base == 0 {
+        amount /= base;
+        steps += 1;
+    }
+    (amount, steps)
+}
+
+/// What a suffix multiplies by: a factor and a power of ten.
+fn scale(suffix: &str) -> Option<(i128, i32, Form)> {
+    if let Some(steps) = DECIMAL.iter().position(|known| *known == suffix) {
+        return Some((1, i32::try_from(steps).ok()? * 3 - 9, Form::Decimal));
+    }
+    if let Some(steps) = BINARY.iter().position(|known| *known == suffix) {
+        return Some((1024_i128.pow(u32::try_from(steps).ok()?), 0, Form::Binary));
+    }
+    let exponent = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+    Some((1, exponent, Form::Exponent))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn quantities_are_written_as_go_writes_them() {
+        for (text, want) in [
+            ("0", "0"),
+            ("0Ki", "0"),
+            ("1", "1"),
+            ("1000m", "1"),
+            ("2000", "2k"),
+            ("1500", "1500"),
+            ("0.5", "500m"),
+            (".5", "500m"),
+            ("1.", "1"),
+            ("1e3", "1e3"),
+            ("1E3", "1e3"),
+            ("1500e-3", "1500e-3"),
+            ("4096Mi", "4Gi"),
+            ("1.5Gi", "1536Mi"),
+            ("512Ki", "512Ki"),
+            ("0.5Ki", "512"),
+            ("100m", "100m"),
+            ("-2000m", "-2"),
+            ("1n", "1n"),
+            ("0.1n", "1n"),
+            ("1E", "1E"),
+            ("110", "110"),
+        ] {
+            assert_eq!(
+                Quantity::parse(text).map(|quantity| quantity.to_string()).as_deref(),
+                Some(want),
+                "{text}"
+            );
+        }
+        for odd in ["", "-", ".", "x", "1x", "1.2.3", "1e", "9e999999999", "1 ", "é", "1Kib"] {
+            assert_eq!(Quantity::parse(odd), None, "{odd}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_survived_and_the_written_form_is_the_same_amount(text in "[-+]?[0-9.]{0,40}[eEKMGTPinumk0-9-]{0,6}") {
+            if let Some(quantity) = Quantity::parse(&text) {
+                let again = Quantity::parse(&quantity.to_string()).map(Quantity::nano);
+                let is_binary = quantity.form == Form::Binary && quantity.nano % NANO != 0;
+                prop_assert!(is_binary || again == Some(quantity.nano), "{} {:?}", quantity, again);
+            }
+        }
+    }
+}
