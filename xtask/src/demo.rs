@@ -1,17 +1,7 @@
 //! `cargo xtask demo`: a cloud, a pool of three hubs and its coordinator on this machine, told as a story.
 //!
-//! It needs Rust only. Reading order: [`story`] (what happens), [`stage`] (who plays), [`cloud`], [`hub`], [`client`],
-//! [`kubelet`] and [`link`] (the parts), the rest are tools. What starts
-//! programs is in `lab`.
+//! It needs Rust only. What happens is in [`story`]; who plays, and the parts, are in [`crate::lab`].
 
-mod client;
-mod cloud;
-mod front;
-mod hub;
-mod kubelet;
-mod link;
-mod sample;
-mod stage;
 mod story;
 
 use std::path::{Path, PathBuf};
@@ -22,10 +12,10 @@ use clap::ValueEnum;
 use yurt_runtime::{TaskGroup, shutdown};
 
 use crate::interop::{self, Profile};
+use crate::lab::cloud::Choice;
 use crate::lab::identities::Identities;
+use crate::lab::stage::Stage;
 use crate::lab::{Setup, program};
-use cloud::Choice;
-use stage::Stage;
 
 /// Arguments of `cargo xtask demo`.
 #[derive(clap::Args)]

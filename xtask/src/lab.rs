@@ -1,14 +1,23 @@
-//! Programs of this machine that the demo and the benchmarks start: ours, and the real Kubernetes programs.
+//! Programs of this machine that the demo, the chaos runs and the benchmarks start: ours, and the real Kubernetes programs.
 //!
-//! [`identities`] (one CA for all), [`program`] (a child process), [`real`] (kube-apiserver on etcd), [`api`] (a small client),
-//! [`ports`], [`mod@until`] (bounded waiting).
+//! A whole pool: [`stage`] (who plays), [`cloud`], [`hub`], [`client`], [`kubelet`], [`link`], [`sample`] (the objects). The
+//! tools: [`identities`] (one CA for all), [`program`] (a child process), [`real`] (kube-apiserver on etcd), [`api`] (a small
+//! client), [`ports`], [`mod@until`] (bounded waiting).
 
 pub(crate) mod api;
+pub(crate) mod client;
+pub(crate) mod cloud;
+mod front;
+pub(crate) mod hub;
 pub(crate) mod identities;
+pub(crate) mod kubelet;
+pub(crate) mod link;
 pub(crate) mod manifests;
 pub(crate) mod ports;
 pub(crate) mod program;
 pub(crate) mod real;
+pub(crate) mod sample;
+pub(crate) mod stage;
 pub(crate) mod until;
 
 use std::net::Ipv4Addr;

@@ -7,7 +7,7 @@ mod offline;
 
 use anyhow::{Context, Result};
 
-use super::stage::Stage;
+use crate::lab::stage::Stage;
 use crate::stopwatch::Stopwatch;
 
 /// Below this much pool data the connections' own bytes (TLS, health) say nothing about who carries the data.

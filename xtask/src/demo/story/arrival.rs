@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::super::sample::{FOREIGN_NODE, NAMESPACE, POOL, POOL_LOCAL_SERVICE};
-use super::super::stage::Stage;
 use super::{TELLING_BYTES, holds, kilobytes, millis, note};
+use crate::lab::sample::{FOREIGN_NODE, NAMESPACE, POOL, POOL_LOCAL_SERVICE};
+use crate::lab::stage::Stage;
 use crate::lab::until::until;
 use crate::stopwatch::Stopwatch;
 

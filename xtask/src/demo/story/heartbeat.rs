@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::super::link::Mode;
-use super::super::stage::Stage;
 use super::{holds, millis, note};
+use crate::lab::link::Mode;
+use crate::lab::stage::Stage;
 use crate::lab::until::until;
 
 /// A few beats of the kubelet, and the time a hub gives a request to the cloud that does not answer.

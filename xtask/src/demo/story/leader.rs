@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::super::hub::LEASE_DURATION;
-use super::super::stage::Stage;
 use super::{TELLING_BYTES, holds, kilobytes, millis, note};
+use crate::lab::hub::LEASE_DURATION;
+use crate::lab::stage::Stage;
 use crate::lab::until::until;
 
 /// The Lease must run out first; then a successor has this much time.

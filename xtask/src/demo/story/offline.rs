@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::super::client::Suffered;
-use super::super::link::Mode;
-use super::super::stage::Stage;
 use super::{holds, millis, note};
+use crate::lab::client::Suffered;
+use crate::lab::link::Mode;
+use crate::lab::stage::Stage;
 use crate::lab::until::until;
 
 /// Reading what is there must not wait for a cloud that does not answer.

@@ -3,15 +3,15 @@
 use serde_json::{Value, json};
 
 /// The pool the story is about.
-pub(super) const POOL: &str = "shore";
+pub(crate) const POOL: &str = "shore";
 /// Its nodes, one hub each.
-pub(super) const NODES: [&str; 3] = ["shore-1", "shore-2", "shore-3"];
+pub(crate) const NODES: [&str; 3] = ["shore-1", "shore-2", "shore-3"];
 /// A node of another pool; the pool's hubs must not care about it.
-pub(super) const FOREIGN_NODE: &str = "inland-1";
+pub(crate) const FOREIGN_NODE: &str = "inland-1";
 /// Where the sample lives.
-pub(super) const NAMESPACE: &str = "demo";
+pub(crate) const NAMESPACE: &str = "demo";
 /// The Service whose endpoints are kept within each pool (`openyurt.io/topologyKeys`).
-pub(super) const POOL_LOCAL_SERVICE: &str = "cache";
+pub(crate) const POOL_LOCAL_SERVICE: &str = "cache";
 
 /// Services besides the special ones.
 const SERVICES: usize = 19;
@@ -19,14 +19,14 @@ const SERVICES: usize = 19;
 const ENDPOINTS: usize = 40;
 
 /// One object and the collection it is created in.
-pub(super) struct Sample {
+pub(crate) struct Sample {
     /// `/api/v1/namespaces/demo/services`
-    pub(super) collection: String,
-    pub(super) object: Value,
+    pub(crate) collection: String,
+    pub(crate) object: Value,
 }
 
 /// Everything, in the order it must be created.
-pub(super) fn all() -> Vec<Sample> {
+pub(crate) fn all() -> Vec<Sample> {
     let mut samples = vec![
         sample(
             "/api/v1/namespaces",
@@ -57,7 +57,7 @@ pub(super) fn all() -> Vec<Sample> {
 }
 
 /// A Service that the story creates and deletes again.
-pub(super) fn short_lived_service() -> Sample {
+pub(crate) fn short_lived_service() -> Sample {
     service("flash", SERVICES + 2, json!({}))
 }
 

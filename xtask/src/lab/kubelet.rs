@@ -20,7 +20,7 @@ const TRIES: usize = 5;
 
 /// A beating kubelet. Cheap to clone; clones are the same kubelet.
 #[derive(Clone)]
-pub(super) struct Kubelet {
+pub(crate) struct Kubelet {
     beats: Arc<Beats>,
 }
 
@@ -34,7 +34,7 @@ struct Beats {
 
 impl Kubelet {
     /// Starts to renew `kube-node-lease/<node>` through `hub`.
-    pub(super) fn start(tasks: &TaskGroup, hub: Api, node: &'static str) -> Self {
+    pub(crate) fn start(tasks: &TaskGroup, hub: Api, node: &'static str) -> Self {
         let beats = Arc::new(Beats::default());
         let (shared, token) = (Arc::clone(&beats), tasks.token());
         let beating = async move {
@@ -60,12 +60,12 @@ impl Kubelet {
     }
 
     /// Renewals the hub confirmed.
-    pub(super) fn answered(&self) -> u64 {
+    pub(crate) fn answered(&self) -> u64 {
         self.beats.answered.load(Ordering::Relaxed)
     }
 
     /// Renewals the hub refused or did not answer.
-    pub(super) fn failed(&self) -> u64 {
+    pub(crate) fn failed(&self) -> u64 {
         self.beats.failed.load(Ordering::Relaxed)
     }
 }

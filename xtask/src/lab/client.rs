@@ -21,42 +21,42 @@ const WATCH_SECONDS: u32 = 3600;
 
 /// A watch client of one collection. Cheap to clone; clones are the same client.
 #[derive(Clone)]
-pub(super) struct Client {
+pub(crate) struct Client {
     view: Arc<watch::Sender<View>>,
 }
 
 /// What the client knows and has been through.
 #[derive(Clone, Default)]
-pub(super) struct View {
+pub(crate) struct View {
     /// `namespace/name` and resourceVersion of every object it holds.
-    pub(super) objects: BTreeMap<String, u64>,
+    pub(crate) objects: BTreeMap<String, u64>,
     /// The resourceVersion it would resume from.
-    pub(super) position: u64,
+    pub(crate) position: u64,
     /// Lists that succeeded; every one after the first is a relist.
-    pub(super) lists: u32,
+    pub(crate) lists: u32,
     /// Watches that were opened; every one after the first is a broken stream.
-    pub(super) streams: u32,
+    pub(crate) streams: u32,
     /// Whether a watch is open now.
-    pub(super) watching: bool,
+    pub(crate) watching: bool,
     /// Objects that a DELETED took away.
-    pub(super) deleted: BTreeSet<String>,
+    pub(crate) deleted: BTreeSet<String>,
     /// What no server may do, in words.
-    pub(super) complaints: Vec<String>,
+    pub(crate) complaints: Vec<String>,
 }
 
 /// What a client has suffered so far, to be compared later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Suffered {
-    pub(super) lists: u32,
-    pub(super) streams: u32,
-    pub(super) deleted: usize,
+pub(crate) struct Suffered {
+    pub(crate) lists: u32,
+    pub(crate) streams: u32,
+    pub(crate) deleted: usize,
 }
 
 // === impl Client ===
 
 impl Client {
     /// Starts a client of `collection` (a path without query).
-    pub(super) fn start(tasks: &TaskGroup, api: Api, collection: &'static str) -> Self {
+    pub(crate) fn start(tasks: &TaskGroup, api: Api, collection: &'static str) -> Self {
         let view = Arc::new(watch::Sender::new(View::default()));
         let (shared, token) = (Arc::clone(&view), tasks.token());
         tasks.spawn("watch client", async move {
@@ -69,17 +69,17 @@ impl Client {
     }
 
     /// Waits until the view is as `wanted` says.
-    pub(super) async fn sees(&self, wanted: impl FnMut(&View) -> bool) -> Result<()> {
+    pub(crate) async fn sees(&self, wanted: impl FnMut(&View) -> bool) -> Result<()> {
         let mut view = self.view.subscribe();
         view.wait_for(wanted).await.context("the client has stopped")?;
         Ok(())
     }
 
-    pub(super) fn view(&self) -> View {
+    pub(crate) fn view(&self) -> View {
         self.view.borrow().clone()
     }
 
-    pub(super) fn suffered(&self) -> Suffered {
+    pub(crate) fn suffered(&self) -> Suffered {
         let view = self.view.borrow();
         Suffered {
             lists: view.lists,
@@ -121,7 +121,7 @@ async fn list(api: &Api, collection: &str, view: &watch::Sender<View>) -> Result
 // === impl Suffered ===
 
 impl Suffered {
-    pub(super) fn plus(self, other: Self) -> Self {
+    pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             lists: self.lists + other.lists,
             streams: self.streams + other.streams,
@@ -216,7 +216,7 @@ impl View {
     }
 
     /// Whether it knows the object as of `version` or later.
-    pub(super) fn holds(&self, key: &str, version: u64) -> bool {
+    pub(crate) fn holds(&self, key: &str, version: u64) -> bool {
         self.objects.get(key).is_some_and(|held| *held >= version)
     }
 }

@@ -16,20 +16,20 @@ use crate::lab::{Setup, coordinator_launch, ready};
 use crate::stopwatch::Stopwatch;
 
 /// The cloud, the pool's coordinator and its hubs.
-pub(super) struct Stage {
-    pub(super) setup: Setup,
-    pub(super) cloud: Cloud,
-    pub(super) coordinator: Coordinator,
-    pub(super) hubs: Vec<Hub>,
+pub(crate) struct Stage {
+    pub(crate) setup: Setup,
+    pub(crate) cloud: Cloud,
+    pub(crate) coordinator: Coordinator,
+    pub(crate) hubs: Vec<Hub>,
     /// How often the story has changed the Service it changes.
     touches: u32,
 }
 
 /// The pool's coordinator.
-pub(super) struct Coordinator {
-    pub(super) port: u16,
+pub(crate) struct Coordinator {
+    pub(crate) port: u16,
     /// The administrator.
-    pub(super) api: Api,
+    pub(crate) api: Api,
     launch: Launch,
     program: Option<Program>,
 }
@@ -43,7 +43,7 @@ const TOUCHED: &str = "app-01";
 
 impl Stage {
     /// Prepares everything and starts the cloud. The pool does not run yet.
-    pub(super) async fn new(setup: Setup, choice: &Choice) -> Result<Self> {
+    pub(crate) async fn new(setup: Setup, choice: &Choice) -> Result<Self> {
         let cloud = Cloud::start(&setup, choice).await?;
         let (port, launch) = coordinator_launch(&setup, "coordinator")?;
         let launch = launch.flag("profile", "pool").flag("nodepool", sample::POOL);
@@ -68,7 +68,7 @@ impl Stage {
     }
 
     /// The hub that leads: it says so, no other does, and the Lease names it.
-    pub(super) async fn leader(&self) -> Result<usize> {
+    pub(crate) async fn leader(&self) -> Result<usize> {
         let lease = self.coordinator.api.get(ELECTION).await?;
         let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
         let mut leaders = Vec::new();
@@ -86,7 +86,7 @@ impl Stage {
     }
 
     /// A running hub that does not lead.
-    pub(super) fn follower(&self, leader: usize) -> Result<usize> {
+    pub(crate) fn follower(&self, leader: usize) -> Result<usize> {
         let running = (0..self.hubs.len()).filter(|index| self.hubs[*index].runs());
         running
             .filter(|index| *index != leader)
@@ -95,25 +95,25 @@ impl Stage {
     }
 
     /// The shared collections as the cloud has them.
-    pub(super) async fn cloud_listings(&self) -> Result<Vec<Listing>> {
+    pub(crate) async fn cloud_listings(&self) -> Result<Vec<Listing>> {
         listings(&self.cloud.api).await
     }
 
     /// Waits until `api` serves what the cloud has now.
-    pub(super) async fn catches_up(&self, limit: Duration, who: &str, api: &Api) -> Result<Duration> {
+    pub(crate) async fn catches_up(&self, limit: Duration, who: &str, api: &Api) -> Result<Duration> {
         let what = format!("{who} serves what the cloud has");
         let same = async || serves(api, &self.cloud_listings().await?).await;
         Ok(until(limit, &what, same).await?.1)
     }
 
     /// Waits until `api` serves what the cloud had when it was asked.
-    pub(super) async fn still_serves(limit: Duration, who: &str, api: &Api, cloud: &[Listing]) -> Result<Duration> {
+    pub(crate) async fn still_serves(limit: Duration, who: &str, api: &Api, cloud: &[Listing]) -> Result<Duration> {
         let what = format!("{who} serves what the cloud had");
         Ok(until(limit, &what, async || serves(api, cloud).await).await?.1)
     }
 
     /// Changes a Service in the cloud and waits until the clients of these hubs know; returns how long that took.
-    pub(super) async fn change_arrives(&mut self, hubs: &[usize], limit: Duration) -> Result<Duration> {
+    pub(crate) async fn change_arrives(&mut self, hubs: &[usize], limit: Duration) -> Result<Duration> {
         self.touches += 1;
         let patch = json!({"metadata": {"annotations": {"demo.openyurt.io/change": self.touches.to_string()}}});
         let path = format!("/api/v1/namespaces/{NAMESPACE}/services/{TOUCHED}");
@@ -126,7 +126,7 @@ impl Stage {
     }
 
     /// Creates a Service in the cloud and deletes it again; the clients of all hubs must see both.
-    pub(super) async fn short_life_is_seen(&self, limit: Duration) -> Result<()> {
+    pub(crate) async fn short_life_is_seen(&self, limit: Duration) -> Result<()> {
         let sample = sample::short_lived_service();
         let created = self.cloud.api.create(&sample.collection, &sample.object).await?;
         let (key, version) = crate::lab::api::key_and_version(&created);
@@ -160,7 +160,7 @@ impl Stage {
     }
 
     /// Waits until the clients behind these hubs hold what the cloud has and watch.
-    pub(super) async fn clients_catch_up(&self, hubs: &[usize], limit: Duration) -> Result<()> {
+    pub(crate) async fn clients_catch_up(&self, hubs: &[usize], limit: Duration) -> Result<()> {
         let what = "the clients hold what the cloud has, and watch";
         let same = async || {
             let cloud = self.cloud_listings().await?;
@@ -181,7 +181,7 @@ impl Stage {
         until(limit, what, same).await.map(drop)
     }
 
-    pub(super) fn suffered(&self, hubs: &[usize]) -> Suffered {
+    pub(crate) fn suffered(&self, hubs: &[usize]) -> Suffered {
         hubs.iter()
             .map(|index| self.hubs[*index].suffered())
             .fold(Suffered::default(), Suffered::plus)
@@ -189,7 +189,7 @@ impl Stage {
 
     /// An error if a client has seen what no client may see: a resourceVersion that went back, or a DELETED for an
     /// object that the cloud still has.
-    pub(super) async fn no_client_complains(&self) -> Result<()> {
+    pub(crate) async fn no_client_complains(&self) -> Result<()> {
         let cloud = self.cloud_listings().await?;
         for hub in &self.hubs {
             for (client, listing) in hub.clients().iter().zip(&cloud) {
@@ -216,7 +216,7 @@ impl Stage {
     }
 
     /// The Lease of a node as the cloud has it.
-    pub(super) async fn node_lease(&self, node: &str) -> Result<Value> {
+    pub(crate) async fn node_lease(&self, node: &str) -> Result<Value> {
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node}");
         self.cloud.api.get(&path).await
     }
@@ -268,7 +268,7 @@ fn differences(served: &Listing, wanted: &Listing) -> String {
 
 impl Coordinator {
     /// Starts it and waits until it serves.
-    pub(super) async fn start(&mut self) -> Result<Duration> {
+    pub(crate) async fn start(&mut self) -> Result<Duration> {
         let mut program = self.launch.start()?;
         let took = ready(&mut program, &self.api, "the coordinator").await?;
         self.program = Some(program);
@@ -276,7 +276,7 @@ impl Coordinator {
     }
 
     /// SIGKILL.
-    pub(super) async fn kill(&mut self) -> Result<()> {
+    pub(crate) async fn kill(&mut self) -> Result<()> {
         self.program
             .take()
             .context("the coordinator must run to be killed")?

@@ -21,10 +21,10 @@ use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource, ReloadingServerTls, S
 use crate::lab::{Setup, ports};
 
 /// A running front.
-pub(super) struct Front {
-    pub(super) port: u16,
+pub(crate) struct Front {
+    pub(crate) port: u16,
     /// The user's server, as their kubeconfig names it.
-    pub(super) server: String,
+    pub(crate) server: String,
 }
 
 struct Backends {
@@ -50,7 +50,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Front {
     /// Starts to serve on a free loopback port with the demo's CA.
-    pub(super) async fn start(setup: &Setup, kubeconfig: &Path, overlay_port: u16) -> Result<Self> {
+    pub(crate) async fn start(setup: &Setup, kubeconfig: &Path, overlay_port: u16) -> Result<Self> {
         let user = Kubeconfig::load(kubeconfig)?;
         let authorization = user
             .token

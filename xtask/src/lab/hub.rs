@@ -16,40 +16,40 @@ use crate::lab::until::until;
 use crate::lab::{START_LIMIT, Setup, ports};
 
 /// The shared collections, as a client asks for them.
-pub(super) const COLLECTIONS: [&str; 2] = ["/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"];
+pub(crate) const COLLECTIONS: [&str; 2] = ["/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"];
 /// The one whose changes the story times.
 const SERVICES: usize = 0;
 
 /// Flags of the election, short so that the story is: whole seconds are the smallest a Lease can say.
-pub(super) const LEASE_DURATION: Duration = Duration::from_secs(3);
+pub(crate) const LEASE_DURATION: Duration = Duration::from_secs(3);
 const RENEW_DEADLINE: &str = "2s";
 const RETRY_PERIOD: &str = "500ms";
 
 /// A node with its hub.
-pub(super) struct Hub {
-    pub(super) node: &'static str,
-    pub(super) link: Link,
+pub(crate) struct Hub {
+    pub(crate) node: &'static str,
+    pub(crate) link: Link,
     /// The hub's proxy port, asked as kube-proxy.
-    pub(super) proxy: Api,
-    pub(super) proxy_port: u16,
+    pub(crate) proxy: Api,
+    pub(crate) proxy_port: u16,
     /// The hub's health port.
     health: Api,
-    pub(super) health_port: u16,
+    pub(crate) health_port: u16,
     launch: Launch,
     program: Option<Program>,
-    pub(super) kubelet: Option<Kubelet>,
+    pub(crate) kubelet: Option<Kubelet>,
     /// One per collection; none before [`Hub::start_clients`].
     clients: Vec<Client>,
 }
 
 /// What `/debug/state.json` says, as far as the story tells it.
-pub(super) struct State(Value);
+pub(crate) struct State(Value);
 
 // === impl Hub ===
 
 impl Hub {
     /// Prepares the hub of `node`; its cloud is `cloud` over a link of its own.
-    pub(super) async fn new(setup: &Setup, cloud: &Cloud, coordinator: u16, node: &'static str) -> Result<Self> {
+    pub(crate) async fn new(setup: &Setup, cloud: &Cloud, coordinator: u16, node: &'static str) -> Result<Self> {
         let link = Link::open(&setup.tasks, cloud.address()).await?;
         let (proxy_port, secure_port, health_port) = (ports::free()?, ports::free()?, ports::free()?);
         let user = format!("system:node:{node}");
@@ -99,13 +99,13 @@ impl Hub {
     }
 
     /// Starts the process without waiting for it.
-    pub(super) fn start(&mut self) -> Result<()> {
+    pub(crate) fn start(&mut self) -> Result<()> {
         self.program = Some(self.launch.start()?);
         Ok(())
     }
 
     /// Waits until the hub says that it is healthy.
-    pub(super) async fn healthy(&mut self) -> Result<Duration> {
+    pub(crate) async fn healthy(&mut self) -> Result<Duration> {
         let Self {
             program, health, node, ..
         } = self;
@@ -118,44 +118,44 @@ impl Hub {
     }
 
     /// SIGKILL.
-    pub(super) async fn kill(&mut self) -> Result<()> {
+    pub(crate) async fn kill(&mut self) -> Result<()> {
         let program = self.program.take().context("the hub must run to be killed")?;
         program.kill().await.map(drop)
     }
 
-    pub(super) fn runs(&self) -> bool {
+    pub(crate) fn runs(&self) -> bool {
         self.program.is_some()
     }
 
-    pub(super) fn start_kubelet(&mut self, setup: &Setup) -> Result<()> {
+    pub(crate) fn start_kubelet(&mut self, setup: &Setup) -> Result<()> {
         let api = Api::plain(self.proxy_port, "kubelet/demo")?;
         self.kubelet = Some(Kubelet::start(&setup.tasks, api, self.node));
         Ok(())
     }
 
-    pub(super) fn start_clients(&mut self, setup: &Setup) {
+    pub(crate) fn start_clients(&mut self, setup: &Setup) {
         let start = |collection| Client::start(&setup.tasks, self.proxy.clone(), collection);
         self.clients = COLLECTIONS.into_iter().map(start).collect();
     }
 
-    pub(super) fn clients(&self) -> &[Client] {
+    pub(crate) fn clients(&self) -> &[Client] {
         &self.clients
     }
 
     /// The client that watches Services.
-    pub(super) fn services(&self) -> Result<&Client> {
+    pub(crate) fn services(&self) -> Result<&Client> {
         self.clients.get(SERVICES).context("the clients must be started first")
     }
 
     /// What both clients have been through.
-    pub(super) fn suffered(&self) -> Suffered {
+    pub(crate) fn suffered(&self) -> Suffered {
         self.clients
             .iter()
             .map(Client::suffered)
             .fold(Suffered::default(), Suffered::plus)
     }
 
-    pub(super) async fn state(&self) -> Result<State> {
+    pub(crate) async fn state(&self) -> Result<State> {
         Ok(State(self.health.get("/debug/state.json").await?))
     }
 }
@@ -163,12 +163,12 @@ impl Hub {
 // === impl State ===
 
 impl State {
-    pub(super) fn leads(&self) -> bool {
+    pub(crate) fn leads(&self) -> bool {
         self.0["hubState"] == "LeaderHub"
     }
 
     /// `FollowerHub, epoch 3`
-    pub(super) fn summary(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         format!(
             "{}, epoch {}",
             self.0["hubState"].as_str().unwrap_or("?"),
@@ -177,14 +177,14 @@ impl State {
     }
 
     /// Collections, the pool's members among them, that are not complete on this hub.
-    pub(super) fn incomplete(&self) -> Vec<&str> {
+    pub(crate) fn incomplete(&self) -> Vec<&str> {
         let collections = self.0["collections"].as_object().into_iter().flatten();
         let missing = collections.filter(|(_, state)| state["complete"] != true);
         missing.map(|(name, _)| name.as_str()).collect()
     }
 
     /// Where the pool data comes from: `coordinator`, `cloud`, `none`; each word once.
-    pub(super) fn sources(&self) -> String {
+    pub(crate) fn sources(&self) -> String {
         let collections = self.0["collections"].as_object();
         let sources = collections
             .into_iter()

@@ -15,7 +15,7 @@ use yurt_runtime::TaskGroup;
 
 /// What happens to bytes on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(crate) enum Mode {
     /// They arrive.
     Pass,
     /// Connections are closed, and new ones as soon as they are accepted: the router says no.
@@ -25,7 +25,7 @@ pub(super) enum Mode {
 }
 
 /// A listening link. Dropping it leaves established connections to the task group.
-pub(super) struct Link {
+pub(crate) struct Link {
     port: u16,
     mode: watch::Sender<Mode>,
     counters: Arc<Counters>,
@@ -40,11 +40,11 @@ struct Counters {
 
 /// A reading of a link's counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Traffic {
+pub(crate) struct Traffic {
     /// Connections that reached the cloud.
-    pub(super) connections: u64,
+    pub(crate) connections: u64,
     /// Bytes the cloud sent to the hub, TLS included.
-    pub(super) bytes_from_cloud: u64,
+    pub(crate) bytes_from_cloud: u64,
 }
 
 const BUFFER_BYTES: usize = 16 * 1024;
@@ -53,7 +53,7 @@ const BUFFER_BYTES: usize = 16 * 1024;
 
 impl Link {
     /// A passing link to `cloud` on a free loopback port.
-    pub(super) async fn open(tasks: &TaskGroup, cloud: SocketAddr) -> Result<Self> {
+    pub(crate) async fn open(tasks: &TaskGroup, cloud: SocketAddr) -> Result<Self> {
         let port = crate::lab::ports::free()?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
             .await
@@ -83,16 +83,16 @@ impl Link {
     }
 
     /// The port a hub connects to instead of the cloud's.
-    pub(super) fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
     /// Changes what happens to bytes, those under way included.
-    pub(super) fn set(&self, mode: Mode) {
+    pub(crate) fn set(&self, mode: Mode) {
         self.mode.send_replace(mode);
     }
 
-    pub(super) fn traffic(&self) -> Traffic {
+    pub(crate) fn traffic(&self) -> Traffic {
         Traffic {
             connections: self.counters.connections.load(Ordering::Relaxed),
             bytes_from_cloud: self.counters.bytes_from_cloud.load(Ordering::Relaxed),

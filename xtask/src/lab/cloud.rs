@@ -12,7 +12,7 @@ use crate::lab::program::Program;
 use crate::lab::{Setup, coordinator_launch, manifests, ready, real};
 
 /// Which cloud.
-pub(super) enum Choice {
+pub(crate) enum Choice {
     /// `yurt-coordinator --profile standalone`.
     Demo,
     /// kube-apiserver and etcd from interop's cache.
@@ -22,14 +22,14 @@ pub(super) enum Choice {
 }
 
 /// A running cloud.
-pub(super) struct Cloud {
-    pub(super) port: u16,
+pub(crate) struct Cloud {
+    pub(crate) port: u16,
     /// The administrator, not over any link.
-    pub(super) api: Api,
+    pub(crate) api: Api,
     /// How the story calls it.
-    pub(super) title: String,
+    pub(crate) title: String,
     /// Whether the story may change anything: never in a cluster of the user's.
-    pub(super) writable: bool,
+    pub(crate) writable: bool,
     /// Killed when dropped, the first one first.
     _programs: Vec<Program>,
 }
@@ -38,7 +38,7 @@ pub(super) struct Cloud {
 
 impl Cloud {
     /// Starts it and loads the sample data.
-    pub(super) async fn start(setup: &Setup, choice: &Choice) -> Result<Self> {
+    pub(crate) async fn start(setup: &Setup, choice: &Choice) -> Result<Self> {
         match choice {
             Choice::Demo => {
                 let (port, program) = standalone(setup, "cloud").await?;
@@ -83,7 +83,7 @@ impl Cloud {
         }
     }
 
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
     }
 }
