@@ -6,6 +6,7 @@
 #![allow(clippy::print_stdout, reason = "printing is what these commands are for")]
 
 mod bench;
+mod chaos;
 mod conformance;
 mod demo;
 mod fuzz;
@@ -40,6 +41,8 @@ enum Command {
     Conformance(conformance::Args),
     /// Run a pool on this machine as a story: election, copying, heartbeats, failover, offline
     Demo(demo::Args),
+    /// Let faults strike a pool of real processes and check what its clients were told
+    Chaos(chaos::Args),
     /// Build kube-apiserver, etcd and the rest into interop/.cache
     BuildInterop,
     /// Look for inputs that break a fuzz target, for a bounded time
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Conformance(args) => conformance::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Chaos(args) => chaos::run(&args),
         Command::BuildInterop => interop::build(),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Bench(args) => bench::run(&args),

@@ -12,12 +12,12 @@ use serde_json::Value;
 use tokio::sync::watch;
 use yurt_runtime::TaskGroup;
 
-use crate::lab::api::Api;
+use crate::lab::api::{Api, Listing};
 
 /// How long a client waits before it tries again after an error.
 const RETRY: Duration = Duration::from_millis(200);
 /// Longer than any demo; a real client asks for 5 to 10 minutes.
-const WATCH_SECONDS: u32 = 3600;
+pub(crate) const WATCH_SECONDS: u32 = 3600;
 
 /// A watch client of one collection. Cheap to clone; clones are the same client.
 #[derive(Clone)]
@@ -44,6 +44,24 @@ pub(crate) struct View {
     pub(crate) complaints: Vec<String>,
 }
 
+/// Something a client was told.
+pub(crate) enum Told<'a> {
+    /// A whole list.
+    List(&'a Listing),
+    /// One event of a watch.
+    Event(&'a Value),
+}
+
+/// The client's task.
+struct Life<R> {
+    api: Api,
+    collection: &'static str,
+    /// How long a watch lasts until the server ends it.
+    watch_seconds: u32,
+    view: Arc<watch::Sender<View>>,
+    record: R,
+}
+
 /// What a client has suffered so far, to be compared later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Suffered {
@@ -57,11 +75,29 @@ pub(crate) struct Suffered {
 impl Client {
     /// Starts a client of `collection` (a path without query).
     pub(crate) fn start(tasks: &TaskGroup, api: Api, collection: &'static str) -> Self {
+        Self::recording(tasks, api, collection, WATCH_SECONDS, |_| {})
+    }
+
+    /// As [`Self::start`], with watches of this length; `record` hears of everything the client is told, in order.
+    pub(crate) fn recording(
+        tasks: &TaskGroup,
+        api: Api,
+        collection: &'static str,
+        watch_seconds: u32,
+        record: impl FnMut(Told<'_>) + Send + 'static,
+    ) -> Self {
         let view = Arc::new(watch::Sender::new(View::default()));
-        let (shared, token) = (Arc::clone(&view), tasks.token());
+        let mut life = Life {
+            api,
+            collection,
+            watch_seconds,
+            view: Arc::clone(&view),
+            record,
+        };
+        let token = tasks.token();
         tasks.spawn("watch client", async move {
             tokio::select! {
-                () = live(&api, collection, &shared) => {}
+                () = life.live() => {}
                 () = token.cancelled() => {}
             }
         });
@@ -89,35 +125,6 @@ impl Client {
     }
 }
 
-/// List, watch until the server says that the position is too old, again.
-async fn live(api: &Api, collection: &str, view: &watch::Sender<View>) {
-    loop {
-        if list(api, collection, view).await.is_ok() {
-            loop {
-                let position = view.borrow().position;
-                let end = follow(api, collection, position, view).await;
-                view.send_modify(|view| view.watching = false);
-                match end {
-                    Ok(End::Closed) => {}
-                    Ok(End::TooOld) => break,
-                    Err(_) => tokio::time::sleep(RETRY).await,
-                }
-            }
-        }
-        tokio::time::sleep(RETRY).await;
-    }
-}
-
-async fn list(api: &Api, collection: &str, view: &watch::Sender<View>) -> Result<()> {
-    let listing = api.list(&format!("{collection}?resourceVersion=0")).await?;
-    view.send_modify(|view| {
-        view.lists += 1;
-        view.moved_to(listing.resource_version, "a list");
-        view.objects = listing.objects;
-    });
-    Ok(())
-}
-
 // === impl Suffered ===
 
 impl Suffered {
@@ -138,36 +145,75 @@ enum End {
     TooOld,
 }
 
-/// One watch from `position`.
-async fn follow(api: &Api, collection: &str, position: u64, view: &watch::Sender<View>) -> Result<End> {
-    let query = format!("watch=1&allowWatchBookmarks=true&resourceVersion={position}&timeoutSeconds={WATCH_SECONDS}");
-    let response = api.stream(&format!("{collection}?{query}")).await?;
-    match response.status().as_u16() {
-        200 => view.send_modify(|view| {
-            view.streams += 1;
-            view.watching = true;
-        }),
-        410 => return Ok(End::TooOld),
-        status => bail!("the watch was refused with {status}"),
-    }
-    let mut body = response.into_body();
-    let mut received = Vec::new();
-    while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.context("the stream broke")?.into_data() else {
-            continue;
-        };
-        received.extend_from_slice(&data);
-        while let Some(end) = received.iter().position(|&byte| byte == b'\n') {
-            let line: Vec<u8> = received.drain(..=end).collect();
-            let event: Value = serde_json::from_slice(&line).context("an event is not JSON")?;
-            let mut too_old = false;
-            view.send_modify(|view| too_old = view.apply(&event));
-            if too_old {
-                return Ok(End::TooOld);
+// === impl Life ===
+
+impl<R: FnMut(Told<'_>)> Life<R> {
+    /// List, watch until the server says that the position is too old, again.
+    async fn live(&mut self) {
+        loop {
+            if self.list().await.is_ok() {
+                loop {
+                    let end = self.follow().await;
+                    self.view.send_modify(|view| view.watching = false);
+                    match end {
+                        Ok(End::Closed) => {}
+                        Ok(End::TooOld) => break,
+                        Err(_) => tokio::time::sleep(RETRY).await,
+                    }
+                }
             }
+            tokio::time::sleep(RETRY).await;
         }
     }
-    Ok(End::Closed)
+
+    async fn list(&mut self) -> Result<()> {
+        let path = format!("{}?resourceVersion=0", self.collection);
+        let listing = self.api.list(&path).await?;
+        (self.record)(Told::List(&listing));
+        self.view.send_modify(|view| {
+            view.lists += 1;
+            view.moved_to(listing.resource_version, "a list");
+            view.objects = listing.objects;
+        });
+        Ok(())
+    }
+
+    /// One watch from where the view is.
+    async fn follow(&mut self) -> Result<End> {
+        let position = self.view.borrow().position;
+        let query = format!(
+            "watch=1&allowWatchBookmarks=true&resourceVersion={position}&timeoutSeconds={}",
+            self.watch_seconds
+        );
+        let response = self.api.stream(&format!("{}?{query}", self.collection)).await?;
+        match response.status().as_u16() {
+            200 => self.view.send_modify(|view| {
+                view.streams += 1;
+                view.watching = true;
+            }),
+            410 => return Ok(End::TooOld),
+            status => bail!("the watch was refused with {status}"),
+        }
+        let mut body = response.into_body();
+        let mut received = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame.context("the stream broke")?.into_data() else {
+                continue;
+            };
+            received.extend_from_slice(&data);
+            while let Some(end) = received.iter().position(|&byte| byte == b'\n') {
+                let line: Vec<u8> = received.drain(..=end).collect();
+                let event: Value = serde_json::from_slice(&line).context("an event is not JSON")?;
+                (self.record)(Told::Event(&event));
+                let mut too_old = false;
+                self.view.send_modify(|view| too_old = view.apply(&event));
+                if too_old {
+                    return Ok(End::TooOld);
+                }
+            }
+        }
+        Ok(End::Closed)
+    }
 }
 
 // === impl View ===

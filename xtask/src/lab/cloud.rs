@@ -8,7 +8,7 @@ use anyhow::Result;
 use super::front::Front;
 use super::sample;
 use crate::lab::api::{Api, refusal};
-use crate::lab::program::Program;
+use crate::lab::program::{Program, Seat};
 use crate::lab::{Setup, coordinator_launch, manifests, ready, real};
 
 /// Which cloud.
@@ -30,8 +30,9 @@ pub(crate) struct Cloud {
     pub(crate) title: String,
     /// Whether the story may change anything: never in a cluster of the user's.
     pub(crate) writable: bool,
-    /// Killed when dropped, the first one first.
-    _programs: Vec<Program>,
+    /// The server; killed when dropped, before the rest.
+    pub(crate) seat: Seat,
+    _behind: Vec<Program>,
 }
 
 // === impl Cloud ===
@@ -41,7 +42,7 @@ impl Cloud {
     pub(crate) async fn start(setup: &Setup, choice: &Choice) -> Result<Self> {
         match choice {
             Choice::Demo => {
-                let (port, program) = standalone(setup, "cloud").await?;
+                let (port, seat) = standalone(setup, "cloud").await?;
                 let api = Api::https(port, setup.identities.ca_pem(), &setup.identities.admin)?;
                 load_sample(&api, |_| true).await?;
                 let title = "yurt-coordinator --profile standalone".to_owned();
@@ -50,7 +51,8 @@ impl Cloud {
                     api,
                     title,
                     writable: true,
-                    _programs: vec![program],
+                    seat,
+                    _behind: Vec::new(),
                 })
             }
             Choice::Real => {
@@ -62,11 +64,12 @@ impl Cloud {
                     api: real.api,
                     title,
                     writable: true,
-                    _programs: real.programs,
+                    seat: real.apiserver,
+                    _behind: vec![real.etcd],
                 })
             }
             Choice::Kubeconfig(path) => {
-                let (overlay_port, program) = standalone(setup, "overlay").await?;
+                let (overlay_port, seat) = standalone(setup, "overlay").await?;
                 let overlay = Api::https(overlay_port, setup.identities.ca_pem(), &setup.identities.admin)?;
                 load_sample(&overlay, |kind| kind == "Node").await?;
                 let front = Front::start(setup, path, overlay_port).await?;
@@ -77,7 +80,8 @@ impl Cloud {
                     api,
                     title,
                     writable: false,
-                    _programs: vec![program],
+                    seat,
+                    _behind: Vec::new(),
                 })
             }
         }
@@ -89,14 +93,14 @@ impl Cloud {
 }
 
 /// A coordinator that is a small control plane of its own.
-async fn standalone(setup: &Setup, name: &str) -> Result<(u16, Program)> {
+async fn standalone(setup: &Setup, name: &str) -> Result<(u16, Seat)> {
     let (port, launch) = coordinator_launch(setup, name)?;
     let roles = manifests::write(&setup.dir)?;
     let launch = launch.flag("profile", "standalone").flag("rbac-path", roles.display());
-    let mut program = launch.start()?;
+    let mut seat = Seat::new(launch);
     let api = Api::https(port, setup.identities.ca_pem(), &setup.identities.admin)?;
-    ready(&mut program, &api, "the cloud").await?;
-    Ok((port, program))
+    ready(seat.start()?, &api, "the cloud").await?;
+    Ok((port, seat))
 }
 
 /// Creates the sample objects of the wanted kinds; those that are there already stay.

@@ -1,5 +1,7 @@
 //! One node of the demo: its hub process, the link to the cloud, and who lives behind the hub (a kubelet, two clients).
 
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -11,7 +13,7 @@ use super::kubelet::Kubelet;
 use super::link::Link;
 use super::sample;
 use crate::lab::api::Api;
-use crate::lab::program::{Launch, Program};
+use crate::lab::program::{Launch, Seat};
 use crate::lab::until::until;
 use crate::lab::{START_LIMIT, Setup, ports};
 
@@ -28,15 +30,19 @@ const RETRY_PERIOD: &str = "500ms";
 /// A node with its hub.
 pub(crate) struct Hub {
     pub(crate) node: &'static str,
+    /// To the cloud.
     pub(crate) link: Link,
+    /// To the coordinator.
+    pub(crate) pool_link: Link,
     /// The hub's proxy port, asked as kube-proxy.
     pub(crate) proxy: Api,
     pub(crate) proxy_port: u16,
     /// The hub's health port.
     health: Api,
     pub(crate) health_port: u16,
-    launch: Launch,
-    program: Option<Program>,
+    pub(crate) seat: Seat,
+    /// Where it keeps what outlives it.
+    pub(crate) cache: PathBuf,
     pub(crate) kubelet: Option<Kubelet>,
     /// One per collection; none before [`Hub::start_clients`].
     clients: Vec<Client>,
@@ -48,9 +54,11 @@ pub(crate) struct State(Value);
 // === impl Hub ===
 
 impl Hub {
-    /// Prepares the hub of `node`; its cloud is `cloud` over a link of its own.
+    /// Prepares the hub of `node`; cloud and coordinator are behind links of its own.
     pub(crate) async fn new(setup: &Setup, cloud: &Cloud, coordinator: u16, node: &'static str) -> Result<Self> {
         let link = Link::open(&setup.tasks, cloud.address()).await?;
+        let pool_link = Link::open(&setup.tasks, (Ipv4Addr::LOCALHOST, coordinator).into()).await?;
+        let cache = setup.dir.join(format!("{node}.cache"));
         let (proxy_port, secure_port, health_port) = (ports::free()?, ports::free()?, ports::free()?);
         let user = format!("system:node:{node}");
         let kubeconfig =
@@ -76,10 +84,13 @@ impl Hub {
             .flag("proxy-port", proxy_port)
             .flag("proxy-secure-port", secure_port)
             .flag("root-dir", setup.dir.join(format!("{node}.root")).display())
-            .flag("disk-cache-path", setup.dir.join(format!("{node}.cache")).display())
+            .flag("disk-cache-path", cache.display())
             .flag("enable-dummy-if", false)
             .flag("enable-coordinator", true)
-            .flag("coordinator-server-addr", format!("https://127.0.0.1:{coordinator}"))
+            .flag(
+                "coordinator-server-addr",
+                format!("https://127.0.0.1:{}", pool_link.port()),
+            )
             .flag("coordinator-ca-file", setup.identities.ca_file().display())
             .flag("leader-elect-lease-duration", format!("{}s", LEASE_DURATION.as_secs()))
             .flag("leader-elect-renew-deadline", RENEW_DEADLINE)
@@ -87,12 +98,13 @@ impl Hub {
         Ok(Self {
             node,
             link,
+            pool_link,
+            cache,
             proxy: Api::plain(proxy_port, "kube-proxy/demo")?,
             proxy_port,
             health: Api::plain(health_port, "demo")?,
             health_port,
-            launch,
-            program: None,
+            seat: Seat::new(launch),
             kubelet: None,
             clients: Vec::new(),
         })
@@ -100,31 +112,18 @@ impl Hub {
 
     /// Starts the process without waiting for it.
     pub(crate) fn start(&mut self) -> Result<()> {
-        self.program = Some(self.launch.start()?);
-        Ok(())
+        self.seat.start().map(drop)
     }
 
     /// Waits until the hub says that it is healthy.
     pub(crate) async fn healthy(&mut self) -> Result<Duration> {
-        let Self {
-            program, health, node, ..
-        } = self;
-        let program = program.as_mut().context("the hub must be started first")?;
+        let Self { seat, health, node, .. } = self;
+        let program = seat.program()?;
         let healthz = async || {
             program.must_run()?;
             health.ping("/v1/healthz").await
         };
         Ok(until(START_LIMIT, &format!("hub {node} is healthy"), healthz).await?.1)
-    }
-
-    /// SIGKILL.
-    pub(crate) async fn kill(&mut self) -> Result<()> {
-        let program = self.program.take().context("the hub must run to be killed")?;
-        program.kill().await.map(drop)
-    }
-
-    pub(crate) fn runs(&self) -> bool {
-        self.program.is_some()
     }
 
     pub(crate) fn start_kubelet(&mut self, setup: &Setup) -> Result<()> {

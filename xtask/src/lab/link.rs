@@ -1,10 +1,11 @@
-//! A TCP link between a hub and the cloud that the story can cut or silence, with counters on it.
+//! A TCP link between two programs that can be cut, silenced, slowed down or damaged, with counters on it.
 //!
 //! It looks at no byte, so TLS goes through end to end.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -22,6 +23,16 @@ pub(crate) enum Mode {
     Cut,
     /// They wait and nobody is told: the modem is dead. What was under way arrives when the link passes again.
     Blackhole,
+    /// Answers arrive, what is asked waits.
+    RequestsVanish,
+    /// What is asked arrives, answers wait.
+    AnswersVanish,
+    /// They arrive at this many bytes per second and direction.
+    Slow(u32),
+    /// They arrive this much later.
+    Late(Duration),
+    /// One byte of every answer is changed on its way.
+    Damaged,
 }
 
 /// A listening link. Dropping it leaves established connections to the task group.
@@ -41,19 +52,48 @@ struct Counters {
 /// A reading of a link's counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Traffic {
-    /// Connections that reached the cloud.
+    /// Connections that reached the far end.
     pub(crate) connections: u64,
-    /// Bytes the cloud sent to the hub, TLS included.
+    /// Bytes the far end sent, TLS included.
     pub(crate) bytes_from_cloud: u64,
 }
 
+/// Which way bytes go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Request,
+    Answer,
+}
+
 const BUFFER_BYTES: usize = 16 * 1024;
+/// A slow link delivers in pieces of this size, so that a small frame is not held up by a large one's rest.
+const PIECE_BYTES: usize = 512;
+
+// === impl Mode ===
+
+impl Mode {
+    fn holds(self, way: Way) -> bool {
+        match self {
+            Self::Blackhole => true,
+            Self::RequestsVanish => way == Way::Request,
+            Self::AnswersVanish => way == Way::Answer,
+            Self::Pass | Self::Cut | Self::Slow(_) | Self::Late(_) | Self::Damaged => false,
+        }
+    }
+
+    fn delay(self) -> Duration {
+        match self {
+            Self::Late(delay) => delay,
+            _ => Duration::ZERO,
+        }
+    }
+}
 
 // === impl Link ===
 
 impl Link {
-    /// A passing link to `cloud` on a free loopback port.
-    pub(crate) async fn open(tasks: &TaskGroup, cloud: SocketAddr) -> Result<Self> {
+    /// A passing link to `far` on a free loopback port.
+    pub(crate) async fn open(tasks: &TaskGroup, far: SocketAddr) -> Result<Self> {
         let port = crate::lab::ports::free()?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
             .await
@@ -67,8 +107,8 @@ impl Link {
                     accepted = listener.accept() => accepted,
                     () = token.cancelled() => return,
                 };
-                if let Ok((hub, _)) = accepted {
-                    let connection = connection(hub, cloud, observed.clone(), Arc::clone(&shared));
+                if let Ok((near, _)) = accepted {
+                    let connection = connection(near, far, observed.clone(), Arc::clone(&shared));
                     let token = token.clone();
                     group.spawn("link connection", async move {
                         tokio::select! {
@@ -82,7 +122,7 @@ impl Link {
         Ok(Self { port, mode, counters })
     }
 
-    /// The port a hub connects to instead of the cloud's.
+    /// The port to connect to instead of the far end's.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
@@ -109,23 +149,25 @@ impl Counters {
 }
 
 /// One connection until either side closes it or the link is cut.
-async fn connection(hub: TcpStream, cloud: SocketAddr, mode: watch::Receiver<Mode>, counters: Arc<Counters>) {
+async fn connection(near: TcpStream, far: SocketAddr, mode: watch::Receiver<Mode>, counters: Arc<Counters>) {
     let mut cut = mode.clone();
     let relay = async {
         let mut passing = mode.clone();
-        if passing.wait_for(|mode| *mode == Mode::Pass).await.is_err() {
+        // A connection needs both directions.
+        let opens = |mode: &Mode| *mode != Mode::Cut && !mode.holds(Way::Request) && !mode.holds(Way::Answer);
+        if passing.wait_for(opens).await.is_err() {
             return;
         }
-        let Ok(cloud) = TcpStream::connect(cloud).await else {
+        let Ok(far) = TcpStream::connect(far).await else {
             return;
         };
         counters.connections.fetch_add(1, Ordering::Relaxed);
         // Small frames of a watch must not wait for each other.
-        let _ = (hub.set_nodelay(true), cloud.set_nodelay(true));
-        let ((from_hub, to_hub), (from_cloud, to_cloud)) = (hub.into_split(), cloud.into_split());
+        let _ = (near.set_nodelay(true), far.set_nodelay(true));
+        let ((from_near, to_near), (from_far, to_far)) = (near.into_split(), far.into_split());
         tokio::select! {
-            () = pump(from_hub, to_cloud, mode.clone(), |_| {}) => {}
-            () = pump(from_cloud, to_hub, mode.clone(), |count| counters.add_bytes(count)) => {}
+            () = pump(from_near, to_far, Way::Request, mode.clone(), |_| {}) => {}
+            () = pump(from_far, to_near, Way::Answer, mode.clone(), |count| counters.add_bytes(count)) => {}
         }
     };
     tokio::select! {
@@ -134,10 +176,11 @@ async fn connection(hub: TcpStream, cloud: SocketAddr, mode: watch::Receiver<Mod
     }
 }
 
-/// One direction. Bytes that were read are held back while the link is a black hole.
+/// One direction. Bytes that were read are held back while the link holds this direction.
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
+    way: Way,
     mut mode: watch::Receiver<Mode>,
     mut count: impl FnMut(usize),
 ) {
@@ -147,11 +190,24 @@ async fn pump(
             Ok(read) if read > 0 => read,
             _ => return,
         };
-        let passes = mode.wait_for(|mode| *mode != Mode::Blackhole).await.is_ok();
-        if !passes || to.write_all(&buffer[..read]).await.is_err() {
-            return;
+        let late = mode.borrow().delay();
+        tokio::time::sleep(late).await;
+        for piece in buffer[..read].chunks_mut(PIECE_BYTES) {
+            let Ok(now) = mode.wait_for(|mode| !mode.holds(way)).await.map(|mode| *mode) else {
+                return;
+            };
+            match now {
+                Mode::Slow(rate) => {
+                    tokio::time::sleep(Duration::from_secs_f64(piece.len() as f64 / f64::from(rate))).await;
+                }
+                Mode::Damaged if way == Way::Answer => piece[piece.len() / 2] ^= 0x20,
+                _ => {}
+            }
+            if to.write_all(piece).await.is_err() {
+                return;
+            }
+            count(piece.len());
         }
-        count(read);
     }
 }
 
@@ -222,6 +278,27 @@ mod tests {
             0
         );
         assert_eq!(link.traffic().connections, 1);
+    }
+
+    #[tokio::test]
+    async fn half_a_link_lets_requests_out_and_no_answers_in() {
+        let (_tasks, link, mut stream) = echo().await;
+        assert_eq!(round_trip(&mut stream, 1).await, Some(1));
+        link.set(Mode::AnswersVanish);
+        let silent = tokio::time::timeout(Duration::from_millis(50), round_trip(&mut stream, 2)).await;
+        assert!(silent.is_err(), "the answer does not arrive");
+        link.set(Mode::RequestsVanish);
+        let answer = tokio::time::timeout(BOUND, stream.read_u8()).await.expect("no hang");
+        assert_eq!(answer.ok(), Some(2), "what was asked before is answered");
+    }
+
+    #[tokio::test]
+    async fn a_damaged_link_changes_what_arrives() {
+        let (_tasks, link, mut stream) = echo().await;
+        link.set(Mode::Damaged);
+        assert_eq!(round_trip(&mut stream, 1).await, Some(0x21));
+        link.set(Mode::Late(Duration::from_millis(1)));
+        assert_eq!(round_trip(&mut stream, 2).await, Some(2));
     }
 
     #[tokio::test]

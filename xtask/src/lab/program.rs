@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tokio::process::{Child, Command};
 
 use super::until::Hopeless;
@@ -26,6 +26,12 @@ pub(crate) struct Launch {
 pub(crate) struct Program {
     launch: Launch,
     child: Child,
+}
+
+/// The place of a program that is ended and started again.
+pub(crate) struct Seat {
+    launch: Launch,
+    program: Option<Program>,
 }
 
 // === impl Launch ===
@@ -105,6 +111,20 @@ impl Program {
         Ok(())
     }
 
+    /// Sends a signal (`STOP`, `CONT`).
+    pub(crate) async fn signal(&self, name: &str) -> Result<()> {
+        let id = self.id().with_context(|| format!("{} has ended", self.launch.name))?;
+        let status = Command::new("kill").args(["-s", name, &id.to_string()]).status().await;
+        ensure!(
+            status
+                .with_context(|| format!("cannot signal {}", self.launch.name))?
+                .success(),
+            "{} took no {name}",
+            self.launch.name
+        );
+        Ok(())
+    }
+
     /// SIGKILL: no goodbye. Returns when it is gone.
     pub(crate) async fn kill(mut self) -> Result<Launch> {
         self.child
@@ -112,6 +132,49 @@ impl Program {
             .await
             .with_context(|| format!("cannot kill {}", self.launch.name))?;
         Ok(self.launch.clone())
+    }
+}
+
+// === impl Seat ===
+
+impl Seat {
+    /// Nothing runs there yet.
+    pub(crate) fn new(launch: Launch) -> Self {
+        Self { launch, program: None }
+    }
+
+    /// Starts the program without waiting for it; one that ran there before is killed.
+    pub(crate) fn start(&mut self) -> Result<&mut Program> {
+        Ok(self.program.insert(self.launch.start()?))
+    }
+
+    /// The running program.
+    pub(crate) fn program(&mut self) -> Result<&mut Program> {
+        let name = &self.launch.name;
+        self.program.as_mut().with_context(|| format!("{name} does not run"))
+    }
+
+    /// SIGTERM, and SIGKILL if it has not ended within `limit`.
+    pub(crate) async fn stop(&mut self, limit: Duration) -> Result<()> {
+        match self.program.take() {
+            Some(program) => program.stop(limit).await,
+            None => Ok(()),
+        }
+    }
+
+    /// SIGKILL.
+    pub(crate) async fn kill(&mut self) -> Result<()> {
+        let name = &self.launch.name;
+        let program = self.program.take();
+        program
+            .with_context(|| format!("{name} must run to be killed"))?
+            .kill()
+            .await?;
+        Ok(())
+    }
+
+    pub(crate) fn runs(&self) -> bool {
+        self.program.is_some()
     }
 }
 

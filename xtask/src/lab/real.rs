@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use super::api::Api;
-use super::program::{Launch, Program};
+use super::program::{Launch, Program, Seat};
 use super::{Setup, manifests, ports, ready};
 use crate::workspace;
 
@@ -13,8 +13,9 @@ use crate::workspace;
 pub(crate) struct Real {
     pub(crate) port: u16,
     pub(crate) api: Api,
-    /// kube-apiserver before its etcd: that is the order they must end in.
-    pub(crate) programs: Vec<Program>,
+    /// To be ended before its etcd: it lingers without.
+    pub(crate) apiserver: Seat,
+    pub(crate) etcd: Program,
 }
 
 /// Starts both and applies `manifests/pool-rbac.yaml`.
@@ -22,14 +23,15 @@ pub(crate) async fn start(setup: &Setup) -> Result<Real> {
     let (etcd_port, etcd) = etcd_launch(setup, Sync::Unsafe)?;
     let (port, apiserver) = apiserver_launch(setup, etcd_port)?;
     let etcd = etcd.start()?;
-    let mut apiserver = apiserver.start()?;
+    let mut apiserver = Seat::new(apiserver);
     let api = Api::https(port, setup.identities.ca_pem(), &setup.identities.admin)?;
-    ready(&mut apiserver, &api, "kube-apiserver").await?;
+    ready(apiserver.start()?, &api, "kube-apiserver").await?;
     manifests::apply(&api).await?;
     Ok(Real {
         port,
         api,
-        programs: vec![apiserver, etcd],
+        apiserver,
+        etcd,
     })
 }
 

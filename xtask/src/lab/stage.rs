@@ -1,5 +1,6 @@
 //! Everything that plays in the story, and the questions the story asks it.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -10,7 +11,7 @@ use super::cloud::{Choice, Cloud};
 use super::hub::{COLLECTIONS, Hub};
 use super::sample::{self, NAMESPACE};
 use crate::lab::api::{Api, Listing};
-use crate::lab::program::{Launch, Program};
+use crate::lab::program::Seat;
 use crate::lab::until::until;
 use crate::lab::{Setup, coordinator_launch, ready};
 use crate::stopwatch::Stopwatch;
@@ -30,8 +31,9 @@ pub(crate) struct Coordinator {
     pub(crate) port: u16,
     /// The administrator.
     pub(crate) api: Api,
-    launch: Launch,
-    program: Option<Program>,
+    pub(crate) seat: Seat,
+    /// Where it keeps what outlives it.
+    pub(crate) data: PathBuf,
 }
 
 /// The election's Lease on the coordinator.
@@ -51,8 +53,8 @@ impl Stage {
         let coordinator = Coordinator {
             port,
             api,
-            launch,
-            program: None,
+            seat: Seat::new(launch),
+            data: setup.dir.join("coordinator.data"),
         };
         let mut hubs = Vec::new();
         for node in sample::NODES {
@@ -72,7 +74,7 @@ impl Stage {
         let lease = self.coordinator.api.get(ELECTION).await?;
         let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
         let mut leaders = Vec::new();
-        for (index, hub) in self.hubs.iter().enumerate().filter(|(_, hub)| hub.runs()) {
+        for (index, hub) in self.hubs.iter().enumerate().filter(|(_, hub)| hub.seat.runs()) {
             if hub.state().await?.leads() {
                 leaders.push(index);
             }
@@ -87,7 +89,7 @@ impl Stage {
 
     /// A running hub that does not lead.
     pub(crate) fn follower(&self, leader: usize) -> Result<usize> {
-        let running = (0..self.hubs.len()).filter(|index| self.hubs[*index].runs());
+        let running = (0..self.hubs.len()).filter(|index| self.hubs[*index].seat.runs());
         running
             .filter(|index| *index != leader)
             .last()
@@ -269,19 +271,7 @@ fn differences(served: &Listing, wanted: &Listing) -> String {
 impl Coordinator {
     /// Starts it and waits until it serves.
     pub(crate) async fn start(&mut self) -> Result<Duration> {
-        let mut program = self.launch.start()?;
-        let took = ready(&mut program, &self.api, "the coordinator").await?;
-        self.program = Some(program);
-        Ok(took)
-    }
-
-    /// SIGKILL.
-    pub(crate) async fn kill(&mut self) -> Result<()> {
-        self.program
-            .take()
-            .context("the coordinator must run to be killed")?
-            .kill()
-            .await
-            .map(drop)
+        let program = self.seat.start()?;
+        ready(program, &self.api, "the coordinator").await
     }
 }

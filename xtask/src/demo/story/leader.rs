@@ -32,7 +32,7 @@ pub(super) async fn killed(stage: &mut Stage) -> Result<()> {
         stage.hubs[old].node,
         LEASE_DURATION.as_secs()
     ));
-    stage.hubs[old].kill().await?;
+    stage.hubs[old].seat.kill().await?;
     let limit = LEASE_DURATION + TAKEOVER_GRACE;
     let (new, took) = until(limit, "another hub leads", async || stage.leader().await).await?;
     holds(format!("{} leads after {}", stage.hubs[new].node, millis(took)));

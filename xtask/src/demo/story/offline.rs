@@ -43,7 +43,7 @@ pub(super) async fn alone(stage: &mut Stage) -> Result<Suffered> {
     })
     .await?;
     note("everything is on the coordinator's disk; it is killed with SIGKILL");
-    stage.coordinator.kill().await?;
+    stage.coordinator.seat.kill().await?;
     for hub in &stage.hubs {
         Stage::still_serves(OFFLINE_LIMIT, hub.node, &hub.proxy, &cloud).await?;
     }

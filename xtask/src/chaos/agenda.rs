@@ -1,0 +1,155 @@
+//! When which fault strikes: from a seed, so that a run can be repeated, and never two at one target.
+//!
+//! Pure: the time is given. Only what the pool answers in between (who leads) is not in the seed.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::faults::{Act, Cast, Fault, Step, Target};
+
+/// Pauses between two strikes, in milliseconds; faults overlap.
+const PAUSE_MILLIS: std::ops::Range<u64> = 300..2_500;
+/// How long most faults last, in milliseconds.
+const SHORT_MILLIS: std::ops::Range<u64> = 200..3_000;
+/// How long one in four lasts: longer than a lease, and than every patience.
+const LONG_MILLIS: std::ops::Range<u64> = 4_000..12_000;
+
+/// What happens next.
+pub(super) struct Agenda {
+    random: fastrand::Rng,
+    kinds: Vec<Fault>,
+    /// Kinds that have not struck in this round; every kind strikes once before one does so again.
+    round: Vec<Fault>,
+    next_strike: Duration,
+    /// Steps to come, by time and a number that keeps the order.
+    steps: BTreeMap<(Duration, u64), (Target, Act)>,
+    number: u64,
+    struck: BTreeMap<Fault, u32>,
+}
+
+// === impl Agenda ===
+
+impl Agenda {
+    /// Faults of these kinds, from `seed`.
+    pub(super) fn new(seed: u64, kinds: &[Fault]) -> Self {
+        Self {
+            random: fastrand::Rng::with_seed(seed),
+            kinds: kinds.to_vec(),
+            round: Vec::new(),
+            next_strike: Duration::ZERO,
+            steps: BTreeMap::new(),
+            number: 0,
+            struck: BTreeMap::new(),
+        }
+    }
+
+    /// Whether a fault is due.
+    pub(super) fn strikes(&self, now: Duration) -> bool {
+        now >= self.next_strike
+    }
+
+    /// Lets the next fault strike. `leader` is the hub that leads now.
+    pub(super) fn strike(&mut self, now: Duration, hubs: usize, leader: Option<usize>) -> Option<Fault> {
+        self.next_strike = now + self.millis(PAUSE_MILLIS);
+        if self.round.is_empty() {
+            self.round.clone_from(&self.kinds);
+            self.random.shuffle(&mut self.round);
+        }
+        let range = if self.random.u8(..4) == 0 {
+            LONG_MILLIS
+        } else {
+            SHORT_MILLIS
+        };
+        let lasts = self.millis(range);
+        let cast = Cast {
+            hubs,
+            leader,
+            pick: self.random.usize(..),
+        };
+        // What cannot strike now has its turn later.
+        let possible = |fault: &Fault| fault.steps(&cast, lasts).filter(|steps| self.are_free(steps));
+        let at = self.round.iter().rposition(|fault| possible(fault).is_some())?;
+        let steps = possible(&self.round[at])?;
+        let fault = self.round.remove(at);
+        for step in steps {
+            self.number += 1;
+            self.steps
+                .insert((now + step.after, self.number), (step.target, step.act));
+        }
+        *self.struck.entry(fault).or_default() += 1;
+        Some(fault)
+    }
+
+    /// The next step that is due.
+    pub(super) fn due(&mut self, now: Duration) -> Option<(Target, Act)> {
+        let first = self.steps.first_entry()?;
+        (first.key().0 <= now).then(|| first.remove())
+    }
+
+    /// Everything that is still to be undone, in order.
+    pub(super) fn rest(&mut self) -> Vec<(Target, Act)> {
+        std::mem::take(&mut self.steps).into_values().collect()
+    }
+
+    /// How often each kind struck.
+    pub(super) fn struck(&self) -> &BTreeMap<Fault, u32> {
+        &self.struck
+    }
+
+    fn are_free(&self, steps: &[Step]) -> bool {
+        let is_busy = |target| self.steps.values().any(|(busy, _)| *busy == target);
+        !steps.iter().any(|step| is_busy(step.target))
+    }
+
+    fn millis(&mut self, range: std::ops::Range<u64>) -> Duration {
+        Duration::from_millis(self.random.u64(range))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum as _;
+
+    use super::*;
+
+    /// What happens in two minutes when the first hub leads all the time.
+    fn happened(seed: u64) -> (Vec<(Duration, Fault)>, Agenda) {
+        let mut agenda = Agenda::new(seed, Fault::value_variants());
+        let (mut faults, mut open) = (Vec::new(), Vec::new());
+        for tick in 0..2_400 {
+            let now = Duration::from_millis(50 * tick);
+            while let Some((target, act)) = agenda.due(now) {
+                let ends = matches!(act, Act::Start | Act::Continue | Act::ManyFiles);
+                let ends = ends || act == Act::Link(crate::lab::link::Mode::Pass);
+                match open.iter().position(|(other, _)| *other == target) {
+                    Some(at) if ends => drop(open.remove(at)),
+                    Some(_) => assert_eq!(act, Act::LoseDisk, "two faults at {target:?}"),
+                    None => open.push((target, act)),
+                }
+            }
+            if agenda.strikes(now)
+                && let Some(fault) = agenda.strike(now, 3, Some(0))
+            {
+                faults.push((now, fault));
+            }
+        }
+        (faults, agenda)
+    }
+
+    #[test]
+    fn seed_decides_what_happens() {
+        assert_eq!(happened(7).0, happened(7).0);
+        assert_ne!(happened(7).0, happened(8).0);
+    }
+
+    #[test]
+    fn all_kinds_strike_within_two_minutes() {
+        let (faults, agenda) = happened(1);
+        assert!(faults.len() > 50, "{}", faults.len());
+        let missing: Vec<_> = Fault::value_variants()
+            .iter()
+            .filter(|fault| !agenda.struck().contains_key(*fault))
+            .collect();
+        assert!(missing.len() <= 2, "{missing:?}");
+    }
+}
