@@ -84,7 +84,6 @@ pub enum StartError {
 pub struct Hub {
     tasks: TaskGroup,
     election_tasks: TaskGroup,
-    stop_election: CancellationToken,
     end_watches: CancellationToken,
     data: Arc<PoolData>,
     readiness: Readiness,
@@ -124,11 +123,10 @@ impl Hub {
         checked();
         proxies.extend(ports::dummy(&mut config, &upstreams).await?);
         let parts = Parts::new(config, clock, tasks.clone(), upstreams, data.clone(), metrics);
-        let (stop_election, end_watches, election_tasks) =
-            (CancellationToken::new(), CancellationToken::new(), TaskGroup::new());
+        let (end_watches, election_tasks) = (CancellationToken::new(), TaskGroup::new());
         parts.start_probes();
         parts.start_replicas();
-        parts.start_election(&election_tasks, &stop_election)?;
+        parts.start_election(&election_tasks)?;
         let readiness = Readiness::new();
         let heartbeat = parts.heartbeat();
         let proxy = Arc::new(parts.proxy(heartbeat.clone(), end_watches.clone()));
@@ -145,7 +143,6 @@ impl Hub {
         Ok(Self {
             tasks,
             election_tasks,
-            stop_election,
             end_watches,
             data,
             readiness,
@@ -164,7 +161,6 @@ impl Hub {
     /// Ends in order: not ready, leadership given back, watches ended, replicas stored.
     pub async fn stop(self) {
         self.readiness.check("serving").set(false);
-        self.stop_election.cancel();
         // The lease first: a successor should not wait for our clients. Still-running tasks are dropped and logged.
         let released = self.election_tasks.shutdown(RELEASE);
         self.end_watches.cancel();

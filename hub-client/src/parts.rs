@@ -137,11 +137,11 @@ impl Parts {
         self.tasks.spawn_critical("rank-members", ranking);
     }
 
-    /// Starts the election in a group of its own; `stop` gives the lease back.
+    /// Starts the election in a group of its own, whose shutdown gives the lease back.
     ///
     /// # Errors
     /// Settings the election cannot work with.
-    pub(crate) fn start_election(&self, tasks: &TaskGroup, stop: &CancellationToken) -> Result<(), StartError> {
+    pub(crate) fn start_election(&self, tasks: &TaskGroup) -> Result<(), StartError> {
         let (Some(settings), Some(coordinator)) = (&self.config.coordinator, &self.upstreams.coordinator) else {
             return Ok(());
         };
@@ -177,7 +177,7 @@ impl Parts {
             rank: self.rank.subscribe(),
             nudge: self.coordinator.1.clone(),
         };
-        tasks.spawn_critical("election", driver.run(signals, stop.clone().cancelled_owned()));
+        tasks.spawn_critical("election", driver.run(signals, tasks.token().cancelled_owned()));
         Ok(())
     }
 

@@ -105,12 +105,17 @@ impl Stream {
             objects.extend(page.items.iter().filter_map(|object| self.reduce(object)));
             match page.meta.continue_token {
                 Some(next) if !next.is_empty() => token = next,
-                _ => return self.take_list(objects, page.meta.resource_version, generation),
+                _ => return self.take_list(objects, page.meta.resource_version, generation).await,
             }
         }
     }
 
-    fn take_list(&mut self, objects: Vec<Object>, at: ResourceVersion, generation: Option<u64>) -> Result<(), Ended> {
+    async fn take_list(
+        &mut self,
+        objects: Vec<Object>,
+        at: ResourceVersion,
+        generation: Option<u64>,
+    ) -> Result<(), Ended> {
         let count = objects.len();
         let taken = self.replica.collection().update(|collection| {
             let held = collection.generation();
@@ -133,6 +138,11 @@ impl Stream {
         });
         taken.map_err(|error: WriteError| Ended::Failed(error.to_string()))?;
         self.data.heard(self.replica.name(), self.source, false);
+        // Events can be had again after a crash. What went before a list cannot: clients that are resumed below the next
+        // one would have to list.
+        if let Err(error) = self.data.replicas().persist(None).await {
+            tracing::warn!(collection = self.replica.name(), %error, "List not stored yet, trying again");
+        }
         tracing::info!(collection = self.replica.name(), source = self.source.as_str(), objects = count, rv = %at, "Listed");
         Ok(())
     }

@@ -94,6 +94,19 @@ impl TestHub {
         (self.hub, self.ports) = (Some(hub), ports);
     }
 
+    /// Starts again with what was on the disk when this was called, as after a SIGKILL at that moment.
+    pub(crate) async fn crash(&mut self) {
+        let (cache, aside) = (self.folder.path().join("cache"), self.folder.path().join("aside"));
+        std::fs::create_dir(&aside).unwrap();
+        for file in std::fs::read_dir(&cache).unwrap().map(Result::unwrap) {
+            std::fs::copy(file.path(), aside.join(file.file_name())).unwrap();
+        }
+        self.stop().await;
+        std::fs::remove_dir_all(&cache).unwrap();
+        std::fs::rename(&aside, &cache).unwrap();
+        self.restart().await;
+    }
+
     pub(crate) async fn wait_until_complete(&self) {
         let with_pool = self.flags.iter().any(|flag| flag.starts_with("--nodepool-name"));
         self.until("all replicas must become complete", |state| {

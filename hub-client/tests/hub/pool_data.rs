@@ -7,7 +7,7 @@ use yurt_apimachinery::options::ContinueToken;
 use yurt_runtime::http::json as answer_json;
 use yurt_test_support::eventually;
 
-use super::cloud::Cloud;
+use super::cloud::{Cloud, Seen};
 use super::harness::TestHub;
 
 const SERVICES: &str = "/api/v1/services";
@@ -185,6 +185,20 @@ async fn copy_outlives_a_restart_without_the_cloud() {
     let fresh = async || Some(hub.kube_proxy().get(SERVICES).await).filter(|list| list.header("yurt-stale").is_none());
     let list = eventually("the copy must be fresh again", fresh).await;
     assert_eq!(list.names(), ["db", "web"]);
+}
+
+/// Clients are served from a list as soon as it is there. Were it lost, nobody could tell them what went meanwhile.
+#[tokio::test]
+async fn list_outlives_a_kill_right_after_it() {
+    let mut cloud = Cloud::start().await;
+    cloud.put("services", service("web", 80));
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    let watches = |seen: &Seen| seen.query.as_deref().is_some_and(|query| query.contains("watch=1"));
+    let watched = async || cloud.seen(SERVICES).iter().any(watches).then_some(());
+    eventually("the watch follows the list, once it is stored", watched).await;
+    cloud.go_away().await;
+    hub.crash().await;
+    assert_eq!(hub.kube_proxy().get(SERVICES).await.names(), ["web"]);
 }
 
 #[tokio::test]
