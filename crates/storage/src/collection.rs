@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
-pub use history::RangeTombstone;
+pub use history::{Gap, RangeTombstone};
 pub use log::{Change, ChangeKind, Step};
 pub use past::{KeyRange, Past};
 pub use reader::{Delivery, Expired, Reader, Snapshot};
@@ -41,6 +41,8 @@ pub const HISTORY_BYTES_MIN: usize = 1 << 20;
 pub const HISTORY_SHARE: usize = 10;
 /// Most tombstones kept; the oldest goes first and raises the floor.
 pub const TOMBSTONES_MAX: usize = 20_000;
+/// Most gaps kept; the oldest goes first and raises the floor.
+pub const GAPS_MAX: usize = 32;
 
 /// A live object and when this collection first saw it.
 #[derive(Clone, Debug)]
@@ -57,6 +59,8 @@ pub struct Collection {
     by_rv: BTreeSet<(ResourceVersion, ObjectKey)>,
     tombstones: BTreeMap<(ResourceVersion, ObjectKey), Object>,
     ranges: Vec<RangeTombstone>,
+    /// Oldest first.
+    gaps: Vec<Gap>,
     log: VecDeque<Step>,
     /// Sequence number of `log[0]`; positions in the log are local to this process and never leave it.
     first_seq: u64,
@@ -87,6 +91,7 @@ impl Collection {
             by_rv: BTreeSet::new(),
             tombstones: BTreeMap::new(),
             ranges: Vec::new(),
+            gaps: Vec::new(),
             log: VecDeque::new(),
             first_seq: 0,
             log_from: ResourceVersion::ZERO,

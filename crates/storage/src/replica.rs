@@ -210,7 +210,7 @@ impl Replicas {
         match &self.store {
             Store::Nowhere => {
                 self.iter()
-                    .for_each(|replica| replica.mark_durable(replica.collection.read(Meta::of)));
+                    .for_each(|replica| replica.mark_durable(&replica.collection.read(Meta::of)));
                 Ok(())
             }
             Store::File(store) => {
@@ -252,7 +252,7 @@ impl Replicas {
                 continue;
             };
             match outcome {
-                Ok(()) => replica.mark_durable(part.meta),
+                Ok(()) => replica.mark_durable(&part.meta),
                 Err(_) => replica
                     .collection
                     .update_quietly(|collection| collection.restore_dirty(part.dirty)),
@@ -263,7 +263,7 @@ impl Replicas {
 }
 
 impl Replica {
-    fn mark_durable(&self, meta: Meta) {
+    fn mark_durable(&self, meta: &Meta) {
         *self.durable.lock() = Durable {
             position: meta.position(),
             complete: meta.is_complete(),

@@ -229,7 +229,7 @@ impl Replay<'_> {
     }
 
     fn gone(&mut self, key: &str, version: u64) {
-        self.move_to(version, key);
+        self.move_to(version, &format!("DELETED for {key}"));
         if let Some(held) = self.held.remove(key) {
             let deleted = self.truth.was_deleted_after(key, held);
             self.require(deleted, || format!("DELETED for {key}, which is alive since {held}"));

@@ -1,6 +1,7 @@
 //! One run: the pool comes up, faults strike while the cloud changes, everything is mended, everybody is asked.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -120,6 +121,9 @@ pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
     let rest = watch.elapsed();
     all_run(&mut stage)?;
     last_bookmarks(&clients).await?;
+    for recorded in witnesses.iter().chain(&clients) {
+        recorded.save(&stage.setup.dir)?;
+    }
     let written = *written.borrow();
     Ok(judge(&agenda, written, &witnesses, &clients, rest))
 }
@@ -287,6 +291,13 @@ fn judge(agenda: &Agenda, written: Written, witnesses: &[Recorded], clients: &[R
 impl Recorded {
     fn kind(&self) -> &str {
         self.name.rsplit(' ').next().unwrap_or_default()
+    }
+
+    /// Writes the history beside the logs, a line for each thing told.
+    fn save(&self, dir: &Path) -> Result<()> {
+        let lines: Vec<String> = self.seen().iter().map(|seen| format!("{seen:?}")).collect();
+        let path = dir.join(format!("{}.history", self.name.replace([' ', ','], "-")));
+        std::fs::write(&path, lines.join("\n")).with_context(|| format!("cannot write {}", path.display()))
     }
 
     fn seen(&self) -> History {

@@ -1,8 +1,9 @@
 //! What is remembered of deletions, and what the floor becomes when some of it must be forgotten.
 
+use serde::{Deserialize, Serialize};
 use yurt_apimachinery::{Object, ResourceVersion};
 
-use super::{Collection, TOMBSTONES_MAX};
+use super::{Collection, GAPS_MAX, TOMBSTONES_MAX};
 
 /// A deletion nobody watched: it happened somewhere in `(after, to]`.
 #[derive(Clone, Debug)]
@@ -15,7 +16,48 @@ pub struct RangeTombstone {
     pub object: Object,
 }
 
+/// A stretch that a list jumped over: what came and went inside `(from, to)` is known to nobody but readers who stand
+/// there, so they have to start over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gap {
+    /// `C` before the list.
+    pub from: ResourceVersion,
+    /// RV of the list.
+    pub to: ResourceVersion,
+}
+
+// === impl Gap ===
+
+impl Gap {
+    fn holds(&self, position: ResourceVersion) -> bool {
+        self.from < position && position < self.to
+    }
+}
+
 impl Collection {
+    /// Stretches that lists jumped over, oldest first.
+    #[must_use]
+    pub fn gaps(&self) -> &[Gap] {
+        &self.gaps
+    }
+
+    /// A list led from `from` to `to`. One that is known already is not added again.
+    pub fn add_gap(&mut self, gap: Gap) {
+        if gap.from >= gap.to || gap.to <= self.floor || self.gaps.contains(&gap) {
+            return;
+        }
+        self.gaps.push(gap);
+        self.gaps.sort_by_key(|gap| gap.to);
+        if self.gaps.len() > GAPS_MAX {
+            self.floor = self.floor.max(self.gaps[0].to);
+        }
+        self.gaps.retain(|gap| gap.to > self.floor);
+    }
+
+    pub(super) fn is_in_gap(&self, position: ResourceVersion) -> bool {
+        self.gaps.iter().any(|gap| gap.holds(position))
+    }
+
     /// Deletions remembered with their RV, oldest first.
     pub fn tombstones(&self) -> impl Iterator<Item = &Object> {
         self.tombstones.values()

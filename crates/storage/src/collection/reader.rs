@@ -91,7 +91,7 @@ impl Collection {
     /// A reader that has seen everything up to `position`. A position above `C` is held silently until `C` passes it.
     ///
     /// # Errors
-    /// [`Expired`] when deletions after `position` may have been forgotten.
+    /// [`Expired`] when deletions after `position` may have been forgotten, or `position` is inside a [`Gap`](super::Gap).
     pub fn open(&self, position: ResourceVersion) -> Result<Reader, Expired> {
         let reader = Reader {
             position,
@@ -102,6 +102,9 @@ impl Collection {
             generation: self.generation(),
         };
         self.check(&reader)?;
+        if self.is_in_gap(position) {
+            return Err(self.expired(&reader));
+        }
         Ok(reader)
     }
 
@@ -159,13 +162,18 @@ impl Collection {
 
     pub(super) fn check(&self, reader: &Reader) -> Result<(), Expired> {
         let catching_up = reader.seq.is_none_or(|seq| seq < self.first_seq);
-        if reader.generation != self.generation || (catching_up && reader.position < self.floor) {
-            return Err(Expired {
-                position: reader.position,
-                floor: self.floor,
-            });
+        let lost = reader.position < self.floor || self.is_in_gap(reader.resumed_at);
+        if reader.generation != self.generation || (catching_up && lost) {
+            return Err(self.expired(reader));
         }
         Ok(())
+    }
+
+    fn expired(&self, reader: &Reader) -> Expired {
+        Expired {
+            position: reader.position,
+            floor: self.floor,
+        }
     }
 
     fn read_log(&self, reader: &mut Reader, mut seq: u64, max: usize, keys: &KeyRange) -> Vec<Delivery> {
@@ -183,6 +191,9 @@ impl Collection {
             deliveries.push(match step {
                 Step::Change(change) | Step::Unwatched(change) if !keys.contains(change.object.key().as_str()) => {
                     continue;
+                }
+                Step::Unwatched(change) if change.resource_version() < reader.position => {
+                    Delivery::Gone(change.object.clone().with_resource_version(reader.position))
                 }
                 Step::Change(change) | Step::Unwatched(change) => Delivery::Exact(change.clone()),
                 Step::DiffBegin { to } => Delivery::DiffBegin(*to),

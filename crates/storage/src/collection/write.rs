@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
-use super::{Change, ChangeKind, Collection, Live, RangeTombstone, Step};
+use super::{Change, ChangeKind, Collection, Gap, Live, RangeTombstone, Step};
 
 /// Why a write was refused; nothing was changed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -54,6 +54,8 @@ pub struct Recovered {
     pub tombstones: Vec<Object>,
     /// Deletions known only as a range.
     pub ranges: Vec<RangeTombstone>,
+    /// Stretches that lists jumped over.
+    pub gaps: Vec<Gap>,
     /// `C` of the last commit.
     pub position: ResourceVersion,
     /// Oldest RV readers may resume from.
@@ -174,6 +176,10 @@ impl Collection {
             return;
         }
         self.gap_to = to;
+        self.add_gap(Gap {
+            from: self.position,
+            to,
+        });
         if step.is_empty() {
             self.move_to(to);
             return;
@@ -252,6 +258,9 @@ impl Collection {
         for range in recovered.ranges {
             self.bury_range(range);
         }
+        for gap in recovered.gaps {
+            self.add_gap(gap);
+        }
     }
 
     /// What [`Self::recover`] makes the same state of, the recent history aside.
@@ -306,6 +315,7 @@ impl Collection {
         self.by_rv.clear();
         self.tombstones.clear();
         self.ranges.clear();
+        self.gaps.clear();
         self.log.clear();
         (self.log_bytes, self.object_bytes, self.tombstone_bytes) = (0, 0, 0);
     }
@@ -347,10 +357,10 @@ impl Collection {
         self.push(Step::Change(Change::new(kind, object, previous)));
     }
 
+    /// Also an object that is not held is buried: it came and went while the source had no reader here, but a reader of
+    /// ours that is ahead may know it.
     fn remove(&mut self, last: Object) {
-        let Some(previous) = self.take_live(last.key()) else {
-            return;
-        };
+        let previous = self.take_live(last.key()).unwrap_or_else(|| last.clone());
         if let Some(dirty) = &mut self.dirty {
             dirty.objects.insert(last.key().clone(), None);
             dirty.tombstones.push(last.clone());

@@ -10,17 +10,18 @@ use redb::{ReadTransaction, WriteTransaction};
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
 
 use super::disk::Disk;
-use super::tables::{REPLICA, REPLICA_META, REPLICA_RANGES, REPLICA_TOMBSTONES, storage_error};
+use super::tables::{REPLICA, REPLICA_GAPS, REPLICA_META, REPLICA_RANGES, REPLICA_TOMBSTONES, storage_error};
 use crate::backend::StorageError;
-use crate::collection::{Collection, Dirty, RangeTombstone, Recovered};
+use crate::collection::{Collection, Dirty, Gap, RangeTombstone, Recovered};
 
 /// What a commit says of a collection beside its objects.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Meta {
     position: ResourceVersion,
     floor: ResourceVersion,
     generation: u64,
     complete: bool,
+    gaps: Vec<Gap>,
 }
 
 /// One collection's part of a commit.
@@ -51,6 +52,7 @@ impl Meta {
             floor: collection.floor(),
             generation: collection.generation(),
             complete: collection.is_complete(),
+            gaps: collection.gaps().to_vec(),
         }
     }
 
@@ -72,6 +74,12 @@ impl Meta {
         self.generation
     }
 
+    /// Stretches that lists jumped over.
+    #[must_use]
+    pub fn gaps(&self) -> &[Gap] {
+        &self.gaps
+    }
+
     /// Whether the collection was complete at the commit.
     #[must_use]
     pub fn is_complete(&self) -> bool {
@@ -89,7 +97,7 @@ impl ReplicaStore {
     pub fn open(disk: Arc<Disk>) -> Result<Self, StorageError> {
         let exists = disk.read(|read| {
             let mut tables = read.list_tables().map_err(storage_error)?;
-            Ok(tables.any(|table| redb::TableHandle::name(&table) == redb::TableHandle::name(&REPLICA_META)))
+            Ok(tables.any(|table| redb::TableHandle::name(&table) == redb::TableHandle::name(&REPLICA_GAPS)))
         })?;
         if !exists {
             disk.write(|txn| {
@@ -97,6 +105,8 @@ impl ReplicaStore {
                 txn.open_table(REPLICA_TOMBSTONES).map_err(storage_error)?;
                 txn.open_table(REPLICA_RANGES).map_err(storage_error)?;
                 txn.open_table(REPLICA_META).map_err(storage_error)?;
+                // The youngest of them: a file that has it has all.
+                txn.open_table(REPLICA_GAPS).map_err(storage_error)?;
                 Ok(())
             })?;
         }
@@ -171,6 +181,16 @@ fn load(read: &ReadTransaction, name: &str, kind: &ResourceKind) -> Result<Optio
             object: parse(key, bytes)?,
         });
     }
+    let gaps = read.open_table(REPLICA_GAPS).map_err(storage_error)?;
+    for row in gaps.range((name, floor + 1)..).map_err(storage_error)? {
+        let (key, from) = row.map_err(storage_error)?;
+        let (collection, to) = key.value();
+        if collection != name {
+            break;
+        }
+        let (from, to) = (ResourceVersion(from.value()), ResourceVersion(to));
+        recovered.gaps.push(Gap { from, to });
+    }
     Ok(Some(recovered))
 }
 
@@ -213,6 +233,12 @@ fn write_part(txn: &WriteTransaction, part: &Part) -> Result<(), StorageError> {
         ranges
             .insert(place, (range.after.0, range.object.bytes().as_ref()))
             .map_err(storage_error)?;
+    }
+    let mut gaps = txn.open_table(REPLICA_GAPS).map_err(storage_error)?;
+    gaps.retain_in((name, 0)..(name, forgotten), |_, _| false)
+        .map_err(storage_error)?;
+    for gap in &meta.gaps {
+        gaps.insert((name, gap.to.0), gap.from.0).map_err(storage_error)?;
     }
     let row = (meta.position.0, meta.floor.0, meta.generation, meta.complete);
     metas.insert(name, row).map_err(storage_error)?;

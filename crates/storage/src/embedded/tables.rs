@@ -19,6 +19,8 @@ pub(super) const REPLICA_TOMBSTONES: TableDefinition<'_, (&str, u64, &str), &[u8
 /// Replica range tombstones: (collection, to, key) → (after, last bytes).
 pub(super) const REPLICA_RANGES: TableDefinition<'_, (&str, u64, &str), (u64, &[u8])> =
     TableDefinition::new("replica-ranges");
+/// Stretches of replicas that lists jumped over: (collection, to) → from.
+pub(super) const REPLICA_GAPS: TableDefinition<'_, (&str, u64), u64> = TableDefinition::new("replica-gaps");
 /// Replica meta data: collection → (C, floor, generation, complete).
 pub(super) const REPLICA_META: TableDefinition<'_, &str, (u64, u64, u64, bool)> = TableDefinition::new("replica-meta");
 

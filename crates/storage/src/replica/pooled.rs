@@ -20,7 +20,7 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
 
 use super::Replica;
 use crate::backend::{Action, Committed, Durability, Expect, Loaded, Op, Storage, StorageError, TXN_OPS_MAX};
-use crate::collection::{Collection, Dirty, RangeTombstone, Recovered};
+use crate::collection::{Collection, Dirty, Gap, RangeTombstone, Recovered};
 use crate::embedded::replicas::Meta;
 
 /// Before every key of a replica. `~` keeps it apart from every collection of own objects.
@@ -41,6 +41,8 @@ struct Pointer {
     generation: u64,
     position: ResourceVersion,
     floor: ResourceVersion,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    gaps: Vec<Gap>,
 }
 
 /// A collection as the store has it.
@@ -161,7 +163,7 @@ impl Pooled {
             let error = match self.commit(&replica.name, &change, guard).await {
                 Ok(rv) => {
                     self.known.lock().entry(replica.name.clone()).or_default().base = Some(rv);
-                    replica.mark_durable(change.meta);
+                    replica.mark_durable(&change.meta);
                     return Ok(());
                 }
                 Err(error) => error,
@@ -230,7 +232,7 @@ impl Pooled {
             // A commit whose answer was lost, or the same facts told to another coordinator.
             Some(Ordering::Equal) => {
                 known.base = stored.map(|(rv, _)| rv);
-                replica.mark_durable(change.meta);
+                replica.mark_durable(&change.meta);
                 None
             }
             Some(Ordering::Greater) => {
@@ -254,6 +256,7 @@ impl Pooled {
             generation: change.meta.generation(),
             position: change.meta.position(),
             floor: change.meta.floor(),
+            gaps: change.meta.gaps().to_vec(),
         };
         let expect = change.stored.as_ref().map_or(Expect::Absent, |(rv, _)| Expect::At(*rv));
         let mut ops: Vec<Op> = guard.cloned().into_iter().chain(rows).collect();
@@ -350,6 +353,7 @@ impl Known {
                 let all = folder.rows.iter().map(|(key, value)| (key.as_str(), value));
                 apply_all(held, &pointer, Gained::read(all, kind)?)?;
             }
+            pointer.gaps.iter().for_each(|gap| held.add_gap(*gap));
             // What is held is what is stored.
             drop(held.take_dirty());
             Ok::<_, String>(true)
@@ -451,6 +455,7 @@ impl Gained {
             objects: self.objects,
             tombstones: self.tombstones,
             ranges: self.ranges,
+            gaps: pointer.gaps.clone(),
             position: pointer.position,
             floor: pointer.floor,
             complete: true,

@@ -1,0 +1,211 @@
+//! Readers that are ahead of a replica: it restarted from its last commit, or follows a source that lags, and they know
+//! more than it does.
+
+use super::*;
+
+/// What a reader alone knows may be gone, too.
+#[test]
+fn deletion_of_what_only_a_reader_ahead_knows_reaches_it() {
+    for events in [
+        vec![(EventType::Deleted, 25)],
+        vec![(EventType::Deleted, 25), (EventType::Added, 28)],
+    ] {
+        let mut collection = Collection::new(true);
+        collection.restart(0, vec![], rv(10));
+        let mut held = collection.open(rv(20)).expect("held");
+        let client = || Client {
+            known: BTreeMap::from([("shop/a".into(), 15)]),
+            position: 20,
+        };
+        let (mut first, mut later) = (client(), client());
+        // The source tells the last state of each key, as it does when the replica resumes.
+        for (event, at) in &events {
+            collection.apply(*event, service("a", *at, *at));
+        }
+        collection.advance(rv(30));
+        first.take(collection.read(&mut held, 10).expect("released"));
+        let mut resumed = collection.open(rv(20)).expect("resumed");
+        later.take(collection.read(&mut resumed, 10).expect("from the tail"));
+        let mut conflated = collection.open(rv(20)).expect("resumed").without_tail();
+        let deliveries = collection.read(&mut conflated, 10).expect("from the index");
+        let gone = |delivery: &Delivery| matches!(delivery, Delivery::Gone(_));
+        assert!(deliveries.iter().any(gone), "{deliveries:?}");
+        let last: BTreeMap<String, u64> = events.iter().skip(1).map(|(_, at)| ("shop/a".into(), *at)).collect();
+        assert_eq!((&first.known, &later.known), (&last, &last));
+        let dirty = collection.take_dirty().expect("changes");
+        assert_eq!(dirty.tombstones.len(), 1, "it outlives a restart");
+    }
+}
+
+/// Between two lists objects may have come and gone; a reader who stands there may know them, and nobody else does.
+#[test]
+fn reader_inside_a_stretch_that_a_list_jumped_over_starts_over() {
+    let mut collection = Collection::new(true);
+    collection.restart(0, vec![service("b", 1, 5)], rv(10));
+    let mut held = collection.open(rv(20)).expect("held");
+    let mut live = collection.follow();
+    collection
+        .replace(vec![service("b", 1, 5)], rv(30))
+        .expect("not behind");
+    assert!(collection.read(&mut held, 10).is_err());
+    assert!(collection.read(&mut live, 10).is_ok());
+    let mut recovered = Collection::new(false);
+    recovered.recover(committed(&collection));
+    for collection in [&collection, &recovered] {
+        assert!(collection.open(rv(11)).is_err() && collection.open(rv(29)).is_err());
+        assert!(collection.open(rv(10)).is_ok() && collection.open(rv(30)).is_ok());
+    }
+}
+
+#[test]
+fn forgotten_gaps_raise_the_floor() {
+    let mut collection = Collection::new(false);
+    collection.restart(0, vec![], rv(1));
+    for jump in 1..=40 {
+        collection.replace(vec![], rv(10 * jump)).expect("not behind");
+    }
+    assert_eq!(collection.gaps().len(), GAPS_MAX);
+    let floor = collection.floor();
+    assert!(floor > rv(1) && collection.gaps().iter().all(|gap| gap.from >= floor));
+}
+
+#[test]
+fn unwatched_deletion_does_not_take_a_reader_back() {
+    let mut collection = Collection::new(false);
+    collection.restart(0, vec![service("a", 1, 5)], rv(10));
+    let mut held = collection.open(rv(20)).expect("held");
+    collection.apply(EventType::Added, service("a", 2, 30));
+    let mut resumed = collection.open(rv(20)).expect("resumed");
+    for reader in [&mut held, &mut resumed] {
+        let mut client = Client {
+            position: 20,
+            ..Client::default()
+        };
+        client.take(collection.read(reader, 10).expect("released"));
+        assert_eq!(client.known["shop/a"], 30);
+    }
+}
+
+/// What a commit holds.
+fn committed(collection: &Collection) -> Recovered {
+    Recovered {
+        objects: collection.objects().cloned().collect(),
+        tombstones: collection.tombstones().cloned().collect(),
+        ranges: collection.range_tombstones().to_vec(),
+        gaps: collection.gaps().to_vec(),
+        position: collection.position(),
+        floor: collection.floor(),
+        complete: collection.is_complete(),
+        generation: collection.generation(),
+    }
+}
+
+/// How a replica comes back after a crash.
+#[derive(Clone, Copy, Debug)]
+enum Back {
+    /// A list of the source.
+    Listed,
+    /// What another replica, which saw everything, tells whoever resumes there.
+    Resumed,
+}
+
+/// A replica's life until it crashes: what happens before its last commit, after it, and while it is away.
+#[derive(Clone, Debug)]
+struct Life {
+    committed: Vec<Act>,
+    lost: Vec<Act>,
+    away: Vec<Act>,
+    back: Back,
+}
+
+fn life() -> impl Strategy<Value = Life> {
+    let acts = |most| prop::collection::vec(act(), 0..most);
+    let back = prop_oneof![Just(Back::Listed), Just(Back::Resumed)];
+    (acts(20), acts(20), acts(6), back).prop_map(|(committed, lost, away, back)| Life {
+        committed,
+        lost,
+        away,
+        back,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    /// Crashes lose what was not committed, clients keep what they saw. All end with the truth.
+    #[test]
+    fn crashes_lose_nothing_that_clients_know(lives in prop::collection::vec(life(), 1..5)) {
+        let (mut replica, mut other) = (Collection::new(false), Collection::new(false));
+        replica.restart(0, vec![], rv(100));
+        other.restart(0, vec![], rv(100));
+        let mut source = Source { truth: BTreeMap::new(), rv: 100, uids: 0, connected: true };
+        let mut clients: Vec<(Client, Reader)> = (0..3).map(|_| Client::start(&replica)).collect();
+        for life in lives {
+            live(&life.committed, &mut source, [&mut replica, &mut other], &mut clients);
+            let commit = committed(&replica);
+            live(&life.lost, &mut source, [&mut replica, &mut other], &mut clients);
+            replica.recover(commit);
+            for act in life.away.iter().filter(|act| is_change(act)) {
+                source.act(&mut other, act);
+            }
+            clients.iter_mut().for_each(|client| resume(&replica, client, |reader| reader));
+            match life.back {
+                Back::Listed => source.relist(&mut replica),
+                Back::Resumed => follow(&mut replica, &other),
+            }
+            for (client, reader) in &mut clients {
+                match replica.read(reader, usize::MAX) {
+                    Ok(deliveries) => client.take(deliveries),
+                    Err(_) => {
+                        prop_assert!(replica.is_in_gap(rv(client.position)));
+                        (*client, *reader) = Client::start(&replica);
+                    }
+                }
+            }
+            let truth = source.now();
+            prop_assert!(clients.iter().all(|(client, _)| client.known == truth), "{:?}", &clients);
+        }
+    }
+}
+
+/// Links that break are the other property's.
+fn is_change(act: &Act) -> bool {
+    matches!(act, Act::Put(_) | Act::Delete(_) | Act::Recreate(_) | Act::Bookmark)
+}
+
+/// Lets the source change, both replicas follow and clients read.
+fn live(acts: &[Act], source: &mut Source, [replica, other]: [&mut Collection; 2], clients: &mut [(Client, Reader)]) {
+    for act in acts {
+        if let Act::Read(n, max) = act {
+            let (client, reader) = &mut clients[*n];
+            client.take(replica.read(reader, *max).expect("nothing is forgotten in this test"));
+        }
+        if is_change(act) {
+            let mut again = Source {
+                truth: source.truth.clone(),
+                ..*source
+            };
+            source.act(replica, act);
+            again.act(other, act);
+        }
+    }
+}
+
+/// What a replica's stream from `other` brings: the last state of each key, and every deletion.
+fn follow(replica: &mut Collection, other: &Collection) {
+    let opened = other
+        .open(replica.position())
+        .expect("nothing is forgotten in this test");
+    let mut reader = opened.without_tail();
+    for delivery in other
+        .read(&mut reader, usize::MAX)
+        .expect("nothing is forgotten in this test")
+    {
+        match delivery {
+            Delivery::Current { object, .. } => replica.apply(EventType::Modified, object),
+            Delivery::Gone(object) => replica.apply(EventType::Deleted, object),
+            other => panic!("no list was involved: {other:?}"),
+        };
+    }
+    replica.advance(other.position());
+}
