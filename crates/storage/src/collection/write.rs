@@ -270,6 +270,7 @@ impl Collection {
             objects: self.objects().cloned().collect(),
             tombstones: self.tombstones.values().cloned().collect(),
             ranges: self.ranges.clone(),
+            gaps: self.gaps.clone(),
             position: self.position,
             floor: self.floor,
             complete: self.complete,

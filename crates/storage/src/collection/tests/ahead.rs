@@ -50,7 +50,7 @@ fn reader_inside_a_stretch_that_a_list_jumped_over_starts_over() {
     assert!(collection.read(&mut held, 10).is_err());
     assert!(collection.read(&mut live, 10).is_ok());
     let mut recovered = Collection::new(false);
-    recovered.recover(committed(&collection));
+    recovered.recover(collection.to_recovered());
     for collection in [&collection, &recovered] {
         assert!(collection.open(rv(11)).is_err() && collection.open(rv(29)).is_err());
         assert!(collection.open(rv(10)).is_ok() && collection.open(rv(30)).is_ok());
@@ -83,20 +83,6 @@ fn unwatched_deletion_does_not_take_a_reader_back() {
         };
         client.take(collection.read(reader, 10).expect("released"));
         assert_eq!(client.known["shop/a"], 30);
-    }
-}
-
-/// What a commit holds.
-fn committed(collection: &Collection) -> Recovered {
-    Recovered {
-        objects: collection.objects().cloned().collect(),
-        tombstones: collection.tombstones().cloned().collect(),
-        ranges: collection.range_tombstones().to_vec(),
-        gaps: collection.gaps().to_vec(),
-        position: collection.position(),
-        floor: collection.floor(),
-        complete: collection.is_complete(),
-        generation: collection.generation(),
     }
 }
 
@@ -142,7 +128,7 @@ proptest! {
         let mut clients: Vec<(Client, Reader)> = (0..3).map(|_| Client::start(&replica)).collect();
         for life in lives {
             live(&life.committed, &mut source, [&mut replica, &mut other], &mut clients);
-            let commit = committed(&replica);
+            let commit = replica.to_recovered();
             live(&life.lost, &mut source, [&mut replica, &mut other], &mut clients);
             replica.recover(commit);
             for act in life.away.iter().filter(|act| is_change(act)) {
