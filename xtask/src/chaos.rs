@@ -5,7 +5,7 @@
 //! to rest, and every history is checked against what the cloud really had.
 //!
 //! [`faults`] (what can happen), [`agenda`] (when; pure), [`traffic`] (changes in the cloud), [`history`] (what is a
-//! violation; pure), [`run`] (one run), and the report below.
+//! violation; pure), [`mod@run`] (one run), and the report below.
 
 mod agenda;
 mod faults;
