@@ -40,7 +40,7 @@ func standalone(t *testing.T, flags ...string) *harness.Coordinator {
 
 // TestNewKubectl is the newest kubectl, built from its module, through everyday commands; the one of the machine runs in
 // TestClientGoAgainstCoordinator.
-// Conformance: 1.30, 1.31, 1.32, 1.33
+// Conformance: 1.30, 1.31, 1.32, 1.33, 3.C07, 3.C08
 func TestNewKubectl(t *testing.T) {
 	coordinator := standalone(t)
 	binary, err := harness.StockBinary("kubectl")

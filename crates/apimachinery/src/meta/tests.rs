@@ -318,3 +318,25 @@ proptest! {
         prop_assert!(name_faults(NameRule::DnsLabel, &name, false).is_empty());
     }
 }
+
+#[test]
+fn managers_have_names_of_bounded_length() {
+    let faults = |entry: Value| {
+        let object =
+            json!({"metadata": {"name": "a", "namespace": "n", "managedFields": [{"manager": "kubelet"}, entry]}});
+        let faults = validate_create(&object, kind("configmaps"));
+        faults.iter().map(|fault| fault.field.clone()).collect::<Vec<_>>()
+    };
+    assert!(faults(json!({"manager": "a".repeat(128), "subresource": "b".repeat(256)})).is_empty());
+    assert_eq!(
+        faults(json!({"manager": "a".repeat(129), "subresource": "b".repeat(257)})),
+        [
+            "metadata.managedFields[1].manager",
+            "metadata.managedFields[1].subresource"
+        ]
+    );
+    assert_eq!(
+        faults(json!({"manager": "a\u{7}b"})),
+        ["metadata.managedFields[1].manager"]
+    );
+}

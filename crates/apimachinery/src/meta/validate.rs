@@ -5,10 +5,14 @@ use serde_json::{Map, Value};
 use super::access;
 use super::names::{dns_label_faults, label_key_faults, label_value_faults, name_faults};
 use crate::kind::ResourceKind;
+use crate::options::check_field_manager;
 use crate::status::FieldError;
 
 /// Most bytes of all annotations of an object, keys and values.
 pub const TOTAL_ANNOTATION_SIZE_LIMIT: usize = 256 * 1024;
+
+/// kube-apiserver's limit for the subresource of an entry of managed fields, in bytes.
+const SUBRESOURCE_MAX_LEN: usize = 256;
 
 /// Fields of `metadata` that no update may change.
 const IMMUTABLE: [&str; 6] = [
@@ -134,7 +138,20 @@ fn validate_common(object: &Value) -> Vec<FieldError> {
         check_annotations,
     );
     check_owners(metadata.get("ownerReferences"), &mut errors);
+    check_managers(metadata.get("managedFields"), &mut errors);
     errors
+}
+
+/// The names in managed fields; entries that say nothing are dropped before.
+fn check_managers(entries: Option<&Value>, errors: &mut Vec<FieldError>) {
+    for (index, entry) in entries.and_then(Value::as_array).into_iter().flatten().enumerate() {
+        let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
+        let field = |name: &str| format!("metadata.managedFields[{index}].{name}");
+        check_field_manager(&field("manager"), text("manager"), errors);
+        if text("subresource").len() > SUBRESOURCE_MAX_LEN {
+            errors.push(FieldError::too_long(field("subresource"), SUBRESOURCE_MAX_LEN));
+        }
+    }
 }
 
 type Pairs<'a> = Vec<(&'a str, &'a str)>;

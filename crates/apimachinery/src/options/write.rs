@@ -46,7 +46,7 @@ impl WriteOptions {
         let query = Query::parse(query);
         let mut errors = Vec::new();
         let field_manager = query.get("fieldManager").filter(|manager| !manager.is_empty());
-        check_field_manager(field_manager.unwrap_or_default(), &mut errors);
+        check_field_manager("fieldManager", field_manager.unwrap_or_default(), &mut errors);
         let dry_run: Vec<&str> = query.get_all("dryRun").collect();
         let dry_run = check_dry_run(&dry_run, &mut errors);
         let validation = query.get("fieldValidation").unwrap_or_default();
@@ -126,12 +126,13 @@ fn options_kind(verb: Verb) -> &'static str {
     }
 }
 
-fn check_field_manager(manager: &str, errors: &mut Vec<FieldError>) {
+/// The rules for a manager's name, wherever it stands.
+pub(crate) fn check_field_manager(field: &str, manager: &str, errors: &mut Vec<FieldError>) {
     if manager.len() > FIELD_MANAGER_MAX_LEN {
-        errors.push(FieldError::too_long("fieldManager", FIELD_MANAGER_MAX_LEN));
+        errors.push(FieldError::too_long(field, FIELD_MANAGER_MAX_LEN));
     }
     for (position, c) in manager.char_indices().filter(|(_, c)| !is_printable(*c)) {
         let detail = format!("invalid character U+{:04X} (at position {position})", c as u32);
-        errors.push(FieldError::invalid("fieldManager", manager, &detail));
+        errors.push(FieldError::invalid(field, manager, &detail));
     }
 }

@@ -175,6 +175,20 @@ fn configurations_that_do_not_fit_are_refused() {
     assert_eq!(refusal(managed), (400, "metadata.managedFields must be nil".to_owned()));
 }
 
+#[test]
+fn refusals_are_no_longer_than_a_few_paths() {
+    let kind = find_kind("", "pods").unwrap();
+    let wrong: serde_json::Map<String, Value> = (0..90).map(|at| (format!("x{at}"), json!(1))).collect();
+    let mut container = Value::Object(wrong);
+    container["name"] = "n".repeat(100_000).into();
+    let config =
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [container]}});
+    let refused = write(kind, "a")
+        .apply(&empty(kind), &empty(kind), &config, false)
+        .unwrap_err();
+    assert!(refused.message().len() < 200_000);
+}
+
 /// Conformance: 3.A13
 #[test]
 fn account_begins_with_the_first_apply() {

@@ -10,6 +10,8 @@ use crate::text::go_value;
 
 /// Faults that are told; what comes after helps nobody.
 const FAULTS_MAX: usize = 100;
+/// No further fault is told after so many bytes: each repeats its path.
+const FAULTS_BYTES_MAX: usize = 64 << 10;
 
 /// Checks a value; doubled elements of lists are faults unless `allow_duplicates`.
 ///
@@ -39,11 +41,13 @@ struct Walk {
 
 impl Walk {
     fn fault(&mut self, what: &str) {
+        let told: usize = self.faults.iter().map(String::len).sum();
+        if self.faults.len() >= FAULTS_MAX || told >= FAULTS_BYTES_MAX {
+            return;
+        }
         let path = self.path.concat();
         let separator = if path.is_empty() { "" } else { ": " };
-        if self.faults.len() < FAULTS_MAX {
-            self.faults.push(format!("{path}{separator}{what}"));
-        }
+        self.faults.push(format!("{path}{separator}{what}"));
     }
 
     fn below(&mut self, element: &PathElement, check: impl FnOnce(&mut Self)) {
