@@ -144,6 +144,8 @@ func (p *player) request(ctx context.Context, step Step) (*http.Request, error) 
 	for name, value := range step.Header {
 		request.Header.Set(name, value)
 	}
+	// The coordinator ends the connections of strangers with its answer: nobody else shall be on one.
+	request.Close = step.As == Anonymous || step.As == BadToken
 	if step.Accept != "" {
 		request.Header.Set("Accept", step.Accept)
 	}
