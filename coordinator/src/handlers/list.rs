@@ -4,7 +4,7 @@ use http::{HeaderValue, Response, StatusCode};
 use yurt_apimachinery::list::ListMeta;
 use yurt_apimachinery::negotiation::{Negotiated, Shape};
 use yurt_apimachinery::{ListOptions, Object, ResourceVersion, Status};
-use yurt_runtime::http::{Body, pieces, respond};
+use yurt_runtime::http::{Body, GZIP_ABOVE, GzipPlace, pieces, respond};
 use yurt_storage::serve;
 
 use super::{Call, watch};
@@ -40,5 +40,10 @@ pub(super) fn encode(
     negotiated.check(call.resource.kind, Shape::List)?;
     let list = negotiated.list(call.resource.kind, meta, objects, call.now());
     let content_type = HeaderValue::from_static(negotiated.content_type(Shape::List));
+    if let Some(plain) = list.plain().filter(|_| list.is_longer(GZIP_ABOVE))
+        && let Some(place) = GzipPlace::take(&call.headers)
+    {
+        return Ok(place.respond(content_type, list.gzipped(plain)));
+    }
     Ok(respond(StatusCode::OK, content_type, pieces(list)))
 }

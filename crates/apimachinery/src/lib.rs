@@ -50,6 +50,7 @@
 
 pub mod canonical;
 pub mod definition;
+mod deflate;
 pub mod event;
 pub mod gvr;
 pub mod json_path;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::Value;
 
+use crate::deflate::{Compressor, Deflated};
 use crate::kind::{ResourceKind, SelectableField};
 use crate::resource_version::{InvalidResourceVersion, ResourceVersion};
 use crate::schema::Message;
@@ -26,6 +27,7 @@ pub use key::ObjectKey;
 
 use extract::Extract;
 use kept::Kept;
+pub use kept::Plain;
 
 /// An immutable object. Cheap to clone.
 #[derive(Clone)]
@@ -35,7 +37,7 @@ struct Inner {
     /// One line of JSON with apiVersion and kind, decodable as a [`Value`].
     bytes: Bytes,
     resource_version: ResourceVersion,
-    protobuf: Kept,
+    kept: Kept,
     meta: Arc<Meta>,
 }
 
@@ -114,7 +116,7 @@ impl Object {
         Ok(Self(Arc::new(Inner {
             bytes,
             resource_version,
-            protobuf: Kept::default(),
+            kept: Kept::default(),
             meta: Arc::new(meta),
         })))
     }
@@ -143,7 +145,7 @@ impl Object {
         Self(Arc::new(Inner {
             bytes,
             resource_version,
-            protobuf: Kept::default(),
+            kept: Kept::default(),
             meta: Arc::clone(&self.0.meta),
         }))
     }
@@ -214,12 +216,22 @@ impl Object {
     /// The object as an item of a protobuf list, key and length included. `message` is always that of its kind. Kept for
     /// others who ask, up to [`KEPT_BYTES_MAX`].
     pub(crate) fn protobuf_item(&self, message: Message) -> Bytes {
-        self.0.protobuf.item(message, &self.0.bytes)
+        self.0.kept.item(message, &self.0.bytes)
     }
 
     /// Length of [`Self::protobuf_item`]: a list says how long it is before its items.
     pub(crate) fn protobuf_item_len(&self, message: Message) -> usize {
-        self.0.protobuf.item_len(message, &self.0.bytes)
+        self.0.kept.item_len(message, &self.0.bytes)
+    }
+
+    /// Shows one of its forms, compressed. Kept for others who ask, up to [`KEPT_BYTES_MAX`].
+    pub(crate) fn deflated<T>(
+        &self,
+        plain: Plain,
+        compressor: &mut Compressor,
+        show: impl FnOnce(&Deflated) -> T,
+    ) -> T {
+        self.0.kept.deflated(plain, &self.0.bytes, compressor, show)
     }
 
     /// What the object takes in memory, nearly.

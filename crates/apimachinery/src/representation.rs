@@ -19,7 +19,8 @@ use crate::{partial, protobuf, yaml};
 
 mod list;
 
-pub use list::ListBody;
+pub use crate::object::Plain;
+pub use list::{GzipList, ListBody};
 
 // === impl Negotiated ===
 

@@ -23,7 +23,7 @@ mod tcp;
 #[cfg(test)]
 mod tests;
 
-pub use gzip::{GZIP_ABOVE, GZIPS_AT_ONCE, gzip};
+pub use gzip::{GZIP_ABOVE, GZIPS_AT_ONCE, GzipPlace, gzip};
 pub use pieces::{joined, pieces};
 
 /// Any error of a body.

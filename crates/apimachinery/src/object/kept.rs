@@ -1,13 +1,15 @@
-//! What an object is in protobuf, kept beside its JSON once somebody asked for it.
+//! Other forms of an object, kept beside its JSON once somebody asked for them: as an item of a protobuf list, and
+//! compressed.
 //!
-//! A thousand nodes that reconnect at once list the same objects. All that is kept shares one bound; beyond it only the
-//! length is remembered, and the message is made each time.
+//! A thousand nodes that reconnect at once list the same objects. All that is kept shares one bound; beyond it forms are
+//! made each time.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
+use crate::deflate::{Compressor, Deflated};
 use crate::protobuf;
 use crate::schema::Message;
 
@@ -19,9 +21,22 @@ const ITEMS: u32 = 2;
 
 static KEPT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// The protobuf form of one object, as far as it is known.
+/// The other forms of one object, as far as they are known.
 #[derive(Default)]
-pub(super) struct Kept(OnceLock<Form>);
+pub(super) struct Kept {
+    item: OnceLock<Form>,
+    /// Of the JSON, and of the item.
+    deflated: [OnceLock<Box<Deflated>>; 2],
+}
+
+/// A form that can be kept compressed.
+#[derive(Clone, Copy, Debug)]
+pub enum Plain {
+    /// The JSON as it is.
+    Json,
+    /// An item of a protobuf list.
+    Item(Message),
+}
 
 enum Form {
     /// The item.
@@ -50,24 +65,66 @@ impl Kept {
     }
 
     fn form(&self, message: Message, json: &[u8]) -> &Form {
-        self.0.get_or_init(|| {
+        self.item.get_or_init(|| {
             let item = encode(message, json);
-            let held = KEPT_BYTES.fetch_add(item.len(), Ordering::Relaxed);
-            if held + item.len() <= KEPT_BYTES_MAX {
+            if reserve(item.len()) {
                 return Form::Item(item);
             }
-            KEPT_BYTES.fetch_sub(item.len(), Ordering::Relaxed);
             Form::Len(u32::try_from(item.len()).unwrap_or(u32::MAX))
         })
+    }
+
+    /// Shows a form, compressed.
+    pub(super) fn deflated<T>(
+        &self,
+        plain: Plain,
+        json: &Bytes,
+        compressor: &mut Compressor,
+        show: impl FnOnce(&Deflated) -> T,
+    ) -> T {
+        let (slot, bytes) = match plain {
+            Plain::Json => (&self.deflated[0], None),
+            Plain::Item(message) => (&self.deflated[1], Some(message)),
+        };
+        if let Some(kept) = slot.get() {
+            return show(kept);
+        }
+        let bytes = bytes.map_or_else(|| json.clone(), |message| self.item(message, json));
+        let made = compressor.deflate(&bytes);
+        let len = made.blocks.len();
+        if !reserve(len) {
+            return show(&made);
+        }
+        if slot.set(Box::new(made)).is_err() {
+            // Somebody else was faster, and reserved it, too.
+            KEPT_BYTES.fetch_sub(len, Ordering::Relaxed);
+        }
+        show(slot.get().expect("a slot that was set stays set"))
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        if let Some(Form::Item(item)) = self.0.get() {
-            KEPT_BYTES.fetch_sub(item.len(), Ordering::Relaxed);
+        let item = match self.item.get() {
+            Some(Form::Item(item)) => item.len(),
+            _ => 0,
+        };
+        let deflated = self.deflated.iter().filter_map(OnceLock::get);
+        let kept = item + deflated.map(|kept| kept.blocks.len()).sum::<usize>();
+        if kept > 0 {
+            KEPT_BYTES.fetch_sub(kept, Ordering::Relaxed);
         }
     }
+}
+
+/// Whether there is room for so many bytes more; takes it.
+fn reserve(len: usize) -> bool {
+    let held = KEPT_BYTES.fetch_add(len, Ordering::Relaxed);
+    let fits = held + len <= KEPT_BYTES_MAX;
+    if !fits {
+        KEPT_BYTES.fetch_sub(len, Ordering::Relaxed);
+    }
+    fits
 }
 
 /// Checked JSON of a known kind can always be encoded.

@@ -1,11 +1,12 @@
 //! Lists, piece by piece.
 
 use super::pretty_text;
+use crate::deflate::{self, Compressor, Deflated, Sum, stored};
 use crate::kind::ResourceKind;
 use crate::list::ListMeta;
 use crate::negotiation::{Format, MetaVersion, Negotiated, TableOptions, Transform};
-use crate::object::Object;
 use crate::object::wire::quote;
+use crate::object::{Object, Plain};
 use crate::schema::{self, Message};
 use crate::table::Printer;
 use crate::time::Time;
@@ -23,6 +24,16 @@ pub struct ListBody {
     waiting: Option<Bytes>,
     is_first: bool,
     tail: Option<Bytes>,
+}
+
+/// A list as a gzip stream. An object that is listed often is compressed once.
+pub struct GzipList {
+    list: ListBody,
+    plain: Plain,
+    compressor: Compressor,
+    sum: Sum,
+    began: bool,
+    ended: bool,
 }
 
 /// How one item is written.
@@ -92,6 +103,48 @@ impl ListBody {
         Self::text(style, &head, items, objects, Item::Text { style, look })
     }
 
+    /// The form its items have, if it is one that can be kept compressed.
+    pub fn plain(&self) -> Option<Plain> {
+        match self.item {
+            Item::Text {
+                style: Style::Compact,
+                look: Look::Whole,
+            } => Some(Plain::Json),
+            Item::Protobuf {
+                message,
+                look: Look::Whole,
+            } => Some(Plain::Item(message)),
+            _ => None,
+        }
+    }
+
+    /// The list as a gzip stream; its items have the form `plain`.
+    pub fn gzipped(self, plain: Plain) -> GzipList {
+        GzipList {
+            list: self,
+            plain,
+            compressor: Compressor::default(),
+            sum: Sum::default(),
+            began: false,
+            ended: false,
+        }
+    }
+
+    /// Whether its objects are longer than so many bytes.
+    pub fn is_longer(&self, bytes: u64) -> bool {
+        let mut left = bytes;
+        let len = |object| match self.item {
+            Item::Text { .. } => Object::bytes(object).len() as u64,
+            item @ Item::Protobuf { .. } => item.len(object) as u64,
+        };
+        let mut lens = self.objects.as_slice().iter().map(len);
+        lens.any(|len| {
+            let fits = left >= len;
+            left = left.saturating_sub(len);
+            !fits
+        })
+    }
+
     fn text(style: Style, head: &[(&str, String)], list: &str, objects: Vec<Object>, item: Item) -> Self {
         let (head, separator, tail) = style.around(head, list, objects.is_empty());
         Self {
@@ -143,6 +196,48 @@ impl Iterator for ListBody {
         }
         self.waiting = Some(item);
         Some(Bytes::from_static(self.separator))
+    }
+}
+
+// === impl GzipList ===
+
+impl GzipList {
+    fn next_piece(&mut self) -> Option<Bytes> {
+        let plain = self.plain;
+        let Self {
+            list, compressor, sum, ..
+        } = self;
+        let mut put = |piece: &Deflated| {
+            sum.add(piece);
+            piece.blocks.clone()
+        };
+        if let Some(head) = list.head.take() {
+            return Some(put(&stored(&head)));
+        }
+        let Some(object) = list.objects.next() else {
+            return list.tail.take().map(|tail| put(&stored(&tail)));
+        };
+        if std::mem::take(&mut list.is_first) || list.separator.is_empty() {
+            return Some(object.deflated(plain, compressor, put));
+        }
+        let separator = put(&stored(list.separator));
+        let item = object.deflated(plain, compressor, put);
+        Some([separator, item].concat().into())
+    }
+}
+
+impl Iterator for GzipList {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        if !std::mem::replace(&mut self.began, true) {
+            return Some(Bytes::from_static(&deflate::HEAD));
+        }
+        if let Some(piece) = self.next_piece() {
+            return Some(piece);
+        }
+        let ended = std::mem::replace(&mut self.ended, true);
+        (!ended).then(|| self.sum.end())
     }
 }
 

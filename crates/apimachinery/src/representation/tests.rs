@@ -168,3 +168,32 @@ fn events_of_protobuf_streams_carry_envelopes() {
     let json = protobuf::decode(envelope.message().unwrap(), envelope.raw).unwrap();
     assert_eq!(serde_json::from_slice::<Value>(&json).unwrap()["reason"], "Expired");
 }
+
+#[test]
+fn compressed_lists_are_the_plain_ones() {
+    use std::io::Read as _;
+    let kind = find_kind("", "configmaps").unwrap();
+    let meta = ListMeta::at(ResourceVersion(7));
+    let body = |format, objects| how(format, Transform::None, false).list(kind, &meta, objects, Time::from_unix(NOW));
+    for format in [Format::Json, Format::Protobuf] {
+        for objects in [objects(kind), objects(kind)[..1].to_vec(), Vec::new()] {
+            let plain = body(format, objects.clone()).collect::<Vec<_>>().concat();
+            // The second time it is kept.
+            for _ in 0..2 {
+                let list = body(format, objects.clone());
+                let form = list.plain().unwrap();
+                let compressed = list.gzipped(form).collect::<Vec<_>>().concat();
+                let mut text = Vec::new();
+                flate2::read::GzDecoder::new(&compressed[..])
+                    .read_to_end(&mut text)
+                    .unwrap();
+                assert_eq!(text, plain);
+            }
+        }
+    }
+    let pretty = how(Format::Json, Transform::None, true).list(kind, &meta, objects(kind), Time::from_unix(NOW));
+    assert!(pretty.plain().is_none());
+    let list = body(Format::Json, objects(kind));
+    let len: u64 = objects(kind).iter().map(|object| object.bytes().len() as u64).sum();
+    assert!(list.is_longer(len - 1) && !list.is_longer(len) && !list.is_longer(len + 1));
+}

@@ -11,7 +11,7 @@ use bytes::{Buf as _, Bytes};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, VARY};
-use http::{HeaderMap, HeaderValue, Response};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -30,13 +30,46 @@ const OUTPUT: usize = 16 << 10;
 
 static PLACES: Semaphore = Semaphore::const_new(GZIPS_AT_ONCE);
 
-/// Compresses `response` if its client and its size call for it.
+/// A place among those that compress.
+pub struct GzipPlace {
+    _permit: SemaphorePermit<'static>,
+}
+
+impl GzipPlace {
+    /// A place for an answer of more than [`GZIP_ABOVE`] bytes, if its client wants it compressed and there is one free.
+    #[must_use]
+    pub fn take(request: &HeaderMap) -> Option<Self> {
+        if !accepts_gzip(request) {
+            return None;
+        }
+        let permit = PLACES.try_acquire().ok()?;
+        Some(Self { _permit: permit })
+    }
+
+    /// An answer whose `pieces` are a gzip stream; made while it is sent.
+    pub fn respond(
+        self,
+        content_type: HeaderValue,
+        mut pieces: impl Iterator<Item = Bytes> + Send + 'static,
+    ) -> Response<Body> {
+        let held = std::iter::from_fn(move || {
+            let _place = &self;
+            pieces.next()
+        });
+        let mut response = super::respond(StatusCode::OK, content_type, super::pieces(held));
+        mark(response.headers_mut());
+        response
+    }
+}
+
+/// Compresses `response` if its client and its size call for it, and it is not compressed yet.
 #[must_use]
 pub fn gzip(request: &HeaderMap, response: Response<Body>) -> Response<Body> {
-    if response.body().size_hint().lower() <= GZIP_ABOVE || !accepts_gzip(request) {
+    let is_compressed = response.headers().contains_key(CONTENT_ENCODING);
+    if is_compressed || response.body().size_hint().lower() <= GZIP_ABOVE {
         return response;
     }
-    let Ok(place) = PLACES.try_acquire() else {
+    let Some(place) = GzipPlace::take(request) else {
         return response;
     };
     let mut response = response.map(|body| {
@@ -48,11 +81,15 @@ pub fn gzip(request: &HeaderMap, response: Response<Body>) -> Response<Body> {
         };
         gzip.boxed_unsync()
     });
-    let headers = response.headers_mut();
-    headers.remove(CONTENT_LENGTH);
+    response.headers_mut().remove(CONTENT_LENGTH);
+    mark(response.headers_mut());
+    response
+}
+
+/// Says that the body is compressed.
+fn mark(headers: &mut HeaderMap) {
     headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
-    response
 }
 
 /// Whether one of the tokens is exactly `gzip`: a weight beside it makes it another one, as for kube-apiserver.
@@ -66,7 +103,7 @@ struct Gzip {
     /// `None` once the end was written.
     encoder: Option<GzEncoder<Vec<u8>>>,
     input: Bytes,
-    _place: SemaphorePermit<'static>,
+    _place: GzipPlace,
 }
 
 // === impl Gzip ===
@@ -108,8 +145,6 @@ impl http_body::Body for Gzip {
 #[cfg(test)]
 mod tests {
     use std::io::Read as _;
-
-    use http::StatusCode;
 
     use super::super::{APPLICATION_JSON, pieces, respond};
     use super::*;
