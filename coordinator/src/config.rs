@@ -151,6 +151,10 @@ pub struct Config {
     #[arg(long, value_name = "BYTES", default_value_t = BODY_BYTES_MAX)]
     pub max_request_body_bytes: usize,
 
+    /// Largest object as it is stored; larger ones get 413. etcd has a limit of its own, which is the default here.
+    #[arg(long, value_name = "BYTES", default_value_t = OBJECT_BYTES_MAX)]
+    pub max_stored_object_bytes: usize,
+
     /// Largest header block of a request, as HTTP/2 counts it; larger ones get 431.
     #[arg(long, value_name = "BYTES", default_value_t = server::MAX_HEADER_BYTES, value_parser = value_parser!(u32).range(8192..=1048576))]
     pub max_header_bytes: u32,
@@ -170,6 +174,9 @@ pub struct Config {
 
 /// Largest body of a request, as in kube-apiserver.
 pub const BODY_BYTES_MAX: usize = 3 << 20;
+
+/// Largest stored object: what etcd takes for a whole request.
+pub const OBJECT_BYTES_MAX: usize = 3 << 19;
 
 /// Kinds that files may declare. Each costs a few KB, and a schema that is as large as its author made it.
 pub const CUSTOM_RESOURCES_MAX: usize = 200;

@@ -126,8 +126,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let server = bind(&config).await?;
     let tasks = TaskGroup::new();
     let stores = Stores::open(&config, custom.pool_kinds(&declared), clock.clone(), &tasks).await?;
-    let credentials = bootstrap::prepare(&config, server.local_addr())?;
-    let tls = ReloadingServerTls::new(credentials.tls).map_err(|error| StartError::new(error.to_string()))?;
+    let (tls, files) = credentials(&config, &server)?;
     if let Some(disk) = stores.disk() {
         metrics.watch_disk(disk.clone());
     }
@@ -159,7 +158,8 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     );
     let app = App {
         settings: settings(&config, &stores),
-        own: OwnStore::new(stores.storage().clone(), fence, guard, electorate, clock.clone()),
+        own: OwnStore::new(stores.storage().clone(), fence, guard, electorate, clock.clone())
+            .with_object_bytes_max(config.max_stored_object_bytes),
         served: RwLock::new(Arc::new(Served::new(registry))),
         custom,
         cacher,
@@ -179,11 +179,19 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
         server: server.with_tls(tls),
         stores,
         tasks,
-        files: Files {
-            admin_kubeconfig: credentials.admin_kubeconfig,
-            ca: credentials.ca,
-        },
+        files,
     })
+}
+
+/// The server's certificate, made where none is given, and what was written for the user.
+fn credentials(config: &Config, server: &Server) -> Result<(ReloadingServerTls, Files), StartError> {
+    let credentials = bootstrap::prepare(config, server.local_addr())?;
+    let tls = ReloadingServerTls::new(credentials.tls).map_err(|error| StartError::new(error.to_string()))?;
+    let files = Files {
+        admin_kubeconfig: credentials.admin_kubeconfig,
+        ca: credentials.ca,
+    };
+    Ok((tls, files))
 }
 
 async fn bind(config: &Config) -> Result<Server, StartError> {

@@ -32,6 +32,7 @@ pub(crate) struct OwnStore {
     /// Who may hold the election lease; everybody in profile standalone.
     electorate: Option<Arc<Members>>,
     clock: Clock,
+    object_bytes_max: usize,
 }
 
 /// On whose behalf, and whether for real.
@@ -122,6 +123,15 @@ impl OwnStore {
             guard,
             electorate,
             clock,
+            object_bytes_max: usize::MAX,
+        }
+    }
+
+    /// The same for objects of at most so many bytes, as they are stored.
+    pub(crate) fn with_object_bytes_max(self, object_bytes_max: usize) -> Self {
+        Self {
+            object_bytes_max,
+            ..self
         }
     }
 
@@ -294,6 +304,14 @@ impl OwnStore {
 
     /// Writes, guarded where it must be; `None` for a dry run.
     async fn write(&self, write: Write<'_>, intent: &Intent) -> Result<Option<ResourceVersion>, Failure> {
+        let bytes = write.new.map_or(0, |new| new.bytes().len());
+        if bytes > self.object_bytes_max && !intent.dry_run {
+            let why = format!(
+                "the object has {bytes} bytes as it is stored, limit is {}",
+                self.object_bytes_max
+            );
+            return Err(Failure::Status(Status::too_large(&why)));
+        }
         if leases::is_guarded(write.resource, write.key) {
             return self.write_guarded(write, intent).await;
         }

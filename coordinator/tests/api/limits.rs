@@ -46,6 +46,36 @@ async fn bodies_are_taken_up_to_the_last_byte_allowed() {
     }
 }
 
+/// Conformance: 2.81
+#[tokio::test]
+async fn objects_are_stored_up_to_the_last_byte_allowed() {
+    let server = Server::start(&["--profile", "standalone", "--max-stored-object-bytes", "2000"]).await;
+    let admin = server.admin();
+    let map = |name: &str, length: usize| json!({"metadata": {"name": name}, "data": {"k": "x".repeat(length)}});
+    let stored = |mut object: Value| {
+        object["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+        object.to_string().len()
+    };
+    let rest = stored(admin.post(MAPS, &map("m0", 0)).await.expect(201));
+    for (name, bytes, code) in [("m1", 1999, 201), ("m2", 2000, 201), ("m3", 2001, 413)] {
+        let answer = admin.post(MAPS, &map(name, bytes - rest)).await.expect(code);
+        match code {
+            201 => assert_eq!(stored(answer), bytes),
+            _ => assert_eq!(
+                answer["message"],
+                "Request entity too large: the object has 2001 bytes as it is stored, limit is 2000"
+            ),
+        }
+    }
+    let path = format!("{MAPS}/m2");
+    admin.merge(&path, &json!({"data": {"l": "y"}})).await.expect(413);
+    admin
+        .merge(&format!("{path}?dryRun=All"), &json!({"data": {"l": "y"}}))
+        .await
+        .expect(200);
+    admin.get(&format!("{MAPS}/m3")).await.expect(404);
+}
+
 #[tokio::test]
 async fn header_blocks_are_bounded() {
     let server = Server::start(&["--profile", "standalone", "--max-header-bytes", "8192"]).await;
