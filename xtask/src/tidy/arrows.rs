@@ -56,6 +56,18 @@ const TABLE: &[Row] = &[
         tests_may_use: FIXTURES,
     },
     Row {
+        // Models and simulations drive the pure parts of both programs; nothing depends on it.
+        package: "yurt-chaos-tests",
+        may_use: &[
+            "yurt-apimachinery",
+            "yurt-runtime",
+            "yurt-storage",
+            "yurt-coordinator",
+            "yurt-hub-client",
+        ],
+        tests_may_use: FIXTURES,
+    },
+    Row {
         package: "yurt-xtask",
         may_use: CRATES,
         tests_may_use: FIXTURES,

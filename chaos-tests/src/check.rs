@@ -1,0 +1,120 @@
+//! Runs models: the rules as they are must hold, and each rule left out must be missed.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::time::Duration;
+
+use stateright::{Checker, Expectation, HasDiscoveries, Model, Path};
+use yurt_runtime::Clock;
+
+/// What came of one exploration.
+#[derive(Debug)]
+pub struct Explored {
+    /// Distinct states.
+    pub states: usize,
+    /// Longest path.
+    pub depth: usize,
+    /// Every state within the bounds was visited.
+    pub exhausted: bool,
+    /// How long it took.
+    pub took: Duration,
+    /// Properties that do not hold, with the steps that lead there.
+    pub failures: Vec<Failure>,
+    /// Things that should be possible and were not found.
+    pub unseen: Vec<&'static str>,
+}
+
+/// Picks one of the states that are the same but for names.
+pub type Representative<State> = fn(&State) -> State;
+
+/// A property that does not hold.
+#[derive(Debug)]
+pub struct Failure {
+    /// Which.
+    pub property: &'static str,
+    /// Shortest way there that was found, one line per step.
+    pub trace: String,
+}
+
+/// Explores `model` with `threads` threads until everything is visited, a property fails, or `longest` has passed.
+///
+/// With `representative`, states that are the same up to it count as one; paths found are not the shortest then.
+pub fn explore<M>(
+    model: M,
+    representative: Option<Representative<M::State>>,
+    threads: usize,
+    longest: Duration,
+) -> Explored
+where
+    M: Model + Send + Sync + 'static,
+    M::State: Clone + Debug + Hash + PartialEq + Send + Sync + 'static,
+    M::Action: Clone + Debug + PartialEq + Send + Sync + 'static,
+{
+    let clock = Clock::system();
+    let began = clock.boot();
+    let properties: Vec<_> = model
+        .properties()
+        .into_iter()
+        .map(|property| (property.name, property.expectation))
+        .collect();
+    let builder = model
+        .checker()
+        .threads(threads)
+        .timeout(longest)
+        .finish_when(HasDiscoveries::AnyFailures);
+    let (found, states, depth) = match representative {
+        Some(representative) => summary(&builder.symmetry_fn(representative).spawn_dfs().join()),
+        None => summary(&builder.spawn_bfs().join()),
+    };
+    let took = clock.boot().since(began);
+    let failures: Vec<_> = properties
+        .iter()
+        .filter(|(_, expectation)| *expectation != Expectation::Sometimes)
+        .filter_map(|(name, _)| {
+            let path = found.get(name)?.clone();
+            Some(Failure {
+                property: name,
+                trace: trace(path),
+            })
+        })
+        .collect();
+    let unseen = properties
+        .iter()
+        .filter(|(name, expectation)| *expectation == Expectation::Sometimes && !found.contains_key(name))
+        .map(|(name, _)| *name)
+        .collect();
+    Explored {
+        states,
+        depth,
+        exhausted: failures.is_empty() && took < longest,
+        took,
+        failures,
+        unseen,
+    }
+}
+
+type Found<M> = HashMap<&'static str, Path<<M as Model>::State, <M as Model>::Action>>;
+
+fn summary<M: Model>(checker: &impl Checker<M>) -> (Found<M>, usize, usize)
+where
+    M::State: Clone + Debug + Hash + PartialEq,
+    M::Action: Clone + Debug + PartialEq,
+{
+    (checker.discoveries(), checker.unique_state_count(), checker.max_depth())
+}
+
+fn trace<State, Action: Debug>(path: Path<State, Action>) -> String
+where
+    State: Debug,
+{
+    let mut lines = Vec::new();
+    let mut last = String::new();
+    for (step, (state, action)) in path.into_vec().into_iter().enumerate() {
+        last = format!("{state:#?}");
+        if let Some(action) = action {
+            lines.push(format!("{:>4}  {action:?}", step + 1));
+        }
+    }
+    format!("{}\nends in {last}", lines.join("\n"))
+}

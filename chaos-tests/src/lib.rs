@@ -1,0 +1,11 @@
+//! What may go wrong in a pool, tried out where it is cheap: on models and on simulations, by the million.
+//!
+//! Reading order: [`faults`] (the catalogue) → [`model`] (the protocols as small state machines, every interleaving up to
+//! a bound) → [`check`] (explores a model) → [`run`] → [`report`] (the table at the end). The same faults against real
+//! processes are `cargo xtask chaos`.
+
+pub mod check;
+pub mod faults;
+pub mod model;
+pub mod report;
+pub mod run;

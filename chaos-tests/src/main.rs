@@ -1,0 +1,66 @@
+//! `yurt-chaos`: explores the models, runs the simulations, hunts the mutants, and prints what came of it.
+
+#![allow(clippy::print_stdout, reason = "printing is what this program is for")]
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use yurt_chaos_tests::faults::Fault;
+use yurt_chaos_tests::run::{Plan, run};
+
+/// Models and simulations of the pool under faults. Exit code 0: nothing was violated and every mutant was caught.
+#[derive(Parser)]
+#[command(name = "yurt-chaos")]
+struct Flags {
+    /// Small bounds, a few minutes (the default).
+    #[arg(long, conflicts_with = "long")]
+    quick: bool,
+    /// Large bounds.
+    #[arg(long)]
+    long: bool,
+    /// Only what has NAME in its name.
+    #[arg(long, value_name = "NAME")]
+    only: Option<String>,
+    /// Threads of an exploration.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// Most minutes that one exploration may take.
+    #[arg(long, value_name = "MINUTES", default_value_t = 30)]
+    minutes: u64,
+    /// Print the catalogue of faults and end.
+    #[arg(long)]
+    faults: bool,
+}
+
+fn main() -> ExitCode {
+    let flags = Flags::parse();
+    if flags.faults {
+        for fault in Fault::ALL {
+            let parts: Vec<_> = fault
+                .parts()
+                .iter()
+                .map(|part| format!("{part:?}").to_lowercase())
+                .collect();
+            println!("{:<28} {:<28} {}", fault.id(), parts.join(" "), fault.what());
+        }
+        return ExitCode::SUCCESS;
+    }
+    let plan = Plan {
+        long: flags.long,
+        only: flags.only,
+        threads: flags.threads,
+        longest: Duration::from_secs(60 * flags.minutes),
+    };
+    let report = run(&plan, &mut |line| println!("{line}"));
+    print!("{report}");
+    let problems = report.problems();
+    for problem in &problems {
+        println!("\nFAILED {problem}");
+    }
+    if problems.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}

@@ -1,0 +1,8 @@
+//! The protocols of the pool as small state machines, explored exhaustively up to stated bounds.
+//!
+//! * [`leadership`]: who leads, whose feed is taken, when data counts as complete.
+//!
+//! A model describes the rules, not the code: it is read beside `docs/ARCHITECTURE.md`. Each has a list of mutations, rules
+//! left out one at a time; a property has to notice every one of them.
+
+pub mod leadership;

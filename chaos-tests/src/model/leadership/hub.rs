@@ -1,0 +1,182 @@
+//! What a hub does: client-go's algorithm with a hard deadline counted from sending, and the feed while it leads.
+
+use super::state::{ALL_BODIES, Claim, EXPIRY, HOLD, Hold, HubId, Lease, Message, Purpose, Request, Seen, State};
+use super::{Leadership, Mutation};
+
+// === impl Leadership ===
+
+impl Leadership {
+    /// What `hub` may do for the lease now.
+    pub(super) fn lease_purposes(&self, state: &State, id: HubId) -> Vec<Purpose> {
+        let hub = &state.hubs[usize::from(id)];
+        if hub.request.is_some() || state.server.is_used_up(self.bounds.writes) {
+            return Vec::new();
+        }
+        if self.bounds.timeless {
+            let ours = state.server.holder() == Some(id);
+            return match (hub.hold.is_some(), ours) {
+                (true, _) => Vec::new(),
+                (false, true) => vec![Purpose::Acquire, Purpose::Release],
+                (false, false) => vec![Purpose::Acquire],
+            };
+        }
+        if hub.hold.is_some() {
+            return match hub.may_act() {
+                true if self.is(Mutation::ReleaseBeforeStop) => vec![Purpose::Renew, Purpose::Release],
+                true => vec![Purpose::Renew],
+                false => Vec::new(),
+            };
+        }
+        let (free, ours) = match hub.seen {
+            Seen::Unknown => (false, false),
+            Seen::Absent => (true, false),
+            Seen::Lease(lease) => {
+                let expired = hub.since >= EXPIRY || self.is(Mutation::RemoteClock) || self.is_foreign(id);
+                let ours = lease.holder == Some(id);
+                (lease.holder.is_none() || ours || expired, ours)
+            }
+        };
+        let mut purposes = Vec::new();
+        if free {
+            purposes.push(Purpose::Acquire);
+        }
+        if ours && !self.is_foreign(id) {
+            purposes.push(Purpose::Release);
+        }
+        purposes
+    }
+
+    /// The request leaves: its age counts from here.
+    pub(super) fn send_write(&self, state: &mut State, id: HubId, purpose: Purpose) {
+        let blind = self.is_foreign(id);
+        if self.bounds.timeless {
+            self.observe(state, id);
+        }
+        // A number of its own among what is on its way.
+        let is_taken = |attempt: u8| {
+            let mut theirs = state.wire.iter().filter(|message| message.hub() == id);
+            theirs.any(|message| message.attempt() == Some(attempt))
+        };
+        let attempt = (0..=u8::MAX).find(|attempt| !is_taken(*attempt)).unwrap_or_default();
+        let hub = &mut state.hubs[usize::from(id)];
+        let seen = match hub.seen {
+            Seen::Lease(lease) => Some(lease),
+            _ => None,
+        };
+        let changes_holder = purpose == Purpose::Acquire && seen.is_some_and(|lease| lease.holder != Some(id));
+        // Nobody but the mutant looks at it.
+        let transitions = match self.is(Mutation::EpochFromTransitions) {
+            true => seen.map_or(0, |lease| lease.transitions + u8::from(changes_holder)),
+            false => 0,
+        };
+        let message = Message::Write {
+            hub: id,
+            attempt,
+            purpose,
+            expect: seen.map(|lease| lease.rv),
+            blind,
+            transitions,
+        };
+        hub.request = Some(Request {
+            attempt,
+            purpose,
+            age: 0,
+        });
+        if self.bounds.timeless {
+            // Answered before anything else happens.
+            self.deliver(state, message);
+            let is_answer = |message: &&Message| matches!(message, Message::Stored { hub, .. } if *hub == id);
+            if let Some(answer) = state.wire.iter().find(is_answer).copied() {
+                state.wire.remove(&answer);
+                self.deliver(state, answer);
+            }
+            state.hubs[usize::from(id)].request = None;
+            return;
+        }
+        state.wire.insert(message);
+    }
+
+    /// The answer arrives.
+    pub(super) fn stored(&self, state: &mut State, id: HubId, attempt: u8, lease: Lease, claim: Claim) {
+        let ignores = self.is(Mutation::AnyAnswer);
+        let hub = &mut state.hubs[usize::from(id)];
+        let Some(request) = hub.request.filter(|request| request.attempt == attempt || ignores) else {
+            return;
+        };
+        hub.request = None;
+        hub.seen = Seen::Lease(lease);
+        hub.since = 0;
+        if request.purpose == Purpose::Release {
+            hub.hold = None;
+            return;
+        }
+        let age = if self.is(Mutation::CountFromAnswer) {
+            0
+        } else {
+            request.age
+        };
+        if lease.holder == Some(id) && age < HOLD && !self.is_foreign(id) {
+            hub.hold = Some(Hold { claim, age });
+        }
+    }
+
+    /// The hub reads the lease, or its watch brings it.
+    pub(super) fn observe(&self, state: &mut State, id: HubId) {
+        let now = state.server.lease.map_or(Seen::Absent, Seen::Lease);
+        let hub = &mut state.hubs[usize::from(id)];
+        // Renewals are told from the record, as client-go does: a new resourceVersion alone is no sign of life.
+        let same = match (hub.seen, now) {
+            (Seen::Lease(a), Seen::Lease(b)) => (a.stamp, a.holder) == (b.stamp, b.holder),
+            (a, b) => a == b,
+        };
+        if !same {
+            hub.since = 0;
+        }
+        hub.seen = now;
+        let ours = matches!(now, Seen::Lease(lease) if lease.holder == Some(id));
+        if !ours {
+            hub.hold = None;
+        }
+    }
+
+    /// What a leader may send to the coordinator now. It asks where the coordinator stands first.
+    pub(super) fn feed_calls(&self, state: &State, id: HubId) -> Vec<Message> {
+        let hub = &state.hubs[usize::from(id)];
+        let Some(hold) = hub.hold.filter(|_| hub.may_act()) else {
+            return Vec::new();
+        };
+        let (claim, at, data) = (hold.claim, hub.replica, state.server.data);
+        let follows = data.complete && data.place.generation == at.generation && data.place.position <= at.position;
+        let mut calls = Vec::new();
+        if follows && data.place.position < at.position {
+            let (after, up_to) = (data.place, at.position);
+            calls.push(Message::Events {
+                hub: id,
+                claim,
+                after,
+                up_to,
+            });
+        }
+        let pending = state
+            .server
+            .pending
+            .filter(|pending| (pending.claim, pending.at) == (claim, at));
+        match pending {
+            Some(pending) => {
+                let missing = (0..2).filter(|body| pending.bodies >> body & 1 == 0);
+                calls.extend(missing.map(|body| Message::Body {
+                    hub: id,
+                    claim,
+                    at,
+                    body,
+                }));
+            }
+            None if data.place != at || data.bodies != ALL_BODIES => {
+                calls.push(Message::Index { hub: id, claim, at });
+            }
+            None => {}
+        }
+        calls.retain(|call| !state.wire.contains(call));
+        calls
+    }
+}

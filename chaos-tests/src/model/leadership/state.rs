@@ -1,0 +1,514 @@
+//! One instant of the pool: coordinator, hubs, messages on their way, and what only the observer knows.
+
+use std::collections::BTreeSet;
+
+/// Ticks that a hub trusts its lease for, counted from the sending of the last write that was answered: the renew deadline
+/// on the slowest clock.
+pub const HOLD: u8 = 2;
+/// Ticks without a change after which a lease may be taken: the lease duration on the quickest clock.
+pub const EXPIRY: u8 = 3;
+/// A snapshot whose bodies are all there: two of them, a bit each.
+pub const ALL_BODIES: u8 = 3;
+
+/// RVs of two stores differ.
+const RVS_PER_STORE: u8 = 32;
+
+/// Number of a hub.
+pub type HubId = u8;
+
+/// The election lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Lease {
+    /// resourceVersion.
+    pub rv: u8,
+    /// Stands for renewTime: differs after every write. Only compared for change.
+    pub stamp: u8,
+    /// Who has it.
+    pub holder: Option<HubId>,
+    /// `leaseTransitions`, as the writers count.
+    pub transitions: u8,
+}
+
+/// A position in the cloud's log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place {
+    /// Timeline.
+    pub generation: u8,
+    /// RV.
+    pub position: u8,
+}
+
+/// By what right a hub acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Claim {
+    /// Store it was elected in.
+    pub store: u8,
+    /// Epoch it was told.
+    pub epoch: u8,
+    /// Observer's knowledge: the number of this hold among all holds there ever were.
+    pub tenure: u8,
+}
+
+/// Why the lease is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Purpose {
+    /// To become the holder.
+    Acquire,
+    /// To stay it.
+    Renew,
+    /// To give it back.
+    Release,
+}
+
+/// A message on its way. Messages overtake each other, get lost, and arrive twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Message {
+    /// Hub to coordinator: PUT (or POST) of the lease.
+    Write {
+        /// Sender.
+        hub: HubId,
+        /// Which of its requests.
+        attempt: u8,
+        /// Why.
+        purpose: Purpose,
+        /// Precondition; `None` = must not exist.
+        expect: Option<u8>,
+        /// No precondition at all: an elector that never heard of resourceVersions.
+        blind: bool,
+        /// `leaseTransitions` to write.
+        transitions: u8,
+    },
+    /// Coordinator to hub: the write was stored.
+    Stored {
+        /// Receiver.
+        hub: HubId,
+        /// Which of its requests.
+        attempt: u8,
+        /// As stored.
+        lease: Lease,
+        /// The fence, for the holder.
+        claim: Claim,
+    },
+    /// Leader to coordinator: facts of the log.
+    Events {
+        /// Sender.
+        hub: HubId,
+        /// By what right.
+        claim: Claim,
+        /// Timeline and `after`.
+        after: Place,
+        /// `upTo`.
+        up_to: u8,
+    },
+    /// Leader to coordinator: keys and RVs of everything.
+    Index {
+        /// Sender.
+        hub: HubId,
+        /// By what right.
+        claim: Claim,
+        /// Timeline and `at`.
+        at: Place,
+    },
+    /// Leader to coordinator: one of the two bodies.
+    Body {
+        /// Sender.
+        hub: HubId,
+        /// By what right.
+        claim: Claim,
+        /// Timeline and `at`.
+        at: Place,
+        /// Which.
+        body: u8,
+    },
+}
+
+/// Pool data at the coordinator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Data {
+    /// Timeline and `C`.
+    pub place: Place,
+    /// What is said of it.
+    pub complete: bool,
+    /// What is there.
+    pub bodies: u8,
+}
+
+/// A snapshot whose bodies are arriving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pending {
+    /// Who sends it.
+    pub claim: Claim,
+    /// Of when.
+    pub at: Place,
+    /// Which came.
+    pub bodies: u8,
+}
+
+/// The coordinator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Server {
+    /// Id of its store.
+    pub store: u8,
+    /// Last RV issued.
+    pub rv: u8,
+    /// The lease, renewals included.
+    pub lease: Option<Lease>,
+    /// The lease on the disk.
+    pub durable: Option<Lease>,
+    /// Epoch, in memory.
+    pub epoch: u8,
+    /// Epoch on the disk.
+    pub durable_epoch: u8,
+    /// Ticks since the store was opened.
+    pub opened: u8,
+    /// Ticks since the lease was last written.
+    pub written: u8,
+    /// Who wrote the last acquisition.
+    pub owner: Option<HubId>,
+    /// Observer's knowledge: which hold the present one is.
+    pub tenure: u8,
+    /// Pool data in memory.
+    pub data: Data,
+    /// Pool data on the disk.
+    pub saved: Data,
+    /// Snapshot in progress.
+    pub pending: Option<Pending>,
+    /// A feed call that passed the fence and was not applied yet; only a mutant has one.
+    pub admitted: Option<Message>,
+}
+
+/// A request without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Request {
+    /// Its number.
+    pub attempt: u8,
+    /// Why.
+    pub purpose: Purpose,
+    /// Ticks since it was sent.
+    pub age: u8,
+}
+
+/// What lets a hub act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Hold {
+    /// By what right.
+    pub claim: Claim,
+    /// Ticks since the last successful write was sent.
+    pub age: u8,
+}
+
+/// What a hub knows of the lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Seen {
+    /// Nothing.
+    Unknown,
+    /// There is none.
+    Absent,
+    /// This.
+    Lease(Lease),
+}
+
+/// A hub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Hub {
+    /// The lease as last seen.
+    pub seen: Seen,
+    /// Ticks since it was first seen like that.
+    pub since: u8,
+    /// Write in flight.
+    pub request: Option<Request>,
+    /// Leadership.
+    pub hold: Option<Hold>,
+    /// Where its replica is.
+    pub replica: Place,
+}
+
+/// How often what the environment does to the pool has happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Spent {
+    /// Restarts of the coordinator.
+    pub restarts: u8,
+    /// Losses of its store.
+    pub stores: u8,
+    /// Deletions of the lease.
+    pub deletions: u8,
+    /// Messages that came twice.
+    pub duplicates: u8,
+    /// Rollbacks of the cloud.
+    pub rollbacks: u8,
+    /// Feed calls sent.
+    pub feeds: u8,
+}
+
+/// A rule that was broken on the way to this state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Broken {
+    /// A feed call of another hold than the present one was applied.
+    StaleEpoch,
+    /// `C` or the generation went back.
+    WentBack,
+    /// An elector without resourceVersion took the lease of a hub that may act.
+    Robbed,
+}
+
+/// What only the observer knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Observer {
+    /// Writes of the lease so far; never the same renewTime twice.
+    pub stamps: u8,
+    /// Holds so far.
+    pub tenures: u8,
+    /// First rule broken.
+    pub broken: Option<Broken>,
+}
+
+/// One instant.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct State {
+    /// The first so many hubs are alike.
+    pub alike: u8,
+    /// Coordinator.
+    pub server: Server,
+    /// Hubs.
+    pub hubs: Vec<Hub>,
+    /// Messages on their way.
+    pub wire: BTreeSet<Message>,
+    /// End of the cloud's log.
+    pub cloud: Place,
+    /// Faults so far.
+    pub spent: Spent,
+    /// For the properties.
+    pub observer: Observer,
+}
+
+// === impl Message ===
+
+impl Message {
+    /// The hub it comes from or goes to.
+    pub fn hub(&self) -> HubId {
+        match *self {
+            Self::Write { hub, .. }
+            | Self::Stored { hub, .. }
+            | Self::Events { hub, .. }
+            | Self::Index { hub, .. }
+            | Self::Body { hub, .. } => hub,
+        }
+    }
+
+    /// Which of the hub's requests it belongs to, if it is about the lease.
+    pub fn attempt(&self) -> Option<u8> {
+        match *self {
+            Self::Write { attempt, .. } | Self::Stored { attempt, .. } => Some(attempt),
+            _ => None,
+        }
+    }
+
+    /// As it would be if hubs `a` and `b` had each other's names.
+    fn swapped(mut self, a: HubId, b: HubId) -> Self {
+        match &mut self {
+            Self::Write { hub, .. } | Self::Events { hub, .. } | Self::Index { hub, .. } | Self::Body { hub, .. } => {
+                *hub = swap(*hub, a, b);
+            }
+            Self::Stored { hub, lease, .. } => {
+                *hub = swap(*hub, a, b);
+                *lease = lease.swapped(a, b);
+            }
+        }
+        self
+    }
+}
+
+fn swap(hub: HubId, a: HubId, b: HubId) -> HubId {
+    match hub {
+        hub if hub == a => b,
+        hub if hub == b => a,
+        hub => hub,
+    }
+}
+
+// === impl Lease ===
+
+impl Lease {
+    fn swapped(self, a: HubId, b: HubId) -> Self {
+        Self {
+            holder: self.holder.map(|hub| swap(hub, a, b)),
+            ..self
+        }
+    }
+}
+
+// === impl Server ===
+
+impl Server {
+    /// An empty store.
+    pub fn new(store: u8) -> Self {
+        Self {
+            store,
+            rv: store * RVS_PER_STORE,
+            lease: None,
+            durable: None,
+            epoch: 0,
+            durable_epoch: 0,
+            opened: 0,
+            written: 0,
+            owner: None,
+            tenure: 0,
+            data: Data::default(),
+            saved: Data::default(),
+            pending: None,
+            admitted: None,
+        }
+    }
+
+    /// Whether `writes` RVs were issued in this store: the bound of the exploration.
+    pub fn is_used_up(&self, writes: u8) -> bool {
+        self.rv % RVS_PER_STORE >= writes
+    }
+
+    /// Who has the lease.
+    pub fn holder(&self) -> Option<HubId> {
+        self.lease.and_then(|lease| lease.holder)
+    }
+
+    /// Whether readers get the data.
+    pub fn is_served(&self) -> bool {
+        self.data.complete && self.saved.complete && self.data.place.generation == self.saved.place.generation
+    }
+}
+
+// === impl Hub ===
+
+impl Hub {
+    /// A hub that knows nothing.
+    pub fn new() -> Self {
+        Self {
+            seen: Seen::Unknown,
+            since: 0,
+            request: None,
+            hold: None,
+            replica: Place::default(),
+        }
+    }
+
+    /// Whether a fenced request may be sent now.
+    pub fn may_act(&self) -> bool {
+        self.hold.is_some_and(|hold| hold.age < HOLD)
+    }
+}
+
+impl Default for Hub {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// Whether one of our hubs (not the foreign elector) acts for this store, `except` left out.
+    pub fn somebody_acts(&self, except: HubId) -> bool {
+        let acts = |hub: &Hub| hub.may_act() && hub.hold.is_some_and(|hold| hold.claim.store == self.server.store);
+        self.hubs
+            .iter()
+            .enumerate()
+            .any(|(id, hub)| id != usize::from(except) && acts(hub))
+    }
+
+    /// Forgets what can make no difference any more, so that states that only differ in it are one.
+    pub fn tidy(&mut self, watches_writes: bool, watches_restarts: bool) {
+        if !watches_writes {
+            (self.server.written, self.server.owner) = (0, None);
+        }
+        if !watches_restarts {
+            (self.server.opened, self.server.durable, self.server.durable_epoch) = (EXPIRY, None, 0);
+        }
+        for (id, hub) in self.hubs.iter_mut().enumerate() {
+            let waits =
+                matches!(hub.seen, Seen::Lease(lease) if lease.holder.is_some_and(|holder| usize::from(holder) != id));
+            if !waits || hub.hold.is_some() {
+                hub.since = 0;
+            }
+            if let Some(request) = &mut hub.request {
+                request.age = request.age.min(HOLD);
+                if request.purpose == Purpose::Release {
+                    request.age = 0;
+                }
+            }
+        }
+    }
+
+    /// Drops messages that can have no effect any more, and requests that can get no answer any more: as if the message
+    /// had been lost and the hub had noticed.
+    /// How many feed calls of former holds were among them.
+    pub fn drop_dead(&mut self) -> usize {
+        let (hubs, rv) = (&self.hubs, self.server.lease.map(|lease| lease.rv));
+        let present = (self.server.store, self.server.epoch);
+        let feed_calls = |wire: &BTreeSet<Message>| wire.iter().filter(|message| message.attempt().is_none()).count();
+        let calls = feed_calls(&self.wire);
+        self.wire.retain(|message| match *message {
+            Message::Write { expect, blind, .. } => blind || expect == rv,
+            Message::Stored { hub, attempt, .. } => hubs[usize::from(hub)]
+                .request
+                .is_some_and(|request| request.attempt == attempt),
+            Message::Events { claim, .. } | Message::Index { claim, .. } | Message::Body { claim, .. } => {
+                (claim.store, claim.epoch) >= present
+            }
+        });
+        for (id, hub) in self.hubs.iter_mut().enumerate() {
+            let may_be_answered = |request: &Request| {
+                let mut theirs = self.wire.iter().filter(|message| usize::from(message.hub()) == id);
+                theirs.any(|message| message.attempt() == Some(request.attempt))
+            };
+            hub.request = hub.request.filter(may_be_answered);
+        }
+        calls - feed_calls(&self.wire)
+    }
+
+    /// Forgets ages, and what a hub knows beyond its leadership: it looks again before it writes.
+    pub fn drop_time(&mut self) {
+        (self.server.opened, self.server.written) = (EXPIRY, EXPIRY);
+        for hub in &mut self.hubs {
+            (hub.seen, hub.since, hub.request) = (Seen::Unknown, 0, None);
+            match &mut hub.hold {
+                Some(hold) => hold.age = 0,
+                None => hub.replica = Place::default(),
+            }
+        }
+    }
+
+    /// One of the states that are the same but for the hubs' names.
+    #[must_use]
+    pub fn representative(&self) -> Self {
+        let mut best = self.clone();
+        for a in 0..self.alike {
+            for b in a + 1..self.alike {
+                let other = best.swapped(a, b);
+                if other.order() < best.order() {
+                    best = other;
+                }
+            }
+        }
+        best
+    }
+
+    fn order(&self) -> impl Ord + '_ {
+        (&self.hubs, self.server.lease, &self.wire)
+    }
+
+    fn swapped(&self, a: HubId, b: HubId) -> Self {
+        let mut other = self.clone();
+        other.hubs.swap(usize::from(a), usize::from(b));
+        for hub in &mut other.hubs {
+            if let Seen::Lease(lease) = &mut hub.seen {
+                *lease = lease.swapped(a, b);
+            }
+        }
+        let server = &mut other.server;
+        server.lease = server.lease.map(|lease| lease.swapped(a, b));
+        server.durable = server.durable.map(|lease| lease.swapped(a, b));
+        server.owner = server.owner.map(|hub| swap(hub, a, b));
+        server.admitted = server.admitted.map(|message| message.swapped(a, b));
+        other.wire = self.wire.iter().map(|message| message.swapped(a, b)).collect();
+        other
+    }
+}

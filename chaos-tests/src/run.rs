@@ -1,0 +1,162 @@
+//! What a run consists of, in order, and what is said meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::check::{Explored, explore};
+use crate::faults::{Fault, Part, Struck};
+use crate::model::leadership::scenarios::{MUTANTS, SCENARIOS};
+use crate::model::leadership::state::State;
+use crate::model::leadership::{Bounds, Leadership, Mutation, Reached};
+use crate::report::{Mutant, Report, Row};
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Large bounds.
+    pub long: bool,
+    /// Only what has this in its name.
+    pub only: Option<String>,
+    /// Threads of an exploration.
+    pub threads: usize,
+    /// No exploration may take longer.
+    pub longest: Duration,
+}
+
+/// Runs everything of `plan`; `say` is told what is going on.
+pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Report {
+    let mut report = Report::default();
+    let wanted = |name: &str| plan.only.as_deref().is_none_or(|only| name.contains(only));
+    for (name, quick, long) in SCENARIOS {
+        let name = format!("leadership/{name}");
+        if wanted(&name) {
+            let bounds = if plan.long { long } else { quick };
+            say(&format!("exploring {name}"));
+            report.rows.push(leadership(name, bounds, plan, &report.in_models));
+        }
+    }
+    for (mutation, bounds) in MUTANTS {
+        let name = format!("leadership/{mutation:?}");
+        if wanted(&name) {
+            say(&format!("hunting {name}"));
+            report.mutants.push(hunt(name, mutation, bounds, plan));
+        }
+    }
+    if plan.only.is_none() {
+        let seen_by_models = [
+            Fault::MessageLost,
+            Fault::AnswerLost,
+            Fault::MessageDuplicated,
+            Fault::RequestTimedOut,
+            Fault::LeaderStepsDown,
+            Fault::LeaseDeleted,
+            Fault::RenewalsLost,
+            Fault::StoreLost,
+            Fault::CloudRolledBack,
+            Fault::StaleFeed,
+        ];
+        report.required = seen_by_models.map(|fault| (Part::Model, fault)).to_vec();
+    }
+    report
+}
+
+fn leadership(name: String, bounds: Bounds, plan: &Plan, struck: &Struck) -> Row {
+    let model = Leadership {
+        bounds,
+        mutation: None,
+        struck: Arc::default(),
+        reached: Arc::default(),
+    };
+    let (faults, reached) = (model.struck.clone(), model.reached.clone());
+    let explored = explore(model, Some(State::representative), plan.threads, plan.longest);
+    struck.add(&faults);
+    let mut problems = problems_of(&explored);
+    problems.extend(unreached(bounds, &reached).map(|what| format!("void: {what}")));
+    row(name, &explored, bounds, problems)
+}
+
+/// What should have happened and did not.
+fn unreached(bounds: Bounds, reached: &Reached) -> impl Iterator<Item = &'static str> {
+    let never_fed = bounds.feeds > 2 && reached.fed_twice.load(Ordering::Relaxed) == 0;
+    let never_restored =
+        bounds.feeds > 2 && bounds.restarts > 0 && reached.served_after_restart.load(Ordering::Relaxed) == 0;
+    let never_fed = never_fed.then_some("no second leader fed");
+    never_fed
+        .into_iter()
+        .chain(never_restored.then_some("nothing was served after a restart"))
+}
+
+fn problems_of(explored: &Explored) -> Vec<String> {
+    let failed = explored.failures.iter();
+    let mut problems: Vec<_> = failed
+        .map(|failure| format!("violated: {}\n{}", failure.property, failure.trace))
+        .collect();
+    if explored.failures.is_empty() && !explored.exhausted {
+        problems.push("not explored to its bounds in time".to_owned());
+    }
+    if explored.exhausted {
+        let unseen = explored.unseen.iter();
+        problems.extend(unseen.map(|what| format!("void: never seen: {what}")));
+    }
+    problems
+}
+
+fn row(name: String, explored: &Explored, bounds: impl std::fmt::Debug, problems: Vec<String>) -> Row {
+    Row {
+        name,
+        looked_at: vec![("states", explored.states as u64)],
+        bound: bound_text(&format!("{bounds:?}")),
+        took: explored.took,
+        problems,
+    }
+}
+
+/// `Bounds { hubs: 2, … }` as words; what is zero or false is left out.
+fn bound_text(debug: &str) -> String {
+    let inner = debug.split_once('{').map_or(debug, |(_, inner)| inner);
+    let fields = inner.trim_end_matches(['}', ' ']).split(',').map(str::trim);
+    let told = fields.filter(|field| !field.ends_with(" 0") && !field.ends_with(" false"));
+    let words: Vec<_> = told
+        .map(|field| field.replace(": ", " ").replace(" true", ""))
+        .collect();
+    words.join(", ")
+}
+
+fn hunt(name: String, mutation: Mutation, bounds: Bounds, plan: &Plan) -> Mutant {
+    let model = Leadership {
+        bounds,
+        mutation: Some(mutation),
+        struck: Arc::default(),
+        reached: Arc::default(),
+    };
+    let explored = explore(model, None, plan.threads, plan.longest);
+    Mutant {
+        name,
+        caught: caught_by(&explored),
+    }
+}
+
+fn caught_by(explored: &Explored) -> Option<String> {
+    let failure = explored.failures.first()?;
+    let steps = failure
+        .trace
+        .lines()
+        .take_while(|line| !line.starts_with("ends in"))
+        .count();
+    let states = explored.states;
+    Some(format!("{} ({steps} steps, {states} states)", failure.property))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_told_in_words() {
+        assert_eq!(
+            bound_text("Bounds { hubs: 2, foreign: false, wire: 2, restarts: 0, x: true }"),
+            "hubs 2, wire 2, x"
+        );
+    }
+}
