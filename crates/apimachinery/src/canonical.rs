@@ -78,7 +78,7 @@ fn single(value: &mut Value, field: Field, depth: usize) {
                 Value::Number(number) => number.to_string(),
                 _ => return,
             };
-            if let Some(quantity) = Quantity::parse(text.trim()) {
+            if let Some(quantity) = Quantity::canonical(text.trim()) {
                 *value = quantity.to_string().into();
             }
         }
