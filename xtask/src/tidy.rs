@@ -81,7 +81,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "words",
-        wants: "no machine paths, sleeps, ignored tests, unfinished code",
+        wants: "no machine paths, sleeps, ignored tests, unfinished code, merge markers",
         run: words::check,
     },
     Check {

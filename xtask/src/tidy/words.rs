@@ -10,6 +10,9 @@ use crate::rust_text;
 /// Paths of the machine something was written on. Spelled in two halves so that this file does not contain them.
 const MACHINE_PATHS: &[&str] = &[concat!("/wo", "rk/"), concat!("/tmp/bash", "_jobs")];
 
+/// How lines begin that a merge left behind.
+const MARKERS: &[&str] = &[concat!("<<<<", "<<< "), concat!(">>>>", ">>> ")];
+
 /// Code nobody may land, and what to do instead.
 const UNFINISHED: &[(&str, &str)] = &[
     (concat!("thread::", "sleep"), "wait for the thing itself, with a bound"),
@@ -47,6 +50,13 @@ fn violations(path: &str, text: &str) -> Vec<Violation> {
                 format!("`{word}` exists on one machine only"),
             ));
         }
+        if MARKERS.iter().any(|marker| line.starts_with(marker)) {
+            let place = format!("{path}:{}", number + 1);
+            found.push(Violation::new(
+                place,
+                "a merge left this behind: choose a side".to_owned(),
+            ));
+        }
     }
     if path.ends_with(".rs") {
         let code = rust_text::code_only(text);
@@ -73,6 +83,14 @@ mod tests {
             .into_iter()
             .map(|v| v.place)
             .collect()
+    }
+
+    #[test]
+    fn what_a_merge_left_behind_is_found() {
+        for marker in MARKERS {
+            let text = format!("one\n{marker}HEAD\n");
+            assert_eq!(places(&[("docs/a.md", &text)]), ["docs/a.md:2"]);
+        }
     }
 
     #[test]
