@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use crate::check::{Explored, explore};
 use crate::faults::{Fault, Part, Struck};
-use crate::model::leadership::scenarios::{MUTANTS, SCENARIOS};
 use crate::model::leadership::state::State;
-use crate::model::leadership::{Bounds, Leadership, Mutation, Reached};
+use crate::model::leadership::{Bounds, Leadership, Reached};
+use crate::model::replica::Replica;
+use crate::model::{leadership, replica};
 use crate::report::{Mutant, Report, Row};
 
 /// What to run.
@@ -28,19 +29,49 @@ pub struct Plan {
 pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Report {
     let mut report = Report::default();
     let wanted = |name: &str| plan.only.as_deref().is_none_or(|only| name.contains(only));
-    for (name, quick, long) in SCENARIOS {
+    for (name, quick, long) in leadership::scenarios::SCENARIOS {
         let name = format!("leadership/{name}");
         if wanted(&name) {
             let bounds = if plan.long { long } else { quick };
             say(&format!("exploring {name}"));
-            report.rows.push(leadership(name, bounds, plan, &report.in_models));
+            report
+                .rows
+                .push(explore_leadership(name, bounds, plan, &report.in_models));
         }
     }
-    for (mutation, bounds) in MUTANTS {
+    for (name, quick, long) in replica::scenarios::SCENARIOS {
+        let name = format!("replica/{name}");
+        if wanted(&name) {
+            let bounds = if plan.long { long } else { quick };
+            say(&format!("exploring {name}"));
+            report.rows.push(explore_replica(name, bounds, plan, &report.in_models));
+        }
+    }
+    for (mutation, bounds) in leadership::scenarios::MUTANTS {
         let name = format!("leadership/{mutation:?}");
         if wanted(&name) {
             say(&format!("hunting {name}"));
-            report.mutants.push(hunt(name, mutation, bounds, plan));
+            let model = Leadership {
+                bounds,
+                mutation: Some(mutation),
+                struck: Arc::default(),
+                reached: Arc::default(),
+            };
+            let caught = caught_by(&explore(model, None, plan.threads, plan.longest));
+            report.mutants.push(Mutant { name, caught });
+        }
+    }
+    for (mutation, bounds) in replica::scenarios::MUTANTS {
+        let name = format!("replica/{mutation:?}");
+        if wanted(&name) {
+            say(&format!("hunting {name}"));
+            let model = Replica {
+                bounds,
+                mutation: Some(mutation),
+                struck: Arc::default(),
+            };
+            let caught = caught_by(&explore(model, None, plan.threads, plan.longest));
+            report.mutants.push(Mutant { name, caught });
         }
     }
     if plan.only.is_none() {
@@ -61,7 +92,7 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Report {
     report
 }
 
-fn leadership(name: String, bounds: Bounds, plan: &Plan, struck: &Struck) -> Row {
+fn explore_leadership(name: String, bounds: Bounds, plan: &Plan, struck: &Struck) -> Row {
     let model = Leadership {
         bounds,
         mutation: None,
@@ -123,18 +154,17 @@ fn bound_text(debug: &str) -> String {
     words.join(", ")
 }
 
-fn hunt(name: String, mutation: Mutation, bounds: Bounds, plan: &Plan) -> Mutant {
-    let model = Leadership {
+fn explore_replica(name: String, bounds: replica::Bounds, plan: &Plan, struck: &Struck) -> Row {
+    let model = Replica {
         bounds,
-        mutation: Some(mutation),
+        mutation: None,
         struck: Arc::default(),
-        reached: Arc::default(),
     };
+    let faults = model.struck.clone();
     let explored = explore(model, None, plan.threads, plan.longest);
-    Mutant {
-        name,
-        caught: caught_by(&explored),
-    }
+    struck.add(&faults);
+    let problems = problems_of(&explored);
+    row(name, &explored, bounds, problems)
 }
 
 fn caught_by(explored: &Explored) -> Option<String> {

@@ -1,0 +1,489 @@
+//! What a client of a hub is told while its hub, and the hub's sources, crash, lag, switch and go back in time.
+//!
+//! ```text
+//!   cloud (one log, two servers) ──events, snapshots──► coordinator ──watch──┐
+//!                    └───────────────────watch, list─────────────────────────┴─► hub ──watch, list──► client
+//! ```
+//!
+//! A stream is modelled by what is asked for next: what a copy at `C` (or a client at its RV) would be told now, cut after any
+//! number of events. So every moment is a moment of switching: the next piece may come from any source, and what two open
+//! streams deliver is covered. A call of the feed may come from whoever led at whatever time, with any content the log ever
+//! had; that no stale one gets through is the other model's matter.
+//!
+//! Left out: the tail of exact history (a client is always told conflated), selectors and filters, freshness.
+
+pub mod cloud;
+pub mod copy;
+mod rules;
+pub mod scenarios;
+pub mod state;
+
+use std::sync::Arc;
+
+use stateright::{Model, Property};
+
+use crate::faults::{Fault, Struck};
+use cloud::Cloud;
+use copy::is_true;
+pub use rules::Server;
+use state::{Broken, Link, Node, Reader, Spent, State, Which};
+
+/// How far the model is explored.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// RVs of the cloud.
+    pub changes: u8,
+    /// There is a coordinator.
+    pub coordinator: bool,
+    /// The hub may follow the cloud itself.
+    pub direct: bool,
+    /// One of the cloud's servers lags.
+    pub lagging: bool,
+    /// The feed may bring snapshots although the coordinator is complete.
+    pub differences: bool,
+    /// The client resumes by the rule for new generations.
+    pub resync: bool,
+    /// See [`Spent`].
+    pub coordinator_crashes: u8,
+    /// See [`Spent`].
+    pub hub_crashes: u8,
+    /// See [`Spent`].
+    pub disks: u8,
+    /// See [`Spent`].
+    pub rollbacks: u8,
+    /// See [`Spent`].
+    pub compactions: u8,
+    /// See [`Spent`].
+    pub forgotten: u8,
+    /// See [`Spent`].
+    pub cuts: u8,
+    /// See [`Spent`].
+    pub leaders: u8,
+}
+
+/// One rule left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutation {
+    /// The coordinator numbers its copies itself.
+    Renumber,
+    /// `C` moves to the RV of a list of which a page is missing.
+    PartialList,
+    /// The first page of the first list is published.
+    FirstPagePublished,
+    /// An incomplete copy is served as what it has.
+    ServeIncomplete,
+    /// Who is ahead of `C` is told `C`.
+    NoHold,
+    /// A new leader starts with an empty coordinator.
+    WipeOnLeaderChange,
+    /// A list older than what is held is taken.
+    SnapshotBehind,
+    /// A deletion nobody watched is told with the RV of the list.
+    RangeWithListVersion,
+    /// Followers are not told of a stretch where something may have come and gone unseen.
+    GapsNotAnnounced,
+    /// The deletion of an object that was never here is not remembered.
+    ForgetUnknown,
+    /// Who stands where something may have come and gone unseen is resumed all the same.
+    NoGaps,
+    /// Deletions are forgotten and the floor stays.
+    ForgetWithoutFloor,
+    /// Deletions are not stored.
+    TombstonesNotStored,
+    /// A bookmark overtakes events.
+    BookmarkPastEvents,
+    /// A difference is fed as events.
+    DiffAsEvents,
+    /// A difference is taken event by event.
+    StepNotAtomic,
+    /// The old source is left before the new one has confirmed the position.
+    BreakBeforeMake,
+    /// What `C` covers is applied again.
+    ApplyCovered,
+    /// Nobody compares generations.
+    IgnoreGeneration,
+    /// After a break the cloud is followed as if nothing had happened.
+    NoTimelineProof,
+    /// A new generation is served before it is durable.
+    GenerationNotDurable,
+    /// A client of the old generation is resumed by its number.
+    NoResync,
+    /// The same, once `C` has passed the highest RV served.
+    ResyncOnlyWhileBehind,
+    /// The highest RV served is taken from a commit, which may be older.
+    HighFromCommit,
+    /// `C` is committed before the data.
+    PositionBeforeData,
+}
+
+/// The model.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    /// How far.
+    pub bounds: Bounds,
+    /// Which rule is left out.
+    pub mutation: Option<Mutation>,
+    /// Counts the faults.
+    pub struck: Arc<Struck>,
+}
+
+/// What can happen next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// An object is created or changed in the cloud.
+    Put(usize),
+    /// An object is deleted in the cloud.
+    Delete(usize),
+    /// The slower server catches up by one change.
+    LaggingMoves,
+    /// The cloud forgets its history.
+    Compact,
+    /// The cloud comes back as it was at an RV.
+    RollBack(u8),
+    /// A feed call with events of a timeline, up to an RV.
+    FeedEvents(u8, u8),
+    /// A feed call with everything there was in a timeline at an RV.
+    FeedSnapshot(u8, u8),
+    /// Another leader is elected; only a mutant notices.
+    LeaderChanges,
+    /// The hub takes the next event of its cloud watch.
+    WatchCloud(Server),
+    /// The hub lists the cloud.
+    ListCloud(Server),
+    /// The hub has the first page of a list; only a mutant shows it.
+    FirstPage,
+    /// The hub takes so many deliveries of its coordinator watch.
+    Follow(usize),
+    /// The hub lists the coordinator.
+    ListCoordinator,
+    /// A copy is committed.
+    Commit(Which),
+    /// kill -9.
+    Crash(Which),
+    /// kill -9, and the disk is gone.
+    LoseDisk(Which),
+    /// A copy drops what it remembers of deletions.
+    Forget(Which),
+    /// The client lists.
+    List,
+    /// The client resumes at its RV.
+    Resume,
+    /// The client takes so many deliveries.
+    Read(usize),
+    /// The client's stream is cut.
+    Cut,
+}
+
+/// Deliveries taken at a time: one, or all there are.
+const COUNTS: [usize; 2] = [1, usize::MAX];
+
+// === impl Replica ===
+
+impl Replica {
+    fn is(&self, mutation: Mutation) -> bool {
+        self.mutation == Some(mutation)
+    }
+
+    fn cloud_actions(&self, state: &State, actions: &mut Vec<Action>) {
+        let (cloud, spent, bounds) = (&state.cloud, state.spent, self.bounds);
+        if cloud.head() < bounds.changes {
+            let objects = cloud.at(cloud.timeline(), cloud.head());
+            for (key, object) in objects.iter().enumerate() {
+                actions.push(Action::Put(key));
+                actions.extend(object.map(|_| Action::Delete(key)));
+            }
+        }
+        if bounds.lagging && cloud.lagging < cloud.head() {
+            actions.push(Action::LaggingMoves);
+        }
+        if spent.compactions < bounds.compactions && cloud.forgotten < cloud.head() {
+            actions.push(Action::Compact);
+        }
+        if spent.rollbacks < bounds.rollbacks {
+            actions.extend((1..cloud.head()).map(Action::RollBack));
+        }
+    }
+
+    fn coordinator_actions(&self, state: &State, actions: &mut Vec<Action>) {
+        let (held, spent, bounds) = (&state.coordinator.memory, state.spent, self.bounds);
+        for timeline in 0..=state.cloud.timeline() {
+            let head = state.cloud.log(timeline).len() as u8;
+            let first = held.position + 1;
+            if held.complete && timeline == held.generation {
+                actions.extend((first..=head).map(|up_to| Action::FeedEvents(timeline, up_to)));
+            } else if held.complete && self.is(Mutation::IgnoreGeneration) && first <= head {
+                actions.push(Action::FeedEvents(timeline, head));
+            }
+            if !held.complete || bounds.differences || timeline != held.generation {
+                actions.extend((1..=head).map(|at| Action::FeedSnapshot(timeline, at)));
+            }
+        }
+        if self.is(Mutation::WipeOnLeaderChange) && spent.leaders < bounds.leaders && held.complete {
+            actions.push(Action::LeaderChanges);
+        }
+        self.node_actions(&state.coordinator, Which::Coordinator, state.spent, actions);
+        if held.complete {
+            actions.extend(COUNTS.map(Action::Follow));
+        }
+        actions.push(Action::ListCoordinator);
+    }
+
+    fn node_actions(&self, node: &Node, which: Which, spent: Spent, actions: &mut Vec<Action>) {
+        let crashes = match which {
+            Which::Coordinator => spent.coordinator_crashes < self.bounds.coordinator_crashes,
+            Which::Hub => spent.hub_crashes < self.bounds.hub_crashes,
+        };
+        let may_crash = crashes || spent.disks < self.bounds.disks;
+        // What is committed matters only to what may still crash.
+        if may_crash && node.disk != node.memory && node.memory.complete {
+            actions.push(Action::Commit(which));
+        }
+        if crashes && node.memory != node.disk {
+            actions.push(Action::Crash(which));
+        }
+        if spent.disks < self.bounds.disks && node.memory.complete {
+            actions.push(Action::LoseDisk(which));
+        }
+        let remembers = !(node.memory.tombstones.is_empty() && node.memory.ranges.is_empty());
+        if spent.forgotten < self.bounds.forgotten && remembers {
+            actions.push(Action::Forget(which));
+        }
+    }
+
+    fn hub_actions(&self, state: &State, actions: &mut Vec<Action>) {
+        self.node_actions(&state.hub, Which::Hub, state.spent, actions);
+        if self.bounds.direct {
+            let servers: &[Server] = match self.bounds.lagging {
+                true => &[Server::Leading, Server::Lagging],
+                false => &[Server::Leading],
+            };
+            for server in servers {
+                actions.push(Action::WatchCloud(*server));
+                if self.wants_list(state) {
+                    actions.push(Action::ListCloud(*server));
+                }
+            }
+        }
+        if self.is(Mutation::FirstPagePublished) && !state.hub.memory.complete {
+            actions.push(Action::FirstPage);
+        }
+    }
+
+    /// The hub lists the cloud when it has nothing, got 410, or the proof of the timeline failed.
+    fn wants_list(&self, state: &State) -> bool {
+        let held = &state.hub.memory;
+        let rolled_back = held.timeline != state.cloud.timeline();
+        !held.complete || held.position < state.cloud.forgotten || rolled_back
+    }
+
+    fn reader_actions(&self, state: &State, actions: &mut Vec<Action>) {
+        match state.reader.link {
+            Link::Fresh => actions.push(Action::List),
+            Link::Away => actions.push(Action::Resume),
+            Link::Streaming(_) => {
+                actions.extend(COUNTS.map(Action::Read));
+                if state.spent.cuts < self.bounds.cuts {
+                    actions.push(Action::Cut);
+                }
+            }
+        }
+    }
+
+    fn fault(&self, state: &mut State, action: Action) {
+        match action {
+            Action::Compact => {
+                state.spent.compactions += 1;
+                state.cloud.forgotten = state.cloud.head();
+            }
+            Action::RollBack(rv) => {
+                state.spent.rollbacks += 1;
+                state.cloud.roll_back(rv);
+            }
+            Action::LeaderChanges => {
+                state.spent.leaders += 1;
+                let held = &mut state.coordinator.memory;
+                held.replace(&Default::default(), held.position);
+            }
+            Action::Crash(which) => {
+                match which {
+                    Which::Coordinator => state.spent.coordinator_crashes += 1,
+                    Which::Hub => state.spent.hub_crashes += 1,
+                }
+                self.crash(state, which);
+            }
+            Action::LoseDisk(which) => {
+                state.spent.disks += 1;
+                state.node(which).disk = copy::Copy::default();
+                self.crash(state, which);
+            }
+            Action::Forget(which) => {
+                state.spent.forgotten += 1;
+                let raise_floor = !self.is(Mutation::ForgetWithoutFloor);
+                state.node(which).memory.forget(raise_floor);
+                state.reader.excused |= which == Which::Hub && raise_floor;
+            }
+            Action::Cut => {
+                state.spent.cuts += 1;
+                rules::excuse_cut_difference(state, Which::Hub);
+                state.reader.link = Link::Away;
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Model for Replica {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State {
+            cloud: Cloud::new(),
+            coordinator: Node::default(),
+            hub: Node::default(),
+            reader: Reader::new(),
+            spent: Spent::default(),
+            broken: None,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.broken.is_some() {
+            return;
+        }
+        self.cloud_actions(state, actions);
+        if self.bounds.coordinator {
+            self.coordinator_actions(state, actions);
+        }
+        self.hub_actions(state, actions);
+        self.reader_actions(state, actions);
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        match action {
+            Action::Put(key) => state.cloud.put(key),
+            Action::Delete(key) => state.cloud.delete(key),
+            Action::LaggingMoves => state.cloud.lagging += 1,
+            Action::FeedEvents(timeline, up_to) => self.feed_events(&mut state, timeline, up_to),
+            Action::FeedSnapshot(timeline, at) => self.feed_snapshot(&mut state, timeline, at),
+            Action::WatchCloud(server) => self.hub_watches_cloud(&mut state, server),
+            Action::ListCloud(server) => self.hub_lists_cloud(&mut state, server),
+            Action::FirstPage => self.hub_lists_first_page(&mut state),
+            Action::Follow(count) => self.hub_follows(&mut state, count),
+            Action::ListCoordinator => self.hub_lists_coordinator(&mut state),
+            Action::Commit(which) => self.commit(&mut state, which),
+            Action::List => self.reader_lists(&mut state),
+            Action::Resume => self.reader_resumes(&mut state),
+            Action::Read(count) => self.reader_reads(&mut state, count),
+            fault => self.fault(&mut state, fault),
+        }
+        self.tidy(&mut state);
+        if state == *last {
+            return None;
+        }
+        if let Some(fault) = fault_of(action) {
+            self.struck.count(fault);
+        }
+        Some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut properties = vec![
+            Property::always(
+                "I1 I5 copies are the cloud's, or are about to be",
+                |_, state: &State| {
+                    state.coordinator.memory.is_true(&state.cloud) && state.hub.memory.is_true(&state.cloud)
+                },
+            ),
+            Property::always("I5 an incomplete copy is never listed", |_, state: &State| {
+                !state.reader.listed || state.reader.position > 0
+            }),
+            Property::always(
+                "I2 a client ends with the last state, no deletion is lost",
+                |_, state: &State| {
+                    let reader = &state.reader;
+                    !reader.listed || is_true(&state.cloud, reader.timeline, reader.position, &reader.known)
+                },
+            ),
+        ];
+        properties.extend(rules());
+        properties.push(Property::sometimes("a client is up to date", |_, state: &State| {
+            let (reader, head) = (&state.reader, state.cloud.head());
+            reader.timeline == state.cloud.timeline() && reader.position == head && head > 2
+        }));
+        if self.bounds.rollbacks > 0 {
+            properties.push(Property::sometimes(
+                "a client follows a new generation",
+                |_, state: &State| state.reader.timeline > 0,
+            ));
+        }
+        properties
+    }
+}
+
+fn rules() -> Vec<Property<Replica>> {
+    vec![
+        Property::always("I2 a client's RV never goes back", |_, state: &State| {
+            state.broken != Some(Broken::ReaderWentBack)
+        }),
+        Property::always("I1 a client is told nothing the cloud never had", |_, state: &State| {
+            state.broken != Some(Broken::Forged)
+        }),
+        Property::always(
+            "I7 nothing is reported gone that was not deleted",
+            |_, state: &State| state.broken != Some(Broken::FalseDeletion),
+        ),
+        Property::always("I7 no client relists without a reason", |_, state: &State| {
+            state.broken != Some(Broken::Relist)
+        }),
+        Property::always("I3 C never decreases within a generation", |_, state: &State| {
+            state.broken != Some(Broken::PositionWentBack)
+        }),
+    ]
+}
+
+impl Replica {
+    /// Forgets what can make no difference any more.
+    fn tidy(&self, state: &mut State) {
+        let (spent, bounds) = (state.spent, self.bounds);
+        let may_lose_disk = spent.disks < bounds.disks;
+        if spent.coordinator_crashes >= bounds.coordinator_crashes && !may_lose_disk {
+            state.coordinator.disk = copy::Copy::default();
+        }
+        if spent.hub_crashes >= bounds.hub_crashes && !may_lose_disk {
+            state.hub.disk = copy::Copy::default();
+        }
+        if state.reader.link == Link::Fresh {
+            // It will forget everything it knows.
+            let (timeline, link) = (state.reader.timeline, state.reader.link);
+            state.reader = Reader {
+                timeline,
+                link,
+                ..Reader::new()
+            };
+        }
+        if !bounds.lagging {
+            state.cloud.lagging = 0;
+        }
+        if !bounds.coordinator {
+            state.coordinator = Node::default();
+        }
+    }
+}
+
+/// The fault an action stands for.
+fn fault_of(action: Action) -> Option<Fault> {
+    match action {
+        Action::Compact => Some(Fault::CloudCompacted),
+        Action::RollBack(_) => Some(Fault::CloudRolledBack),
+        Action::WatchCloud(Server::Lagging) | Action::ListCloud(Server::Lagging) => Some(Fault::CloudLagging),
+        Action::Crash(Which::Coordinator) => Some(Fault::CoordinatorKilled),
+        Action::Crash(Which::Hub) => Some(Fault::HubKilled),
+        Action::LoseDisk(Which::Hub) => Some(Fault::HubDiskLost),
+        Action::LoseDisk(Which::Coordinator) => Some(Fault::StoreLost),
+        Action::Forget(_) => Some(Fault::HistoryForgotten),
+        Action::Cut | Action::Follow(1) | Action::Read(1) => Some(Fault::StreamCut),
+        _ => None,
+    }
+}

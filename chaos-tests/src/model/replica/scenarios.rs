@@ -1,0 +1,145 @@
+//! How far the model is explored, and which mutant is hunted where.
+
+use super::{Bounds, Mutation};
+
+/// Nothing goes wrong.
+const BASE: Bounds = Bounds {
+    changes: 4,
+    coordinator: true,
+    direct: true,
+    lagging: false,
+    differences: false,
+    resync: true,
+    coordinator_crashes: 0,
+    hub_crashes: 0,
+    disks: 0,
+    rollbacks: 0,
+    compactions: 0,
+    forgotten: 0,
+    cuts: 0,
+    leaders: 1,
+};
+
+/// The hub moves between coordinator and cloud; lists bring differences.
+pub const SWITCHING: Bounds = Bounds {
+    differences: true,
+    cuts: 1,
+    ..BASE
+};
+
+/// The hub follows a cloud whose servers lag and forget.
+pub const CLOUD_ONLY: Bounds = Bounds {
+    coordinator: false,
+    lagging: true,
+    compactions: 1,
+    forgotten: 1,
+    hub_crashes: 1,
+    cuts: 1,
+    ..BASE
+};
+
+/// Coordinator and hub crash, with and without what was not committed.
+pub const CRASHES: Bounds = Bounds {
+    changes: 3,
+    coordinator_crashes: 1,
+    hub_crashes: 1,
+    differences: true,
+    cuts: 1,
+    ..BASE
+};
+
+/// Disks are lost, deletions forgotten.
+pub const FORGETTING: Bounds = Bounds {
+    changes: 3,
+    disks: 1,
+    forgotten: 1,
+    compactions: 1,
+    differences: true,
+    cuts: 1,
+    ..BASE
+};
+
+/// The cloud comes back from a backup while the hub follows it.
+pub const ROLLBACK_DIRECT: Bounds = Bounds {
+    changes: 3,
+    coordinator: false,
+    rollbacks: 1,
+    hub_crashes: 1,
+    cuts: 1,
+    ..BASE
+};
+
+/// The same with a coordinator between.
+pub const ROLLBACK: Bounds = Bounds {
+    changes: 3,
+    rollbacks: 1,
+    cuts: 1,
+    ..BASE
+};
+
+/// What is explored: name, bounds of a quick run, bounds of a long one.
+pub const SCENARIOS: [(&str, Bounds, Bounds); 6] = [
+    (
+        "switching",
+        SWITCHING,
+        Bounds {
+            changes: 5,
+            ..SWITCHING
+        },
+    ),
+    (
+        "cloud-only",
+        CLOUD_ONLY,
+        Bounds {
+            changes: 5,
+            ..CLOUD_ONLY
+        },
+    ),
+    ("crashes", CRASHES, Bounds { changes: 4, ..CRASHES }),
+    (
+        "forgetting",
+        FORGETTING,
+        Bounds {
+            changes: 4,
+            ..FORGETTING
+        },
+    ),
+    (
+        "rollback-direct",
+        ROLLBACK_DIRECT,
+        Bounds {
+            changes: 5,
+            ..ROLLBACK_DIRECT
+        },
+    ),
+    ("rollback", ROLLBACK, Bounds { changes: 4, ..ROLLBACK }),
+];
+
+/// Every mutant and the bounds within which it has to be caught.
+pub const MUTANTS: [(Mutation, Bounds); 25] = [
+    (Mutation::Renumber, SWITCHING),
+    (Mutation::PartialList, CLOUD_ONLY),
+    (Mutation::FirstPagePublished, CLOUD_ONLY),
+    (Mutation::ServeIncomplete, SWITCHING),
+    (Mutation::NoHold, CRASHES),
+    (Mutation::WipeOnLeaderChange, SWITCHING),
+    (Mutation::SnapshotBehind, SWITCHING),
+    (Mutation::RangeWithListVersion, SWITCHING),
+    (Mutation::GapsNotAnnounced, Bounds { changes: 4, ..CRASHES }),
+    (Mutation::HighFromCommit, ROLLBACK_DIRECT),
+    (Mutation::ForgetUnknown, CRASHES),
+    (Mutation::NoGaps, SWITCHING),
+    (Mutation::ForgetWithoutFloor, FORGETTING),
+    (Mutation::TombstonesNotStored, CRASHES),
+    (Mutation::BookmarkPastEvents, SWITCHING),
+    (Mutation::DiffAsEvents, SWITCHING),
+    (Mutation::StepNotAtomic, SWITCHING),
+    (Mutation::BreakBeforeMake, SWITCHING),
+    (Mutation::ApplyCovered, SWITCHING),
+    (Mutation::IgnoreGeneration, ROLLBACK),
+    (Mutation::NoTimelineProof, ROLLBACK_DIRECT),
+    (Mutation::GenerationNotDurable, ROLLBACK_DIRECT),
+    (Mutation::NoResync, ROLLBACK_DIRECT),
+    (Mutation::ResyncOnlyWhileBehind, ROLLBACK_DIRECT),
+    (Mutation::PositionBeforeData, CRASHES),
+];
