@@ -209,7 +209,11 @@ impl Collection {
 
     fn catch_up(&self, reader: &mut Reader, max: usize, keys: &KeyRange) -> Vec<Delivery> {
         let mut deliveries = Vec::new();
-        if !reader.in_diff && self.ranges.iter().any(|range| range.to > reader.position) {
+        let crosses_list = || {
+            let ranges = self.ranges.iter().map(|range| range.to);
+            ranges.chain(self.gaps.iter().map(|gap| gap.to)).any(|to| to > reader.position)
+        };
+        if !reader.in_diff && crosses_list() {
             reader.in_diff = true;
             deliveries.push(Delivery::DiffBegin(self.position));
         }

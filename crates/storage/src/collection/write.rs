@@ -180,10 +180,7 @@ impl Collection {
             from: self.position,
             to,
         });
-        if step.is_empty() {
-            self.move_to(to);
-            return;
-        }
+        // Told also where nothing differs: a follower has readers of its own that may stand inside.
         self.push(Step::DiffBegin { to });
         let from = self.position;
         step.sort_by_key(|(_, object)| object.resource_version());

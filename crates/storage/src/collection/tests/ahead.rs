@@ -57,6 +57,27 @@ fn reader_inside_a_stretch_that_a_list_jumped_over_starts_over() {
     }
 }
 
+/// Its own readers may stand there too.
+#[test]
+fn follower_is_told_of_a_stretch_that_a_list_jumped_over() {
+    let mut source = Collection::new(false);
+    source.restart(0, vec![], rv(10));
+    let live = source.follow();
+    let late = live.clone().without_tail();
+    source.replace(vec![], rv(20)).expect("not behind");
+    for mut reader in [live, late] {
+        let deliveries = source.read(&mut reader, 10).expect("within history");
+        assert!(
+            matches!(&deliveries[..], [Delivery::DiffBegin(_), Delivery::DiffEnd(to)] if *to == rv(20)),
+            "{deliveries:?}"
+        );
+    }
+    let mut follower = Collection::new(false);
+    follower.restart(0, vec![], rv(10));
+    follower.apply_step(rv(20), vec![]);
+    assert_eq!(follower.gaps(), source.gaps());
+}
+
 #[test]
 fn forgotten_gaps_raise_the_floor() {
     let mut collection = Collection::new(false);
