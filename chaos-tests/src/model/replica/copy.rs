@@ -143,14 +143,14 @@ impl Copy {
 
     /// Takes a full list of the same timeline: publishes the difference as one step.
     pub fn replace(&mut self, list: &Objects, at: u8) {
-        for key in 0..KEYS {
-            match (self.live[key], list[key]) {
+        for (key, listed) in list.iter().copied().enumerate() {
+            match (self.live[key], listed) {
                 (Some(held), Some(listed)) if held.uid != listed.uid => self.remove_unwatched(key, listed.rv),
                 (Some(_), None) => self.remove_unwatched(key, at),
                 _ => {}
             }
-            if let Some(listed) = list[key] {
-                self.live[key] = Some(listed);
+            if listed.is_some() {
+                self.live[key] = listed;
             }
         }
         self.leap(at);

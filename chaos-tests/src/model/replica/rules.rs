@@ -74,8 +74,8 @@ impl Replica {
             .filter_map(|(key, object)| Some((key, (*object)?)))
             .collect();
         changes.sort_by_key(|(_, object)| object.rv);
-        for key in 0..KEYS {
-            if let (None, Some(object)) = (list[key], held.live[key]) {
+        for (key, listed) in list.iter().enumerate() {
+            if let (None, Some(object)) = (listed, held.live[key]) {
                 held.apply(after, key, Change::Gone(object.uid), rules);
             }
         }

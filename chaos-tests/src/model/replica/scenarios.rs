@@ -40,7 +40,6 @@ pub const CLOUD_ONLY: Bounds = Bounds {
 
 /// Coordinator and hub crash, with and without what was not committed.
 pub const CRASHES: Bounds = Bounds {
-    changes: 3,
     coordinator_crashes: 1,
     hub_crashes: 1,
     differences: true,
@@ -95,7 +94,7 @@ pub const SCENARIOS: [(&str, Bounds, Bounds); 6] = [
             ..CLOUD_ONLY
         },
     ),
-    ("crashes", CRASHES, Bounds { changes: 4, ..CRASHES }),
+    ("crashes", CRASHES, Bounds { changes: 5, ..CRASHES }),
     (
         "forgetting",
         FORGETTING,
@@ -125,7 +124,7 @@ pub const MUTANTS: [(Mutation, Bounds); 25] = [
     (Mutation::WipeOnLeaderChange, SWITCHING),
     (Mutation::SnapshotBehind, SWITCHING),
     (Mutation::RangeWithListVersion, SWITCHING),
-    (Mutation::GapsNotAnnounced, Bounds { changes: 4, ..CRASHES }),
+    (Mutation::GapsNotAnnounced, CRASHES),
     (Mutation::HighFromCommit, ROLLBACK_DIRECT),
     (Mutation::ForgetUnknown, CRASHES),
     (Mutation::NoGaps, SWITCHING),
@@ -143,3 +142,48 @@ pub const MUTANTS: [(Mutation, Bounds); 25] = [
     (Mutation::ResyncOnlyWhileBehind, ROLLBACK_DIRECT),
     (Mutation::PositionBeforeData, CRASHES),
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::super::Replica;
+    use super::*;
+    use crate::check::{Explored, explore};
+
+    fn tried(bounds: Bounds, mutation: Option<Mutation>) -> Explored {
+        let model = Replica {
+            bounds,
+            mutation,
+            struck: Arc::default(),
+        };
+        explore(model, None, 1, Duration::from_secs(600))
+    }
+
+    #[test]
+    fn rules_hold_within_small_bounds() {
+        for bounds in [SWITCHING, CRASHES, ROLLBACK_DIRECT] {
+            let bounds = Bounds { changes: 2, ..bounds };
+            let explored = tried(bounds, None);
+            assert!(
+                explored.exhausted && explored.failures.is_empty(),
+                "{bounds:?}: {explored:?}"
+            );
+            assert!(explored.states > 200, "{bounds:?}: {explored:?}");
+        }
+    }
+
+    #[test]
+    fn rule_left_out_is_missed() {
+        let mutants = [
+            (Mutation::NoGaps, SWITCHING),
+            (Mutation::TombstonesNotStored, CRASHES),
+            (Mutation::NoTimelineProof, ROLLBACK_DIRECT),
+        ];
+        for (mutation, bounds) in mutants {
+            let explored = tried(Bounds { changes: 3, ..bounds }, Some(mutation));
+            assert_eq!(explored.failures.len(), 1, "{mutation:?}: {explored:?}");
+        }
+    }
+}

@@ -211,7 +211,9 @@ impl Collection {
         let mut deliveries = Vec::new();
         let crosses_list = || {
             let ranges = self.ranges.iter().map(|range| range.to);
-            ranges.chain(self.gaps.iter().map(|gap| gap.to)).any(|to| to > reader.position)
+            ranges
+                .chain(self.gaps.iter().map(|gap| gap.to))
+                .any(|to| to > reader.position)
         };
         if !reader.in_diff && crosses_list() {
             reader.in_diff = true;
