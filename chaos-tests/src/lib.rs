@@ -1,7 +1,7 @@
-//! What may go wrong in a pool, tried out where it is cheap: on models and on simulations, by the million.
+//! What may go wrong in a pool, tried out where it is cheap: on models, by the million.
 //!
-//! Reading order: [`faults`] (the catalogue) → [`model`] (the protocols as small state machines, every interleaving up to
-//! a bound) → [`check`] (explores a model) → [`run`] → [`report`] (the table at the end). The same faults against real
+//! Reading order: [`faults`] (what may strike) → [`model`] (the protocols as small state machines, every interleaving up to
+//! a bound) → [`check`] (explores a model) → [`run`] → [`report`] (the table at the end). Faults against real
 //! processes are `cargo xtask chaos`.
 
 pub mod check;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::check::{Explored, explore};
-use crate::faults::{Fault, Part, Struck};
+use crate::faults::{Fault, Struck};
 use crate::model::leadership::state::State;
 use crate::model::leadership::{Bounds, Leadership, Reached};
 use crate::model::replica::Replica;
@@ -34,9 +34,7 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Report {
         if wanted(&name) {
             let bounds = if plan.long { long } else { quick };
             say(&format!("exploring {name}"));
-            report
-                .rows
-                .push(explore_leadership(name, bounds, plan, &report.in_models));
+            report.rows.push(explore_leadership(name, bounds, plan, &report.struck));
         }
     }
     for (name, quick, long) in replica::scenarios::SCENARIOS {
@@ -44,7 +42,7 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Report {
         if wanted(&name) {
             let bounds = if plan.long { long } else { quick };
             say(&format!("exploring {name}"));
-            report.rows.push(explore_replica(name, bounds, plan, &report.in_models));
+            report.rows.push(explore_replica(name, bounds, plan, &report.struck));
         }
     }
     for (mutation, bounds) in leadership::scenarios::MUTANTS {
@@ -75,7 +73,7 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Report {
         }
     }
     if plan.only.is_none() {
-        let seen_by_models = [
+        report.required = vec![
             Fault::MessageLost,
             Fault::AnswerLost,
             Fault::MessageDuplicated,
@@ -87,7 +85,6 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Report {
             Fault::CloudRolledBack,
             Fault::StaleFeed,
         ];
-        report.required = seen_by_models.map(|fault| (Part::Model, fault)).to_vec();
     }
     report
 }
@@ -136,7 +133,7 @@ fn problems_of(explored: &Explored) -> Vec<String> {
 fn row(name: String, explored: &Explored, bounds: impl std::fmt::Debug, problems: Vec<String>) -> Row {
     Row {
         name,
-        looked_at: vec![("states", explored.states as u64)],
+        states: explored.states as u64,
         bound: bound_text(&format!("{bounds:?}")),
         took: explored.took,
         problems,
