@@ -16,14 +16,14 @@ mod traffic;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 use yurt_runtime::TaskGroup;
 
 use crate::interop::{self, Profile};
 use crate::lab::cloud::Choice;
 use crate::lab::identities::Identities;
-use crate::lab::{Setup, program};
+use crate::lab::{self, Setup, program};
 use faults::Fault;
 use run::Outcome;
 
@@ -65,18 +65,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// A violation, a pool that does not come to rest, or a run that says nothing.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let bin_dir = interop::build_programs(Profile::Quick)?;
-    let mut dir = tempfile::Builder::new()
-        .prefix("yurt-chaos-")
-        .tempdir()
-        .context("cannot make a temporary folder")?;
-    dir.disable_cleanup(args.keep);
-    if args.keep {
-        println!("certificates, data and logs: {}", dir.path().display());
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
+    let dir = lab::folder("chaos", args.keep)?;
+    let runtime = lab::runtime()?;
     let tasks = TaskGroup::new();
     let setup = Setup {
         dir: dir.path().to_path_buf(),

@@ -15,7 +15,7 @@ use crate::interop::{self, Profile};
 use crate::lab::cloud::Choice;
 use crate::lab::identities::Identities;
 use crate::lab::stage::Stage;
-use crate::lab::{Setup, program};
+use crate::lab::{self, Setup, program};
 
 /// Arguments of `cargo xtask demo`.
 #[derive(clap::Args)]
@@ -51,18 +51,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// Builds the programs, tells the story, and stays up unless told otherwise.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let bin_dir = interop::build_programs(Profile::Quick)?;
-    let mut dir = tempfile::Builder::new()
-        .prefix("yurt-demo-")
-        .tempdir()
-        .context("cannot make a temporary folder")?;
-    dir.disable_cleanup(args.keep);
-    if args.keep {
-        println!("certificates, data and logs: {}", dir.path().display());
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
+    let dir = lab::folder("demo", args.keep)?;
+    let runtime = lab::runtime()?;
     runtime.block_on(play(args, dir.path(), bin_dir))
 }
 

@@ -24,7 +24,9 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
 use yurt_runtime::TaskGroup;
 
 use api::Api;
@@ -44,6 +46,25 @@ pub(crate) struct Setup {
 
 /// How long a program of ours may take from exec to /readyz on a busy machine.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// A new folder for everything that one run writes; with `keep` it stays, and is told.
+pub(crate) fn folder(what: &str, keep: bool) -> Result<TempDir> {
+    let mut dir = tempfile::Builder::new()
+        .prefix(&format!("yurt-{what}-"))
+        .tempdir()
+        .context("cannot make a temporary folder")?;
+    dir.disable_cleanup(keep);
+    if keep {
+        println!("certificates, data and logs: {}", dir.path().display());
+    }
+    Ok(dir)
+}
+
+/// What a run's tasks run on.
+pub(crate) fn runtime() -> Result<Runtime> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.context("cannot start the runtime")
+}
 
 /// How a coordinator is started with these certificates; the caller adds the profile.
 pub(crate) fn coordinator_launch(setup: &Setup, name: &str) -> Result<(u16, Launch)> {

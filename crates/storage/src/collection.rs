@@ -8,11 +8,11 @@
 //!   index by RV ─────┼─ catch-up of a reader at X: everything with RV in (X, C], in RV order  (conflated)
 //!   tombstones ──────┘
 //!   log (byte-bounded tail of recent steps) ─ exact history for readers that keep up
-//!   floor ≤ X, else the reader must start over (410 Expired)
+//!   floor ≤ X and X in no gap that a list jumped over, else the reader must start over (410 Expired)
 //! ```
 //!
-//! Invariants: `C` never decreases within a generation; every stored RV ≤ `C`; a reader that starts at X ≥ floor sees
-//! the last state of every key changed after X and every deletion after X.
+//! Invariants: `C` never decreases within a generation; every stored RV ≤ `C`; a reader that may start at X sees the
+//! last state of every key changed after X and every deletion after X, also of objects that only it knew.
 
 mod history;
 mod log;

@@ -162,8 +162,9 @@ impl Collection {
 
     pub(super) fn check(&self, reader: &Reader) -> Result<(), Expired> {
         let catching_up = reader.seq.is_none_or(|seq| seq < self.first_seq);
-        let lost = reader.position < self.floor || self.is_in_gap(reader.resumed_at);
-        if reader.generation != self.generation || (catching_up && lost) {
+        // Looked at by a reader that catches up only: the rest stand in the log.
+        let is_lost = || reader.position < self.floor || self.is_in_gap(reader.resumed_at);
+        if reader.generation != self.generation || (catching_up && is_lost()) {
             return Err(self.expired(reader));
         }
         Ok(())
