@@ -36,9 +36,11 @@ faults! {
     MessageLost "message-lost" "A request never arrives.";
     AnswerLost "answer-lost" "A request takes effect and its answer never arrives.";
     MessageDuplicated "message-duplicated" "A message arrives twice.";
+    MessageLate "message-late" "A message takes up to forty seconds, longer than a lease lasts.";
     RequestTimedOut "request-timed-out" "A caller stops waiting for an answer that still comes.";
     StreamCut "stream-cut" "A watch ends in the middle, between any two events.";
     // Hubs.
+    HubPaused "hub-paused" "A hub stands still and goes on, after more than a lease duration at times.";
     HubKilled "hub-killed" "kill -9 of a hub.";
     HubDiskLost "hub-disk-lost" "A hub starts with an empty disk.";
     LeaderStepsDown "leader-steps-down" "A leader stops before its time.";
@@ -48,8 +50,10 @@ faults! {
     StoreLost "store-lost" "The coordinator starts with an empty disk.";
     // The election.
     LeaseDeleted "lease-deleted" "Somebody deletes the election lease.";
+    ForeignElector "foreign-elector" "An elector that never sends a resourceVersion writes the lease.";
     StaleFeed "stale-feed" "A feed call of a former leader arrives.";
     // The cloud.
+    CloudUnreachable "cloud-unreachable" "A hub's probes of the cloud fail.";
     CloudLagging "cloud-lagging" "A cloud server answers from an older state than another did.";
     CloudCompacted "cloud-compacted" "The cloud does not remember the position of a watch.";
     CloudRolledBack "cloud-rolled-back" "The cloud comes back from a backup; numbers are used again.";

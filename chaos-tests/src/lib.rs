@@ -7,5 +7,7 @@
 pub mod check;
 pub mod faults;
 pub mod model;
+pub mod random;
 pub mod report;
 pub mod run;
+pub mod scenarios;

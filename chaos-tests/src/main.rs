@@ -1,4 +1,4 @@
-//! `yurt-chaos`: explores the models, hunts the mutants, and prints what came of it.
+//! `yurt-chaos`: explores the models, runs the simulations, hunts the mutants, and prints what came of it.
 
 #![allow(clippy::print_stdout, reason = "printing is what this program is for")]
 
@@ -9,7 +9,7 @@ use clap::Parser;
 use yurt_chaos_tests::faults::Fault;
 use yurt_chaos_tests::run::{Plan, run};
 
-/// Models of the pool under faults. Exit code 0: nothing was violated and every mutant was caught.
+/// Models and simulations of the pool under faults. Exit code 0: nothing was violated and every mutant was caught.
 #[derive(Parser)]
 #[command(name = "yurt-chaos")]
 struct Flags {
@@ -22,6 +22,9 @@ struct Flags {
     /// Only what has NAME in its name.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
+    /// First seed of every simulation; the same seed at the same commit is the same run.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     /// Threads of an exploration.
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
     let plan = Plan {
         long: flags.long,
         only: flags.only,
+        seed: flags.seed,
         threads: flags.threads,
         longest: Duration::from_secs(60 * flags.minutes),
     };

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use crate::faults::{Fault, Struck};
 
-/// One exploration.
+/// One exploration, or one simulation with many seeds.
 #[derive(Debug)]
 pub struct Row {
     /// Name, as for `--only`.
     pub name: String,
-    /// Distinct states.
-    pub states: u64,
+    /// How much of `unit` was seen.
+    pub counted: u64,
+    /// What was counted: distinct states, elections, reads.
+    pub unit: &'static str,
     /// What bounds it.
     pub bound: String,
     /// How long it took.
@@ -61,17 +63,33 @@ impl Report {
         }
         problems
     }
+
+    /// What was counted over all rows, by unit.
+    fn sums(&self) -> Vec<String> {
+        let mut sums: Vec<(&str, u64)> = Vec::new();
+        for row in &self.rows {
+            match sums.iter_mut().find(|(unit, _)| *unit == row.unit) {
+                Some((_, sum)) => *sum += row.counted,
+                None => sums.push((row.unit, row.counted)),
+            }
+        }
+        sums.iter().map(|(unit, sum)| format!("{unit} {sum}")).collect()
+    }
 }
 
 impl Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\n{:<28} {:>8}  states; bounds", "scenario", "seconds")?;
+        writeln!(f, "\n{:<28} {:>8}  what; bounds", "scenario", "seconds")?;
         for row in &self.rows {
             let result = if row.problems.is_empty() { "" } else { "  FAILED" };
             let (name, seconds) = (&row.name, row.took.as_secs_f64());
-            writeln!(f, "{name:<28} {seconds:>8.1}  {}; {}{result}", row.states, row.bound)?;
+            writeln!(
+                f,
+                "{name:<28} {seconds:>8.1}  {} {}; {}{result}",
+                row.counted, row.unit, row.bound
+            )?;
         }
-        writeln!(f, "\n{:<28} {:>12}", "fault", "transitions")?;
+        writeln!(f, "\n{:<28} {:>12}", "fault", "times")?;
         let struck = || Fault::ALL.iter().filter(|fault| self.struck.of(**fault) > 0);
         for fault in struck() {
             writeln!(f, "{:<28} {:>12}", fault.id(), self.struck.of(*fault))?;
@@ -85,9 +103,9 @@ impl Display for Report {
         let violations: usize = self.rows.iter().map(|row| row.problems.len()).sum();
         writeln!(
             f,
-            "\nscenarios {}  states {}  kinds of faults {} of {}  violations {}  mutants caught {caught}/{}",
+            "\nscenarios {}  {}  kinds of faults {} of {}  violations {}  mutants caught {caught}/{}",
             self.rows.len(),
-            self.rows.iter().map(|row| row.states).sum::<u64>(),
+            self.sums().join("  "),
             struck().count(),
             Fault::ALL.len(),
             violations,

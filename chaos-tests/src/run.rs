@@ -11,6 +11,7 @@ use crate::model::leadership::{Bounds, Leadership, Reached};
 use crate::model::replica::Replica;
 use crate::model::{leadership, replica};
 use crate::report::{Mutant, Report, Row};
+use crate::scenarios::{self, Scenario};
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub struct Plan {
     pub long: bool,
     /// Only what has this in its name.
     pub only: Option<String>,
+    /// First seed of every simulation.
+    pub seed: u64,
     /// Threads of an exploration.
     pub threads: usize,
     /// No exploration may take longer.
@@ -45,6 +48,34 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Report {
             report.rows.push(explore_replica(name, bounds, plan, &report.struck));
         }
     }
+    for scenario in scenarios::all().iter().filter(|scenario| wanted(&scenario.name)) {
+        say(&format!("simulating {}", scenario.name));
+        report.rows.push(simulate(scenario, plan, &report.struck));
+    }
+    hunt(plan, &mut report, say);
+    if plan.only.is_none() {
+        report.required = vec![
+            Fault::MessageLost,
+            Fault::AnswerLost,
+            Fault::MessageDuplicated,
+            Fault::RequestTimedOut,
+            Fault::LeaderStepsDown,
+            Fault::LeaseDeleted,
+            Fault::RenewalsLost,
+            Fault::StoreLost,
+            Fault::CloudRolledBack,
+            Fault::StaleFeed,
+            Fault::HubPaused,
+            Fault::MessageLate,
+            Fault::ForeignElector,
+        ];
+    }
+    report
+}
+
+/// Each rule left out, in models and in simulations.
+fn hunt(plan: &Plan, report: &mut Report, say: &mut dyn FnMut(&str)) {
+    let wanted = |name: &str| plan.only.as_deref().is_none_or(|only| name.contains(only));
     for (mutation, bounds) in leadership::scenarios::MUTANTS {
         let name = format!("leadership/{mutation:?}");
         if wanted(&name) {
@@ -72,21 +103,48 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Report {
             report.mutants.push(Mutant { name, caught });
         }
     }
-    if plan.only.is_none() {
-        report.required = vec![
-            Fault::MessageLost,
-            Fault::AnswerLost,
-            Fault::MessageDuplicated,
-            Fault::RequestTimedOut,
-            Fault::LeaderStepsDown,
-            Fault::LeaseDeleted,
-            Fault::RenewalsLost,
-            Fault::StoreLost,
-            Fault::CloudRolledBack,
-            Fault::StaleFeed,
-        ];
+    for scenario in scenarios::mutants().iter().filter(|scenario| wanted(&scenario.name)) {
+        say(&format!("hunting {}", scenario.name));
+        let total = scenarios::repeat(scenario, plan.seed, u64::MAX, plan.threads, plan.longest);
+        let caught = total
+            .violation
+            .map(|(seed, what)| format!("{what} (seed {seed}, {} runs)", total.runs));
+        report.mutants.push(Mutant {
+            name: scenario.name.clone(),
+            caught,
+        });
     }
-    report
+}
+
+fn simulate(scenario: &Scenario, plan: &Plan, struck: &Struck) -> Row {
+    let enough = if plan.long {
+        scenario.enough.1
+    } else {
+        scenario.enough.0
+    };
+    let total = scenarios::repeat(scenario, plan.seed, enough, plan.threads, plan.longest);
+    struck.add(&total.struck);
+    let mut problems = Vec::new();
+    if let Some((seed, what)) = &total.violation {
+        let name = &scenario.name;
+        problems.push(format!(
+            "violated with seed {seed}: {what}\nagain: yurt-chaos --only {name} --seed {seed}"
+        ));
+    } else if total.operations < enough {
+        problems.push(format!(
+            "void: {} of {enough} {} in time",
+            total.operations, scenario.unit
+        ));
+    }
+    let (first, runs, checked) = (plan.seed, total.runs, total.checked);
+    Row {
+        name: scenario.name.clone(),
+        counted: total.operations,
+        unit: scenario.unit,
+        bound: format!("{runs} runs from seed {first}, {checked} other checks"),
+        took: total.took,
+        problems,
+    }
 }
 
 fn explore_leadership(name: String, bounds: Bounds, plan: &Plan, struck: &Struck) -> Row {
@@ -133,7 +191,8 @@ fn problems_of(explored: &Explored) -> Vec<String> {
 fn row(name: String, explored: &Explored, bounds: impl std::fmt::Debug, problems: Vec<String>) -> Row {
     Row {
         name,
-        states: explored.states as u64,
+        counted: explored.states as u64,
+        unit: "states",
         bound: bound_text(&format!("{bounds:?}")),
         took: explored.took,
         problems,

@@ -47,6 +47,8 @@ mod operator_files;
 mod publish;
 mod registry;
 mod server;
+#[doc(hidden)]
+pub mod simulation;
 mod status_error;
 mod store;
 

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tokio::sync::watch;
+use yurt_chaos_validate::history::{self, History, Seen, Truth, Verdict};
 
 use super::agenda::Agenda;
 use super::faults::{self, Fault};
-use super::history::{self, History, Seen, Truth, Verdict};
+use super::history::seen;
 use super::traffic::{self, Written};
 use crate::lab::Setup;
 use crate::lab::api::Api;
@@ -145,9 +146,7 @@ fn record(stage: &Stage, who: &str, api: &Api, collection: &'static str, seconds
     let history = Arc::new(Mutex::new(History::new()));
     let kept = Arc::clone(&history);
     let client = Client::recording(&stage.setup.tasks, api.clone(), collection, seconds, move |told| {
-        kept.lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(Seen::of(&told));
+        kept.lock().unwrap_or_else(PoisonError::into_inner).push(seen(&told));
     });
     let kind = collection.rsplit('/').next().unwrap_or_default();
     Recorded {

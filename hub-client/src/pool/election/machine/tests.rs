@@ -2,7 +2,6 @@
 
 mod bench;
 mod leading;
-mod simulation;
 
 use std::time::Duration;
 

@@ -1,0 +1,325 @@
+//! What clients were told, and whether a cloud that behaves could have told it.
+//!
+//! A [`History`] is recorded for each client behind a hub and for one client at the cloud itself, the witness. After
+//! the run [`check`] replays each client's history against what the witness saw. It asks for invariants I1, I2 and I7 of
+//! the design as an informer experiences them:
+//!
+//! * the position never goes back;
+//! * an object told at RV v is what the cloud had at v (forged or stale content has another mark);
+//! * a DELETED, or an object missing from a list, was deleted in the cloud after what the client held;
+//! * at a bookmark the client holds exactly what the cloud had there: no last state and no deletion was lost;
+//! * nobody has to list twice.
+
+use std::collections::BTreeMap;
+
+/// Violations of one client that are told; the rest is counted.
+const TOLD_MAX: usize = 5;
+
+/// Something a client was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// A whole list at this RV: keys and RVs.
+    List(u64, BTreeMap<String, u64>),
+    /// ADDED or MODIFIED.
+    Put {
+        /// Namespace and name.
+        key: String,
+        /// resourceVersion.
+        version: u64,
+        /// What the writer marked this state with.
+        mark: String,
+    },
+    /// DELETED.
+    Gone {
+        /// Namespace and name.
+        key: String,
+        /// resourceVersion of the event.
+        version: u64,
+    },
+    /// BOOKMARK at this RV: the client holds everything up to there.
+    Bookmark(u64),
+    /// ERROR with this code.
+    Error(u64),
+}
+
+/// Everything one client was told, in order.
+pub type History = Vec<Seen>;
+
+/// What the cloud had, by key: RV and mark of each state, `None` for a deletion.
+#[derive(Clone, Debug, Default)]
+pub struct Truth {
+    states: BTreeMap<String, BTreeMap<u64, Option<String>>>,
+    /// Objects of the first list existed before the witness looked.
+    from: u64,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// Statements that were checked.
+    pub checked: u64,
+    /// Whole states compared at bookmarks.
+    pub bookmarks: u64,
+    /// What must not have been told; the first few of them.
+    pub violations: Vec<String>,
+}
+
+/// Replays one client's history.
+struct Replay<'a> {
+    truth: &'a Truth,
+    position: u64,
+    held: BTreeMap<String, u64>,
+    lists: u32,
+    verdict: Verdict,
+    untold: usize,
+}
+
+// === impl Truth ===
+
+impl Truth {
+    /// What the witness saw. It looks before the traffic begins: nothing in its first list has a mark.
+    #[must_use]
+    pub fn of(witness: &[Seen]) -> Self {
+        let mut truth = Self::default();
+        for seen in witness {
+            match seen {
+                Seen::List(version, objects) => {
+                    truth.from = *version;
+                    for (key, version) in objects {
+                        truth.add(key, *version, Some(String::new()));
+                    }
+                }
+                Seen::Put { key, version, mark } => truth.add(key, *version, Some(mark.clone())),
+                Seen::Gone { key, version } => truth.add(key, *version, None),
+                Seen::Bookmark(_) | Seen::Error(_) => {}
+            }
+        }
+        truth
+    }
+
+    /// `key` had this mark from `version` on; `None`: it was deleted there.
+    pub fn add(&mut self, key: &str, version: u64, mark: Option<String>) {
+        self.states.entry(key.to_owned()).or_default().insert(version, mark);
+    }
+
+    /// The mark of `key` at `version`; `None` when it did not exist.
+    fn at(&self, key: &str, version: u64) -> Option<&str> {
+        self.states.get(key)?.range(..=version).next_back()?.1.as_deref()
+    }
+
+    fn was_deleted_after(&self, key: &str, version: u64) -> bool {
+        let states = self.states.get(key);
+        states.is_some_and(|states| states.range(version + 1..).any(|(_, mark)| mark.is_none()))
+    }
+
+    /// Everything that existed at `version`.
+    fn alive_at(&self, version: u64) -> impl Iterator<Item = &String> {
+        self.states.keys().filter(move |key| self.at(key, version).is_some())
+    }
+}
+
+/// Checks one client's history; `lists_max` is how often it may have listed.
+#[must_use]
+pub fn check(history: &[Seen], truth: &Truth, lists_max: u32) -> Verdict {
+    let mut replay = Replay {
+        truth,
+        position: 0,
+        held: BTreeMap::new(),
+        lists: 0,
+        verdict: Verdict::default(),
+        untold: 0,
+    };
+    for seen in history {
+        replay.step(seen);
+    }
+    let lists = replay.lists;
+    replay.require(lists <= lists_max, || format!("listed {lists} times"));
+    if replay.untold > 0 {
+        replay.verdict.violations.push(format!("and {} more", replay.untold));
+    }
+    replay.verdict
+}
+
+// === impl Replay ===
+
+impl Replay<'_> {
+    fn require(&mut self, holds: bool, violation: impl FnOnce() -> String) {
+        self.verdict.checked += 1;
+        match holds {
+            true => {}
+            false if self.verdict.violations.len() < TOLD_MAX => self.verdict.violations.push(violation()),
+            false => self.untold += 1,
+        }
+    }
+
+    fn move_to(&mut self, version: u64, by: &str) {
+        let from = self.position;
+        self.require(version >= from, || {
+            format!("{by} moved the position from {from} to {version}")
+        });
+        self.position = version;
+    }
+
+    fn step(&mut self, seen: &Seen) {
+        match seen {
+            Seen::List(version, objects) => self.list(*version, objects),
+            Seen::Put { key, version, mark } => self.put(key, *version, mark),
+            Seen::Gone { key, version } => self.gone(key, *version),
+            Seen::Bookmark(version) => self.bookmark(*version),
+            // The stream ends or the client lists again, which is counted there.
+            Seen::Error(code) => self.require(matches!(code, 410 | 500 | 503 | 504), || format!("ERROR {code}")),
+        }
+    }
+
+    fn list(&mut self, version: u64, objects: &BTreeMap<String, u64>) {
+        self.lists += 1;
+        self.move_to(version, "a list");
+        for (key, version) in objects {
+            let exists = self.truth.at(key, *version).is_some();
+            self.require(exists, || format!("a list has {key}@{version}, which never existed"));
+        }
+        let missing: Vec<(String, u64)> = self
+            .held
+            .iter()
+            .filter(|(key, _)| !objects.contains_key(*key))
+            .map(|(key, version)| (key.clone(), *version))
+            .collect();
+        for (key, version) in missing {
+            let deleted = self.truth.was_deleted_after(&key, version);
+            self.require(deleted, || {
+                format!("a list lacks {key}, which is alive since {version}")
+            });
+        }
+        self.held.clone_from(objects);
+    }
+
+    fn put(&mut self, key: &str, version: u64, mark: &str) {
+        self.move_to(version, key);
+        let truth = self.truth.at(key, version).map(str::to_owned);
+        self.require(truth.as_deref() == Some(mark), || {
+            format!("{key}@{version} was told with mark {mark:?}, the cloud had {truth:?}")
+        });
+        self.held.insert(key.to_owned(), version);
+    }
+
+    fn gone(&mut self, key: &str, version: u64) {
+        self.move_to(version, &format!("DELETED for {key}"));
+        if let Some(held) = self.held.remove(key) {
+            let deleted = self.truth.was_deleted_after(key, held);
+            self.require(deleted, || format!("DELETED for {key}, which is alive since {held}"));
+        }
+    }
+
+    fn bookmark(&mut self, version: u64) {
+        self.move_to(version, "a bookmark");
+        if version < self.truth.from {
+            return;
+        }
+        self.verdict.bookmarks += 1;
+        let wrong = self.first_difference(version);
+        self.require(wrong.is_none(), || {
+            format!("at the bookmark {version}: {}", wrong.unwrap_or_default())
+        });
+    }
+
+    fn first_difference(&self, version: u64) -> Option<String> {
+        let lost = self.truth.alive_at(version).find(|key| !self.held.contains_key(*key));
+        if let Some(key) = lost {
+            return Some(format!("{key} is missing"));
+        }
+        self.held.iter().find_map(|(key, held)| {
+            let (has, had) = (self.truth.at(key, *held), self.truth.at(key, version));
+            (has != had).then(|| format!("{key}@{held} is held with {has:?}, the cloud had {had:?}"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(key: &str, version: u64, mark: &str) -> Seen {
+        Seen::Put {
+            key: key.into(),
+            version,
+            mark: mark.into(),
+        }
+    }
+
+    fn gone(key: &str, version: u64) -> Seen {
+        Seen::Gone {
+            key: key.into(),
+            version,
+        }
+    }
+
+    fn list(version: u64, objects: &[(&str, u64)]) -> Seen {
+        Seen::List(
+            version,
+            objects.iter().map(|(key, version)| ((*key).into(), *version)).collect(),
+        )
+    }
+
+    /// a: written at 5, 12, deleted at 14, created at 20; b: written at 6.
+    fn truth() -> Truth {
+        let witness = [
+            list(10, &[("a", 5), ("b", 6)]),
+            put("a", 12, "1"),
+            gone("a", 14),
+            put("a", 20, "2"),
+        ];
+        Truth::of(&witness)
+    }
+
+    fn violations(history: &[Seen]) -> Vec<String> {
+        check(history, &truth(), 1).violations
+    }
+
+    const START: fn() -> Seen = || list(10, &[("a", 5), ("b", 6)]);
+
+    #[test]
+    fn histories_an_informer_may_see_pass() {
+        let exact = [
+            START(),
+            put("a", 12, "1"),
+            gone("a", 14),
+            Seen::Bookmark(15),
+            put("a", 20, "2"),
+        ];
+        assert_eq!(violations(&exact), [""; 0]);
+        let conflated = [START(), gone("a", 10), put("a", 20, "2"), Seen::Bookmark(21)];
+        assert_eq!(violations(&conflated), [""; 0]);
+    }
+
+    #[test]
+    fn each_kind_of_lie_is_noticed() {
+        let lies: [(&str, Vec<Seen>); 9] = [
+            ("back", vec![START(), put("a", 12, "1"), gone("none", 11)]),
+            ("forged", vec![START(), put("a", 12, "9")]),
+            ("renumbered", vec![START(), put("a", 13, "")]),
+            ("risen", vec![START(), put("a", 16, "1")]),
+            ("false deletion", vec![START(), gone("b", 12)]),
+            ("lost deletion", vec![START(), put("a", 12, "1"), Seen::Bookmark(15)]),
+            ("lost last state", vec![START(), Seen::Bookmark(13)]),
+            (
+                "lost creation",
+                vec![START(), put("a", 12, "1"), gone("a", 14), Seen::Bookmark(21)],
+            ),
+            ("relist", vec![START(), START()]),
+        ];
+        for (name, lie) in lies {
+            assert_eq!(violations(&lie).len(), 1, "{name}: {:?}", violations(&lie));
+        }
+    }
+
+    #[test]
+    fn a_list_that_lacks_a_living_object_is_noticed() {
+        let wiped = [START(), list(12, &[])];
+        let found = check(&wiped, &truth(), 9).violations;
+        assert_eq!(
+            found.len(),
+            1,
+            "b is alive; a was deleted later, so its absence is excusable: {found:?}"
+        );
+    }
+}

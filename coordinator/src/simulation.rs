@@ -1,0 +1,109 @@
+//! Doors for the simulations: the rules of an election without a server, a store and a clock around them.
+//!
+//! What `registry::own` does around a transaction is done by the caller: [`Election::judge`] before it, with the epoch
+//! record it returns as part of it, and [`Election::committed`] after it.
+
+use std::time::Duration;
+
+use yurt_apimachinery::ResourceVersion;
+use yurt_runtime::BootTime;
+
+use crate::authn::{NODE_PREFIX, NODES, User};
+use crate::feed::fence::{Claim, Fence};
+use crate::registry::leases::{Attempt, Author, ELECTION_KEY, Guard};
+
+/// Guard and fence of one coordinator process.
+#[derive(Debug)]
+pub struct Election {
+    guard: Guard,
+    fence: Fence,
+}
+
+/// A write of the election lease.
+#[derive(Clone, Copy, Debug)]
+pub struct Write<'a> {
+    /// Node whose certificate the writer has.
+    pub node: &'a str,
+    /// It names the resourceVersion it is based on.
+    pub has_resource_version: bool,
+    /// Holder as stored, empty for none, and the duration stored with it.
+    pub before: (&'a str, Duration),
+    /// Holder afterwards, empty for none; `None` deletes the lease.
+    pub after: Option<&'a str>,
+}
+
+// === impl Election ===
+
+impl Election {
+    /// A process that opened the store called `store` at `opened` and found this epoch record in it.
+    #[must_use]
+    pub fn open(store: &str, opened: BootTime, record: Option<(ResourceVersion, &[u8])>) -> Self {
+        let (guard, fence) = (Guard::new(opened), Fence::new(store));
+        if let Some((rv, record)) = record {
+            fence.published(rv, record);
+        }
+        let election = fence.election();
+        if let Some(owner) = election.owner {
+            guard.restore(ELECTION_KEY, &election.holder, owner);
+        }
+        Self { guard, fence }
+    }
+
+    /// Judges a write at `now`. Where it changes the holder, the epoch record that has to be stored with it is returned.
+    ///
+    /// # Errors
+    /// The text of the 409.
+    pub fn judge(&self, write: &Write<'_>, now: BootTime) -> Result<Option<Vec<u8>>, String> {
+        let author = write.author();
+        let attempt = Attempt {
+            author: &author,
+            has_resource_version: write.has_resource_version,
+            holder: write.after,
+        };
+        self.guard.judge(ELECTION_KEY, write.before, attempt, now)?;
+        let (before, after) = write.holders();
+        let owner = self.guard.owner_after(ELECTION_KEY, &author, before, after);
+        Ok((before != after).then(|| self.fence.election().next(after, owner).encode()))
+    }
+
+    /// The write was committed at `rv`, with the record that [`Self::judge`] returned.
+    pub fn committed(&self, write: &Write<'_>, rv: ResourceVersion, record: Option<&[u8]>, now: BootTime) {
+        if let Some(record) = record {
+            self.fence.published(rv, record);
+        }
+        let (before, after) = write.holders();
+        self.guard.accepted(ELECTION_KEY, &write.author(), before, after, now);
+    }
+
+    /// The epoch as published last.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.fence.election().epoch
+    }
+
+    /// Whether a feed call of `node` is let in with this claim.
+    #[must_use]
+    pub fn lets_in(&self, node: &str, store: &str, epoch: u64) -> bool {
+        let claim = Claim {
+            store: store.to_owned(),
+            epoch,
+        };
+        let user = User::new(&format!("{NODE_PREFIX}{node}"), &[NODES]);
+        self.fence.enter(&claim, &user).is_ok()
+    }
+}
+
+// === impl Write ===
+
+impl Write<'_> {
+    fn author(&self) -> Author {
+        Author {
+            user: format!("{NODE_PREFIX}{}", self.node),
+            manager: None,
+        }
+    }
+
+    fn holders(&self) -> (&str, &str) {
+        (self.before.0, self.after.unwrap_or_default())
+    }
+}
