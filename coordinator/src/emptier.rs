@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::handlers::delete::delete;
 use crate::handlers::update::settle;
 use crate::registry::namespaces::{self, FINALIZER};
-use crate::registry::own::{Change, Current, Intent, without_version};
+use crate::registry::own::{Change, Current, Intent};
 use crate::registry::{Authority, Resource};
 
 /// Content that somebody has to finish with is looked at again after this time.
@@ -110,7 +110,7 @@ async fn empty(app: &App, namespace: &str, intent: &Intent) -> Result<bool, Stat
 /// Takes the finalizer off; a namespace that nobody else holds goes with it.
 async fn release(app: &App, namespaces: &Resource, key: &ObjectKey, intent: &Intent) -> Result<(), Status> {
     let change = |current: &Current| {
-        let mut new = without_version(current);
+        let mut new = current.stored().clone();
         if !current.is_deleting() {
             return Ok(Change::Keep);
         }

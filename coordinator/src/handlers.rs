@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::Value;
 use yurt_apimachinery::lease::LeaseSpec;
-use yurt_apimachinery::negotiation::{Negotiated, Shape, body_format, body_json, negotiate};
+use yurt_apimachinery::negotiation::{Negotiated, Shape, negotiate};
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{Object, ObjectKey, RequestInfo, ResourceVersion, Status, Verb, WriteOptions};
 use yurt_runtime::http::{self as web, Body};
@@ -75,13 +75,6 @@ impl Call {
     /// The time of the answer.
     fn now(&self) -> Time {
         Time::from_unix(self.app.clock.unix().secs)
-    }
-
-    /// The body as JSON, whatever format it came in; it shall be an object of the resource.
-    fn json_body(&self) -> Result<Bytes, Status> {
-        let format = body_format(self.header(http::header::CONTENT_TYPE))?;
-        let kind = self.resource.kind;
-        body_json(format, &kind.api_version(), &kind.kind, &self.body)
     }
 
     fn name(&self) -> &str {

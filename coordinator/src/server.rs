@@ -172,20 +172,19 @@ async fn dispatch(
         if info.verb != Verb::Create {
             return Err(Status::method_not_allowed());
         }
-        let (head, body) = request.into_parts();
-        let body = &read_body(body, app.settings.body_bytes_max).await?;
-        let (query, headers) = (query.as_deref(), &head.headers);
-        let exchange = Exchange { query, headers, body };
-        return review::handle(app, &user, kind, info.namespace.as_deref(), &exchange);
+        return exchange(app, request, &info, query.as_deref(), |exchange| {
+            review::handle(app, &user, kind, info.namespace.as_deref(), exchange)
+        })
+        .await;
     }
     let Some(resource) = resource else {
         return not_found(app, &info);
     };
     if token_request::is_meant(app, &resource, &info) {
-        let (head, body) = request.into_parts();
-        let body = &read_body(body, app.settings.body_bytes_max).await?;
-        let (query, headers) = (query.as_deref(), &head.headers);
-        return token_request::handle(app, &user, &info, &Exchange { query, headers, body });
+        return exchange(app, request, &info, query.as_deref(), |exchange| {
+            token_request::handle(app, &user, &info, exchange)
+        })
+        .await;
     }
     check_shape(&resource, &info, request.method())?;
     let how = error_format(app, &request, Some(&info));
@@ -206,13 +205,38 @@ async fn dispatch(
         body,
         warnings: warnings.clone(),
     };
-    let answer = handle(call).await;
+    Ok(finished(handle(call).await, how, &warnings))
+}
+
+/// A body that is answered by another of its kind, and nothing stored.
+async fn exchange(
+    app: &App,
+    request: Request<Incoming>,
+    info: &RequestInfo,
+    query: Option<&str>,
+    answer: impl FnOnce(&Exchange<'_>) -> Result<Response<Body>, Status>,
+) -> Result<Response<Body>, Status> {
+    let how = error_format(app, &request, Some(info));
+    let (head, body) = request.into_parts();
+    let body = &read_body(body, app.settings.body_bytes_max).await?;
+    let (headers, warnings) = (&head.headers, &Warnings::default());
+    let answer = answer(&Exchange {
+        query,
+        headers,
+        body,
+        warnings,
+    });
+    Ok(finished(answer, how, warnings))
+}
+
+/// An answer, or what is said instead, with what its client is told beside.
+fn finished(answer: Result<Response<Body>, Status>, how: Negotiated, warnings: &Warnings) -> Response<Body> {
     let is_unread = answer.as_ref().is_err_and(Status::is_of_router);
     let mut response = answer.unwrap_or_else(|status| status_error::respond(how, &status));
     if !is_unread {
         warnings.add_to(&mut response);
     }
-    Ok(response)
+    response
 }
 
 /// Gives a request to the handler of its verb. Writes of several steps finish even when the client hangs up; the store

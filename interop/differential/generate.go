@@ -31,6 +31,7 @@ func Generate(seed uint64) ([]Script, error) {
 	scripts = append(scripts, pathScripts()...)
 	scripts = append(scripts, reviewScripts()...)
 	scripts = append(scripts, namedScripts()...)
+	scripts = append(scripts, bodyScripts()...)
 	scripts = append(scripts, sampledScripts(rand.New(rand.NewPCG(seed, seed)))...)
 	return scripts, checkUnique(scripts)
 }

@@ -23,7 +23,7 @@ const GENERATED_NAMES_MAX: usize = 8;
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let negotiated = call.negotiate(Shape::Object)?;
     let options = WriteOptions::parse(call.query.as_deref(), Verb::Create)?;
-    let body = reading::read(call, &call.json_body()?, options.field_validation)?;
+    let body = reading::body(call, options.field_validation)?;
     let manager = call.manager(&options);
     let account = Account::Writer {
         manager: &manager,

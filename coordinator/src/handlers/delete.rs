@@ -14,7 +14,7 @@ use yurt_storage::serve;
 use super::{Call, list, watch};
 use crate::admission;
 use crate::app::App;
-use crate::registry::own::{Change, Current, Intent, Outcome, without_version};
+use crate::registry::own::{Change, Current, Intent, Outcome};
 use crate::registry::{Resource, namespaces};
 
 /// Answers a delete.
@@ -100,11 +100,13 @@ pub(crate) async fn delete(
     let change = |current: &Current| {
         check_preconditions(resource, current, options)?;
         judge(current)?;
-        let last = without_version(current);
-        let step = next_step(resource, &last, options.grace_period_seconds, now);
+        let step = next_step(resource, current.stored(), options.grace_period_seconds, now);
         ends = matches!(step, Step::End(_));
         Ok(match step {
-            Step::Delete => Change::Delete { last, is_conditional },
+            Step::Delete => Change::Delete {
+                last: None,
+                is_conditional,
+            },
             Step::Wait(new) | Step::End(new) => Change::Put { new, is_conditional },
             Step::Nothing => Change::Keep,
         })
@@ -116,12 +118,11 @@ pub(crate) async fn delete(
     };
     // Watchers have seen that it ends now; the second step takes it away, if it is still the same object.
     let change = |current: &Current| {
-        let last = without_version(current);
-        if current.uid() != marked || !meta::finalizers(&last).is_empty() {
+        if current.uid() != marked || !meta::finalizers(current.stored()).is_empty() {
             return Ok(Change::Keep);
         }
         Ok(Change::Delete {
-            last,
+            last: None,
             is_conditional: false,
         })
     };
@@ -192,7 +193,12 @@ fn mark(mut object: Value, end: Time, grace: i64) -> Value {
     object
 }
 
-fn check_preconditions(resource: &Resource, current: &Object, options: &DeleteOptions) -> Result<(), Status> {
+/// Refuses a delete of another object, or of another state of it, than there is.
+pub(super) fn check_preconditions(
+    resource: &Resource,
+    current: &Object,
+    options: &DeleteOptions,
+) -> Result<(), Status> {
     let wanted = &options.preconditions;
     let conflict = |what: &str, wanted: &str, found: &str, end: &str| {
         let why = format!(
@@ -236,14 +242,17 @@ async fn delete_namespace(call: &Call, options: &DeleteOptions, intent: &Intent)
             }
         }
         admission::delete(call, &call.resource, current)?;
-        let last = without_version(current);
+        let stored = current.stored();
         Ok(if !current.is_deleting() {
             Change::Put {
-                new: namespaces::terminating(last, now),
+                new: namespaces::terminating(stored.clone(), now),
                 is_conditional,
             }
-        } else if call.resource.strategy.may_go(&last) {
-            Change::Delete { last, is_conditional }
+        } else if call.resource.strategy.may_go(stored) {
+            Change::Delete {
+                last: None,
+                is_conditional,
+            }
         } else {
             Change::Keep
         })

@@ -4,12 +4,14 @@
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
 use yurt_apimachinery::gvr::GroupKind;
-use yurt_apimachinery::negotiation::{Shape, body_format, body_json};
+use yurt_apimachinery::negotiation::Shape;
+use yurt_apimachinery::options::FieldValidation;
 use yurt_apimachinery::status::FieldError;
 use yurt_apimachinery::{DeleteOptions, GroupResource, Status, Verb, WriteOptions, meta};
 use yurt_runtime::http::{self as web, Body};
 
-use super::{Call, check_version, delete, version_in};
+use super::reading::{self, Expected};
+use super::{Call, delete, update, version_in};
 use crate::registry::own::{Change, Current};
 use crate::registry::prepare;
 
@@ -33,7 +35,7 @@ pub(crate) async fn handle(call: &Call) -> Option<Result<Response<Body>, Status>
 async fn create(call: &Call, kind: Kind) -> Result<Response<Body>, Status> {
     let negotiated = call.negotiate(Shape::Object)?;
     let options = WriteOptions::parse(call.query.as_deref(), Verb::Create)?;
-    let body = read(call, kind)?;
+    let body = read(call, kind, options.field_validation)?;
     match kind {
         Kind::Binding => bind(call, &body, options).await?,
         Kind::Eviction => evict(call, &body, &options).await?,
@@ -53,27 +55,24 @@ impl Kind {
         }
     }
 
-    fn api_version(self) -> &'static str {
+    /// Versions it is read in.
+    fn api_versions(self) -> &'static [&'static str] {
         match self {
-            Self::Binding => "v1",
-            Self::Eviction => "policy/v1",
+            Self::Binding => &["v1"],
+            Self::Eviction => &["policy/v1", "policy/v1beta1"],
         }
     }
 }
 
-fn read(call: &Call, kind: Kind) -> Result<Value, Status> {
-    let format = body_format(call.header(http::header::CONTENT_TYPE))?;
+fn read(call: &Call, kind: Kind, validation: FieldValidation) -> Result<Value, Status> {
     let name = kind.name();
-    let text = body_json(format, kind.api_version(), name, &call.body)?;
-    let body: Value = serde_json::from_slice(&text)
-        .map_err(|error| Status::bad_request(format!("couldn't get version/kind; json parse error: {error}")))?;
-    let claims = |field: &str, wanted: &str| {
-        let claimed = body.get(field).and_then(Value::as_str).unwrap_or_default();
-        claimed.is_empty() || claimed == wanted
+    let expected = Expected {
+        kind: name,
+        api_versions: kind.api_versions(),
     };
-    if !claims("kind", name) || !claims("apiVersion", kind.api_version()) {
-        return Err(Status::bad_request(format!("not a {name} object")));
-    }
+    let content_type = call.header(http::header::CONTENT_TYPE);
+    let body = reading::read(&expected, content_type, &call.body, validation, &call.warnings)?;
+    expected.check(&body)?;
     if meta::text(&body, "name") != call.name() {
         let why = format!("name in URL does not match name in {name} object");
         return Err(Status::bad_request(why));
@@ -106,12 +105,12 @@ async fn bind(call: &Call, binding: &Value, options: WriteOptions) -> Result<(),
         let conflict = |why: &str| Status::conflict(&GroupResource::new("", "pods/binding"), call.name(), why);
         let uid = meta::text(binding, "uid");
         if !uid.is_empty() && uid != current.uid() {
-            return Err(conflict(&format!(
-                "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
-                current.uid()
-            )));
+            return Err(update::not_that_one(call, "UID", uid, current.uid()));
         }
-        check_version(call, current, wanted.as_deref())?;
+        let version = current.resource_version().to_string();
+        if let Some(wanted) = wanted.as_deref().filter(|wanted| *wanted != version) {
+            return Err(update::not_that_one(call, "ResourceVersion", wanted, &version));
+        }
         let mut pod = current.stored().clone();
         if let Some(why) = refusal(&pod, call.name()) {
             return Err(conflict(&why));
@@ -157,27 +156,35 @@ fn place(pod: &mut Value, binding: &Value, node: &str, now: &str) {
             held.extend(brought.clone());
         }
     }
+    if let Some(status) = pod["status"].as_object_mut() {
+        status.remove("nominatedNodeName");
+    }
+    set_condition(pod, scheduled(now));
+}
+
+/// Puts a condition in the place of the one of its type. The time of a state that holds already stays.
+fn set_condition(pod: &mut Value, mut new: Value) {
     let Some(status) = pod["status"].as_object_mut() else {
         return;
     };
-    status.remove("nominatedNodeName");
     let conditions = status.entry("conditions").or_insert_with(|| json!([]));
     let Some(conditions) = conditions.as_array_mut() else {
         return;
     };
-    let is_known = |condition: &&mut Value| condition["type"] == "PodScheduled";
-    match conditions.iter_mut().find(is_known) {
-        Some(condition) if condition["status"] == "True" => {}
-        Some(condition) => *condition = scheduled(now),
-        None => conditions.push(scheduled(now)),
+    let Some(held) = conditions.iter_mut().find(|held| held["type"] == new["type"]) else {
+        return conditions.push(new);
+    };
+    if held["status"] == new["status"] {
+        new["lastTransitionTime"] = held["lastTransitionTime"].clone();
     }
+    *held = new;
 }
 
 fn scheduled(now: &str) -> Value {
     json!({ "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now })
 }
 
-/// Deletes the pod, as the eviction says.
+/// Says in the pod's status that it shall go, and deletes it, as the eviction says.
 async fn evict(call: &Call, eviction: &Value, options: &WriteOptions) -> Result<(), Status> {
     let wanted = match &eviction["deleteOptions"] {
         Value::Null => json!({}),
@@ -187,6 +194,30 @@ async fn evict(call: &Call, eviction: &Value, options: &WriteOptions) -> Result<
     wanted.dry_run |= options.dry_run;
     let intent = call.intent(None, wanted.dry_run);
     let (judge, key) = (delete::judge(call), call.key());
+    if !wanted.dry_run {
+        let now = call.now().to_string();
+        let marked = call.app.own.update(&call.resource, &key, &intent, |current| {
+            delete::check_preconditions(&call.resource, current, &wanted)?;
+            judge(current)?;
+            let mut pod = current.stored().clone();
+            set_condition(&mut pod, evicted(&now));
+            prepare::complete(&call.resource, &mut pod);
+            Ok(Change::Put {
+                new: pod,
+                is_conditional: wanted.preconditions.resource_version.is_some(),
+            })
+        });
+        let marked = marked.await?.into_object();
+        if let Some(version) = &mut wanted.preconditions.resource_version {
+            // It was this one, and the change since is our own.
+            *version = marked.resource_version().to_string();
+        }
+    }
     let deleted = delete::delete(&call.app, &call.resource, &key, &wanted, &intent, &judge);
     deleted.await.map(drop)
+}
+
+fn evicted(now: &str) -> Value {
+    json!({ "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting", "lastProbeTime": null, "lastTransitionTime": now })
 }

@@ -1,50 +1,120 @@
 //! How a body becomes an object of its kind, and what its writer is told about fields nobody knows.
 
+use bytes::Bytes;
 use serde_json::Value;
 use yurt_apimachinery::gvr::GroupKind;
+use yurt_apimachinery::negotiation::{body_format, body_json};
 use yurt_apimachinery::object::TypeMeta;
 use yurt_apimachinery::options::FieldValidation;
 use yurt_apimachinery::status::FieldError;
 use yurt_apimachinery::typed::{self, Typed, TypedError};
-use yurt_apimachinery::{Status, meta, schema};
+use yurt_apimachinery::{Status, meta, protobuf, schema};
 
 use super::Call;
+use super::warnings::Warnings;
 use crate::registry::Resource;
 
-/// Reads the JSON of a create or update.
+/// What an endpoint takes: a kind, in any of these versions. The first is meant where a body names none.
+pub(super) struct Expected<'a> {
+    pub(super) kind: &'a str,
+    pub(super) api_versions: &'a [&'a str],
+}
+
+/// Reads the body of a create or update.
 ///
 /// # Errors
-/// 400 with kube-apiserver's words for an empty body and for one that is no object of the kind, or with the parser's.
-pub(super) fn read(call: &Call, body: &[u8], validation: FieldValidation) -> Result<Value, Status> {
-    let resource = &call.resource;
-    let kind = &resource.kind.kind;
+/// 400 and 415 as [`read`], for the resource's own kind.
+pub(super) fn body(call: &Call, validation: FieldValidation) -> Result<Value, Status> {
+    let kind = call.resource.kind;
+    let expected = Expected {
+        kind: &kind.kind,
+        api_versions: &[&kind.api_version()],
+    };
+    let content_type = call.header(http::header::CONTENT_TYPE);
+    read(&expected, content_type, &call.body, validation, &call.warnings)
+}
+
+/// Reads a body that shall be of the kind expected, whatever format it comes in. One that says it is of another kind, and
+/// one of a kind without a known type, is read as it is.
+///
+/// # Errors
+/// 415 for a format that is not read, 400 with kube-apiserver's words for an empty body and for one that is no object of
+/// the kind, or with the parser's.
+pub(super) fn read(
+    expected: &Expected<'_>,
+    content_type: Option<&str>,
+    body: &Bytes,
+    validation: FieldValidation,
+    warnings: &Warnings,
+) -> Result<Value, Status> {
+    let kind = expected.kind;
+    let body = &body_json(body_format(content_type)?, expected.api_versions[0], kind, body)?;
+    let syntax = |error: &dyn std::fmt::Display| {
+        Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse error: {error}"
+        ))
+    };
     if body.iter().all(u8::is_ascii_whitespace) {
-        let message = format!(
-            "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse error: \
-             unexpected end of JSON input (<empty>)"
-        );
-        return Err(Status::bad_request(message));
+        return Err(syntax(&"unexpected end of JSON input (<empty>)"));
     }
-    let syntax = |error| Status::bad_request(format!("couldn't get version/kind; json parse error: {error}"));
     if body.trim_ascii() == b"null" {
         // Go reads it into an object without anything in it.
         return Ok(Value::Object(serde_json::Map::new()));
     }
-    let Some(message) = message(resource).filter(|_| is_about(resource, body)) else {
+    let claimed = TypeMeta::peek(body).ok().and_then(|claimed| expected.version(&claimed));
+    let message = claimed.and_then(|version| Some((version, protobuf::message(version, kind)?)));
+    let Some((version, message)) = message else {
         // Of another kind, which is said later, or of one without a known type.
-        return serde_json::from_slice(body).map_err(syntax);
+        return serde_json::from_slice(body).map_err(|error| syntax(&error));
     };
     let cannot = |why: String| {
-        let version = &resource.kind.version;
+        let version = version.rsplit('/').next().unwrap_or_default();
         Status::bad_request(format!(
             "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"
         ))
     };
     let read = typed::read(body, message).map_err(|error| match error {
-        TypedError::Syntax(error) => syntax(error),
+        TypedError::Syntax(error) => syntax(&error),
         TypedError::Type(why) => cannot(why),
     })?;
-    settle(call, read, validation).map_err(cannot)
+    settle(warnings, read, validation).map_err(cannot)
+}
+
+// === impl Expected ===
+
+impl<'a> Expected<'a> {
+    /// Refuses a body that says it is something else.
+    ///
+    /// # Errors
+    /// 400, also for a body that is no JSON object.
+    pub(super) fn check(&self, body: &Value) -> Result<(), Status> {
+        let claimed = |field: &str| body.get(field).and_then(Value::as_str).unwrap_or_default();
+        if !body.is_object() {
+            return Err(Status::bad_request(format!("the body is not a {}", self.kind)));
+        }
+        let (version, kind) = (claimed("apiVersion"), claimed("kind"));
+        if (kind.is_empty() || kind == self.kind) && (version.is_empty() || self.api_versions.contains(&version)) {
+            return Ok(());
+        }
+        let wanted = self.api_versions[0];
+        let version = if version.is_empty() { wanted } else { version };
+        let kind = if kind.is_empty() { self.kind } else { kind };
+        Err(meta::of_another_kind(version, kind, wanted, self.kind))
+    }
+
+    /// Which of the versions a body is in; `None` when it says that it is something else.
+    fn version(&self, claimed: &TypeMeta) -> Option<&'a str> {
+        if !(claimed.kind.is_empty() || claimed.kind == self.kind) {
+            return None;
+        }
+        if claimed.api_version.is_empty() {
+            return self.api_versions.first().copied();
+        }
+        self.api_versions
+            .iter()
+            .find(|version| **version == claimed.api_version)
+            .copied()
+    }
 }
 
 /// Reads what a patch has made of an object; `shown` is what a refusal shows of it.
@@ -78,7 +148,7 @@ pub(super) fn patched(
         )));
     }
     let read = typed::read(text.as_bytes(), message).map_err(|error| refused(error.to_string()))?;
-    settle(call, read, validation).map_err(refused)
+    settle(&call.warnings, read, validation).map_err(refused)
 }
 
 /// Reads what an apply has made of an object: nulls are unset, and values have their types.
@@ -118,15 +188,15 @@ fn claims(resource: &Resource, object: &Value) -> bool {
 }
 
 /// What is done about the faults; an error is the reason of a refusal.
-fn settle(call: &Call, read: Typed, validation: FieldValidation) -> Result<Value, String> {
+fn settle(warnings: &Warnings, read: Typed, validation: FieldValidation) -> Result<Value, String> {
     match validation {
         FieldValidation::Strict if !read.faults.is_empty() => {
             return Err(format!("strict decoding error: {}", read.faults.join(", ")));
         }
-        FieldValidation::Warn => call.warnings.extend(read.faults),
+        FieldValidation::Warn => warnings.extend(read.faults),
         FieldValidation::Ignore | FieldValidation::Strict => {}
     }
-    call.warnings.extend(owners_named_twice(&read.object));
+    warnings.extend(owners_named_twice(&read.object));
     Ok(read.object)
 }
 

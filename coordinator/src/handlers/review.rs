@@ -6,13 +6,15 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
-use yurt_apimachinery::negotiation::{Shape, body_format, body_json, negotiate};
+use yurt_apimachinery::negotiation::{Shape, negotiate};
 use yurt_apimachinery::representation::document;
-use yurt_apimachinery::{RequestInfo, Status};
+use yurt_apimachinery::{RequestInfo, Status, Verb, WriteOptions};
 use yurt_runtime::http::{self as web, Body};
 
 use crate::app::App;
 use crate::authn::User;
+use crate::handlers::reading::{self, Expected};
+use crate::handlers::warnings::Warnings;
 
 mod access;
 mod identity;
@@ -48,6 +50,8 @@ pub(crate) struct Exchange<'a> {
     pub(crate) query: Option<&'a str>,
     pub(crate) headers: &'a HeaderMap,
     pub(crate) body: &'a Bytes,
+    /// Told with the answer, whatever it is.
+    pub(crate) warnings: &'a Warnings,
 }
 
 /// Version of all of them.
@@ -166,16 +170,20 @@ impl Exchange<'_> {
     ) -> Result<Response<Body>, Status> {
         let header = |name: HeaderName| self.headers.get(name)?.to_str().ok();
         let negotiated = negotiate(header(ACCEPT), Shape::Object, true, self.query, header(USER_AGENT))?;
-        let body = body_json(body_format(header(CONTENT_TYPE))?, api_version, kind, self.body)?;
-        let unreadable = |error: serde_json::Error| {
-            Status::bad_request(format!(
-                "{kind} in version \"{VERSION}\" cannot be handled as a {kind}: {error}"
-            ))
+        let options = WriteOptions::parse(self.query, Verb::Create)?;
+        let expected = Expected {
+            kind,
+            api_versions: &[api_version],
         };
-        let asked: Value = serde_json::from_slice(&body).map_err(unreadable)?;
-        if !asked.is_object() {
-            return Err(Status::bad_request(format!("the body is not a {kind}")));
-        }
+        let content_type = header(CONTENT_TYPE);
+        let asked = reading::read(
+            &expected,
+            content_type,
+            self.body,
+            options.field_validation,
+            self.warnings,
+        )?;
+        expected.check(&asked)?;
         let mut answer = answer(asked)?;
         answer["kind"] = json!(kind);
         answer["apiVersion"] = json!(api_version);

@@ -22,7 +22,7 @@ const ATTEMPTS_MAX: usize = 3;
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let negotiated = call.negotiate(Shape::Object)?;
     let options = WriteOptions::parse(call.query.as_deref(), Verb::Update)?;
-    let mut body = reading::read(call, &call.json_body()?, options.field_validation)?;
+    let mut body = reading::body(call, options.field_validation)?;
     meta::complete_type_meta(&mut body, call.resource.kind)?;
     meta::check_name(&body, call.name())?;
     meta::settle_namespace(&mut body, call.resource.kind, call.namespace())?;
@@ -117,7 +117,7 @@ pub(crate) fn settle(resource: &Resource, new: Value, is_conditional: bool) -> C
     let is_deleting = !meta::text(&new, "deletionTimestamp").is_empty();
     if is_deleting && resource.strategy.may_go(&new) {
         return Change::Delete {
-            last: new,
+            last: Some(new),
             is_conditional,
         };
     }
@@ -131,8 +131,13 @@ fn check_uid(call: &Call, current: &Object, uid: &str) -> Result<(), Status> {
     Err(other_uid(call, uid, current.uid()))
 }
 
-/// The words of kube-apiserver's store, down to the key an object would have there.
 fn other_uid(call: &Call, wanted: &str, found: &str) -> Status {
+    not_that_one(call, "UID", wanted, found)
+}
+
+/// What was meant is another object, or another state of it: in the words of kube-apiserver's store, down to the key an
+/// object would have there.
+pub(super) fn not_that_one(call: &Call, what: &str, wanted: &str, found: &str) -> Status {
     let kind = call.resource.kind;
     let folder = match (&*kind.group, &*kind.plural) {
         ("", "services") => "services/specs".to_owned(),
@@ -143,7 +148,7 @@ fn other_uid(call: &Call, wanted: &str, found: &str) -> Status {
     };
     let why = format!(
         "StorageError: invalid object, Code: 4, Key: /registry/{folder}/{}, ResourceVersion: 0, AdditionalErrorMsg: \
-         Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}",
+         Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}",
         call.key()
     );
     Status::conflict(&kind.group_resource(), call.name(), &why)

@@ -28,6 +28,11 @@ impl Strategy for Namespaces {
         if let Some(labels) = members(object, &["metadata", "labels"]).filter(|_| !name.is_empty()) {
             labels.insert(NAME_LABEL.to_owned(), name.into());
         }
+        if text(object, &["status", "phase"]).is_empty()
+            && let Some(status) = members(object, &["status"])
+        {
+            status.insert("phase".to_owned(), "Active".into());
+        }
     }
 
     fn prepare_create(&self, object: &mut Value) {

@@ -53,10 +53,11 @@ pub(crate) enum Change {
         /// The request names the RV it is based on: a race is the caller's to resolve.
         is_conditional: bool,
     },
-    /// Nothing: it is gone. `last` is its last state.
+    /// Nothing: it is gone.
     Delete {
-        /// Last state without resourceVersion.
-        last: Value,
+        /// The state that ended it, without resourceVersion, when it is not the stored one. Its writer is shown it;
+        /// watchers are told the state that was stored.
+        last: Option<Value>,
         /// As for `Put`.
         is_conditional: bool,
     },
@@ -238,7 +239,7 @@ impl OwnStore {
     /// Deletes an object if it is still in this very state; whether it did.
     pub(crate) async fn delete_unchanged(&self, resource: &Resource, object: Object, intent: &Intent) -> bool {
         let change = Change::Delete {
-            last: without_version(&object),
+            last: None,
             is_conditional: true,
         };
         self.try_change(resource, &object.into(), change, intent).await.is_ok()
@@ -285,8 +286,12 @@ impl OwnStore {
                 }))
             }
             Change::Delete { last, is_conditional } => {
-                let last = object(last, resource).map_err(Failure::Status)?;
-                let action = Action::Delete { last: (&last).into() };
+                let stored = object(current.stored().clone(), resource).map_err(Failure::Status)?;
+                let last = match last {
+                    Some(last) => object(last, resource).map_err(Failure::Status)?,
+                    None => stored.clone(),
+                };
+                let action = Action::Delete { last: (&stored).into() };
                 let write = Write {
                     resource,
                     key,
@@ -390,7 +395,7 @@ fn object(value: Value, resource: &Resource) -> Result<Object, Status> {
 }
 
 /// An object as a value, as it is stored.
-pub(crate) fn without_version(object: &Object) -> Value {
+fn without_version(object: &Object) -> Value {
     let mut value = object.to_value();
     if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("resourceVersion");

@@ -279,3 +279,97 @@ async fn tables_are_lists_objects_and_events() {
         "Status"
     );
 }
+
+/// kube-scheduler binds in protobuf, kubectl drain of any version evicts in its own.
+#[tokio::test]
+async fn bindings_and_evictions_come_in_every_format() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let pods = "/api/v1/namespaces/default/pods";
+    let post = async |path: String, format: &str, body: Bytes| {
+        let answer = send(&admin, Method::POST, &path, format, body).await;
+        assert_eq!(
+            (answer.code, answer.header("content-type")),
+            (201, Some(format)),
+            "{path}"
+        );
+        answer.bytes
+    };
+    for (name, format) in [("a", PROTOBUF), ("b", "application/yaml"), ("c", "application/json")] {
+        let pod = json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        admin.post(pods, &pod).await.expect(201);
+        let form = |api_version: &str, kind: &str, mut object: Value| {
+            if format == PROTOBUF {
+                return encoded(api_version, kind, &object);
+            }
+            object["apiVersion"] = json!(api_version);
+            object["kind"] = json!(kind);
+            object.to_string().into()
+        };
+        let binding = json!({"metadata": {"name": name}, "target": {"kind": "Node", "name": "n"}});
+        let told = post(format!("{pods}/{name}/binding"), format, form("v1", "Binding", binding)).await;
+        if format == PROTOBUF {
+            assert_eq!(decoded(&told).1["status"], "Success");
+        }
+        let path = format!("{pods}/{name}");
+        assert_eq!(admin.get(&path).await.expect(200)["spec"]["nodeName"], "n");
+        for (version, seconds) in [("policy/v1beta1", 9), ("policy/v1", 7)] {
+            let eviction = json!({"metadata": {"name": name}, "deleteOptions": {"gracePeriodSeconds": seconds}});
+            post(format!("{path}/eviction"), format, form(version, "Eviction", eviction)).await;
+            let marked = admin.get(&path).await.expect(200);
+            assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], seconds);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_posted_to_be_answered_is_read_as_closely_as_objects() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    admin
+        .post(accounts, &json!({"metadata": {"name": "a"}}))
+        .await
+        .expect(201);
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    admin.post(pods, &pod).await.expect(201);
+    for (path, kind, mut body) in [
+        (
+            "/apis/authentication.k8s.io/v1/selfsubjectreviews".to_owned(),
+            "SelfSubjectReview",
+            json!({}),
+        ),
+        (
+            format!("{pods}/a/eviction"),
+            "Eviction",
+            json!({"metadata": {"name": "a"}, "deleteOptions": {"dryRun": ["All"]}}),
+        ),
+    ] {
+        body["odd"] = json!(1);
+        let told = admin.post(&path, &body).await;
+        assert_eq!(
+            told.header("warning"),
+            Some("299 - \"unknown field \\\"odd\\\"\""),
+            "{path}"
+        );
+        assert_eq!(told.expect(201)["odd"], json!(null));
+        let strict = admin.post(&format!("{path}?fieldValidation=Strict"), &body).await;
+        let want = format!(
+            "{kind} in version \"v1\" cannot be handled as a {kind}: strict decoding error: unknown field \"odd\""
+        );
+        assert_eq!(strict.expect(400)["message"], want);
+        let other = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}});
+        let refused = admin.post(&path, &other).await.expect(400);
+        let words = refused["message"].as_str().unwrap();
+        assert!(
+            words.starts_with("ConfigMap in version \"v1\" cannot be handled as a "),
+            "{words}"
+        );
+        admin.post(&format!("{path}?dryRun=Some"), &body).await.expect(422);
+        let empty = send(&admin, Method::POST, &path, PROTOBUF, Bytes::new()).await;
+        let (_, status) = decoded(&empty.bytes);
+        let want = format!("the object provided is unrecognized (must be of type {kind}): empty data (<empty>)");
+        assert_eq!((&status["code"], &status["message"]), (&json!(400), &json!(want)));
+    }
+}

@@ -200,3 +200,34 @@ async fn preconditions_are_refused_in_the_servers_words() {
     delete(&admin, &path, &matching).await.expect(200);
     assert_eq!(admin.delete(&path).await.expect(404)["reason"], "NotFound");
 }
+
+#[tokio::test]
+async fn a_deletion_shows_watchers_what_was_stored_and_its_writer_what_was_wanted() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let mut held = config_map("a", "1");
+    held["metadata"]["finalizers"] = json!(["example.com/wait"]);
+    let created = admin.post(maps, &held).await.expect(201);
+    let mut watch = admin.watch(&format!("{maps}?resourceVersion={}", rv(&created))).await;
+    let path = format!("{maps}/a");
+    let marked = admin.delete(&path).await.expect(200);
+    let change = json!({"metadata": {"finalizers": null}, "data": {"key": "2"}});
+    let answer = admin.merge(&path, &change).await.expect(200);
+    assert_eq!(answer["data"]["key"], "2");
+    assert_eq!(answer["metadata"]["finalizers"], json!(null));
+    assert_eq!(rv(&answer), rv(&marked), "nothing was stored after what it is based on");
+    assert_eq!(watch.told().await, "MODIFIED a");
+    let mut last = watch.next().await.unwrap();
+    assert_eq!(last.kind, "DELETED");
+    assert!(rv(&last.object) > rv(&marked), "the deletion has a version of its own");
+    last.object["metadata"]["resourceVersion"] = marked["metadata"]["resourceVersion"].clone();
+    assert_eq!(last.object, marked);
+    // The same from the history.
+    let mut late = admin.watch(&format!("{maps}?resourceVersion={}", rv(&marked))).await;
+    let event = late.next().await.unwrap();
+    assert_eq!(
+        (event.kind.as_str(), &event.object["data"]["key"]),
+        ("DELETED", &json!("1"))
+    );
+}

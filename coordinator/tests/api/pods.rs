@@ -185,6 +185,11 @@ async fn an_eviction_deletes_the_pod_and_a_node_evicts_its_own_only() {
     server.node("n1").post(&path, &eviction).await.expect(201);
     let marked = admin.get(&format!("{PODS}/a")).await.expect(200);
     assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 7);
+    let why = &marked["status"]["conditions"][0];
+    assert_eq!(
+        (&why["type"], &why["reason"]),
+        (&json!("DisruptionTarget"), &json!("EvictionByEvictionAPI"))
+    );
     let mut wrong = eviction.clone();
     wrong["deleteOptions"] = json!({"preconditions": {"uid": "other"}});
     admin.post(&path, &wrong).await.expect(409);

@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	policyv1beta1 "k8s.io/api/policy/v1beta1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -54,6 +56,8 @@ var roots = []root{
 	{"meta.k8s.io", "v1", metav1.ListMeta{}},
 	{"meta.k8s.io", "v1", metav1.PartialObjectMetadata{}},
 	{"meta.k8s.io", "v1", metav1.Status{}},
+	{"policy", "v1", policyv1.Eviction{}},
+	{"policy", "v1beta1", policyv1beta1.Eviction{}},
 }
 
 // scalars are types whose JSON is not that of their Go structure.

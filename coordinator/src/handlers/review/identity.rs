@@ -8,8 +8,7 @@ use super::Question;
 
 /// The caller, as authentication (and impersonation) found it.
 pub(super) fn who_am_i(question: &Question<'_>) -> Result<Value, Status> {
-    let mut metadata = question.metadata();
-    metadata["creationTimestamp"] = json!(Time::from_unix(question.app.clock.unix().secs));
+    let metadata = json!({ "creationTimestamp": Time::from_unix(question.app.clock.unix().secs) });
     Ok(json!({ "metadata": metadata, "status": { "userInfo": question.user.info() } }))
 }
 

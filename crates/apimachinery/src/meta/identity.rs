@@ -3,7 +3,9 @@
 use serde_json::Value;
 
 use super::access;
+use crate::gvr;
 use crate::kind::{ResourceKind, builtin_kinds};
+use crate::protobuf;
 use crate::status::{FieldError, Status};
 use crate::text::go_quote;
 
@@ -47,17 +49,40 @@ pub fn complete_type_meta(object: &mut Value, kind: &ResourceKind) -> Result<(),
                 "the API version in the data ({found_version}) does not match the expected API version ({want_version})"
             )));
         }
-        let version = found_version.rsplit('/').next().unwrap_or_default();
-        return Err(Status::bad_request(format!(
-            "{found_kind} in version {} cannot be handled as a {want_kind}: no kind {} is registered for version {}",
-            go_quote(version),
-            go_quote(&found_kind),
-            go_quote(&found_version),
-        )));
+        return Err(of_another_kind(&found_version, &found_kind, &want_version, want_kind));
     }
     object["apiVersion"] = want_version.into();
     object["kind"] = want_kind.into();
     Ok(())
+}
+
+/// The answer to a body that says it is something else than its endpoint takes, in kube-apiserver's words.
+pub fn of_another_kind(found_version: &str, found_kind: &str, want_version: &str, want_kind: &str) -> Status {
+    let version = found_version.rsplit('/').next().unwrap_or_default();
+    let why = if protobuf::message(found_version, found_kind).is_some() {
+        format!(
+            "converting ({version}.{found_kind}) to ({}.{want_kind}): unknown conversion",
+            go_package(gvr::split_api_version(want_version).0)
+        )
+    } else {
+        format!(
+            "no kind {} is registered for version {}",
+            go_quote(found_kind),
+            go_quote(found_version)
+        )
+    };
+    Status::bad_request(format!(
+        "{found_kind} in version {} cannot be handled as a {want_kind}: {why}",
+        go_quote(version)
+    ))
+}
+
+/// Where kube-apiserver keeps the types of a group.
+fn go_package(group: &str) -> &str {
+    match group {
+        "" | "events.k8s.io" => "core",
+        group => group.split('.').next().unwrap_or_default(),
+    }
 }
 
 /// Custom resources are read whatever they say they are, and judged afterwards.

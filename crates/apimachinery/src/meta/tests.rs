@@ -249,6 +249,12 @@ fn bodies_are_about_what_the_url_is_about() {
         "Lease in version \"v99\" cannot be handled as a Lease: no kind \"Lease\" is registered for version \
          \"coordination.k8s.io/v99\""
     );
+    let mut other = json!({"apiVersion": "v1", "kind": "ConfigMap"});
+    let status = complete_type_meta(&mut other, kind("pods")).unwrap_err();
+    assert_eq!(
+        status.message(),
+        "ConfigMap in version \"v1\" cannot be handled as a Pod: converting (v1.ConfigMap) to (core.Pod): unknown conversion"
+    );
     assert!(complete_type_meta(&mut json!({"kind": 1}), kind("pods")).is_err());
     assert!(complete_type_meta(&mut json!([]), kind("pods")).is_err());
 

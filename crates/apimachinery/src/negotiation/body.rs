@@ -36,15 +36,15 @@ pub fn body_format(content_type: Option<&str>) -> Result<Format, Status> {
 }
 
 /// A body as JSON, whatever its format. `api_version` and `kind` are those of the endpoint: a protobuf body may leave them
-/// out. An empty body, and JSON, stay as they are: whoever reads them knows what to say.
+/// out. An empty body of text, and JSON, stay as they are: whoever reads them knows what to say.
 ///
 /// # Errors
 ///
 /// 400 if the bytes are not of that format, with kube-apiserver's words; 415 for protobuf about a kind that has none.
 pub fn body_json(format: Format, api_version: &str, kind: &str, body: &Bytes) -> Result<Bytes, Status> {
     match format {
-        _ if body.is_empty() => Ok(body.clone()),
         Format::Json => Ok(body.clone()),
+        Format::Yaml if body.is_empty() => Ok(body.clone()),
         Format::Yaml => crate::yaml::to_json(body).map_err(|error| {
             let why = format!("couldn't get version/kind; json parse error: error converting YAML to JSON: {error}");
             Status::bad_request(why)

@@ -320,7 +320,8 @@ fn bodies_become_json() {
         "refused later for its type"
     );
     assert_eq!(config_map(Format::Json, b"anything").unwrap(), "anything");
-    assert_eq!(config_map(Format::Protobuf, b"").unwrap(), "");
+    let empty = config_map(Format::Protobuf, b"").unwrap_err();
+    assert!(empty.message().ends_with("empty data (<empty>)"), "{empty}");
     assert_eq!(
         config_map(Format::Yaml, b"kind: ConfigMap\n").unwrap(),
         r#"{"kind":"ConfigMap"}"#

@@ -137,6 +137,10 @@ impl RawDeleteOptions {
 }
 
 fn from_body(body: &[u8]) -> Result<RawDeleteOptions, String> {
+    if body.trim_ascii() == b"null" {
+        // Go reads it into options of which none is set.
+        return Ok(RawDeleteOptions::default());
+    }
     let raw: RawDeleteOptions = crate::mapping::from_slice(body).map_err(|error| {
         not_a_number(body).unwrap_or_else(|| format!("couldn't get version/kind; json parse error: {error}"))
     })?;

@@ -120,12 +120,12 @@ pub(super) const NAMES: &str = concat!(
     "reakingPotentialio.k8s.apimachinery.pkg.apis.meta.v1.Preconditionsio.k8s.apimachinery.pkg.apis.meta.v1.ListMetacontinueremainingIt",
     "emCountshardInfoio.k8s.apimachinery.pkg.apis.meta.v1.ShardInfoio.k8s.apimachinery.pkg.apis.meta.v1.PartialObjectMetadataio.k8s.api",
     "machinery.pkg.apis.meta.v1.Statusdetailscodeio.k8s.apimachinery.pkg.apis.meta.v1.StatusDetailscausesretryAfterSecondsio.k8s.apimac",
-    "hinery.pkg.apis.meta.v1.StatusCausefield",
+    "hinery.pkg.apis.meta.v1.StatusCausefieldio.k8s.api.policy.v1.EvictiondeleteOptionsio.k8s.api.policy.v1beta1.Eviction",
 );
 
 /// Messages: place and length of the name, first field, number of fields.
 #[rustfmt::skip]
-pub(super) static MESSAGES: [PackedMessage; 229] = [
+pub(super) static MESSAGES: [PackedMessage; 231] = [
     m(0, 26, 0, 2), m(40, 47, 2, 15), a(269, 51, 17, 6), m(362, 55, 23, 7), a(466, 34, 30, 7), m(509, 28, 37, 4), m(560, 28, 41, 2),
     m(595, 33, 43, 3), a(659, 34, 46, 4), a(720, 31, 50, 4), m(774, 24, 54, 15), m(930, 30, 69, 2), m(973, 30, 71, 2), m(1019, 28, 73, 3),
     m(1057, 32, 76, 1), m(1089, 34, 77, 2), m(1145, 37, 79, 5), m(1200, 23, 84, 3), m(1223, 27, 87, 7), m(1316, 24, 94, 4),
@@ -163,12 +163,13 @@ pub(super) static MESSAGES: [PackedMessage; 229] = [
     m(13330, 32, 879, 8), m(13389, 42, 887, 3), m(13449, 37, 890, 2), m(13502, 31, 892, 1), m(13533, 31, 893, 1), a(13564, 36, 894, 4),
     m(13600, 26, 898, 15), m(13736, 32, 913, 2), m(13768, 45, 915, 4), m(13863, 61, 919, 2), m(13936, 62, 921, 2), m(14021, 49, 923, 1),
     m(14070, 52, 924, 2), m(14122, 48, 926, 10), m(14230, 48, 936, 2), m(14278, 50, 938, 6), m(14446, 50, 944, 2), m(14496, 45, 946, 5),
-    m(14576, 46, 951, 1), m(14622, 58, 952, 1), m(14680, 43, 953, 6), m(14734, 50, 959, 6), m(14807, 48, 965, 3),
+    m(14576, 46, 951, 1), m(14622, 58, 952, 1), m(14680, 43, 953, 6), m(14734, 50, 959, 6), m(14807, 48, 965, 3), m(14860, 29, 968, 2),
+    m(14902, 34, 970, 2),
 ];
 
 /// Fields: name, number, type, message, flags, merge key, apply keys.
 #[rustfmt::skip]
-pub(super) static FIELDS: [PackedField; 968] = [
+pub(super) static FIELDS: [PackedField; 972] = [
     f(26, 8, 1, Message, 1, 16, 0, 0, 0, 0), f(34, 6, 2, Message, 4, 16, 0, 0, 0, 0), f(87, 4, 1, String, 0, 0, 0, 0, 0, 0),
     f(91, 12, 2, String, 0, 0, 0, 0, 0, 0), f(103, 9, 3, String, 0, 0, 0, 0, 0, 0), f(112, 8, 4, String, 0, 0, 0, 0, 0, 0),
     f(120, 3, 5, String, 0, 0, 0, 0, 0, 0), f(123, 15, 6, String, 0, 0, 0, 0, 0, 0), f(138, 10, 7, Int64, 0, 0, 0, 0, 0, 0),
@@ -502,12 +503,13 @@ pub(super) static FIELDS: [PackedField; 968] = [
     f(14723, 7, 5, Message, 227, 4, 0, 0, 0, 0), f(14730, 4, 6, Int32, 0, 0, 0, 0, 0, 0), f(87, 4, 1, String, 0, 0, 0, 0, 0, 0),
     f(4754, 5, 2, String, 0, 0, 0, 0, 0, 0), f(330, 4, 3, String, 0, 0, 0, 0, 0, 0), f(120, 3, 6, String, 0, 0, 0, 0, 0, 0),
     f(14784, 6, 4, Message, 228, 1, 0, 0, 0, 0), f(14790, 17, 5, Int32, 0, 0, 0, 0, 0, 0), f(812, 6, 1, String, 0, 0, 0, 0, 0, 0),
-    f(818, 7, 2, String, 0, 0, 0, 0, 0, 0), f(14855, 5, 3, String, 0, 0, 0, 0, 0, 0),
+    f(818, 7, 2, String, 0, 0, 0, 0, 0, 0), f(14855, 5, 3, String, 0, 0, 0, 0, 0, 0), f(26, 8, 1, Message, 1, 16, 0, 0, 0, 0),
+    f(14889, 13, 2, Message, 221, 4, 0, 0, 0, 0), f(26, 8, 1, Message, 1, 16, 0, 0, 0, 0), f(14889, 13, 2, Message, 221, 4, 0, 0, 0, 0),
 ];
 
 /// Outermost kinds: group, version, kind, message.
 #[rustfmt::skip]
-pub(super) static ROOTS: [(&str, &str, &str, u16); 28] = [
+pub(super) static ROOTS: [(&str, &str, &str, u16); 30] = [
     ("", "v1", "Binding", 0), ("", "v1", "ConfigMap", 5), ("", "v1", "Endpoints", 6), ("", "v1", "Event", 10), ("", "v1", "Namespace", 13),
     ("", "v1", "Node", 17), ("", "v1", "Pod", 35), ("", "v1", "Secret", 165), ("", "v1", "Service", 166), ("", "v1", "ServiceAccount", 176),
     ("authentication.k8s.io", "v1", "SelfSubjectReview", 177), ("authentication.k8s.io", "v1", "TokenRequest", 180),
@@ -517,5 +519,6 @@ pub(super) static ROOTS: [(&str, &str, &str, u16); 28] = [
     ("discovery.k8s.io", "v1", "EndpointSlice", 205), ("events.k8s.io", "v1", "Event", 212), ("meta.k8s.io", "v1", "APIGroup", 214),
     ("meta.k8s.io", "v1", "APIGroupList", 217), ("meta.k8s.io", "v1", "APIResourceList", 218), ("meta.k8s.io", "v1", "APIVersions", 220),
     ("meta.k8s.io", "v1", "DeleteOptions", 221), ("meta.k8s.io", "v1", "ListMeta", 223),
-    ("meta.k8s.io", "v1", "PartialObjectMetadata", 225), ("meta.k8s.io", "v1", "Status", 226),
+    ("meta.k8s.io", "v1", "PartialObjectMetadata", 225), ("meta.k8s.io", "v1", "Status", 226), ("policy", "v1", "Eviction", 229),
+    ("policy", "v1beta1", "Eviction", 230),
 ];
