@@ -147,6 +147,10 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = lanes::QUEUED_MAX)]
     pub max_queued_requests: usize,
 
+    /// Longest wait of a request for its turn; then 429 and Retry-After.
+    #[arg(long, value_name = "DURATION", default_value = lanes::WAIT_MAX)]
+    pub max_queue_wait: GoDuration,
+
     /// Largest body of a request, the feed's aside; larger ones get 413.
     #[arg(long, value_name = "BYTES", default_value_t = BODY_BYTES_MAX)]
     pub max_request_body_bytes: usize,

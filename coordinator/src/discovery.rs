@@ -41,6 +41,11 @@ struct Document {
 const AGGREGATED: HeaderValue =
     HeaderValue::from_static("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
 
+/// The answer to `/version`, which needs nothing else.
+pub(crate) fn version() -> Response<Body> {
+    pretty(&version::document())
+}
+
 // === impl Discovery ===
 
 impl Discovery {
@@ -74,7 +79,7 @@ impl Discovery {
         }
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let value = match parts.as_slice() {
-            ["version"] => return Some(Ok(pretty(&version::document()))),
+            ["version"] => return Some(Ok(version())),
             ["api"] if wants_aggregated_discovery(accept) => return Some(Ok(self.aggregated_core.answer(headers))),
             ["apis"] if wants_aggregated_discovery(accept) && !path.ends_with('/') => {
                 return Some(Ok(self.aggregated_named.answer(headers)));

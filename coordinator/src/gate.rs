@@ -2,6 +2,8 @@
 //!
 //! The order is kube-apiserver's: identity, impersonation, a place among the requests being answered, authorization.
 
+use std::num::NonZeroUsize;
+
 use http::header::AUTHORIZATION;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Request};
@@ -93,13 +95,15 @@ impl Gate {
             Profile::Pool => Policy::default(),
         };
         let rbac = Rbac::open(base, config.rbac_path.clone());
+        let lane =
+            |in_flight: NonZeroUsize| Lane::new(in_flight.get(), config.max_queued_requests, config.max_queue_wait.0);
         Ok(Self {
             authorizer: Authorizer::new(),
             rbac: rbac.map_err(|error| StartError::new(format!("--rbac-path: {error}")))?,
             tokens: Tokens::open(config)?,
             log: Log::open(config, metrics.audit(), clock)?,
-            reads: Lane::new(config.max_requests_inflight.get(), config.max_queued_requests),
-            writes: Lane::new(config.max_mutating_requests_inflight.get(), config.max_queued_requests),
+            reads: lane(config.max_requests_inflight),
+            writes: lane(config.max_mutating_requests_inflight),
         })
     }
 

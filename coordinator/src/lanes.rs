@@ -4,13 +4,16 @@
 //! waiting delays another's first request by one place, not by a thousand. The queues together are bounded; when they are
 //! full, the longest one gives way to a client that waits for less, else the newcomer is told to come again.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use yurt_apimachinery::Status;
+
+mod turns;
+
+use turns::{Joined, Turns};
 
 /// Reads being answered at a time, as in kube-apiserver. Leases, the feed and administrators stand outside; a watch holds a
 /// place only while it opens.
@@ -19,8 +22,8 @@ pub(crate) const READS_IN_FLIGHT_MAX: usize = 400;
 pub(crate) const WRITES_IN_FLIGHT_MAX: usize = 200;
 /// Requests waiting for a place in one lane.
 pub(crate) const QUEUED_MAX: usize = 1000;
-/// Longest wait for a place.
-const WAIT_MAX: Duration = Duration::from_secs(15);
+/// Longest wait for a place, in the notation of its flag.
+pub(crate) const WAIT_MAX: &str = "15s";
 /// Seconds after which a refused client should come again.
 const RETRY_AFTER: u32 = 1;
 
@@ -38,50 +41,44 @@ pub(crate) struct Place {
 
 struct Shared {
     in_flight_max: usize,
-    queued_max: usize,
+    wait_max: Duration,
     // Held for a few map operations, never while anybody is woken.
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
     in_flight: usize,
-    /// Who waits, by client. No queue is empty.
-    queues: BTreeMap<String, VecDeque<Waiter>>,
-    /// Clients in the order in which they get their next place: exactly the keys of `queues`.
-    turns: VecDeque<String>,
-    queued: usize,
-    next_id: u64,
-}
-
-struct Waiter {
-    id: u64,
-    wake: oneshot::Sender<Place>,
+    waiting: Turns<oneshot::Sender<Place>>,
 }
 
 /// Leaves the queue when the request is given up.
 struct Ticket<'a> {
     lane: &'a Lane,
     client: &'a str,
-    id: u64,
+    id: turns::Ticket,
 }
 
 /// What happens to a request that comes in.
 enum Entry {
     Go,
-    Wait(u64, oneshot::Receiver<Place>),
+    Wait(turns::Ticket, oneshot::Receiver<Place>),
     Refused,
 }
 
 // === impl Lane ===
 
 impl Lane {
-    pub(crate) fn new(in_flight_max: usize, queued_max: usize) -> Self {
+    /// `in_flight_max` places, and room for `queued_max` who wait no longer than `wait_max`.
+    pub(crate) fn new(in_flight_max: usize, queued_max: usize, wait_max: Duration) -> Self {
+        let state = State {
+            in_flight: 0,
+            waiting: Turns::new(queued_max),
+        };
         Self {
             shared: Arc::new(Shared {
                 in_flight_max,
-                queued_max,
-                state: Mutex::default(),
+                wait_max,
+                state: Mutex::new(state),
             }),
         }
     }
@@ -100,7 +97,7 @@ impl Lane {
             Entry::Wait(id, granted) => (id, granted),
         };
         let _ticket = Ticket { lane: self, client, id };
-        match tokio::time::timeout(WAIT_MAX, granted).await {
+        match tokio::time::timeout(self.shared.wait_max, granted).await {
             Ok(Ok(place)) => Ok(place),
             // Too late, or pushed out by somebody who waits for less.
             Ok(Err(_)) | Err(_) => Err(busy()),
@@ -110,7 +107,7 @@ impl Lane {
     /// Requests being answered, and requests waiting.
     pub(crate) fn load(&self) -> (usize, usize) {
         let state = self.shared.state.lock();
-        (state.in_flight, state.queued)
+        (state.in_flight, state.waiting.len())
     }
 
     fn admit(&self, client: &str) -> Entry {
@@ -119,19 +116,14 @@ impl Lane {
             state.in_flight += 1;
             return Entry::Go;
         }
-        // Woken only after the lock is free again: a dropped sender runs the other's task.
-        let mut pushed_out = None;
-        if state.queued >= self.shared.queued_max {
-            pushed_out = state.give_way(client);
-            if pushed_out.is_none() {
-                return Entry::Refused;
-            }
-        }
         let (wake, granted) = oneshot::channel();
-        let id = state.push(client, wake);
+        let joined = state.waiting.join(client, wake);
+        // Woken only after the lock is free again: a dropped sender runs the other's task.
         drop(state);
-        drop(pushed_out);
-        Entry::Wait(id, granted)
+        match joined {
+            Joined::Waits(id) | Joined::InPlaceOf(id, _) => Entry::Wait(id, granted),
+            Joined::Refused => Entry::Refused,
+        }
     }
 
     /// Gives a freed place to the next in line.
@@ -139,13 +131,13 @@ impl Lane {
         let mut place = Place::of(self);
         loop {
             let mut state = self.shared.state.lock();
-            let Some(next) = state.pop() else {
+            let Some(next) = state.waiting.next() else {
                 state.in_flight -= 1;
                 place.lane = None;
                 return;
             };
             drop(state);
-            match next.wake.send(place) {
+            match next.send(place) {
                 Ok(()) => return,
                 // Given up in this very moment: still ours to give.
                 Err(back) => place = back,
@@ -174,65 +166,8 @@ impl Drop for Place {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        let waiter = self.lane.shared.state.lock().remove(self.client, self.id);
-        drop(waiter);
-    }
-}
-
-// === impl State ===
-
-impl State {
-    fn push(&mut self, client: &str, wake: oneshot::Sender<Place>) -> u64 {
-        let id = self.next_id;
-        self.next_id += 1;
-        self.queued += 1;
-        if !self.queues.contains_key(client) {
-            self.turns.push_back(client.to_owned());
-        }
-        let queue = self.queues.entry(client.to_owned()).or_default();
-        queue.push_back(Waiter { id, wake });
-        id
-    }
-
-    /// The first in the queue whose turn it is; its client goes to the end of the line.
-    fn pop(&mut self) -> Option<Waiter> {
-        let client = self.turns.pop_front()?;
-        let queue = self.queues.get_mut(&client)?;
-        let waiter = queue.pop_front();
-        if queue.is_empty() {
-            self.queues.remove(&client);
-        } else {
-            self.turns.push_back(client);
-        }
-        self.queued -= usize::from(waiter.is_some());
-        waiter
-    }
-
-    /// The last of the longest queue, if `client` would still wait for less than that one.
-    fn give_way(&mut self, client: &str) -> Option<Waiter> {
-        let own = self.queues.get(client).map_or(0, VecDeque::len);
-        let (longest, length) = self
-            .queues
-            .iter()
-            .map(|(client, queue)| (client, queue.len()))
-            .max_by_key(|(_, length)| *length)?;
-        if length <= own + 1 {
-            return None;
-        }
-        let (longest, last) = (longest.clone(), self.queues.get(longest)?.back()?.id);
-        self.remove(&longest, last)
-    }
-
-    fn remove(&mut self, client: &str, id: u64) -> Option<Waiter> {
-        let queue = self.queues.get_mut(client)?;
-        let at = queue.iter().position(|waiter| waiter.id == id)?;
-        let waiter = queue.remove(at);
-        if queue.is_empty() {
-            self.queues.remove(client);
-            self.turns.retain(|one| one != client);
-        }
-        self.queued -= usize::from(waiter.is_some());
-        waiter
+        let sender = self.lane.shared.state.lock().waiting.leave(self.client, self.id);
+        drop(sender);
     }
 }
 
@@ -242,9 +177,13 @@ fn busy() -> Status {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use futures_util::FutureExt as _;
 
     use super::*;
+
+    const LONG: Duration = Duration::from_secs(15);
 
     fn waits(request: &mut (impl Future + Unpin)) -> bool {
         request.now_or_never().is_none()
@@ -260,7 +199,7 @@ mod tests {
     /// Conformance: 6.31
     #[tokio::test]
     async fn places_and_queue_are_bounded_to_the_last_one() {
-        let lane = Lane::new(3, 2);
+        let lane = Lane::new(3, 2, LONG);
         let mut places: Vec<Place> = (0..2).map(|_| now(&lane, "a").unwrap()).collect();
         assert_eq!(lane.load(), (2, 0));
         places.push(now(&lane, "a").unwrap());
@@ -282,7 +221,7 @@ mod tests {
     /// Conformance: 6.31, 6.33
     #[tokio::test]
     async fn greedy_client_delays_another_by_one_place() {
-        let lane = Lane::new(1, 100);
+        let lane = Lane::new(1, 100, LONG);
         let mut place = now(&lane, "greedy");
         let mut greedy: VecDeque<_> = (0..50).map(|_| Box::pin(lane.enter("greedy"))).collect();
         for one in &mut greedy {
@@ -300,7 +239,7 @@ mod tests {
 
     #[tokio::test]
     async fn full_queue_makes_room_for_who_waits_for_less() {
-        let lane = Lane::new(1, 3);
+        let lane = Lane::new(1, 3, LONG);
         let _place = now(&lane, "greedy");
         let mut greedy: Vec<_> = (0..3).map(|_| Box::pin(lane.enter("greedy"))).collect();
         for one in &mut greedy {
@@ -318,11 +257,22 @@ mod tests {
         assert_eq!(lane.load(), (1, 3));
     }
 
+    /// Conformance: 6.31
     #[tokio::test(start_paused = true)]
     async fn nobody_waits_for_ever() {
-        let lane = Lane::new(1, 1);
-        let _place = now(&lane, "a");
-        assert_eq!(lane.enter("b").await.map(drop).unwrap_err().code(), 429);
-        assert_eq!(lane.load(), (1, 0));
+        for (free_after, is_served) in [(LONG - MILLISECOND, true), (LONG + MILLISECOND, false)] {
+            let lane = Lane::new(1, 1, LONG);
+            let place = now(&lane, "a");
+            let free = async {
+                tokio::time::sleep(free_after).await;
+                drop(place);
+            };
+            let (answer, ()) = tokio::join!(lane.enter("b"), free);
+            assert_eq!(answer.as_ref().map_err(Status::code).err(), (!is_served).then_some(429));
+            drop(answer);
+            assert_eq!(lane.load(), (0, 0));
+        }
     }
+
+    const MILLISECOND: Duration = Duration::from_millis(1);
 }

@@ -7,7 +7,7 @@
 //!
 //! In reading order: [`config`] (flags), `server` (one request), `gate` (who gets in), `authn`, `authz` (who may what), `lanes`, `audit`, `admission`, `handlers`, `registry`
 //! (resources and their rules; `registry::leases` guards elections), `feed` (pool data), `discovery`, `health`, `metrics`,
-//! `bootstrap` (certificates of a first start). All wiring is in [`build`].
+//! `bootstrap` (certificates of a first start), `waiting` (before there is a store). All wiring is in [`build`].
 //!
 //! ```no_run
 //! use yurt_coordinator::{build, config::Config};
@@ -23,6 +23,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 mod admission;
 mod app;
@@ -51,6 +52,7 @@ mod server;
 pub mod simulation;
 mod status_error;
 mod store;
+mod waiting;
 
 use parking_lot::RwLock;
 use yurt_runtime::http::server::{Limits, Server};
@@ -73,15 +75,20 @@ use registry::custom::CustomKinds;
 use registry::leases::{self, Guard};
 use registry::own::OwnStore;
 use store::Stores;
+use waiting::{Port, Waiting};
 
 /// A coordinator whose port is taken and whose store is open; it answers after [`Coordinator::run`] has begun.
 pub struct Coordinator {
     app: Arc<App>,
-    server: Server,
+    port: Port,
+    address: SocketAddr,
     stores: Stores,
     tasks: TaskGroup,
     files: Files,
 }
+
+/// A store that is not open by then is waited for in the open: clients get answers.
+const OPEN_QUIETLY: Duration = Duration::from_secs(1);
 
 /// What a first start wrote for its user.
 #[derive(Clone, Debug, Default)]
@@ -127,8 +134,9 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let gate = Gate::open(&config, &metrics, clock.clone())?;
     let server = bind(&config).await?;
     let tasks = TaskGroup::new();
-    let stores = Stores::open(&config, custom.pool_kinds(&declared), clock.clone(), &tasks).await?;
-    let (tls, files) = credentials(&config, &server)?;
+    let address = server.local_addr();
+    let opening = Stores::open(&config, custom.pool_kinds(&declared), clock.clone(), &tasks);
+    let (stores, port, files) = open(opening, &config, server, &tasks).await?;
     if let Some(disk) = stores.disk() {
         metrics.watch_disk(disk.clone());
     }
@@ -178,11 +186,31 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     app.health.storage_loaded();
     Ok(Coordinator {
         app: Arc::new(app),
-        server: server.with_tls(tls),
+        port,
+        address,
         stores,
         tasks,
         files,
     })
+}
+
+/// Opens the store. Certificates are made once it is open, or when it keeps the start waiting: what is wrong with the way
+/// to it has been told by then.
+async fn open(
+    opening: impl Future<Output = Result<Stores, StartError>>,
+    config: &Config,
+    server: Server,
+    tasks: &TaskGroup,
+) -> Result<(Stores, Port, Files), StartError> {
+    let mut opening = std::pin::pin!(opening);
+    if let Ok(stores) = tokio::time::timeout(OPEN_QUIETLY, &mut opening).await {
+        let stores = stores?;
+        let (tls, files) = credentials(config, &server)?;
+        return Ok((stores, Port::Bound(server.with_tls(tls)), files));
+    }
+    let (tls, files) = credentials(config, &server)?;
+    let waiting = Waiting::serve(server.with_tls(tls), tasks);
+    Ok((opening.await?, Port::Waiting(waiting), files))
 }
 
 /// The server's certificate, made where none is given, and what was written for the user.
@@ -225,7 +253,7 @@ impl Coordinator {
     /// Where it listens, with the port that was picked for port 0.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.server.local_addr()
+        self.address
     }
 
     /// What was written for the user.

@@ -7,7 +7,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use yurt_apimachinery::Object;
 use yurt_apimachinery::time::Time;
-use yurt_runtime::http::server::handler;
 use yurt_storage::{Replicas, Storage};
 
 use crate::app::App;
@@ -16,7 +15,7 @@ use crate::registry::leases::Author;
 use crate::registry::own::Intent;
 use crate::registry::prepare::{self, Account};
 use crate::registry::{events, namespaces};
-use crate::{Coordinator, StartError, emptier, server};
+use crate::{Coordinator, StartError, emptier};
 
 /// Pool data that changed is committed this often: a crash costs a resend of what came since, a commit wears the disk.
 const PERSIST_EVERY: Duration = Duration::from_secs(5);
@@ -75,16 +74,13 @@ fn own_intent() -> Intent {
 pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>) -> Result<(), StartError> {
     let Coordinator {
         app,
-        server,
+        port,
         stores,
         tasks,
+        address: _,
         files: _,
     } = coordinator;
-    let served = app.clone();
-    let serving = server.serve(
-        &tasks,
-        handler(move |request, peer| server::answer(served.clone(), request, peer)),
-    );
+    let serving = port.serve(&tasks, app.clone());
     tasks.spawn_critical(
         "persist-pool-data",
         persist(app.clone(), stores.replicas().clone(), tasks.token()),

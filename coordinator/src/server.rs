@@ -41,13 +41,13 @@ const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
 /// Answers one request, whatever comes.
 pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer) -> Response<Body> {
     let audit_id = audit_id(request.headers());
-    let is_head = request.method() == Method::HEAD;
+    let method = request.method().clone();
     let (path, query) = (
         request.uri().path().to_owned(),
         request.uri().query().map(str::to_owned),
     );
     let mut request = request;
-    let mut response = match answer_health(&app, &mut request, &peer, &path, query.as_deref()) {
+    let response = match answer_health(&app, &mut request, &peer, &path, query.as_deref()) {
         Some(response) => response,
         None => {
             let info = RequestInfo::parse(request.method().as_str(), &path, query.as_deref());
@@ -77,13 +77,18 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
             }
         }
     };
-    if is_head {
+    dressed(response, &method, &audit_id)
+}
+
+/// An answer with what every answer has.
+pub(crate) fn dressed(mut response: Response<Body>, method: &Method, audit_id: &str) -> Response<Body> {
+    if method == Method::HEAD {
         // A body would be a protocol error on HTTP/2.
         response = response.map(|_| web::empty());
     }
     let headers = response.headers_mut();
     headers.entry(CACHE_CONTROL).or_insert(NO_CACHE);
-    headers.extend(HeaderValue::from_str(&audit_id).ok().map(|id| (AUDIT_ID, id)));
+    headers.extend(HeaderValue::from_str(audit_id).ok().map(|id| (AUDIT_ID, id)));
     response
 }
 
@@ -114,7 +119,7 @@ fn answer_health(
 }
 
 /// The client's own, else a new one.
-fn audit_id(headers: &HeaderMap) -> String {
+pub(crate) fn audit_id(headers: &HeaderMap) -> String {
     let given = headers.get(AUDIT_ID).and_then(|id| id.to_str().ok());
     given.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned)
 }

@@ -159,3 +159,19 @@ async fn without_etcd_reads_of_any_version_go_on_and_the_rest_says_why() {
     }
     assert_eq!(told, "ADDED e", "the stream stayed open");
 }
+
+/// Connections made while it waited go on when it is ready.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs an etcd"]
+async fn a_start_that_waited_for_etcd_ends_ready() {
+    let mut etcd = EtcdMember::single(None, &[]);
+    etcd.kill();
+    let server = Server::waiting(&["--profile", "standalone", "--etcd-servers", &etcd.url()]).await;
+    let admin = server.admin();
+    admin.post(MAPS, &config_map("a", "1")).await.expect(503);
+    etcd.start();
+    let ready = async || (admin.try_get("/readyz").await == Some(200)).then_some(());
+    eventually("it is ready", ready).await;
+    admin.post(MAPS, &config_map("a", "1")).await.expect(201);
+    admin.get(MAPS).await.expect(200);
+}

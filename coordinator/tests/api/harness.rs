@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 use yurt_apimachinery::watch::WatchDecoder;
 use yurt_runtime::http::client::{HttpClient, Protocol};
-use yurt_runtime::http::{empty, full};
+use yurt_runtime::http::{empty, full, stream};
 use yurt_runtime::kubeconfig::Kubeconfig;
 use yurt_runtime::pki::CertificateAuthority;
 use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource};
@@ -116,6 +116,14 @@ impl Server {
         Self::start_in(tempfile::tempdir().unwrap(), flags).await
     }
 
+    /// One that has to wait for its store; answers as far as it can.
+    pub(crate) async fn waiting(flags: &[&str]) -> Self {
+        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let mut server = Self::spawn(tempfile::tempdir().unwrap(), flags);
+        server.wait_until("/livez").await;
+        server
+    }
+
     /// With its files in `folder`.
     pub(crate) async fn start_in(folder: tempfile::TempDir, flags: &[&str]) -> Self {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
@@ -209,6 +217,11 @@ impl Server {
     }
 
     async fn wait_until_ready(&mut self) {
+        self.wait_until("/readyz").await;
+    }
+
+    /// Until a path answers 200.
+    async fn wait_until(&mut self, path: &str) {
         let kubeconfig = self.folder.path().join("admin.kubeconfig");
         let started = tokio::time::Instant::now();
         while started.elapsed() < PATIENCE {
@@ -217,14 +230,14 @@ impl Server {
             // At a restart the file still names the old port until it is written again.
             if let Ok(config) = Kubeconfig::load(&kubeconfig) {
                 self.url = config.server;
-                let answered = self.anonymous().try_get("/readyz").await;
+                let answered = self.anonymous().try_get(path).await;
                 if answered == Some(200) {
                     return;
                 }
             }
             tokio::time::sleep(Duration::from_millis(25)).await;
         }
-        panic!("the coordinator must become ready: {}", self.log());
+        panic!("the coordinator must answer {path}: {}", self.log());
     }
 
     fn log(&self) -> String {
@@ -384,6 +397,18 @@ impl Client {
         };
         answer.check();
         answer
+    }
+
+    /// Posts a body that never comes.
+    pub(crate) async fn stall(&self, path: &str) {
+        let nothing = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(path)
+            .header("content-type", "application/json")
+            .body(stream(nothing));
+        // It ends when it is dropped.
+        let _ = self.http.send(request.unwrap()).await;
     }
 
     pub(crate) async fn try_get(&self, path: &str) -> Option<u16> {

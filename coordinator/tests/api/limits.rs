@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 use yurt_runtime::pki::CertificateAuthority;
+use yurt_test_support::eventually;
 
-use crate::harness::{PATIENCE, Server, config_map};
+use crate::harness::{Client, PATIENCE, Server, config_map};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -126,6 +128,57 @@ async fn connections_are_bounded() {
         }
     };
     tokio::time::timeout(PATIENCE, late).await.unwrap();
+}
+
+/// Who asks for what, with a body that does not come: it keeps its place until it is dropped.
+async fn stalled(client: Client) -> JoinSet<()> {
+    let mut asked = JoinSet::new();
+    asked.spawn(async move { client.stall("/apis/authentication.k8s.io/v1/selfsubjectreviews").await });
+    asked
+}
+
+/// Conformance: 6.31, 6.33
+#[tokio::test]
+async fn writes_wait_for_their_turn_and_are_refused_beyond() {
+    let flags = "--profile standalone --max-mutating-requests-inflight 2 --max-queued-requests 1 --max-queue-wait 60s";
+    let server = Server::start(&flags.split(' ').collect::<Vec<_>>()).await;
+    let (jane, john, admin) = (server.user("jane", &[]), server.user("john", &[]), server.admin());
+    let review = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let load = async |wanted: [usize; 2]| {
+        let loaded = async || {
+            let text = admin.get("/metrics").await.expect(200);
+            let line = |name: &str, kind: &str| format!("{name}{{request_kind=\"{kind}\"}} ");
+            let text = text.as_str().unwrap();
+            let in_flight = line("apiserver_current_inflight_requests", "mutating") + &wanted[0].to_string() + "\n";
+            let queued = line("apiserver_current_inqueue_requests", "mutating") + &wanted[1].to_string() + "\n";
+            (text.contains(&in_flight) && text.contains(&queued)).then_some(())
+        };
+        eventually("the load is as wanted", loaded).await;
+    };
+    // n - 1: there is room.
+    let first = stalled(jane.clone()).await;
+    load([1, 0]).await;
+    jane.post(review, &json!({})).await.expect(201);
+    // n: one waits.
+    let second = stalled(jane.clone()).await;
+    load([2, 0]).await;
+    let third = stalled(jane.clone()).await;
+    load([2, 1]).await;
+    // n + 1: no more, for nobody.
+    for client in [&jane, &john] {
+        let refused = client.post(review, &json!({})).await;
+        assert_eq!(refused.header("retry-after"), Some("1"));
+        assert_eq!(refused.expect(429)["reason"], "TooManyRequests");
+    }
+    admin.post(review, &json!({})).await.expect(201);
+    // Who hangs up leaves the queue, and gives back its place.
+    drop(third);
+    load([2, 0]).await;
+    drop(first);
+    load([1, 0]).await;
+    john.post(review, &json!({})).await.expect(201);
+    drop(second);
+    load([0, 0]).await;
 }
 
 /// Conformance: 6.08

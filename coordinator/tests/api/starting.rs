@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use yurt_runtime::pki::CertificateAuthority;
+use yurt_test_support::free_port;
 
 use crate::harness::{Server, config_map};
 
@@ -97,6 +98,38 @@ fn bad_ways_to_etcd_are_told_before_anything_is_tried() {
         ),
     ] {
         refused(&[&standalone[..], more].concat(), 1, part, data);
+    }
+}
+
+/// Conformance: 1.09, 1.52
+#[tokio::test]
+async fn without_etcd_a_start_waits_in_the_open() {
+    let nobody = format!("http://127.0.0.1:{}", free_port());
+    let server = Server::waiting(&["--profile", "standalone", "--etcd-servers", &nobody]).await;
+    let (admin, stranger) = (server.admin(), server.anonymous());
+    for client in [&admin, &stranger] {
+        client.get("/livez").await.expect(200);
+        let refused = client.get("/readyz").await;
+        assert_eq!(refused.code, 503);
+        let text = refused.body.as_str().unwrap();
+        assert!(text.contains("[-]etcd failed: waiting for it\n"), "{text}");
+        let version = client.get("/version").await.expect(200);
+        assert_eq!(version["major"], "1");
+        for path in ["/metrics", "/api", "/api/v1/nodes", "/readyz/etcd", "/none"] {
+            let refused = client.get(path).await;
+            assert_eq!(refused.header("retry-after"), Some("5"), "{path}");
+            let status = refused.expect(503);
+            assert_eq!(status["reason"], "ServiceUnavailable");
+            let words = status["message"].as_str().unwrap();
+            assert!(
+                words.starts_with("the request has been made before all known HTTP paths"),
+                "{words}"
+            );
+        }
+        client
+            .post("/api/v1/namespaces/default/configmaps", &config_map("a", "1"))
+            .await
+            .expect(503);
     }
 }
 
