@@ -120,6 +120,19 @@ impl Feed {
         &self.fence
     }
 
+    /// The collection of this name.
+    pub(crate) fn collection(&self, name: &str) -> Option<&PoolCollection> {
+        self.collections.get(name).map(Arc::as_ref)
+    }
+
+    /// Node leases whose heartbeats another hub has to carry to the cloud.
+    pub(crate) fn delegated_leases(&self) -> usize {
+        self.leases.read(|held| {
+            let delegated = |lease: &&yurt_apimachinery::Object| leases::is_delegated(lease);
+            held.objects().filter(delegated).count()
+        })
+    }
+
     /// Which nodes belong to the pool.
     pub(crate) fn members(&self) -> &Members {
         &self.members
@@ -133,6 +146,7 @@ impl Feed {
     /// `GET`: where everything stands.
     pub(crate) fn state(&self) -> Value {
         let election = self.fence.election();
+        let now = self.clock.boot();
         let state_of = |collection: &Arc<PoolCollection>| {
             let (generation, applied) = collection.objects().read(|held| (held.generation(), held.position()));
             let durable = collection.replica().durable();
@@ -141,6 +155,8 @@ impl Feed {
                 "appliedUpTo": applied,
                 "durableUpTo": durable.position,
                 "complete": collection.is_served(),
+                "fresh": collection.is_fresh(now),
+                "stalenessSeconds": collection.staleness(now).map(|time| time.as_secs()),
             });
             (collection.name().to_owned(), state)
         };

@@ -1,11 +1,19 @@
 //! What is counted, under kube-apiserver's names where it has one.
+//!
+//! [`collections`]: what is held, how fresh it is and what its clients suffered; [`election`]: who leads the pool.
+
+mod collections;
+mod election;
 
 use std::sync::{Arc, OnceLock};
 
-use prometheus::{Gauge, GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry};
+use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
 use yurt_runtime::BootTime;
 use yurt_runtime::metrics::Metrics as Render;
 use yurt_storage::embedded::Disk;
+
+use collections::Collections;
+use election::Election;
 
 use crate::audit::Counters;
 use crate::feed::{Feed, Refusal};
@@ -22,6 +30,7 @@ pub(crate) struct Metrics {
     audit: Counters,
     feed: FeedMetrics,
     collections: Collections,
+    election: Election,
     disk: DiskMetrics,
 }
 
@@ -42,16 +51,6 @@ pub(crate) struct FeedMetrics {
     fenced: prometheus::IntCounter,
     gaps: prometheus::IntCounter,
     late_accepted: prometheus::IntCounter,
-}
-
-/// Gauges set at every scrape.
-struct Collections {
-    objects: GaugeVec,
-    bytes: GaugeVec,
-    rv: GaugeVec,
-    complete: GaugeVec,
-    fresh: GaugeVec,
-    members: Gauge,
 }
 
 /// Counts one long-running request until it is dropped.
@@ -107,6 +106,7 @@ impl Metrics {
         };
         let feed = FeedMetrics::new(registry)?;
         let collections = Collections::new(registry)?;
+        let election = Election::new(registry)?;
         let disk = DiskMetrics::new(registry)?;
         let custom = counters(
             registry,
@@ -127,6 +127,7 @@ impl Metrics {
             audit,
             feed,
             collections,
+            election,
             custom,
             custom_kinds,
             render,
@@ -188,29 +189,20 @@ impl Metrics {
     /// Everything in Prometheus' text format.
     pub(crate) fn render(&self, resources: &Resources, feed: &Feed, now: BootTime) -> String {
         for resource in resources.collections() {
-            let held = resource
-                .objects()
-                .read(|held| (held.len(), held.size(), held.position()));
+            let fed = feed.collection(&resource.name).map(|fed| fed.staleness(now));
             let flags = (resource.is_served(), !resource.is_stale(now));
-            self.collections.set(&resource.name, held, flags);
+            self.collections.set(&resource.name, resource.objects(), flags, fed);
         }
-        for collection in feed
+        for fed in feed
             .collections()
             .filter(|one| resources.iter().all(|other| other.name != one.name()))
         {
-            let held = collection
-                .objects()
-                .read(|held| (held.len(), held.size(), held.position()));
-            self.collections.set(
-                collection.name(),
-                held,
-                (collection.is_served(), collection.is_fresh(now)),
-            );
+            let flags = (fed.is_served(), fed.is_fresh(now));
+            let staleness = Some(fed.staleness(now));
+            self.collections.set(fed.name(), fed.objects(), flags, staleness);
         }
         self.disk.update();
-        self.collections
-            .members
-            .set(feed.members().names().map_or(0.0, |names| names.len() as f64));
+        self.election.set(feed);
         self.render.render()
     }
 }
@@ -287,59 +279,6 @@ impl FeedMetrics {
             Refusal::Members { .. } => "members",
         };
         self.refused.with_label_values(&[reason]).inc();
-    }
-}
-
-// === impl Collections ===
-
-impl Collections {
-    fn remove(&self, name: &str) {
-        for gauge in [&self.objects, &self.bytes, &self.rv, &self.complete, &self.fresh] {
-            // One that was never shown is not there.
-            let _ = gauge.remove_label_values(&[name]);
-        }
-    }
-
-    fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let gauge = |what: &str, help: &str| {
-            let gauge = GaugeVec::new(
-                Opts::new(format!("yurt_coordinator_collection_{what}"), help),
-                &["collection"],
-            )?;
-            registry.register(Box::new(gauge.clone()))?;
-            Ok::<_, prometheus::Error>(gauge)
-        };
-        let members = Gauge::new(
-            "yurt_coordinator_members",
-            "Nodes of the pool; 0 while membership is on trust.",
-        )?;
-        registry.register(Box::new(members.clone()))?;
-        Ok(Self {
-            objects: gauge("objects", "Live objects.")?,
-            bytes: gauge("bytes", "Bytes held, history included.")?,
-            rv: gauge("rv", "C: everything up to this resourceVersion has been applied.")?,
-            complete: gauge("complete", "1 if the collection is served.")?,
-            fresh: gauge("fresh", "1 if changes are known to arrive.")?,
-            members,
-        })
-    }
-
-    fn set(
-        &self,
-        name: &str,
-        (objects, bytes, rv): (usize, usize, yurt_apimachinery::ResourceVersion),
-        (complete, fresh): (bool, bool),
-    ) {
-        let flag = |value: bool| if value { 1.0 } else { 0.0 };
-        for (gauge, value) in [
-            (&self.objects, objects as f64),
-            (&self.bytes, bytes as f64),
-            (&self.rv, rv.0 as f64),
-            (&self.complete, flag(complete)),
-            (&self.fresh, flag(fresh)),
-        ] {
-            gauge.with_label_values(&[name]).set(value);
-        }
     }
 }
 

@@ -1,7 +1,15 @@
 //! The hub's metrics; names begin with upstream's prefix `node_yurthub_`.
+//!
+//! `collections`: what is held of each collection, from where, how old, and how far the coordinator is behind.
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
+pub(crate) mod collections;
+
+use collections::Collections;
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 use yurt_runtime::metrics::Metrics as Registry;
+
+/// Upper bounds of the histogram of deliveries, s: a LAN answers in a millisecond, a request waits 20 s at the most.
+const DELIVERY_BUCKETS: [f64; 10] = [0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 20.0];
 
 /// Counters and gauges of the hub.
 pub struct Metrics {
@@ -19,8 +27,16 @@ pub struct Metrics {
     pub role: IntGauge,
     /// Whether a server answers: `cloud`, `coordinator`.
     pub reachable: IntGaugeVec,
-    /// Per collection: 1 while complete and fresh.
-    pub fresh: IntGaugeVec,
+    /// Per collection.
+    pub(crate) collections: Collections,
+    /// From reading a batch to the coordinator's answer, s.
+    pub feed_delivery: Histogram,
+    /// Times this hub became leader.
+    pub elections_won: IntCounter,
+    /// Whether this hub leads, under client-go's name.
+    pub leads: IntGaugeVec,
+    /// Whether the cloud did not take this node's last heartbeat.
+    pub cut_off: IntGauge,
     /// Requests being served, watches not counted.
     pub in_flight: IntGauge,
     /// Requests refused because too many were being served.
@@ -46,7 +62,23 @@ impl Metrics {
             requests: IntCounterVec::new(name("requests_total", "Requests by where they were answered"), &["by"])?,
             role: gauge("yurt_coordinator_yurthub_role", "1 leader, 2 follower, 3 pending")?,
             reachable: IntGaugeVec::new(name("server_healthy_status", "1 while the server answers"), &["server"])?,
-            fresh: IntGaugeVec::new(name("collection_fresh", "1 while complete and fresh"), &["collection"])?,
+            collections: Collections::new()?,
+            feed_delivery: Histogram::with_opts(
+                HistogramOpts::from(name(
+                    "feed_delivery_seconds",
+                    "Time from reading a batch of the feed to the coordinator's answer",
+                ))
+                .buckets(DELIVERY_BUCKETS.to_vec()),
+            )?,
+            elections_won: counter("elections_won_total", "Times this hub became leader")?,
+            leads: IntGaugeVec::new(
+                Opts::new(
+                    "leader_election_master_status",
+                    "1 while this hub holds the election lease",
+                ),
+                &["name"],
+            )?,
+            cut_off: gauge("cut_off", "1 while the cloud does not take this node's heartbeats")?,
             in_flight: gauge("in_flight_requests_total", "Requests being served, watches not counted")?,
             rejected: counter(
                 "rejected_requests_counter",
@@ -60,7 +92,11 @@ impl Metrics {
         registry.register(Box::new(metrics.requests.clone()))?;
         registry.register(Box::new(metrics.role.clone()))?;
         registry.register(Box::new(metrics.reachable.clone()))?;
-        registry.register(Box::new(metrics.fresh.clone()))?;
+        metrics.collections.register(registry)?;
+        registry.register(Box::new(metrics.feed_delivery.clone()))?;
+        registry.register(Box::new(metrics.elections_won.clone()))?;
+        registry.register(Box::new(metrics.leads.clone()))?;
+        registry.register(Box::new(metrics.cut_off.clone()))?;
         registry.register(Box::new(metrics.in_flight.clone()))?;
         registry.register(Box::new(metrics.rejected.clone()))?;
         Ok(metrics)

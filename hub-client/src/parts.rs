@@ -13,6 +13,7 @@ use crate::StartError;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::pool::election::driver::{Driver, ElectionView, Signals};
+use crate::pool::feed::progress::FeedProgress;
 use crate::pool::heartbeat::own::{self, OwnHeartbeat};
 use crate::pool::leader::Leader;
 use crate::pool::lease_client::LeaseClient;
@@ -40,6 +41,7 @@ pub(crate) struct Parts {
     upstreams: Upstreams,
     data: Arc<PoolData>,
     metrics: Arc<Metrics>,
+    progress: Arc<FeedProgress>,
     cloud: (watch::Sender<CloudReach>, Arc<Notify>),
     coordinator: (watch::Sender<CoordinatorReach>, Arc<Notify>),
     election: watch::Sender<ElectionView>,
@@ -64,6 +66,7 @@ impl Parts {
             status: None,
         };
         Self {
+            progress: Arc::new(FeedProgress::new(clock.clone())),
             config,
             clock,
             tasks,
@@ -158,6 +161,7 @@ impl Parts {
             coordinator: coordinator.clone(),
             data: self.data.clone(),
             metrics: self.metrics.clone(),
+            progress: self.progress.clone(),
             clock: self.clock.clone(),
         };
         let lease = LeaseClient::new(coordinator.leases.clone(), &settings.lease.0, &settings.lease.1);
@@ -242,7 +246,7 @@ impl Parts {
         }
     }
 
-    /// What the operator's port answers.
+    /// What the operator's port answers; what changed there is told to the pool.
     pub(crate) fn admin(&self, readiness: Readiness, heartbeat: Arc<OwnHeartbeat>) -> Handler {
         let report = Report {
             node: self.config.node.clone(),
@@ -258,7 +262,17 @@ impl Parts {
             heartbeat,
             metrics: self.metrics.clone(),
             forwards: self.upstreams.cloud.server().delegate.is_some(),
+            progress: self.progress.clone(),
+            lease: self.config.coordinator.as_ref().map_or_else(
+                || ("kube-system".to_owned(), "yurthub".to_owned()),
+                |settings| settings.lease.clone(),
+            ),
+            clock: self.clock.clone(),
+            conditions: Mutex::default(),
         };
+        let report = Arc::new(report);
+        let coordinator = self.upstreams.coordinator.as_ref().map(|pool| pool.leases.clone());
+        report.start(&self.config.node, coordinator, &self.tasks);
         report.routes(readiness).handler()
     }
 }

@@ -41,6 +41,12 @@ pub struct SourceState {
     pub heard: BootTime,
     /// The coordinator said that its own source is away.
     pub stale: bool,
+    /// When the source last said anything without calling itself stale.
+    pub fresh_at: Option<BootTime>,
+    /// The source whose stream was confirmed last.
+    pub confirmed: Source,
+    /// How often another source was confirmed than the one before.
+    pub switches: u64,
 }
 
 /// All replicas of the hub and the state of their sources.
@@ -113,12 +119,25 @@ impl PoolData {
 
     /// Notes that `source` of replica `name` said something.
     pub fn heard(&self, name: &str, source: Source, stale: bool) {
-        let state = SourceState {
-            source,
-            heard: self.clock.boot(),
-            stale,
-        };
-        self.states.lock().insert(name.to_owned(), state);
+        let now = self.clock.boot();
+        let mut states = self.states.lock();
+        let state = states.entry(name.to_owned()).or_insert(SourceState::unknown(now));
+        (state.source, state.heard, state.stale) = (source, now, stale);
+        if !stale {
+            state.fresh_at = Some(now);
+        }
+    }
+
+    /// Notes that replica `name` follows `source` from now on.
+    pub fn confirmed(&self, name: &str, source: Source) {
+        let mut states = self.states.lock();
+        let state = states
+            .entry(name.to_owned())
+            .or_insert(SourceState::unknown(self.clock.boot()));
+        let before = std::mem::replace(&mut state.confirmed, source);
+        if before != source && before != Source::None {
+            state.switches += 1;
+        }
     }
 
     /// Notes that replica `name` has no source now.
@@ -147,16 +166,32 @@ impl PoolData {
         !state.stale && self.clock.boot().since(state.heard) < silence
     }
 
+    /// What is known of the source of replica `name`.
+    #[must_use]
+    pub fn source(&self, name: &str) -> SourceState {
+        let known = self.states.lock().get(name).copied();
+        known.unwrap_or(SourceState::unknown(self.clock.boot()))
+    }
+
+    /// How long ago replica `name` was last known to be up to date; `None` when it never was since the start.
+    #[must_use]
+    pub fn staleness(&self, name: &str) -> Option<Duration> {
+        let complete = self.replicas.named(name)?.collection().read(|c| c.is_complete());
+        let fresh_at = self.source(name).fresh_at.filter(|_| complete)?;
+        Some(self.clock.boot().since(fresh_at))
+    }
+
     /// The `collections` part of `/debug/state.json`.
     #[must_use]
     pub fn describe(&self) -> Value {
         let mut described = serde_json::Map::new();
         for replica in self.replicas.iter() {
             let name = replica.name();
-            let source = self.states.lock().get(name).map_or(Source::None, |state| state.source);
+            let state = self.source(name);
+            let staleness = self.staleness(name).map(|time| time.as_secs());
             let value = replica.collection().read(|c| {
                 json!({
-                    "source": source.as_str(),
+                    "source": state.source.as_str(),
                     "complete": c.is_complete(),
                     "fresh": false,
                     "rv": c.position().to_string(),
@@ -164,12 +199,30 @@ impl PoolData {
                     "objects": c.len(),
                     "bytes": c.size(),
                     "durableRv": replica.durable().position.to_string(),
+                    "stalenessSeconds": staleness,
+                    "sourceSwitches": state.switches,
+                    "relistsForced": replica.collection().relists_forced(),
                 })
             });
             described.insert(name.to_owned(), value);
             described[name]["fresh"] = self.is_fresh(name).into();
         }
         Value::Object(described)
+    }
+}
+
+// === impl SourceState ===
+
+impl SourceState {
+    fn unknown(now: BootTime) -> Self {
+        Self {
+            source: Source::None,
+            heard: now,
+            stale: false,
+            fresh_at: None,
+            confirmed: Source::None,
+            switches: 0,
+        }
     }
 }
 

@@ -1,19 +1,31 @@
-//! What the hub says of itself: `/debug/state.json`, `/metrics`, health.
+//! What the hub says of itself: `/debug/state.json`, `/metrics`, health, and Events in the pool.
+//!
+//! [`conditions`] (what holds, since when), [`observer`] (notices changes), [`events`] (tells the pool of them).
+
+pub(crate) mod conditions;
+pub(crate) mod events;
+mod observer;
 
 use std::sync::Arc;
 
+use conditions::{Conditions, Facts};
+use events::Recorder;
+use observer::Look;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use yurt_runtime::Readiness;
 use yurt_runtime::admin::AdminRoutes;
+use yurt_runtime::http::client::HttpClient;
+use yurt_runtime::{Clock, Readiness, TaskGroup};
 
 use crate::metrics::Metrics;
 use crate::pool::election::driver::ElectionView;
 use crate::pool::election::machine::HubState;
+use crate::pool::feed::progress::FeedProgress;
 use crate::pool::heartbeat::own::OwnHeartbeat;
 use crate::pool::probe::{CloudReach, CoordinatorReach};
-use crate::replicas::PoolData;
-use crate::replicas::source::CoordinatorState;
+use crate::replicas::source::{CoordinatorState, Source};
+use crate::replicas::{POOL_SCOPE, PoolData};
 
 /// Everything the report is made of.
 pub(crate) struct Report {
@@ -26,16 +38,30 @@ pub(crate) struct Report {
     pub(crate) heartbeat: Arc<OwnHeartbeat>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) forwards: bool,
+    pub(crate) progress: Arc<FeedProgress>,
+    /// Namespace and name of the election lease.
+    pub(crate) lease: (String, String),
+    pub(crate) clock: Clock,
+    pub(crate) conditions: Mutex<Conditions>,
 }
 
 // === impl Report ===
 
 impl Report {
+    /// Starts to notice changes, and to tell the pool of them where there is a coordinator to tell.
+    pub(crate) fn start(self: &Arc<Self>, node: &str, coordinator: Option<HttpClient>, tasks: &TaskGroup) {
+        let recorder = Recorder::new(node, self.clock.clone());
+        let observing = observer::run(self.clone(), recorder.clone(), tasks.token());
+        tasks.spawn_critical("observe-hub", observing);
+        if let Some(coordinator) = coordinator {
+            tasks.spawn_critical("record-events", recorder.run(coordinator, tasks.token()));
+        }
+    }
+
     /// The operator's port.
-    pub(crate) fn routes(self, readiness: Readiness) -> AdminRoutes {
-        let this = Arc::new(self);
-        let (state, metrics) = (this.clone(), this.clone());
-        AdminRoutes::new(readiness, this.metrics.registry.clone())
+    pub(crate) fn routes(self: &Arc<Self>, readiness: Readiness) -> AdminRoutes {
+        let (state, metrics) = (self.clone(), self.clone());
+        AdminRoutes::new(readiness, self.metrics.registry.clone())
             .with_state(move || state.state())
             .with_metrics(move || metrics.render())
     }
@@ -54,6 +80,58 @@ impl Report {
         self.coordinator
             .as_ref()
             .is_some_and(|reach| reach.borrow().state == CoordinatorState::Reachable)
+    }
+
+    /// The conditions now; asked every second, so that changes have their time.
+    fn conditions(&self) -> Vec<Value> {
+        let facts = self.facts();
+        self.conditions.lock().observe(&facts, self.clock.unix())
+    }
+
+    fn facts(&self) -> Facts {
+        let not = |is_so: &dyn Fn(&str) -> bool| -> Vec<String> {
+            let failing = POOL_SCOPE.iter().filter(|name| !is_so(name));
+            failing.map(|name| (*name).to_owned()).collect()
+        };
+        let complete = |name: &str| {
+            let replica = self.data.replicas().named(name);
+            replica.is_some_and(|replica| replica.collection().read(|c| c.is_complete()))
+        };
+        let election = self.election.borrow();
+        Facts {
+            cloud: self.cloud.borrow().failed_probes.map(|failed| failed == 0),
+            coordinator: self.coordinator.as_ref().map(|_| self.coordinator_reachable()),
+            incomplete: not(&complete),
+            stale: not(&|name| self.data.is_fresh(name)),
+            leader: election.leader.clone(),
+            leads: election.leadership.is_some(),
+            cut_off: self.heartbeat.is_cut_off(),
+        }
+    }
+
+    fn look(&self) -> Look {
+        let election = self.election.borrow();
+        let sources: Vec<Source> = POOL_SCOPE.iter().map(|name| self.data.source(name).source).collect();
+        let first = sources.first().copied();
+        Look {
+            leads_as: election.leadership.as_ref().map(|_| election.leader.clone()),
+            elections_won: election.elections_won,
+            source: first.filter(|first| sources.iter().all(|source| source == first)),
+        }
+    }
+
+    /// How far the coordinator is behind, by collection; only a leader knows.
+    fn feed_lag(&self) -> Value {
+        if self.election.borrow().leadership.is_none() {
+            return Value::Null;
+        }
+        let lags = self.data.replicas().iter().map(|replica| {
+            let position = replica.collection().read(|c| c.position());
+            let lag = self.progress.lag(replica.name(), position);
+            let lag = lag.map(|lag| json!({"resourceVersions": lag.versions, "milliseconds": lag.time.as_millis()}));
+            (replica.name().to_owned(), lag.unwrap_or(Value::Null))
+        });
+        Value::Object(lags.collect())
     }
 
     fn state(&self) -> Value {
@@ -89,6 +167,8 @@ impl Report {
             "cutOff": self.heartbeat.is_cut_off(),
             "forwardsHeartbeats": self.forwards,
             "electionsWon": election.elections_won,
+            "conditions": self.conditions(),
+            "feedLag": self.feed_lag(),
             "collections": self.data.describe(),
         })
     }
@@ -106,10 +186,15 @@ impl Report {
             let up = i64::from(self.coordinator_reachable());
             self.metrics.reachable.with_label_values(&["coordinator"]).set(up);
         }
-        for replica in self.data.replicas().iter() {
-            let fresh = i64::from(self.data.is_fresh(replica.name()));
-            self.metrics.fresh.with_label_values(&[replica.name()]).set(fresh);
-        }
+        let election = self.election.borrow().clone();
+        let leads = election.leadership.is_some();
+        let feed = leads.then_some(&*self.progress);
+        self.metrics.collections.set(&self.data, feed);
+        let lease = &[self.lease.1.as_str()];
+        self.metrics.leads.with_label_values(lease).set(i64::from(leads));
+        let won = &self.metrics.elections_won;
+        won.inc_by(election.elections_won.saturating_sub(won.get()));
+        self.metrics.cut_off.set(i64::from(self.heartbeat.is_cut_off()));
         self.metrics.registry.render()
     }
 }

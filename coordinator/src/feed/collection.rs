@@ -19,6 +19,8 @@ pub(crate) struct PoolCollection {
 struct Promise {
     /// What the last feed call said of freshness, and when.
     heard: Option<(bool, BootTime)>,
+    /// When a feed call last said that it is fresh.
+    fresh_at: Option<BootTime>,
 }
 
 /// Without a feed call for this long a collection is stale, whatever the last one said.
@@ -64,7 +66,13 @@ impl PoolCollection {
 
     /// A feed call said whether the source is fresh.
     pub(crate) fn heard(&self, fresh: bool, now: BootTime) {
-        let before = self.promise.lock().heard.replace((fresh, now));
+        let before = {
+            let mut promise = self.promise.lock();
+            if fresh {
+                promise.fresh_at = Some(now);
+            }
+            promise.heard.replace((fresh, now))
+        };
         if before.map(|(fresh, _)| fresh) != Some(fresh) {
             self.objects().update(|_| ());
         }
@@ -76,5 +84,9 @@ impl PoolCollection {
             .lock()
             .heard
             .is_some_and(|(fresh, at)| fresh && now.since(at) < FRESH_FOR)
+    }
+    /// How long ago the cloud's changes were last known to arrive; `None` when they never were since the start.
+    pub(crate) fn staleness(&self, now: BootTime) -> Option<Duration> {
+        self.promise.lock().fresh_at.map(|at| now.since(at))
     }
 }

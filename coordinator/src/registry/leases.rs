@@ -26,6 +26,14 @@ pub(crate) const ELECTION_KEY: &str = "kube-system/yurthub";
 /// Heartbeats, not elections: every node writes its own, and nobody takes one over.
 const NODE_LEASES: &str = "kube-node-lease";
 
+/// What a hub that is cut off sets to `"true"` on its node's lease.
+const DELEGATE_HEARTBEAT: &str = "openyurt.io/delegate-heartbeat";
+
+/// Whether the leader has to carry this node's heartbeats to the cloud.
+pub(crate) fn is_delegated(lease: &Object) -> bool {
+    lease.namespace() == Some(NODE_LEASES) && lease.annotation(DELEGATE_HEARTBEAT).as_deref() == Some("true")
+}
+
 impl Strategy for Leases {
     /// Coordinated election is not offered: what belongs to it is taken out.
     fn prepare_create(&self, object: &mut Value) {

@@ -238,6 +238,76 @@ async fn deposed_leader_is_fenced_by_epoch_store_and_name() {
     assert!(text.contains("yurt_coordinator_feed_late_accepted_total 0"), "{text}");
 }
 
+/// The series `name` of a scrape.
+fn series(text: &str, name: &str) -> Option<f64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().parse().ok()
+}
+
+#[tokio::test]
+async fn metrics_tell_who_leads_what_is_stale_and_what_clients_suffered() {
+    let (server, leader) = fed_pool().await;
+    let scrape = async || {
+        let metrics = server.admin().get("/metrics").await.expect(200);
+        metrics.as_str().unwrap().to_owned()
+    };
+    let staleness = r#"yurt_coordinator_collection_staleness_seconds{collection="services"}"#;
+    let relists = r#"yurt_coordinator_collection_relists_forced_total{collection="services"}"#;
+    let text = scrape().await;
+    for (name, value) in [
+        (r#"yurt_coordinator_leader{node="n1"}"#, 1.0),
+        ("yurt_coordinator_election_epochs_total", 1.0),
+        ("yurt_coordinator_delegated_leases", 0.0),
+        (relists, 0.0),
+        (
+            r#"yurt_coordinator_collection_staleness_seconds{collection="endpoints"}"#,
+            f64::INFINITY,
+        ),
+    ] {
+        assert_eq!(series(&text, name), Some(value), "{name}\n{text}");
+    }
+    assert!(series(&text, staleness).unwrap() < 60.0, "{text}");
+    let own = r#"yurt_coordinator_collection_staleness_seconds{collection="configmaps"}"#;
+    assert_eq!(series(&text, own), None, "own data has no source that could be away");
+
+    // A feed that says that the cloud is away keeps the collection served, and its age growing.
+    let before = series(&scrape().await, staleness).unwrap();
+    let body = json!({"after": "100", "events": [], "upTo": "100", "fresh": false});
+    leader.call("services/events", body).await.expect(200);
+    let text = scrape().await;
+    assert!(series(&text, staleness).unwrap() > before, "{text}");
+    let fresh = r#"yurt_coordinator_collection_fresh{collection="services"}"#;
+    assert_eq!(series(&text, fresh), Some(0.0), "{text}");
+    let state = leader.client.get("/yurt/v1/feed").await.expect(200);
+    let services = &state["collections"]["services"];
+    assert_eq!(
+        (&services["fresh"], &services["complete"]),
+        (&json!(false), &json!(true))
+    );
+    assert!(services["stalenessSeconds"].is_u64(), "{state}");
+    assert_eq!(state["collections"]["endpoints"]["stalenessSeconds"], Value::Null);
+
+    // A number of the other space was never ours: that client has to list again.
+    let mut foreign = server
+        .node("n2")
+        .watch(&format!("{SERVICES}?resourceVersion={}", 1_u64 << 62))
+        .await;
+    assert_eq!(foreign.next().await.unwrap().object["code"], 410);
+    assert_eq!(series(&scrape().await, relists), Some(1.0));
+
+    let lease = json!({
+        "metadata": {"name": "n2", "annotations": {"openyurt.io/delegate-heartbeat": "true"}},
+        "spec": {"holderIdentity": "n2", "leaseDurationSeconds": 40},
+    });
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    server.node("n2").post(leases, &lease).await.expect(201);
+    leader.release().await;
+    let text = scrape().await;
+    assert_eq!(series(&text, "yurt_coordinator_delegated_leases"), Some(1.0));
+    assert_eq!(series(&text, "yurt_coordinator_election_epochs_total"), Some(2.0));
+    assert!(!text.contains("yurt_coordinator_leader{"), "nobody leads: {text}");
+}
+
 /// Conformance: 7.54
 #[tokio::test]
 async fn snapshots_send_missing_bodies_only_and_never_go_back() {

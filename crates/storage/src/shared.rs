@@ -1,5 +1,6 @@
 //! A collection shared by one writer and many readers: a lock and a wake-up, no queues.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
@@ -21,6 +22,8 @@ pub struct SharedCollection {
     starting: Arc<Semaphore>,
     /// How far the store is that this collection is a part of; `None` where it has a source of its own.
     progress: Option<Progress>,
+    /// Watches that were told to list again.
+    relists_forced: AtomicU64,
 }
 
 /// The RV up to which everything in a store has been published, in whatever collection: one number for all of them, which
@@ -70,6 +73,7 @@ impl SharedCollection {
             by_key: OnceLock::new(),
             starting: Arc::new(Semaphore::new(STARTING_WATCHES_MAX)),
             progress: None,
+            relists_forced: AtomicU64::new(0),
         }
     }
 
@@ -137,6 +141,17 @@ impl SharedCollection {
             .and_then(|key| self.by_key.get_or_init(by_key).get(Touched::bit(key)))
             .unwrap_or(&self.version);
         Changes(sender.subscribe())
+    }
+
+    /// Watches that ended with 410 so far: each of their clients has to list again.
+    #[must_use]
+    pub fn relists_forced(&self) -> u64 {
+        self.relists_forced.load(Ordering::Relaxed)
+    }
+
+    /// A client was told to list again.
+    pub(crate) fn count_forced_relist(&self) {
+        self.relists_forced.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A place among [`STARTING_WATCHES_MAX`], as long as it is held.

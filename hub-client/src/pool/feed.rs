@@ -1,8 +1,9 @@
 //! The leader's feed: carries every replica to the coordinator, fenced, from wherever the coordinator stands.
 //!
 //! One task per collection, one request in flight: while the answer is on its way the next batch collects in the
-//! collection itself, which is the only queue. [`wire`] builds the bodies.
+//! collection itself, which is the only queue. [`wire`] builds the bodies, [`progress`] says how far it is.
 
+pub mod progress;
 pub mod wire;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion};
+use yurt_runtime::BootTime;
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::{APPLICATION_JSON, full};
 use yurt_storage::Replica;
@@ -23,6 +25,7 @@ use crate::metrics::Metrics;
 use crate::pool::election::driver::Leadership;
 use crate::pool::probe::pool_status;
 use crate::replicas::PoolData;
+use progress::FeedProgress;
 use wire::Envelope;
 
 /// Events in one batch at the most.
@@ -52,6 +55,8 @@ pub struct Feeder {
     pub leadership: Arc<Leadership>,
     /// Counters.
     pub metrics: Arc<Metrics>,
+    /// How far it is.
+    pub progress: Arc<FeedProgress>,
     /// Ends the feed.
     pub token: CancellationToken,
 }
@@ -157,6 +162,7 @@ impl Feeder {
         let mut greeted = false;
         loop {
             changes.borrow_and_update();
+            let read_at = self.progress.now();
             let Ok(deliveries) = self.replica.collection().read(|c| c.read(&mut reader, BATCH)) else {
                 return Interrupted::Snapshot;
             };
@@ -167,6 +173,7 @@ impl Feeder {
                     Err(_) => {}
                 }
             }
+            self.progress.sending(self.replica.name(), read_at);
             let Some(events) = as_events(&deliveries) else {
                 return Interrupted::Snapshot;
             };
@@ -176,6 +183,9 @@ impl Feeder {
                     return interrupted;
                 }
                 (fed, greeted) = (up_to, true);
+                if up_to == reader.position() {
+                    self.delivered(up_to, read_at);
+                }
             }
         }
     }
@@ -207,8 +217,10 @@ impl Feeder {
     }
 
     async fn send_snapshot(&self, after: ResourceVersion) -> Result<Reader, Interrupted> {
+        let read_at = self.progress.now();
         let snapshot = self.replica.collection().read(|c| c.snapshot(None));
         let body = self.envelope().index(after, snapshot.position, &snapshot.objects);
+        self.progress.sending(self.replica.name(), read_at);
         let answer = self.post("snapshot", body).await?;
         let missing: Vec<String> = answer
             .missing
@@ -232,7 +244,16 @@ impl Feeder {
         }
         let (collection, rv) = (self.replica.name(), snapshot.position);
         tracing::info!(collection, %rv, objects = snapshot.objects.len(), sent = missing.len(), "Snapshot fed");
+        self.delivered(rv, read_at);
         Ok(snapshot.reader)
+    }
+
+    /// The coordinator has everything that was here at `read_at`.
+    fn delivered(&self, up_to: ResourceVersion, read_at: BootTime) {
+        let position = self.replica.collection().read(|c| c.position());
+        self.progress.delivered(self.replica.name(), up_to, position, read_at);
+        let took = self.progress.now().since(read_at);
+        self.metrics.feed_delivery.observe(took.as_secs_f64());
     }
 
     fn envelope(&self) -> Envelope<'_> {

@@ -1,4 +1,5 @@
-//! The leader's public word that the pool's data is complete and fresh: Lease `kube-system/leader-informer-sync`.
+//! The leader's public word that the pool's data is complete and fresh, here and at the coordinator: Lease
+//! `kube-system/leader-informer-sync`.
 //!
 //! Readers take it as stale after 30 s without a renewal. Annotations carry store, epoch and the position of each
 //! collection, for operators.
@@ -11,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use yurt_runtime::Clock;
 
 use crate::pool::election::driver::Leadership;
+use crate::pool::feed::progress::FeedProgress;
 use crate::pool::lease_client::{LeaseClient, renew_time, set_annotation};
 use crate::replicas::{POOL_SCOPE, PoolData};
 
@@ -22,50 +24,76 @@ const EVERY: Duration = Duration::from_secs(10);
 const SOON: Duration = Duration::from_millis(500);
 /// Longest wait for one answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// The feed may be behind by so much: longer, and the pool does not have what the leader has.
+const LAG_MAX: Duration = Duration::from_secs(10);
 
 /// Renews the Lease while this hub leads and the data is what the Lease says.
-pub async fn run(
-    lease: LeaseClient,
-    identity: String,
-    data: Arc<PoolData>,
-    leadership: Arc<Leadership>,
-    clock: Clock,
-    token: CancellationToken,
-) {
-    loop {
-        let holds = leadership.may_act() && POOL_SCOPE.iter().all(|name| data.is_fresh(name));
-        let renewed = holds && renew(&lease, &identity, &data, &leadership, &clock).await;
-        let pause = if renewed { EVERY } else { SOON };
-        if token.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
-            return;
+pub struct InformerSync {
+    /// The Lease.
+    pub lease: LeaseClient,
+    /// What stands in `holderIdentity`.
+    pub identity: String,
+    /// The data.
+    pub data: Arc<PoolData>,
+    /// How much of it the coordinator has.
+    pub progress: Arc<FeedProgress>,
+    /// By what right.
+    pub leadership: Arc<Leadership>,
+    /// Clock.
+    pub clock: Clock,
+}
+
+// === impl InformerSync ===
+
+impl InformerSync {
+    /// Runs until `token` is cancelled.
+    pub async fn run(self, token: CancellationToken) {
+        loop {
+            let holds = self.leadership.may_act() && POOL_SCOPE.iter().all(|name| self.is_synced(name));
+            let pause = if holds && self.renew().await { EVERY } else { SOON };
+            if token.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+                return;
+            }
         }
     }
-}
 
-async fn renew(lease: &LeaseClient, identity: &str, data: &PoolData, leadership: &Leadership, clock: &Clock) -> bool {
-    let Ok(read) = lease.read(TIMEOUT).await else {
-        return false;
-    };
-    let exists = read.lease.is_some();
-    let mut body = read.lease.unwrap_or_else(|| lease.blank());
-    let previous = body["spec"]["renewTime"].as_str().map(str::to_owned);
-    body["spec"]["holderIdentity"] = identity.into();
-    body["spec"]["leaseDurationSeconds"] = EVERY.as_secs().into();
-    body["spec"]["renewTime"] = renew_time(clock, previous.as_deref()).into();
-    annotate(&mut body, data, leadership);
-    let written = if exists {
-        lease.replace(&body, TIMEOUT).await
-    } else {
-        lease.create(&body, TIMEOUT).await
-    };
-    written.is_ok_and(|answer| answer.lease.is_some())
-}
+    /// Whether the collection is fresh here, and the coordinator has it under this leadership.
+    fn is_synced(&self, name: &str) -> bool {
+        let position = self
+            .data
+            .replicas()
+            .named(name)
+            .map(|r| r.collection().read(|c| c.position()));
+        let lag = position.and_then(|position| self.progress.lag(name, position));
+        self.data.is_fresh(name) && lag.is_some_and(|lag| lag.time <= LAG_MAX)
+    }
 
-fn annotate(body: &mut Value, data: &PoolData, leadership: &Leadership) {
-    set_annotation(body, "openyurt.io/store", Some(&leadership.fence.store));
-    set_annotation(body, "openyurt.io/epoch", Some(&leadership.fence.epoch.to_string()));
-    for replica in data.replicas().iter() {
-        let position = replica.collection().read(|c| c.position()).to_string();
-        set_annotation(body, &format!("openyurt.io/rv-{}", replica.name()), Some(&position));
+    async fn renew(&self) -> bool {
+        let Ok(read) = self.lease.read(TIMEOUT).await else {
+            return false;
+        };
+        let exists = read.lease.is_some();
+        let mut body = read.lease.unwrap_or_else(|| self.lease.blank());
+        let previous = body["spec"]["renewTime"].as_str().map(str::to_owned);
+        body["spec"]["holderIdentity"] = self.identity.as_str().into();
+        body["spec"]["leaseDurationSeconds"] = EVERY.as_secs().into();
+        body["spec"]["renewTime"] = renew_time(&self.clock, previous.as_deref()).into();
+        self.annotate(&mut body);
+        let written = if exists {
+            self.lease.replace(&body, TIMEOUT).await
+        } else {
+            self.lease.create(&body, TIMEOUT).await
+        };
+        written.is_ok_and(|answer| answer.lease.is_some())
+    }
+
+    fn annotate(&self, body: &mut Value) {
+        let fence = &self.leadership.fence;
+        set_annotation(body, "openyurt.io/store", Some(&fence.store));
+        set_annotation(body, "openyurt.io/epoch", Some(&fence.epoch.to_string()));
+        for replica in self.data.replicas().iter() {
+            let position = replica.collection().read(|c| c.position()).to_string();
+            set_annotation(body, &format!("openyurt.io/rv-{}", replica.name()), Some(&position));
+        }
     }
 }

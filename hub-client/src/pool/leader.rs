@@ -6,8 +6,9 @@ use yurt_runtime::{Clock, TaskGroup};
 
 use super::election::driver::Leadership;
 use super::feed::Feeder;
+use super::feed::progress::FeedProgress;
 use super::heartbeat::forward::Forward;
-use super::informer_sync;
+use super::informer_sync::{self, InformerSync};
 use super::lease_client::LeaseClient;
 use crate::metrics::Metrics;
 use crate::replicas::PoolData;
@@ -26,6 +27,8 @@ pub struct Leader {
     pub data: Arc<PoolData>,
     /// Counters.
     pub metrics: Arc<Metrics>,
+    /// How far the feed is.
+    pub progress: Arc<FeedProgress>,
     /// Clock.
     pub clock: Clock,
 }
@@ -35,6 +38,7 @@ pub struct Leader {
 impl Leader {
     /// Starts the tasks in `group`; they end with it.
     pub fn start(&self, group: &TaskGroup, leadership: &Arc<Leadership>) {
+        self.progress.begin();
         for replica in self.data.replicas().iter() {
             let feeder = Feeder {
                 replica: replica.clone(),
@@ -42,17 +46,22 @@ impl Leader {
                 client: self.coordinator.feed.clone(),
                 leadership: leadership.clone(),
                 metrics: self.metrics.clone(),
+                progress: self.progress.clone(),
                 token: group.token(),
             };
             group.spawn("feed", feeder.run());
         }
         let (namespace, name) = informer_sync::LEASE;
         let lease = LeaseClient::new(self.coordinator.leases.clone(), namespace, name);
-        let (identity, data, clock) = (self.identity.clone(), self.data.clone(), self.clock.clone());
-        group.spawn(
-            "informer-sync",
-            informer_sync::run(lease, identity, data, leadership.clone(), clock, group.token()),
-        );
+        let sync = InformerSync {
+            lease,
+            identity: self.identity.clone(),
+            data: self.data.clone(),
+            progress: self.progress.clone(),
+            leadership: leadership.clone(),
+            clock: self.clock.clone(),
+        };
+        group.spawn("informer-sync", sync.run(group.token()));
         if self.upstreams.cloud.server().delegate.is_none() {
             tracing::warn!("No --delegate-kubeconfig: this leader does not forward heartbeats of cut-off nodes");
             return;

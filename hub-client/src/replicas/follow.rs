@@ -74,6 +74,7 @@ impl Follower {
                     None => {
                         active = next.take();
                         (expired_at, backoff.0) = (Source::None, BACKOFF_MIN);
+                        self.data.confirmed(self.replica.name(), wanted);
                         let (collection, source) = (self.replica.name(), wanted.as_str());
                         tracing::info!(collection, source, "Source confirmed");
                         continue;

@@ -12,7 +12,7 @@ use super::harness::{NODE, TestHub};
 
 const SERVICES: &str = "/api/v1/services";
 /// What `state.json` has, at the top and per collection; tools read it by these names.
-const STATE: [&str; 12] = [
+const STATE: [&str; 14] = [
     "node",
     "nodePool",
     "hubState",
@@ -24,9 +24,11 @@ const STATE: [&str; 12] = [
     "cutOff",
     "forwardsHeartbeats",
     "electionsWon",
+    "conditions",
+    "feedLag",
     "collections",
 ];
-const COLLECTION: [&str; 8] = [
+const COLLECTION: [&str; 11] = [
     "source",
     "complete",
     "fresh",
@@ -35,6 +37,9 @@ const COLLECTION: [&str; 8] = [
     "objects",
     "bytes",
     "durableRv",
+    "stalenessSeconds",
+    "sourceSwitches",
+    "relistsForced",
 ];
 
 fn keys(value: &Value) -> BTreeSet<&str> {
@@ -104,9 +109,64 @@ async fn metrics_tell_where_requests_were_answered() {
         r#"node_yurthub_server_healthy_status{server="cloud"} 1"#,
         r#"node_yurthub_collection_fresh{collection="services"} 1"#,
         "node_yurthub_yurt_coordinator_yurthub_role 3",
+        r#"node_yurthub_collection_complete{collection="services"} 1"#,
+        r#"node_yurthub_collection_source{collection="services",source="cloud"} 1"#,
+        r#"node_yurthub_collection_source{collection="services",source="coordinator"} 0"#,
+        r#"node_yurthub_collection_source_switches_total{collection="services"} 0"#,
+        r#"node_yurthub_collection_relists_forced_total{collection="services"} 0"#,
+        r#"leader_election_master_status{name="yurthub"} 0"#,
+        "node_yurthub_elections_won_total 0",
+        "node_yurthub_cut_off 0",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
+    let lag = text.contains("node_yurthub_feed_lag_seconds{");
+    assert!(!lag, "only a leader knows how far the coordinator is behind");
+    let staleness = r#"node_yurthub_collection_staleness_seconds{collection="services"} "#;
+    let seconds: f64 = text
+        .lines()
+        .find_map(|line| line.strip_prefix(staleness))
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!(seconds < 60.0, "{seconds}");
+}
+
+#[tokio::test]
+async fn a_loss_is_told_as_a_condition_and_a_forced_relist_is_counted() {
+    let mut cloud = Cloud::start().await;
+    cloud.put("services", json!({"metadata": {"namespace": "shop", "name": "web"}}));
+    let hub = TestHub::start(&cloud, &[]).await;
+    let foreign = format!("{SERVICES}?watch=1&resourceVersion={}", 1_u64 << 62);
+    let told = hub.kube_proxy().get(&foreign).await;
+    assert!(String::from_utf8_lossy(&told.expect(200)).contains(r#""code":410"#));
+    let status = |state: &Value, kind: &str| {
+        let conditions = state["conditions"].as_array().unwrap();
+        let found = conditions.iter().find(|one| one["type"] == kind).unwrap();
+        found["status"].as_str().unwrap().to_owned()
+    };
+    let state = hub
+        .until("the cloud must be found", |state| {
+            status(state, "CloudReachable") == "True"
+        })
+        .await;
+    assert_eq!(state["collections"]["services"]["relistsForced"], 1);
+    for (kind, expected) in [
+        ("CoordinatorReachable", "Unknown"),
+        ("PoolDataComplete", "True"),
+        ("PoolDataFresh", "True"),
+        ("Leading", "False"),
+        ("HeartbeatDelegated", "False"),
+    ] {
+        assert_eq!(status(&state, kind), expected, "{kind}");
+    }
+    cloud.go_away().await;
+    let state = hub
+        .until("the loss must be told", |state| {
+            status(state, "PoolDataFresh") == "False"
+        })
+        .await;
+    assert_eq!(status(&state, "PoolDataComplete"), "True", "what is held is served");
 }
 
 #[tokio::test]

@@ -42,6 +42,9 @@ const REPLICA_BOOKMARK_SOON: Duration = Duration::from_secs(1);
 /// The last bookmark is sent this long before the stream's timeout.
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 
+/// Status code after which a client lists again.
+const GONE: u16 = 410;
+
 /// What a client asked for.
 pub struct WatchRequest {
     /// Query options.
@@ -471,6 +474,9 @@ impl Watch {
     }
 
     fn fail(&mut self, status: &Status) {
+        if status.code() == GONE {
+            self.shared.count_forced_relist();
+        }
         let frame = self.lens.how.error_frame(status);
         self.pending.push_back(Pending::Frame(frame));
         self.phase = Phase::Ended;

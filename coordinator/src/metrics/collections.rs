@@ -1,0 +1,98 @@
+//! What each collection holds, how long ago it was last known to be up to date, and how often its clients had to list again.
+
+use std::time::Duration;
+
+use prometheus::{GaugeVec, IntCounterVec, Opts, Registry};
+use yurt_storage::SharedCollection;
+
+/// Set at every scrape.
+pub(super) struct Collections {
+    objects: GaugeVec,
+    bytes: GaugeVec,
+    rv: GaugeVec,
+    complete: GaugeVec,
+    fresh: GaugeVec,
+    staleness: GaugeVec,
+    relists: IntCounterVec,
+}
+
+// === impl Collections ===
+
+impl Collections {
+    pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let gauge = |what: &str, help: &str| {
+            let gauge = GaugeVec::new(
+                Opts::new(format!("yurt_coordinator_collection_{what}"), help),
+                &["collection"],
+            )?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
+        let relists = IntCounterVec::new(
+            Opts::new(
+                "yurt_coordinator_collection_relists_forced_total",
+                "Watches that were answered with 410 Gone, so that their client lists again. Must stay 0 for pool data.",
+            ),
+            &["collection"],
+        )?;
+        registry.register(Box::new(relists.clone()))?;
+        Ok(Self {
+            objects: gauge("objects", "Live objects.")?,
+            bytes: gauge("bytes", "Bytes held, history included.")?,
+            rv: gauge("rv", "C: everything up to this resourceVersion has been applied.")?,
+            complete: gauge("complete", "1 if the collection is served.")?,
+            fresh: gauge("fresh", "1 if changes are known to arrive.")?,
+            staleness: gauge(
+                "staleness_seconds",
+                "Time since the leader last said that the cloud's changes arrive; +Inf when it never did since the start.",
+            )?,
+            relists,
+        })
+    }
+
+    pub(super) fn remove(&self, name: &str) {
+        for gauge in self.gauges() {
+            // One that was never shown is not there.
+            let _ = gauge.remove_label_values(&[name]);
+        }
+        let _ = self.relists.remove_label_values(&[name]);
+    }
+
+    /// Sets everything about the collection `name`. Only one that is fed has a staleness.
+    pub(super) fn set(
+        &self,
+        name: &str,
+        objects: &SharedCollection,
+        (complete, fresh): (bool, bool),
+        staleness: Option<Option<Duration>>,
+    ) {
+        let flag = |value: bool| if value { 1.0 } else { 0.0 };
+        let (count, bytes, rv) = objects.read(|held| (held.len(), held.size(), held.position()));
+        for (gauge, value) in [
+            (&self.objects, count as f64),
+            (&self.bytes, bytes as f64),
+            (&self.rv, rv.0 as f64),
+            (&self.complete, flag(complete)),
+            (&self.fresh, flag(fresh)),
+        ] {
+            gauge.with_label_values(&[name]).set(value);
+        }
+        if let Some(staleness) = staleness {
+            let seconds = staleness.map_or(f64::INFINITY, |time| time.as_secs_f64());
+            self.staleness.with_label_values(&[name]).set(seconds);
+        }
+        let relists = self.relists.with_label_values(&[name]);
+        relists.inc_by(objects.relists_forced().saturating_sub(relists.get()));
+    }
+
+    fn gauges(&self) -> [&GaugeVec; 6] {
+        [
+            &self.objects,
+            &self.bytes,
+            &self.rv,
+            &self.complete,
+            &self.fresh,
+            &self.staleness,
+        ]
+    }
+}

@@ -1,0 +1,68 @@
+//! Who leads the pool, how often that changed, and whose heartbeats the leader has to carry.
+
+use prometheus::{IntCounter, IntGauge, IntGaugeVec, Opts, Registry};
+
+use crate::feed::Feed;
+
+/// Set at every scrape.
+pub(super) struct Election {
+    leader: IntGaugeVec,
+    epochs: IntCounter,
+    members: IntGauge,
+    delegated: IntGauge,
+}
+
+// === impl Election ===
+
+impl Election {
+    pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let gauge = |name: &str, help: &str| {
+            let gauge = IntGauge::new(name, help)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
+        let leader = IntGaugeVec::new(
+            Opts::new(
+                "yurt_coordinator_leader",
+                "1 for the node whose hub holds the election lease; no series while nobody does.",
+            ),
+            &["node"],
+        )?;
+        registry.register(Box::new(leader.clone()))?;
+        let epochs = IntCounter::new(
+            "yurt_coordinator_election_epochs_total",
+            "Changes of the election's holder since the store was made, releases included.",
+        )?;
+        registry.register(Box::new(epochs.clone()))?;
+        Ok(Self {
+            leader,
+            epochs,
+            members: gauge(
+                "yurt_coordinator_members",
+                "Nodes of the pool; 0 while membership is on trust.",
+            )?,
+            delegated: gauge(
+                "yurt_coordinator_delegated_leases",
+                "Node leases that ask the leader to carry their heartbeats to the cloud.",
+            )?,
+        })
+    }
+
+    pub(super) fn set(&self, feed: &Feed) {
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let election = feed.fence().election();
+        // Never more than one series, whoever led before.
+        self.leader.reset();
+        if !election.holder.is_empty() {
+            let node = election
+                .holder
+                .rsplit_once('_')
+                .map_or(&*election.holder, |(node, _)| node);
+            self.leader.with_label_values(&[node]).set(1);
+        }
+        self.epochs.inc_by(election.epoch.saturating_sub(self.epochs.get()));
+        self.members
+            .set(feed.members().names().map_or(0, |names| number(names.len())));
+        self.delegated.set(number(feed.delegated_leases()));
+    }
+}

@@ -1,0 +1,150 @@
+//! Per collection: what is held, where it comes from, how long ago it was last known to be up to date, and how far the
+//! coordinator is behind while this hub feeds it.
+
+use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry};
+use yurt_apimachinery::ResourceVersion;
+
+use crate::pool::feed::progress::FeedProgress;
+use crate::replicas::PoolData;
+use crate::replicas::source::Source;
+
+/// Set at every scrape.
+pub(crate) struct Collections {
+    complete: IntGaugeVec,
+    fresh: IntGaugeVec,
+    staleness: GaugeVec,
+    source: IntGaugeVec,
+    switches: IntCounterVec,
+    relists: IntCounterVec,
+    objects: IntGaugeVec,
+    bytes: IntGaugeVec,
+    rv: GaugeVec,
+    lag_versions: GaugeVec,
+    lag_seconds: GaugeVec,
+}
+
+// === impl Collections ===
+
+impl Collections {
+    /// Counters at zero.
+    ///
+    /// # Errors
+    /// A name that is none.
+    pub(super) fn new() -> prometheus::Result<Self> {
+        let opts = |short: &str, help: &str| Opts::new(format!("node_yurthub_{short}"), help);
+        let by = &["collection"];
+        Ok(Self {
+            complete: IntGaugeVec::new(opts("collection_complete", "1 while it is served"), by)?,
+            fresh: IntGaugeVec::new(opts("collection_fresh", "1 while complete and fresh"), by)?,
+            staleness: GaugeVec::new(
+                opts(
+                    "collection_staleness_seconds",
+                    "Time since it was last known to be up to date; +Inf when it never was since the start",
+                ),
+                by,
+            )?,
+            source: IntGaugeVec::new(
+                opts("collection_source", "1 for the source it comes from"),
+                &["collection", "source"],
+            )?,
+            switches: IntCounterVec::new(
+                opts(
+                    "collection_source_switches_total",
+                    "Changes of the source it comes from",
+                ),
+                by,
+            )?,
+            relists: IntCounterVec::new(
+                opts(
+                    "collection_relists_forced_total",
+                    "Watches answered with 410 Gone, so that their client lists again; must stay 0",
+                ),
+                by,
+            )?,
+            objects: IntGaugeVec::new(opts("collection_objects", "Live objects"), by)?,
+            bytes: IntGaugeVec::new(opts("collection_bytes", "Bytes held, history included"), by)?,
+            rv: GaugeVec::new(
+                opts(
+                    "collection_rv",
+                    "Everything up to this resourceVersion has been applied",
+                ),
+                by,
+            )?,
+            lag_versions: GaugeVec::new(
+                opts(
+                    "feed_lag_resource_versions",
+                    "Resource versions the coordinator is behind this leader; no series while another hub leads",
+                ),
+                by,
+            )?,
+            lag_seconds: GaugeVec::new(
+                opts(
+                    "feed_lag_seconds",
+                    "Age of the oldest change the coordinator does not have; +Inf before the first delivery",
+                ),
+                by,
+            )?,
+        })
+    }
+
+    /// Adds everything to the registry.
+    ///
+    /// # Errors
+    /// When a name is taken.
+    pub(super) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
+        let gauges = [&self.complete, &self.fresh, &self.source, &self.objects, &self.bytes];
+        for gauge in gauges {
+            registry.register(Box::new(gauge.clone()))?;
+        }
+        for gauge in [&self.staleness, &self.rv, &self.lag_versions, &self.lag_seconds] {
+            registry.register(Box::new(gauge.clone()))?;
+        }
+        registry.register(Box::new(self.switches.clone()))?;
+        registry.register(Box::new(self.relists.clone()))
+    }
+
+    /// Sets everything; `feed` is given while this hub leads.
+    pub(crate) fn set(&self, data: &PoolData, feed: Option<&FeedProgress>) {
+        self.lag_versions.reset();
+        self.lag_seconds.reset();
+        for replica in data.replicas().iter() {
+            let name = &[replica.name()];
+            let (complete, count, bytes, rv) = replica
+                .collection()
+                .read(|c| (c.is_complete(), c.len(), c.size(), c.position()));
+            let number = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
+            self.complete.with_label_values(name).set(i64::from(complete));
+            let fresh = data.is_fresh(replica.name());
+            self.fresh.with_label_values(name).set(i64::from(fresh));
+            let staleness = data.staleness(replica.name());
+            let staleness = staleness.map_or(f64::INFINITY, |time| time.as_secs_f64());
+            self.staleness.with_label_values(name).set(staleness);
+            self.objects.with_label_values(name).set(number(count));
+            self.bytes.with_label_values(name).set(number(bytes));
+            self.rv.with_label_values(name).set(rv.0 as f64);
+            let state = data.source(replica.name());
+            for source in [Source::None, Source::Cloud, Source::Coordinator] {
+                let is_it = i64::from(state.source == source);
+                let labels = &[replica.name(), source.as_str()];
+                self.source.with_label_values(labels).set(is_it);
+            }
+            let raise = |counter: &IntCounterVec, to: u64| {
+                let counter = counter.with_label_values(name);
+                counter.inc_by(to.saturating_sub(counter.get()));
+            };
+            raise(&self.switches, state.switches);
+            raise(&self.relists, replica.collection().relists_forced());
+            if let Some(feed) = feed {
+                self.set_lag(replica.name(), rv, feed);
+            }
+        }
+    }
+
+    fn set_lag(&self, name: &str, rv: ResourceVersion, feed: &FeedProgress) {
+        let lag = feed.lag(name, rv);
+        let versions = lag.map_or(f64::INFINITY, |lag| lag.versions as f64);
+        let seconds = lag.map_or(f64::INFINITY, |lag| lag.time.as_secs_f64());
+        self.lag_versions.with_label_values(&[name]).set(versions);
+        self.lag_seconds.with_label_values(&[name]).set(seconds);
+    }
+}

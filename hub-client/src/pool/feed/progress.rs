@@ -1,0 +1,137 @@
+//! How far the coordinator has taken the feed of the present leadership: what the leader's readiness and lag are made of.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use yurt_apimachinery::ResourceVersion;
+use yurt_runtime::{BootTime, Clock};
+
+/// Where each collection's feed stands. One per hub; a new leadership begins it anew.
+pub struct FeedProgress {
+    clock: Clock,
+    // A leaf: nothing is locked inside.
+    delivered: Mutex<BTreeMap<String, Delivered>>,
+}
+
+/// What is known of one collection's feed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Delivered {
+    /// What the coordinator confirmed; `None` before the first time.
+    up_to: Option<ResourceVersion>,
+    /// Nothing that it does not have was here before.
+    behind_since: Option<BootTime>,
+}
+
+/// How far the coordinator is behind the leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lag {
+    /// Difference of the two positions, in RVs of the cloud.
+    pub versions: u64,
+    /// Upper bound of the time since the oldest change that it does not have arrived here.
+    pub time: Duration,
+}
+
+// === impl FeedProgress ===
+
+impl FeedProgress {
+    /// Nothing is delivered yet.
+    #[must_use]
+    pub fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            delivered: Mutex::default(),
+        }
+    }
+
+    /// A leadership begins: what an earlier one delivered says nothing about this one.
+    pub fn begin(&self) {
+        self.delivered.lock().clear();
+    }
+
+    /// Now, for the other calls.
+    #[must_use]
+    pub fn now(&self) -> BootTime {
+        self.clock.boot()
+    }
+
+    /// What was read of the collection at `read_at` is about to be sent.
+    pub fn sending(&self, name: &str, read_at: BootTime) {
+        let mut delivered = self.delivered.lock();
+        let one = delivered.entry(name.to_owned()).or_default();
+        one.behind_since.get_or_insert(read_at);
+    }
+
+    /// The coordinator confirmed everything that was read at `read_at`, up to `up_to`; we stand at `position` by now.
+    pub fn delivered(&self, name: &str, up_to: ResourceVersion, position: ResourceVersion, read_at: BootTime) {
+        let behind_since = (position > up_to).then_some(read_at);
+        let one = Delivered {
+            up_to: Some(up_to),
+            behind_since,
+        };
+        self.delivered.lock().insert(name.to_owned(), one);
+    }
+
+    /// The lag of a collection that stands at `position` here; `None` before this leadership delivered it once.
+    #[must_use]
+    pub fn lag(&self, name: &str, position: ResourceVersion) -> Option<Lag> {
+        let one = self.delivered.lock().get(name).copied()?;
+        let up_to = one.up_to?;
+        let since = one.behind_since.filter(|_| position > up_to);
+        Some(Lag {
+            versions: position.0.saturating_sub(up_to.0),
+            time: since.map_or(Duration::ZERO, |since| self.clock.boot().since(since)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAME: &str = "services";
+
+    fn at(rv: u64) -> ResourceVersion {
+        ResourceVersion(rv)
+    }
+
+    fn lag(versions: u64, secs: u64) -> Option<Lag> {
+        let time = Duration::from_secs(secs);
+        Some(Lag { versions, time })
+    }
+
+    #[test]
+    fn lag_counts_from_the_first_change_that_is_missing_there() {
+        let (clock, time) = Clock::fake();
+        let progress = FeedProgress::new(clock);
+        progress.sending(NAME, progress.now());
+        assert_eq!(progress.lag(NAME, at(5)), None, "nothing was delivered");
+        progress.delivered(NAME, at(10), at(10), progress.now());
+        time.advance(Duration::from_secs(60));
+        assert_eq!(progress.lag(NAME, at(10)), lag(0, 0));
+        assert_eq!(progress.lag(NAME, at(11)), lag(1, 0), "it came this moment");
+        let read_at = progress.now();
+        progress.sending(NAME, read_at);
+        time.advance(Duration::from_secs(3));
+        assert_eq!(progress.lag(NAME, at(14)), lag(4, 3));
+        progress.sending(NAME, progress.now());
+        assert_eq!(
+            progress.lag(NAME, at(14)),
+            lag(4, 3),
+            "a second attempt is no new start"
+        );
+        progress.delivered(NAME, at(12), at(14), read_at);
+        assert_eq!(progress.lag(NAME, at(14)), lag(2, 3));
+        progress.delivered(NAME, at(14), at(14), progress.now());
+        assert_eq!(progress.lag(NAME, at(14)), lag(0, 0));
+    }
+
+    #[test]
+    fn a_new_leadership_has_delivered_nothing() {
+        let (clock, _) = Clock::fake();
+        let progress = FeedProgress::new(clock);
+        progress.delivered(NAME, at(10), at(10), progress.now());
+        progress.begin();
+        assert_eq!(progress.lag(NAME, at(10)), None);
+    }
+}

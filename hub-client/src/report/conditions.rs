@@ -1,0 +1,183 @@
+//! What is true of this hub at the moment, as Kubernetes writes it: conditions with the time of their last change.
+//!
+//! Pure but for the clock that is handed in. `True` is not always good news: see each condition.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use yurt_apimachinery::time::Time;
+use yurt_runtime::UnixTime;
+
+/// Everything the conditions depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// The cloud answers; `None` before the first answer.
+    pub(crate) cloud: Option<bool>,
+    /// The coordinator answers; `None` when none is configured.
+    pub(crate) coordinator: Option<bool>,
+    /// Pool-scope collections that are not complete.
+    pub(crate) incomplete: Vec<String>,
+    /// Pool-scope collections whose source is away or silent.
+    pub(crate) stale: Vec<String>,
+    /// Who holds the election lease; empty = nobody.
+    pub(crate) leader: String,
+    /// This hub leads.
+    pub(crate) leads: bool,
+    /// The cloud did not take this node's last heartbeat.
+    pub(crate) cut_off: bool,
+}
+
+/// One statement.
+struct Condition {
+    kind: &'static str,
+    status: &'static str,
+    reason: &'static str,
+    message: String,
+}
+
+/// Remembers since when each condition is as it is.
+#[derive(Debug, Default)]
+pub(crate) struct Conditions {
+    since: BTreeMap<&'static str, (&'static str, i64)>,
+}
+
+// === impl Conditions ===
+
+impl Conditions {
+    /// The conditions now, in a fixed order. To be asked often: a change is dated when it is noticed.
+    pub(crate) fn observe(&mut self, facts: &Facts, now: UnixTime) -> Vec<Value> {
+        facts
+            .conditions()
+            .into_iter()
+            .map(|one| {
+                let known = self.since.get(one.kind).filter(|(status, _)| *status == one.status);
+                let since = known.map_or(now.secs, |(_, since)| *since);
+                self.since.insert(one.kind, (one.status, since));
+                json!({
+                    "type": one.kind,
+                    "status": one.status,
+                    "reason": one.reason,
+                    "message": one.message,
+                    "lastTransitionTime": Time::from_unix(since).to_string(),
+                })
+            })
+            .collect()
+    }
+}
+
+// === impl Facts ===
+
+impl Facts {
+    fn conditions(&self) -> Vec<Condition> {
+        let cloud = match self.cloud {
+            None => Condition::new("CloudReachable", None, "NotAskedYet", String::new()),
+            Some(true) => Condition::new("CloudReachable", Some(true), "ProbeAnswered", String::new()),
+            Some(false) => Condition::new("CloudReachable", Some(false), "ProbeFailed", String::new()),
+        };
+        let coordinator = match self.coordinator {
+            None => Condition::new("CoordinatorReachable", None, "NotConfigured", String::new()),
+            Some(true) => Condition::new("CoordinatorReachable", Some(true), "ProbeAnswered", String::new()),
+            Some(false) => Condition::new("CoordinatorReachable", Some(false), "ProbesFailed", String::new()),
+        };
+        let data = |kind, missing: &[String], good, bad| {
+            let reason = if missing.is_empty() { good } else { bad };
+            Condition::new(kind, Some(missing.is_empty()), reason, missing.join(", "))
+        };
+        let leading = match (self.leads, self.leader.is_empty()) {
+            (true, _) => Condition::new("Leading", Some(true), "HoldsLease", String::new()),
+            (false, true) => Condition::new("Leading", Some(false), "NobodyLeads", String::new()),
+            (false, false) => Condition::new("Leading", Some(false), "AnotherLeads", self.leader.clone()),
+        };
+        let (reason, status) = if self.cut_off {
+            ("CloudDidNotTakeIt", true)
+        } else {
+            ("CloudTakesIt", false)
+        };
+        vec![
+            cloud,
+            coordinator,
+            data("PoolDataComplete", &self.incomplete, "EverythingListed", "NotListedYet"),
+            data("PoolDataFresh", &self.stale, "SourceAlive", "SourceAway"),
+            leading,
+            Condition::new("HeartbeatDelegated", Some(status), reason, String::new()),
+        ]
+    }
+}
+
+// === impl Condition ===
+
+impl Condition {
+    fn new(kind: &'static str, status: Option<bool>, reason: &'static str, message: String) -> Self {
+        let status = match status {
+            Some(true) => "True",
+            Some(false) => "False",
+            None => "Unknown",
+        };
+        Self {
+            kind,
+            status,
+            reason,
+            message,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> Facts {
+        Facts {
+            cloud: Some(true),
+            coordinator: Some(true),
+            incomplete: Vec::new(),
+            stale: Vec::new(),
+            leader: "n2_1".into(),
+            leads: false,
+            cut_off: false,
+        }
+    }
+
+    fn at(secs: i64) -> UnixTime {
+        UnixTime { secs, nanos: 0 }
+    }
+
+    fn told(conditions: &[Value], kind: &str) -> (String, String, String) {
+        let found = conditions.iter().find(|one| one["type"] == kind).expect("a condition");
+        let text = |field: &str| found[field].as_str().unwrap().to_owned();
+        (text("status"), text("message"), text("lastTransitionTime"))
+    }
+
+    #[test]
+    fn a_condition_keeps_the_time_of_its_last_change() {
+        let mut conditions = Conditions::default();
+        conditions.observe(&facts(), at(0));
+        let stale = Facts {
+            stale: vec!["endpoints".into(), "services".into()],
+            ..facts()
+        };
+        conditions.observe(&stale, at(60));
+        let now = conditions.observe(&stale, at(120));
+        let own = |a: &str, b: &str, c: &str| (a.to_owned(), b.to_owned(), c.to_owned());
+        assert_eq!(
+            told(&now, "PoolDataFresh"),
+            own("False", "endpoints, services", "1970-01-01T00:01:00Z")
+        );
+        assert_eq!(told(&now, "CloudReachable"), own("True", "", "1970-01-01T00:00:00Z"));
+        assert_eq!(told(&now, "Leading"), own("False", "n2_1", "1970-01-01T00:00:00Z"));
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_told_as_false() {
+        let mut conditions = Conditions::default();
+        let unknown = Facts {
+            cloud: None,
+            coordinator: None,
+            ..facts()
+        };
+        let now = conditions.observe(&unknown, at(0));
+        for kind in ["CloudReachable", "CoordinatorReachable"] {
+            assert_eq!(told(&now, kind).0, "Unknown");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Looks at the hub once a second: dates its conditions, and tells the pool of what changed by Events.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::Report;
+use super::events::{About, Recorder};
+use crate::replicas::source::Source;
+
+/// Time between two looks. A source counts as changed when two looks in a row agree.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// What a look finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Look {
+    /// This hub's identity, while it leads.
+    pub(super) leads_as: Option<String>,
+    /// Times this hub became leader.
+    pub(super) elections_won: u64,
+    /// Where all pool-scope collections come from; `None` while they differ.
+    pub(super) source: Option<Source>,
+}
+
+/// What was told last.
+#[derive(Debug, Default)]
+struct Told {
+    leads_as: Option<String>,
+    elections_won: u64,
+    source: Option<Source>,
+    /// Found by the last look.
+    last_source: Option<Source>,
+}
+
+/// An event to note: whether it is a warning, its reason and its message.
+type News = (What, bool, &'static str, String);
+
+/// What the news are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Election,
+    Node,
+}
+
+/// Runs until `token` is cancelled.
+pub(super) async fn run(report: Arc<Report>, recorder: Recorder, token: CancellationToken) {
+    let mut told = Told::default();
+    while token.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
+        report.conditions();
+        for (what, warning, reason, message) in told.look(report.look()) {
+            let about = match what {
+                What::Election => About::Lease(report.lease.0.clone(), report.lease.1.clone()),
+                What::Node => About::Node(report.node.clone()),
+            };
+            recorder.note(about, warning, reason, message);
+        }
+    }
+}
+
+// === impl Told ===
+
+impl Told {
+    fn look(&mut self, look: Look) -> Vec<News> {
+        let mut news = Vec::new();
+        let election = |text: String| (What::Election, false, "LeaderElection", text);
+        let elected = look.elections_won != self.elections_won;
+        if let Some(before) = self.leads_as.take().filter(|_| elected || look.leads_as.is_none()) {
+            news.push(election(format!("{before} stopped leading")));
+        }
+        if let Some(identity) = look.leads_as.as_ref().filter(|_| elected) {
+            news.push(election(format!("{identity} became leader")));
+        }
+        (self.leads_as, self.elections_won) = (look.leads_as, look.elections_won);
+        let settled = look.source.filter(|_| look.source == self.last_source);
+        self.last_source = look.source;
+        let is_new = settled.is_some() && settled != self.source;
+        if let Some(source) = settled.filter(|_| is_new) {
+            // What a hub has at its start is no change.
+            if self.source.replace(source).is_some() {
+                news.push(of_source(source));
+            }
+        }
+        news
+    }
+}
+
+fn of_source(source: Source) -> News {
+    let message = match source {
+        Source::None => "Pool data has no source; what is held is served".to_owned(),
+        other => format!("Pool data comes from the {}", other.as_str()),
+    };
+    (What::Node, source == Source::None, "PoolDataSource", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(leads_as: Option<&str>, elections_won: u64, source: Option<Source>) -> Look {
+        Look {
+            leads_as: leads_as.map(str::to_owned),
+            elections_won,
+            source,
+        }
+    }
+
+    fn messages(told: &mut Told, look: Look) -> Vec<String> {
+        told.look(look).into_iter().map(|(.., message)| message).collect()
+    }
+
+    #[test]
+    fn leading_is_told_at_both_ends() {
+        let mut told = Told::default();
+        assert_eq!(messages(&mut told, look(None, 0, None)), [""; 0]);
+        assert_eq!(messages(&mut told, look(Some("n1_a"), 1, None)), ["n1_a became leader"]);
+        assert_eq!(messages(&mut told, look(Some("n1_a"), 1, None)), [""; 0]);
+        let again = messages(&mut told, look(Some("n1_a"), 2, None));
+        assert_eq!(again, ["n1_a stopped leading", "n1_a became leader"]);
+        assert_eq!(messages(&mut told, look(None, 2, None)), ["n1_a stopped leading"]);
+        assert_eq!(messages(&mut told, look(None, 2, None)), [""; 0]);
+    }
+
+    #[test]
+    fn a_source_is_told_when_it_has_settled() {
+        let mut told = Told::default();
+        let mut see = |source| messages(&mut told, look(None, 0, source));
+        let (cloud, pool) = (Some(Source::Cloud), Some(Source::Coordinator));
+        for source in [pool, pool, cloud, pool, None, pool, pool] {
+            assert_eq!(see(source), [""; 0], "a start, and a moment elsewhere");
+        }
+        assert_eq!(see(cloud), [""; 0]);
+        assert_eq!(see(cloud), ["Pool data comes from the cloud"]);
+        assert_eq!(see(cloud), [""; 0]);
+        see(Some(Source::None));
+        assert_eq!(
+            see(Some(Source::None)),
+            ["Pool data has no source; what is held is served"]
+        );
+        see(pool);
+        assert_eq!(see(pool), ["Pool data comes from the coordinator"]);
+    }
+}
