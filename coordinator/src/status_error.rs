@@ -60,3 +60,19 @@ pub(crate) fn respond_feed(error: &FeedError) -> Response<Body> {
         FeedError::Status(status) => respond(Negotiated::default(), status),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Conformance: 4.14
+    #[test]
+    fn what_is_our_fault_says_so_with_its_cause() {
+        let why = "the server's store is damaged: reads go on, writes are refused (page 7)";
+        let status = of_storage(&StorageError::Corrupt("page 7".into()));
+        let body: serde_json::Value = serde_json::from_slice(&status.to_json()).unwrap();
+        assert_eq!((&body["code"], &body["reason"]), (&500.into(), &"InternalError".into()));
+        assert_eq!(body["message"], format!("Internal error occurred: {why}"));
+        assert_eq!(body["details"]["causes"], serde_json::json!([{ "message": why }]));
+    }
+}

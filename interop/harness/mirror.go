@@ -39,6 +39,7 @@ type Mirror struct {
 	backwards []string
 	watchErrs []string
 	last      map[string]uint64 // highest resourceVersion seen, by uid
+	told      map[string]int    // how often an object was told to be there or changed, by key
 }
 
 // Deleted is one deletion an informer reported.
@@ -65,14 +66,24 @@ type MirrorOptions struct {
 	Resources []schema.GroupVersionResource
 	// Namespace restricts the informers, empty for all.
 	Namespace string
+	// Faults, if there are any, happen between the informers and the server.
+	Faults *Faults
+	// HTTP1 keeps the informers from HTTP/2.
+	HTTP1 bool
 }
 
 // StartMirror starts the informers; they run until Stop.
 func StartMirror(options MirrorOptions) (*Mirror, error) {
-	m := &Mirror{Name: options.Name, Transport: &Transport{}, last: map[string]uint64{},
+	m := &Mirror{Name: options.Name, Transport: &Transport{}, last: map[string]uint64{}, told: map[string]int{},
 		informers: map[schema.GroupVersionResource]cache.SharedIndexInformer{}}
 	config := options.Server.Config(options.UserAgent)
-	config.WrapTransport = m.Transport.Wrap
+	if options.HTTP1 {
+		config.NextProtos = []string{"http/1.1"}
+	}
+	if options.Faults != nil {
+		config.Wrap(options.Faults.Wrap)
+	}
+	config.Wrap(m.Transport.Wrap)
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return nil, err
@@ -140,6 +151,13 @@ func (m *Mirror) Backwards() []string {
 	return append([]string(nil), m.backwards...)
 }
 
+// Told returns how often the informers said that an object is there or has changed.
+func (m *Mirror) Told(key string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.told[key]
+}
+
 // WatchErrors returns what ended list or watch calls with an error.
 func (m *Mirror) WatchErrors() []string {
 	m.mu.Lock()
@@ -157,8 +175,13 @@ func (m *Mirror) observe(informer cache.SharedIndexInformer, resource string) er
 		return err
 	}
 	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { m.seen(object) },
-		UpdateFunc: func(_, object any) { m.seen(object) },
+		AddFunc: func(object any) { m.seen(object) },
+		UpdateFunc: func(old, object any) {
+			// After a list an informer may repeat what it held.
+			if old.(*unstructured.Unstructured).GetResourceVersion() != object.(*unstructured.Unstructured).GetResourceVersion() {
+				m.seen(object)
+			}
+		},
 		DeleteFunc: func(object any) { m.gone(resource, object) },
 	})
 	return err
@@ -169,6 +192,7 @@ func (m *Mirror) seen(object any) {
 	rv, err := strconv.ParseUint(u.GetResourceVersion(), 10, 64)
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.told[keyOf(u)]++
 	uid := string(u.GetUID())
 	if err != nil || rv < m.last[uid] {
 		m.backwards = append(m.backwards, fmt.Sprintf("%s: %s at %q after %d", m.Name, keyOf(u), u.GetResourceVersion(), m.last[uid]))

@@ -71,6 +71,19 @@ func (t *Transport) WholeReads(resource string, since time.Time) []Read {
 	return whole
 }
 
+// Reads returns the lists and watches of a resource (its plural) sent after since, answered or not.
+func (t *Transport) Reads(resource string, since time.Time) []Read {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var reads []Read
+	for _, read := range t.reads {
+		if read.At.After(since) && strings.HasSuffix(read.Path, "/"+resource) {
+			reads = append(reads, read)
+		}
+	}
+	return reads
+}
+
 // String is one line for a failure message.
 func (r Read) String() string {
 	verb := "list"

@@ -2,15 +2,18 @@
 //! RBAC gives them.
 //!
 //! Pure. Rules only add up: what no rule of a binding that names the caller allows is denied. In reading order: this file
-//! (what is asked of a [`Policy`]), `parse` (objects to rules), `bootstrap` (the roles that every control plane has),
+//! (what is asked of a [`Policy`]), `parse` (objects to rules), `aggregation` (roles made of roles), `bootstrap` (the roles that every control plane has),
 //! `files` (where an operator's objects come from).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use yurt_apimachinery::{LabelSelector, Labels};
+
 use super::{Attributes, Decision};
 use crate::authn::{SERVICE_ACCOUNT_PREFIX, User};
 
+mod aggregation;
 pub(crate) mod bootstrap;
 pub(crate) mod files;
 pub(crate) mod parse;
@@ -30,6 +33,17 @@ pub struct PolicyRule {
     pub resource_names: Vec<String>,
     /// Paths; a star at the end stands for any rest.
     pub paths: Vec<String>,
+}
+
+/// A Role or ClusterRole.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Role {
+    /// What it allows. Of a role with an aggregation, what others lend it.
+    pub(crate) rules: Vec<PolicyRule>,
+    /// By which aggregations find it.
+    pub(crate) labels: Labels,
+    /// It has the rules of all ClusterRoles that one of these selects. None: it has its own.
+    pub(crate) aggregation: Vec<LabelSelector>,
 }
 
 /// Whom a binding names.
@@ -74,7 +88,7 @@ type Key = (String, String);
 /// Every role and binding there is.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
-    roles: BTreeMap<Key, Vec<PolicyRule>>,
+    roles: BTreeMap<Key, Role>,
     bindings: BTreeMap<Key, Binding>,
 }
 
@@ -85,6 +99,15 @@ pub(crate) struct Rules<'a> {
     pub(crate) rules: Vec<&'a PolicyRule>,
     /// Bindings to roles that do not exist.
     pub(crate) errors: Vec<String>,
+}
+
+impl From<Vec<PolicyRule>> for Role {
+    fn from(rules: Vec<PolicyRule>) -> Self {
+        Self {
+            rules,
+            ..Self::default()
+        }
+    }
 }
 
 // === impl PolicyRule ===
@@ -148,10 +171,10 @@ impl Who {
 // === impl Policy ===
 
 impl Policy {
-    /// Adds the rules of a role; false when there is one of that name.
-    pub(crate) fn add_role(&mut self, namespace: &str, name: &str, rules: Vec<PolicyRule>) -> bool {
+    /// Adds a role; false when there is one of that name.
+    pub(crate) fn add_role(&mut self, namespace: &str, name: &str, role: Role) -> bool {
         self.roles
-            .insert((namespace.to_owned(), name.to_owned()), rules)
+            .insert((namespace.to_owned(), name.to_owned()), role)
             .is_none()
     }
 
@@ -166,6 +189,12 @@ impl Policy {
     pub(crate) fn overlaid(mut self, other: Self) -> Self {
         self.roles.extend(other.roles);
         self.bindings.extend(other.bindings);
+        self
+    }
+
+    /// `self` with the rules of aggregated roles as the others have them now.
+    pub(crate) fn aggregated(mut self) -> Self {
+        aggregation::settle(&mut self.roles);
         self
     }
 
@@ -227,7 +256,10 @@ impl Policy {
             RoleRef::ClusterRole(name) => ((String::new(), name.clone()), "clusterrole"),
         };
         let missing = || format!("{what}.rbac.authorization.k8s.io \"{}\" not found", key.1);
-        self.roles.get(&key).map(Vec::as_slice).ok_or_else(missing)
+        self.roles
+            .get(&key)
+            .map(|role| role.rules.as_slice())
+            .ok_or_else(missing)
     }
 }
 

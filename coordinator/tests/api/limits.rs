@@ -246,3 +246,64 @@ async fn paths_that_climb_or_hide_slashes_reach_nothing() {
         assert!(matches!(answer.code, 400 | 403 | 404), "{path}: {}", answer.code);
     }
 }
+
+/// Where several things speak against a request, the first in kube-apiserver's order is told: the form of the path, the
+/// deadline, who asks, on whose behalf, whether there is room, whether it is allowed, and only then what it says.
+///
+/// Conformance: 6.34
+#[tokio::test]
+async fn of_several_faults_the_first_in_order_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("audit.log");
+    let mut flags: Vec<&str> =
+        "--profile standalone --max-mutating-requests-inflight 1 --max-queued-requests 0 --audit-log-path"
+            .split(' ')
+            .collect();
+    flags.push(log.to_str().unwrap());
+    let mut server = Server::start(&flags).await;
+    let jane = server.user("jane", &[]);
+    let holder = stalled(server.user("holder", &[])).await;
+    let full = async || {
+        let metrics = server.admin().get("/metrics").await;
+        let line = "apiserver_current_inflight_requests{request_kind=\"mutating\"} 1\n";
+        metrics.body.as_str().unwrap().contains(line).then_some(())
+    };
+    eventually("the lane is full", full).await;
+    let token = ("authorization", "Bearer nobody's");
+    let boss = ("impersonate-user", "boss");
+    // A certificate counts before a token.
+    let nobody = server.anonymous();
+    let answer = async |path: &str, headers: &[(&str, &str)]| {
+        let client = if headers.contains(&token) { &nobody } else { &jane };
+        let headers = [&[("audit-id", "mine")], headers].concat();
+        let answer = client.post_with(path, &json!("no object"), &headers).await;
+        assert_eq!(
+            answer.header("audit-id"),
+            Some("mine"),
+            "{path}: known from the first step on"
+        );
+        answer.code
+    };
+    let late = format!("{MAPS}?timeout=soon");
+    // Deadline before identity, identity before impersonation, impersonation before the lane, the lane before rights.
+    for (path, headers, code) in [
+        (&*late, &[token, boss][..], 400),
+        (MAPS, &[token, boss], 401),
+        (MAPS, &[boss], 403),
+        (MAPS, &[], 429),
+    ] {
+        assert_eq!(answer(path, headers).await, code, "{path} {headers:?}");
+    }
+    drop(holder);
+    let free = async || (answer(MAPS, &[]).await != 429).then_some(());
+    eventually("the lane is free", free).await;
+    // Rights before the body, which is looked at last.
+    assert_eq!(answer(MAPS, &[]).await, 403);
+    assert_eq!(server.admin().post(MAPS, &json!("no object")).await.code, 400);
+    server.stop();
+    // Identity before audit, audit before impersonation: whoever was refused by it is in the log, and in his own name.
+    let log = std::fs::read_to_string(&log).unwrap();
+    let refused = |line: &&str| line.contains("\"code\":403") && line.contains("\"username\":\"jane\"");
+    assert!(log.lines().filter(refused).count() >= 2, "{log}");
+    assert!(!log.contains("impersonatedUser"), "{log}");
+}

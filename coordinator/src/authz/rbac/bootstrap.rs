@@ -1,17 +1,21 @@
 //! The roles and bindings that every Kubernetes control plane starts with, as far as they speak of kinds served here.
 //!
-//! Facts of kube-apiserver 1.36 (`system:*` roles, and the user-facing `admin`, `edit` and `view` with their aggregation
-//! written out). Rights on kinds that are not served are left out, which can only deny more. The roles of single
+//! Facts of kube-apiserver 1.36 (`system:*` roles, and the user-facing `admin`, `edit` and `view`, to which an
+//! operator's roles add by their labels). Rights on kinds that are not served are left out, which can only deny more. The roles of single
 //! controllers are not here: nothing of theirs runs beside this server.
 
 use std::sync::Arc;
 
-use super::{Binding, Policy, PolicyRule, RoleRef, Subject, Who};
+use yurt_apimachinery::LabelSelector;
+
+use super::{Binding, Policy, PolicyRule, Role, RoleRef, Subject, Who};
 
 /// Verbs, API groups (`core` for the empty one) and resources (`resource=name` for one object), separated by spaces. Without
 /// API groups, the last part is paths.
 type Rule = (&'static str, &'static str, &'static str);
 
+/// Key of the label with which a ClusterRole lends its rules to `admin`, `edit` or `view`.
+const AGGREGATE_TO: &str = "rbac.authorization.k8s.io/aggregate-to-";
 const READ: &str = "get list watch";
 const CHANGE: &str = "create delete deletecollection patch update";
 const REVIEWS: Rule = ("create", "authorization.k8s.io", "subjectaccessreviews");
@@ -204,13 +208,14 @@ const NODE: [Rule; 5] = [
 pub(crate) fn policy() -> Policy {
     let mut policy = Policy::default();
     for (name, rules) in CLUSTER_ROLES {
-        policy.add_role("", name, rules.iter().map(rule).collect());
+        policy.add_role("", name, rules.iter().map(rule).collect::<Vec<_>>().into());
     }
-    let view: Vec<PolicyRule> = VIEW.iter().map(rule).collect();
-    let edit: Vec<PolicyRule> = view.iter().cloned().chain(EDIT.iter().map(rule)).collect();
-    let admin: Vec<PolicyRule> = edit.iter().cloned().chain(ADMIN.iter().map(rule)).collect();
-    for (name, rules) in [("view", view), ("edit", edit), ("admin", admin)] {
-        policy.add_role("", name, rules);
+    for (name, rules, larger) in [
+        ("view", &VIEW[..], Some("edit")),
+        ("edit", &EDIT, Some("admin")),
+        ("admin", &ADMIN, None),
+    ] {
+        add_aggregated(&mut policy, name, rules, larger);
     }
     for (role, holders) in CLUSTER_BINDINGS {
         let described = format!("ClusterRoleBinding \"{role}\" of ClusterRole \"{role}\"");
@@ -218,7 +223,7 @@ pub(crate) fn policy() -> Policy {
         policy.add_binding("", role, binding(role_ref, &described, holders));
     }
     for (role, name, rules, holders) in KUBE_SYSTEM {
-        policy.add_role("kube-system", role, vec![rule(&rules)]);
+        policy.add_role("kube-system", role, vec![rule(&rules)].into());
         let described = format!("RoleBinding \"{name}/kube-system\" of Role \"{role}\"");
         policy.add_binding(
             "kube-system",
@@ -226,7 +231,27 @@ pub(crate) fn policy() -> Policy {
             binding(RoleRef::Role(role.to_owned()), &described, holders),
         );
     }
-    policy
+    policy.aggregated()
+}
+
+/// A role for people: the rules of whatever bears its label. Another one lends it those it has from the start, and the role
+/// itself lends all to the next `larger` one.
+fn add_aggregated(policy: &mut Policy, name: &str, rules: &[Rule], larger: Option<&str>) {
+    let label = |name: &str| (format!("{AGGREGATE_TO}{name}"), "true");
+    let (key, value) = label(name);
+    let source = Role {
+        rules: rules.iter().map(rule).collect(),
+        labels: [(key.clone(), value)].into_iter().collect(),
+        aggregation: Vec::new(),
+    };
+    policy.add_role("", &format!("system:aggregate-to-{name}"), source);
+    let selector = LabelSelector::parse(&format!("{key}={value}")).expect("the label must be one");
+    let role = Role {
+        rules: Vec::new(),
+        labels: larger.map(label).into_iter().collect(),
+        aggregation: vec![selector],
+    };
+    policy.add_role("", name, role);
 }
 
 /// The uniform rights of nodes.

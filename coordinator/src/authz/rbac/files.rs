@@ -29,7 +29,7 @@ impl Rbac {
     /// One line: the file, the object, the field, and what is wrong.
     pub(crate) fn open(base: Policy, paths: Vec<PathBuf>) -> Result<Self, String> {
         let (files, contents) = OperatorFiles::open(paths)?;
-        let policy = base.clone().overlaid(parsed(&contents)?);
+        let policy = base.clone().overlaid(parsed(&contents)?).aggregated();
         Ok(Self {
             base,
             files,
@@ -56,7 +56,7 @@ impl Rbac {
             return Ok(false);
         };
         let policy = parsed(&contents).inspect_err(|_| self.files.forget())?;
-        *self.current.write() = Arc::new(self.base.clone().overlaid(policy));
+        *self.current.write() = Arc::new(self.base.clone().overlaid(policy).aggregated());
         Ok(true)
     }
 }

@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use yurt_apimachinery::LabelSelector;
 
-use super::{Binding, Policy, PolicyRule, RoleRef, Subject, Who};
+use super::{Binding, Policy, PolicyRule, Role, RoleRef, Subject, Who};
 
 /// API group of all four kinds.
 pub(crate) const GROUP: &str = "rbac.authorization.k8s.io";
@@ -86,25 +87,90 @@ impl<'a> Place<'a> {
 
     fn add_role(&self, policy: &mut Policy, object: &Value) -> Result<(), Fault> {
         self.check_metadata()?;
-        let members = self.members(
-            object,
-            "",
-            &["apiVersion", "kind", "metadata", "rules", "aggregationRule"],
-        )?;
-        if members.get("aggregationRule").is_some_and(|rule| !rule.is_null()) {
-            return Err(self.fault("aggregationRule", "not supported; write the rules out"));
-        }
+        let known = ["apiVersion", "kind", "metadata", "rules", "aggregationRule"];
+        let known = if self.namespaced { &known[..4] } else { &known[..] };
+        let members = self.members(object, "", known)?;
+        let aggregation = match members.get("aggregationRule") {
+            None | Some(Value::Null) => Vec::new(),
+            Some(rule) => self.aggregation(rule)?,
+        };
         let rules = self.list(members.get("rules"), "rules")?;
         let rules = rules
             .iter()
             .enumerate()
             .map(|(at, rule)| self.rule(rule, &format!("rules[{at}]")));
         let rules = rules.collect::<Result<Vec<_>, _>>()?;
-        if policy.add_role(self.namespace, self.name, rules) {
+        let labels = object["metadata"]["labels"].as_object().into_iter().flatten();
+        let role = Role {
+            rules,
+            labels: labels
+                .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
+                .collect(),
+            aggregation,
+        };
+        if policy.add_role(self.namespace, self.name, role) {
             Ok(())
         } else {
             Err(self.twice())
         }
+    }
+
+    /// Which other roles lend a ClusterRole their rules.
+    fn aggregation(&self, rule: &Value) -> Result<Vec<LabelSelector>, Fault> {
+        const FIELD: &str = "aggregationRule.clusterRoleSelectors";
+        let members = self.members(rule, "aggregationRule", &["clusterRoleSelectors"])?;
+        let selectors = self.list(members.get("clusterRoleSelectors"), FIELD)?;
+        if selectors.is_empty() {
+            let why = "at least one clusterRoleSelector required if aggregationRule is non-nil";
+            return Err(self.fault(FIELD, why));
+        }
+        let selector = |(at, selector): (usize, &Value)| self.selector(selector, &format!("{FIELD}[{at}]"));
+        selectors.iter().enumerate().map(selector).collect()
+    }
+
+    /// A selector in its long form. An empty one selects everything.
+    fn selector(&self, selector: &Value, field: &str) -> Result<LabelSelector, Fault> {
+        let members = self.members(selector, field, &["matchLabels", "matchExpressions"])?;
+        let mut parts = Vec::new();
+        if let Some(labels) = members.get("matchLabels").filter(|labels| !labels.is_null()) {
+            let field = format!("{field}.matchLabels");
+            let labels = labels
+                .as_object()
+                .ok_or_else(|| self.fault(&field, "must be an object"))?;
+            for key in labels.keys() {
+                parts.push(format!("{key}={}", self.text(labels, &field, key)?));
+            }
+        }
+        let expressions = self.list(members.get("matchExpressions"), &format!("{field}.matchExpressions"))?;
+        for (at, expression) in expressions.iter().enumerate() {
+            parts.push(self.requirement(expression, &format!("{field}.matchExpressions[{at}]"))?);
+        }
+        LabelSelector::parse(&parts.join(",")).map_err(|error| self.fault(field, &error.to_string()))
+    }
+
+    fn requirement(&self, expression: &Value, field: &str) -> Result<String, Fault> {
+        let members = self.members(expression, field, &["key", "operator", "values"])?;
+        let (key, operator) = (
+            self.text(members, field, "key")?,
+            self.text(members, field, "operator")?,
+        );
+        let values = self.words(members.get("values"), &format!("{field}.values"))?;
+        let word = match (operator, values.is_empty()) {
+            ("In", false) => "in",
+            ("NotIn", false) => "notin",
+            ("Exists", true) => return Ok(key.to_owned()),
+            ("DoesNotExist", true) => return Ok(format!("!{key}")),
+            ("In" | "NotIn", true) => {
+                let why = "must be specified when `operator` is 'In' or 'NotIn'";
+                return Err(self.fault(&format!("{field}.values"), why));
+            }
+            ("Exists" | "DoesNotExist", false) => {
+                let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+                return Err(self.fault(&format!("{field}.values"), why));
+            }
+            _ => return Err(self.fault(&format!("{field}.operator"), "not a valid selector operator")),
+        };
+        Ok(format!("{key} {word} ({})", values.join(",")))
     }
 
     fn rule(&self, rule: &Value, field: &str) -> Result<PolicyRule, Fault> {

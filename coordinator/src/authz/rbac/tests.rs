@@ -216,7 +216,7 @@ fn every_mistake_names_its_file_object_and_field() {
         (
             "{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: r}, aggregationRule: {}}"
                 .to_owned(),
-            "aggregationRule: not supported",
+            "aggregationRule.clusterRoleSelectors: at least one",
         ),
         (
             "{apiVersion: rbac.authorization.k8s.io/v1beta1, kind: ClusterRole, metadata: {name: r}}".to_owned(),
@@ -275,6 +275,61 @@ fn operators_object_replaces_the_built_in_one() {
     let folder = Folder::with(text);
     let rbac = Rbac::open(base.clone(), vec![folder.0.path().to_owned()]).unwrap();
     assert_eq!(base.len(), rbac.current().len());
+}
+
+/// Roles are found by their labels, also through others, and whoever adds one adds to the roles that people have.
+#[test]
+fn aggregated_roles_have_the_rules_of_those_they_select() {
+    let text = r#"
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: widgets, labels: {rbac.authorization.k8s.io/aggregate-to-view: "true", team: blue}}
+rules: [{verbs: [get], apiGroups: [example.com], resources: [widgets]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: outer, labels: {team: green}}
+aggregationRule: {clusterRoleSelectors: [{matchLabels: {layer: inner}}]}
+rules: [{verbs: ["*"], apiGroups: ["*"], resources: ["*"]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: inner, labels: {layer: inner}}
+aggregationRule:
+  clusterRoleSelectors:
+  - {matchLabels: {team: red}}
+  - matchExpressions: [{key: team, operator: In, values: [blue, green]}, {key: odd, operator: DoesNotExist}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: b}
+roleRef: {kind: ClusterRole, name: ROLE}
+subjects: [{kind: User, name: jane}]
+"#;
+    let jane = User::new("jane", &[]);
+    for (role, allowed) in [
+        ("view", &["get widgets.example.com", "list pods"][..]),
+        ("edit", &["get widgets.example.com", "create pods"]),
+        (
+            "admin",
+            &["get widgets.example.com", "create roles.rbac.authorization.k8s.io"],
+        ),
+        ("outer", &["get widgets.example.com"]),
+        ("inner", &["get widgets.example.com"]),
+    ] {
+        let folder = Folder::with(&text.replace("ROLE", role));
+        let rbac = Rbac::open(bootstrap::policy(), vec![folder.0.path().to_owned()]).unwrap();
+        let may = |cell: &str| rbac.current().authorize(&jane, &attributes(cell)).is_allowed();
+        assert!(allowed.iter().all(|cell| may(cell)), "{role}");
+        assert!(
+            !may("delete widgets.example.com") && !may("get secrets.none.example"),
+            "{role}"
+        );
+    }
+    // Without it, the roles are as they were.
+    let folder = Folder::with("{apiVersion: v1, kind: ConfigMap}");
+    let rbac = Rbac::open(bootstrap::policy(), vec![folder.0.path().to_owned()]).unwrap();
+    assert_eq!(rbac.current().len(), bootstrap::policy().len());
 }
 
 /// The rights that a cloud gives to pools, as shipped, on top of the bootstrap roles.
