@@ -94,8 +94,10 @@ pub enum Mutation {
     BookmarkPastEvents,
     /// A difference is fed as events.
     DiffAsEvents,
-    /// A difference is taken event by event.
+    /// A list's difference is taken event by event.
     StepNotAtomic,
+    /// What a coordinator tells of the last state of each key is taken event by event.
+    CatchUpNotAtomic,
     /// The old source is left before the new one has confirmed the position.
     BreakBeforeMake,
     /// What `C` covers is applied again.

@@ -99,10 +99,14 @@ fn apply(
     if !held.is_complete() || call.after != at {
         return Err(Refusal::Gap { applied: at });
     }
-    for (event_type, object) in events {
-        held.apply(event_type, object);
+    if call.step {
+        held.catch_up_to(call.up_to, events);
+    } else {
+        for (event_type, object) in events {
+            held.apply(event_type, object);
+        }
+        held.advance(call.up_to);
     }
-    held.advance(call.up_to);
     Ok(held.position())
 }
 

@@ -22,6 +22,9 @@ pub(super) struct EventsCall<'a> {
     pub(super) up_to: ResourceVersion,
     #[serde(default)]
     pub(super) fresh: bool,
+    /// Only the last state of each key is among the events: they count together or not at all.
+    #[serde(default)]
+    pub(super) step: bool,
 }
 
 /// One watch event.

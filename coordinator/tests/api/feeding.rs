@@ -540,6 +540,29 @@ async fn replicas_hear_of_every_advance() {
     assert!(bookmark.object["metadata"]["annotations"]["openyurt.io/stale"].is_null());
 }
 
+/// A leader that was told, or remembers, the last state of each key only: nobody may stand in the middle of that.
+#[tokio::test]
+async fn step_of_the_feed_reaches_replicas_as_one_step() {
+    let (server, leader) = fed_pool().await;
+    let mut replica = server
+        .node("n2")
+        .watch_with(&format!("{SERVICES}?resourceVersion=100"), &[("yurt-replica", "1")])
+        .await;
+    assert_eq!(rv(&replica.next().await.unwrap().object), "100");
+    let events =
+        json!([{"type": "MODIFIED", "object": service("a", 110)}, {"type": "ADDED", "object": service("d", 120)}]);
+    let batch = json!({"after": "100", "upTo": "130", "fresh": true, "step": true, "events": events});
+    leader.call("services/events", batch).await.expect(200);
+    let annotations = |event: &crate::harness::Event| event.object["metadata"]["annotations"].clone();
+    let begin = replica.next().await.unwrap();
+    assert_eq!(annotations(&begin), json!({"openyurt.io/diff-to": "130"}));
+    let told = (replica.told().await, replica.told().await);
+    assert_eq!(told, ("MODIFIED a".into(), "ADDED d".into()));
+    let end = replica.next().await.unwrap();
+    let done = json!({"openyurt.io/diff-done": "130", "openyurt.io/diff-watched": "true"});
+    assert_eq!((rv(&end.object).as_str(), annotations(&end)), ("130", done));
+}
+
 /// Names and versions of the services at a coordinator, once it has got to `up_to`.
 async fn services_at(reader: &Client, up_to: u64) -> Vec<String> {
     let listed = yurt_test_support::eventually("pool data arrives", async || {

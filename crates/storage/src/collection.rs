@@ -11,7 +11,8 @@
 //!   floor ≤ X and X in no gap that a list jumped over, else the reader must start over (410 Expired)
 //! ```
 //!
-//! Invariants: `C` never decreases within a generation; every stored RV ≤ `C`; a reader that may start at X sees the
+//! Invariants: `C` never decreases within a generation; every stored RV ≤ `C`; what a conflating source tells leads from
+//! one `C` to the next as a whole, so at `C` nothing of a key is left out because a later state was going to be told; a reader that may start at X sees the
 //! last state of every key changed after X and every deletion after X, also of objects that only it knew.
 
 mod history;
@@ -183,7 +184,7 @@ impl Collection {
             self.first_seq += 1;
             self.log_from = match &step {
                 Step::Change(change) => change.resource_version(),
-                Step::DiffEnd { to } => *to,
+                Step::DiffEnd { to, .. } => *to,
                 Step::DiffBegin { .. } | Step::Unwatched(_) => self.log_from,
             };
         }
@@ -206,7 +207,7 @@ impl Collection {
         for step in self.log.iter().rev() {
             match step {
                 Step::Change(change) if change.resource_version() <= position => break,
-                Step::DiffEnd { to } if *to <= position => break,
+                Step::DiffEnd { to, .. } if *to <= position => break,
                 Step::DiffEnd { .. } => in_diff = true,
                 Step::DiffBegin { .. } => in_diff = false,
                 // An unwatched deletion belongs to the change that follows it.

@@ -21,6 +21,8 @@ pub use watch::{WatchRequest, watch};
 pub const ANNOTATION_DIFF_TO: &str = "openyurt.io/diff-to";
 /// Annotation of a bookmark: the step announced by [`ANNOTATION_DIFF_TO`] is done.
 pub const ANNOTATION_DIFF_DONE: &str = "openyurt.io/diff-done";
+/// Annotation beside [`ANNOTATION_DIFF_DONE`]: no list was involved, every deletion inside the step was told.
+pub const ANNOTATION_DIFF_WATCHED: &str = "openyurt.io/diff-watched";
 /// Annotation of a bookmark: the data is complete but its source is away.
 pub const ANNOTATION_STALE: &str = "openyurt.io/stale";
 

@@ -207,7 +207,7 @@ fn follow(seen: &mut BTreeMap<String, u64>, delivery: &Delivery) {
         ),
         Delivery::Current { object, .. } => (object, false),
         Delivery::Gone(object) => (object, true),
-        Delivery::DiffBegin(_) | Delivery::DiffEnd(_) => return,
+        Delivery::DiffBegin(_) | Delivery::DiffEnd { .. } => return,
     };
     if gone {
         seen.remove(object.name());

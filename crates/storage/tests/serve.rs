@@ -191,6 +191,34 @@ async fn replica_hears_at_once_of_its_position_a_diff_and_staleness() {
     assert_eq!(next(&mut frames).await, "BOOKMARK @20 openyurt.io/stale");
 }
 
+/// What the log does not reach back to is told as the last state of each key: one step, so that a replica that is cut in the
+/// middle does not stand where a key's first change is missing.
+#[tokio::test(start_paused = true)]
+async fn replica_that_resumes_below_the_log_is_told_one_step() {
+    let shared = collection();
+    shared.update(|c| {
+        c.apply(EventType::Modified, service("a", 11, "x"));
+        c.apply(EventType::Deleted, service("b", 12, "x"));
+        let recovered = c.to_recovered();
+        c.recover(recovered);
+    });
+    let replica = WatchRequest {
+        replica: true,
+        ..request("watch=1&resourceVersion=10&allowWatchBookmarks=true")
+    };
+    let mut frames = watch(&shared, replica);
+    assert_eq!(next(&mut frames).await, "BOOKMARK @10 openyurt.io/diff-to");
+    assert_eq!(next(&mut frames).await, "MODIFIED a@11");
+    assert_eq!(next(&mut frames).await, "DELETED b@12");
+    assert_eq!(
+        next(&mut frames).await,
+        "BOOKMARK @12 openyurt.io/diff-done,openyurt.io/diff-watched"
+    );
+    let mut client = watch(&shared, request("watch=1&resourceVersion=10&allowWatchBookmarks=true"));
+    assert_eq!(next(&mut client).await, "MODIFIED a@11");
+    assert_eq!(next(&mut client).await, "DELETED b@12");
+}
+
 /// Hides everything until told otherwise.
 struct Curtain {
     open: tokio::sync::watch::Receiver<u64>,

@@ -19,7 +19,7 @@ use yurt_runtime::BootTime;
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::{APPLICATION_JSON, full};
 use yurt_storage::Replica;
-use yurt_storage::collection::{ChangeKind, Delivery, Reader};
+use yurt_storage::collection::{ChangeKind, Delivery, Expired, Reader};
 
 use crate::metrics::Metrics;
 use crate::pool::election::driver::Leadership;
@@ -80,7 +80,7 @@ struct Answer {
 /// Why feeding has to start over.
 #[derive(Debug)]
 enum Interrupted {
-    /// The coordinator stands elsewhere, or cannot be told event by event.
+    /// The coordinator stands elsewhere, or cannot be told in one batch what belongs together.
     Snapshot,
     /// Ask again where the coordinator stands.
     Reopen(String),
@@ -163,7 +163,7 @@ impl Feeder {
         loop {
             changes.borrow_and_update();
             let read_at = self.progress.now();
-            let Ok(deliveries) = self.replica.collection().read(|c| c.read(&mut reader, BATCH)) else {
+            let Ok((deliveries, step)) = self.read(&mut reader) else {
                 return Interrupted::Snapshot;
             };
             if deliveries.is_empty() && reader.position() == fed && greeted {
@@ -177,9 +177,13 @@ impl Feeder {
             let Some(events) = as_events(&deliveries) else {
                 return Interrupted::Snapshot;
             };
-            for (batch, up_to) in wire::batches(events, reader.position(), CHUNK_BYTES) {
+            let batches = wire::batches(events, reader.position(), CHUNK_BYTES);
+            if step && batches.len() > 1 {
+                return Interrupted::Snapshot;
+            }
+            for (batch, up_to) in batches {
                 // Where the coordinator stands decides whether a batch without an answer was taken after all.
-                if let Err(interrupted) = self.insist(fed, &batch, up_to).await {
+                if let Err(interrupted) = self.insist(fed, &batch, up_to, step).await {
                     return interrupted;
                 }
                 (fed, greeted) = (up_to, true);
@@ -190,15 +194,28 @@ impl Feeder {
         }
     }
 
+    /// What to feed next, and whether it is one step: then all of it, as the coordinator must not stand inside either.
+    fn read(&self, reader: &mut Reader) -> Result<(Vec<Delivery>, bool), Expired> {
+        self.replica.collection().read(|collection| {
+            let mut deliveries = collection.read(reader, BATCH)?;
+            let step = matches!(deliveries.first(), Some(Delivery::DiffBegin(_)));
+            while step && !matches!(deliveries.last(), Some(Delivery::DiffEnd { .. })) {
+                deliveries.extend(collection.read(reader, usize::MAX)?);
+            }
+            Ok((deliveries, step))
+        })
+    }
+
     /// One batch. Test only: a leader that does not look at its clock does not take a no for an answer either.
     async fn insist(
         &self,
         after: ResourceVersion,
         events: &[(EventType, Object)],
         up_to: ResourceVersion,
+        step: bool,
     ) -> Result<(), Interrupted> {
         loop {
-            match self.send_events(after, events, up_to).await {
+            match self.send_events(after, events, up_to, step).await {
                 Err(Interrupted::Fenced) if self.leadership.is_blind() => tokio::time::sleep(PAUSE).await,
                 sent => return sent,
             }
@@ -210,9 +227,10 @@ impl Feeder {
         after: ResourceVersion,
         events: &[(EventType, Object)],
         up_to: ResourceVersion,
+        step: bool,
     ) -> Result<(), Interrupted> {
         let fresh = self.data.is_fresh(self.replica.name());
-        let body = self.envelope().events(after, events, up_to, fresh);
+        let body = self.envelope().events(after, events, up_to, fresh, step);
         self.post("events", body).await.map(drop)
     }
 
@@ -302,8 +320,12 @@ impl Feeder {
     }
 }
 
-/// Deliveries as events of the source's log; `None` when they are a difference, which goes as a snapshot.
+/// Deliveries as events of the source's log; `None` when they are a list's difference, which goes as a snapshot.
 fn as_events(deliveries: &[Delivery]) -> Option<Vec<(EventType, Object)>> {
+    let jumped = |delivery: &Delivery| matches!(delivery, Delivery::DiffEnd { jumped: true, .. });
+    if deliveries.iter().any(jumped) {
+        return None;
+    }
     let event = |delivery: &Delivery| match delivery {
         Delivery::Exact(change) => Some((
             match change.kind {
@@ -316,7 +338,7 @@ fn as_events(deliveries: &[Delivery]) -> Option<Vec<(EventType, Object)>> {
         Delivery::Current { object, created: true } => Some((EventType::Added, object.clone())),
         Delivery::Current { object, created: false } => Some((EventType::Modified, object.clone())),
         Delivery::Gone(object) => Some((EventType::Deleted, object.clone())),
-        Delivery::DiffBegin(_) | Delivery::DiffEnd(_) => None,
+        Delivery::DiffBegin(_) | Delivery::DiffEnd { .. } => None,
     };
-    deliveries.iter().map(event).collect()
+    Some(deliveries.iter().filter_map(event).collect())
 }

@@ -17,7 +17,7 @@ use yurt_runtime::http::client::{ClientError, HttpClient};
 use yurt_runtime::http::empty;
 use yurt_storage::Replica;
 use yurt_storage::collection::WriteError;
-use yurt_storage::serve::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_STALE};
+use yurt_storage::serve::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_DIFF_WATCHED, ANNOTATION_STALE};
 
 use super::source::Source;
 use super::{PoolData, members};
@@ -66,7 +66,7 @@ pub struct Stream {
     pub confirmed: Option<oneshot::Sender<()>>,
 }
 
-/// Events between an announced diff and its end.
+/// Events between an announced step and its end. A cut drops them: `C` did not move.
 struct PendingStep(Vec<(EventType, Object)>);
 
 // === impl Stream ===
@@ -215,10 +215,15 @@ impl Stream {
     fn take_bookmark(&self, bookmark: &Bookmark, step: &mut Option<PendingStep>) -> bool {
         let to = bookmark.resource_version;
         if bookmark.annotations.contains_key(ANNOTATION_DIFF_TO) {
-            *step = Some(PendingStep(Vec::new()));
+            // A server that could not go on by its log announces the rest of the same step again.
+            step.get_or_insert_with(|| PendingStep(Vec::new()));
         } else if bookmark.annotations.contains_key(ANNOTATION_DIFF_DONE) {
             if let Some(pending) = step.take() {
-                self.replica.collection().update(|c| c.apply_step(to, pending.0));
+                let watched = bookmark.annotations.contains_key(ANNOTATION_DIFF_WATCHED);
+                self.replica.collection().update(|c| match watched {
+                    true => c.catch_up_to(to, pending.0),
+                    false => c.apply_step(to, pending.0),
+                });
             }
         } else if step.is_none() && to > self.replica.collection().read(|c| c.position()) {
             self.replica.collection().update(|c| c.advance(to));

@@ -71,7 +71,7 @@ pub struct Rules {
     pub forget_unknown: bool,
     /// A deletion nobody watched is told with the RV of the list.
     pub range_with_list_rv: bool,
-    /// A difference without deletions is not told as one step.
+    /// Followers are not told that a list was involved.
     pub gaps_not_announced: bool,
 }
 
@@ -89,12 +89,12 @@ pub enum Delivery {
 /// What comes of asking for everything after an RV.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// What happened since. `step` of the deliveries belong together: they are one difference.
+    /// What happened since: of each key the last state only, so for a replica all of it is one step.
     Told {
         /// In order.
         deliveries: Vec<Delivery>,
-        /// They are one step for a replica.
-        is_step: bool,
+        /// It crosses a list: something may have come and gone unseen.
+        jumped: bool,
     },
     /// Silence until `C` is there.
     Held,
@@ -221,7 +221,7 @@ impl Copy {
         let mut exact: Vec<_> = live.chain(gone).filter(|(rv, _)| *rv > x).collect();
         exact.sort_by_key(|(rv, _)| *rv);
         let crosses_gap = !rules.gaps_not_announced && self.gaps.iter().any(|(_, to)| *to > x);
-        let is_step = crosses_gap || self.ranges.iter().any(|range| range.to > x);
+        let jumped = crosses_gap || self.ranges.iter().any(|range| range.to > x);
         // A deletion nobody watched comes after what has the same RV: the reader's position is the teller's then.
         for range in self.ranges.iter().filter(|range| range.to > x) {
             let at = if rules.range_with_list_rv {
@@ -236,19 +236,19 @@ impl Copy {
         if x < self.position {
             deliveries.push(Delivery::Position(self.position));
         }
-        Answer::Told { deliveries, is_step }
+        Answer::Told { deliveries, jumped }
     }
 
     /// Takes in what another replica told, up to a cut.
-    pub fn follow(&mut self, deliveries: &[Delivery], is_step: bool, rules: Rules) {
-        if is_step {
-            let to = match deliveries.last() {
-                Some(Delivery::Position(to)) => *to,
-                // Cut before its end: nothing of a step counts.
-                _ => return,
-            };
-            return self.follow_step(deliveries, to, rules);
+    pub fn follow(&mut self, deliveries: &[Delivery], jumped: bool, rules: Rules) {
+        // Cut before its end: nothing of a step counts.
+        if let Some(Delivery::Position(to)) = deliveries.last() {
+            self.follow_step(deliveries, *to, jumped, rules);
         }
+    }
+
+    /// The same event by event: a rule of no copy, but of mutants.
+    pub fn follow_events(&mut self, deliveries: &[Delivery], rules: Rules) {
         for delivery in deliveries {
             match *delivery {
                 Delivery::Current(key, object) => self.apply(object.rv, key, Change::Is(object), rules),
@@ -258,12 +258,12 @@ impl Copy {
         }
     }
 
-    fn follow_step(&mut self, deliveries: &[Delivery], to: u8, rules: Rules) {
+    fn follow_step(&mut self, deliveries: &[Delivery], to: u8, jumped: bool, rules: Rules) {
         if to <= self.position {
             return;
         }
         let from = self.position;
-        for delivery in deliveries {
+        for delivery in deliveries.iter().filter(|_| jumped) {
             if let Delivery::Current(key, object) = *delivery
                 && self.live[key].is_some_and(|held| held.uid != object.uid)
             {
@@ -272,14 +272,17 @@ impl Copy {
         }
         for delivery in deliveries {
             match *delivery {
-                Delivery::Current(key, object) if object.rv > from => self.live[key] = Some(object),
+                Delivery::Current(key, object) if object.rv > from => self.put(key, object),
                 Delivery::Gone(key, rv, uid) if rv > from => self.remove(rv, key, uid, rules),
                 // Whatever was there is gone, also what the teller never saw.
                 Delivery::Gone(key, ..) => self.remove_unwatched(key, to),
                 _ => {}
             }
         }
-        self.leap(to);
+        if jumped {
+            self.leap(to);
+        }
+        self.position = to;
     }
 
     /// Whether every key is what the cloud had at `C`, or changes later: what is missing is still to come.

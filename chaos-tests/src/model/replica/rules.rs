@@ -170,8 +170,8 @@ impl Replica {
         if !held.complete || !same {
             return;
         }
-        let (mut deliveries, is_step) = match self.since(source, held.position) {
-            Answer::Told { deliveries, is_step } => (deliveries, is_step),
+        let (mut deliveries, jumped) = match self.since(source, held.position) {
+            Answer::Told { deliveries, jumped } => (deliveries, jumped),
             Answer::Held if self.is(Mutation::BreakBeforeMake) => {
                 // The new source is behind, the old one is gone: what it has is taken as it is.
                 let (list, at, generation) = (source.live, source.position, source.generation);
@@ -193,7 +193,15 @@ impl Replica {
                 held.apply(held.position.saturating_sub(1), key, object, rules);
             }
         }
-        held.follow(&deliveries[..told], is_step && !self.is(Mutation::StepNotAtomic), rules);
+        let splits = self.is(if jumped {
+            Mutation::StepNotAtomic
+        } else {
+            Mutation::CatchUpNotAtomic
+        });
+        match splits {
+            true => held.follow_events(&deliveries[..told], rules),
+            false => held.follow(&deliveries[..told], jumped, rules),
+        }
         if cut && self.is(Mutation::BookmarkPastEvents) {
             held.position = state.coordinator.memory.position;
         }
@@ -222,7 +230,7 @@ impl Replica {
             let deliveries = vec![Delivery::Position(source.position)];
             return Answer::Told {
                 deliveries,
-                is_step: false,
+                jumped: false,
             };
         }
         if source.is_in_gap(position) && !self.is(Mutation::NoGaps) {

@@ -115,7 +115,7 @@ pub const SCENARIOS: [(&str, Bounds, Bounds); 6] = [
 ];
 
 /// Every mutant and the bounds within which it has to be caught.
-pub const MUTANTS: [(Mutation, Bounds); 25] = [
+pub const MUTANTS: [(Mutation, Bounds); 26] = [
     (Mutation::Renumber, SWITCHING),
     (Mutation::PartialList, CLOUD_ONLY),
     (Mutation::FirstPagePublished, CLOUD_ONLY),
@@ -133,6 +133,7 @@ pub const MUTANTS: [(Mutation, Bounds); 25] = [
     (Mutation::BookmarkPastEvents, SWITCHING),
     (Mutation::DiffAsEvents, SWITCHING),
     (Mutation::StepNotAtomic, SWITCHING),
+    (Mutation::CatchUpNotAtomic, CRASHES),
     (Mutation::BreakBeforeMake, SWITCHING),
     (Mutation::ApplyCovered, SWITCHING),
     (Mutation::IgnoreGeneration, ROLLBACK),

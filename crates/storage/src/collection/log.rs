@@ -41,17 +41,20 @@ pub struct Change {
 pub enum Step {
     /// A change with an RV of its own.
     Change(Arc<Change>),
-    /// The changes up to the matching [`Step::DiffEnd`] lead to `to` as one step (found by comparing a full list).
+    /// The changes up to the matching [`Step::DiffEnd`] lead to `to` as one step: only the last state of each key is among
+    /// them, so between two of them nothing can be said of the rest.
     DiffBegin {
-        /// RV of the list.
+        /// Position after the step.
         to: ResourceVersion,
     },
     /// A deletion nobody watched: it has no RV, so it carries the position every reader already has.
     Unwatched(Arc<Change>),
-    /// End of a diff; `C` is `to` from here on.
+    /// End of a step; `C` is `to` from here on.
     DiffEnd {
-        /// RV of the list.
+        /// Position after the step.
         to: ResourceVersion,
+        /// It came from comparing lists: objects may have come and gone unseen.
+        jumped: bool,
     },
 }
 

@@ -8,6 +8,9 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
 use super::{Change, Collection, KeyRange, RangeTombstone, Step};
 
+/// No RV: a reader has thousands of siblings, and an `Option` would cost each another word.
+const NO_STEP: ResourceVersion = ResourceVersion(u64::MAX);
+
 /// A reader's place in one collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reader {
@@ -19,8 +22,8 @@ pub struct Reader {
     resumed_at: ResourceVersion,
     /// Range tombstones up to this list RV were already delivered in this catch-up.
     ranges_to: ResourceVersion,
-    /// [`Delivery::DiffBegin`] was delivered in this catch-up and its end was not.
-    in_diff: bool,
+    /// [`Delivery::DiffBegin`] was delivered here, and its end was not; [`NO_STEP`] outside of a step.
+    step_from: ResourceVersion,
     generation: u64,
 }
 
@@ -42,7 +45,12 @@ pub enum Delivery {
     /// What follows up to [`Delivery::DiffEnd`] is one step (told to replicas only).
     DiffBegin(ResourceVersion),
     /// End of that step.
-    DiffEnd(ResourceVersion),
+    DiffEnd {
+        /// Position after it.
+        to: ResourceVersion,
+        /// It crosses a list: objects may have come and gone inside that nobody here saw.
+        jumped: bool,
+    },
 }
 
 /// The reader's position is older than what is remembered, or of another timeline: it has to start over (410).
@@ -98,7 +106,7 @@ impl Collection {
             seq: self.seq_after(position),
             resumed_at: position,
             ranges_to: ResourceVersion::ZERO,
-            in_diff: false,
+            step_from: NO_STEP,
             generation: self.generation(),
         };
         self.check(&reader)?;
@@ -128,7 +136,7 @@ impl Collection {
             seq: Some(self.next_seq()),
             resumed_at: self.position(),
             ranges_to: self.position(),
-            in_diff: false,
+            step_from: NO_STEP,
             generation: self.generation(),
         }
     }
@@ -151,7 +159,6 @@ impl Collection {
             reader.seq = None;
             reader.resumed_at = reader.position;
             reader.ranges_to = ResourceVersion::ZERO;
-            reader.in_diff = false;
         }
         match reader.seq {
             Some(seq) => Ok(self.read_log(reader, seq, max, keys)),
@@ -180,14 +187,18 @@ impl Collection {
     fn read_log(&self, reader: &mut Reader, mut seq: u64, max: usize, keys: &KeyRange) -> Vec<Delivery> {
         let mut deliveries = Vec::new();
         while let Some(step) = self.step_at(seq) {
-            if deliveries.len() >= max {
+            // A step is told apart from what is before and after it.
+            let ends = matches!(deliveries.last(), Some(Delivery::DiffEnd { .. }))
+                || matches!(step, Step::DiffBegin { .. }) && !deliveries.is_empty();
+            if deliveries.len() >= max || ends {
                 break;
             }
             seq += 1;
             match step {
                 Step::Change(change) => reader.position = change.resource_version(),
-                Step::DiffEnd { to } => reader.position = *to,
-                Step::Unwatched(_) | Step::DiffBegin { .. } => {}
+                Step::DiffBegin { .. } => reader.step_from = reader.position,
+                Step::DiffEnd { to, .. } => (reader.position, reader.step_from) = (*to, NO_STEP),
+                Step::Unwatched(_) => {}
             }
             deliveries.push(match step {
                 Step::Change(change) | Step::Unwatched(change) if !keys.contains(change.object.key().as_str()) => {
@@ -198,7 +209,10 @@ impl Collection {
                 }
                 Step::Change(change) | Step::Unwatched(change) => Delivery::Exact(change.clone()),
                 Step::DiffBegin { to } => Delivery::DiffBegin(*to),
-                Step::DiffEnd { to } => Delivery::DiffEnd(*to),
+                Step::DiffEnd { to, jumped } => Delivery::DiffEnd {
+                    to: *to,
+                    jumped: *jumped,
+                },
             });
         }
         reader.seq = Some(seq);
@@ -210,14 +224,8 @@ impl Collection {
 
     fn catch_up(&self, reader: &mut Reader, max: usize, keys: &KeyRange) -> Vec<Delivery> {
         let mut deliveries = Vec::new();
-        let crosses_list = || {
-            let ranges = self.ranges.iter().map(|range| range.to);
-            ranges
-                .chain(self.gaps.iter().map(|gap| gap.to))
-                .any(|to| to > reader.position)
-        };
-        if !reader.in_diff && crosses_list() {
-            reader.in_diff = true;
+        if reader.step_from == NO_STEP && reader.position < self.position {
+            reader.step_from = reader.position;
             deliveries.push(Delivery::DiffBegin(self.position));
         }
         let after = (
@@ -257,8 +265,12 @@ impl Collection {
         }
         reader.position = self.position;
         reader.seq = Some(self.next_seq());
-        if std::mem::take(&mut reader.in_diff) {
-            deliveries.push(Delivery::DiffEnd(self.position));
+        let from = std::mem::replace(&mut reader.step_from, NO_STEP);
+        if from != NO_STEP {
+            let ranges = self.ranges.iter().map(|range| range.to);
+            let jumped = ranges.chain(self.gaps.iter().map(|gap| gap.to)).any(|to| to > from);
+            let to = self.position;
+            deliveries.push(Delivery::DiffEnd { to, jumped });
         }
         deliveries
     }

@@ -57,7 +57,7 @@ impl Client {
                 Delivery::Exact(change) => (change.object.clone(), change.kind == ChangeKind::Deleted),
                 Delivery::Current { object, .. } => (object.clone(), false),
                 Delivery::Gone(object) => (object.clone(), true),
-                Delivery::DiffBegin(_) | Delivery::DiffEnd(_) => continue,
+                Delivery::DiffBegin(_) | Delivery::DiffEnd { .. } => continue,
             };
             let (key, rv) = (object.key().to_string(), object.resource_version().0);
             assert!(
@@ -215,7 +215,7 @@ fn unwatched_deletion_reaches_readers_at_their_own_position() {
             "DiffBegin(ResourceVersion(20))",
             "Deleted 10",
             "Updated 15",
-            "DiffEnd(ResourceVersion(20))"
+            "DiffEnd { to: ResourceVersion(20), jumped: true }"
         ]
     );
     // What is inside the diff cannot be told from what others saw there: see `ahead`.
@@ -223,7 +223,7 @@ fn unwatched_deletion_reaches_readers_at_their_own_position() {
     let mut cut = collection.open(rv(10)).expect("within history").without_tail();
     let again = collection.read(&mut cut, 100).expect("catch-up");
     assert!(
-        matches!(&again[..], [Delivery::DiffBegin(_), Delivery::Gone(object), Delivery::Current { .. }, Delivery::DiffEnd(to)]
+        matches!(&again[..], [Delivery::DiffBegin(_), Delivery::Gone(object), Delivery::Current { .. }, Delivery::DiffEnd { to, jumped: true }]
             if object.resource_version() == rv(10) && *to == rv(20)),
         "{again:?}"
     );
@@ -240,7 +240,7 @@ fn recreated_under_another_uid_is_deleted_first() {
     let mut live = collection.open(rv(10)).expect("within the tail");
     let told = collection.read(&mut live, 100).expect("exact history");
     assert!(
-        matches!(&told[..], [Delivery::DiffBegin(_), Delivery::Exact(gone), Delivery::Exact(new), Delivery::DiffEnd(_)]
+        matches!(&told[..], [Delivery::DiffBegin(_), Delivery::Exact(gone), Delivery::Exact(new), Delivery::DiffEnd { jumped: true, .. }]
             if gone.kind == ChangeKind::Deleted && gone.object.uid() == "u1" && new.object.uid() == "u2"),
         "{told:?}"
     );
@@ -257,7 +257,7 @@ fn recreated_under_another_uid_is_deleted_first() {
     let mut resumed = restarted.open(rv(10)).expect("within history");
     let told = restarted.read(&mut resumed, 100).expect("catch-up");
     assert!(
-        matches!(&told[..], [Delivery::DiffBegin(_), Delivery::Gone(old), Delivery::Current { object, .. }, Delivery::DiffEnd(_)]
+        matches!(&told[..], [Delivery::DiffBegin(_), Delivery::Gone(old), Delivery::Current { object, .. }, Delivery::DiffEnd { jumped: true, .. }]
             if old.uid() == "u1" && object.uid() == "u2"),
         "{told:?}"
     );

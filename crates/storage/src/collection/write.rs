@@ -169,24 +169,36 @@ impl Collection {
         Ok(())
     }
 
-    /// Applies what leads from `C` to `to` as one step. A DELETED at or below `C` is a deletion nobody watched; everything
-    /// else carries its own RV in `(C, to]`. Ignored when `to` is not ahead of `C`.
-    pub fn apply_step(&mut self, to: ResourceVersion, mut step: Vec<(EventType, Object)>) {
-        if to <= self.position {
-            return;
+    /// Applies the difference of a list, which leads from `C` to `to`, as one step. A DELETED at or below `C` is a deletion
+    /// nobody watched; everything else carries its own RV in `(C, to]`. Ignored when `to` is not ahead of `C`.
+    pub fn apply_step(&mut self, to: ResourceVersion, step: Vec<(EventType, Object)>) {
+        if to > self.position {
+            let from = self.position;
+            self.add_gap(Gap { from, to });
+            self.take_step(to, step, true);
         }
+    }
+
+    /// Applies what a source that watched all of it told of `(C, to]` as one step: the last state of each key, and every
+    /// deletion. Ignored when `to` is not ahead of `C`.
+    ///
+    /// In the middle of it a key that changed twice would lack its first change, and a list that came then could not say
+    /// from where on objects may have come and gone.
+    pub fn catch_up_to(&mut self, to: ResourceVersion, step: Vec<(EventType, Object)>) {
+        if to > self.position {
+            self.take_step(to, step, false);
+        }
+    }
+
+    fn take_step(&mut self, to: ResourceVersion, mut step: Vec<(EventType, Object)>, jumped: bool) {
         self.gap_to = to;
-        self.add_gap(Gap {
-            from: self.position,
-            to,
-        });
         // Told also where nothing differs: a follower has readers of its own that may stand inside.
         self.push(Step::DiffBegin { to });
         let from = self.position;
         step.sort_by_key(|(_, object)| object.resource_version());
-        // Deletions nobody watched come first, those of objects that exist again under another uid included: they carry
+        // Deletions nobody watched come first (there are none where all of it was watched), those of objects that exist again under another uid included: they carry
         // the position readers have now, and nothing after them goes back to it.
-        for (_, object) in &step {
+        for (_, object) in step.iter().filter(|_| jumped) {
             let held = self
                 .objects
                 .get(object.key())
@@ -205,7 +217,7 @@ impl Collection {
                 _ => {}
             }
         }
-        self.push(Step::DiffEnd { to });
+        self.push(Step::DiffEnd { to, jumped });
         self.move_to(to);
     }
 

@@ -480,7 +480,7 @@ fn apply_all(held: &mut Collection, pointer: &Pointer, all: Gained) -> Result<()
     Ok(())
 }
 
-/// Brings `held`, which is as the commit before said, to `to`.
+/// Brings `held`, which is as the commit before said, to `to`: a commit holds the last state of each key only.
 fn apply_step(held: &mut Collection, to: ResourceVersion, gained: Gained) {
     let modified = gained.objects.into_iter().map(|object| (EventType::Modified, object));
     let deleted = gained.tombstones.into_iter().map(|object| (EventType::Deleted, object));
@@ -494,11 +494,11 @@ fn apply_step(held: &mut Collection, to: ResourceVersion, gained: Gained) {
         );
         return held.apply_step(to, events);
     }
-    events.sort_by_key(|(_, object)| object.resource_version());
-    for (event, object) in events {
-        held.apply(event, object);
+    if events.is_empty() {
+        held.advance(to);
+    } else {
+        held.catch_up_to(to, events);
     }
-    held.advance(to);
 }
 
 fn rows_of(dirty: &Dirty) -> Vec<Row> {

@@ -103,7 +103,7 @@ impl Lens {
                 self.hidden.remove(object.key());
                 Some(self.farewell(object))
             }
-            Delivery::DiffBegin(_) | Delivery::DiffEnd(_) => None,
+            Delivery::DiffBegin(_) | Delivery::DiffEnd { .. } => None,
         }
     }
 

@@ -27,7 +27,7 @@ use yurt_runtime::Clock;
 
 use super::list::{check_space, not_ready, reach};
 use super::view::Lens;
-use super::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_STALE, Selection, View};
+use super::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_DIFF_WATCHED, ANNOTATION_STALE, Selection, View};
 use crate::collection::{Collection, Delivery, Expired, KeyRange, Reader};
 use crate::shared::{Changes, SharedCollection};
 
@@ -382,10 +382,12 @@ impl Watch {
             Delivery::DiffBegin(to) if self.replica => {
                 return Some(self.bookmark(self.told, &[(ANNOTATION_DIFF_TO, &to.to_string())]));
             }
-            Delivery::DiffEnd(to) if self.replica => {
-                return Some(self.bookmark(*to, &[(ANNOTATION_DIFF_DONE, &to.to_string())]));
+            Delivery::DiffEnd { to, jumped } if self.replica => {
+                let (done, watched) = (to.to_string(), (ANNOTATION_DIFF_WATCHED, "true"));
+                let annotations = [(ANNOTATION_DIFF_DONE, done.as_str()), watched];
+                return Some(self.bookmark(*to, &annotations[..2 - usize::from(*jumped)]));
             }
-            Delivery::DiffBegin(_) | Delivery::DiffEnd(_) => return None,
+            Delivery::DiffBegin(_) | Delivery::DiffEnd { .. } => return None,
             Delivery::Exact(change) => change.resource_version(),
             Delivery::Current { object, .. } | Delivery::Gone(object) => object.resource_version(),
         };

@@ -19,7 +19,7 @@ pub struct Envelope<'a> {
 // === impl Envelope ===
 
 impl Envelope<'_> {
-    /// `events`: what happened in `(after, up_to]`.
+    /// `events`: what happened in `(after, up_to]`; as one `step` when only the last state of each key is among them.
     #[must_use]
     pub fn events(
         self,
@@ -27,6 +27,7 @@ impl Envelope<'_> {
         events: &[(EventType, Object)],
         up_to: ResourceVersion,
         fresh: bool,
+        step: bool,
     ) -> Bytes {
         let mut body = self.open(
             64 + events
@@ -34,7 +35,7 @@ impl Envelope<'_> {
                 .map(|(_, object)| object.bytes().len() + 40)
                 .sum::<usize>(),
         );
-        body.put(format!(r#","after":"{after}","upTo":"{up_to}","fresh":{fresh},"events":["#).as_bytes());
+        body.put(format!(r#","after":"{after}","upTo":"{up_to}","fresh":{fresh},"step":{step},"events":["#).as_bytes());
         for (index, (event, object)) in events.iter().enumerate() {
             let separator = if index == 0 { "" } else { "," };
             body.put(format!(r#"{separator}{{"type":"{}","object":"#, event.as_str()).as_bytes());
@@ -156,7 +157,7 @@ mod tests {
             generation: 0,
         };
         let events = [(EventType::Added, object("a")), (EventType::Deleted, object("b"))];
-        let body = envelope.events(ResourceVersion(5), &events, ResourceVersion(7), true);
+        let body = envelope.events(ResourceVersion(5), &events, ResourceVersion(7), true, false);
         let value: Value = serde_json::from_slice(&body).expect("must be JSON");
         assert_eq!(
             (&value["store"], &value["epoch"], &value["upTo"]),

@@ -68,7 +68,7 @@ fn follower_is_told_of_a_stretch_that_a_list_jumped_over() {
     for mut reader in [live, late] {
         let deliveries = source.read(&mut reader, 10).expect("within history");
         assert!(
-            matches!(&deliveries[..], [Delivery::DiffBegin(_), Delivery::DiffEnd(to)] if *to == rv(20)),
+            matches!(&deliveries[..], [Delivery::DiffBegin(_), Delivery::DiffEnd { to, jumped: true }] if *to == rv(20)),
             "{deliveries:?}"
         );
     }
@@ -114,6 +114,8 @@ enum Back {
     Listed,
     /// What another replica, which saw everything, tells whoever resumes there.
     Resumed,
+    /// The same, cut after so many deliveries; then a list.
+    Cut(usize),
 }
 
 /// A replica's life until it crashes: what happens before its last commit, after it, and while it is away.
@@ -123,16 +125,23 @@ struct Life {
     lost: Vec<Act>,
     away: Vec<Act>,
     back: Back,
+    after_cut: Vec<Act>,
 }
 
 fn life() -> impl Strategy<Value = Life> {
     let acts = |most| prop::collection::vec(act(), 0..most);
-    let back = prop_oneof![Just(Back::Listed), Just(Back::Resumed)];
-    (acts(20), acts(20), acts(6), back).prop_map(|(committed, lost, away, back)| Life {
+    let back = prop_oneof![
+        Just(Back::Listed),
+        Just(Back::Resumed),
+        (1..4_usize).prop_map(Back::Cut)
+    ];
+    let changes = prop::collection::vec(act().prop_filter("changes", is_change), 0..6);
+    (acts(20), acts(20), acts(6), back, changes).prop_map(|(committed, lost, away, back, after_cut)| Life {
         committed,
         lost,
         away,
         back,
+        after_cut,
     })
 }
 
@@ -158,14 +167,24 @@ proptest! {
             clients.iter_mut().for_each(|client| resume(&replica, client, |reader| reader));
             match life.back {
                 Back::Listed => source.relist(&mut replica),
-                Back::Resumed => follow(&mut replica, &other),
+                Back::Resumed => follow(&mut replica, &other, usize::MAX),
+                Back::Cut(after) => {
+                    follow(&mut replica, &other, after);
+                    for act in &life.after_cut {
+                        source.act(&mut other, act);
+                    }
+                    source.relist(&mut replica);
+                }
             }
             for (client, reader) in &mut clients {
-                match replica.read(reader, usize::MAX) {
-                    Ok(deliveries) => client.take(deliveries),
-                    Err(_) => {
-                        prop_assert!(replica.is_in_gap(rv(client.position)));
-                        (*client, *reader) = Client::start(&replica);
+                loop {
+                    match replica.read(reader, usize::MAX) {
+                        Ok(deliveries) if deliveries.is_empty() => break,
+                        Ok(deliveries) => client.take(deliveries),
+                        Err(_) => {
+                            prop_assert!(replica.is_in_gap(rv(client.position)));
+                            (*client, *reader) = Client::start(&replica);
+                        }
                     }
                 }
             }
@@ -198,21 +217,24 @@ fn live(acts: &[Act], source: &mut Source, [replica, other]: [&mut Collection; 2
     }
 }
 
-/// What a replica's stream from `other` brings: the last state of each key, and every deletion.
-fn follow(replica: &mut Collection, other: &Collection) {
+/// What a replica's stream from `other` brings: the last state of each key, and every deletion. Cut before the end of it,
+/// nothing counts.
+fn follow(replica: &mut Collection, other: &Collection, deliveries: usize) {
     let opened = other
         .open(replica.position())
         .expect("nothing is forgotten in this test");
     let mut reader = opened.without_tail();
-    for delivery in other
+    let told = other
         .read(&mut reader, usize::MAX)
-        .expect("nothing is forgotten in this test")
-    {
+        .expect("nothing is forgotten in this test");
+    let mut step = Vec::new();
+    for delivery in told.into_iter().take(deliveries) {
         match delivery {
-            Delivery::Current { object, .. } => replica.apply(EventType::Modified, object),
-            Delivery::Gone(object) => replica.apply(EventType::Deleted, object),
+            Delivery::Current { object, .. } => step.push((EventType::Modified, object)),
+            Delivery::Gone(object) => step.push((EventType::Deleted, object)),
+            Delivery::DiffBegin(_) => {}
+            Delivery::DiffEnd { to, jumped: false } => replica.catch_up_to(to, std::mem::take(&mut step)),
             other => panic!("no list was involved: {other:?}"),
-        };
+        }
     }
-    replica.advance(other.position());
 }
