@@ -68,6 +68,7 @@ func testLeaderGone(t *testing.T, name string, limit time.Duration, end func(*ha
 	for _, hub := range others {
 		checkNoLoadBy(t, cloud, mark, hub.Node)
 	}
+	checkTold(t, pool, successor, others)
 	must(t, coordinatorEqualsCloud(ctx, cloud, pool))
 }
 

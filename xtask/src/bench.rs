@@ -1,7 +1,8 @@
 //! `cargo xtask bench`: the coordinator and kube-apiserver on etcd under the same load in the same run, side by side.
 //!
 //! Reading order: [`subject`] (what is measured), [`process`] (what the kernel says about it), [`load`] (the client), then
-//! one file per group of rows: [`memory`], [`leases`], [`objects`], [`lists`], [`watches`], [`disk`].
+//! one file per group of rows: [`memory`], [`leases`], [`objects`], [`lists`], [`watches`], [`disk`]. A pool of several
+//! processes is measured in [`pool`], by commands of its own.
 
 mod disk;
 mod leases;
@@ -9,6 +10,7 @@ mod lists;
 mod load;
 mod memory;
 mod objects;
+pub(crate) mod pool;
 mod process;
 mod samples;
 mod subject;

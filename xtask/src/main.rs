@@ -49,6 +49,10 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Measure the coordinator and kube-apiserver side by side (minutes)
     Bench(bench::Args),
+    /// Measure a pool: leader loss, memory, events, starts, bytes from the cloud (minutes)
+    BenchPool(bench::pool::Args),
+    /// Let a pool lose its coordinator and the cloud, and look for what grows
+    Soak(bench::pool::soak::Args),
     /// Play the same requests against kube-apiserver and the coordinator and compare the answers
     Differential(interop::DifferentialArgs),
     /// Measure the figures the README quotes (minutes)
@@ -72,6 +76,8 @@ fn main() -> ExitCode {
         Command::BuildInterop => interop::build(),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::BenchPool(args) => bench::pool::run(&args),
+        Command::Soak(args) => bench::pool::soak::run(&args),
         Command::Differential(args) => interop::differential(&args),
         Command::Figures(args) => interop::figures(&args),
     };

@@ -70,7 +70,8 @@ impl Lab {
         }
     }
 
-    fn setup(&self) -> Result<Setup> {
+    /// A new folder with its own certificates.
+    pub(super) fn setup(&self) -> Result<Setup> {
         self.started.set(self.started.get() + 1);
         let dir = self.dir.join(self.started.get().to_string());
         std::fs::create_dir(&dir).context("cannot make a folder")?;

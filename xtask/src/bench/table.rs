@@ -15,6 +15,8 @@ pub(super) enum Unit {
     Micros,
     PerSecond,
     MegabytesPerHour,
+    Count,
+    Percent,
 }
 
 /// One figure.
@@ -30,6 +32,15 @@ struct Row {
 #[derive(Default)]
 pub(super) struct Table {
     rows: Vec<Row>,
+    kind: Kind,
+}
+
+/// Which table: its columns, and the markers it stands between in a file.
+#[derive(Clone, Copy, Default)]
+enum Kind {
+    #[default]
+    Coordinator,
+    Pool,
 }
 
 /// Takes the figures of one side.
@@ -38,10 +49,6 @@ pub(super) struct Notes<'a> {
     side: Side,
 }
 
-const HEADER: &str = "| row | what | yurt-coordinator | kube-apiserver | ratio |";
-const BEGIN: &str = "<!-- bench: begin -->";
-const END: &str = "<!-- bench: end -->";
-
 // === impl Table ===
 
 impl Table {
@@ -49,14 +56,23 @@ impl Table {
         Notes { table: self, side }
     }
 
-    /// Markdown.
-    pub(super) fn text(&self) -> String {
-        Self::markdown(self.rows.iter().map(Row::line).collect())
+    /// The figures of pools.
+    pub(super) fn of_pools() -> Self {
+        Self {
+            kind: Kind::Pool,
+            ..Self::default()
+        }
     }
 
-    fn markdown(mut lines: Vec<String>) -> String {
+    /// Markdown.
+    pub(super) fn text(&self) -> String {
+        self.markdown(self.rows.iter().map(Row::line).collect())
+    }
+
+    fn markdown(&self, mut lines: Vec<String>) -> String {
+        let header = self.kind.header();
         lines.sort_by_key(|line| number(line));
-        lines.insert(0, format!("{HEADER}\n|---|---|---|---|---|"));
+        lines.insert(0, format!("{header}\n|---|---|---|---|---|"));
         lines.join("\n") + "\n"
     }
 
@@ -68,9 +84,10 @@ impl Table {
     }
 
     fn put_into(&self, text: &str, keep: bool) -> Result<String> {
-        let (before, rest) = text.split_once(BEGIN).context("the file has no marker for the table")?;
+        let [begin, end] = self.kind.markers();
+        let (before, rest) = text.split_once(begin).context("the file has no marker for the table")?;
         let (old, after) = rest
-            .split_once(END)
+            .split_once(end)
             .context("the file has no marker for the table's end")?;
         let is_measured = |line: &str| self.rows.iter().any(|row| line.starts_with(&row.head()));
         let kept = old
@@ -78,9 +95,27 @@ impl Table {
             .filter(|line| keep && number(line).is_some() && !is_measured(line));
         let lines = kept.map(str::to_owned).chain(self.rows.iter().map(Row::line));
         Ok(format!(
-            "{before}{BEGIN}\n{}{END}{after}",
-            Self::markdown(lines.collect())
+            "{before}{begin}\n{}{end}{after}",
+            self.markdown(lines.collect())
         ))
+    }
+}
+
+// === impl Kind ===
+
+impl Kind {
+    fn header(self) -> &'static str {
+        match self {
+            Self::Coordinator => "| row | what | yurt-coordinator | kube-apiserver | ratio |",
+            Self::Pool => "| row | what | pool | kube-apiserver as its server | ratio |",
+        }
+    }
+
+    fn markers(self) -> [&'static str; 2] {
+        match self {
+            Self::Coordinator => ["<!-- bench: begin -->", "<!-- bench: end -->"],
+            Self::Pool => ["<!-- bench-pool: begin -->", "<!-- bench-pool: end -->"],
+        }
     }
 }
 
@@ -148,8 +183,10 @@ impl Unit {
             Self::Micros => (1, "µs"),
             Self::PerSecond => (0, "/s"),
             Self::MegabytesPerHour => (1, "MB/h"),
+            Self::Count => (0, ""),
+            Self::Percent => (2, "%"),
         };
-        format!("{value:.digits$} {unit}")
+        format!("{value:.digits$} {unit}").trim_end().to_owned()
     }
 }
 
@@ -177,7 +214,8 @@ mod tests {
         let mut first = Table::default();
         first.of(Side::Ours).add("10", "time", Unit::Millis, 2.0);
         first.of(Side::Ours).add("14", "written", Unit::MegabytesPerHour, 9.0);
-        let empty = format!("before\n{BEGIN}\n{END}\nafter\n");
+        let [begin, end] = Kind::Coordinator.markers();
+        let empty = format!("before\n{begin}\n{end}\nafter\n");
         let text = first.put_into(&empty, false).expect("markers");
         let mut second = Table::default();
         second.of(Side::Ours).add("14", "written", Unit::MegabytesPerHour, 1.5);

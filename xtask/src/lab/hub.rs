@@ -22,10 +22,16 @@ pub(crate) const COLLECTIONS: [&str; 2] = ["/api/v1/services", "/apis/discovery.
 /// The one whose changes the story times.
 const SERVICES: usize = 0;
 
-/// Flags of the election, short so that the story is: whole seconds are the smallest a Lease can say.
-pub(crate) const LEASE_DURATION: Duration = Duration::from_secs(3);
-const RENEW_DEADLINE: &str = "2s";
-const RETRY_PERIOD: &str = "500ms";
+/// How the hubs of a pool elect their leader.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Election {
+    /// How long a lease holds that nobody renews, whole seconds.
+    pub(crate) lease: Duration,
+    /// How long a leader tries to renew.
+    pub(crate) renew: Duration,
+    /// Between two attempts.
+    pub(crate) retry: Duration,
+}
 
 /// A node with its hub.
 pub(crate) struct Hub {
@@ -51,11 +57,28 @@ pub(crate) struct Hub {
 /// What `/debug/state.json` says, as far as the story tells it.
 pub(crate) struct State(Value);
 
+// === impl Election ===
+
+impl Election {
+    /// Short, so that the story is.
+    pub(crate) const SHORT: Self = Self {
+        lease: Duration::from_secs(3),
+        renew: Duration::from_secs(2),
+        retry: Duration::from_millis(500),
+    };
+}
+
 // === impl Hub ===
 
 impl Hub {
     /// Prepares the hub of `node`; cloud and coordinator are behind links of its own.
-    pub(crate) async fn new(setup: &Setup, cloud: &Cloud, coordinator: u16, node: &'static str) -> Result<Self> {
+    pub(crate) async fn new(
+        setup: &Setup,
+        cloud: &Cloud,
+        coordinator: u16,
+        node: &'static str,
+        election: Election,
+    ) -> Result<Self> {
         let link = Link::open(&setup.tasks, cloud.address()).await?;
         let pool_link = Link::open(&setup.tasks, (Ipv4Addr::LOCALHOST, coordinator).into()).await?;
         let cache = setup.dir.join(format!("{node}.cache"));
@@ -92,9 +115,15 @@ impl Hub {
                 format!("https://127.0.0.1:{}", pool_link.port()),
             )
             .flag("coordinator-ca-file", setup.identities.ca_file().display())
-            .flag("leader-elect-lease-duration", format!("{}s", LEASE_DURATION.as_secs()))
-            .flag("leader-elect-renew-deadline", RENEW_DEADLINE)
-            .flag("leader-elect-retry-period", RETRY_PERIOD);
+            .flag(
+                "leader-elect-lease-duration",
+                format!("{}ms", election.lease.as_millis()),
+            )
+            .flag(
+                "leader-elect-renew-deadline",
+                format!("{}ms", election.renew.as_millis()),
+            )
+            .flag("leader-elect-retry-period", format!("{}ms", election.retry.as_millis()));
         Ok(Self {
             node,
             link,

@@ -68,7 +68,8 @@ fn sample(collection: &str, object: Value) -> Sample {
     }
 }
 
-fn node(name: &str, pool: &str) -> Sample {
+/// A Node of a pool.
+pub(crate) fn node(name: &str, pool: &str) -> Sample {
     let labels = json!({"apps.openyurt.io/nodepool": pool, "kubernetes.io/hostname": name});
     let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}});
     sample("/api/v1/nodes", object)

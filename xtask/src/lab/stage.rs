@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::client::Suffered;
 use super::cloud::{Choice, Cloud};
-use super::hub::{COLLECTIONS, Hub};
+use super::hub::{COLLECTIONS, Election, Hub};
 use super::sample::{self, NAMESPACE};
 use crate::lab::api::{Api, Listing};
 use crate::lab::program::Seat;
@@ -46,7 +46,16 @@ const TOUCHED: &str = "app-01";
 impl Stage {
     /// Prepares everything and starts the cloud. The pool does not run yet.
     pub(crate) async fn new(setup: Setup, choice: &Choice) -> Result<Self> {
+        Self::of(setup, choice, &sample::NODES, Election::SHORT).await
+    }
+
+    /// As [`Self::new`], with these nodes, the sample's first, and this election.
+    pub(crate) async fn of(setup: Setup, choice: &Choice, nodes: &[&'static str], election: Election) -> Result<Self> {
         let cloud = Cloud::start(&setup, choice).await?;
+        for node in nodes.iter().filter(|node| !sample::NODES.contains(node)) {
+            let more = sample::node(node, sample::POOL);
+            cloud.api.create(&more.collection, &more.object).await?;
+        }
         let (port, launch) = coordinator_launch(&setup, "coordinator")?;
         let launch = launch.flag("profile", "pool").flag("nodepool", sample::POOL);
         let api = Api::https(port, setup.identities.ca_pem(), &setup.identities.admin)?;
@@ -57,8 +66,8 @@ impl Stage {
             data: setup.dir.join("coordinator.data"),
         };
         let mut hubs = Vec::new();
-        for node in sample::NODES {
-            hubs.push(Hub::new(&setup, &cloud, port, node).await?);
+        for node in nodes {
+            hubs.push(Hub::new(&setup, &cloud, port, node, election).await?);
         }
         Ok(Self {
             setup,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 use super::{TELLING_BYTES, holds, kilobytes, millis, note};
-use crate::lab::hub::LEASE_DURATION;
+use crate::lab::hub::Election;
 use crate::lab::stage::Stage;
 use crate::lab::until::until;
 
@@ -30,10 +30,10 @@ pub(super) async fn killed(stage: &mut Stage) -> Result<()> {
     note(format!(
         "{} is killed with SIGKILL; the Lease lasts {} s",
         stage.hubs[old].node,
-        LEASE_DURATION.as_secs()
+        Election::SHORT.lease.as_secs()
     ));
     stage.hubs[old].seat.kill().await?;
-    let limit = LEASE_DURATION + TAKEOVER_GRACE;
+    let limit = Election::SHORT.lease + TAKEOVER_GRACE;
     let (new, took) = until(limit, "another hub leads", async || stage.leader().await).await?;
     holds(format!("{} leads after {}", stage.hubs[new].node, millis(took)));
     if stage.cloud.writable {
