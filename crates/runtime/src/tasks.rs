@@ -216,6 +216,8 @@ impl TaskGroup {
                 () = group.shared.kill.cancelled() => Ok(()),
             };
             group.ended(name, importance, ended.err());
+            // What it holds first: whoever waits for the task may need it (a file, a port).
+            drop(future);
             drop(running);
         };
         // The one place that may spawn: everything else goes through a group.

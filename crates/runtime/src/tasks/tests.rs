@@ -106,3 +106,32 @@ impl Drop for SetOnDrop {
         self.0.store(true, Ordering::SeqCst);
     }
 }
+
+/// Done at once; when it is dropped it writes down how many tasks of its group run.
+struct Holds(TaskGroup, Arc<Mutex<Option<usize>>>);
+
+impl Future for Holds {
+    type Output = ();
+
+    fn poll(self: std::pin::Pin<&mut Self>, _: &mut std::task::Context<'_>) -> std::task::Poll<()> {
+        std::task::Poll::Ready(())
+    }
+}
+
+impl Drop for Holds {
+    fn drop(&mut self) {
+        *self.1.lock() = Some(self.0.running().len());
+    }
+}
+
+#[tokio::test]
+async fn a_task_runs_until_what_it_holds_is_dropped() {
+    let (tasks, seen) = (TaskGroup::new(), Arc::default());
+    tasks.spawn("holder", Holds(tasks.clone(), Arc::clone(&seen)));
+    assert_eq!(tasks.shutdown(SOON).await, Ok(()));
+    assert_eq!(
+        *seen.lock(),
+        Some(1),
+        "a shutdown must not end before the task has let go"
+    );
+}
