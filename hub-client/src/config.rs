@@ -79,6 +79,22 @@ pub struct Flags {
     /// the cloud; without it this hub can lead but does not forward.
     #[arg(long)]
     delegate_kubeconfig: Option<PathBuf>,
+    /// With --enable-coordinator: while this node is cut off from the cloud, send its heartbeats and NodeStatus through the
+    /// hub of another node of the pool; offer the same to others. Tunnels lead to --server-addr only, are encrypted from end
+    /// to end, and open to members of the pool only. Off, the leader speaks for cut-off nodes.
+    #[arg(long, default_value = "true", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set)]
+    enable_relay: bool,
+    /// Address of the relay port, under which other nodes reach this one [default: the node's address on its way to the
+    /// coordinator, else to the cloud].
+    #[arg(long)]
+    relay_address: Option<IpAddr>,
+    /// Port of the relay.
+    #[arg(long, default_value_t = 10269)]
+    relay_port: u16,
+    /// Bytes per second that all tunnels of the relay may take together.
+    #[arg(long, default_value_t = 131_072)]
+    relay_bytes_per_second: u64,
     /// Take part in the election of the pool's leader.
     #[arg(long, default_value = "true", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
@@ -146,6 +162,8 @@ pub struct Config {
     pub hub_host: IpAddr,
     /// The pool's coordinator, if used.
     pub coordinator: Option<Coordinator>,
+    /// Relay between the pool's hubs, if used.
+    pub relay: Option<Relay>,
     /// Forwarding identity.
     pub delegate_kubeconfig: Option<PathBuf>,
     /// Components that may use the node's identity, lower case.
@@ -156,6 +174,17 @@ pub struct Config {
     pub max_in_flight: usize,
     /// Log level.
     pub verbosity: u8,
+}
+
+/// How this hub relays for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Relay {
+    /// Address to serve on; found out when `None`.
+    pub address: Option<IpAddr>,
+    /// Port.
+    pub port: u16,
+    /// Bytes per second of all tunnels together.
+    pub bytes_per_second: u64,
 }
 
 /// How to reach the coordinator and take part in its election.
@@ -219,7 +248,23 @@ impl Flags {
         }
         let servers = self.servers()?;
         let coordinator = self.coordinator()?;
+        // Peers are found, and known to be members, through the coordinator.
+        let relay = (self.enable_relay && coordinator.is_some()).then_some(Relay {
+            address: self.relay_address,
+            port: self.relay_port,
+            bytes_per_second: self.relay_bytes_per_second,
+        });
+        if self.relay_bytes_per_second == 0 {
+            return Err(bad(
+                "relay-bytes-per-second",
+                "must be above 0; use --enable-relay=false",
+            ));
+        }
+        if self.relay_address.is_some_and(|address| address.is_unspecified()) {
+            return Err(bad("relay-address", "must be an address that other nodes can dial"));
+        }
         Ok(Config {
+            relay,
             admin_addr: SocketAddr::new(self.bind_address, self.serve_port),
             proxy_addr: SocketAddr::new(self.bind_proxy_address, self.proxy_port),
             secure_addr: SocketAddr::new(self.bind_proxy_address, self.proxy_secure_port),
@@ -359,13 +404,17 @@ mod tests {
     fn go_style_booleans_are_understood() {
         let config = check(&["--enable-dummy-if=false", "--enable-coordinator", "--nodepool-name=p"]).expect("valid");
         assert!(config.dummy.is_none() && config.coordinator.is_some());
+        assert_eq!(config.relay.map(|relay| relay.port), Some(10269));
+        let config = check(&["--enable-relay=false", "--enable-coordinator", "--nodepool-name=p"]).expect("valid");
+        assert_eq!(config.relay, None);
         let config = check(&["--enable-coordinator=false"]).expect("valid");
+        assert_eq!(config.relay, None, "without a coordinator there are no peers");
         assert!(config.dummy.is_some() && config.coordinator.is_none());
     }
 
     #[test]
     fn unusable_flags_are_named() {
-        let cases: [(&[&str], &str); 4] = [
+        let cases: [(&[&str], &str); 6] = [
             (&["--server-addr=http://x:1"], "--server-addr"),
             (&["--enable-coordinator"], "--nodepool-name"),
             (
@@ -376,6 +425,8 @@ mod tests {
                 ],
                 "whole number",
             ),
+            (&["--relay-address=0.0.0.0"], "--relay-address"),
+            (&["--relay-bytes-per-second=0"], "--enable-relay=false"),
             (&["--dummy-if-name=a-name-that-is-too-long"], "--dummy-if-name"),
         ];
         for (args, expected) in cases {

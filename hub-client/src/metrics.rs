@@ -21,6 +21,12 @@ pub struct Metrics {
     pub feed_fenced: IntCounter,
     /// Heartbeats of cut-off nodes carried to the cloud.
     pub heartbeats_forwarded: IntCounter,
+    /// Heartbeats of this node that took a relay.
+    pub heartbeats_relayed: IntCounter,
+    /// Tunnels that others have through this hub.
+    pub relay_tunnels: IntGauge,
+    /// Tunnels refused, by reason.
+    pub relay_refused: IntCounterVec,
     /// Requests by where they were answered (`replica`, `cloud`, `refused`).
     pub requests: IntCounterVec,
     /// 1 leader, 2 follower, 3 pending (upstream's numbers).
@@ -59,6 +65,15 @@ impl Metrics {
                 "heartbeats_forwarded_total",
                 "Heartbeats of cut-off nodes carried to the cloud",
             )?,
+            heartbeats_relayed: counter(
+                "heartbeats_relayed_total",
+                "Heartbeats of this node that reached the cloud through another hub",
+            )?,
+            relay_tunnels: gauge("relay_tunnels", "Open tunnels of other nodes through this hub")?,
+            relay_refused: IntCounterVec::new(
+                name("relay_tunnels_refused_total", "Tunnels refused, by reason"),
+                &["reason"],
+            )?,
             requests: IntCounterVec::new(name("requests_total", "Requests by where they were answered"), &["by"])?,
             role: gauge("yurt_coordinator_yurthub_role", "1 leader, 2 follower, 3 pending")?,
             reachable: IntGaugeVec::new(name("server_healthy_status", "1 while the server answers"), &["server"])?,
@@ -89,6 +104,9 @@ impl Metrics {
         registry.register(Box::new(metrics.feed_batches.clone()))?;
         registry.register(Box::new(metrics.feed_fenced.clone()))?;
         registry.register(Box::new(metrics.heartbeats_forwarded.clone()))?;
+        registry.register(Box::new(metrics.heartbeats_relayed.clone()))?;
+        registry.register(Box::new(metrics.relay_tunnels.clone()))?;
+        registry.register(Box::new(metrics.relay_refused.clone()))?;
         registry.register(Box::new(metrics.requests.clone()))?;
         registry.register(Box::new(metrics.role.clone()))?;
         registry.register(Box::new(metrics.reachable.clone()))?;

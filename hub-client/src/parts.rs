@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use yurt_runtime::http::server::Handler;
+use yurt_runtime::tls::{ClientTls, PeerTls};
 use yurt_runtime::{Clock, Readiness, TaskGroup};
 
 use crate::StartError;
@@ -15,9 +16,15 @@ use crate::metrics::Metrics;
 use crate::pool::election::driver::{Driver, ElectionView, Signals};
 use crate::pool::feed::progress::FeedProgress;
 use crate::pool::heartbeat::own::{self, OwnHeartbeat};
+use crate::pool::heartbeat::relaying::Relaying;
 use crate::pool::leader::Leader;
 use crate::pool::lease_client::LeaseClient;
 use crate::pool::probe::{self, CloudReach, CoordinatorReach};
+use crate::pool::relay::client::{RelayClient, Settings};
+use crate::pool::relay::offer::Offering;
+use crate::pool::relay::route::Target;
+use crate::pool::relay::serve::Relay;
+use crate::pool::relay::tunnel::Limits;
 use crate::proxy::Proxy;
 use crate::proxy::authorize::Authorizer;
 use crate::proxy::caller::Callers;
@@ -185,11 +192,58 @@ impl Parts {
         Ok(())
     }
 
+    /// Starts relaying for other nodes of the pool, and gives this node the means to use them.
+    fn relaying(&self) -> Option<Relaying> {
+        let (settings, coordinator) = (self.config.relay?, self.config.coordinator.as_ref()?);
+        let tls = PeerTls {
+            ca: self.upstreams.cluster_ca.clone(),
+            identity: self.upstreams.node.clone(),
+        };
+        let (offer, offered) = watch::channel(None);
+        let offering = Offering {
+            settings,
+            ways_out: std::iter::once(&coordinator.server)
+                .chain(&self.config.servers)
+                .cloned()
+                .collect(),
+            tls: tls.clone(),
+            relay: Relay {
+                targets: self.config.servers.iter().filter_map(Target::of).collect(),
+                data: self.data.clone(),
+                cloud: self.cloud.0.subscribe(),
+                rate: settings.bytes_per_second,
+                limits: Limits::default(),
+                metrics: self.metrics.clone(),
+                clock: self.clock.clone(),
+            },
+            tasks: self.tasks.clone(),
+        };
+        self.tasks.spawn_critical("relay", offering.run(offer));
+        let client = RelayClient::new(Settings {
+            node: self.config.node.clone(),
+            servers: self.config.servers.clone(),
+            coordinator: self.upstreams.coordinator.as_ref()?.leases.clone(),
+            cloud_tls: ClientTls {
+                ca: tls.ca.clone(),
+                identity: Some(tls.identity.clone()),
+            },
+            peer_tls: tls,
+            all_on_loopback: settings.address.is_some_and(|address| address.is_loopback()),
+            clock: self.clock.clone(),
+        });
+        Some(Relaying {
+            client: Arc::new(client),
+            offer: offered,
+            reach: self.cloud.0.subscribe(),
+            metrics: self.metrics.clone(),
+        })
+    }
+
     /// Starts this node's heartbeat.
     pub(crate) fn heartbeat(&self) -> Arc<OwnHeartbeat> {
         let pool = self.upstreams.coordinator.as_ref();
         let lease = pool.map(|pool| LeaseClient::new(pool.leases.clone(), own::NAMESPACE, &self.config.node));
-        let heartbeat = Arc::new(OwnHeartbeat::new(
+        let heartbeat = OwnHeartbeat::new(
             &self.config.node,
             self.upstreams.cloud.clone(),
             lease,
@@ -197,7 +251,8 @@ impl Parts {
             self.tasks.clone(),
             self.cloud.1.clone(),
             self.config.cache_dir.join("node-lease"),
-        ));
+        );
+        let heartbeat = Arc::new(heartbeat.with_relaying(self.relaying()));
         let (mut reach, token, beats) = (self.cloud.0.subscribe(), self.tasks.token(), heartbeat.clone());
         self.tasks.spawn_critical("recover-heartbeat", async move {
             while let Some(Ok(())) = token.run_until_cancelled(reach.changed()).await {

@@ -1,4 +1,4 @@
-//! This hub's part in its NodePool: election, feed, heartbeats.
+//! This hub's part in its NodePool: election, feed, heartbeats, relay.
 
 pub mod election;
 pub mod feed;
@@ -7,3 +7,4 @@ pub mod informer_sync;
 pub mod leader;
 pub mod lease_client;
 pub mod probe;
+pub mod relay;

@@ -3,7 +3,8 @@
 //! ```text
 //!   listener → caller (caller.rs) → request info → router (here) → own lease (pool/heartbeat/own.rs)
 //!                                                                 → replica (local.rs, authorised by authorize.rs)
-//!                                                                 → cloud   (pass_through.rs)
+//!                                                                 → cloud   (pass_through.rs; the Node's status also
+//!                                                                            by relay, pool/heartbeat/relaying.rs)
 //! ```
 
 pub mod authorize;
@@ -13,6 +14,7 @@ pub mod pass_through;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response};
@@ -21,16 +23,22 @@ use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::server::Peer;
-use yurt_runtime::http::{Body, pass, read_body, status_response_as};
+use yurt_runtime::http::{Body, full, pass, read_body, status_response_as};
 
 use crate::metrics::Metrics;
 use crate::pool::heartbeat::own::{NAMESPACE, OwnHeartbeat};
+use crate::pool::heartbeat::relaying;
 use caller::{Caller, Callers};
 use local::Local;
 use pass_through::PassThrough;
 
 /// Bytes of a lease request at the most.
 const LEASE_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of a NodeStatus, and of the Node that answers it, at the most; above what an apiserver stores.
+const STATUS_BYTES_MAX: usize = 3 << 20;
+/// How long the cloud may take for a NodeStatus before a relay is asked; the kubelet waits for 10 s.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The proxy's parts.
 pub struct Proxy {
@@ -101,8 +109,40 @@ impl Proxy {
             return Ok(response);
         }
         self.metrics.requests.with_label_values(&["cloud"]).inc();
+        if caller.is_node_component("kubelet") && relaying::is_own_status(&info, &self.node) {
+            return self.send_status(request, &info, &caller).await;
+        }
         let response = self.cloud.send(request.map(pass), &info, &caller).await?;
         Ok(self.local.note_write(&info, response).await)
+    }
+
+    /// The kubelet's NodeStatus: to the cloud, else through a relay; the other way round while the cloud is known to be away.
+    async fn send_status(
+        &self,
+        request: Request<Incoming>,
+        info: &RequestInfo,
+        caller: &Caller,
+    ) -> Result<Response<Body>, Status> {
+        let Some(relaying) = self.heartbeat.relaying() else {
+            return self.cloud.send(request.map(pass), info, caller).await;
+        };
+        let (head, body) = request.into_parts();
+        let body = read_body(body, STATUS_BYTES_MAX).await?;
+        let request = Request::from_parts(pass_through::forwardable(head), body);
+        let relay_first = relaying.comes_first();
+        if relay_first && let Some(answer) = relaying.pass(&request, STATUS_BYTES_MAX).await {
+            return Ok(pass_through::answered(answer));
+        }
+        let direct = self.cloud.send(request.clone().map(full), info, caller);
+        let refused = match tokio::time::timeout(STATUS_TIMEOUT, direct).await {
+            Ok(Ok(response)) => return Ok(response),
+            Ok(Err(refused)) => refused,
+            Err(_) => Status::service_unavailable("the cloud does not answer", 1),
+        };
+        if !relay_first && let Some(answer) = relaying.pass(&request, STATUS_BYTES_MAX).await {
+            return Ok(pass_through::answered(answer));
+        }
+        Err(refused)
     }
 
     /// Whether this is the kubelet about its own node's lease. Creating one is a POST to the collection.

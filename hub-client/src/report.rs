@@ -166,10 +166,24 @@ impl Report {
             "coordinatorReachable": self.coordinator_reachable(),
             "cutOff": self.heartbeat.is_cut_off(),
             "forwardsHeartbeats": self.forwards,
+            "relay": self.relay(),
             "electionsWon": election.elections_won,
             "conditions": self.conditions(),
             "feedLag": self.feed_lag(),
             "collections": self.data.describe(),
+        })
+    }
+
+    /// What is offered to others, how many use it, and whom this node uses; null when relaying is off.
+    fn relay(&self) -> Value {
+        let Some(relaying) = self.heartbeat.relaying() else {
+            return Value::Null;
+        };
+        let offer = relaying.offer.borrow().clone();
+        json!({
+            "address": offer.map(|offer| offer.address),
+            "tunnels": self.metrics.relay_tunnels.get(),
+            "through": relaying.client.through(),
         })
     }
 

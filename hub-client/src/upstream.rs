@@ -9,7 +9,7 @@ use http::Uri;
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::client::{ClientError, HttpClient, Protocol};
 use yurt_runtime::kubeconfig::{Kubeconfig, KubeconfigError};
-use yurt_runtime::tls::{ClientTls, PemSource, ReloadingClientTls, TlsError};
+use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource, ReloadingClientTls, TlsError};
 
 use crate::config::Config;
 
@@ -103,6 +103,8 @@ pub struct Upstreams {
     pub coordinator: Option<CoordinatorClient>,
     /// CA bundle of the cluster: pods' client certificates and tokens chain to it.
     pub cluster_ca: PemSource,
+    /// Client certificate of the node.
+    pub node: PemIdentity,
 }
 
 // === impl Cloud ===
@@ -133,11 +135,11 @@ impl Upstreams {
             error,
         };
         let kubeconfig = Kubeconfig::load(&config.kubeconfig).map_err(fail)?;
-        if kubeconfig.identity.is_none() {
+        let Some(identity) = kubeconfig.identity.clone() else {
             return Err(UpstreamError::NoIdentity {
                 path: config.kubeconfig.display().to_string(),
             });
-        }
+        };
         let tls = kubeconfig.client_tls().map_err(|error| UpstreamError::Tls {
             flag: "kubeconfig",
             error,
@@ -182,6 +184,7 @@ impl Upstreams {
             cloud,
             coordinator,
             cluster_ca: tls.ca,
+            node: identity,
         })
     }
 }

@@ -12,6 +12,9 @@ mod hub {
     mod limits;
     mod passing_on;
     mod pool_data;
+    mod relay;
+    mod relay_attacks;
+    mod relay_pool;
     mod reporting;
     mod upgrades;
 }

@@ -137,6 +137,13 @@ func (c *Cloud) newHub(node, dir string, coordinator *Coordinator, options PoolO
 	if err != nil {
 		return nil, err
 	}
+	if options.Relay {
+		port, err := FreePort()
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, "--relay-address=127.0.0.1", fmt.Sprintf("--relay-port=%d", port))
+	}
 	h.command = Command{Name: node, Path: path, Args: append(args, options.HubArgs...), Env: options.HubEnv, Dir: dir}
 	return h, nil
 }

@@ -153,6 +153,9 @@ func (k *Kubelet) lease(now metav1.MicroTime) *coordinationv1.Lease {
 	}
 }
 
+// PostStatus patches the node's conditions at once, beside the times it is done anyway.
+func (k *Kubelet) PostStatus(ctx context.Context) error { return k.postStatus(ctx) }
+
 // postStatus patches the node's conditions as the kubelet does.
 func (k *Kubelet) postStatus(ctx context.Context) error {
 	now := metav1.Now()

@@ -21,6 +21,8 @@ type PoolOptions struct {
 	HubEnv []string
 	// HubArgs are added to the flags of every hub.
 	HubArgs []string
+	// Relay lets the hubs relay for each other, on loopback.
+	Relay bool
 	// CoordinatorEnv is added to the environment of the coordinator.
 	CoordinatorEnv []string
 }

@@ -15,7 +15,18 @@ type State struct {
 	Leader      string                `json:"leader"`
 	Epoch       Scalar                `json:"epoch"`
 	Generation  Scalar                `json:"generation"`
+	Relay       Relay                 `json:"relay"`
 	Collections map[string]Collection `json:"collections"`
+}
+
+// Relay is what a hub does for others, and who does it for this one.
+type Relay struct {
+	// Address is where it accepts tunnels.
+	Address string `json:"address"`
+	// Tunnels is how many are open.
+	Tunnels int `json:"tunnels"`
+	// Through is the node it reaches the cloud through; empty when it does so itself.
+	Through string `json:"through"`
 }
 
 // Collection is one replica of a hub.

@@ -11,6 +11,7 @@ use rustls::crypto::CryptoProvider;
 
 mod client;
 mod identity;
+mod peer;
 mod pem;
 mod reload;
 mod server;
@@ -19,6 +20,7 @@ mod tests;
 
 pub use client::{ClientTls, ReloadingClientTls};
 pub use identity::PeerIdentity;
+pub use peer::PeerTls;
 pub use pem::{PemIdentity, PemSource, check_pair};
 pub use reload::POLL_INTERVAL;
 pub use server::{ReloadingServerTls, ServerTls};

@@ -1,8 +1,11 @@
 //! The certificates of a test cluster: one CA, servers on loopback, nodes and other clients.
 
+use std::time::Duration;
+
 use rustls::ClientConfig;
+use yurt_runtime::Clock;
 use yurt_runtime::pki::{CertificateAuthority, PemPair};
-use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource, ReloadingServerTls, ServerTls};
+use yurt_runtime::tls::{ClientTls, PeerTls, PemIdentity, PemSource, ReloadingServerTls, ServerTls};
 
 use crate::TestDir;
 
@@ -12,6 +15,7 @@ pub struct TestPki {
     ca: CertificateAuthority,
 }
 
+const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Names that every test server answers to.
 const SERVER_NAMES: [&str; 3] = ["127.0.0.1", "::1", "localhost"];
 
@@ -55,6 +59,31 @@ impl TestPki {
     #[must_use]
     pub fn node(&self, name: &str) -> PemPair {
         self.client(&format!("system:node:{name}"), &["system:nodes"])
+    }
+
+    /// The certificate of a node, expired days ago.
+    ///
+    /// # Panics
+    /// When signing fails.
+    #[must_use]
+    pub fn expired_node(&self, name: &str) -> PemPair {
+        let (clock, time) = Clock::fake();
+        time.set_unix(Clock::system().unix() - 7 * DAY);
+        CertificateAuthority::load(self.ca.cert_pem(), &self.ca.pair().key_pem)
+            .expect("the test CA must load")
+            .with_clock(clock)
+            .with_leaf_validity(DAY)
+            .issue_client(&format!("system:node:{name}"), &["system:nodes"])
+            .expect("a test certificate must be issued")
+    }
+
+    /// What a node with `identity` needs to talk to other nodes.
+    #[must_use]
+    pub fn peer_tls(&self, identity: &PemPair) -> PeerTls {
+        PeerTls {
+            ca: PemSource::inline("test CA", self.ca.cert_pem()),
+            identity: PemIdentity::inline("test node", identity),
+        }
     }
 
     /// TLS of a server with [`Self::server`] that trusts clients of this CA.

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::StreamExt as _;
-use http::header::{CONNECTION, HOST, HeaderName, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST, HeaderName, UPGRADE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyStream;
@@ -12,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::client::ClientError;
-use yurt_runtime::http::{Body, empty, pass};
+use yurt_runtime::http::{Body, empty, full, pass};
 
 use super::caller::{Caller, Credential};
 use crate::upstream::Cloud;
@@ -119,6 +120,17 @@ pub fn forwardable(mut head: Parts) -> Parts {
     // The old connection's upgrade handle must not travel with the request.
     head.extensions.clear();
     head
+}
+
+/// A whole answer of the cloud, as it goes to the client.
+#[must_use]
+pub fn answered((status, mut headers, body): (StatusCode, HeaderMap, Bytes)) -> Response<Body> {
+    strip(&mut headers);
+    headers.remove(CONTENT_LENGTH);
+    let mut response = Response::new(full(body));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
 }
 
 fn strip(headers: &mut HeaderMap) {

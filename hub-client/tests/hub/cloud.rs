@@ -41,7 +41,7 @@ pub(crate) struct Cloud {
 type Script = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
 
 struct Shared {
-    pki: TestPki,
+    pki: Arc<TestPki>,
     resources: Resources,
     scripts: Mutex<BTreeMap<String, Script>>,
     /// Verdict on what the bearer of a token, or a user, may read; nobody else is known.
@@ -67,8 +67,17 @@ pub(crate) struct Seen {
 impl Cloud {
     /// Starts on a free port, with empty collections.
     pub(crate) async fn start() -> Self {
+        Self::start_in(Arc::new(TestPki::new())).await
+    }
+
+    /// Another server of the same cluster.
+    pub(crate) async fn start_beside(&self) -> Self {
+        Self::start_in(self.shared.pki.clone()).await
+    }
+
+    async fn start_in(pki: Arc<TestPki>) -> Self {
         let shared = Shared {
-            pki: TestPki::new(),
+            pki,
             resources: Resources::new(),
             scripts: Mutex::default(),
             verdicts: Mutex::default(),
@@ -90,6 +99,10 @@ impl Cloud {
 
     pub(crate) fn url(&self) -> String {
         format!("https://{}", self.addr)
+    }
+
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.addr
     }
 
     /// A group for what a script leaves running; ends when the cloud goes away.

@@ -46,11 +46,16 @@ impl TestHub {
 
     /// A hub that was just started; it may know nothing yet.
     pub(crate) async fn start_at_once(cloud: &Cloud, flags: &[&str]) -> Self {
+        Self::start_node(cloud, NODE, &cloud.url(), flags).await
+    }
+
+    /// The hub of `node`, which finds the cloud at `server`.
+    pub(crate) async fn start_node(cloud: &Cloud, node: &str, server: &str, flags: &[&str]) -> Self {
         install_crypto_provider();
         let folder = TestDir::new();
         let kubeconfig = cloud
             .pki()
-            .write_kubeconfig(&folder, "kubelet.conf", &cloud.url(), &cloud.pki().node(NODE));
+            .write_kubeconfig(&folder, "kubelet.conf", server, &cloud.pki().node(node));
         let serving = cloud.pki().server();
         std::fs::create_dir_all(folder.path().join("root/pki")).unwrap();
         folder.write(
@@ -59,8 +64,8 @@ impl TestHub {
         );
         let path = |name: &str| folder.path().join(name).display().to_string();
         let own = [
-            format!("--node-name={NODE}"),
-            format!("--server-addr={}", cloud.url()),
+            format!("--node-name={node}"),
+            format!("--server-addr={server}"),
             "--bootstrap-mode=kubeletcertificate".to_owned(),
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--root-dir={}", path("root")),

@@ -12,7 +12,7 @@ use super::harness::{NODE, TestHub};
 
 const SERVICES: &str = "/api/v1/services";
 /// What `state.json` has, at the top and per collection; tools read it by these names.
-const STATE: [&str; 14] = [
+const STATE: [&str; 15] = [
     "node",
     "nodePool",
     "hubState",
@@ -23,6 +23,7 @@ const STATE: [&str; 14] = [
     "coordinatorReachable",
     "cutOff",
     "forwardsHeartbeats",
+    "relay",
     "electionsWon",
     "conditions",
     "feedLag",

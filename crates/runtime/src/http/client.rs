@@ -22,8 +22,10 @@ use super::{APPLICATION_JSON, Body, CollectError, collect, empty, full};
 
 mod connector;
 mod error;
+pub mod tunnel;
 
 use connector::Connector;
+pub use connector::{Dial, Duplex};
 pub use error::ClientError;
 
 /// A client of one server. Cheap to clone; clones share connections. Traffic that must not wait behind other traffic
@@ -51,6 +53,7 @@ struct Shared {
     prefix: String,
     protocol: Protocol,
     connect_timeout: Duration,
+    dial: Option<Dial>,
     // Guards only the handle: replaced as a whole by a new TLS configuration.
     pool: RwLock<Client<Connector, Body>>,
     // The Authorization header of our own requests.
@@ -93,6 +96,21 @@ impl HttpClient {
         protocol: Protocol,
         connect_timeout: Duration,
     ) -> Result<Self, ClientError> {
+        Self::over(base, tls, protocol, connect_timeout, None)
+    }
+
+    /// As [`Self::new`], over what `dial` opens instead of TCP connections. The host of `base` is still the one that the
+    /// server's certificate must be for.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn over(
+        base: Uri,
+        tls: Option<ClientConfig>,
+        protocol: Protocol,
+        connect_timeout: Duration,
+        dial: Option<Dial>,
+    ) -> Result<Self, ClientError> {
         let unusable = |why: &str| ClientError::Unusable {
             server: base.to_string(),
             why: why.to_owned(),
@@ -111,7 +129,7 @@ impl HttpClient {
             _ => return Err(unusable("neither http nor https")),
         };
         let prefix = base.path().trim_end_matches('/').to_owned();
-        let pool = RwLock::new(pool(tls, protocol, connect_timeout));
+        let pool = RwLock::new(pool(tls, protocol, connect_timeout, dial.clone()));
         let bearer = RwLock::new(None);
         Ok(HttpClient {
             shared: Arc::new(Shared {
@@ -120,6 +138,7 @@ impl HttpClient {
                 prefix,
                 protocol,
                 connect_timeout,
+                dial,
                 pool,
                 bearer,
             }),
@@ -136,7 +155,8 @@ impl HttpClient {
     /// effect on a client of plain http.
     pub fn set_tls(&self, tls: ClientConfig) {
         if self.shared.scheme == Scheme::HTTPS {
-            *self.shared.pool.write() = pool(Some(tls), self.shared.protocol, self.shared.connect_timeout);
+            let shared = &self.shared;
+            *shared.pool.write() = pool(Some(tls), shared.protocol, shared.connect_timeout, shared.dial.clone());
         }
     }
 
@@ -255,7 +275,12 @@ impl fmt::Debug for HttpClient {
 }
 
 /// A pool without connections.
-fn pool(tls: Option<ClientConfig>, protocol: Protocol, connect_timeout: Duration) -> Client<Connector, Body> {
+fn pool(
+    tls: Option<ClientConfig>,
+    protocol: Protocol,
+    connect_timeout: Duration,
+    dial: Option<Dial>,
+) -> Client<Connector, Body> {
     let tls = tls.map(|mut tls| {
         tls.alpn_protocols = protocol.alpn().iter().map(|name| name.to_vec()).collect();
         Arc::new(tls)
@@ -274,7 +299,7 @@ fn pool(tls: Option<ClientConfig>, protocol: Protocol, connect_timeout: Duration
         .http2_keep_alive_interval(PING_INTERVAL)
         .http2_keep_alive_timeout(PING_TIMEOUT)
         .http2_keep_alive_while_idle(true)
-        .build(Connector::new(tls, connect_timeout))
+        .build(Connector::new(tls, connect_timeout, dial))
 }
 
 // === impl Protocol ===

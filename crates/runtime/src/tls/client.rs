@@ -30,7 +30,7 @@ pub struct ReloadingClientTls {
 
 /// Presents the one certificate whatever authorities the server hints at, as Go and curl do.
 #[derive(Debug)]
-struct Present(Arc<CertifiedKey>);
+pub(super) struct Present(pub(super) Arc<CertifiedKey>);
 
 // === impl ClientTls ===
 

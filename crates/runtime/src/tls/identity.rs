@@ -21,9 +21,21 @@ pub struct PeerIdentity {
 /// Attribute of a subject that holds a uid.
 const UID: &str = "1.3.6.1.4.1.57683.2";
 
+/// What the user of a node's certificate begins with.
+const NODE_USER: &str = "system:node:";
+/// The group of all nodes.
+const NODES: &str = "system:nodes";
+
 // === impl PeerIdentity ===
 
 impl PeerIdentity {
+    /// The name of the node this is; `None` for anybody else. As kube-apiserver's node authorizer: user and group.
+    #[must_use]
+    pub fn node_name(&self) -> Option<&str> {
+        let name = self.common_name.strip_prefix(NODE_USER)?;
+        (!name.is_empty() && self.organizations.iter().any(|group| group == NODES)).then_some(name)
+    }
+
     /// Reads the leaf of a certificate chain; `None` when there is no certificate or it cannot be parsed.
     #[must_use]
     pub fn from_chain(chain: &[CertificateDer<'_>]) -> Option<Self> {

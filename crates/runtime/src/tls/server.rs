@@ -27,9 +27,19 @@ pub struct ReloadingServerTls {
     shared: Arc<Shared>,
 }
 
+/// Who may finish a handshake, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Clients {
+    /// Anybody; a certificate that is presented must be good. TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1.
+    Any,
+    /// Only those with a good certificate. TLS 1.3, HTTP/1.1.
+    Required,
+}
+
 #[derive(Debug)]
 struct Shared {
     source: ServerTls,
+    clients: Clients,
     files: WatchedFiles,
     // Guards only the pointer: handshakes clone it, a reload replaces it.
     current: RwLock<Arc<ServerConfig>>,
@@ -43,23 +53,37 @@ impl ServerTls {
     /// # Errors
     /// Which file, and what is wrong with it.
     pub fn config(&self) -> Result<ServerConfig, TlsError> {
+        self.config_for(Clients::Any)
+    }
+
+    fn config_for(&self, clients: Clients) -> Result<ServerConfig, TlsError> {
         let identity = self.identity.load()?;
-        let versions = &[&rustls::version::TLS13, &rustls::version::TLS12];
+        let versions: &[_] = match clients {
+            Clients::Any => &[&rustls::version::TLS13, &rustls::version::TLS12],
+            Clients::Required => &[&rustls::version::TLS13],
+        };
         let builder = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(versions)
             .map_err(|error| self.identity.cert.refused(error))?;
         let builder = match &self.client_ca {
             None => builder.with_no_client_auth(),
             Some(ca) => {
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(ca.roots()?), provider())
-                    .allow_unauthenticated()
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(ca.roots()?), provider());
+                let verifier = match clients {
+                    Clients::Any => verifier.allow_unauthenticated(),
+                    Clients::Required => verifier,
+                };
+                let verifier = verifier
                     .build()
                     .map_err(|error| ca.refused(rustls::Error::General(error.to_string())))?;
                 builder.with_client_cert_verifier(verifier)
             }
         };
         let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(identity)));
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config.alpn_protocols = match clients {
+            Clients::Any => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+            Clients::Required => vec![b"http/1.1".to_vec()],
+        };
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(config)
@@ -74,14 +98,23 @@ impl ReloadingServerTls {
     /// # Errors
     /// Which file, and what is wrong with it.
     pub fn new(source: ServerTls) -> Result<Self, TlsError> {
+        Self::with_clients(source, Clients::Any)
+    }
+
+    pub(super) fn with_clients(source: ServerTls, clients: Clients) -> Result<Self, TlsError> {
         let sources = [&source.identity.cert, &source.identity.key]
             .into_iter()
             .chain(&source.client_ca);
         // Contents are remembered before they are parsed: a change in between is seen by the next poll.
         let files = WatchedFiles::new(sources)?;
-        let current = RwLock::new(Arc::new(source.config()?));
+        let current = RwLock::new(Arc::new(source.config_for(clients)?));
         Ok(ReloadingServerTls {
-            shared: Arc::new(Shared { source, files, current }),
+            shared: Arc::new(Shared {
+                source,
+                clients,
+                files,
+                current,
+            }),
         })
     }
 
@@ -100,7 +133,7 @@ impl ReloadingServerTls {
         if !self.shared.files.changed()? {
             return Ok(false);
         }
-        let config = Arc::new(self.shared.source.config()?);
+        let config = Arc::new(self.shared.source.config_for(self.shared.clients)?);
         *self.shared.current.write() = config;
         Ok(true)
     }

@@ -4,29 +4,26 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONTENT_TYPE, HeaderValue};
-use http::{Method, Request, StatusCode};
+use http::StatusCode;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::time::MicroTime;
 use yurt_apimachinery::watch::EventType;
 use yurt_runtime::http::client::HttpClient;
-use yurt_runtime::http::full;
 use yurt_runtime::{Clock, TaskGroup};
 
 use super::own::NAMESPACE;
-use super::plan::forward::{Forwarder, PoolLease, renewal};
-use super::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, UnixMicros};
+use super::plan::forward::{Forwarder, PoolLease};
+use super::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, RELAYED_ANNOTATION, UnixMicros};
+use super::renewal::{self, Written};
 use crate::metrics::Metrics;
 use crate::pool::election::driver::Leadership;
-use crate::pool::lease_client::{Broken, LeaseEvents, from_micros, to_micros};
+use crate::pool::lease_client::{Broken, LeaseEvents, to_micros};
 use crate::upstream::Cloud;
 
-/// Longest wait for one answer of the cloud.
+/// Longest time for one beat at the cloud.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of a lease at the most.
-const LEASE_BYTES_MAX: usize = 1 << 20;
 /// Pause before the lease watch is opened again.
 const REWATCH: Duration = Duration::from_millis(500);
 
@@ -101,58 +98,37 @@ impl Forward {
         }
     }
 
-    /// One beat: read, then write once with the resourceVersion just read. Anything newer wins.
+    /// One beat. Anything newer at the cloud wins.
     async fn carry(&self, node: &str) -> Result<(), ()> {
         if !self.leadership.may_act() {
             return Err(());
         }
         let cloud = self.cloud.server().delegate.as_ref().ok_or(())?;
-        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{node}");
-        let read = cloud
-            .request_json(Method::GET, &path, None, TIMEOUT)
-            .await
-            .map_err(drop)?;
-        let lease: Value = serde_json::from_slice(&read.2).map_err(drop)?;
-        if read.0 != StatusCode::OK {
-            tracing::warn!(node, status = %read.0, message = %lease["message"], "Cannot read the lease to forward a heartbeat");
-            return Err(());
-        }
         let now = self.clock.unix();
         let own = UnixMicros(now.secs * 1_000_000 + i64::from(now.nanos / 1000));
-        let at = renewal(own, observe(&lease).renew_time);
-        let patch = json!({
-            "metadata": {
-                "resourceVersion": lease["metadata"]["resourceVersion"],
-                "annotations": {DELEGATE_HEARTBEAT_ANNOTATION: DELEGATE_HEARTBEAT_VALUE},
-            },
-            "spec": {"renewTime": from_micros(at.0).to_string()},
-        });
-        let mut request = Request::new(full(patch.to_string()));
-        *request.method_mut() = Method::PATCH;
-        *request.uri_mut() = path.parse().map_err(drop)?;
-        let merge = HeaderValue::from_static("application/merge-patch+json");
-        request.headers_mut().insert(CONTENT_TYPE, merge);
-        let (status, ..) = cloud
-            .request_bytes(request, TIMEOUT, LEASE_BYTES_MAX)
-            .await
-            .map_err(drop)?;
-        match status {
-            StatusCode::OK => Ok(()),
-            StatusCode::CONFLICT => Err(()),
-            status => {
+        match renewal::write(cloud, node, own, TIMEOUT).await {
+            Written::Done => Ok(()),
+            Written::Refused(status) if status != StatusCode::CONFLICT => {
                 tracing::warn!(node, %status, "Heartbeat not forwarded");
                 Err(())
             }
+            _ => Err(()),
         }
     }
 }
 
 fn observe(lease: &Value) -> PoolLease {
     let spec = &lease["spec"];
-    let renew_time = spec["renewTime"].as_str().and_then(|text| MicroTime::parse(text).ok());
+    let annotations = &lease["metadata"]["annotations"];
     PoolLease {
-        renew_time: renew_time.map(|time| UnixMicros(to_micros(time))),
+        renew_time: time(&spec["renewTime"]),
         lease_duration: Duration::from_secs(spec["leaseDurationSeconds"].as_u64().unwrap_or(0)),
-        is_delegated: lease["metadata"]["annotations"][DELEGATE_HEARTBEAT_ANNOTATION] == DELEGATE_HEARTBEAT_VALUE,
+        is_delegated: annotations[DELEGATE_HEARTBEAT_ANNOTATION] == DELEGATE_HEARTBEAT_VALUE,
+        relayed: time(&annotations[RELAYED_ANNOTATION]),
     }
+}
+
+fn time(value: &Value) -> Option<UnixMicros> {
+    let time = MicroTime::parse(value.as_str()?).ok()?;
+    Some(UnixMicros(to_micros(time)))
 }

@@ -2,7 +2,7 @@
 //!
 //! A renewal goes to the cloud as the kubelet sent it (JSON or protobuf, never decoded) and, as our own JSON, to the
 //! coordinator. The kubelet always sees the cloud's resourceVersion: the cloud's answer, or, while it is away, an echo of
-//! what it sent. Before the kubelet reads its lease from the cloud, the delegate annotation is taken off there, so it
+//! what it sent; beside that echo the beat goes to the cloud through a relay, where there is one. Before the kubelet reads its lease from the cloud, the delegate annotation is taken off there, so it
 //! can never copy it into its own renewals.
 
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -20,9 +20,13 @@ use yurt_apimachinery::Status;
 use yurt_runtime::http::{Body, full, status_response};
 use yurt_runtime::{BootTime, Clock, TaskGroup};
 
-use super::plan::own::{OwnAction, OwnInput, OwnLease, PoolRenewal};
-use super::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, UnixMicros};
+use super::kept::Kept;
+use super::plan::own::{Outcome, OwnAction, OwnInput, OwnLease, PoolRenewal};
+use super::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, RELAYED_ANNOTATION, UnixMicros};
+use super::relaying::Relaying;
 use crate::pool::lease_client::{LeaseClient, from_micros, set_annotation};
+use crate::pool::relay;
+use crate::proxy::pass_through::answered;
 use crate::upstream::Cloud;
 
 /// How long a renewal may take at the cloud before the coordinator is asked to speak for this node. The kubelet's own
@@ -44,6 +48,7 @@ pub struct OwnHeartbeat {
     node: String,
     cloud: Arc<Cloud>,
     pool: Option<LeaseClient>,
+    relaying: Option<Relaying>,
     clock: Clock,
     tasks: TaskGroup,
     /// Asks the cloud's prober to look now.
@@ -60,13 +65,6 @@ pub struct OwnHeartbeat {
     annotated: AtomicBool,
     /// One cleaning at a time.
     cleaning: tokio::sync::Mutex<()>,
-}
-
-/// An answer kept for the time without the cloud.
-#[derive(Clone, Debug)]
-struct Kept {
-    content_type: HeaderValue,
-    body: Bytes,
 }
 
 // === impl OwnHeartbeat ===
@@ -88,6 +86,7 @@ impl OwnHeartbeat {
             node: node.to_owned(),
             cloud,
             pool,
+            relaying: None,
             clock,
             tasks,
             nudge,
@@ -101,7 +100,20 @@ impl OwnHeartbeat {
         }
     }
 
-    /// Whether the cloud refused to hear the last beat.
+    /// Uses and offers relays from now on.
+    #[must_use]
+    pub fn with_relaying(mut self, relaying: Option<Relaying>) -> Self {
+        self.relaying = relaying;
+        self
+    }
+
+    /// The relay, if it is used.
+    #[must_use]
+    pub fn relaying(&self) -> Option<&Relaying> {
+        self.relaying.as_ref()
+    }
+
+    /// Whether the cloud did not hear the last beat from this node itself.
     #[must_use]
     pub fn is_cut_off(&self) -> bool {
         self.plan.lock().is_cut_off()
@@ -121,6 +133,9 @@ impl OwnHeartbeat {
 
     /// The cloud came back: takes the delegate annotation off at once, without waiting for the next beat.
     pub async fn cloud_is_back(&self) {
+        if let Some(relaying) = &self.relaying {
+            relaying.client.close();
+        }
         if self.annotated.load(Ordering::Relaxed) {
             self.clean().await;
         }
@@ -147,14 +162,11 @@ impl OwnHeartbeat {
         let echo = Kept::of(request.headers(), request.body().clone());
         let is_put = request.method() == Method::PUT;
         if self.carry_out(OwnInput::Beat(at)) {
-            let answer = self.ask_cloud(request).await;
-            // Any answer but an overload proves that the cloud hears this node; a conflict the kubelet repeats itself.
-            let ok = answer.is_some();
-            if !ok {
+            let (outcome, answer) = self.renew_cloud(request, at).await;
+            if outcome != Outcome::Heard {
                 self.annotated.store(true, Ordering::Relaxed);
-                self.nudge.notify_one();
             }
-            self.carry_out(OwnInput::CloudDone { ok });
+            self.carry_out(OwnInput::CloudDone(outcome));
             if let Some(answer) = answer {
                 self.clean_later();
                 return answer;
@@ -164,6 +176,29 @@ impl OwnHeartbeat {
             (Some(sent), _) if is_put => sent.answer(StatusCode::OK),
             (_, Some(kept)) => kept.answer(StatusCode::OK),
             _ => unreachable_cloud(),
+        }
+    }
+
+    /// The kubelet's renewal at the cloud, else the same beat through a relay; the other way round while the cloud is known
+    /// to be away.
+    async fn renew_cloud(&self, request: Request<Bytes>, at: UnixMicros) -> (Outcome, Option<Response<Body>>) {
+        let relay_first = self.relaying.as_ref().is_some_and(Relaying::comes_first);
+        if relay_first && self.relay(at).await {
+            return (Outcome::Relayed, None);
+        }
+        // Any answer but an overload proves that the cloud hears this node; a conflict the kubelet repeats itself.
+        if let Some(answer) = self.ask_cloud(request).await {
+            return (Outcome::Heard, Some(answer));
+        }
+        self.nudge.notify_one();
+        let relayed = !relay_first && self.relay(at).await;
+        (if relayed { Outcome::Relayed } else { Outcome::Lost }, None)
+    }
+
+    async fn relay(&self, at: UnixMicros) -> bool {
+        match &self.relaying {
+            Some(relaying) => relaying.beat(&self.node, at).await,
+            None => false,
         }
     }
 
@@ -178,8 +213,7 @@ impl OwnHeartbeat {
                 OwnAction::RenewCloud(_) if is_beat => to_cloud = true,
                 OwnAction::RenewCloud(_) => {
                     // A beat was overtaken by a slow renewal and answered without the cloud; the next one goes there.
-                    let ok = !self.is_cut_off();
-                    self.carry_out(OwnInput::CloudDone { ok });
+                    self.carry_out(OwnInput::CloudSkipped);
                 }
                 OwnAction::RenewPool(renewal) => {
                     let this = self.clone();
@@ -198,7 +232,7 @@ impl OwnHeartbeat {
     async fn ask_cloud(&self, request: Request<Bytes>) -> Option<Response<Body>> {
         let client = &self.cloud.server().beats;
         let request = request.map(full);
-        let (status, mut headers, body) = client
+        let (status, headers, body) = client
             .request_bytes(request, CLOUD_DEADLINE, LEASE_BYTES_MAX)
             .await
             .ok()?;
@@ -214,13 +248,7 @@ impl OwnHeartbeat {
             }
             *self.last.lock() = Some(kept);
         }
-        headers.remove(http::header::CONTENT_LENGTH);
-        headers.remove(http::header::TRANSFER_ENCODING);
-        headers.remove(http::header::CONNECTION);
-        let mut response = Response::new(full(body));
-        *response.status_mut() = status;
-        *response.headers_mut() = headers;
-        Some(response)
+        Some(answered((status, headers, body)))
     }
 
     /// Puts the answer on the disk now and then: any answer of this node's lease serves after a restart.
@@ -302,6 +330,21 @@ impl OwnHeartbeat {
         lease["spec"]["renewTime"] = from_micros(renewal.renew_time.0).to_string().into();
         let delegated = renewal.is_delegated.then_some(DELEGATE_HEARTBEAT_VALUE);
         set_annotation(lease, DELEGATE_HEARTBEAT_ANNOTATION, delegated);
+        let relayed = renewal.relayed.map(|beat| from_micros(beat.0).to_string());
+        set_annotation(lease, RELAYED_ANNOTATION, relayed.as_deref());
+        // Whoever is cut off is of no use to others.
+        let offer = self.relaying.as_ref().filter(|_| !renewal.is_delegated);
+        let offer = offer.and_then(|relaying| relaying.offer.borrow().clone());
+        set_annotation(
+            lease,
+            relay::ADDRESS_ANNOTATION,
+            offer.as_ref().map(|o| o.address.as_str()),
+        );
+        set_annotation(
+            lease,
+            relay::SERVERS_ANNOTATION,
+            offer.as_ref().map(|o| o.servers.as_str()),
+        );
     }
 }
 
@@ -314,48 +357,4 @@ fn unreachable_cloud() -> Response<Body> {
         .headers_mut()
         .insert(RETRY_AFTER, HeaderValue::from_static("5"));
     response
-}
-
-// === impl Kept ===
-
-impl Kept {
-    fn of(headers: &HeaderMap, body: Bytes) -> Option<Self> {
-        let content_type = headers.get(CONTENT_TYPE)?.clone();
-        (!body.is_empty()).then_some(Self { content_type, body })
-    }
-
-    /// Whether the lease carries the delegate annotation: its name is plain text in JSON and in protobuf.
-    fn is_annotated(&self) -> bool {
-        let name = DELEGATE_HEARTBEAT_ANNOTATION.as_bytes();
-        self.body.windows(name.len()).any(|window| window == name)
-    }
-
-    fn answer(&self, status: StatusCode) -> Response<Body> {
-        let mut response = Response::new(full(self.body.clone()));
-        *response.status_mut() = status;
-        response.headers_mut().insert(CONTENT_TYPE, self.content_type.clone());
-        response
-    }
-
-    /// First line: content type; the rest: the body.
-    fn load(path: &std::path::Path) -> Option<Self> {
-        let text = std::fs::read(path).ok()?;
-        let end = text.iter().position(|byte| *byte == b'\n')?;
-        let content_type = HeaderValue::from_bytes(&text[..end]).ok()?;
-        Some(Self {
-            content_type,
-            body: Bytes::copy_from_slice(&text[end + 1..]),
-        })
-    }
-
-    /// Best effort: a lease that cannot be kept costs a 503 after a restart without the cloud, nothing else.
-    fn store(&self, path: &std::path::Path) {
-        let mut text = self.content_type.as_bytes().to_vec();
-        text.push(b'\n');
-        text.extend_from_slice(&self.body);
-        let temporary = path.with_extension("tmp");
-        if let Err(error) = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path)) {
-            tracing::debug!(%error, path = %path.display(), "Node lease not kept");
-        }
-    }
 }

@@ -10,6 +10,10 @@ pub mod own;
 /// On a pool lease: the node cannot reach the cloud, the leader speaks for it. On a cloud lease: it was spoken for.
 pub const DELEGATE_HEARTBEAT_ANNOTATION: &str = "openyurt.io/delegate-heartbeat";
 
+/// On a pool lease: renewTime of the last beat that reached the cloud through a relay. While it is younger than
+/// [`forward::RELAYED_FRESH`] the leader does not speak for the node.
+pub const RELAYED_ANNOTATION: &str = "openyurt.io/relayed";
+
 /// The value that counts; any other is as good as no annotation.
 pub const DELEGATE_HEARTBEAT_VALUE: &str = "true";
 

@@ -1,4 +1,4 @@
-//! Opens one connection: name lookup, TCP, TLS, all within one timeout.
+//! Opens one connection: name lookup, TCP or what stands in for it, TLS, all within one timeout.
 
 use std::io;
 use std::pin::Pin;
@@ -21,12 +21,25 @@ use tokio_util::either::Either;
 
 use crate::http::tcp;
 
+/// A stream of bytes in both directions.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// Opens what a client uses instead of a TCP connection to its server, such as a [tunnel](super::tunnel). Called once per
+/// connection; must give up by itself or when dropped.
+pub type Dial = Arc<dyn Fn() -> BoxFuture<'static, io::Result<Box<dyn Duplex>>> + Send + Sync>;
+
 /// Connects for the pool.
 #[derive(Clone)]
 pub(super) struct Connector {
     tls: Option<Arc<ClientConfig>>,
     timeout: Duration,
+    dial: Option<Dial>,
 }
+
+/// What lies below TLS.
+type Raw = Either<TcpStream, Box<dyn Duplex>>;
 
 /// Why there is no connection. No request was sent on it.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +54,7 @@ pub(super) enum ConnectError {
 
 /// An open connection.
 pub(super) struct Stream {
-    io: Either<TcpStream, TlsStream<TcpStream>>,
+    io: Either<Raw, TlsStream<Raw>>,
 }
 
 const HTTP_PORT: u16 = 80;
@@ -50,8 +63,8 @@ const HTTPS_PORT: u16 = 443;
 // === impl Connector ===
 
 impl Connector {
-    pub(super) fn new(tls: Option<Arc<ClientConfig>>, timeout: Duration) -> Self {
-        Connector { tls, timeout }
+    pub(super) fn new(tls: Option<Arc<ClientConfig>>, timeout: Duration, dial: Option<Dial>) -> Self {
+        Connector { tls, timeout, dial }
     }
 
     async fn connect(self, uri: Uri) -> Result<TokioIo<Stream>, ConnectError> {
@@ -67,9 +80,15 @@ impl Connector {
             HTTP_PORT
         };
         let connecting = async {
-            let tcp = TcpStream::connect((host, uri.port_u16().unwrap_or(default_port)));
-            let stream = tcp.await.map_err(ConnectError::Tcp)?;
-            tcp::tune_client(&stream).map_err(ConnectError::Tcp)?;
+            let stream = match &self.dial {
+                Some(dial) => Either::Right(dial().await.map_err(ConnectError::Tcp)?),
+                None => {
+                    let tcp = TcpStream::connect((host, uri.port_u16().unwrap_or(default_port)));
+                    let stream = tcp.await.map_err(ConnectError::Tcp)?;
+                    tcp::tune_client(&stream).map_err(ConnectError::Tcp)?;
+                    Either::Left(stream)
+                }
+            };
             let Some(tls) = self.tls else {
                 return Ok(Either::Left(stream));
             };

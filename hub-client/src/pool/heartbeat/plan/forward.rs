@@ -13,6 +13,10 @@ use super::UnixMicros;
 /// requests at once when the link returns.
 pub const FORWARDS_MAX: usize = 16;
 
+/// A beat of a node whose last relayed one is younger than this is not carried: a relay is about to. Compared are two
+/// times of the node's own clock.
+pub const RELAYED_FRESH: Duration = Duration::from_secs(20);
+
 /// A node lease in the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolLease {
@@ -22,6 +26,8 @@ pub struct PoolLease {
     pub lease_duration: Duration,
     /// Whether the delegate annotation is `"true"`.
     pub is_delegated: bool,
+    /// The beat that a relay carried last, if it still does.
+    pub relayed: Option<UnixMicros>,
 }
 
 /// The leader's plan; made when leadership starts, dropped when it ends.
@@ -51,6 +57,14 @@ struct Node {
 impl PoolLease {
     fn is_older_than(&self, other: &PoolLease) -> bool {
         self.renew_time < other.renew_time
+    }
+
+    fn is_relayed(&self) -> bool {
+        let (Some(renewed), Some(relayed)) = (self.renew_time, self.relayed) else {
+            return false;
+        };
+        let age = renewed.0.checked_sub(relayed.0).and_then(|age| u64::try_from(age).ok());
+        age.is_some_and(|age| Duration::from_micros(age) < RELAYED_FRESH)
     }
 }
 
@@ -157,7 +171,7 @@ impl Node {
     }
 
     fn is_wanted(&self) -> bool {
-        self.lease.is_delegated && !self.is_spent && !self.is_working && !self.is_gone
+        self.lease.is_delegated && !self.lease.is_relayed() && !self.is_spent && !self.is_working && !self.is_gone
     }
 
     fn enqueue(&mut self, name: &str, queue: &mut VecDeque<String>) {

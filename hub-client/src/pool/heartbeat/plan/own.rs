@@ -2,7 +2,8 @@
 //!
 //! No beat, no renewal. The pool lease carries the delegate annotation from the moment a cloud renewal fails to the
 //! moment one succeeds: a change of that kind is written at once, with the renewTime of the beat it belongs to, and
-//! not with the next beat. A failed write is not repeated here; the next beat is the repetition.
+//! not with the next beat. Beside it stands the last beat that reached the cloud through a relay, until one does not: then
+//! it is the leader's turn. A failed write is not repeated here; the next beat is the repetition.
 
 use super::UnixMicros;
 
@@ -11,8 +12,10 @@ use super::UnixMicros;
 pub struct OwnLease {
     /// The renewTime of the last kubelet beat.
     beat: Option<UnixMicros>,
-    /// The last cloud renewal failed.
+    /// The last cloud renewal failed, or took a relay.
     is_cut_off: bool,
+    /// The last beat that reached the cloud through a relay, while that goes on.
+    relayed: Option<UnixMicros>,
     cloud: Destination<UnixMicros>,
     pool: Destination<PoolRenewal>,
 }
@@ -32,6 +35,19 @@ pub struct PoolRenewal {
     pub renew_time: UnixMicros,
     /// Whether the annotation `openyurt.io/delegate-heartbeat: "true"` is set; otherwise it is removed.
     pub is_delegated: bool,
+    /// The beat that a relay carried last; without one the leader is to carry this node's beats.
+    pub relayed: Option<UnixMicros>,
+}
+
+/// What became of a cloud renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The cloud answered this node.
+    Heard,
+    /// It was written through a relay.
+    Relayed,
+    /// Neither; the deadline included.
+    Lost,
 }
 
 /// Something that happened.
@@ -39,11 +55,10 @@ pub struct PoolRenewal {
 pub enum OwnInput {
     /// The kubelet renewed its lease through this hub.
     Beat(UnixMicros),
-    /// The cloud renewal ended; a failure is anything but an accepted write, the deadline included.
-    CloudDone {
-        /// Whether the cloud took it.
-        ok: bool,
-    },
+    /// The cloud renewal ended.
+    CloudDone(Outcome),
+    /// The cloud renewal that was asked for last is not sent: only a beat can be.
+    CloudSkipped,
     /// The coordinator renewal ended, in whichever way.
     PoolDone,
 }
@@ -75,10 +90,12 @@ impl OwnLease {
     pub fn handle(&mut self, input: OwnInput) -> Vec<OwnAction> {
         match input {
             OwnInput::Beat(renew_time) => self.beat = Some(renew_time),
-            OwnInput::CloudDone { ok } => {
+            OwnInput::CloudDone(outcome) => {
                 self.cloud.is_writing = false;
-                self.is_cut_off = !ok;
+                self.is_cut_off = outcome != Outcome::Heard;
+                self.relayed = self.cloud.last.filter(|_| outcome == Outcome::Relayed);
             }
+            OwnInput::CloudSkipped => self.cloud.is_writing = false,
             OwnInput::PoolDone => self.pool.is_writing = false,
         }
         let Some(renew_time) = self.beat else { return Vec::new() };
@@ -86,6 +103,7 @@ impl OwnLease {
         let pool = self.pool.start(PoolRenewal {
             renew_time,
             is_delegated: self.is_cut_off,
+            relayed: self.relayed,
         });
         cloud.into_iter().chain(pool.map(OwnAction::RenewPool)).collect()
     }
@@ -116,8 +134,9 @@ impl<T: Copy + PartialEq> Destination<T> {
 
 #[cfg(test)]
 mod tests {
+    use super::Outcome::{Heard, Lost, Relayed};
     use super::OwnAction::{RenewCloud, RenewPool};
-    use super::OwnInput::{Beat, CloudDone, PoolDone};
+    use super::OwnInput::{Beat, CloudDone, CloudSkipped, PoolDone};
     use super::*;
 
     const T1: UnixMicros = UnixMicros(1_000_000);
@@ -128,6 +147,7 @@ mod tests {
         RenewPool(PoolRenewal {
             renew_time,
             is_delegated,
+            relayed: None,
         })
     }
 
@@ -135,7 +155,7 @@ mod tests {
     fn beat_renews_at_both_places_side_by_side() {
         let mut lease = OwnLease::new();
         assert_eq!(lease.handle(Beat(T1)), [RenewCloud(T1), pool(T1, false)]);
-        assert_eq!(lease.handle(CloudDone { ok: true }), []);
+        assert_eq!(lease.handle(CloudDone(Heard)), []);
         assert_eq!(lease.handle(PoolDone), []);
         assert_eq!(lease.handle(Beat(T2)), [RenewCloud(T2), pool(T2, false)]);
     }
@@ -143,12 +163,12 @@ mod tests {
     #[test]
     fn no_beat_no_renewal() {
         let mut lease = OwnLease::new();
-        assert_eq!(lease.handle(CloudDone { ok: false }), []);
+        assert_eq!(lease.handle(CloudDone(Lost)), []);
         assert_eq!(lease.handle(PoolDone), []);
         let _ = lease.handle(Beat(T1));
         let _ = lease.handle(PoolDone);
-        let _ = lease.handle(CloudDone { ok: true });
-        assert_eq!(lease.handle(CloudDone { ok: true }), [], "an answer is not a beat");
+        let _ = lease.handle(CloudDone(Heard));
+        assert_eq!(lease.handle(CloudDone(Heard)), [], "an answer is not a beat");
     }
 
     #[test]
@@ -156,7 +176,7 @@ mod tests {
         let mut lease = OwnLease::new();
         let _ = lease.handle(Beat(T1));
         assert_eq!(lease.handle(PoolDone), []);
-        assert_eq!(lease.handle(CloudDone { ok: false }), [pool(T1, true)]);
+        assert_eq!(lease.handle(CloudDone(Lost)), [pool(T1, true)]);
         assert!(lease.is_cut_off());
         assert_eq!(lease.handle(PoolDone), []);
         assert_eq!(
@@ -170,7 +190,7 @@ mod tests {
     fn failure_during_the_pool_write_is_written_right_after_it() {
         let mut lease = OwnLease::new();
         let _ = lease.handle(Beat(T1));
-        assert_eq!(lease.handle(CloudDone { ok: false }), [], "one write at a time");
+        assert_eq!(lease.handle(CloudDone(Lost)), [], "one write at a time");
         assert_eq!(lease.handle(PoolDone), [pool(T1, true)]);
     }
 
@@ -178,12 +198,12 @@ mod tests {
     fn success_removes_the_annotation_at_once() {
         let mut lease = OwnLease::new();
         let _ = lease.handle(Beat(T1));
-        let _ = lease.handle(CloudDone { ok: false });
+        let _ = lease.handle(CloudDone(Lost));
         let _ = lease.handle(PoolDone);
         let _ = lease.handle(PoolDone);
         let _ = lease.handle(Beat(T2));
         let _ = lease.handle(PoolDone);
-        assert_eq!(lease.handle(CloudDone { ok: true }), [pool(T2, false)]);
+        assert_eq!(lease.handle(CloudDone(Heard)), [pool(T2, false)]);
     }
 
     #[test]
@@ -194,11 +214,63 @@ mod tests {
         assert_eq!(lease.handle(Beat(T2)), [pool(T2, false)]);
         let _ = lease.handle(PoolDone);
         assert_eq!(lease.handle(Beat(T3)), [pool(T3, false)]);
-        assert_eq!(
-            lease.handle(CloudDone { ok: false }),
-            [RenewCloud(T3)],
-            "T2 was overtaken"
-        );
+        assert_eq!(lease.handle(CloudDone(Lost)), [RenewCloud(T3)], "T2 was overtaken");
         assert_eq!(lease.handle(PoolDone), [pool(T3, true)]);
+    }
+
+    fn relayed(renew_time: UnixMicros, beat: UnixMicros) -> OwnAction {
+        RenewPool(PoolRenewal {
+            renew_time,
+            is_delegated: true,
+            relayed: Some(beat),
+        })
+    }
+
+    #[test]
+    fn relayed_beat_is_marked_and_the_mark_stays_until_one_is_lost() {
+        let mut lease = OwnLease::new();
+        let _ = lease.handle(Beat(T1));
+        let _ = lease.handle(PoolDone);
+        assert_eq!(lease.handle(CloudDone(Relayed)), [relayed(T1, T1)]);
+        assert!(lease.is_cut_off(), "the node itself is not heard");
+        let _ = lease.handle(PoolDone);
+        assert_eq!(lease.handle(Beat(T2)), [RenewCloud(T2), relayed(T2, T1)]);
+        let _ = lease.handle(PoolDone);
+        assert_eq!(lease.handle(CloudDone(Relayed)), [relayed(T2, T2)]);
+        let _ = lease.handle(PoolDone);
+        let _ = lease.handle(Beat(T3));
+        let _ = lease.handle(PoolDone);
+        assert_eq!(
+            lease.handle(CloudDone(Lost)),
+            [pool(T3, true)],
+            "the leader has to speak for the same beat"
+        );
+    }
+
+    #[test]
+    fn direct_success_removes_annotation_and_mark_together() {
+        let mut lease = OwnLease::new();
+        for input in [Beat(T1), PoolDone, CloudDone(Relayed), PoolDone, Beat(T2), PoolDone] {
+            let _ = lease.handle(input);
+        }
+        assert_eq!(lease.handle(CloudDone(Heard)), [pool(T2, false)]);
+        assert!(!lease.is_cut_off());
+    }
+
+    #[test]
+    fn skipped_renewal_changes_nothing_and_frees_the_line() {
+        let mut lease = OwnLease::new();
+        for input in [Beat(T1), PoolDone, Beat(T2), PoolDone] {
+            let _ = lease.handle(input);
+        }
+        assert_eq!(lease.handle(CloudDone(Relayed)), [RenewCloud(T2), relayed(T2, T1)]);
+        let _ = lease.handle(PoolDone);
+        assert_eq!(
+            lease.handle(CloudSkipped),
+            [],
+            "T2 was not relayed and must not be marked so"
+        );
+        assert!(lease.is_cut_off());
+        assert_eq!(lease.handle(Beat(T3)), [RenewCloud(T3), relayed(T3, T1)]);
     }
 }

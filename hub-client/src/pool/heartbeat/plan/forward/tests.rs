@@ -11,6 +11,7 @@ fn lease(renew_time: i64, is_delegated: bool) -> PoolLease {
         renew_time: Some(UnixMicros(renew_time)),
         lease_duration: secs(40),
         is_delegated,
+        relayed: None,
     }
 }
 
@@ -189,4 +190,54 @@ fn renewal_uses_our_clock_and_never_goes_back() {
         renewal(UnixMicros(500), Some(UnixMicros(i64::MAX))),
         UnixMicros(i64::MAX)
     );
+}
+
+/// A cut-off node's lease with a beat and the last relayed one, both in seconds of its clock.
+fn relayed(renew_time: i64, relayed: i64) -> PoolLease {
+    PoolLease {
+        relayed: Some(UnixMicros(relayed * 1_000_000)),
+        ..lease(renew_time * 1_000_000, true)
+    }
+}
+
+#[test]
+fn beat_that_a_relay_carries_is_not_forwarded() {
+    let mut plan = Forwarder::new();
+    plan.handle_lease(secs(0), "n", relayed(100, 100));
+    plan.handle_lease(secs(10), "n", relayed(110, 100));
+    assert_eq!(plan.poll(secs(10)), None, "the relay has this beat in hand");
+    plan.handle_lease(secs(11), "n", relayed(110, 110));
+    assert_eq!(plan.poll(secs(11)), None);
+}
+
+#[test]
+fn beat_that_the_relay_lost_is_forwarded_at_once() {
+    let mut plan = Forwarder::new();
+    plan.handle_lease(secs(0), "n", relayed(100, 100));
+    plan.handle_lease(secs(10), "n", relayed(110, 100));
+    assert_eq!(plan.poll(secs(10)), None);
+    plan.handle_lease(secs(14), "n", lease(110_000_000, true));
+    assert_eq!(
+        plan.poll(secs(14)).as_deref(),
+        Some("n"),
+        "the mark is gone: the same beat"
+    );
+}
+
+#[test]
+fn old_mark_or_one_of_the_future_holds_nothing_up() {
+    for mark in [90, 111] {
+        let mut plan = Forwarder::new();
+        plan.handle_lease(secs(0), "n", relayed(100, mark));
+        plan.handle_lease(secs(10), "n", relayed(110, mark));
+        assert!(plan.poll(secs(10)).is_some(), "marked {mark}");
+    }
+    let mut plan = Forwarder::new();
+    let extreme = PoolLease {
+        relayed: Some(UnixMicros(i64::MIN)),
+        ..lease(i64::MAX, true)
+    };
+    plan.handle_lease(secs(0), "n", lease(0, true));
+    plan.handle_lease(secs(1), "n", extreme);
+    assert!(plan.poll(secs(1)).is_some());
 }

@@ -1,0 +1,59 @@
+//! The cloud's last answer about this node's lease, kept for the time without the cloud, also across a restart.
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use yurt_runtime::http::{Body, full};
+
+use super::plan::DELEGATE_HEARTBEAT_ANNOTATION;
+
+/// An answer kept for the time without the cloud.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    content_type: HeaderValue,
+    body: Bytes,
+}
+
+// === impl Kept ===
+
+impl Kept {
+    pub(super) fn of(headers: &HeaderMap, body: Bytes) -> Option<Self> {
+        let content_type = headers.get(CONTENT_TYPE)?.clone();
+        (!body.is_empty()).then_some(Self { content_type, body })
+    }
+
+    /// Whether the lease carries the delegate annotation: its name is plain text in JSON and in protobuf.
+    pub(super) fn is_annotated(&self) -> bool {
+        let name = DELEGATE_HEARTBEAT_ANNOTATION.as_bytes();
+        self.body.windows(name.len()).any(|window| window == name)
+    }
+
+    pub(super) fn answer(&self, status: StatusCode) -> Response<Body> {
+        let mut response = Response::new(full(self.body.clone()));
+        *response.status_mut() = status;
+        response.headers_mut().insert(CONTENT_TYPE, self.content_type.clone());
+        response
+    }
+
+    /// First line: content type; the rest: the body.
+    pub(super) fn load(path: &std::path::Path) -> Option<Self> {
+        let text = std::fs::read(path).ok()?;
+        let end = text.iter().position(|byte| *byte == b'\n')?;
+        let content_type = HeaderValue::from_bytes(&text[..end]).ok()?;
+        Some(Self {
+            content_type,
+            body: Bytes::copy_from_slice(&text[end + 1..]),
+        })
+    }
+
+    /// Best effort: a lease that cannot be kept costs a 503 after a restart without the cloud, nothing else.
+    pub(super) fn store(&self, path: &std::path::Path) {
+        let mut text = self.content_type.as_bytes().to_vec();
+        text.push(b'\n');
+        text.extend_from_slice(&self.body);
+        let temporary = path.with_extension("tmp");
+        if let Err(error) = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path)) {
+            tracing::debug!(%error, path = %path.display(), "Node lease not kept");
+        }
+    }
+}

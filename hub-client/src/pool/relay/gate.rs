@@ -1,0 +1,257 @@
+//! Who may open a tunnel, where it may lead, and how many there are at a time; pure.
+
+use std::collections::BTreeMap;
+
+use http::{Method, Uri, Version};
+
+use super::route::Target;
+
+/// Tunnels of one peer: one in use and one that its successor has replaced already.
+pub const PER_PEER: usize = 2;
+/// Tunnels in all.
+pub const TOTAL: usize = 128;
+
+/// Why there is no tunnel. The name is the label of the metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Another method, or `CONNECT` over another version than HTTP/1.1.
+    NotConnect,
+    /// Not a node of this pool, or the pool's members are not known yet.
+    NotMember,
+    /// Not one of the configured cloud servers.
+    OtherTarget,
+    /// This node is cut off itself.
+    CutOff,
+    /// Its peer has its tunnels, or all are taken.
+    TooMany,
+}
+
+/// Rules and the tunnels that are open.
+#[derive(Debug)]
+pub struct Gate {
+    targets: Vec<Target>,
+    open: BTreeMap<String, usize>,
+    total: usize,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// Node whose certificate was presented, if it is one of this pool.
+    pub member: Option<&'a str>,
+    /// Request line.
+    pub method: &'a Method,
+    /// Request line.
+    pub uri: &'a Uri,
+    /// Request line.
+    pub version: Version,
+    /// Whether this node reaches the cloud, as far as it knows.
+    pub has_cloud: bool,
+}
+
+// === impl Refusal ===
+
+impl Refusal {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::NotConnect,
+        Self::NotMember,
+        Self::OtherTarget,
+        Self::CutOff,
+        Self::TooMany,
+    ];
+
+    /// Label of the metric.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NotConnect => "not_connect",
+            Self::NotMember => "not_member",
+            Self::OtherTarget => "other_target",
+            Self::CutOff => "cut_off",
+            Self::TooMany => "too_many",
+        }
+    }
+}
+
+// === impl Gate ===
+
+impl Gate {
+    /// A gate to `targets` and nowhere else.
+    #[must_use]
+    pub fn new(targets: Vec<Target>) -> Self {
+        Self {
+            targets,
+            open: BTreeMap::new(),
+            total: 0,
+        }
+    }
+
+    /// Lets a tunnel in, which [`Self::leave`] has to end, and says where it leads.
+    ///
+    /// # Errors
+    /// Why not. Who asks is looked at first: strangers learn nothing about the rest.
+    pub fn enter(&mut self, ask: Ask<'_>) -> Result<Target, Refusal> {
+        let member = ask.member.ok_or(Refusal::NotMember)?;
+        if ask.method != Method::CONNECT || ask.version != Version::HTTP_11 {
+            return Err(Refusal::NotConnect);
+        }
+        let target = asked_for(ask.uri).filter(|target| self.targets.contains(target));
+        let target = target.ok_or(Refusal::OtherTarget)?;
+        if !ask.has_cloud {
+            return Err(Refusal::CutOff);
+        }
+        let own = self.open.get(member).copied().unwrap_or(0);
+        if own >= PER_PEER || self.total >= TOTAL {
+            return Err(Refusal::TooMany);
+        }
+        self.open.insert(member.to_owned(), own + 1);
+        self.total += 1;
+        Ok(target)
+    }
+
+    /// A tunnel of `member` ended.
+    pub fn leave(&mut self, member: &str) {
+        let Some(own) = self.open.get_mut(member) else { return };
+        *own -= 1;
+        if *own == 0 {
+            self.open.remove(member);
+        }
+        self.total -= 1;
+    }
+
+    /// Tunnels that are open.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.total
+    }
+}
+
+/// `CONNECT` names an authority and nothing else.
+fn asked_for(uri: &Uri) -> Option<Target> {
+    let bare = uri.scheme().is_none() && uri.path_and_query().is_none();
+    Target::parse(uri.authority().filter(|_| bare)?.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate() -> Gate {
+        Gate::new(Target::list("cloud.example:6443,10.0.0.1:443"))
+    }
+
+    fn enter(gate: &mut Gate, member: &str, uri: &str) -> Result<String, Refusal> {
+        let uri: Uri = uri.parse().expect("a URI");
+        let ask = Ask {
+            member: Some(member),
+            method: &Method::CONNECT,
+            uri: &uri,
+            version: Version::HTTP_11,
+            has_cloud: true,
+        };
+        gate.enter(ask).map(|target| target.to_string())
+    }
+
+    #[test]
+    fn tunnels_lead_to_the_configured_servers_only() {
+        let mut gate = gate();
+        assert_eq!(
+            enter(&mut gate, "n1", "cloud.example:6443"),
+            Ok("cloud.example:6443".to_owned())
+        );
+        assert_eq!(enter(&mut gate, "n1", "10.0.0.1:443"), Ok("10.0.0.1:443".to_owned()));
+        for other in [
+            "cloud.example:443",
+            "cloud.example.:6443",
+            "cloud.example",
+            "10.0.0.1:6443",
+            "10.0.0.01:443",
+            "127.0.0.1:6443",
+            "localhost:6443",
+            "[::1]:443",
+            "169.254.169.254:80",
+            "user@10.0.0.1:443",
+            "http://10.0.0.1:443/",
+            "/",
+            "*",
+            "[::ffff:10.0.0.1]:443",
+        ] {
+            assert_eq!(enter(&mut gate, "n2", other), Err(Refusal::OtherTarget), "{other}");
+        }
+    }
+
+    #[test]
+    fn strangers_learn_nothing_but_that() {
+        let mut gate = gate();
+        let uri = Uri::from_static("cloud.example:6443");
+        let ask = Ask {
+            member: None,
+            method: &Method::CONNECT,
+            uri: &uri,
+            version: Version::HTTP_11,
+            has_cloud: true,
+        };
+        assert_eq!(gate.enter(ask), Err(Refusal::NotMember));
+        assert_eq!(
+            gate.enter(Ask {
+                has_cloud: false,
+                ..ask
+            }),
+            Err(Refusal::NotMember)
+        );
+        let get = Ask {
+            method: &Method::GET,
+            ..ask
+        };
+        assert_eq!(gate.enter(get), Err(Refusal::NotMember));
+        let member = Ask {
+            member: Some("n1"),
+            ..ask
+        };
+        assert_eq!(
+            gate.enter(Ask {
+                has_cloud: false,
+                ..member
+            }),
+            Err(Refusal::CutOff)
+        );
+        for wrong in [
+            Ask {
+                method: &Method::GET,
+                ..member
+            },
+            Ask {
+                version: Version::HTTP_2,
+                ..member
+            },
+            Ask {
+                version: Version::HTTP_10,
+                ..member
+            },
+        ] {
+            assert_eq!(gate.enter(wrong), Err(Refusal::NotConnect));
+        }
+        assert_eq!(gate.total(), 0, "refusals take no place");
+    }
+
+    #[test]
+    fn tunnels_are_counted_per_peer_and_in_all() {
+        let mut gate = gate();
+        let uri = "cloud.example:6443";
+        for _ in 0..PER_PEER {
+            assert!(enter(&mut gate, "n1", uri).is_ok());
+        }
+        assert_eq!(enter(&mut gate, "n1", uri), Err(Refusal::TooMany));
+        assert!(enter(&mut gate, "n2", uri).is_ok(), "others have theirs");
+        gate.leave("n1");
+        assert!(enter(&mut gate, "n1", uri).is_ok());
+        gate.leave("nobody");
+        let before = gate.total();
+        let entered = (before..TOTAL + 5).filter(|index| enter(&mut gate, &format!("m{index}"), uri).is_ok());
+        assert_eq!(before + entered.count(), TOTAL);
+        gate.leave("n2");
+        assert!(enter(&mut gate, "late", uri).is_ok());
+        assert_eq!(gate.total(), TOTAL);
+    }
+}

@@ -1,0 +1,84 @@
+//! Opens the relay's port and says so to the pool, as soon as there is an address that others can reach.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::Uri;
+use tokio::sync::watch;
+use yurt_runtime::TaskGroup;
+use yurt_runtime::http::server::Server;
+use yurt_runtime::tls::PeerTls;
+
+use super::Offer;
+use super::address;
+use super::serve::Relay;
+use crate::config;
+
+/// Pause before the next try to get address and port. Without them the hub does everything but relay for others.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// What it takes.
+pub struct Offering {
+    /// Flags.
+    pub settings: config::Relay,
+    /// Where the way out of this node is looked for: the coordinator, then the cloud servers.
+    pub ways_out: Vec<Uri>,
+    /// Certificates.
+    pub tls: PeerTls,
+    /// What to serve.
+    pub relay: Relay,
+    /// Owner of listener and tunnels.
+    pub tasks: TaskGroup,
+}
+
+// === impl Offering ===
+
+impl Offering {
+    /// Serves until the tasks end; `offer` is what stands in the pool lease.
+    pub async fn run(self, offer: watch::Sender<Option<Offer>>) {
+        let token = self.tasks.token();
+        let mut said = String::new();
+        let server = loop {
+            match self.bind().await {
+                Ok(bound) => break bound,
+                Err(why) => {
+                    if why != said {
+                        tracing::info!(why, "Not relaying for other nodes yet");
+                        said = why;
+                    }
+                }
+            }
+            if token.run_until_cancelled(tokio::time::sleep(AGAIN)).await.is_none() {
+                return;
+            }
+        };
+        let tls = match self.tls.server() {
+            Ok(tls) => tls,
+            Err(error) => {
+                tracing::warn!(%error, "Not relaying for other nodes");
+                return token.cancelled().await;
+            }
+        };
+        let servers: Vec<_> = self.relay.targets.iter().map(ToString::to_string).collect();
+        offer.send_replace(Some(Offer {
+            address: server.local_addr().to_string(),
+            servers: servers.join(","),
+        }));
+        self.relay.serve(server, tls, &self.tasks);
+        token.cancelled().await;
+    }
+
+    async fn bind(&self) -> Result<Server, String> {
+        let address = match self.settings.address {
+            Some(address) => address,
+            None => address::towards(&self.ways_out)
+                .await
+                .ok_or("no address that other nodes could reach; see --relay-address")?,
+        };
+        let bound = Server::bind(
+            SocketAddr::new(address, self.settings.port),
+            "--relay-address, --relay-port",
+        );
+        bound.await.map_err(|error| error.to_string())
+    }
+}

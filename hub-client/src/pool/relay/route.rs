@@ -1,0 +1,339 @@
+//! Which peers a cut-off hub turns to, in which order, and for how long; pure.
+//!
+//! Each node ranks its peers by a hash of both names, so that the nodes of a cut-off branch spread over the peers, and a
+//! node comes back to the same one. Peers whose lease stands still come last. A try gets half of the time that is left,
+//! the last one all of it, so that one peer that swallows packets does not cost the beat.
+
+use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use http::Uri;
+use http::uri::Authority;
+
+use crate::pool::heartbeat::plan::UnixMicros;
+
+/// Peers that are considered, best first.
+pub const PEERS_MAX: usize = 16;
+/// Cloud servers that are read from a peer's lease.
+pub const SERVERS_MAX: usize = 8;
+/// Peers asked within one beat.
+pub const TRIES_MAX: u32 = 3;
+/// A try that would be given less time is not begun.
+const TRY_MIN: Duration = Duration::from_millis(100);
+/// A lease that is this much older than the newest of the pool, in microseconds, is of a node that may be gone.
+const SILENT: i64 = 60_000_000;
+const HTTPS_PORT: u16 = 443;
+
+/// A server as it stands in `CONNECT`: compared letter by letter (upper case aside), never resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Lower case; an IPv6 address in brackets.
+    host: String,
+    port: u16,
+}
+
+/// A node of the pool as its lease shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Name of the node.
+    pub name: String,
+    /// Where its hub accepts tunnels.
+    pub address: SocketAddr,
+    /// Where they may lead.
+    pub servers: Vec<Target>,
+    /// Its last beat, by its own clock.
+    pub renewed: Option<UnixMicros>,
+}
+
+/// One way to the cloud.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Name of the node in between.
+    pub peer: String,
+    /// Address of its hub.
+    pub address: SocketAddr,
+    /// What to ask for.
+    pub target: Target,
+    /// Index of the own cloud server whose name the certificate at the end must be for.
+    pub server: usize,
+}
+
+/// How many more peers are asked, and for how long each.
+#[derive(Clone, Copy, Debug)]
+pub struct Tries {
+    left: u32,
+}
+
+// === impl Target ===
+
+impl Target {
+    /// Parses `host:port`. Nothing else is one: no user, no path, no missing port.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        if text.contains('@') {
+            return None;
+        }
+        let authority: Authority = text.parse().ok()?;
+        let port = authority.port()?;
+        let is_number = port.as_str().bytes().all(|byte| byte.is_ascii_digit());
+        Self::new(authority.host(), port.as_u16()).filter(|_| is_number)
+    }
+
+    /// The server behind an https URL.
+    #[must_use]
+    pub fn of(uri: &Uri) -> Option<Self> {
+        Self::new(uri.host()?, uri.port_u16().unwrap_or(HTTPS_PORT))
+    }
+
+    fn new(host: &str, port: u16) -> Option<Self> {
+        (!host.is_empty() && port != 0).then(|| Self {
+            host: host.to_ascii_lowercase(),
+            port,
+        })
+    }
+
+    /// Host and port to connect to, brackets removed.
+    #[must_use]
+    pub fn to_dial(&self) -> (&str, u16) {
+        (self.host.trim_start_matches('[').trim_end_matches(']'), self.port)
+    }
+
+    /// The targets of [`super::SERVERS_ANNOTATION`]; what is none is left out.
+    #[must_use]
+    pub fn list(text: &str) -> Vec<Self> {
+        text.split(',')
+            .take(SERVERS_MAX)
+            .filter_map(|one| Self::parse(one.trim()))
+            .collect()
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+/// Whether a hub may be looked for at this address, which somebody else wrote into a lease. Loopback is this node itself,
+/// unless all nodes of the pool are (a test, a demo).
+#[must_use]
+pub fn may_dial(address: SocketAddr, all_on_loopback: bool) -> bool {
+    let link_local = match address.ip().to_canonical() {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    let ip = address.ip().to_canonical();
+    let harmless = !ip.is_unspecified() && !ip.is_multicast() && !link_local && address.port() != 0;
+    harmless && (all_on_loopback || !ip.is_loopback())
+}
+
+/// The ways of `node`, whose own cloud servers are `own`, best first; at most [`PEERS_MAX`] peers.
+///
+/// A peer that connects to one of our own servers is asked for that one, another for the first of its own: an apiserver
+/// has many addresses. Neighbours in the order differ in the server they are asked for, where there is a choice.
+#[must_use]
+pub fn routes(node: &str, own: &[Target], peers: &[Peer]) -> Vec<Route> {
+    let newest = peers.iter().filter_map(|peer| peer.renewed).max();
+    let mut ranked: Vec<_> = peers.iter().filter(|peer| peer.name != node).collect();
+    ranked.sort_by_cached_key(|peer| (is_silent(peer, newest), spread(node, &peer.name), &peer.name));
+    let ways = ranked.into_iter().take(PEERS_MAX).enumerate();
+    ways.filter_map(|(rank, peer)| {
+        let shared: Vec<usize> = (0..own.len())
+            .filter(|index| peer.servers.contains(&own[*index]))
+            .collect();
+        let (server, target) = match shared.as_slice() {
+            [] => (0, peer.servers.get(rank % peer.servers.len().max(1))?),
+            shared => {
+                let server = shared[rank % shared.len()];
+                (server, &own[server])
+            }
+        };
+        Some(Route {
+            peer: peer.name.clone(),
+            address: peer.address,
+            target: target.clone(),
+            server,
+        })
+    })
+    .collect()
+}
+
+fn is_silent(peer: &Peer, newest: Option<UnixMicros>) -> bool {
+    match (peer.renewed, newest) {
+        (Some(renewed), Some(newest)) => newest.0.saturating_sub(renewed.0) > SILENT,
+        _ => true,
+    }
+}
+
+fn spread(node: &str, peer: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (node, peer).hash(&mut hasher);
+    hasher.finish()
+}
+
+// === impl Tries ===
+
+impl Tries {
+    /// For a beat that knows so many ways.
+    #[must_use]
+    pub fn new(ways: usize) -> Self {
+        Self {
+            left: u32::try_from(ways).unwrap_or(u32::MAX).min(TRIES_MAX),
+        }
+    }
+
+    /// How long the next try may take when `remaining` is left of the beat; `None` to give up.
+    pub fn next(&mut self, remaining: Duration) -> Option<Duration> {
+        self.left = self.left.checked_sub(1)?;
+        let time = if self.left == 0 { remaining } else { remaining / 2 };
+        (time >= TRY_MIN).then_some(time)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn target(text: &str) -> Target {
+        Target::parse(text).expect("a target")
+    }
+
+    fn peer(name: &str, servers: &str) -> Peer {
+        Peer {
+            name: name.to_owned(),
+            address: "10.0.0.9:10269".parse().expect("an address"),
+            servers: Target::list(servers),
+            renewed: Some(UnixMicros(1_000_000_000)),
+        }
+    }
+
+    fn names(routes: &[Route]) -> Vec<&str> {
+        routes.iter().map(|route| route.peer.as_str()).collect()
+    }
+
+    #[test]
+    fn target_is_host_and_port_and_nothing_else() {
+        assert_eq!(target("Cloud.Example:6443"), target("cloud.example:6443"));
+        assert_eq!(target("[fd00::1]:6443").to_dial(), ("fd00::1", 6443));
+        for text in [
+            "",
+            ":",
+            "cloud",
+            "cloud:",
+            "cloud:0",
+            ":443",
+            "a@cloud:443",
+            "cloud:99999",
+            "cloud:443/x",
+            "https://cloud:443",
+            "cloud:443 ",
+            "cl oud:443",
+            "cloud:+443",
+            "/",
+            "*",
+        ] {
+            assert_eq!(Target::parse(text), None, "{text:?}");
+        }
+        assert_ne!(target("cloud.:443"), target("cloud:443"));
+        assert_eq!(
+            Target::of(&Uri::from_static("https://cloud")),
+            Some(target("cloud:443"))
+        );
+        assert_eq!(Target::list("a:1, b:2,,c,d:4").len(), 3);
+        assert_eq!(Target::list(&"a:1,".repeat(100)).len(), SERVERS_MAX);
+    }
+
+    #[test]
+    fn addresses_that_no_other_node_has_are_not_dialled() {
+        let may = |text: &str, loopback| may_dial(text.parse().expect("an address"), loopback);
+        assert!(may("10.0.0.1:10269", false) && may("[2001:db8::1]:10269", false));
+        for text in ["127.0.0.1:10269", "[::1]:10269", "[::ffff:127.0.0.1]:10269"] {
+            assert!(!may(text, false) && may(text, true), "{text}");
+        }
+        for text in [
+            "0.0.0.0:1",
+            "[::]:1",
+            "169.254.169.254:80",
+            "[fe80::1]:1",
+            "224.0.0.1:1",
+            "255.255.255.255:1",
+            "10.0.0.1:0",
+            "[::ffff:169.254.169.254]:80",
+        ] {
+            assert!(!may(text, true), "{text}");
+        }
+    }
+
+    #[test]
+    fn nodes_spread_over_their_peers_and_stay_with_theirs() {
+        let own = [target("c:1")];
+        let peers: Vec<_> = (0..10).map(|index| peer(&format!("p{index}"), "c:1")).collect();
+        let mut firsts = BTreeMap::<String, u32>::new();
+        for index in 0..1_000 {
+            let node = format!("n{index}");
+            let order = routes(&node, &own, &peers);
+            assert_eq!(order.len(), 10);
+            let mut shuffled = peers.clone();
+            shuffled.reverse();
+            assert_eq!(
+                order,
+                routes(&node, &own, &shuffled),
+                "the order of the list does not matter"
+            );
+            *firsts.entry(order[0].peer.clone()).or_default() += 1;
+        }
+        assert!(firsts.values().all(|count| (50..200).contains(count)), "{firsts:?}");
+    }
+
+    #[test]
+    fn silent_peers_come_last_and_this_node_not_at_all() {
+        let own = [target("c:1")];
+        let silent = Peer {
+            renewed: Some(UnixMicros(1_000_000_000 - SILENT - 1)),
+            ..peer("silent", "c:1")
+        };
+        let never = Peer {
+            renewed: None,
+            ..peer("never", "c:1")
+        };
+        let peers = [silent, peer("me", "c:1"), never, peer("alive", "c:1")];
+        let order = routes("me", &own, &peers);
+        assert_eq!((names(&order)[0], order.len()), ("alive", 3));
+        let many: Vec<_> = (0..100).map(|index| peer(&format!("p{index}"), "c:1")).collect();
+        assert_eq!(routes("me", &own, &many).len(), PEERS_MAX);
+    }
+
+    #[test]
+    fn own_servers_are_preferred_and_alternated() {
+        let own = [target("a:1"), target("b:1")];
+        let one = routes("me", &own, &[peer("p", "x:1,b:1")]);
+        assert_eq!((&one[0].target, one[0].server), (&target("b:1"), 1));
+        let two = routes("me", &own, &[peer("p", "a:1,b:1"), peer("q", "b:1,a:1")]);
+        assert_eq!(
+            (two[0].server, two[1].server),
+            (0, 1),
+            "one dead server must not cost all tries"
+        );
+        let foreign = routes("me", &own, &[peer("p", "x:1,y:1")]);
+        assert_eq!((&foreign[0].target, foreign[0].server), (&target("x:1"), 0));
+        assert_eq!(routes("me", &own, &[peer("p", "")]), []);
+    }
+
+    #[test]
+    fn tries_are_few_and_the_last_one_gets_what_is_left() {
+        let mut tries = Tries::new(9);
+        assert_eq!(tries.next(Duration::from_secs(4)), Some(Duration::from_secs(2)));
+        assert_eq!(tries.next(Duration::from_secs(2)), Some(Duration::from_secs(1)));
+        assert_eq!(tries.next(Duration::from_secs(1)), Some(Duration::from_secs(1)));
+        assert_eq!(tries.next(Duration::from_secs(1)), None);
+        let mut tries = Tries::new(1);
+        assert_eq!(tries.next(Duration::from_secs(4)), Some(Duration::from_secs(4)));
+        assert_eq!(tries.next(Duration::from_secs(4)), None);
+        assert_eq!(Tries::new(0).next(Duration::from_secs(4)), None);
+        assert_eq!(Tries::new(3).next(Duration::from_millis(1)), None, "too late to begin");
+    }
+}

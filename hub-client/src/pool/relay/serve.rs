@@ -1,0 +1,216 @@
+//! The accepting side: one listener for the hubs of the pool, one tunnel per `CONNECT`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{CONNECTION, HeaderValue, RETRY_AFTER};
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use yurt_runtime::http::server::{Handler, Limits as ServerLimits, Peer, Server, Serving, handler};
+use yurt_runtime::http::{Body, empty, text};
+use yurt_runtime::tls::{PeerIdentity, ReloadingServerTls};
+use yurt_runtime::{Clock, TaskGroup};
+
+use super::gate::{Ask, Gate, Refusal, TOTAL};
+use super::pace::Pace;
+use super::route::Target;
+use super::tunnel::{self, Limits};
+use crate::metrics::Metrics;
+use crate::pool::probe::CloudReach;
+use crate::replicas::PoolData;
+
+/// Connections that are not tunnels yet; further ones wait in the backlog.
+const CONNECTIONS_MAX: usize = 64;
+/// Hubs shake hands and say what they want at once. Whoever does not, must not keep them waiting for long.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
+/// See [`HANDSHAKE_TIMEOUT`].
+const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
+/// Bytes of a request header; a `CONNECT` has a hundred.
+const HEADER_BYTES_MAX: u32 = 8 * 1024;
+/// Longest wait for a connection to the cloud.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longest wait for the peer to take the answer that begins its tunnel.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What the relay works with.
+pub struct Relay {
+    /// The cloud servers that tunnels may lead to.
+    pub targets: Vec<Target>,
+    /// Knows the pool's members.
+    pub data: Arc<PoolData>,
+    /// Whether this node reaches the cloud.
+    pub cloud: watch::Receiver<CloudReach>,
+    /// Bytes per second of all tunnels together.
+    pub rate: u64,
+    /// What one tunnel may take.
+    pub limits: Limits,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Clock.
+    pub clock: Clock,
+}
+
+struct Shared {
+    data: Arc<PoolData>,
+    cloud: watch::Receiver<CloudReach>,
+    limits: Limits,
+    metrics: Arc<Metrics>,
+    clock: Clock,
+    gate: Mutex<Gate>,
+    pace: Arc<Mutex<Pace>>,
+    tasks: TaskGroup,
+}
+
+/// The place of one tunnel, free again when dropped.
+struct Place {
+    shared: Arc<Shared>,
+    member: String,
+}
+
+// === impl Relay ===
+
+impl Relay {
+    /// Serves on a bound port until `tasks` ends; only holders of a certificate of the cluster finish a handshake.
+    pub fn serve(self, server: Server, tls: ReloadingServerTls, tasks: &TaskGroup) -> Serving {
+        let limits = ServerLimits {
+            max_connections: CONNECTIONS_MAX,
+            // Everybody who is let in has a turn at once: silent strangers must not hold the turns.
+            max_handshakes: CONNECTIONS_MAX,
+            handshake_timeout: HANDSHAKE_TIMEOUT,
+            header_timeout: HEADER_TIMEOUT,
+            max_streams: 1,
+            max_header_bytes: HEADER_BYTES_MAX,
+        };
+        server
+            .with_tls(tls)
+            .with_limits(limits)
+            .serve(tasks, self.handler(tasks.clone()))
+    }
+
+    fn handler(self, tasks: TaskGroup) -> Handler {
+        let shared = Arc::new(Shared {
+            data: self.data,
+            cloud: self.cloud,
+            limits: self.limits,
+            metrics: self.metrics,
+            clock: self.clock,
+            gate: Mutex::new(Gate::new(self.targets)),
+            pace: Arc::new(Mutex::new(Pace::new(self.rate))),
+            tasks,
+        });
+        handler(move |request, peer| {
+            let shared = shared.clone();
+            async move { shared.answer(request, &peer).await }
+        })
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    async fn answer(self: Arc<Self>, mut request: Request<Incoming>, peer: &Peer) -> Response<Body> {
+        let (target, place) = match self.enter(&request, peer) {
+            Ok(entered) => entered,
+            Err(refusal) => {
+                self.metrics.relay_refused.with_label_values(&[refusal.name()]).inc();
+                tracing::debug!(peer = %peer.addr, ?refusal, "Tunnel refused");
+                return refuse(refusal);
+            }
+        };
+        let dialled = tokio::time::timeout(DIAL_TIMEOUT, TcpStream::connect(target.to_dial())).await;
+        let cloud = match dialled {
+            Ok(Ok(cloud)) => cloud,
+            Ok(Err(error)) => {
+                tracing::debug!(%target, %error, "No connection for a tunnel");
+                return closing(text(StatusCode::BAD_GATEWAY, "the cloud server cannot be reached\n"));
+            }
+            Err(_) => return closing(text(StatusCode::GATEWAY_TIMEOUT, "the cloud server does not answer\n")),
+        };
+        tracing::info!(node = place.member, %target, "Relaying for a node that is cut off");
+        let (upgrade, shared) = (hyper::upgrade::on(&mut request), self.clone());
+        self.tasks.spawn_isolated("relay-tunnel", async move {
+            shared.carry(upgrade, cloud, place).await;
+        });
+        Response::new(empty())
+    }
+
+    fn enter(self: &Arc<Self>, request: &Request<Incoming>, peer: &Peer) -> Result<(Target, Place), Refusal> {
+        let node = peer.identity.as_deref().and_then(PeerIdentity::node_name);
+        let members = self.data.members();
+        let ask = Ask {
+            member: node.filter(|node| members.as_ref().is_some_and(|members| members.contains(*node))),
+            method: request.method(),
+            uri: request.uri(),
+            version: request.version(),
+            has_cloud: self.cloud.borrow().is_up(),
+        };
+        let mut gate = self.gate.lock();
+        let target = gate.enter(ask)?;
+        self.count(&gate);
+        let member = ask.member.unwrap_or_default().to_owned();
+        Ok((
+            target,
+            Place {
+                shared: self.clone(),
+                member,
+            },
+        ))
+    }
+
+    async fn carry(&self, upgrade: OnUpgrade, cloud: TcpStream, place: Place) {
+        let begun = tokio::time::timeout(BEGIN_TIMEOUT, upgrade).await;
+        let Ok(Ok(near)) = begun else { return };
+        // Small packets of TLS: none waits for the one before to be acknowledged.
+        let _ = cloud.set_nodelay(true);
+        let copying = tunnel::copy(TokioIo::new(near), cloud, self.limits, self.pace.clone(), &self.clock);
+        let end = self.tasks.token().run_until_cancelled(copying).await;
+        tracing::debug!(node = place.member, ?end, "Tunnel ended");
+    }
+
+    fn count(&self, gate: &Gate) {
+        let open = i64::try_from(gate.total().min(TOTAL)).unwrap_or(0);
+        self.metrics.relay_tunnels.set(open);
+    }
+}
+
+// === impl Place ===
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut gate = self.shared.gate.lock();
+        gate.leave(&self.member);
+        self.shared.count(&gate);
+    }
+}
+
+/// The answer to a refusal; it ends the connection, so that what follows on it is nobody's request.
+fn refuse(refusal: Refusal) -> Response<Body> {
+    let (status, words) = match refusal {
+        Refusal::NotConnect => (
+            StatusCode::METHOD_NOT_ALLOWED,
+            "only CONNECT over HTTP/1.1 is served here\n",
+        ),
+        Refusal::NotMember => (StatusCode::FORBIDDEN, "only nodes of this pool are served here\n"),
+        Refusal::OtherTarget => (StatusCode::FORBIDDEN, "not a cloud server of this hub\n"),
+        Refusal::CutOff => (StatusCode::SERVICE_UNAVAILABLE, "this node is cut off itself\n"),
+        Refusal::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too many tunnels\n"),
+    };
+    let mut response = closing(text(status, words));
+    if refusal == Refusal::TooMany {
+        response
+            .headers_mut()
+            .insert(RETRY_AFTER, HeaderValue::from_static("10"));
+    }
+    response
+}
+
+fn closing(mut response: Response<Body>) -> Response<Body> {
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(CONNECTION, close);
+    response
+}

@@ -1,0 +1,223 @@
+//! Copies the bytes of one tunnel, both ways, at a bounded pace, until an end closes, nothing moves, or its time is up.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use yurt_runtime::Clock;
+
+use super::pace::Pace;
+
+/// Bytes copied at a time in each direction; all that a tunnel holds.
+const COPY_BUFFER: usize = 8 * 1024;
+
+/// What one tunnel may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// A tunnel that moved nothing for this long is closed, at the latest after twice the time. Pings of a client that is
+    /// there come every 10 s.
+    pub idle: Duration,
+    /// A tunnel is closed after this long; a client that still needs one opens the next.
+    pub lifetime: Duration,
+    /// Bytes per second of this tunnel, both directions together.
+    pub rate: u64,
+}
+
+/// Why a tunnel ended.
+#[derive(Debug)]
+pub enum End {
+    /// One of the two ends closed or broke it.
+    Closed(io::Result<()>),
+    /// Nothing moved.
+    Idle,
+    /// Its time was up.
+    Old,
+}
+
+/// What the copying of both directions shares.
+struct Shared<'a> {
+    clock: &'a Clock,
+    own: Mutex<Pace>,
+    all: &'a Mutex<Pace>,
+    moved: AtomicU64,
+}
+
+// === impl Limits ===
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            idle: Duration::from_secs(45),
+            lifetime: Duration::from_secs(600),
+            rate: 32 * 1024,
+        }
+    }
+}
+
+/// Copies until it ends. `all` is the pace of all tunnels together.
+pub async fn copy(
+    near: impl AsyncRead + AsyncWrite,
+    far: impl AsyncRead + AsyncWrite,
+    limits: Limits,
+    all: Arc<Mutex<Pace>>,
+    clock: &Clock,
+) -> End {
+    let shared = Shared {
+        clock,
+        own: Mutex::new(Pace::new(limits.rate)),
+        all: &all,
+        moved: AtomicU64::new(0),
+    };
+    let (near_read, near_write) = tokio::io::split(near);
+    let (far_read, far_write) = tokio::io::split(far);
+    tokio::select! {
+        result = shared.pump(near_read, far_write) => End::Closed(result),
+        result = shared.pump(far_read, near_write) => End::Closed(result),
+        () = shared.idle(limits.idle) => End::Idle,
+        () = tokio::time::sleep(limits.lifetime) => End::Old,
+    }
+}
+
+// === impl Shared ===
+
+impl Shared<'_> {
+    async fn pump(&self, reader: impl AsyncRead, writer: impl AsyncWrite) -> io::Result<()> {
+        let (mut reader, mut writer) = (std::pin::pin!(reader), std::pin::pin!(writer));
+        let mut buffer = vec![0; COPY_BUFFER];
+        loop {
+            let count = reader.read(&mut buffer).await?;
+            if count == 0 {
+                return writer.shutdown().await;
+            }
+            let wait = self.spend(count);
+            if !wait.is_zero() {
+                tokio::time::sleep(wait).await;
+            }
+            writer.write_all(&buffer[..count]).await?;
+            writer.flush().await?;
+            self.moved.fetch_add(count as u64, Ordering::Relaxed);
+        }
+    }
+
+    fn spend(&self, bytes: usize) -> Duration {
+        let now = self.clock.boot().since_boot();
+        let own = self.own.lock().spend(now, bytes);
+        own.max(self.all.lock().spend(now, bytes))
+    }
+
+    async fn idle(&self, limit: Duration) {
+        let mut seen = self.moved.load(Ordering::Relaxed);
+        loop {
+            tokio::time::sleep(limit).await;
+            let now = self.moved.load(Ordering::Relaxed);
+            if std::mem::replace(&mut seen, now) == now {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{DuplexStream, duplex};
+
+    use super::*;
+
+    /// The two far ends of a tunnel, and the tunnel.
+    fn tunnel(limits: Limits, all: u64) -> (DuplexStream, DuplexStream, impl Future<Output = End>) {
+        let (client, near) = duplex(1024);
+        let (far, cloud) = duplex(1024);
+        let copying = async move {
+            copy(
+                near,
+                far,
+                limits,
+                Arc::new(Mutex::new(Pace::new(all))),
+                &Clock::system(),
+            )
+            .await
+        };
+        (client, cloud, copying)
+    }
+
+    #[tokio::test]
+    async fn bytes_pass_both_ways_until_an_end_closes() {
+        let (mut client, mut cloud, copying) = tunnel(Limits::default(), u64::MAX);
+        let talking = async {
+            client.write_all(b"hello").await.unwrap();
+            let mut heard = [0; 5];
+            cloud.read_exact(&mut heard).await.unwrap();
+            cloud.write_all(&heard.map(|b| b.to_ascii_uppercase())).await.unwrap();
+            client.read_exact(&mut heard).await.unwrap();
+            drop(client);
+            assert_eq!(cloud.read(&mut [0; 1]).await.unwrap(), 0, "the other end hears of it");
+            heard
+        };
+        let (end, heard) = tokio::join!(copying, talking);
+        assert!(matches!(end, End::Closed(Ok(()))), "{end:?}");
+        assert_eq!(&heard, b"HELLO");
+    }
+
+    #[tokio::test]
+    async fn silent_and_stuck_tunnels_are_closed() {
+        let limits = Limits {
+            idle: Duration::from_millis(20),
+            ..Limits::default()
+        };
+        let (_client, _cloud, copying) = tunnel(limits, u64::MAX);
+        assert!(matches!(copying.await, End::Idle), "nobody says anything");
+        let (mut client, _cloud, copying) = tunnel(limits, u64::MAX);
+        let flood = async { while client.write_all(&[0; 512]).await.is_ok() {} };
+        let (end, ()) = tokio::join!(copying, flood);
+        assert!(matches!(end, End::Idle), "the cloud reads nothing: {end:?}");
+    }
+
+    #[tokio::test]
+    async fn busy_tunnel_is_closed_when_its_time_is_up() {
+        let limits = Limits {
+            idle: Duration::from_millis(25),
+            lifetime: Duration::from_millis(200),
+            rate: u64::MAX,
+        };
+        let (mut client, mut cloud, copying) = tunnel(limits, u64::MAX);
+        let talk = async {
+            while client.write_all(b"x").await.is_ok() {
+                if cloud.read(&mut [0; 16]).await.unwrap_or(0) == 0 {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let (end, ()) = tokio::join!(copying, talk);
+        assert!(matches!(end, End::Old), "{end:?}");
+    }
+
+    #[tokio::test]
+    async fn pace_of_one_and_of_all_is_kept() {
+        for (own, all) in [(10_000, u64::MAX), (u64::MAX, 10_000)] {
+            let limits = Limits {
+                rate: own,
+                ..Limits::default()
+            };
+            let clock = Clock::system();
+            let begin = clock.boot();
+            let (mut client, mut cloud, copying) = tunnel(limits, all);
+            let sending = async {
+                client.write_all(&[7; 15_000]).await.unwrap();
+                client
+            };
+            let taking = async {
+                let mut taken = vec![0; 15_000];
+                cloud.read_exact(&mut taken).await.unwrap();
+                drop(cloud);
+            };
+            let (_, client, ()) = tokio::join!(copying, sending, taking);
+            drop(client);
+            // A second's worth passes at once, the rest takes half a second.
+            assert!(clock.boot().since(begin) >= Duration::from_millis(450));
+        }
+    }
+}

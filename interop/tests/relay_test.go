@@ -1,0 +1,151 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"yurt.test/interop/harness"
+)
+
+const (
+	// relayGap is the longest time between two renewals that a relay may leave, whoever dies: one interval, and the
+	// tries of one beat.
+	relayGap = harness.RenewInterval + 5*time.Second
+	// forwardGap is the same without a relay: the dead leader's lease runs out, the next one takes its first look as a
+	// baseline, and carries the beat after that.
+	forwardGap = leaseDuration + 2*harness.RenewInterval
+	// afterDeath is how long the cloud's Lease is looked at after a hub was killed.
+	afterDeath = 45 * time.Second
+)
+
+// TestHeartbeatRelay cuts a node off the cloud and kills hubs that speak for it, with SIGKILL: first the leader, then
+// the one it relays through. NodeRestriction and the node lifecycle controller are the real ones. With the relay the
+// Lease in the cloud is renewed as if nothing had happened, and NodeStatus arrives; without it the leader's death
+// leaves a gap, shorter than the controller's grace.
+func TestHeartbeatRelay(t *testing.T) {
+	t.Run("Relay", func(t *testing.T) { testHeartbeatRelay(t, "relay", true, relayGap) })
+	t.Run("Forwarding", func(t *testing.T) { testHeartbeatRelay(t, "norelay", false, forwardGap) })
+}
+
+func testHeartbeatRelay(t *testing.T, name string, relay bool, limit time.Duration) {
+	cloud := sharedCloud(t)
+	ctx := testContext(t)
+	kcm, err := cloud.StartControllerManager(ctx)
+	must(t, err)
+	defer func() { must(t, kcm.Stop()) }()
+	options := harness.PoolOptions{Name: name, Hubs: 4, Relay: relay}
+	if !relay {
+		options.HubArgs = []string{"--enable-relay=false"}
+	}
+	pool := startPool(t, cloud, options)
+	leader := waitLeader(t, pool)
+	kubelets := map[string]*harness.Kubelet{}
+	for _, hub := range pool.Hubs {
+		kubelet, err := harness.StartKubelet(ctx, hub.Node, hub.Proxy(), runtime.ContentTypeProtobuf)
+		must(t, err)
+		defer kubelet.Stop()
+		kubelets[hub.Node] = kubelet
+	}
+	node := pool.Others(leader)[0]
+	must(t, harness.Poll(ctx, readyLimit, 100*time.Millisecond, func(ctx context.Context) error {
+		return errors.Join(isReady(ctx, cloud, node.Node), isBeating(ctx, cloud, node.Node, "", kubelets[node.Node]))
+	}))
+	// Each hub's offer goes out with its kubelet's first beat.
+	time.Sleep(harness.RenewInterval / 2)
+	must(t, node.Link.Cut())
+	must(t, harness.Poll(ctx, renewalGap, 100*time.Millisecond, func(ctx context.Context) error {
+		return isBeating(ctx, cloud, node.Node, "true", kubelets[node.Node])
+	}))
+
+	through := relayedThrough(t, node)
+	if relay == (through == "") {
+		t.Fatalf("%s relays through %q", node.Node, through)
+	}
+	if relay {
+		checkStatusArrives(t, cloud, node, kubelets[node.Node])
+	}
+	t.Logf("%s leads, %s is cut off and relays through %q", leader.Node, node.Node, through)
+	leader.Process.Kill()
+	checkGap(t, cloud, node, "the leader was killed", limit)
+	if relay {
+		through := relayedThrough(t, node)
+		hubOf(pool, through).Process.Kill()
+		checkGap(t, cloud, node, through+", which it relayed through, was killed", limit)
+		checkStatusArrives(t, cloud, node, kubelets[node.Node])
+	}
+	if failures := kubelets[node.Node].Failures(); len(failures) > 0 {
+		t.Errorf("the kubelet saw %d failed renewals: %q", len(failures), failures)
+	}
+	must(t, node.Link.Resume())
+	must(t, harness.Poll(ctx, renewalGap, 100*time.Millisecond, func(ctx context.Context) error {
+		return isBeating(ctx, cloud, node.Node, "", kubelets[node.Node])
+	}))
+}
+
+func relayedThrough(t *testing.T, hub *harness.Hub) string {
+	t.Helper()
+	state, err := hub.State(testContext(t))
+	must(t, err)
+	return state.Relay.Through
+}
+
+func hubOf(pool *harness.Pool, node string) *harness.Hub {
+	for _, hub := range pool.Hubs {
+		if hub.Node == node {
+			return hub
+		}
+	}
+	panic("no hub of " + node)
+}
+
+// checkGap looks at Lease and Node in the cloud for a while: never longer than limit between two renewals, renewTime
+// forward only, the node Ready.
+func checkGap(t *testing.T, cloud *harness.Cloud, hub *harness.Hub, what string, limit time.Duration) {
+	t.Helper()
+	ctx := testContext(t)
+	lease, err := nodeLease(ctx, cloud, hub.Node)
+	must(t, err)
+	last, seen := lease.Spec.RenewTime.Time, lease.Spec.RenewTime.Time
+	var longest time.Duration
+	count := 0
+	for end := time.Now().Add(afterDeath); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		must(t, isReady(ctx, cloud, hub.Node))
+		lease, err := nodeLease(ctx, cloud, hub.Node)
+		must(t, err)
+		switch renewed := lease.Spec.RenewTime.Time; {
+		case renewed.Before(last):
+			t.Fatalf("renewTime went back from %s to %s", last, renewed)
+		case renewed.After(last):
+			longest, last, seen = max(longest, time.Since(seen)), renewed, time.Now()
+			count++
+		}
+	}
+	longest = max(longest, time.Since(seen))
+	t.Logf("%s: %d renewals in %s, the longest gap was %s", what, count, afterDeath, longest.Round(10*time.Millisecond))
+	if longest > limit {
+		t.Errorf("%s: no renewal for %s, want at most %s", what, longest, limit)
+	}
+}
+
+// checkStatusArrives posts the NodeStatus and looks for it in the cloud.
+func checkStatusArrives(t *testing.T, cloud *harness.Cloud, hub *harness.Hub, kubelet *harness.Kubelet) {
+	t.Helper()
+	ctx := testContext(t)
+	before := metav1.Now().Rfc3339Copy()
+	must(t, kubelet.PostStatus(ctx))
+	node, err := cloud.Client.CoreV1().Nodes().Get(ctx, hub.Node, metav1.GetOptions{})
+	must(t, err)
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady && !condition.LastHeartbeatTime.Before(&before) {
+			return
+		}
+	}
+	must(t, fmt.Errorf("the status of %s did not arrive: %v", hub.Node, node.Status.Conditions))
+}
