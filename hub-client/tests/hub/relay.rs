@@ -243,3 +243,109 @@ async fn mark_goes_with_the_relay() {
     .await;
     assert_eq!(annotation(&told, DELEGATED), "true");
 }
+
+/// A link that swallows everything, the commonest kind of cut: the first beat waits for it, later ones do not.
+#[tokio::test]
+async fn silent_link_costs_the_first_beat_its_wait_and_later_ones_nothing() {
+    let pool = RelayPool::start().await;
+    let (_peer, address) = pool.hub("n2", &pool.cloud.url(), &[]).await;
+    pool.offer("n2", address, &pool.cloud.addr().to_string());
+    let (hub, mut link) = node(&pool, &[]).await;
+    assert_eq!(beat(&hub, "1").await, 200);
+    link.swallow().await;
+    assert_eq!(beat(&hub, "2").await, 200);
+    let there = pool.leases.get("n1").unwrap();
+    assert_eq!(annotation(&there, DELEGATED), "true", "within the same beat: {there}");
+    hub.until("the prober must notice", |state| state["cloudReachable"] == false)
+        .await;
+    let clock = yurt_runtime::Clock::system();
+    let began = clock.boot();
+    assert_eq!(beat(&hub, "2").await, 200);
+    let took = clock.boot().since(began);
+    assert!(
+        took < std::time::Duration::from_secs(4),
+        "the dead link must not be waited for: {took:?}"
+    );
+    assert_ne!(
+        pool.leases.get("n1").unwrap()["spec"]["renewTime"],
+        there["spec"]["renewTime"]
+    );
+}
+
+/// Nobody has a link: kubelets are answered, nobody speaks for anybody, and what was offered before is of no use.
+#[tokio::test]
+async fn whole_pool_that_is_cut_off_falls_silent_and_comes_back() {
+    let mut pool = RelayPool::start().await;
+    let (peer, address) = pool.hub("n2", &pool.cloud.url(), &[]).await;
+    pool.offer("n2", address, &pool.cloud.addr().to_string());
+    let (hub, _link) = node(&pool, &[]).await;
+    assert_eq!(beat(&hub, "1").await, 200);
+    let before = pool.leases.get("n1").unwrap();
+    pool.cloud.go_away().await;
+    for hub in [&hub, &peer] {
+        hub.until("everybody must notice", |state| state["cloudReachable"] == false)
+            .await;
+    }
+    for _ in 0..3 {
+        assert_eq!(beat(&hub, "2").await, 200);
+        let told = until_pool_lease(&pool, "the pool must be told", |lease| {
+            annotation(lease, DELEGATED) == "true"
+        })
+        .await;
+        assert!(annotation(&told, RELAYED).is_null(), "nothing was relayed: {told}");
+    }
+    pool.cloud.come_back().await;
+    hub.until("the link must be noticed", |state| state["cloudReachable"] == true)
+        .await;
+    let there = pool.leases.get("n1").unwrap();
+    assert_eq!(
+        there["spec"]["renewTime"], before["spec"]["renewTime"],
+        "no beat was made up"
+    );
+    assert_eq!(
+        beat(&hub, there["metadata"]["resourceVersion"].as_str().unwrap()).await,
+        200
+    );
+    let there = pool.leases.get("n1").unwrap();
+    assert!(annotation(&there, DELEGATED).is_null(), "{there}");
+}
+
+/// The link comes and goes: every beat arrives one way or the other, and nothing is left behind in the end.
+#[tokio::test]
+async fn flapping_link_loses_no_beat_and_leaves_no_annotation() {
+    let pool = RelayPool::start().await;
+    let (peer, address) = pool.hub("n2", &pool.cloud.url(), &[]).await;
+    pool.offer("n2", address, &pool.cloud.addr().to_string());
+    let (hub, mut link) = node(&pool, &[]).await;
+    let mut last = pool.leases.get("n1").unwrap()["metadata"]["resourceVersion"].clone();
+    for round in 0..6 {
+        if round % 2 == 0 {
+            link.cut().await;
+        } else {
+            link.resume().await;
+        }
+        // As the kubelet does after a conflict: read, and once more.
+        let version = pool.leases.get("n1").unwrap()["metadata"]["resourceVersion"].clone();
+        let code = beat(&hub, version.as_str().unwrap()).await;
+        assert!(code == 200 || code == 409, "{code}");
+        let now = pool.leases.get("n1").unwrap()["metadata"]["resourceVersion"].clone();
+        assert_ne!(
+            now, last,
+            "round {round}: the beat arrived, or somebody wrote just before it"
+        );
+        last = now;
+    }
+    hub.until("the link is up", |state| state["cloudReachable"] == true)
+        .await;
+    eventually("a beat is heard and nothing is left", async || {
+        let version = pool.leases.get("n1").unwrap()["metadata"]["resourceVersion"].clone();
+        let heard = beat(&hub, version.as_str().unwrap()).await == 200;
+        let there = pool.leases.get("n1").unwrap();
+        let own = pool.pool_leases.get("n1").unwrap();
+        let clean = [DELEGATED, RELAYED].iter().all(|name| annotation(&own, name).is_null());
+        (heard && clean && annotation(&there, DELEGATED).is_null()).then_some(())
+    })
+    .await;
+    peer.until("no tunnel is left", |state| state["relay"]["tunnels"] == 0)
+        .await;
+}

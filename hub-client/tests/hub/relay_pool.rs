@@ -155,7 +155,17 @@ impl Link {
         eventually("the link must be cut", async || TcpStream::connect(addr).await.err()).await;
     }
 
+    /// Ends every connection; new ones are accepted and hear nothing.
+    pub(crate) async fn swallow(&mut self) {
+        self.cut().await;
+        self.open(true).await;
+    }
+
     pub(crate) async fn resume(&mut self) {
+        self.open(false).await;
+    }
+
+    async fn open(&mut self, swallows: bool) {
         let addr = self.addr;
         let listener = eventually("the link must get its port", async || {
             TcpListener::bind(addr).await.ok()
@@ -167,6 +177,9 @@ impl Link {
         self.tasks.spawn("link", async move {
             while let Ok((mut near, _)) = listener.accept().await {
                 tasks.spawn("link-connection", async move {
+                    if swallows {
+                        return std::future::pending().await;
+                    }
                     if let Ok(mut far) = TcpStream::connect(target).await {
                         let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
                     }

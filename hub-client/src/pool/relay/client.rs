@@ -1,7 +1,7 @@
 //! The dialling side: finds peers with a link and reaches the cloud through one of them.
 //!
 //! The peers are read from the pool's node leases once this node is cut off, and again after a minute or when none of them
-//! worked. The way that worked last is kept, with its connection; after [`KEPT`] it is made anew from the files, which may
+//! worked. The way that worked last is kept, with its connection; after five minutes it is made anew from the files, which may
 //! hold a renewed certificate by then.
 
 use std::collections::BTreeMap;
