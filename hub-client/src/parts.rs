@@ -31,6 +31,7 @@ use crate::proxy::caller::Callers;
 use crate::proxy::local::{Local, NodeFacts};
 use crate::proxy::pass_through::PassThrough;
 use crate::replicas::follow::Follower;
+use crate::replicas::proof::Prover;
 use crate::replicas::source::{CoordinatorState, Source};
 use crate::replicas::steer::Steering;
 use crate::replicas::{PoolData, members};
@@ -131,6 +132,7 @@ impl Parts {
                 .as_ref()
                 .map(|_| self.coordinator.0.subscribe()),
             members: self.member_count.subscribe(),
+            data: self.data.clone(),
             clock: self.clock.clone(),
         };
         self.tasks
@@ -239,7 +241,7 @@ impl Parts {
         })
     }
 
-    /// Starts this node's heartbeat.
+    /// Starts this node's heartbeat, and the proofs of the cloud's history, which it is part of.
     pub(crate) fn heartbeat(&self) -> Arc<OwnHeartbeat> {
         let pool = self.upstreams.coordinator.as_ref();
         let lease = pool.map(|pool| LeaseClient::new(pool.leases.clone(), own::NAMESPACE, &self.config.node));
@@ -252,7 +254,20 @@ impl Parts {
             self.cloud.1.clone(),
             self.config.cache_dir.join("node-lease"),
         );
-        let heartbeat = Arc::new(heartbeat.with_relaying(self.relaying()));
+        let heartbeat = Arc::new(
+            heartbeat
+                .with_relaying(self.relaying())
+                .after(self.data.timeline().clone()),
+        );
+        let prover = Prover {
+            data: self.data.clone(),
+            cloud: self.upstreams.cloud.clone(),
+            heartbeat: heartbeat.clone(),
+            reach: self.cloud.0.subscribe(),
+            node: self.config.node.clone(),
+        };
+        self.tasks
+            .spawn_critical("prove-timeline", prover.run(self.tasks.token()));
         let (mut reach, token, beats) = (self.cloud.0.subscribe(), self.tasks.token(), heartbeat.clone());
         self.tasks.spawn_critical("recover-heartbeat", async move {
             while let Some(Ok(())) = token.run_until_cancelled(reach.changed()).await {

@@ -1,13 +1,16 @@
 //! This node's copy of pool data: one replica per pool-scope resource, shared by all local clients.
 //!
 //! [`source`] (pure) decides where the data comes from, [`follow`] keeps one stream per replica open and moves it from
-//! source to source without a gap, [`stream`] speaks list and watch, [`members`] is the pool's membership.
+//! source to source without a gap, [`stream`] speaks list and watch, [`members`] is the pool's membership. [`proof`] asks the
+//! cloud whether it still has the history they come from, [`timeline`] (pure) decides it.
 
 pub mod follow;
 pub mod members;
+pub mod proof;
 pub mod source;
 pub mod steer;
 pub mod stream;
+pub mod timeline;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,6 +25,7 @@ use yurt_runtime::{BootTime, Clock};
 use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_storage::{Replica, Replicas, StorageError};
 
+use proof::Timeline;
 use source::Source;
 
 /// Resources every pool shares, by collection name.
@@ -57,6 +61,7 @@ pub struct PoolData {
     members: watch::Sender<Arc<BTreeSet<String>>>,
     /// Counts changes of `members`, for the views that depend on them.
     members_version: watch::Sender<u64>,
+    timeline: Timeline,
     clock: Clock,
 }
 
@@ -74,6 +79,7 @@ impl PoolData {
             states: Mutex::default(),
             members: watch::Sender::default(),
             members_version: watch::Sender::default(),
+            timeline: Timeline::default(),
             clock,
         })
     }
@@ -82,6 +88,12 @@ impl PoolData {
     #[must_use]
     pub fn replicas(&self) -> &Replicas {
         &self.replicas
+    }
+
+    /// Whether the cloud has the history the replicas come from.
+    #[must_use]
+    pub fn timeline(&self) -> &Timeline {
+        &self.timeline
     }
 
     /// The replica that answers for `group`/`resource`, if it is pool-scope.

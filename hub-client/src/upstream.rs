@@ -116,6 +116,18 @@ impl Cloud {
         &self.servers[self.current.load(Ordering::Relaxed) % self.servers.len()]
     }
 
+    /// Number of servers.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.servers.len()
+    }
+
+    /// Whether there is none; flags see to it that there is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.servers.is_empty()
+    }
+
     /// Goes on to the next server; with one server it stays.
     pub fn try_next(&self) {
         self.current.fetch_add(1, Ordering::Relaxed);

@@ -16,5 +16,6 @@ mod hub {
     mod relay_attacks;
     mod relay_pool;
     mod reporting;
+    mod timeline;
     mod upgrades;
 }

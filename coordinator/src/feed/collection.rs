@@ -54,9 +54,7 @@ impl PoolCollection {
 
     /// Whether readers may have it: complete, and its completeness is durable.
     pub(crate) fn is_served(&self) -> bool {
-        let durable = self.replica.durable();
-        self.objects()
-            .read(|held| held.is_complete() && durable.complete && durable.generation == held.generation())
+        self.replica.durable().complete && self.replica.is_served()
     }
 
     /// A complete snapshot has become durable: wakes those who wait for it.

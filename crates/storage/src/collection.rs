@@ -19,6 +19,7 @@ mod history;
 mod log;
 mod past;
 mod reader;
+mod timeline;
 mod touched;
 mod write;
 
@@ -33,6 +34,7 @@ pub use history::{Gap, RangeTombstone};
 pub use log::{Change, ChangeKind, Step};
 pub use past::{KeyRange, Past};
 pub use reader::{Delivery, Expired, Reader, Snapshot};
+pub use timeline::{Resumption, UNCOMMITTED_MAX};
 pub use touched::{TOUCH_BITS, Touched};
 pub use write::{Dirty, Recovered, WriteError};
 
@@ -78,6 +80,12 @@ pub struct Collection {
     floor: ResourceVersion,
     complete: bool,
     generation: u64,
+    /// Highest RV that may have been served in an older generation; zero when there was none.
+    high: ResourceVersion,
+    /// What clients of older generations may hold and is not here.
+    former: Vec<Object>,
+    /// Above `C` after a recovery: up to here may have been served before it.
+    served_to: ResourceVersion,
     dirty: Option<Dirty>,
     /// Which keys changed since somebody asked.
     touched: Touched,
@@ -104,6 +112,9 @@ impl Collection {
             floor: ResourceVersion::ZERO,
             complete: false,
             generation: 0,
+            high: ResourceVersion::ZERO,
+            former: Vec::new(),
+            served_to: ResourceVersion::ZERO,
             dirty: durable.then(Dirty::default),
             touched: Touched::default(),
         }
@@ -160,6 +171,11 @@ impl Collection {
     /// Live objects in key order (bytewise, as kube-apiserver's storage keys).
     pub fn objects(&self) -> impl Iterator<Item = &Object> {
         self.objects.values().map(|live| &live.object)
+    }
+
+    /// The `count` objects with the highest RVs, and these.
+    pub fn newest(&self, count: usize) -> impl Iterator<Item = (&ObjectKey, ResourceVersion)> {
+        self.by_rv.iter().rev().take(count).map(|(rv, key)| (key, *rv))
     }
 
     /// Which keys changed since the last call.

@@ -78,6 +78,15 @@ impl Replica {
         &self.collection
     }
 
+    /// Whether readers may have it: complete, and a commit knows of this generation, so that no crash goes back to serving
+    /// the one before.
+    #[must_use]
+    pub fn is_served(&self) -> bool {
+        let durable = self.durable();
+        let (complete, generation) = self.collection.read(|held| (held.is_complete(), held.generation()));
+        complete && durable.generation == generation
+    }
+
     /// What the last commit held.
     #[must_use]
     pub fn durable(&self) -> Durable {

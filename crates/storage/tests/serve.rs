@@ -191,6 +191,35 @@ async fn replica_hears_at_once_of_its_position_a_diff_and_staleness() {
     assert_eq!(next(&mut frames).await, "BOOKMARK @20 openyurt.io/stale");
 }
 
+/// The cloud came back from a backup: a client whose number may be of either history is told everything, and what is gone.
+///
+/// Conformance: 7.55
+#[tokio::test(start_paused = true)]
+async fn client_of_an_older_generation_is_told_everything_that_is_there_and_what_is_gone() {
+    let shared = collection();
+    shared.update(|c| c.advance(ResourceVersion(30)));
+    shared.update(|c| c.restart(1, vec![service("a", 4, "x"), service("n", 7, "x")], rv(10)));
+    let mut frames = watch(&shared, request("watch=1&resourceVersion=10&allowWatchBookmarks=true"));
+    assert_eq!(next(&mut frames).await, "DELETED b@10");
+    assert_eq!(next(&mut frames).await, "MODIFIED a@4");
+    assert_eq!(next(&mut frames).await, "MODIFIED n@7");
+    assert_eq!(next(&mut frames).await, "BOOKMARK @10");
+    shared.update(|c| c.apply(EventType::Deleted, service("n", 11, "x")));
+    assert_eq!(next(&mut frames).await, "DELETED n@11");
+    for query in [
+        "watch=1&resourceVersion=9",
+        "watch=1&resourceVersion=20",
+        "watch=1&resourceVersion=31",
+    ] {
+        assert_eq!(next(&mut watch(&shared, request(query))).await, "ERROR 410", "{query}");
+    }
+    let replica = WatchRequest {
+        replica: true,
+        ..request("watch=1&resourceVersion=10&allowWatchBookmarks=true")
+    };
+    assert_eq!(next(&mut watch(&shared, replica)).await, "DELETED n@11");
+}
+
 /// What the log does not reach back to is told as the last state of each key: one step, so that a replica that is cut in the
 /// middle does not stand where a key's first change is missing.
 #[tokio::test(start_paused = true)]

@@ -123,6 +123,14 @@ impl Feeder {
     /// A reader at the coordinator's position, after a snapshot when it cannot go on from there.
     async fn open(&self, snapshot: bool) -> Result<Reader, Interrupted> {
         let there = self.ask().await?;
+        let generation = self.replica.collection().read(|c| c.generation());
+        if there.generation > generation {
+            // Whoever fed before has seen the cloud come back from a backup more often than we have.
+            if !self.data.timeline().holds(self.replica.name(), generation) {
+                return Err(Interrupted::Reopen("not proved to be the present cloud's".into()));
+            }
+            self.replica.collection().update(|c| c.adopt(there.generation));
+        }
         let (generation, position) = self.replica.collection().read(|c| (c.generation(), c.position()));
         if snapshot || !there.complete || there.generation != generation {
             return self.send_snapshot(there.position).await;

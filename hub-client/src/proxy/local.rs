@@ -52,8 +52,8 @@ pub struct Local {
     pub clock: Clock,
     /// Ends all watches.
     pub shutdown: CancellationToken,
-    /// Per collection the RV of the last write this hub passed on: reads reflect it.
-    pub written: Mutex<BTreeMap<String, ResourceVersion>>,
+    /// Per collection its generation and the RV of the last write this hub passed on: reads reflect it.
+    pub written: Mutex<BTreeMap<String, (u64, ResourceVersion)>>,
 }
 
 /// What filters need to know of this node; fixed for the life of the process.
@@ -113,6 +113,10 @@ impl Local {
             return Ok(None);
         }
         self.authorizer.check(caller, info).await?;
+        if !replica.is_served() {
+            let why = format!("{} is being filled, please try again", replica.name());
+            return Err(Status::too_many_requests(&why, 1));
+        }
         let view = self.view(chain, kind)?;
         let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
         let shape = match info.verb {
@@ -154,9 +158,10 @@ impl Local {
         let kind = replica.collection().kind();
         let json = body_json(format, &kind.api_version(), &kind.kind, &body);
         if let Some(object) = json.ok().and_then(|json| Object::parse(json, kind).ok()) {
+            let generation = replica.collection().read(|c| c.generation());
             let mut written = self.written.lock();
             let last = written.entry(replica.name().to_owned()).or_default();
-            *last = object.resource_version().max(*last);
+            *last = (generation, object.resource_version()).max(*last);
         }
         Response::from_parts(head, full(body))
     }
@@ -287,7 +292,11 @@ impl Local {
         if !self.cloud.borrow().is_up() {
             return ResourceVersion::ZERO;
         }
-        self.written.lock().get(replica.name()).copied().unwrap_or_default()
+        let generation = replica.collection().read(|c| c.generation());
+        let written = self.written.lock();
+        // What was written before the cloud came back from a backup may be gone, and its number says nothing.
+        let last = written.get(replica.name()).filter(|(then, _)| *then == generation);
+        last.map(|(_, version)| *version).unwrap_or_default()
     }
 
     fn now(&self) -> Time {

@@ -142,6 +142,7 @@ impl Follower {
             pool: self.pool.clone(),
             random: random(),
             confirmed: Some(confirm),
+            opened: None,
         };
         let token = self.tasks.token().child_token();
         let cancel = token.clone().drop_guard();

@@ -1,11 +1,13 @@
 //! Watches what the choice of a source depends on and tells the followers which one to use.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use yurt_runtime::Clock;
 
+use super::PoolData;
 use super::source::{CoordinatorState, Situation, Source, choose};
 use crate::pool::election::driver::ElectionView;
 use crate::pool::probe::{CloudReach, CoordinatorReach};
@@ -24,6 +26,8 @@ pub struct Steering {
     pub coordinator: Option<watch::Receiver<CoordinatorReach>>,
     /// Number of members of the pool.
     pub members: watch::Receiver<u32>,
+    /// Whose history has to be proved when the cloud is turned to.
+    pub data: Arc<PoolData>,
     /// Clock.
     pub clock: Clock,
 }
@@ -49,6 +53,9 @@ impl Steering {
                 now,
             };
             let (source, again_at) = choose(situation);
+            if source == Source::Cloud && *wanted.borrow() != Source::Cloud {
+                self.data.timeline().reopen();
+            }
             wanted.send_if_modified(|current| std::mem::replace(current, source) != source);
             let again = again_at.map_or(Duration::MAX, |at| at.since(now));
             tokio::select! {

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::list::ParsedList;
 use yurt_apimachinery::watch::{Bookmark, EventType, RawEvent, WatchDecoder};
@@ -30,6 +31,8 @@ const PAGE_BYTES_MAX: usize = 256 << 20;
 const IDLE: Duration = Duration::from_secs(30);
 /// Watches are asked to last between this and twice this.
 const WATCH_SECONDS: u64 = 300;
+/// A watch that ends this long before its time, or less, ended by it: the server's clock began earlier than ours.
+const TIMER_SLACK: Duration = Duration::from_secs(1);
 /// Header by which a replica tells the coordinator that it is one.
 pub const REPLICA_HEADER: &str = "yurt-replica";
 /// Header that carries the timeline of pool data.
@@ -64,6 +67,8 @@ pub struct Stream {
     pub random: u64,
     /// Told once the server has confirmed a position at or above ours.
     pub confirmed: Option<oneshot::Sender<()>>,
+    /// When the watch began.
+    pub opened: Option<Instant>,
 }
 
 /// Events between an announced step and its end. A cut drops them: `C` did not move.
@@ -74,6 +79,35 @@ struct PendingStep(Vec<(EventType, Object)>);
 impl Stream {
     /// Runs until the stream ends; with `list` the whole collection is fetched first.
     pub async fn run(mut self, list: bool) -> Ended {
+        if self.source != Source::Cloud {
+            return self.follow(list).await;
+        }
+        let timeline = self.data.timeline().clone();
+        let Some(proof) = timeline.proven().await else {
+            return Ended::Failed("the cloud does not answer".into());
+        };
+        let replica = self.replica.clone();
+        let is_gone = self.is_gone();
+        let lost = async {
+            match is_gone {
+                // The list that comes now begins a new generation.
+                true => std::future::pending().await,
+                false => timeline.lost(&replica).await,
+            }
+        };
+        let ended = tokio::select! {
+            ended = self.follow(list || is_gone) => ended,
+            () = lost => return Ended::Closed,
+        };
+        let lasted = self.opened.map_or(Duration::ZERO, |opened| opened.elapsed());
+        let timed_out = matches!(ended, Ended::Closed) && lasted + TIMER_SLACK >= self.lasts();
+        if !timed_out && !matches!(ended, Ended::NotReady) {
+            timeline.broken(proof);
+        }
+        ended
+    }
+
+    async fn follow(&mut self, list: bool) -> Ended {
         let complete = self.replica.collection().read(|c| c.is_complete());
         if (list || !complete)
             && let Err(ended) = self.list().await
@@ -83,6 +117,17 @@ impl Stream {
         match self.watch().await {
             Ok(ended) | Err(ended) => ended,
         }
+    }
+
+    /// The cloud does not have the history any more that our objects come from.
+    fn is_gone(&self) -> bool {
+        let generation = self.replica.collection().read(|c| c.generation());
+        self.source == Source::Cloud && self.data.timeline().is_gone(self.replica.name(), generation)
+    }
+
+    /// How long the watch is asked to last.
+    fn lasts(&self) -> Duration {
+        Duration::from_secs(WATCH_SECONDS + self.random % WATCH_SECONDS)
     }
 
     async fn list(&mut self) -> Result<(), Ended> {
@@ -117,11 +162,16 @@ impl Stream {
         generation: Option<u64>,
     ) -> Result<(), Ended> {
         let count = objects.len();
+        let is_gone = self.is_gone();
         let taken = self.replica.collection().update(|collection| {
             let held = collection.generation();
             match generation {
                 Some(other) if other != held => {
                     collection.restart(other, objects, at);
+                    Ok(())
+                }
+                _ if is_gone => {
+                    collection.restart(held + 1, objects, at);
                     Ok(())
                 }
                 _ => match collection.replace(objects.clone(), at) {
@@ -149,9 +199,10 @@ impl Stream {
 
     async fn watch(&mut self) -> Result<Ended, Ended> {
         let position = self.replica.collection().read(|c| c.position());
-        let seconds = WATCH_SECONDS + self.random % WATCH_SECONDS;
+        let seconds = self.lasts().as_secs();
         let query = format!("watch=1&allowWatchBookmarks=true&resourceVersion={position}&timeoutSeconds={seconds}");
         let response = self.get(&query).await?;
+        self.opened = Some(Instant::now());
         let held = self.replica.collection().read(|c| c.generation());
         if generation_of(response.headers()).is_some_and(|generation| generation != held) {
             return Ok(Ended::Expired);

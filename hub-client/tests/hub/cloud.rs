@@ -20,6 +20,7 @@ use yurt_runtime::http::server::{Peer, Server, handler};
 use yurt_runtime::http::{self as our_http, Body, read_body, status_response};
 use yurt_test_support::{LOOPBACK, TestPki, eventually};
 
+pub(crate) use resources::Backup;
 use resources::Resources;
 
 /// Where callers ask about their own rights.
@@ -166,6 +167,16 @@ impl Cloud {
     /// Deletes an object of `resource`.
     pub(crate) fn delete(&self, resource: &str, namespace: &str, name: &str) {
         self.shared.resources.delete(resource, namespace, name);
+    }
+
+    /// What a backup taken now holds.
+    pub(crate) fn backup(&self) -> Backup {
+        self.shared.resources.backup()
+    }
+
+    /// Comes back as `backup` has it; nobody may be watching.
+    pub(crate) fn restore(&self, backup: Backup) {
+        self.shared.resources.restore(backup);
     }
 
     /// The resourceVersion of the last change of anything.

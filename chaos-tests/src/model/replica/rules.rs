@@ -303,7 +303,9 @@ impl Replica {
         }
         let knows_no_better = self.is(Mutation::NoResync);
         if held.high > 0 && !knows_no_better && self.bounds.resync {
-            if at > held.high && held.position <= held.high {
+            // Ahead of a copy that is not past what was served before, it is of that history.
+            let is_ahead = at > held.position && held.position <= held.high;
+            if is_ahead || (at <= held.high && at < held.floor) {
                 return self.expire(state);
             }
             if at <= held.high && !(self.is(Mutation::ResyncOnlyWhileBehind) && held.position > held.high) {

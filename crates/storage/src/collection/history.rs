@@ -63,10 +63,10 @@ impl Collection {
         self.tombstones.values()
     }
 
-    /// Deletions remembered only as a range.
+    /// Deletions remembered only as a range; those of older generations begin at zero.
     #[must_use]
-    pub fn range_tombstones(&self) -> &[RangeTombstone] {
-        &self.ranges
+    pub fn range_tombstones(&self) -> Vec<RangeTombstone> {
+        self.ranges.iter().cloned().chain(self.former_ranges()).collect()
     }
 
     pub(super) fn bury(&mut self, object: Object) {

@@ -11,6 +11,7 @@ use yurt_apimachinery::{Object, ResourceVersion};
 use super::*;
 
 mod ahead;
+mod generations;
 
 fn service(name: &str, uid: u64, rv: u64) -> Object {
     let kind = find_kind("", "services").expect("services must be built in");
@@ -248,7 +249,7 @@ fn recreated_under_another_uid_is_deleted_first() {
     let mut restarted = Collection::new(false);
     restarted.recover(Recovered {
         objects: collection.objects().cloned().collect(),
-        ranges: collection.range_tombstones().to_vec(),
+        ranges: collection.range_tombstones(),
         position: collection.position(),
         floor: collection.floor(),
         complete: true,

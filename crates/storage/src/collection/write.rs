@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
-use super::{Change, ChangeKind, Collection, Gap, Live, RangeTombstone, Step};
+use super::{Change, ChangeKind, Collection, Gap, Live, RangeTombstone, Step, UNCOMMITTED_MAX};
 
 /// Why a write was refused; nothing was changed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -64,6 +64,8 @@ pub struct Recovered {
     pub complete: bool,
     /// Timeline.
     pub generation: u64,
+    /// See [`Collection::high`].
+    pub high: ResourceVersion,
 }
 
 // === impl Dirty ===
@@ -224,7 +226,14 @@ impl Collection {
     /// Starts over with a complete list at `at` under `generation`. Readers of another generation, and readers below
     /// `at`, have to start over too.
     pub fn restart(&mut self, generation: u64, list: Vec<Object>, at: ResourceVersion) {
+        let mut former = std::mem::take(&mut self.former);
+        if generation != self.generation {
+            self.former = former;
+            (self.high, former) = self.leave_behind(&list, at);
+            self.served_to = ResourceVersion::ZERO;
+        }
         self.clear();
+        self.former = former;
         self.generation = generation;
         for object in list {
             self.insert_live(object, ResourceVersion::ZERO);
@@ -234,6 +243,7 @@ impl Collection {
         self.position = at;
         self.log_from = at;
         self.gap_to = at;
+        let former = self.former_ranges().collect();
         if let Some(dirty) = &mut self.dirty {
             let objects = self
                 .objects
@@ -242,6 +252,7 @@ impl Collection {
                 .collect();
             *dirty = Dirty {
                 objects,
+                ranges: former,
                 wiped: true,
                 moved: true,
                 ..Dirty::default()
@@ -261,12 +272,20 @@ impl Collection {
         self.floor = recovered.floor;
         self.complete = recovered.complete;
         self.generation = recovered.generation;
+        self.high = recovered.high;
+        if recovered.complete {
+            self.served_to = ResourceVersion(recovered.position.0.saturating_add(UNCOMMITTED_MAX));
+        }
         for tombstone in recovered.tombstones {
             self.bury(tombstone);
         }
         for range in recovered.ranges {
-            self.bury_range(range);
+            match range.after.is_zero() {
+                true => self.former.push(range.object),
+                false => self.bury_range(range),
+            }
         }
+        self.forget_former();
         for gap in recovered.gaps {
             self.add_gap(gap);
         }
@@ -278,12 +297,13 @@ impl Collection {
         Recovered {
             objects: self.objects().cloned().collect(),
             tombstones: self.tombstones.values().cloned().collect(),
-            ranges: self.ranges.clone(),
+            ranges: self.range_tombstones(),
             gaps: self.gaps.clone(),
             position: self.position,
             floor: self.floor,
             complete: self.complete,
             generation: self.generation,
+            high: self.high,
         }
     }
 
@@ -313,6 +333,7 @@ impl Collection {
 
     fn move_to(&mut self, rv: ResourceVersion) {
         self.position = rv;
+        self.forget_former();
         if let Some(dirty) = &mut self.dirty {
             dirty.moved = true;
         }
@@ -326,6 +347,7 @@ impl Collection {
         self.tombstones.clear();
         self.ranges.clear();
         self.gaps.clear();
+        self.former.clear();
         self.log.clear();
         (self.log_bytes, self.object_bytes, self.tombstone_bytes) = (0, 0, 0);
     }

@@ -10,7 +10,9 @@ use redb::{ReadTransaction, WriteTransaction};
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
 
 use super::disk::Disk;
-use super::tables::{REPLICA, REPLICA_GAPS, REPLICA_META, REPLICA_RANGES, REPLICA_TOMBSTONES, storage_error};
+use super::tables::{
+    REPLICA, REPLICA_GAPS, REPLICA_HIGH, REPLICA_META, REPLICA_RANGES, REPLICA_TOMBSTONES, storage_error,
+};
 use crate::backend::StorageError;
 use crate::collection::{Collection, Dirty, Gap, RangeTombstone, Recovered};
 
@@ -22,6 +24,7 @@ pub struct Meta {
     generation: u64,
     complete: bool,
     gaps: Vec<Gap>,
+    high: ResourceVersion,
 }
 
 /// One collection's part of a commit.
@@ -53,6 +56,7 @@ impl Meta {
             generation: collection.generation(),
             complete: collection.is_complete(),
             gaps: collection.gaps().to_vec(),
+            high: collection.high(),
         }
     }
 
@@ -80,6 +84,12 @@ impl Meta {
         &self.gaps
     }
 
+    /// Highest RV that may have been served in an older generation.
+    #[must_use]
+    pub fn high(&self) -> ResourceVersion {
+        self.high
+    }
+
     /// Whether the collection was complete at the commit.
     #[must_use]
     pub fn is_complete(&self) -> bool {
@@ -97,7 +107,7 @@ impl ReplicaStore {
     pub fn open(disk: Arc<Disk>) -> Result<Self, StorageError> {
         let exists = disk.read(|read| {
             let mut tables = read.list_tables().map_err(storage_error)?;
-            Ok(tables.any(|table| redb::TableHandle::name(&table) == redb::TableHandle::name(&REPLICA_GAPS)))
+            Ok(tables.any(|table| redb::TableHandle::name(&table) == redb::TableHandle::name(&REPLICA_HIGH)))
         })?;
         if !exists {
             disk.write(|txn| {
@@ -105,8 +115,9 @@ impl ReplicaStore {
                 txn.open_table(REPLICA_TOMBSTONES).map_err(storage_error)?;
                 txn.open_table(REPLICA_RANGES).map_err(storage_error)?;
                 txn.open_table(REPLICA_META).map_err(storage_error)?;
-                // The youngest of them: a file that has it has all.
                 txn.open_table(REPLICA_GAPS).map_err(storage_error)?;
+                // The youngest of them: a file that has it has all.
+                txn.open_table(REPLICA_HIGH).map_err(storage_error)?;
                 Ok(())
             })?;
         }
@@ -191,6 +202,9 @@ fn load(read: &ReadTransaction, name: &str, kind: &ResourceKind) -> Result<Optio
         let (from, to) = (ResourceVersion(from.value()), ResourceVersion(to));
         recovered.gaps.push(Gap { from, to });
     }
+    let highs = read.open_table(REPLICA_HIGH).map_err(storage_error)?;
+    let high = highs.get(name).map_err(storage_error)?;
+    recovered.high = ResourceVersion(high.map_or(0, |high| high.value()));
     Ok(Some(recovered))
 }
 
@@ -240,6 +254,8 @@ fn write_part(txn: &WriteTransaction, part: &Part) -> Result<(), StorageError> {
     for gap in &meta.gaps {
         gaps.insert((name, gap.to.0), gap.from.0).map_err(storage_error)?;
     }
+    let mut highs = txn.open_table(REPLICA_HIGH).map_err(storage_error)?;
+    highs.insert(name, meta.high.0).map_err(storage_error)?;
     let row = (meta.position.0, meta.floor.0, meta.generation, meta.complete);
     metas.insert(name, row).map_err(storage_error)?;
     Ok(())

@@ -21,6 +21,8 @@ pub(super) const REPLICA_RANGES: TableDefinition<'_, (&str, u64, &str), (u64, &[
     TableDefinition::new("replica-ranges");
 /// Stretches of replicas that lists jumped over: (collection, to) → from.
 pub(super) const REPLICA_GAPS: TableDefinition<'_, (&str, u64), u64> = TableDefinition::new("replica-gaps");
+/// Highest RV a replica may have served in an older generation: collection → RV.
+pub(super) const REPLICA_HIGH: TableDefinition<'_, &str, u64> = TableDefinition::new("replica-high");
 /// Replica meta data: collection → (C, floor, generation, complete).
 pub(super) const REPLICA_META: TableDefinition<'_, &str, (u64, u64, u64, bool)> = TableDefinition::new("replica-meta");
 

@@ -43,6 +43,8 @@ struct Pointer {
     floor: ResourceVersion,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     gaps: Vec<Gap>,
+    #[serde(default)]
+    high: ResourceVersion,
 }
 
 /// A collection as the store has it.
@@ -257,6 +259,7 @@ impl Pooled {
             position: change.meta.position(),
             floor: change.meta.floor(),
             gaps: change.meta.gaps().to_vec(),
+            high: change.meta.high(),
         };
         let expect = change.stored.as_ref().map_or(Expect::Absent, |(rv, _)| Expect::At(*rv));
         let mut ops: Vec<Op> = guard.cloned().into_iter().chain(rows).collect();
@@ -460,6 +463,7 @@ impl Gained {
             floor: pointer.floor,
             complete: true,
             generation: pointer.generation,
+            high: pointer.high,
         }
     }
 }
@@ -517,7 +521,7 @@ fn whole(held: &Collection) -> Vec<Row> {
     let objects = held.objects().map(object);
     objects
         .chain(held.tombstones().map(tombstone_row))
-        .chain(held.range_tombstones().iter().map(range_row))
+        .chain(held.range_tombstones().iter().map(range_row).collect::<Vec<_>>())
         .collect()
 }
 

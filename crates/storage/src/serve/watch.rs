@@ -28,7 +28,7 @@ use yurt_runtime::Clock;
 use super::list::{check_space, not_ready, reach};
 use super::view::Lens;
 use super::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_DIFF_WATCHED, ANNOTATION_STALE, Selection, View};
-use crate::collection::{Collection, Delivery, Expired, KeyRange, Reader};
+use crate::collection::{Collection, Delivery, Expired, KeyRange, Reader, Resumption};
 use crate::shared::{Changes, SharedCollection};
 
 /// Deliveries, or objects of the initial state, taken from the collection at a time.
@@ -262,10 +262,23 @@ impl Watch {
             } else {
                 wanted
             };
-            collection.open(from)
+            // A replica has compared generations.
+            let resumed = match self.replica || wanted.is_zero() {
+                true => Ok(Resumption::ByNumber),
+                false => collection.resumption(from),
+            };
+            match resumed? {
+                Resumption::ByNumber => collection.open(from).map(|reader| (reader, None)),
+                Resumption::Everything => collection.correction().map(|(reader, gone)| (reader, Some(gone))),
+            }
         });
         match opened {
-            Ok(reader) => {
+            Ok((reader, Some(gone))) => {
+                let tell = |object: Object| Pending::Delivery(Delivery::Gone(object.with_resource_version(wanted)));
+                self.pending.extend(gone.into_iter().map(tell));
+                self.phase = Phase::Initial(reader, Some(String::new()));
+            }
+            Ok((reader, None)) => {
                 self.find_hidden();
                 self.told = reader.position();
                 self.phase = Phase::Live(reader);
@@ -274,12 +287,18 @@ impl Watch {
         }
     }
 
+    /// The initial state was not asked for: it is told to a client that may hold another one.
+    fn corrects(&self) -> bool {
+        !self.sends_initial_events
+    }
+
     /// Takes the next page of the initial state. What the client sees is decided when it takes the event.
     fn continue_initial(&mut self, reader: Reader, from: Option<String>) -> Turn {
         let Some(from) = from else {
             self.place = None;
             if self.wants_bookmarks {
-                let end = self.bookmark(reader.position(), &[(INITIAL_EVENTS_END, "true")]);
+                let annotations = [(INITIAL_EVENTS_END, "true")];
+                let end = self.bookmark(reader.position(), &annotations[usize::from(self.corrects())..]);
                 self.pending.push_back(Pending::Frame(end));
             }
             self.told = reader.position();
@@ -292,9 +311,17 @@ impl Watch {
         });
         match page {
             Ok(objects) => {
+                let (at, corrects) = (reader.position(), self.corrects());
                 let next = objects.last().filter(|_| objects.len() == BATCH);
                 self.phase = Phase::Initial(reader, next.map(|last| format!("{}\0", last.key())));
-                self.pending.extend(objects.into_iter().map(Pending::Initial));
+                let tell = |object: Object| match corrects {
+                    false => Some(Pending::Initial(object)),
+                    // Above it the client would be resumed by its number if it were cut now: the reader tells these.
+                    true if object.resource_version() > at => None,
+                    // What it does not see of it may be what it holds.
+                    true => Some(Pending::Delivery(Delivery::Current { object, created: false })),
+                };
+                self.pending.extend(objects.into_iter().filter_map(tell));
             }
             Err(expired) => self.expire(expired),
         }

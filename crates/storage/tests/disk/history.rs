@@ -185,7 +185,7 @@ fn place(object: &Object) -> (u64, String) {
 
 fn copy_of(held: &Collection) -> Copy {
     let meta = (held.position().0, held.floor().0, held.generation(), held.is_complete());
-    let ranges = held.range_tombstones().iter();
+    let ranges = held.range_tombstones().into_iter();
     let ranges = ranges.map(|range| (range.to.0, range.object.key().to_string()));
     (
         meta,

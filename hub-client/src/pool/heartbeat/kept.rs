@@ -3,9 +3,12 @@
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use yurt_apimachinery::negotiation::{body_format, body_json};
 use yurt_runtime::http::{Body, full};
 
 use super::plan::DELEGATE_HEARTBEAT_ANNOTATION;
+use crate::replicas::proof::lease_state;
+use crate::replicas::timeline::LeaseState;
 
 /// An answer kept for the time without the cloud.
 #[derive(Clone, Debug)]
@@ -20,6 +23,13 @@ impl Kept {
     pub(super) fn of(headers: &HeaderMap, body: Bytes) -> Option<Self> {
         let content_type = headers.get(CONTENT_TYPE)?.clone();
         (!body.is_empty()).then_some(Self { content_type, body })
+    }
+
+    /// RV and renewTime; `None` when it is no lease.
+    pub(super) fn state(&self) -> Option<LeaseState> {
+        let format = body_format(self.content_type.to_str().ok()).ok()?;
+        let lease = body_json(format, "coordination.k8s.io/v1", "Lease", &self.body).ok()?;
+        lease_state(&lease)
     }
 
     /// Whether the lease carries the delegate annotation: its name is plain text in JSON and in protobuf.

@@ -27,6 +27,8 @@ use super::relaying::Relaying;
 use crate::pool::lease_client::{LeaseClient, from_micros, set_annotation};
 use crate::pool::relay;
 use crate::proxy::pass_through::answered;
+use crate::replicas::proof::Timeline;
+use crate::replicas::timeline::LeaseState;
 use crate::upstream::Cloud;
 
 /// How long a renewal may take at the cloud before the coordinator is asked to speak for this node. The kubelet's own
@@ -58,6 +60,10 @@ pub struct OwnHeartbeat {
     pool_lease: tokio::sync::Mutex<Option<Value>>,
     /// The cloud's last answer about the lease.
     last: Mutex<Option<Kept>>,
+    /// What it acknowledged of the lease in its present history.
+    acknowledged: Mutex<Option<LeaseState>>,
+    /// Renewals wait for the proof of that history.
+    timeline: Timeline,
     kept_at: PathBuf,
     /// When the answer was last written to the disk.
     stored: Mutex<Option<BootTime>>,
@@ -81,7 +87,7 @@ impl OwnHeartbeat {
         nudge: Arc<Notify>,
         kept_at: PathBuf,
     ) -> Self {
-        let last = Mutex::new(Kept::load(&kept_at));
+        let last = Kept::load(&kept_at);
         Self {
             node: node.to_owned(),
             cloud,
@@ -92,7 +98,9 @@ impl OwnHeartbeat {
             nudge,
             plan: Mutex::default(),
             pool_lease: tokio::sync::Mutex::default(),
-            last,
+            acknowledged: Mutex::new(last.as_ref().and_then(Kept::state)),
+            timeline: Timeline::default(),
+            last: Mutex::new(last),
             kept_at,
             stored: Mutex::default(),
             annotated: AtomicBool::new(true),
@@ -111,6 +119,24 @@ impl OwnHeartbeat {
     #[must_use]
     pub fn relaying(&self) -> Option<&Relaying> {
         self.relaying.as_ref()
+    }
+
+    /// With renewals that wait for what `timeline` says, a few seconds at the most.
+    #[must_use]
+    pub fn after(self, timeline: Timeline) -> Self {
+        Self { timeline, ..self }
+    }
+
+    /// The lease as the cloud acknowledged it last; `None` when it never did.
+    #[must_use]
+    pub fn acknowledged(&self) -> Option<LeaseState> {
+        *self.acknowledged.lock()
+    }
+
+    /// The cloud came back with another history: what it acknowledged is none of that. The next answer is stored at once.
+    pub fn forget_acknowledged(&self) {
+        *self.acknowledged.lock() = None;
+        *self.stored.lock() = None;
     }
 
     /// Whether the cloud did not hear the last beat from this node itself.
@@ -162,6 +188,8 @@ impl OwnHeartbeat {
         let echo = Kept::of(request.headers(), request.body().clone());
         let is_put = request.method() == Method::PUT;
         if self.carry_out(OwnInput::Beat(at)) {
+            // It would overwrite what tells a cloud that came back from a backup.
+            self.timeline.renewal_may_go().await;
             let (outcome, answer) = self.renew_cloud(request, at).await;
             if outcome != Outcome::Heard {
                 self.annotated.store(true, Ordering::Relaxed);
@@ -243,6 +271,10 @@ impl OwnHeartbeat {
             && let Some(kept) = Kept::of(&headers, body.clone())
         {
             self.store(&kept);
+            let state = kept.state();
+            let mut acknowledged = self.acknowledged.lock();
+            *acknowledged = state.or(*acknowledged);
+            drop(acknowledged);
             if kept.is_annotated() {
                 self.annotated.store(true, Ordering::Relaxed);
             }

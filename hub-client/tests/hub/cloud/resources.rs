@@ -40,6 +40,9 @@ pub(super) struct Resources {
     version: Mutex<ResourceVersion>,
 }
 
+/// All objects at one moment.
+pub(crate) struct Backup(ResourceVersion, Vec<(&'static str, Vec<Object>)>);
+
 // === impl Resources ===
 
 impl Resources {
@@ -84,6 +87,27 @@ impl Resources {
             .unwrap();
         self.apply(resource, EventType::Deleted, last.with_resource_version(next));
         *version = next;
+    }
+
+    /// Everything there is, for [`Self::restore`].
+    pub(super) fn backup(&self) -> Backup {
+        let version = self.version.lock();
+        let objects = |(plural, collection): (&&'static str, &Arc<SharedCollection>)| {
+            (
+                *plural,
+                collection.read(|collection| collection.objects().cloned().collect()),
+            )
+        };
+        Backup(*version, self.collections.iter().map(objects).collect())
+    }
+
+    /// Comes back as it was.
+    pub(super) fn restore(&self, backup: Backup) {
+        let mut version = self.version.lock();
+        *version = backup.0;
+        for (plural, objects) in backup.1 {
+            self.collections[plural].update(|collection| collection.restart(0, objects, *version));
+        }
     }
 
     fn apply(&self, resource: &str, event: EventType, object: Object) {

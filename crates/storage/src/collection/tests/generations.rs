@@ -1,0 +1,101 @@
+//! The source came back with another history: what clients that cannot say of which one they are may do.
+
+use super::*;
+
+fn names(objects: &[Object]) -> Vec<(&str, &str)> {
+    objects.iter().map(|object| (object.name(), object.uid())).collect()
+}
+
+/// At 100, with everything a client of it may know; then the source is back at 70.
+fn rolled_back() -> Collection {
+    let mut collection = Collection::new(true);
+    collection.restart(
+        0,
+        vec![service("a", 1, 50), service("b", 2, 60), service("d", 4, 61)],
+        rv(90),
+    );
+    collection.apply(EventType::Deleted, service("c", 3, 95));
+    collection.advance(rv(100));
+    collection.restart(1, vec![service("a", 1, 40), service("d", 5, 65)], rv(70));
+    collection
+}
+
+/// Conformance: 7.55
+#[test]
+fn until_the_old_numbers_are_passed_nobody_is_resumed_by_one() {
+    let collection = rolled_back();
+    assert_eq!(collection.high(), rv(100));
+    assert_eq!(names(collection.former()), [("b", "u2"), ("c", "u3"), ("d", "u4")]);
+    assert_eq!(collection.resumption(rv(70)), Ok(Resumption::Everything));
+    for elsewhere in [69, 71, 100, 101] {
+        assert!(collection.resumption(rv(elsewhere)).is_err(), "{elsewhere}");
+    }
+    // A copy knows of which generation it is.
+    assert!(collection.open(rv(70)).is_ok());
+}
+
+/// Also once `C` has passed these: the client may be of either generation.
+#[test]
+fn clients_at_old_numbers_are_told_everything_for_good() {
+    let mut collection = rolled_back();
+    collection.apply(EventType::Deleted, service("d", 5, 80));
+    collection.apply(EventType::Added, service("e", 6, 99));
+    collection.apply(EventType::Modified, service("a", 1, 101));
+    assert_eq!(
+        collection.resumption(rv(69)).map_err(|expired| expired.floor),
+        Err(rv(70))
+    );
+    assert_eq!(collection.resumption(rv(100)), Ok(Resumption::Everything));
+    assert_eq!(collection.resumption(rv(101)), Ok(Resumption::ByNumber));
+    assert_eq!(collection.resumption(rv(102)), Ok(Resumption::ByNumber), "held");
+    let (mut reader, gone) = collection.correction().expect("everything is remembered");
+    assert_eq!(reader.position(), rv(100));
+    assert_eq!(names(&gone), [("d", "u5"), ("b", "u2"), ("c", "u3"), ("d", "u4")]);
+    let rest = collection.read(&mut reader, 10).expect("from there");
+    assert!(
+        matches!(&rest[..], [Delivery::Exact(change)] if change.resource_version() == rv(101)),
+        "{rest:?}"
+    );
+}
+
+#[test]
+fn old_numbers_outlive_a_restart() {
+    let collection = rolled_back();
+    let mut recovered = Collection::new(true);
+    recovered.recover(collection.to_recovered());
+    assert_eq!((recovered.high(), recovered.former().len()), (rv(100), 3));
+    assert_eq!(recovered.resumption(rv(70)), Ok(Resumption::Everything));
+    // The same number again, after a list that was needed for another reason.
+    recovered.distrust();
+    recovered.replace(vec![], rv(80)).expect("taken as it is");
+    assert_eq!((recovered.generation(), recovered.high()), (1, rv(100)));
+}
+
+/// What was served after the last commit is not known to it.
+#[test]
+fn copy_from_a_commit_does_not_know_the_highest_number_it_served() {
+    let mut committed = Collection::new(true);
+    committed.restart(0, vec![service("a", 1, 50)], rv(100));
+    let mut recovered = Collection::new(true);
+    recovered.recover(committed.to_recovered());
+    recovered.restart(1, vec![], rv(70));
+    assert_eq!(recovered.high(), rv(100 + UNCOMMITTED_MAX));
+    recovered.advance(rv(105));
+    assert_eq!(
+        recovered.resumption(rv(102)),
+        Ok(Resumption::Everything),
+        "it may have been served before"
+    );
+}
+
+#[test]
+fn first_list_takes_its_generation_from_elsewhere() {
+    let mut fresh = Collection::new(true);
+    fresh.restart(0, vec![service("a", 1, 50)], rv(70));
+    fresh.adopt(0);
+    assert_eq!(fresh.generation(), 0);
+    fresh.adopt(2);
+    assert_eq!((fresh.generation(), fresh.position(), fresh.len()), (2, rv(70), 1));
+    fresh.advance(rv(71));
+    assert_eq!(fresh.resumption(rv(71)), Ok(Resumption::ByNumber));
+}

@@ -1,0 +1,321 @@
+//! Asks the cloud for the proof that it still has our history, and holds back what must wait for it: new cloud data, and
+//! renewals, which would overwrite part of the evidence.
+//!
+//! The proof is asked for once for all replicas: at the start, when the hub turns to the cloud, and whenever a connection or
+//! a watch ended before its time. What follows from the answers is decided in [`timeline`](super::timeline).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::ACCEPT;
+use http::{HeaderValue, Request, StatusCode};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::kind::find_kind;
+use yurt_apimachinery::list::ParsedList;
+use yurt_apimachinery::time::MicroTime;
+use yurt_apimachinery::{ObjectKey, ResourceKind, ResourceVersion};
+use yurt_runtime::http::empty;
+use yurt_storage::Replica;
+
+use super::timeline::{Answers, Known, LeaseState, NEWEST, Place, Verdict};
+use super::{POOL_SCOPE, PoolData};
+use crate::pool::heartbeat::own::{self, OwnHeartbeat};
+use crate::pool::lease_client::to_micros;
+use crate::pool::probe::CloudReach;
+use crate::upstream::{Cloud, CloudServer};
+
+/// Longest wait for one answer.
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// Bytes of an answer at the most; each is an object without its content, or a lease.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// Pause after a proof that could not be had.
+const AGAIN: Duration = Duration::from_secs(1);
+/// A renewal waits this long for the proof at the most.
+const RENEWAL_WAIT: Duration = Duration::from_secs(3);
+
+/// Whether the cloud has the history our replicas come from; shared by all who depend on it.
+#[derive(Clone, Debug, Default)]
+pub struct Timeline(watch::Sender<State>);
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    /// Number of proofs so far.
+    proofs: u64,
+    /// The last one still counts.
+    is_proven: bool,
+    /// The last attempt failed: the cloud does not answer.
+    is_away: bool,
+    /// Replicas whose history is gone, with the generation that had it.
+    gone: BTreeMap<String, u64>,
+}
+
+// === impl Timeline ===
+
+impl Timeline {
+    /// Waits until the cloud's data may be taken. Returns the number of the proof it rests on; `None` when the cloud does
+    /// not answer.
+    pub async fn proven(&self) -> Option<u64> {
+        let mut state = self.0.subscribe();
+        let settled = state.wait_for(|state| state.is_proven || state.is_away).await.ok()?;
+        settled.is_proven.then_some(settled.proofs)
+    }
+
+    /// Waits until a renewal may go to the cloud: a proof is done or cannot be had, or the wait was too long.
+    pub async fn renewal_may_go(&self) {
+        let mut state = self.0.subscribe();
+        // Too long: the lease stays no evidence for it, the rest does.
+        let _ = tokio::time::timeout(RENEWAL_WAIT, state.wait_for(|state| state.is_proven || state.is_away)).await;
+    }
+
+    /// What rested on proof number `proof` ended before its time.
+    pub fn broken(&self, proof: u64) {
+        self.0
+            .send_if_modified(|state| state.proofs == proof && std::mem::take(&mut state.is_proven));
+    }
+
+    /// The cloud is turned to again, or was away.
+    pub fn reopen(&self) {
+        self.0.send_if_modified(|state| std::mem::take(&mut state.is_proven));
+    }
+
+    /// Whether what replica `name` holds under `generation` is the present cloud's.
+    #[must_use]
+    pub fn holds(&self, name: &str, generation: u64) -> bool {
+        let state = self.0.borrow();
+        state.is_proven && state.gone.get(name) != Some(&generation)
+    }
+
+    /// Whether the history of what replica `name` holds under `generation` is gone.
+    #[must_use]
+    pub fn is_gone(&self, name: &str, generation: u64) -> bool {
+        self.0.borrow().gone.get(name) == Some(&generation)
+    }
+
+    /// Resolves when a proof has shown that the history of what `replica` holds is gone.
+    pub async fn lost(&self, replica: &Replica) {
+        let mut state = self.0.subscribe();
+        let is_gone = |state: &State| {
+            let generation = state.gone.get(replica.name());
+            generation.is_some_and(|gone| *gone == replica.collection().read(|c| c.generation()))
+        };
+        if state.wait_for(is_gone).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    fn settle(&self, gone: BTreeMap<String, u64>) {
+        self.0.send_modify(|state| {
+            state.proofs += 1;
+            (state.is_proven, state.is_away) = (true, false);
+            state.gone.extend(gone);
+        });
+    }
+
+    fn away(&self, is_away: bool) {
+        self.0
+            .send_if_modified(|state| std::mem::replace(&mut state.is_away, is_away) != is_away);
+    }
+}
+
+/// Gets the proofs.
+pub struct Prover {
+    /// What is held.
+    pub data: Arc<PoolData>,
+    /// Whom to ask.
+    pub cloud: Arc<Cloud>,
+    /// What the cloud acknowledged of this node's lease.
+    pub heartbeat: Arc<OwnHeartbeat>,
+    /// Whether the cloud answers.
+    pub reach: watch::Receiver<CloudReach>,
+    /// This node.
+    pub node: String,
+}
+
+// === impl Prover ===
+
+impl Prover {
+    /// Proves again and again until `token` is cancelled.
+    pub async fn run(mut self, token: CancellationToken) {
+        token.run_until_cancelled(self.keep_proving()).await;
+    }
+
+    async fn keep_proving(&mut self) {
+        let timeline = self.data.timeline().clone();
+        let mut state = timeline.0.subscribe();
+        loop {
+            let failed = self.reach.borrow_and_update().failed_probes.unwrap_or(0) > 0;
+            timeline.away(failed);
+            if failed {
+                timeline.reopen();
+            } else if !state.borrow_and_update().is_proven {
+                match self.prove().await {
+                    Ok(gone) => timeline.settle(gone),
+                    Err(why) => {
+                        tracing::debug!(why, "No proof of the cloud's history yet");
+                        timeline.away(true);
+                        // A probe that changes its mind ends the pause.
+                        let _ = tokio::time::timeout(AGAIN, self.reach.changed()).await;
+                    }
+                }
+                continue;
+            }
+            tokio::select! {
+                changed = self.reach.changed() => if changed.is_err() { return },
+                changed = state.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// One proof: which replicas, under which generation, hold a history that is gone.
+    async fn prove(&self) -> Result<BTreeMap<String, u64>, String> {
+        let (known, generations) = self.known();
+        if known.is_nothing() {
+            return Ok(BTreeMap::new());
+        }
+        match self.ask_around(&known).await? {
+            Verdict::NewTimeline(why) => {
+                tracing::error!(why, "The cloud came back with another history: new generation");
+                self.heartbeat.forget_acknowledged();
+                Ok(generations)
+            }
+            Verdict::Same | Verdict::Lagging => Ok(BTreeMap::new()),
+        }
+    }
+
+    /// The verdict of the first server that gives one; that server is in use from then on.
+    async fn ask_around(&self, known: &Known) -> Result<Verdict, String> {
+        let (mut behind, mut failure) = (None, String::new());
+        let servers = self.cloud.len();
+        for left in (0..servers).rev() {
+            match self.ask(self.cloud.server(), known).await {
+                Ok(answers) => match known.judge(&answers, left > 0) {
+                    Verdict::Lagging => behind = Some(answers),
+                    verdict => return Ok(verdict),
+                },
+                Err(why) => failure = why,
+            }
+            self.cloud.try_next();
+        }
+        // Nobody who answers is ahead.
+        behind.map(|answers| known.judge(&answers, false)).ok_or(failure)
+    }
+
+    /// What is held of histories that are not known to be gone, and the generations it is held under.
+    fn known(&self) -> (Known, BTreeMap<String, u64>) {
+        let mut known = Known {
+            lease: self.heartbeat.acknowledged(),
+            ..Known::default()
+        };
+        let mut generations = BTreeMap::new();
+        for replica in self.data.replicas().iter() {
+            let name = replica.name();
+            let (held, newest) = replica.collection().read(|c| {
+                let newest: Vec<_> = c.newest(NEWEST).map(|(key, rv)| (key.clone(), rv)).collect();
+                (c.is_complete().then(|| (c.generation(), c.position())), newest)
+            });
+            let Some((generation, position)) = held else { continue };
+            if self.data.timeline().is_gone(name, generation) {
+                continue;
+            }
+            known.position = known.position.max(position);
+            generations.insert(name.to_owned(), generation);
+            if POOL_SCOPE.contains(&name) {
+                let places = newest.into_iter().map(|(key, rv)| ((name.to_owned(), key), rv));
+                known.newest.extend(places);
+            }
+        }
+        let mut by_version: Vec<_> = known.newest.values().copied().collect();
+        by_version.sort_unstable_by(|a, b| b.cmp(a));
+        let least = by_version.get(NEWEST - 1).copied().unwrap_or_default();
+        known.newest.retain(|_, version| *version >= least);
+        (known, generations)
+    }
+
+    /// Reads without resourceVersion: the answer has everything that was acknowledged before.
+    async fn ask(&self, server: &CloudServer, known: &Known) -> Result<Answers, String> {
+        let services = find_kind("", "services").ok_or("services are not built in")?;
+        let path = format!("{}?limit=1", services.collection_path());
+        let list = get(server, &path, "PartialObjectMetadataList").await?;
+        let list = list.ok_or("the cloud has no services")?;
+        let list = ParsedList::parse(list, services).map_err(|error| error.to_string())?;
+        let mut answers = Answers {
+            head: list.meta.resource_version,
+            ..Answers::default()
+        };
+        if known.lease.is_some() {
+            let path = format!(
+                "/apis/coordination.k8s.io/v1/namespaces/{}/leases/{}",
+                own::NAMESPACE,
+                self.node
+            );
+            answers.lease = get(server, &path, "").await?.and_then(|lease| lease_state(&lease));
+        }
+        for place in known.newest.keys() {
+            if let Some(version) = self.version_at(server, place).await? {
+                answers.newest.insert(place.clone(), version);
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn version_at(&self, server: &CloudServer, (name, key): &Place) -> Result<Option<ResourceVersion>, String> {
+        let Some(replica) = self.data.replicas().named(name) else {
+            return Ok(None);
+        };
+        let object = get(
+            server,
+            &path_of(replica.collection().kind(), key),
+            "PartialObjectMetadata",
+        )
+        .await?;
+        Ok(object.and_then(|object| version_of(&serde_json::from_slice(&object).ok()?)))
+    }
+}
+
+fn path_of(kind: &ResourceKind, key: &ObjectKey) -> String {
+    let collection = match key.namespace() {
+        Some(namespace) => kind.namespaced_path(namespace),
+        None => kind.collection_path(),
+    };
+    format!("{collection}/{}", key.name())
+}
+
+/// The body, as this shape of the object where it has one; `None` when it is not there, or not ours to read.
+async fn get(server: &CloudServer, path: &str, shape: &str) -> Result<Option<Bytes>, String> {
+    let mut request = Request::new(empty());
+    *request.uri_mut() = path.parse().map_err(|_| format!("{path:?} is not a path"))?;
+    let accept = match shape {
+        "" => "application/json".to_owned(),
+        shape => format!("application/json;as={shape};g=meta.k8s.io;v=v1,application/json"),
+    };
+    let accept = HeaderValue::try_from(accept).map_err(|error| error.to_string())?;
+    request.headers_mut().insert(ACCEPT, accept);
+    let answered = server.beats.request_bytes(request, TIMEOUT, ANSWER_BYTES_MAX).await;
+    let (status, _, body) = answered.map_err(|error| error.to_string())?;
+    match status {
+        StatusCode::OK => Ok(Some(body)),
+        StatusCode::NOT_FOUND | StatusCode::FORBIDDEN => Ok(None),
+        status => Err(format!("{path}: {status}")),
+    }
+}
+
+fn version_of(object: &Value) -> Option<ResourceVersion> {
+    ResourceVersion::parse(object["metadata"]["resourceVersion"].as_str()?).ok()
+}
+
+/// What a lease in JSON says.
+#[must_use]
+pub fn lease_state(lease: &[u8]) -> Option<LeaseState> {
+    let lease: Value = serde_json::from_slice(lease).ok()?;
+    let renewed = lease["spec"]["renewTime"]
+        .as_str()
+        .and_then(|time| MicroTime::parse(time).ok());
+    Some(LeaseState {
+        version: version_of(&lease)?,
+        renewed: renewed.map_or(i64::MIN, to_micros),
+    })
+}

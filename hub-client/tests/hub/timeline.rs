@@ -1,0 +1,167 @@
+//! The cloud comes back from a backup while the hub does not see it, and clients are not misled.
+
+use serde_json::json;
+use yurt_test_support::eventually;
+
+use super::client::{Answer, Watch};
+use super::cloud::Cloud;
+use super::harness::TestHub;
+
+const SERVICES: &str = "/api/v1/services";
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
+
+fn service(name: &str, port: u16) -> serde_json::Value {
+    json!({"metadata": {"namespace": "shop", "name": name}, "spec": {"ports": [{"port": port}]}})
+}
+
+/// Lists without a limit: those of the replicas, not those of the proof.
+fn lists(cloud: &Cloud) -> usize {
+    let seen = cloud.seen(SERVICES).into_iter();
+    let is_list = |query: &str| query.contains("limit=500");
+    seen.filter(|seen| seen.query.as_deref().is_some_and(is_list)).count()
+}
+
+/// Code of the ERROR that comes next.
+async fn refused(watch: &mut Watch) -> u64 {
+    let event = watch.next().await.expect("the stream must go on");
+    assert_eq!(event.kind, "ERROR");
+    event.object["code"].as_u64().unwrap()
+}
+
+/// The list, once it is of `generation`.
+async fn list_of_generation(hub: &TestHub, generation: u64) -> Answer {
+    eventually("the generation must be served", async || {
+        let listed = hub.kube_proxy().get(SERVICES).await;
+        let is_it = listed.header("yurt-generation") == Some(&generation.to_string());
+        (is_it && listed.code == 200).then_some(listed)
+    })
+    .await
+}
+
+/// Conformance: 7.55
+#[tokio::test]
+async fn cloud_that_came_back_from_a_backup_begins_a_new_generation() {
+    let mut cloud = Cloud::start().await;
+    cloud.put("services", service("web", 80));
+    let backup = cloud.backup();
+    cloud.put("services", service("web", 81));
+    let late = cloud.put("services", service("late", 90));
+    let hub = TestHub::start(&cloud, &[]).await;
+    let seen = late["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    let mut client = hub
+        .kube_proxy()
+        .watch(&format!("{SERVICES}?watch=1&resourceVersion={seen}"))
+        .await;
+    cloud.go_away().await;
+    cloud.restore(backup);
+    cloud.come_back().await;
+    assert_eq!(refused(&mut client).await, 410, "its number stands for something else");
+    let listed = list_of_generation(&hub, 1).await;
+    assert_eq!(
+        (listed.names(), listed.header("yurt-generation")),
+        (vec!["web".to_owned()], Some("1"))
+    );
+    assert_eq!(listed.json()["items"][0]["spec"]["ports"][0]["port"], 80);
+    // Ahead of the copy: certainly of the history before.
+    let mut ahead = hub
+        .kube_proxy()
+        .watch(&format!("{SERVICES}?watch=1&resourceVersion={seen}"))
+        .await;
+    assert_eq!(refused(&mut ahead).await, 410);
+    // A number that both histories have.
+    let at = listed.json()["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let mut either = hub
+        .kube_proxy()
+        .watch(&format!("{SERVICES}?watch=1&resourceVersion={at}"))
+        .await;
+    assert_eq!(either.told().await, "DELETED late");
+    assert_eq!(either.told().await, "MODIFIED web");
+    cloud.put("services", service("new", 1));
+    assert_eq!(either.told().await, "ADDED new");
+}
+
+/// The restored cloud has passed all we saw: only its objects show it.
+#[tokio::test]
+async fn restored_cloud_is_noticed_after_it_has_passed_what_was_seen_and_across_a_restart() {
+    let mut cloud = Cloud::start().await;
+    cloud.put("services", service("web", 80));
+    let backup = cloud.backup();
+    cloud.put("services", service("web", 81));
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    hub.stop().await;
+    cloud.go_away().await;
+    cloud.restore(backup);
+    for number in 0..20 {
+        cloud.put(
+            "pods",
+            json!({"metadata": {"namespace": "shop", "name": format!("p{number}")}}),
+        );
+    }
+    cloud.come_back().await;
+    hub.restart().await;
+    let listed = list_of_generation(&hub, 1).await;
+    assert_eq!(
+        listed.json()["items"][0]["spec"]["ports"][0]["port"],
+        80,
+        "nothing stale remains"
+    );
+    // Known for good: the next start proves the history that is there now.
+    hub.restart().await;
+    hub.wait_until_complete().await;
+    cloud.put("services", service("new", 1));
+    eventually("the hub must follow", async || {
+        let listed = hub.kube_proxy().get(SERVICES).await;
+        (listed.names() == ["new", "web"] && listed.header("yurt-generation") == Some("1")).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn cloud_that_was_only_away_is_resumed() {
+    let mut cloud = Cloud::start().await;
+    cloud.put("services", service("web", 80));
+    let hub = TestHub::start(&cloud, &[]).await;
+    let mut client = hub
+        .kube_proxy()
+        .watch(&format!("{SERVICES}?watch=1&resourceVersion={}", cloud.version()))
+        .await;
+    let before = lists(&cloud);
+    cloud.go_away().await;
+    cloud.put("services", service("meanwhile", 1));
+    cloud.come_back().await;
+    assert_eq!(client.told().await, "ADDED meanwhile");
+    assert_eq!(lists(&cloud), before, "nothing is fetched again");
+}
+
+/// The renewal would overwrite the lease's renewTime, which tells a cloud that came back from a backup.
+#[tokio::test]
+async fn renewal_waits_for_the_proof() {
+    let mut cloud = Cloud::start().await;
+    cloud.put("services", service("web", 80));
+    let hub = TestHub::start(&cloud, &[]).await;
+    cloud.go_away().await;
+    hub.until("the hub must know", |state| state["cloudReachable"] == false)
+        .await;
+    let proofs = cloud.seen("/api/v1/namespaces/shop/services/web").len();
+    let order = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
+    let told = order.clone();
+    cloud.on(LEASE, move |request| {
+        told.lock().push(request.method().clone());
+        let lease =
+            r#"{"metadata":{"name":"n1","resourceVersion":"1"},"spec":{"renewTime":"2026-01-01T00:00:00.000000Z"}}"#;
+        async move { yurt_runtime::http::json(http::StatusCode::OK, lease) }
+    });
+    cloud.come_back().await;
+    hub.until("the hub must know", |state| state["cloudReachable"] == true)
+        .await;
+    let beat = r#"{"metadata":{"name":"n1"},"spec":{"renewTime":"2026-01-01T00:00:01.000000Z"}}"#;
+    hub.kubelet().put(LEASE, "application/json", beat).await.expect(200);
+    assert!(
+        cloud.seen("/api/v1/namespaces/shop/services/web").len() > proofs,
+        "the proof came first"
+    );
+    assert!(order.lock().contains(&http::Method::PUT));
+}
