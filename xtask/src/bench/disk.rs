@@ -4,15 +4,15 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use http::Method;
 use serde_json::json;
 
 use super::Scale;
 use super::load::{Ask, Job, MERGE, Session, series};
 use super::samples::{NODE_LEASES, NODES, heartbeat, lease, node};
-use super::subject::Subject;
-use super::table::{Notes, Unit};
+use super::subject::{Lab, Side, Subject};
+use super::table::{Table, Unit};
 
 /// A kubelet renews its lease this often, seconds.
 const RENEW_EVERY: usize = 10;
@@ -30,38 +30,57 @@ enum Beats {
     LeasesAndStatus,
 }
 
-pub(super) async fn measure(subject: Subject, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
-    let sessions: Vec<Session> = (0..2).map(|_| subject.session()).collect::<Result<_>>()?;
-    let seconds = scale.of(SECONDS);
-    let (mut created, mut began) = (0, 0);
-    for (nodes, text) in [(100, "100"), (1000, "1,000")] {
-        for at in created..nodes {
-            create(&sessions[0], at).await?;
-        }
-        created = nodes;
-        for (beats, what) in [
-            (Beats::Leases, "leases"),
-            (Beats::LeasesAndStatus, "leases and node status"),
-        ] {
-            let before = subject.usage()?.written;
-            let mut second = tokio::time::interval(Duration::from_secs(1));
-            for now in began..began + seconds {
-                second.tick().await;
-                let jobs = due(beats, nodes, now);
-                series(&sessions, 2, jobs.len(), |at| jobs[at].job(now)).await?;
-            }
-            second.tick().await;
-            began += seconds;
-            let written = subject.usage()?.written - before;
-            notes.add(
+/// Pools that are measured, each on a server of its own.
+const POOLS: [(usize, &str); 2] = [(100, "100"), (1000, "1,000")];
+
+/// All at the same time, as two minutes are long: what a process writes does not depend on its neighbours.
+pub(super) async fn measure(lab: &Lab, sides: &[Side], scale: Scale, table: &mut Table) -> Result<()> {
+    let pools = sides.iter().flat_map(|side| POOLS.map(|pool| (*side, pool)));
+    let pool = async |(side, (nodes, text)): (Side, (usize, &'static str))| {
+        let subject = Subject::start(lab, side).await?;
+        let written = beat(&subject, nodes, scale).await;
+        Ok::<_, anyhow::Error>((side, text, written.with_context(|| format!("{text} nodes of {side}"))?))
+    };
+    let measured = futures_util::future::try_join_all(pools.map(pool)).await?;
+    for (side, text, written) in measured {
+        for (what, bytes) in written {
+            table.of(side).add(
                 "14",
                 &format!("written by the heartbeats of {text} nodes: {what}"),
                 Unit::MegabytesPerHour,
-                written as f64 / 1e6 * 3600.0 / seconds as f64,
+                bytes,
             );
         }
     }
     Ok(())
+}
+
+/// Megabytes per hour for each kind of beats.
+async fn beat(subject: &Subject, nodes: usize, scale: Scale) -> Result<Vec<(&'static str, f64)>> {
+    let sessions: Vec<Session> = (0..2).map(|_| subject.session()).collect::<Result<_>>()?;
+    let seconds = scale.of(SECONDS);
+    for at in 0..nodes {
+        create(&sessions[0], at).await?;
+    }
+    let mut began = 0;
+    let mut measured = Vec::new();
+    for (beats, what) in [
+        (Beats::Leases, "leases"),
+        (Beats::LeasesAndStatus, "leases and node status"),
+    ] {
+        let before = subject.usage()?.written;
+        let mut second = tokio::time::interval(Duration::from_secs(1));
+        for now in began..began + seconds {
+            second.tick().await;
+            let jobs = due(beats, nodes, now);
+            series(&sessions, 2, jobs.len(), |at| jobs[at].job(now)).await?;
+        }
+        second.tick().await;
+        began += seconds;
+        let written = subject.usage()?.written - before;
+        measured.push((what, written as f64 / 1e6 * 3600.0 / seconds as f64));
+    }
+    Ok(measured)
 }
 
 async fn create(session: &Session, at: usize) -> Result<()> {

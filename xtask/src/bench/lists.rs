@@ -8,10 +8,10 @@ use super::Scale;
 use super::leases::per_operation;
 use super::load::{Ask, JSON, Job, PROTOBUF, Session, series};
 use super::memory::mib;
-use super::process;
 use super::samples::{ALL_SLICES, SLICES, slice};
 use super::subject::Subject;
 use super::table::{Notes, Unit};
+use super::usage;
 
 const SLICE_COUNT: usize = 1000;
 const LISTS: usize = 20;
@@ -49,11 +49,11 @@ pub(super) async fn measure(subject: Subject, scale: Scale, notes: &mut Notes<'_
         notes.add("10", &format!("bytes of that answer, {name}"), Unit::Mib, mib(bytes));
     }
     let rss = subject.usage()?.rss;
-    process::reset_peak(subject.pid()?)?;
+    usage::reset_peak(subject.pid()?)?;
     for _ in 0..3 {
         futures_util::future::try_join_all(sessions.iter().map(|session| list(session, JSON, false))).await?;
     }
-    let grown = process::peak(subject.pid()?)?.saturating_sub(rss);
+    let grown = usage::peak(subject.pid()?)?.saturating_sub(rss);
     notes.add(
         "11",
         "8 JSON LISTs of it at a time, RSS peak above idle",

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use yurt_runtime::TaskGroup;
 
 use super::load::Session;
-use super::process::{self, Usage};
+use super::usage::{self, Usage};
 use crate::lab::api::Api;
 use crate::lab::identities::Identities;
 use crate::lab::program::{Launch, Program};
@@ -148,9 +148,9 @@ impl Subject {
 
     /// What the processes have used so far: API server and, for CPU and bytes, its store.
     pub(super) fn usage(&self) -> Result<Usage> {
-        let mut usage = process::usage(self.pid()?)?;
+        let mut usage = usage::usage(self.pid()?)?;
         if let Some(store) = &self.store {
-            let store = process::usage(store.id().context("the store has ended")?)?;
+            let store = usage::usage(store.id().context("the store has ended")?)?;
             usage.cpu += store.cpu;
             usage.written += store.written;
             usage.store_rss = store.rss;

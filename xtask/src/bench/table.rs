@@ -31,6 +31,8 @@ struct Row {
 /// All figures.
 #[derive(Default)]
 pub(super) struct Table {
+    /// What was measured: "rows: the rest". Empty where nobody says.
+    origin: String,
     rows: Vec<Row>,
     kind: Kind,
 }
@@ -52,6 +54,14 @@ pub(super) struct Notes<'a> {
 // === impl Table ===
 
 impl Table {
+    /// Without figures yet.
+    pub(super) fn new(origin: String) -> Self {
+        Self {
+            origin,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn of(&mut self, side: Side) -> Notes<'_> {
         Notes { table: self, side }
     }
@@ -66,14 +76,16 @@ impl Table {
 
     /// Markdown.
     pub(super) fn text(&self) -> String {
-        self.markdown(self.rows.iter().map(Row::line).collect())
+        self.markdown(&[&self.origin], self.rows.iter().map(Row::line).collect())
     }
 
-    fn markdown(&self, mut lines: Vec<String>) -> String {
+    fn markdown(&self, origins: &[&str], mut lines: Vec<String>) -> String {
         let header = self.kind.header();
         lines.sort_by_key(|line| number(line));
         lines.insert(0, format!("{header}\n|---|---|---|---|---|"));
-        lines.join("\n") + "\n"
+        let origins = origins.iter().filter(|origin| !origin.is_empty());
+        let head: String = origins.map(|origin| format!("{origin}\n\n")).collect();
+        head + &lines.join("\n") + "\n"
     }
 
     /// Puts the table between the markers of a file. `keep` leaves the rows there that were not measured.
@@ -94,9 +106,15 @@ impl Table {
             .lines()
             .filter(|line| keep && number(line).is_some() && !is_measured(line));
         let lines = kept.map(str::to_owned).chain(self.rows.iter().map(Row::line));
+        // Of two lines about the same rows, the later one is true.
+        let is_repeated = |line: &str| line.split(':').next() == self.origin.split(':').next();
+        let origins = old
+            .lines()
+            .filter(|line| keep && !line.is_empty() && !line.starts_with('|') && !is_repeated(line));
+        let origins: Vec<&str> = origins.chain([self.origin.as_str()]).collect();
         Ok(format!(
             "{before}{begin}\n{}{end}{after}",
-            self.markdown(lines.collect())
+            self.markdown(&origins, lines.collect())
         ))
     }
 }
@@ -202,7 +220,7 @@ mod tests {
         table.of(Side::Ours).add("7", "rate", Unit::PerSecond, 30.0);
         table.of(Side::Peer).add("7", "rate", Unit::PerSecond, 10.0);
         let text = table.text();
-        let lines: Vec<&str> = text.lines().skip(2).collect();
+        let lines: Vec<&str> = text.lines().filter(|line| number(line).is_some()).collect();
         assert!(
             lines[0].ends_with("| 3.0x |") && lines[1].ends_with("| 10.0x |"),
             "{text}"
@@ -211,13 +229,13 @@ mod tests {
 
     #[test]
     fn part_of_the_table_leaves_the_rest_of_a_file_as_it_is() {
-        let mut first = Table::default();
+        let mut first = Table::new("All rows: an old tree".to_owned());
         first.of(Side::Ours).add("10", "time", Unit::Millis, 2.0);
         first.of(Side::Ours).add("14", "written", Unit::MegabytesPerHour, 9.0);
         let [begin, end] = Kind::Coordinator.markers();
         let empty = format!("before\n{begin}\n{end}\nafter\n");
         let text = first.put_into(&empty, false).expect("markers");
-        let mut second = Table::default();
+        let mut second = Table::new("Disk: a new tree".to_owned());
         second.of(Side::Ours).add("14", "written", Unit::MegabytesPerHour, 1.5);
         second.of(Side::Ours).add("2", "memory", Unit::Mib, 3.0);
         let kept = second.put_into(&text, true).expect("markers");
@@ -230,8 +248,12 @@ mod tests {
                 "| 14 | written | 1.5 MB/h | – | – |"
             ]
         );
+        let origins = format!("{begin}\nAll rows: an old tree\n\nDisk: a new tree\n\n| row");
+        assert!(kept.contains(&origins), "{kept}");
+        let again = second.put_into(&kept, true).expect("markers");
+        assert_eq!(again, kept, "what is measured again is said once");
         assert!(kept.starts_with("before\n") && kept.ends_with("\nafter\n"), "{kept}");
         let whole = second.put_into(&kept, false).expect("markers");
-        assert!(!whole.contains("time"), "{whole}");
+        assert!(!whole.contains("time") && !whole.contains("an old tree"), "{whole}");
     }
 }

@@ -9,9 +9,9 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::bench::process::{self, Usage};
 use crate::bench::samples;
 use crate::bench::subject::Lab;
+use crate::bench::usage::{self, Usage};
 use crate::lab::api::Api;
 use crate::lab::client::{Client, Told, WATCH_SECONDS};
 use crate::lab::cloud::Choice;
@@ -132,7 +132,7 @@ pub(super) async fn end(mut stage: Stage) -> Result<()> {
 
 /// What the process in this seat has used.
 pub(super) fn usage(seat: &mut Seat) -> Result<Usage> {
-    process::usage(seat.program()?.id().context("the process has ended")?)
+    usage::usage(seat.program()?.id().context("the process has ended")?)
 }
 
 /// Changes the slice for this turn.

@@ -11,8 +11,8 @@ use anyhow::{Result, ensure};
 use yurt_runtime::TaskGroup;
 
 use super::field::{self, PATIENCE};
-use crate::bench::process;
 use crate::bench::subject::Lab;
+use crate::bench::usage;
 use crate::interop::{self, Profile};
 use crate::lab::cloud::Choice;
 use crate::lab::hub::{Election, Hub};
@@ -152,7 +152,7 @@ fn sample(pid: u32, data: &Path, at: f64) -> Result<Sample> {
     let disk: u64 = entries.filter_map(|entry| Some(entry.metadata().ok()?.len())).sum();
     Ok(Sample {
         at,
-        rss: process::usage(pid)?.rss as f64 / 1024.0,
+        rss: usage::usage(pid)?.rss as f64 / 1024.0,
         files: files as f64,
         disk: disk as f64 / 1024.0,
     })
