@@ -43,7 +43,7 @@ pub(crate) async fn create_namespaces(app: &App) -> Result<(), StartError> {
         return Ok(());
     };
     let intent = own_intent();
-    for name in namespaces::INITIAL {
+    let create = async |name: &str| {
         let body = serde_json::json!({ "metadata": { "name": name } });
         let now = Time::from_unix(app.clock.unix().secs);
         let uid = uuid::Uuid::new_v4().to_string();
@@ -51,8 +51,10 @@ pub(crate) async fn create_namespaces(app: &App) -> Result<(), StartError> {
             StartError::new(format!("--data-dir: cannot create namespace {name}: {status}"))
         };
         let object = prepare::created(resource, body, None, now, &uid, Account::Settled).map_err(failed)?;
-        app.own.create(resource, object, &intent).await.map_err(failed)?;
-    }
+        app.own.create(resource, object, &intent).await.map_err(failed)
+    };
+    // At once: they share a commit.
+    futures_util::future::try_join_all(namespaces::INITIAL.map(create)).await?;
     Ok(())
 }
 

@@ -58,7 +58,8 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
             let answer = match info {
                 Ok(info) => {
                     let limit = deadline::of(&info, query.as_deref());
-                    let answer = identified(&app, request, &peer, info, query, &mut trail);
+                    // Boxed: this future is moved several times on its way to a task.
+                    let answer = Box::pin(identified(&app, request, &peer, info, query, &mut trail));
                     match limit {
                         Ok(limit) => deadline::within(limit, answer).await,
                         Err(status) => Err(status),
@@ -210,7 +211,7 @@ async fn dispatch(
         body,
         warnings: warnings.clone(),
     };
-    Ok(finished(handle(call).await, how, &warnings))
+    Ok(finished(Box::pin(handle(call)).await, how, &warnings))
 }
 
 /// A body that is answered by another of its kind, and nothing stored.

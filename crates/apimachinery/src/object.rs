@@ -37,6 +37,8 @@ struct Inner {
     /// One line of JSON with apiVersion and kind, decodable as a [`Value`].
     bytes: Bytes,
     resource_version: ResourceVersion,
+    /// Where the metadata begins in the bytes, once somebody had to know.
+    metadata_at: Option<usize>,
     kept: Kept,
     meta: Arc<Meta>,
 }
@@ -98,13 +100,19 @@ impl Object {
         if !decodable::is_decodable(text) {
             return Err(ObjectError::Undecodable);
         }
-        Self::assemble(bytes, extract, kind)
+        Self::assemble(bytes, None, extract, kind)
     }
 
-    fn assemble(bytes: Bytes, extract: Extract, kind: &ResourceKind) -> Result<Self, ObjectError> {
+    fn assemble(
+        given: Bytes,
+        metadata_at: Option<usize>,
+        extract: Extract,
+        kind: &ResourceKind,
+    ) -> Result<Self, ObjectError> {
         let resource_version = ResourceVersion::parse(&extract.resource_version)?;
         let key = object_key(&extract, kind.namespaced)?;
-        let bytes = wire::complete_type_meta(&bytes, &extract.type_meta, extract.has_type_members, kind);
+        let bytes = wire::complete_type_meta(&given, &extract.type_meta, extract.has_type_members, kind);
+        let metadata_at = metadata_at.filter(|_| bytes.len() == given.len());
         let meta = Meta {
             key,
             uid: extract.uid.into(),
@@ -116,6 +124,7 @@ impl Object {
         Ok(Self(Arc::new(Inner {
             bytes,
             resource_version,
+            metadata_at,
             kept: Kept::default(),
             meta: Arc::new(meta),
         })))
@@ -128,11 +137,11 @@ impl Object {
     /// As [`Object::parse`].
     pub fn from_value(value: Value, kind: &ResourceKind) -> Result<Self, ObjectError> {
         let mut bytes = Vec::with_capacity(ENCODED);
-        serde_json::to_writer(&mut bytes, &value)?;
+        let metadata_at = wire::encode(&value, &mut bytes)?;
         // Kept without spare room.
         let bytes = Bytes::from(bytes.into_boxed_slice());
         match Extract::of_value(&value, kind.fields) {
-            Ok(extract) if decodable::is_shallow(&value) => Self::assemble(bytes, extract, kind),
+            Ok(extract) if decodable::is_shallow(&value) => Self::assemble(bytes, metadata_at, extract, kind),
             _ => Self::parse(bytes, kind),
         }
     }
@@ -140,11 +149,14 @@ impl Object {
     /// The same object with another resource version; every other byte is the same.
     #[must_use]
     pub fn with_resource_version(&self, resource_version: ResourceVersion) -> Self {
-        let bytes = wire::set_resource_version(&self.0.bytes, resource_version);
-        let bytes = bytes.expect("the bytes of an Object must have been checked to be a JSON object");
+        let metadata_at = self.0.metadata_at.or_else(|| wire::metadata_at(&self.0.bytes));
+        let bytes = metadata_at.and_then(|at| wire::set_resource_version(&self.0.bytes, at, resource_version));
+        let bytes = bytes.expect("the bytes of an Object must have been checked to have metadata");
         Self(Arc::new(Inner {
             bytes,
             resource_version,
+            // All before it stays as it is.
+            metadata_at,
             kept: Kept::default(),
             meta: Arc::clone(&self.0.meta),
         }))

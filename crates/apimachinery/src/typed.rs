@@ -288,7 +288,8 @@ impl Slot<'_> {
         let outer = reader.owner.replace(message);
         let mut object = Map::new();
         while let Some(name) = members.next_key::<String>()? {
-            if object.contains_key(&name) {
+            let is_repeated = object.contains_key(&name);
+            if is_repeated {
                 reader.fault("duplicate", &name);
             }
             let Some(field) = message.field(&name) else {
@@ -308,8 +309,11 @@ impl Slot<'_> {
                 })
             })?;
             reader.fields.pop();
-            let before = object.remove(&name);
-            object.insert(name, read_over(before, value, field));
+            let value = match is_repeated.then(|| object.remove(&name)).flatten() {
+                Some(before) => read_over(before, value, field),
+                None => value,
+            };
+            object.insert(name, value);
         }
         reader.owner = outer;
         Ok(Value::Object(object))
@@ -336,11 +340,11 @@ impl Slot<'_> {
 
 /// What a member that occurs twice leaves. Go reads the second value into the first: structures and maps are merged, and
 /// null leaves alone what cannot be null.
-fn read_over(before: Option<Value>, value: Value, field: Field) -> Value {
+fn read_over(before: Value, value: Value, field: Field) -> Value {
     let is_nullable = field.is_pointer() || field.is_list() || field.is_map();
     match (before, value) {
-        (Some(before), Value::Null) if !is_nullable => before,
-        (Some(mut before @ Value::Object(_)), value @ Value::Object(_)) => {
+        (before, Value::Null) if !is_nullable => before,
+        (mut before @ Value::Object(_), value @ Value::Object(_)) => {
             merge_objects(&mut before, value);
             before
         }

@@ -64,7 +64,8 @@ struct Shared {
     kill: CancellationToken,
     /// Name of the first failed task, of this group or of a child.
     failed: watch::Sender<Option<&'static str>>,
-    // How many tasks run under each name, children's included; the watch lets shutdown wait for zero.
+    // How many tasks run under each name, children's included; the watch lets shutdown wait for zero, and tells nothing else:
+    // there are several tasks to a request.
     running: Mutex<BTreeMap<&'static str, usize>>,
     count: watch::Sender<usize>,
 }
@@ -271,7 +272,11 @@ impl Running {
     fn enter(group: &TaskGroup, name: &'static str) -> Self {
         for group in group.ancestry() {
             *group.shared.running.lock().entry(name).or_default() += 1;
-            group.shared.count.send_modify(|count| *count += 1);
+            group.shared.count.send_if_modified(|count| {
+                *count += 1;
+                // Nobody waits for more of them.
+                false
+            });
         }
         Running {
             group: group.clone(),
@@ -291,7 +296,10 @@ impl Drop for Running {
                 }
             }
             drop(running);
-            group.shared.count.send_modify(|count| *count -= 1);
+            group.shared.count.send_if_modified(|count| {
+                *count -= 1;
+                *count == 0
+            });
         }
     }
 }

@@ -4,6 +4,7 @@
 //! answers `None`, it never panics.
 
 use bytes::Bytes;
+use serde_json::Value;
 
 use super::extract::TypeMeta;
 use crate::kind::ResourceKind;
@@ -76,20 +77,42 @@ pub(super) fn complete_type_meta(bytes: &Bytes, found: &TypeMeta, has_members: b
     bytes
 }
 
-/// Replaces or inserts `metadata.resourceVersion`; `None` if the bytes are no JSON object.
-pub(crate) fn set_resource_version(bytes: &[u8], resource_version: ResourceVersion) -> Option<Bytes> {
-    let version = quote(&resource_version.to_string());
-    let Some(metadata) = last_member(bytes, 0, "metadata")? else {
-        return set_member_at(bytes, 0, "metadata", &format!("{{\"resourceVersion\":{version}}}"));
+/// Encodes a value; where the metadata begins if it is an object that has them.
+///
+/// # Errors
+/// As serde_json.
+pub(super) fn encode(value: &Value, out: &mut Vec<u8>) -> Result<Option<usize>, serde_json::Error> {
+    let Value::Object(members) = value else {
+        serde_json::to_writer(out, value)?;
+        return Ok(None);
     };
-    if bytes.get(metadata.value.start) != Some(&b'{') {
-        return Some(splice(
-            bytes,
-            &metadata.value,
-            &format!("{{\"resourceVersion\":{version}}}"),
-        ));
+    let mut metadata = None;
+    out.push(b'{');
+    for (at, (name, value)) in members.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        serde_json::to_writer(&mut *out, name)?;
+        out.push(b':');
+        if name == "metadata" && value.is_object() {
+            metadata = Some(out.len());
+        }
+        serde_json::to_writer(&mut *out, value)?;
     }
-    set_member_at(bytes, metadata.value.start, "resourceVersion", &version)
+    out.push(b'}');
+    Ok(metadata)
+}
+
+/// Where the object's metadata begins; `None` if it has none that is an object.
+pub(super) fn metadata_at(bytes: &[u8]) -> Option<usize> {
+    let start = last_member(bytes, 0, "metadata")??.value.start;
+    (bytes.get(start) == Some(&b'{')).then_some(start)
+}
+
+/// Replaces or inserts `resourceVersion` in the metadata that begins at `metadata`; `None` if no object begins there.
+pub(super) fn set_resource_version(bytes: &[u8], metadata: usize, resource_version: ResourceVersion) -> Option<Bytes> {
+    let version = quote(&resource_version.to_string());
+    set_member_at(bytes, metadata, "resourceVersion", &version)
 }
 
 /// The bytes of the object's metadata, exactly as they are; `None` if there is none.
@@ -126,7 +149,7 @@ fn splice(bytes: &[u8], range: &std::ops::Range<usize>, text: &str) -> Bytes {
 
 /// A JSON string of a text that needs no escapes, or with them.
 pub(crate) fn quote(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    Value::from(text).to_string()
 }
 
 #[cfg(test)]

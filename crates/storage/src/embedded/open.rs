@@ -73,6 +73,7 @@ pub(super) fn database(path: &Path, backend: Backend) -> Result<Database, OpenEr
 }
 
 fn open_and_verify(backend: Backend) -> Result<(Database, Recovery), DatabaseError> {
+    let is_new = backend.medium.size()? == 0;
     let recovery = Rc::new(Cell::new(Recovery::default()));
     let noted = recovery.clone();
     let mut builder = Database::builder();
@@ -86,7 +87,7 @@ fn open_and_verify(backend: Backend) -> Result<(Database, Recovery), DatabaseErr
             });
         });
     let mut database = builder.create_with_backend(backend)?;
-    if !recovery.get().happened && !database.check_integrity()? {
+    if !is_new && !recovery.get().happened && !database.check_integrity()? {
         tracing::warn!("The store's free space was not accounted for as it should be; repaired");
     }
     Ok((database, recovery.get()))

@@ -8,7 +8,8 @@ use super::*;
 const RV: ResourceVersion = ResourceVersion(77);
 
 fn spliced(text: &str) -> String {
-    let bytes = set_resource_version(text.as_bytes(), RV).unwrap();
+    let at = metadata_at(text.as_bytes()).unwrap();
+    let bytes = set_resource_version(text.as_bytes(), at, RV).unwrap();
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
@@ -29,12 +30,6 @@ fn only_the_version_changes() {
         ),
         (r#"{"metadata":{}}"#, r#"{"metadata":{"resourceVersion":"77"}}"#),
         (r#"{"metadata":{ }}"#, r#"{"metadata":{"resourceVersion":"77" }}"#),
-        (
-            r#"{"metadata":null,"b":2}"#,
-            r#"{"metadata":{"resourceVersion":"77"},"b":2}"#,
-        ),
-        (r#"{"b":2}"#, r#"{"metadata":{"resourceVersion":"77"},"b":2}"#),
-        ("{}", r#"{"metadata":{"resourceVersion":"77"}}"#),
         // Names and values that only look like the ones wanted.
         (
             r#"{"x":"\"metadata\":{","spec":{"metadata":{"resourceVersion":"1"}},"metadata":{"labels":{"resourceVersion":"2"}}}"#,
@@ -56,9 +51,10 @@ fn only_the_version_changes() {
 }
 
 #[test]
-fn what_is_no_object_is_refused() {
-    for text in ["", "[]", "1", "null", "\"{}\""] {
-        assert_eq!(set_resource_version(text.as_bytes(), RV), None, "{text}");
+fn what_has_no_metadata_is_refused() {
+    for text in ["", "[]", "1", "null", "\"{}\"", "{}", "{\"metadata\":null,\"b\":{}}"] {
+        assert_eq!(metadata_at(text.as_bytes()), None, "{text}");
+        assert_eq!(set_resource_version(text.as_bytes(), text.len(), RV), None, "{text}");
     }
 }
 
@@ -110,11 +106,7 @@ fn any_object() -> impl Strategy<Value = Value> {
 
 /// What the splice shall mean.
 fn set_in_value(mut value: Value) -> Value {
-    let metadata = &mut value["metadata"];
-    if !metadata.is_object() {
-        *metadata = json!({});
-    }
-    metadata["resourceVersion"] = json!(RV.to_string());
+    value["metadata"]["resourceVersion"] = json!(RV.to_string());
     value
 }
 
@@ -122,8 +114,20 @@ proptest! {
     #[test]
     fn splice_means_what_a_value_would(object in any_object(), pretty in any::<bool>()) {
         let text = if pretty { serde_json::to_string_pretty(&object) } else { serde_json::to_string(&object) }.unwrap();
-        let spliced: Value = serde_json::from_str(&spliced(&text)).unwrap();
-        prop_assert_eq!(spliced, set_in_value(object));
+        let has_metadata = object.get("metadata").is_some_and(Value::is_object);
+        prop_assert_eq!(metadata_at(text.as_bytes()).is_some(), has_metadata);
+        if has_metadata {
+            let spliced: Value = serde_json::from_str(&spliced(&text)).unwrap();
+            prop_assert_eq!(spliced, set_in_value(object));
+        }
+    }
+
+    #[test]
+    fn encoding_says_where_the_metadata_are(object in any_object()) {
+        let mut bytes = Vec::new();
+        let at = encode(&object, &mut bytes).unwrap();
+        prop_assert_eq!(at, metadata_at(&bytes));
+        prop_assert_eq!(bytes, serde_json::to_vec(&object).unwrap());
     }
 
     #[test]
@@ -136,7 +140,9 @@ proptest! {
 
     #[test]
     fn any_bytes_are_survived(bytes in proptest::collection::vec(proptest::sample::select(b"{}[]\",:\\ metadata1\n".to_vec()), 0..40)) {
-        let _ = set_resource_version(&bytes, RV);
+        if let Some(at) = metadata_at(&bytes) {
+            let _ = set_resource_version(&bytes, at, RV);
+        }
         let _ = metadata(&bytes.clone().into());
         let _ = single_line(bytes.into());
     }

@@ -92,7 +92,7 @@ impl Acceptor {
         match self
             .tasks
             .token()
-            .run_until_cancelled(self.handshake(tls, stream))
+            .run_until_cancelled(Box::pin(self.handshake(tls, stream)))
             .await
         {
             None => {}
@@ -119,7 +119,13 @@ impl Acceptor {
         }
     }
 
-    async fn requests(&self, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, peer: Peer) {
+    /// Boxed part by part: an async function would keep, for as long as the connection lives, room for everything that was
+    /// on the way to it.
+    fn requests(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        peer: Peer,
+    ) -> impl Future<Output = ()> {
         let (addr, handler) = (peer.addr, self.handler.clone());
         let any_request = Arc::new(AtomicBool::new(false));
         let seen = any_request.clone();
@@ -139,33 +145,37 @@ impl Acceptor {
             })
         });
         let builder = self.builder();
-        let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+        let mut connection = Box::pin(connection.into_owned());
         let token = self.tasks.token();
-        let mut stopping = false;
-        let mut first_request = pin!(tokio::time::sleep(self.limits.header_timeout));
-        let mut waiting = true;
-        let ended = loop {
-            tokio::select! {
-                ended = connection.as_mut() => break ended,
-                () = token.cancelled(), if !stopping => {
-                    stopping = true;
-                    connection.as_mut().graceful_shutdown();
-                }
-                () = closing.cancelled(), if !stopping => {
-                    stopping = true;
-                    connection.as_mut().graceful_shutdown();
-                }
-                () = first_request.as_mut(), if waiting => {
-                    waiting = false;
-                    if !any_request.load(Ordering::Relaxed) {
-                        return debug!(peer = %addr, "Closing a connection that sent no request");
+        let limit = self.limits.header_timeout;
+        async move {
+            let mut stopping = false;
+            let mut first_request = pin!(tokio::time::sleep(limit));
+            let mut waiting = true;
+            let ended = loop {
+                tokio::select! {
+                    ended = connection.as_mut() => break ended,
+                    () = token.cancelled(), if !stopping => {
+                        stopping = true;
+                        connection.as_mut().graceful_shutdown();
+                    }
+                    () = closing.cancelled(), if !stopping => {
+                        stopping = true;
+                        connection.as_mut().graceful_shutdown();
+                    }
+                    () = first_request.as_mut(), if waiting => {
+                        waiting = false;
+                        if !any_request.load(Ordering::Relaxed) {
+                            return debug!(peer = %addr, "Closing a connection that sent no request");
+                        }
                     }
                 }
+            };
+            match ended {
+                Ok(()) => debug!(peer = %addr, "Connection closed"),
+                Err(error) => debug!(peer = %addr, %error, "Connection broke"),
             }
-        };
-        match ended {
-            Ok(()) => debug!(peer = %addr, "Connection closed"),
-            Err(error) => debug!(peer = %addr, %error, "Connection broke"),
         }
     }
 
