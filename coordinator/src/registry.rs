@@ -11,6 +11,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::kind::builtin_kinds;
+use yurt_apimachinery::structural::Structural;
 use yurt_apimachinery::{FieldSelector, GroupResource, Object, ResourceKind, Space};
 use yurt_runtime::BootTime;
 use yurt_storage::serve::{self, Unfiltered};
@@ -55,6 +56,8 @@ pub(crate) struct Resource {
     pub(crate) strategy: &'static dyn Strategy,
     /// What OpenAPI says of a custom resource.
     pub(crate) schema: Option<Arc<Value>>,
+    /// What its writes have to look like.
+    pub(crate) structural: Option<Arc<Structural>>,
     /// Cancelled when it is not served any more, or not like this.
     pub(crate) gone: CancellationToken,
 }
@@ -253,6 +256,7 @@ impl Resource {
             authority,
             strategy,
             schema: None,
+            structural: None,
             gone: end.child_token(),
         }
     }
@@ -272,6 +276,7 @@ impl Resource {
                 &custom::WithoutStatus
             },
             schema: served.schema.clone(),
+            structural: served.structural.clone(),
             gone: end.child_token(),
         }
     }

@@ -7,6 +7,7 @@ use yurt_apimachinery::negotiation::{body_format, body_json};
 use yurt_apimachinery::object::TypeMeta;
 use yurt_apimachinery::options::FieldValidation;
 use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::structural::Structural;
 use yurt_apimachinery::typed::{self, Typed, TypedError};
 use yurt_apimachinery::{Status, meta, protobuf, schema};
 
@@ -31,8 +32,41 @@ pub(super) fn body(call: &Call, validation: FieldValidation) -> Result<Value, St
         api_versions: &[&kind.api_version()],
     };
     let content_type = call.header(http::header::CONTENT_TYPE);
-    read(&expected, content_type, &call.body, validation, &call.warnings)
+    let object = read(&expected, content_type, &call.body, validation, &call.warnings)?;
+    let Some(schema) = call
+        .resource
+        .structural
+        .as_ref()
+        .filter(|_| expected.check(&object).is_ok())
+    else {
+        return Ok(object);
+    };
+    shaped(schema, object, validation, &call.warnings).map_err(|why| {
+        let (name, version) = (&kind.kind, &kind.version);
+        Status::bad_request(format!(
+            "{name} in version \"{version}\" cannot be handled as a {name}: {why}"
+        ))
+    })
 }
+
+/// An object as the schema of its kind wants it, with a word to the writer about what it does not know.
+fn shaped(
+    schema: &Structural,
+    mut object: Value,
+    validation: FieldValidation,
+    warnings: &Warnings,
+) -> Result<Value, String> {
+    let unknown = schema.shape(&mut object);
+    let faults = unknown
+        .into_iter()
+        .take(UNKNOWN_MAX)
+        .map(|path| format!("unknown field \"{path}\""));
+    let faults = faults.collect();
+    settle(warnings, Typed { object, faults }, validation)
+}
+
+/// Unknown fields that are named, as of the built-in kinds.
+const UNKNOWN_MAX: usize = 100;
 
 /// Reads a body that shall be of the kind expected, whatever format it comes in. One that says it is of another kind, and
 /// one of a kind without a known type, is read as it is.
@@ -129,7 +163,14 @@ pub(super) fn patched(
 ) -> Result<Value, Status> {
     let resource = &call.resource;
     let Some(message) = message(resource) else {
-        return Ok(object);
+        let Some(schema) = &resource.structural else {
+            return Ok(object);
+        };
+        let before = shown(&object);
+        return shaped(schema, object, validation, &call.warnings).map_err(|why| {
+            let error = FieldError::invalid("patch", before, &why);
+            Status::invalid(&GroupKind::default(), "", &[error])
+        });
     };
     if claims(resource, &object) && typed::conforms(&object, message) {
         call.warnings.extend(owners_named_twice(&object));
@@ -157,6 +198,10 @@ pub(super) fn patched(
 /// 500, as kube-apiserver answers, when it is no object of the kind.
 pub(super) fn applied(resource: &Resource, object: Value) -> Result<Value, Status> {
     let Some(message) = message(resource) else {
+        let mut object = object;
+        if let Some(schema) = &resource.structural {
+            schema.shape(&mut object);
+        }
         return Ok(object);
     };
     let read = typed::read(object.to_string().as_bytes(), message);

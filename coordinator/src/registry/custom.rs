@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use yurt_apimachinery::ResourceKind;
 use yurt_apimachinery::definition::{self, CustomKind, Definition};
+use yurt_apimachinery::structural::Structural;
 
 use super::fields::carry;
 use super::strategy::{Generation, Strategy};
@@ -47,6 +48,8 @@ pub(crate) struct ServedKind {
     pub(crate) kind: &'static ResourceKind,
     /// What OpenAPI says of it.
     pub(crate) schema: Option<Arc<Value>>,
+    /// The same as it is enforced.
+    pub(crate) structural: Option<Arc<Structural>>,
 }
 
 // === impl CustomKinds ===
@@ -134,6 +137,7 @@ impl CustomKinds {
             Ok(ServedKind {
                 kind: self.keep_kind(&served.kind)?,
                 schema: served.schema.clone().map(Arc::new),
+                structural: served.schema.as_ref().map(|schema| Arc::new(Structural::of(schema))),
             })
         });
         Ok(Declared {

@@ -66,7 +66,8 @@ pub(crate) fn created(
         meta::set_generation(&mut object, 1);
     }
     complete(resource, &mut object);
-    let own = resource.strategy.validate(&object, None)?;
+    let mut own = resource.strategy.validate(&object, None)?;
+    own.extend(schema_faults(resource, &object, None));
     if resource.strategy.meta_passes().is_empty() {
         // The kind has no eye for metadata: what is wrong with it is said when nothing else is.
         reject(resource, &object, &own)?;
@@ -125,6 +126,7 @@ pub(crate) fn updated(
         Part::Status => strategy.validate_status(&new, old)?,
         Part::Finalize => strategy.validate_finalize(&new),
     });
+    errors.extend(schema_faults(resource, &new, Some(old)));
     reject(resource, &new, &errors)?;
     apply::settle_times(old, &mut new);
     Ok(new)
@@ -257,6 +259,12 @@ fn finalizer_faults(resource: &Resource, object: &Value) -> Vec<FieldError> {
     } else {
         Vec::new()
     }
+}
+
+/// What the schema of a custom resource says against a new state.
+fn schema_faults(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let schema = resource.structural.as_ref();
+    schema.map_or_else(Vec::new, |schema| schema.faults(object, old))
 }
 
 /// Members that an update of the status leaves alone.

@@ -41,8 +41,11 @@ fn version(name: &str, is_stored: bool) -> Value {
             {"name": "Color", "type": "string", "jsonPath": ".spec.color"},
             {"name": "Ready", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Ready\")].status"},
         ],
-        "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object",
-            "properties": {"color": {"type": "string", "description": "What it looks like."}}}}}},
+        "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+            "spec": {"type": "object", "properties": {
+                "color": {"type": "string", "description": "What it looks like."},
+                "unknown": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}},
+            "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}},
     })
 }
 
@@ -453,4 +456,119 @@ async fn nodepools_are_served_in_the_versions_of_openyurt() {
     let age = &table["rows"][0]["cells"][4];
     assert_eq!(table["rows"][0]["cells"], json!(["hangzhou", "Edge", null, null, age]));
     assert!(age.is_string());
+}
+
+/// Widgets whose schema has something to say.
+async fn strict_widgets() -> (Declared, Client) {
+    let mut strict = version("v1", true);
+    strict["schema"]["openAPIV3Schema"]["properties"] = json!({
+        "spec": {"type": "object", "required": ["color"], "properties": {
+            "color": {"type": "string", "enum": ["red", "blue"]},
+            "size": {"type": "integer", "minimum": 1, "default": 3},
+            "parts": {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}}}}}},
+        "status": {"type": "object", "properties": {"ready": {"type": "boolean"}}}});
+    let declared = Declared::new(&[manifest("widgets", "Widget", &[strict])]).await;
+    let admin = declared.server.admin();
+    (declared, admin)
+}
+
+#[tokio::test]
+async fn schemas_are_enforced_on_every_kind_of_write() {
+    let (_declared, admin) = strict_widgets().await;
+    let widget = |name: &str, spec: Value| json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}, "spec": spec});
+    let path = format!("{WIDGETS}/w1");
+
+    let odd = widget(
+        "w1",
+        json!({"color": "red", "odd": 1, "parts": [{"name": "a", "odd": 2}], "size": null}),
+    );
+    let strict = admin.post(&format!("{WIDGETS}?fieldValidation=Strict"), &odd).await;
+    let want = "Widget in version \"v1\" cannot be handled as a Widget: strict decoding error: unknown field \"spec.odd\", \
+                unknown field \"spec.parts[0].odd\"";
+    assert_eq!(strict.expect(400)["message"], want);
+    let told = admin.post(WIDGETS, &odd).await;
+    assert_eq!(told.header("warning"), Some("299 - \"unknown field \\\"spec.odd\\\"\""));
+    let created = told.expect(201);
+    assert_eq!(
+        created["spec"],
+        json!({"color": "red", "parts": [{"name": "a"}], "size": 3})
+    );
+
+    let refused = admin
+        .post(WIDGETS, &widget("w2", json!({"color": "green", "size": 0})))
+        .await
+        .expect(422);
+    let want = "Widget.example.com \"w2\" is invalid: [spec.color: Unsupported value: \"green\": supported values: \"red\", \
+                \"blue\", spec.size: Invalid value: 0: spec.size in body should be greater than or equal to 1]";
+    assert_eq!(refused["message"], want);
+    assert_eq!(refused["details"]["causes"][0]["field"], "spec.color");
+    let refused = admin.post(WIDGETS, &widget("w2", json!({}))).await.expect(422);
+    assert_eq!(
+        refused["message"],
+        "Widget.example.com \"w2\" is invalid: spec.color: Required value"
+    );
+
+    for kind in ["merge", "apply"] {
+        let (change, query) = match kind {
+            "apply" => (widget("w1", json!({"size": "big"})), "fieldManager=me&force=true"),
+            _ => (json!({"spec": {"size": "big"}}), "fieldManager=me"),
+        };
+        let refused = admin.patch(kind, &format!("{path}?{query}"), &change).await.expect(422);
+        let want = "Widget.example.com \"w1\" is invalid: spec.size: Invalid value: \"string\": spec.size in body must be of \
+                    type integer: \"string\"";
+        assert_eq!(refused["message"], want, "{kind}");
+    }
+    let left_out = admin
+        .merge(&path, &json!({"spec": {"size": null, "odd": 1}}))
+        .await
+        .expect(200);
+    assert_eq!(
+        left_out["spec"], created["spec"],
+        "the default again, and nothing unknown"
+    );
+    let mut put = created.clone();
+    put["spec"]["color"] = json!(7);
+    admin.put(&path, &put).await.expect(422);
+
+    let status = |ready: Value| json!({"status": {"ready": ready, "odd": 1}});
+    admin
+        .merge(&format!("{path}/status"), &status(json!("yes")))
+        .await
+        .expect(422);
+    let ready = admin
+        .merge(&format!("{path}/status"), &status(json!(true)))
+        .await
+        .expect(200);
+    assert_eq!(ready["status"], json!({"ready": true}));
+}
+
+#[tokio::test]
+async fn what_was_valid_once_is_no_obstacle_to_other_changes() {
+    let (declared, admin) = strict_widgets().await;
+    let old = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w1"}, "spec": {"color": "red", "size": 9}});
+    admin.post(WIDGETS, &old).await.expect(201);
+    let mut stricter = version("v1", true);
+    stricter["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"] = json!({
+        "color": {"type": "string", "enum": ["blue"]}, "size": {"type": "integer"}});
+    declared.declare(&[manifest("widgets", "Widget", &[stricter])]);
+    let taken_over = async {
+        let mut red = old.clone();
+        red["metadata"]["name"] = json!("w2");
+        while admin.post(&format!("{WIDGETS}?dryRun=All"), &red).await.code != 422 {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    };
+    tokio::time::timeout(RELOADED, taken_over)
+        .await
+        .expect("the new schema is taken over");
+    let path = format!("{WIDGETS}/w1");
+    admin.merge(&path, &json!({"spec": {"size": 10}})).await.expect(200);
+    admin
+        .merge(&path, &json!({"spec": {"color": "green"}}))
+        .await
+        .expect(422);
+    admin
+        .merge(&path, &json!({"spec": {"color": "blue"}}))
+        .await
+        .expect(200);
 }

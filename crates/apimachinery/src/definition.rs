@@ -1,8 +1,7 @@
 //! Custom resources: what the manifest of a kind says (`CustomResourceDefinition` of `apiextensions.k8s.io/v1`).
 //!
 //! A manifest is judged by kube-apiserver's rules as far as they concern names, versions, columns and selectable fields.
-//! Its schemas are published and not enforced: unknown fields of objects are kept, values are not checked and nothing is
-//! filled in. Conversion is `None`: versions differ in `apiVersion` alone. The subresource `scale` is not served.
+//! What its schemas make of objects is [`crate::structural`]. Conversion is `None`: versions differ in `apiVersion` alone. The subresource `scale` is not served.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -43,7 +42,7 @@ pub struct Definition {
 pub struct ServedVersion {
     /// What the server needs to know.
     pub kind: CustomKind,
-    /// OpenAPI v3 schema of an object, to be published.
+    /// OpenAPI v3 schema of an object, to be published and enforced.
     pub schema: Option<Value>,
 }
 

@@ -73,6 +73,7 @@ pub mod resource_version;
 pub mod schema;
 pub mod selector;
 pub mod status;
+pub mod structural;
 mod table;
 mod text;
 pub mod time;

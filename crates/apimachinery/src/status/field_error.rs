@@ -99,7 +99,8 @@ impl FieldError {
 
     /// `Too many: <count>: must have at most <limit> items`.
     pub fn too_many(field: impl Into<String>, count: usize, limit: usize) -> Self {
-        let detail = format!("must have at most {limit} items");
+        let items = if limit == 1 { "item" } else { "items" };
+        let detail = format!("must have at most {limit} {items}");
         Self::with_value(CauseReason::TooMany, field, &count.into(), &detail)
     }
 

@@ -1,0 +1,136 @@
+//! What the schema of a custom resource makes of its objects: fields it does not know go, what is left out gets its
+//! default, and values that it does not allow are named.
+//!
+//! Understood is the structural part of a schema: types, members, items, limits, `pattern`, `enum`, `nullable`, `default` and
+//! the extensions that say what stays unknown. Not enforced are `allOf`, `anyOf`, `oneOf`, `not`, formats of strings, rules
+//! in CEL, and patterns that need more than linear time or Unicode classes.
+//!
+//! ```
+//! use serde_json::json;
+//! use yurt_apimachinery::structural::Structural;
+//!
+//! let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "required": ["color"], "properties": {
+//!     "color": {"type": "string"}, "size": {"type": "integer", "maximum": 9, "default": 3}}}}});
+//! let schema = Structural::of(&schema);
+//! let mut object = json!({"spec": {"odd": 1}});
+//! assert_eq!(schema.shape(&mut object), ["spec.odd"]);
+//! assert_eq!(object, json!({"spec": {"size": 3}}));
+//! assert_eq!(schema.faults(&object, None).len(), 1, "a color is required");
+//! ```
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::status::FieldError;
+
+mod faults;
+mod shape;
+
+use faults::Limits;
+
+/// The schema of one version of a kind.
+#[derive(Debug)]
+pub struct Structural(Node);
+
+/// The schema of one value.
+#[derive(Debug, Default)]
+struct Node {
+    /// JSON types it may have; none: any.
+    types: Vec<&'static str>,
+    nullable: bool,
+    /// Members without a schema stay.
+    preserves: bool,
+    /// An object with a type and metadata of its own.
+    embedded: bool,
+    properties: BTreeMap<String, Node>,
+    additional: Additional,
+    items: Option<Box<Node>>,
+    default: Option<Value>,
+    limits: Limits,
+}
+
+/// Members that are not listed.
+#[derive(Debug, Default)]
+enum Additional {
+    /// There are none.
+    #[default]
+    None,
+    /// Any key; nothing is known of the values.
+    Any,
+    /// Any key, with such values.
+    Each(Box<Node>),
+}
+
+/// The types there are.
+const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
+
+// === impl Structural ===
+
+impl Structural {
+    /// Reads an OpenAPI v3 schema. What is not understood is not enforced.
+    pub fn of(schema: &Value) -> Self {
+        // The outermost object has a type and metadata, whatever its schema says of them.
+        Self(Node {
+            embedded: true,
+            ..Node::of(schema)
+        })
+    }
+
+    /// Takes away what the schema does not know and fills in its defaults. Returns the paths of what went, sorted.
+    pub fn shape(&self, object: &mut Value) -> Vec<String> {
+        let unknown = shape::prune(object, &self.0);
+        shape::drop_nulls(object, &self.0);
+        shape::fill(object, &self.0);
+        unknown
+    }
+
+    /// What is wrong with the values of an object, in kube-apiserver's words. What an update leaves as it was in `old` is
+    /// not held against it.
+    pub fn faults(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        let mut errors = Vec::new();
+        faults::check(&self.0, "", object, old, &mut errors);
+        errors
+    }
+}
+
+// === impl Node ===
+
+impl Node {
+    fn of(schema: &Value) -> Self {
+        let is = |name: &str| schema[name] == true;
+        let types = if is("x-kubernetes-int-or-string") {
+            vec!["integer", "string"]
+        } else {
+            TYPES.into_iter().filter(|name| schema["type"] == *name).collect()
+        };
+        let properties = schema["properties"].as_object().into_iter().flatten();
+        Self {
+            types,
+            nullable: is("nullable"),
+            preserves: is("x-kubernetes-preserve-unknown-fields"),
+            embedded: is("x-kubernetes-embedded-resource"),
+            properties: properties
+                .map(|(name, schema)| (name.clone(), Self::of(schema)))
+                .collect(),
+            additional: match &schema["additionalProperties"] {
+                Value::Object(_) => Additional::Each(Box::new(Self::of(&schema["additionalProperties"]))),
+                Value::Bool(true) => Additional::Any,
+                _ => Additional::None,
+            },
+            items: schema["items"]
+                .is_object()
+                .then(|| Box::new(Self::of(&schema["items"]))),
+            default: schema.get("default").filter(|default| !default.is_null()).cloned(),
+            limits: Limits::of(schema),
+        }
+    }
+
+    /// A null here stands for a value that is left out.
+    fn takes_null_for_nothing(&self, value: &Value) -> bool {
+        value.is_null() && !self.nullable
+    }
+}
+
+#[cfg(test)]
+mod tests;

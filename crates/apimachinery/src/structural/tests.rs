@@ -1,0 +1,176 @@
+//! Schemas as operators write them, and what becomes of objects.
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn spec(schema: &Value) -> Structural {
+    Structural::of(&json!({"type": "object", "properties": {"spec": schema}}))
+}
+
+#[test]
+fn unknown_fields_go_and_are_named() {
+    let schema = Structural::of(&json!({"type": "object", "properties": {
+        "spec": {"type": "object", "properties": {
+            "known": {"type": "string"},
+            "list": {"type": "array", "items": {"type": "object", "properties": {"a": {"type": "integer"}}}},
+            "map": {"type": "object", "additionalProperties": {"type": "object", "properties": {"b": {"type": "string"}}}},
+            "any": {"type": "object", "additionalProperties": true},
+            "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                "properties": {"strict": {"type": "object", "properties": {"c": {"type": "string"}}}}},
+            "pod": {"type": "object", "x-kubernetes-embedded-resource": true, "properties": {"spec": {"type": "object"}}}}}}}));
+    let mut object = json!({"apiVersion": "example.com/v1", "kind": "W", "metadata": {"name": "w", "odd": 1}, "top": 1,
+        "spec": {"known": "x", "odd": 1, "list": [{"a": 1, "odd": 2}, {"odd": 3}], "map": {"k": {"b": "1", "odd": 1}},
+            "any": {"x": 1, "y": {"z": 2}}, "free": {"odd": {"deep": 1}, "strict": {"c": "1", "odd": 1}},
+            "pod": {"apiVersion": "v1", "metadata": {"name": "p"}, "spec": {"odd": 1}, "status": {}}}});
+    let gone = [
+        "spec.any.y.z",
+        "spec.free.strict.odd",
+        "spec.list[0].odd",
+        "spec.list[1].odd",
+        "spec.map.k.odd",
+        "spec.odd",
+        "spec.pod.spec.odd",
+        "spec.pod.status",
+        "top",
+    ];
+    assert_eq!(schema.shape(&mut object), gone);
+    assert_eq!(
+        object,
+        json!({"apiVersion": "example.com/v1", "kind": "W", "metadata": {"name": "w", "odd": 1},
+        "spec": {"known": "x", "list": [{"a": 1}, {}], "map": {"k": {"b": "1"}},
+            "any": {"x": 1, "y": {}}, "free": {"odd": {"deep": 1}, "strict": {"c": "1"}},
+            "pod": {"apiVersion": "v1", "metadata": {"name": "p"}, "spec": {}}}})
+    );
+}
+
+#[test]
+fn defaults_stand_for_what_is_left_out_and_for_nulls() {
+    let schema = spec(&json!({"type": "object", "default": {}, "properties": {
+        "a": {"type": "integer", "default": 1},
+        "b": {"type": "string", "nullable": true, "default": "x"},
+        "c": {"type": "string"},
+        "inner": {"type": "object", "default": {"p": 1}, "properties": {"p": {"type": "integer"}, "q": {"type": "integer", "default": 2}}},
+        "list": {"type": "array", "items": {"type": "object", "properties": {"n": {"type": "string", "default": "y"}}}}}}));
+    for (given, want) in [
+        (json!({}), json!({"a": 1, "b": "x", "inner": {"p": 1, "q": 2}})),
+        (
+            json!({"a": null, "b": null, "c": null, "inner": {"q": 7}, "list": [{}, {"n": "z"}]}),
+            json!({"a": 1, "b": null, "inner": {"q": 7}, "list": [{"n": "y"}, {"n": "z"}]}),
+        ),
+    ] {
+        let mut object = json!({ "spec": given });
+        assert!(schema.shape(&mut object).is_empty());
+        assert_eq!(object["spec"], want);
+    }
+    let mut object = json!({});
+    schema.shape(&mut object);
+    assert_eq!(object["spec"]["a"], 1);
+}
+
+/// Schema, value, and what is said of it; nothing of one that is allowed.
+const VERDICTS: &str = r#"
+{"type": "integer"} | "1" | spec: Invalid value: "string": spec in body must be of type integer: "string"
+{"type": "integer"} | 1.5 | spec: Invalid value: "number": spec in body must be of type integer: "number"
+{"type": "string"} | null | spec: Invalid value: "null": spec in body must be of type string: "null"
+{"x-kubernetes-int-or-string": true} | true | spec: Invalid value: "boolean": spec in body must be of type integer,string: "boolean"
+{"type": "object", "required": ["a"]} | {} | spec.a: Required value
+{"type": "string", "enum": ["A", "B"]} | "C" | spec: Unsupported value: "C": supported values: "A", "B"
+{"type": "string", "maxLength": 2} | "äöü" | spec: Too long: may not be more than 2 bytes
+{"type": "string", "minLength": 2} | "a" | spec: Invalid value: "a": spec in body should be at least 2 chars long
+{"type": "string", "pattern": "^[a-z]+$"} | "A" | spec: Invalid value: "A": spec in body should match '^[a-z]+$'
+{"type": "integer", "minimum": 1} | 0 | spec: Invalid value: 0: spec in body should be greater than or equal to 1
+{"type": "integer", "minimum": 1, "exclusiveMinimum": true} | 1 | spec: Invalid value: 1: spec in body should be greater than 1
+{"type": "integer", "maximum": 1} | 2 | spec: Invalid value: 2: spec in body should be less than or equal to 1
+{"type": "number", "maximum": 1.5, "exclusiveMaximum": true} | 1.5 | spec: Invalid value: 1.5: spec in body should be less than 1.5
+{"type": "integer", "multipleOf": 3} | 4 | spec: Invalid value: 4: spec in body should be a multiple of 3
+{"type": "array", "minItems": 1} | [] | spec: Invalid value: 0: spec in body should have at least 1 items
+{"type": "array", "maxItems": 1} | [1, 2] | spec: Too many: 2: must have at most 1 item
+{"type": "array", "items": {"type": "string"}} | ["a", 1] | spec[1]: Invalid value: "integer": spec[1] in body must be of type string: "integer"
+{"type": "array", "x-kubernetes-list-type": "set"} | ["a", "a"] | spec[1]: Duplicate value: "a"
+{"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"]} | [{"k": 1}, {"k": 1}] | spec[1]: Duplicate value: {"k":1}
+{"type": "object", "minProperties": 1} | {} | spec: Invalid value: 0: spec in body should have at least 1 properties
+{"type": "object", "maxProperties": 1} | {"a": 1, "b": 2} | spec: Too many: 2: must have at most 1 item
+{"type": "object", "additionalProperties": {"type": "boolean"}} | {"a.b": 1} | spec.a.b: Invalid value: "integer": spec.a.b in body must be of type boolean: "integer"
+{"type": "integer", "maximum": 1, "minimum": 1} | 1 |
+{"type": "integer"} | 1.0 |
+{"type": "number"} | 1 |
+{"type": "string", "nullable": true} | null |
+{"x-kubernetes-int-or-string": true} | "80%" |
+{"type": "string", "minLength": 2, "maxLength": 2, "pattern": "ö"} | "aö" |
+{"type": "string", "pattern": "(unfinished"} | "anything" |
+{} | {"a": [1]} |
+"#;
+
+#[test]
+fn values_are_refused_in_the_servers_words() {
+    for line in VERDICTS.trim().lines() {
+        let mut parts = line.split(" | ").map(str::trim);
+        let mut json = || serde_json::from_str::<Value>(parts.next().unwrap().trim_end_matches(" |")).unwrap();
+        let (schema, object) = (spec(&json()), json!({ "spec": json() }));
+        let said: Vec<String> = schema.faults(&object, None).iter().map(ToString::to_string).collect();
+        let want: Vec<&str> = parts.collect();
+        assert_eq!(said, want, "{line}");
+        assert!(
+            schema.faults(&object, Some(&object)).is_empty(),
+            "it was so before: {line}"
+        );
+    }
+}
+
+#[test]
+fn an_update_answers_only_for_what_it_changes() {
+    let schema = spec(&json!({"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}));
+    let old = json!({"spec": {"a": "wrong", "b": 1}});
+    let new = json!({"spec": {"a": "wrong", "b": 2}});
+    assert!(schema.faults(&new, Some(&old)).is_empty());
+    let worse = json!({"spec": {"a": "other", "b": 1}});
+    assert_eq!(schema.faults(&worse, Some(&old)).len(), 1);
+}
+
+fn values() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        "[a-z]{0,3}".prop_map(Value::from),
+    ];
+    let names = prop_oneof![
+        Just("type"),
+        Just("properties"),
+        Just("items"),
+        Just("additionalProperties"),
+        Just("nullable"),
+        Just("required"),
+        Just("enum"),
+        Just("pattern"),
+        Just("spec"),
+        Just("x-kubernetes-preserve-unknown-fields"),
+    ];
+    leaf.prop_recursive(5, 40, 5, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::Array),
+            prop::collection::btree_map(names.clone(), inner, 0..5).prop_map(|members| {
+                Value::Object(
+                    members
+                        .into_iter()
+                        .map(|(name, value)| (name.to_owned(), value))
+                        .collect(),
+                )
+            }),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn any_schema_and_any_object_are_survived_and_shaping_is_done_once(schema in values(), object in values()) {
+        let schema = Structural::of(&schema);
+        let mut shaped = object.clone();
+        schema.shape(&mut shaped);
+        let _ = schema.faults(&shaped, Some(&object));
+        let mut again = shaped.clone();
+        prop_assert!(schema.shape(&mut again).is_empty() && again == shaped);
+    }
+}
