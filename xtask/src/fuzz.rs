@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: looks for inputs that break a target, for a bounded time, starting from the kept corpus.
 //!
 //! The targets are in `fuzz/`. They run under libFuzzer on the stable toolchain: coverage instrumentation is a code
-//! generation option, and there is no unsafe code of ours for a sanitizer to watch.
+//! generation option (`fuzz/instrument.sh`), and there is no unsafe code of ours for a sanitizer to watch.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -26,9 +26,6 @@ pub(crate) struct Args {
     seed: u32,
 }
 
-/// Counts edges for libFuzzer.
-const INSTRUMENTATION: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
-     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table";
 /// What a target may take: bytes of memory for the process, seconds for one input.
 const MEMORY_MAX_MB: u32 = 1024;
 const SECONDS_MAX: u32 = 10;
@@ -80,28 +77,14 @@ fn targets() -> Result<Vec<String>> {
 
 fn build() -> Result<PathBuf> {
     let root = workspace::root()?;
-    let host = workspace::host()?;
-    // Other flags than everything else: a folder of its own keeps both from being built again and again.
-    let target_dir = workspace::target_dir(&root)?.join("fuzz");
+    // Cargo keeps crates compiled through a wrapper apart from others; dependencies are those of the interop tests.
     process::run(
         Command::new(workspace::cargo())
-            .args([
-                "build",
-                "--profile",
-                "fuzz",
-                "--package",
-                "yurt-fuzz",
-                "--features",
-                "engine",
-                "--target-dir",
-            ])
-            .arg(&target_dir)
-            // With a target named, the flags are not those of build scripts, which have no libFuzzer to count for.
-            .args(["--target", &host])
-            .env("RUSTFLAGS", INSTRUMENTATION)
+            .args(["build", "--profile", "quick", "--package", "yurt-fuzz", "--features", "engine"])
+            .env("RUSTC_WORKSPACE_WRAPPER", root.join("fuzz/instrument.sh"))
             .current_dir(&root),
     )?;
-    Ok(target_dir.join(host).join("fuzz/yurt-fuzz"))
+    Ok(workspace::target_dir(&root)?.join("quick/yurt-fuzz"))
 }
 
 fn fuzz(program: &PathBuf, target: &str, args: &Args) -> Result<()> {

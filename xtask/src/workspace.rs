@@ -39,17 +39,6 @@ pub(crate) fn metadata(root: &Path) -> Result<Value> {
     serde_json::from_slice(&output.stdout).context("cargo metadata is not JSON")
 }
 
-/// The triple this machine compiles for when nothing else is asked, such as `x86_64-unknown-linux-gnu`.
-pub(crate) fn host() -> Result<String> {
-    let output = Command::new(cargo())
-        .arg("-vV")
-        .output()
-        .context("cannot run cargo -vV")?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).context("cargo -vV names no host")
-}
-
 /// The folder cargo builds into (honours `CARGO_TARGET_DIR` and the user's configuration).
 pub(crate) fn target_dir(root: &Path) -> Result<PathBuf> {
     let metadata = metadata(root)?;
