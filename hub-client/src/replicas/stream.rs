@@ -16,9 +16,9 @@ use yurt_apimachinery::watch::{Bookmark, EventType, RawEvent, WatchDecoder};
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion, Status};
 use yurt_runtime::http::client::{ClientError, HttpClient};
 use yurt_runtime::http::empty;
-use yurt_storage::Replica;
 use yurt_storage::collection::WriteError;
 use yurt_storage::serve::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_DIFF_WATCHED, ANNOTATION_STALE};
+use yurt_storage::{Collection, Replica};
 
 use super::source::Source;
 use super::{PoolData, members};
@@ -72,7 +72,11 @@ pub struct Stream {
 }
 
 /// Events between an announced step and its end. A cut drops them: `C` did not move.
-struct PendingStep(Vec<(EventType, Object)>);
+struct PendingStep {
+    /// Where it begins, at the server.
+    from: ResourceVersion,
+    events: Vec<(EventType, Object)>,
+}
 
 // === impl Stream ===
 
@@ -243,14 +247,14 @@ impl Stream {
         let unreadable = |error: String| Ended::Failed(error);
         let (rv, stale) = if event.event_type == EventType::Bookmark {
             let bookmark = Bookmark::parse(&event.object).map_err(|error| unreadable(error.to_string()))?;
-            (bookmark.resource_version, self.take_bookmark(&bookmark, step))
+            (bookmark.resource_version, self.take_bookmark(&bookmark, step)?)
         } else {
             let object =
                 Object::parse(event.object, self.wire_kind()).map_err(|error| unreadable(error.to_string()))?;
             let rv = object.resource_version();
             match (step.as_mut(), self.reduce(&object)) {
                 (_, None) => {}
-                (Some(pending), Some(object)) => pending.0.push((event.event_type, object)),
+                (Some(pending), Some(object)) => pending.events.push((event.event_type, object)),
                 (None, Some(object)) => self.apply(event.event_type, object),
             }
             (rv, false)
@@ -263,26 +267,26 @@ impl Stream {
     }
 
     /// Returns whether the bookmark says that the data is stale.
-    fn take_bookmark(&self, bookmark: &Bookmark, step: &mut Option<PendingStep>) -> bool {
+    fn take_bookmark(&self, bookmark: &Bookmark, step: &mut Option<PendingStep>) -> Result<bool, Ended> {
         let to = bookmark.resource_version;
         if bookmark.annotations.contains_key(ANNOTATION_DIFF_TO) {
             // A server that could not go on by its log announces the rest of the same step again.
-            step.get_or_insert_with(|| PendingStep(Vec::new()));
+            step.get_or_insert_with(|| PendingStep {
+                from: to,
+                events: Vec::new(),
+            });
         } else if bookmark.annotations.contains_key(ANNOTATION_DIFF_DONE) {
             if let Some(pending) = step.take() {
-                let watched = bookmark.annotations.contains_key(ANNOTATION_DIFF_WATCHED);
-                self.replica.collection().update(|c| match watched {
-                    true => c.catch_up_to(to, pending.0),
-                    false => c.apply_step(to, pending.0),
-                });
+                let jumped = !bookmark.annotations.contains_key(ANNOTATION_DIFF_WATCHED);
+                let stretch = (pending.from, to);
+                let followed = |c: &mut Collection| c.follow_step(stretch, pending.events, jumped);
+                self.replica.collection().update(followed).map_err(|_| Ended::Expired)?;
             }
         } else if step.is_none() && to > self.replica.collection().read(|c| c.position()) {
             self.replica.collection().update(|c| c.advance(to));
         }
-        bookmark
-            .annotations
-            .get(ANNOTATION_STALE)
-            .is_some_and(|value| value == "true")
+        let stale = bookmark.annotations.get(ANNOTATION_STALE);
+        Ok(stale.is_some_and(|value| value == "true"))
     }
 
     fn apply(&self, event: EventType, object: Object) {

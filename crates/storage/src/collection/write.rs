@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
-use super::{Change, ChangeKind, Collection, Gap, Live, RangeTombstone, Step, UNCOMMITTED_MAX};
+use super::{Change, ChangeKind, Collection, Expired, Gap, Live, RangeTombstone, Step, UNCOMMITTED_MAX};
 
 /// Why a write was refused; nothing was changed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -192,6 +192,26 @@ impl Collection {
         }
     }
 
+    /// Applies a step as another replica tells it, from `from` to `to`; `jumped` when it comes from comparing lists there.
+    ///
+    /// # Errors
+    /// [`Expired`] when `C` has got inside of a jump by way of another source: what came and went between `from` and `C` is
+    /// known here and not there, so only a list can tell what of it is left.
+    pub fn follow_step(
+        &mut self,
+        (from, to): (ResourceVersion, ResourceVersion),
+        step: Vec<(EventType, Object)>,
+        jumped: bool,
+    ) -> Result<(), Expired> {
+        let position = self.position;
+        match jumped {
+            true if from < position && position < to => return Err(Expired { position, floor: to }),
+            true => self.apply_step(to, step),
+            false => self.catch_up_to(to, step),
+        }
+        Ok(())
+    }
+
     fn take_step(&mut self, to: ResourceVersion, mut step: Vec<(EventType, Object)>, jumped: bool) {
         self.gap_to = to;
         // Told also where nothing differs: a follower has readers of its own that may stand inside.
@@ -215,7 +235,9 @@ impl Collection {
             match event {
                 EventType::Added | EventType::Modified if watched => self.put(object),
                 EventType::Deleted if watched => self.remove(object),
-                EventType::Deleted => self.remove_unwatched(object.key(), to),
+                // One that C covers may have been followed by another object of this name, which C covers, too: the step was
+                // told to a replica that went on by its former source meanwhile.
+                EventType::Deleted if self.is_held(&object) => self.remove_unwatched(object.key(), to),
                 _ => {}
             }
         }
@@ -362,6 +384,12 @@ impl Collection {
                 .remove(&(live.object.resource_version(), live.object.key().clone()));
         }
         previous
+    }
+
+    /// Whether this very object, in whatever state, is alive here.
+    fn is_held(&self, object: &Object) -> bool {
+        let held = self.objects.get(object.key());
+        held.is_some_and(|live| live.object.uid() == object.uid())
     }
 
     fn take_live(&mut self, key: &ObjectKey) -> Option<Object> {

@@ -238,3 +238,41 @@ fn follow(replica: &mut Collection, other: &Collection, deliveries: usize) {
         }
     }
 }
+
+/// A replica goes on by its former source until the new one has spoken: what that tells of the time before is covered.
+#[test]
+fn deletion_told_late_does_not_take_what_was_created_again() {
+    let mut collection = Collection::new(false);
+    collection.restart(0, vec![service("a", 1, 5)], rv(10));
+    collection.apply(EventType::Deleted, service("a", 1, 12));
+    collection.apply(EventType::Added, service("a", 2, 15));
+    let told = vec![
+        (EventType::Deleted, service("a", 1, 12)),
+        (EventType::Added, service("a", 2, 15)),
+        (EventType::Added, service("b", 3, 18)),
+    ];
+    assert_eq!(collection.follow_step((rv(10), rv(20)), told, false), Ok(()));
+    let held: Vec<_> = collection
+        .objects()
+        .map(|o| (o.name(), o.resource_version().0))
+        .collect();
+    assert_eq!(held, [("a", 15), ("b", 18)]);
+}
+
+/// What it learned of a stretch that its new source jumped over, that source cannot take back.
+#[test]
+fn replica_inside_a_jump_of_its_source_has_to_list() {
+    let mut collection = Collection::new(false);
+    collection.restart(0, vec![], rv(10));
+    collection.apply(EventType::Added, service("a", 1, 15));
+    let told = || vec![(EventType::Added, service("b", 2, 18))];
+    assert!(collection.follow_step((rv(10), rv(20)), told(), true).is_err());
+    assert_eq!((collection.position(), collection.len()), (rv(15), 1));
+    assert_eq!(collection.follow_step((rv(15), rv(20)), told(), true), Ok(()));
+    assert_eq!(
+        collection.follow_step((rv(10), rv(19)), told(), true),
+        Ok(()),
+        "covered"
+    );
+    assert_eq!((collection.position(), collection.len()), (rv(20), 2));
+}
