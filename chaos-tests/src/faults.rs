@@ -39,6 +39,8 @@ faults! {
     MessageLate "message-late" "A message takes up to forty seconds, longer than a lease lasts.";
     RequestTimedOut "request-timed-out" "A caller stops waiting for an answer that still comes.";
     StreamCut "stream-cut" "A watch ends in the middle, between any two events.";
+    SourceSwitched "source-switched" "A replica goes on at another server.";
+    ClientListedAgain "client-listed-again" "A client has to list again (a consequence).";
     // Hubs.
     HubPaused "hub-paused" "A hub stands still and goes on, after more than a lease duration at times.";
     HubKilled "hub-killed" "kill -9 of a hub.";

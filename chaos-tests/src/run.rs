@@ -68,6 +68,13 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Report {
             Fault::HubPaused,
             Fault::MessageLate,
             Fault::ForeignElector,
+            Fault::StreamCut,
+            Fault::SourceSwitched,
+            Fault::CloudLagging,
+            Fault::CloudCompacted,
+            Fault::HubKilled,
+            Fault::HubDiskLost,
+            Fault::CoordinatorKilled,
         ];
     }
     report
@@ -106,9 +113,11 @@ fn hunt(plan: &Plan, report: &mut Report, say: &mut dyn FnMut(&str)) {
     for scenario in scenarios::mutants().iter().filter(|scenario| wanted(&scenario.name)) {
         say(&format!("hunting {}", scenario.name));
         let total = scenarios::repeat(scenario, plan.seed, u64::MAX, plan.threads, plan.longest);
-        let caught = total
-            .violation
-            .map(|(seed, what)| format!("{what} (seed {seed}, {} runs)", total.runs));
+        let caught = total.violation.map(|(seed, what)| {
+            // What led to it follows in more lines.
+            let what = what.lines().next().unwrap_or_default();
+            format!("{what} (seed {seed}, {} runs)", total.runs)
+        });
         report.mutants.push(Mutant {
             name: scenario.name.clone(),
             caught,

@@ -1,11 +1,13 @@
 //! Deterministic simulations of the real code: one thread, one seed, and nothing but the seed decides what happens.
 //!
 //! * [`elections`]: election machines of hubs against the guard and the fence of the coordinator.
+//! * [`reads`]: a collection from the cloud to clients, through replicas, feed and readers.
 //!
 //! The same seed at the same commit is the same run, to the last message. What is simulated is the world around the code:
 //! links, clocks, disks, crashes. Checkers are in `validate/`.
 
 pub mod elections;
+pub mod reads;
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -70,7 +72,13 @@ pub fn all() -> Vec<Scenario> {
         enough: (40_000, 400_000),
         simulate: Box::new(move |seed| elections::simulate(setting, None, seed)),
     });
-    elections.collect()
+    let reads = reads::SETTINGS.into_iter().map(|(name, setting)| Scenario {
+        name: name.to_owned(),
+        unit: "reads",
+        enough: (400_000, 4_000_000),
+        simulate: Box::new(move |seed| reads::simulate(setting, None, seed)),
+    });
+    elections.chain(reads).collect()
 }
 
 /// The simulations again, each with a rule left out.
@@ -87,7 +95,12 @@ pub fn mutants() -> Vec<Scenario> {
         let simulate = Box::new(move |seed| elections::simulate(setting, Some(mutation), seed));
         mutant(&mutation, simulate)
     });
-    elections.collect()
+    let reads = reads::MUTATIONS.into_iter().map(|mutation| {
+        let setting = reads::SETTINGS[2].1;
+        let simulate = Box::new(move |seed| reads::simulate(setting, Some(mutation), seed));
+        mutant(&mutation, simulate)
+    });
+    elections.chain(reads).collect()
 }
 
 /// Repeats `scenario` from the seed `first` on, until it has done `enough` operations, something was violated, or `longest`

@@ -138,6 +138,11 @@ impl Feed {
         &self.members
     }
 
+    /// The durable copies.
+    pub(crate) fn replicas(&self) -> &Replicas {
+        &self.replicas
+    }
+
     /// The collections fed, `members` included.
     pub(crate) fn collections(&self) -> impl Iterator<Item = &Arc<PoolCollection>> {
         self.collections.values()

@@ -1,7 +1,10 @@
-//! Doors for the simulations: the rules of an election without a server, a store and a clock around them.
+//! Doors for the simulations: the rules of an election, and the feed of a [`Pool`], without a server, a store and a clock
+//! around them.
 //!
 //! What `registry::own` does around a transaction is done by the caller: [`Election::judge`] before it, with the epoch
 //! record it returns as part of it, and [`Election::committed`] after it.
+
+mod pool;
 
 use std::time::Duration;
 
@@ -11,6 +14,8 @@ use yurt_runtime::BootTime;
 use crate::authn::{NODE_PREFIX, NODES, User};
 use crate::feed::fence::{Claim, Fence};
 use crate::registry::leases::{Attempt, Author, ELECTION_KEY, Guard};
+
+pub use pool::Pool;
 
 /// Guard and fence of one coordinator process.
 #[derive(Debug)]

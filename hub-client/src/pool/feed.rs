@@ -329,7 +329,7 @@ impl Feeder {
 }
 
 /// Deliveries as events of the source's log; `None` when they are a list's difference, which goes as a snapshot.
-fn as_events(deliveries: &[Delivery]) -> Option<Vec<(EventType, Object)>> {
+pub fn as_events(deliveries: &[Delivery]) -> Option<Vec<(EventType, Object)>> {
     let jumped = |delivery: &Delivery| matches!(delivery, Delivery::DiffEnd { jumped: true, .. });
     if deliveries.iter().any(jumped) {
         return None;

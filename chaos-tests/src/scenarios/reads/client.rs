@@ -1,0 +1,153 @@
+//! A client of the simulated reads: an informer that lists once, then watches and resumes where it stands.
+
+use yurt_apimachinery::ResourceVersion;
+use yurt_chaos_validate::history::{History, Seen};
+use yurt_storage::Collection;
+use yurt_storage::collection::{ChangeKind, Delivery, Reader};
+
+use super::Mutation;
+use super::cloud::mark;
+use crate::random::Random;
+
+/// Lines of a history that are printed after a violation.
+const TOLD_MAX: usize = 200;
+
+/// Where a client reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Hub(usize),
+    Coordinator,
+}
+
+pub(super) struct Client {
+    pub(super) place: Place,
+    reader: Option<Reader>,
+    /// Where it stands; `None` before its first list and after 410.
+    position: Option<ResourceVersion>,
+    /// Below this it may lack states that were already followed by others when it was cut inside a catch-up: what it holds
+    /// is not the whole state there, although nothing is lost.
+    unsure_to: ResourceVersion,
+    pub(super) history: History,
+    pub(super) lists: u32,
+}
+
+// === impl Client ===
+
+impl Client {
+    pub(super) fn new(place: Place) -> Self {
+        Self {
+            place,
+            reader: None,
+            position: None,
+            unsure_to: ResourceVersion::ZERO,
+            history: History::new(),
+            lists: 0,
+        }
+    }
+
+    /// Everything up to `position` was told, and the last thing told was a bookmark there.
+    pub(super) fn rests_at(&self, position: ResourceVersion) -> bool {
+        self.history.last() == Some(&Seen::Bookmark(position.0))
+    }
+
+    /// The connection is gone, in the middle of whatever was going on; the server was at `position`.
+    pub(super) fn cut(&mut self, position: ResourceVersion) {
+        if self.reader.take().is_some() {
+            self.unsure_to = self.unsure_to.max(position);
+        }
+    }
+
+    /// What it was told last of the object that a violation names.
+    pub(super) fn told_of(&self, violation: &str) -> String {
+        let named = violation.split([' ', ',', '@']).find(|word| word.starts_with("shop/"));
+        let told = self.history.iter().enumerate().filter(|(_, seen)| match seen {
+            Seen::Put { key, .. } | Seen::Gone { key, .. } => Some(key.as_str()) == named,
+            Seen::List(..) => true,
+            Seen::Bookmark(_) | Seen::Error(_) => false,
+        });
+        let told: Vec<_> = told.map(|(index, seen)| format!("\n  {index}: {seen:?}")).collect();
+        told[told.len().saturating_sub(TOLD_MAX)..].concat()
+    }
+
+    /// Reads at most `max` deliveries; with `cut` the connection breaks somewhere inside.
+    pub(super) fn read(
+        &mut self,
+        held: &Collection,
+        max: usize,
+        cut: bool,
+        mutation: Option<Mutation>,
+        random: &mut Random,
+    ) {
+        if self.reader.is_none() {
+            self.connect(held, mutation);
+        }
+        let Some(reader) = &mut self.reader else { return };
+        let Ok(deliveries) = held.read(reader, max) else {
+            // Listed at once: a hub that is killed in between may be behind what the client saw, and nobody would know.
+            return self.list(held);
+        };
+        let (at, is_quiet) = (reader.position(), deliveries.is_empty());
+        let arrive = match cut {
+            true => random.index(deliveries.len() + 1),
+            false => deliveries.len(),
+        };
+        for delivery in &deliveries[..arrive] {
+            self.take(delivery);
+        }
+        if cut {
+            self.reader = None;
+            self.unsure_to = self.unsure_to.max(held.position());
+        } else if is_quiet && at == held.position() && at >= self.unsure_to {
+            self.tell(at, Seen::Bookmark(at.0));
+        }
+    }
+
+    fn connect(&mut self, held: &Collection, mutation: Option<Mutation>) {
+        if !held.is_complete() {
+            return;
+        }
+        let Some(position) = self.position else {
+            return self.list(held);
+        };
+        match held.open(position) {
+            Ok(_) if mutation == Some(Mutation::ResumeAtPresent) => self.reader = Some(held.follow()),
+            Ok(reader) => self.reader = Some(reader),
+            Err(_) => self.list(held),
+        }
+    }
+
+    fn list(&mut self, held: &Collection) {
+        let snapshot = held.snapshot(None);
+        let entry = |object: &yurt_apimachinery::Object| (object.key().to_string(), object.resource_version().0);
+        let at = snapshot.position;
+        self.lists += 1;
+        self.tell(at, Seen::List(at.0, snapshot.objects.iter().map(entry).collect()));
+        // A list is a whole state, as what is held at a bookmark.
+        self.tell(at, Seen::Bookmark(at.0));
+        self.reader = Some(snapshot.reader);
+    }
+
+    fn take(&mut self, delivery: &Delivery) {
+        let (object, gone) = match delivery {
+            Delivery::Exact(change) => (&change.object, change.kind == ChangeKind::Deleted),
+            Delivery::Current { object, .. } => (object, false),
+            Delivery::Gone(object) => (object, true),
+            Delivery::DiffBegin(_) | Delivery::DiffEnd { .. } => return,
+        };
+        let (key, version) = (object.key().to_string(), object.resource_version().0);
+        let seen = match gone {
+            true => Seen::Gone { key, version },
+            false => Seen::Put {
+                key,
+                version,
+                mark: mark(object),
+            },
+        };
+        self.tell(object.resource_version(), seen);
+    }
+
+    fn tell(&mut self, position: ResourceVersion, seen: Seen) {
+        self.position = Some(position);
+        self.history.push(seen);
+    }
+}

@@ -1,0 +1,146 @@
+//! The cloud of the simulated reads: a log of changes, what it remembers of it, and servers that lag behind it.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use yurt_apimachinery::watch::EventType;
+use yurt_apimachinery::{Object, ResourceKind, ResourceVersion, kind};
+use yurt_chaos_validate::history::Truth;
+
+use crate::random::Random;
+
+/// Objects there may be.
+const KEYS: u64 = 10;
+/// Servers in front of one store.
+pub(super) const SERVERS: usize = 2;
+
+pub(super) struct Cloud {
+    /// Every change, oldest first.
+    log: Vec<(u64, EventType, Object)>,
+    live: BTreeMap<u64, (u64, Object)>,
+    uids: u64,
+    /// Of the last change, in this collection or in another one.
+    head: u64,
+    /// A watch from before this is answered 410.
+    forgotten: u64,
+    /// How far each server is.
+    pub(super) seen_by: [u64; SERVERS],
+    pub(super) truth: Truth,
+}
+
+pub(super) fn kind() -> &'static ResourceKind {
+    kind::find_kind("", "services").expect("services are built in")
+}
+
+/// What tells a state from all others: FNV-1a of its bytes.
+pub(super) fn mark(object: &Object) -> String {
+    let start = 0xcbf2_9ce4_8422_2325_u64;
+    let hash = object.bytes().iter().fold(start, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
+fn service(key: u64, uid: u64, rv: u64) -> Object {
+    // The unknown field has to travel, too.
+    let json = format!(
+        r#"{{"apiVersion":"v1","kind":"Service","metadata":{{"namespace":"shop","name":"s{key}","uid":"u{uid}","resourceVersion":"{rv}"}},"spec":{{"later":{rv}}}}}"#
+    );
+    Object::parse(Bytes::from(json), kind()).expect("a service of the simulation must parse")
+}
+
+// === impl Cloud ===
+
+impl Cloud {
+    pub(super) fn new(random: &mut Random) -> Self {
+        let mut cloud = Self {
+            log: Vec::new(),
+            live: BTreeMap::new(),
+            uids: 0,
+            head: 100,
+            forgotten: 100,
+            seen_by: [100; SERVERS],
+            truth: Truth::default(),
+        };
+        for _ in 0..KEYS {
+            cloud.change(random);
+        }
+        cloud.catch_up();
+        cloud
+    }
+
+    pub(super) fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// An object is created, changed, deleted, or deleted and created again.
+    pub(super) fn change(&mut self, random: &mut Random) {
+        // Other collections use numbers of the same space.
+        self.head += random.below(3);
+        let key = random.below(KEYS);
+        match (self.live.contains_key(&key), random.below(8)) {
+            (true, 0..2) => self.delete(key),
+            (true, 2) => {
+                self.delete(key);
+                self.put(key);
+            }
+            _ => self.put(key),
+        }
+    }
+
+    fn put(&mut self, key: u64) {
+        self.head += 1;
+        let known = self.live.get(&key).map(|(uid, _)| *uid);
+        let uid = known.unwrap_or_else(|| {
+            self.uids += 1;
+            self.uids
+        });
+        let object = service(key, uid, self.head);
+        let event = if known.is_some() {
+            EventType::Modified
+        } else {
+            EventType::Added
+        };
+        self.truth.add(object.key().as_str(), self.head, Some(mark(&object)));
+        self.live.insert(key, (uid, object.clone()));
+        self.log.push((self.head, event, object));
+    }
+
+    fn delete(&mut self, key: u64) {
+        let Some((_, object)) = self.live.remove(&key) else {
+            return;
+        };
+        self.head += 1;
+        self.truth.add(object.key().as_str(), self.head, None);
+        let last = object.with_resource_version(ResourceVersion(self.head));
+        self.log.push((self.head, EventType::Deleted, last));
+    }
+
+    pub(super) fn list(&self) -> (Vec<Object>, ResourceVersion) {
+        let objects = self.live.values().map(|(_, object)| object.clone());
+        (objects.collect(), ResourceVersion(self.head))
+    }
+
+    /// At most `max` events after `position` at a server; `None` when it does not remember that far.
+    pub(super) fn after(&self, position: u64, server: usize, max: usize) -> Option<&[(u64, EventType, Object)]> {
+        if position < self.forgotten {
+            return None;
+        }
+        let from = self.log.partition_point(|(rv, ..)| *rv <= position);
+        let to = self
+            .log
+            .partition_point(|(rv, ..)| *rv <= self.seen_by[server])
+            .max(from);
+        Some(&self.log[from..to.min(from + max)])
+    }
+
+    /// What happened up to now is forgotten by watches.
+    pub(super) fn compact(&mut self) {
+        self.forgotten = self.head;
+    }
+
+    /// No server lags.
+    pub(super) fn catch_up(&mut self) {
+        self.seen_by = [self.head; SERVERS];
+    }
+}

@@ -1,0 +1,302 @@
+//! The leader's feed in the simulated reads: what `pool/feed.rs` of the hub does, with its real messages, over a link that
+//! loses calls and answers, repeats calls, and delivers some when somebody else leads.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use yurt_apimachinery::ResourceVersion;
+use yurt_coordinator::simulation::Pool;
+use yurt_hub_client::pool::feed::as_events;
+use yurt_hub_client::pool::feed::wire::{self, Envelope};
+use yurt_storage::Collection;
+use yurt_storage::collection::{Delivery, Reader};
+
+use super::Mutation;
+use crate::faults::{Fault, Struck};
+use crate::random::Random;
+
+/// Bytes of one message: few, so that there are several.
+const CHUNK_BYTES: usize = 900;
+/// Calls that wait to arrive late or again.
+const MAIL_MAX: usize = 64;
+
+pub(super) struct Feeder {
+    pub(super) hub: usize,
+    pub(super) store: String,
+    pub(super) epoch: u64,
+    reader: Option<Reader>,
+    fed: ResourceVersion,
+    snapshot: bool,
+}
+
+/// A call on its way.
+#[derive(Clone)]
+struct Call {
+    hub: usize,
+    epoch: u64,
+    store: String,
+    path: &'static str,
+    body: bytes::Bytes,
+}
+
+/// The link between leaders and the coordinator.
+#[derive(Default)]
+pub(super) struct Post {
+    late: Vec<Call>,
+    /// Calls lose their way.
+    pub(super) is_rough: bool,
+    /// The present leader's store and epoch.
+    pub(super) present: (String, u64),
+    /// A call of a former leader was taken.
+    pub(super) violation: Option<String>,
+    /// Calls taken, and refused.
+    pub(super) taken: u64,
+    pub(super) refused: u64,
+    /// A snapshot was taken: what the coordinator holds is durable.
+    pub(super) is_durable: bool,
+}
+
+/// The coordinator, and what its link counts.
+pub(super) struct Door<'a> {
+    pub(super) pool: &'a Pool,
+    pub(super) post: &'a mut Post,
+    pub(super) random: &'a mut Random,
+    pub(super) struck: &'a Struck,
+    pub(super) mutation: Option<Mutation>,
+}
+
+/// No answer, or a refusal: ask again where the coordinator stands.
+struct Interrupted;
+
+// === impl Feeder ===
+
+impl Feeder {
+    pub(super) fn new(hub: usize, store: String, epoch: u64) -> Self {
+        Self {
+            hub,
+            store,
+            epoch,
+            reader: None,
+            fed: ResourceVersion::ZERO,
+            snapshot: false,
+        }
+    }
+
+    /// The hub was killed: whatever it had open is gone.
+    pub(super) fn reopen(&mut self) {
+        (self.reader, self.snapshot) = (None, false);
+    }
+
+    /// Sends what there is to send, about `max` deliveries of it.
+    pub(super) fn feed(&mut self, held: &Collection, max: usize, door: &mut Door<'_>) {
+        if !held.is_complete() {
+            return;
+        }
+        if self.reader.is_none() {
+            self.open(held, door);
+        }
+        let Some(mut reader) = self.reader.take() else { return };
+        self.reader = self.follow(&mut reader, held, max, door).ok().map(|()| reader);
+    }
+
+    fn open(&mut self, held: &Collection, door: &mut Door<'_>) {
+        let there = |held: &Collection| (held.position(), held.generation());
+        let (position, generation) = door.pool.objects().read(there);
+        if std::mem::take(&mut self.snapshot) || !door.pool.is_served() || generation != held.generation() {
+            self.reader = self.send_snapshot(position, held, door).ok();
+        } else if position <= held.position() {
+            match held.open(position) {
+                Ok(reader) => (self.reader, self.fed) = (Some(reader), position),
+                Err(_) => self.snapshot = true,
+            }
+        }
+    }
+
+    fn follow(
+        &mut self,
+        reader: &mut Reader,
+        held: &Collection,
+        max: usize,
+        door: &mut Door<'_>,
+    ) -> Result<(), Interrupted> {
+        let Ok((deliveries, step)) = read(reader, held, max) else {
+            self.snapshot = true;
+            return Err(Interrupted);
+        };
+        if deliveries.is_empty() && reader.position() == self.fed {
+            return Ok(());
+        }
+        let events = match door.mutation {
+            Some(Mutation::DifferenceAsEvents) => as_events(&without_ends(&deliveries)),
+            _ => as_events(&deliveries),
+        };
+        let Some(events) = events else {
+            self.snapshot = true;
+            return Err(Interrupted);
+        };
+        let batches = wire::batches(events, reader.position(), CHUNK_BYTES);
+        let step = step && door.mutation != Some(Mutation::DifferenceAsEvents);
+        if step && batches.len() > 1 {
+            self.snapshot = true;
+            return Err(Interrupted);
+        }
+        for (batch, up_to) in batches {
+            let body = self.envelope(held).events(self.fed, &batch, up_to, true, step);
+            self.call("services/events", body, door)?;
+            self.fed = up_to;
+        }
+        Ok(())
+    }
+
+    fn send_snapshot(
+        &mut self,
+        after: ResourceVersion,
+        held: &Collection,
+        door: &mut Door<'_>,
+    ) -> Result<Reader, Interrupted> {
+        let snapshot = held.snapshot(None);
+        let body = self.envelope(held).index(after, snapshot.position, &snapshot.objects);
+        let answer = self.call("services/snapshot", body, door)?;
+        let missing: Vec<String> = serde_json::from_value(answer["missing"].clone()).unwrap_or_default();
+        let wanted: BTreeSet<&str> = missing.iter().map(String::as_str).collect();
+        let objects = snapshot.objects.iter().filter(|o| wanted.contains(o.key().as_str()));
+        let mut chunks = wire::chunks(objects, CHUNK_BYTES);
+        if chunks.is_empty() {
+            chunks.push(Vec::new());
+        }
+        let last = chunks.len() - 1;
+        for (index, chunk) in chunks.iter().enumerate() {
+            let body = self.envelope(held).bodies(snapshot.position, chunk, index == last);
+            self.call("services/snapshot/bodies", body, door)?;
+        }
+        self.fed = snapshot.position;
+        Ok(snapshot.reader)
+    }
+
+    fn envelope(&self, held: &Collection) -> Envelope<'_> {
+        Envelope {
+            store: &self.store,
+            epoch: self.epoch,
+            generation: held.generation(),
+        }
+    }
+
+    fn call(&self, path: &'static str, body: bytes::Bytes, door: &mut Door<'_>) -> Result<Value, Interrupted> {
+        let call = Call {
+            hub: self.hub,
+            epoch: self.epoch,
+            store: self.store.clone(),
+            path,
+            body,
+        };
+        door.send(call)
+    }
+}
+
+/// What to feed next, and whether it is one step: then all of it.
+fn read(
+    reader: &mut Reader,
+    held: &Collection,
+    max: usize,
+) -> Result<(Vec<Delivery>, bool), yurt_storage::collection::Expired> {
+    let mut deliveries = held.read(reader, max)?;
+    let step = matches!(deliveries.first(), Some(Delivery::DiffBegin(_)));
+    while step && !matches!(deliveries.last(), Some(Delivery::DiffEnd { .. })) {
+        deliveries.extend(held.read(reader, usize::MAX)?);
+    }
+    Ok((deliveries, step))
+}
+
+fn without_ends(deliveries: &[Delivery]) -> Vec<Delivery> {
+    let is_end = |delivery: &&Delivery| matches!(delivery, Delivery::DiffEnd { .. });
+    deliveries
+        .iter()
+        .filter(|delivery| !is_end(delivery))
+        .cloned()
+        .collect()
+}
+
+// === impl Door ===
+
+impl Door<'_> {
+    fn send(&mut self, call: Call) -> Result<Value, Interrupted> {
+        if self.post.is_rough {
+            match self.random.below(40) {
+                0 => {
+                    self.struck.count(Fault::MessageLost);
+                    return Err(Interrupted);
+                }
+                1 => {
+                    self.struck.count(Fault::MessageLate);
+                    self.post.keep(call);
+                    return Err(Interrupted);
+                }
+                2 => {
+                    self.struck.count(Fault::MessageDuplicated);
+                    self.post.keep(call.clone());
+                }
+                3 => {
+                    self.struck.count(Fault::AnswerLost);
+                    let _ = self.arrive(&call);
+                    return Err(Interrupted);
+                }
+                _ => {}
+            }
+        }
+        self.arrive(&call)
+    }
+
+    /// Something that was kept arrives.
+    pub(super) fn deliver_late(&mut self) {
+        if self.post.late.is_empty() {
+            return;
+        }
+        let index = self.random.index(self.post.late.len());
+        let call = self.post.late.swap_remove(index);
+        let _ = self.arrive(&call);
+    }
+
+    fn arrive(&mut self, call: &Call) -> Result<Value, Interrupted> {
+        let node = format!("hub-{}", call.hub);
+        let leads = (&call.store, call.epoch) == (&self.post.present.0, self.post.present.1);
+        match self.pool.take(&node, call.path, &call.body) {
+            Ok(answer) => {
+                self.post.taken += 1;
+                if !leads {
+                    let what = format!("taken from epoch {} while {:?} leads", call.epoch, self.post.present);
+                    self.post.violation.get_or_insert(what);
+                }
+                self.post.is_durable |= call.path.contains("snapshot");
+                Ok(answer)
+            }
+            Err(refusal) => {
+                self.post.refused += 1;
+                if !leads {
+                    self.struck.count(Fault::StaleFeed);
+                } else if refusal["reason"] == "fenced" {
+                    let what = format!("epoch {} leads and was refused: {refusal}", call.epoch);
+                    self.post.violation.get_or_insert(what);
+                }
+                Err(Interrupted)
+            }
+        }
+    }
+}
+
+// === impl Post ===
+
+impl Post {
+    /// A link on which calls lose their way.
+    pub(super) fn rough() -> Self {
+        Self {
+            is_rough: true,
+            ..Self::default()
+        }
+    }
+
+    fn keep(&mut self, call: Call) {
+        if self.late.len() < MAIL_MAX {
+            self.late.push(call);
+        }
+    }
+}

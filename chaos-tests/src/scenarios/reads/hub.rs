@@ -1,0 +1,339 @@
+//! A hub of the simulated reads: a replica that follows the cloud or the coordinator, and comes back from its last commit.
+//!
+//! What a stream does to the replica is what `replicas/stream.rs` of the hub does: events one by one, steps as a whole,
+//! bookmarks, lists by difference. A switch is make-before-break.
+
+use std::collections::VecDeque;
+
+use yurt_apimachinery::watch::EventType;
+use yurt_apimachinery::{Object, ResourceVersion};
+use yurt_coordinator::simulation::Pool;
+use yurt_storage::Collection;
+use yurt_storage::collection::{ChangeKind, Delivery, Expired, Reader, Recovered};
+
+use super::Mutation;
+use super::cloud::Cloud;
+use crate::random::Random;
+
+/// Where a stream comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Cloud(usize),
+    Coordinator,
+}
+
+pub(super) struct Hub {
+    pub(super) held: Collection,
+    saved: Recovered,
+    /// The last one is the newest; older ones go on until it is confirmed.
+    streams: Vec<Stream>,
+    mutation: Option<Mutation>,
+    /// Lists of the cloud.
+    pub(super) lists: u32,
+}
+
+struct Stream {
+    source: Source,
+    opened_at: ResourceVersion,
+    /// What was last sent by the cloud.
+    sent: u64,
+    /// Place in the coordinator's collection.
+    reader: Option<Reader>,
+    /// On their way.
+    frames: VecDeque<Frame>,
+    /// Where it stands for the one who reads it.
+    at: ResourceVersion,
+    /// What belongs to one step, and where that began.
+    step: Option<(ResourceVersion, Vec<(EventType, Object)>)>,
+}
+
+enum Frame {
+    Event(EventType, Object),
+    Bookmark(ResourceVersion),
+    StepBegins,
+    StepEnds { to: ResourceVersion, jumped: bool },
+    Expired,
+}
+
+/// What a hub asks.
+pub(super) struct World<'a> {
+    pub(super) cloud: &'a Cloud,
+    pub(super) coordinator: Option<&'a Pool>,
+}
+
+// === impl Hub ===
+
+impl Hub {
+    pub(super) fn new(mutation: Option<Mutation>) -> Self {
+        Self {
+            held: Collection::new(false),
+            saved: Recovered::default(),
+            streams: Vec::new(),
+            mutation,
+            lists: 0,
+        }
+    }
+
+    pub(super) fn commit(&mut self) {
+        self.saved = recovered(&self.held, self.mutation);
+    }
+
+    /// SIGKILL and a start from the last commit, or from nothing.
+    pub(super) fn kill(&mut self, disk_lost: bool) {
+        if disk_lost {
+            self.saved = Recovered::default();
+        }
+        self.held = Collection::new(false);
+        self.held.recover(std::mem::take(&mut self.saved));
+        self.commit();
+        self.streams.clear();
+    }
+
+    pub(super) fn cut(&mut self) {
+        self.streams.clear();
+    }
+
+    pub(super) fn follows(&self) -> Option<Source> {
+        self.streams.last().map(|stream| stream.source)
+    }
+
+    /// Opens a stream; the old one goes on until this one is confirmed.
+    pub(super) fn follow(&mut self, source: Source, world: &World<'_>) {
+        if self.follows() == Some(source) || !self.can_open(source, world) {
+            return;
+        }
+        if !self.held.is_complete() && !self.list(source, world) {
+            return;
+        }
+        let opened_at = self.held.position();
+        let mut stream = Stream {
+            source,
+            opened_at,
+            sent: opened_at.0,
+            reader: None,
+            frames: VecDeque::new(),
+            at: opened_at,
+            step: None,
+        };
+        if source == Source::Coordinator {
+            let pool = world.coordinator.map(Pool::objects);
+            let opened = pool.map(|pool| pool.read(|held| (held.open(opened_at), held.generation())));
+            let Some((Ok(reader), generation)) = opened else {
+                self.list(source, world);
+                return;
+            };
+            if generation != self.held.generation() {
+                self.list(source, world);
+                return;
+            }
+            stream.reader = Some(reader);
+        } else {
+            // The cloud is where every position comes from: whatever ours is, it is covered.
+            self.streams.clear();
+        }
+        self.streams.push(stream);
+    }
+
+    fn can_open(&self, source: Source, world: &World<'_>) -> bool {
+        source != Source::Coordinator || world.coordinator.is_some_and(Pool::is_served)
+    }
+
+    /// Fetches everything there is. Whether it was taken.
+    fn list(&mut self, source: Source, world: &World<'_>) -> bool {
+        let (mut objects, at, generation) = match (source, world.coordinator) {
+            (Source::Cloud(_), _) => {
+                let (objects, at) = world.cloud.list();
+                (objects, at, self.held.generation())
+            }
+            (Source::Coordinator, Some(pool)) if pool.is_served() => pool.objects().read(|held| {
+                let snapshot = held.snapshot(None);
+                (snapshot.objects, snapshot.position, held.generation())
+            }),
+            (Source::Coordinator, _) => return false,
+        };
+        self.lists += 1;
+        match self.mutation {
+            Some(Mutation::PartialList) => drop(objects.pop()),
+            Some(Mutation::ListWithoutDeletions) if self.held.is_complete() => {
+                for object in objects {
+                    let known = self.held.object(object.key()).map(Object::resource_version);
+                    if known != Some(object.resource_version()) {
+                        self.held.apply(EventType::Modified, object);
+                    }
+                }
+                self.held.advance(at);
+                self.commit();
+                return true;
+            }
+            _ => {}
+        }
+        let taken = if generation == self.held.generation() {
+            self.held.replace(objects, at).is_ok()
+        } else {
+            self.held.restart(generation, objects, at);
+            true
+        };
+        if taken {
+            self.commit();
+        }
+        taken
+    }
+
+    /// A stream moves on: the server sends up to `max`, and up to `arrive` of what is on its way arrives.
+    pub(super) fn pump(&mut self, max: usize, arrive: usize, world: &World<'_>, random: &mut Random) {
+        if self.streams.is_empty() {
+            return;
+        }
+        let index = random.index(self.streams.len());
+        let is_up = self.streams[index].send(max, world, self.mutation);
+        if !is_up {
+            self.streams.remove(index);
+            return;
+        }
+        for _ in 0..arrive {
+            let Some(frame) = self.streams[index].frames.pop_front() else {
+                return;
+            };
+            match self.take(index, frame) {
+                // Make before break: now the older ones may go.
+                Ok(true) if index > 0 => return drop(self.streams.drain(..index)),
+                Ok(_) => {}
+                Err(Expired { .. }) => return self.start_over(index, world),
+            }
+        }
+    }
+
+    fn start_over(&mut self, index: usize, world: &World<'_>) {
+        let source = self.streams.remove(index).source;
+        self.list(source, world);
+    }
+
+    /// What a frame does to the replica. Whether the server has confirmed a position at or above ours.
+    fn take(&mut self, index: usize, frame: Frame) -> Result<bool, Expired> {
+        let stream = &mut self.streams[index];
+        let at = match frame {
+            Frame::Event(event, object) => {
+                let rv = object.resource_version();
+                match &mut stream.step {
+                    Some((_, step)) if self.mutation != Some(Mutation::StepNotAtomic) => step.push((event, object)),
+                    _ => {
+                        let object = self.mutate(object);
+                        self.held.apply(event, object);
+                    }
+                }
+                rv
+            }
+            Frame::Bookmark(to) => {
+                if stream.step.is_none() {
+                    self.held.advance(to);
+                }
+                to
+            }
+            Frame::StepBegins => {
+                stream.step.get_or_insert_with(|| (stream.at, Vec::new()));
+                stream.at
+            }
+            Frame::StepEnds { to, jumped } => {
+                let jumped = jumped && self.mutation != Some(Mutation::JumpNotTold);
+                match stream.step.take() {
+                    Some((_, step)) if jumped && self.mutation == Some(Mutation::JumpFromAnywhere) => {
+                        self.held.apply_step(to, step);
+                    }
+                    Some((from, step)) => self.held.follow_step((from, to), step, jumped)?,
+                    None => {}
+                }
+                to
+            }
+            Frame::Expired => {
+                let (position, floor) = (self.held.position(), ResourceVersion::ZERO);
+                return Err(Expired { position, floor });
+            }
+        };
+        let stream = &mut self.streams[index];
+        stream.at = at;
+        Ok(at >= stream.opened_at)
+    }
+
+    fn mutate(&self, object: Object) -> Object {
+        match self.mutation {
+            Some(Mutation::Renumber) => {
+                let rv = object.resource_version().0.max(self.held.position().0 + 1);
+                object.with_resource_version(ResourceVersion(rv + rv % 2))
+            }
+            _ => object,
+        }
+    }
+}
+
+/// What a commit holds of `held`.
+pub(super) fn recovered(held: &Collection, mutation: Option<Mutation>) -> Recovered {
+    let mut saved = held.to_recovered();
+    match mutation {
+        Some(Mutation::TombstonesNotDurable) => saved.tombstones.clear(),
+        Some(Mutation::RangesNotDurable) => saved.ranges.clear(),
+        Some(Mutation::GapsNotDurable) => saved.gaps.clear(),
+        _ => {}
+    }
+    saved
+}
+
+// === impl Stream ===
+
+impl Stream {
+    /// The server sends what there is. Whether the connection is up.
+    fn send(&mut self, max: usize, world: &World<'_>, mutation: Option<Mutation>) -> bool {
+        match (self.source, world.coordinator) {
+            (Source::Cloud(server), _) => self.send_from_cloud(world.cloud, server, max),
+            (Source::Coordinator, None) => return false,
+            (Source::Coordinator, Some(pool)) => pool
+                .objects()
+                .read(|held| self.send_from_coordinator(held, max, mutation)),
+        }
+        true
+    }
+
+    fn send_from_cloud(&mut self, cloud: &Cloud, server: usize, max: usize) {
+        let Some(events) = cloud.after(self.sent, server, max) else {
+            return self.frames.push_back(Frame::Expired);
+        };
+        for (rv, event, object) in events {
+            self.sent = *rv;
+            self.frames.push_back(Frame::Event(*event, object.clone()));
+        }
+        let head = cloud.seen_by[server];
+        if events.is_empty() && head > self.sent {
+            self.sent = head;
+            self.frames.push_back(Frame::Bookmark(ResourceVersion(head)));
+        }
+    }
+
+    fn send_from_coordinator(&mut self, held: &Collection, max: usize, mutation: Option<Mutation>) {
+        let Some(reader) = &mut self.reader else { return };
+        let Ok(deliveries) = held.read(reader, max) else {
+            return self.frames.push_back(Frame::Expired);
+        };
+        let at = reader.position();
+        if mutation == Some(Mutation::BookmarkPastEvents) && !deliveries.is_empty() {
+            self.frames.push_back(Frame::Bookmark(held.position()));
+        }
+        if deliveries.is_empty() && at == held.position() {
+            self.frames.push_back(Frame::Bookmark(at));
+        }
+        self.frames
+            .extend(deliveries.into_iter().map(|delivery| match delivery {
+                Delivery::DiffBegin(_) => Frame::StepBegins,
+                Delivery::DiffEnd { to, jumped } => Frame::StepEnds { to, jumped },
+                Delivery::Gone(object) => Frame::Event(EventType::Deleted, object),
+                Delivery::Current { object, created: true } => Frame::Event(EventType::Added, object),
+                Delivery::Current { object, created: false } => Frame::Event(EventType::Modified, object),
+                Delivery::Exact(change) => {
+                    let event = match change.kind {
+                        ChangeKind::Created => EventType::Added,
+                        ChangeKind::Updated => EventType::Modified,
+                        ChangeKind::Deleted => EventType::Deleted,
+                    };
+                    Frame::Event(event, change.object.clone())
+                }
+            }));
+    }
+}
