@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 
 pub(crate) use cases::{Cases, FILE};
 use claims::Claim;
-pub(crate) use claims::claims;
+pub(crate) use claims::{claims, function_name};
 use results::{Outcome, Results};
 
 use crate::stopwatch::Stopwatch;

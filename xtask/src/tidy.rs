@@ -8,6 +8,7 @@ mod conformance;
 mod headers;
 mod length;
 mod links;
+mod named_tests;
 mod orphans;
 mod pure_crate;
 mod pure_paths;
@@ -93,6 +94,11 @@ const CHECKS: &[Check] = &[
         name: "links",
         wants: "every relative link in a .md file leads somewhere",
         run: links::check,
+    },
+    Check {
+        name: "named-tests",
+        wants: "every test that a table of a .md file names exists",
+        run: named_tests::check,
     },
     Check {
         name: "conformance",

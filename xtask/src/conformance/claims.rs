@@ -71,9 +71,10 @@ fn ids_of(list: &str) -> impl Iterator<Item = String> {
     words.filter(|word| is_id(word)).map(str::to_owned)
 }
 
-fn function_name<'a>(line: &'a str, keyword: &str) -> Option<&'a str> {
+/// The name of the function that begins on this line.
+pub(crate) fn function_name<'a>(line: &'a str, keyword: &str) -> Option<&'a str> {
     let (before, rest) = line.split_once(keyword)?;
-    if !matches!(before, "" | "async " | "pub " | "pub(crate) ") {
+    if !matches!(before, "" | "async " | "pub " | "pub async " | "pub(crate) ") {
         return None;
     }
     rest.split(['(', '<']).next().filter(|name| !name.is_empty())
