@@ -35,7 +35,7 @@ struct Cli {
 enum Command {
     /// Check the house rules that no compiler knows (`--list` names them)
     Tidy(tidy::Args),
-    /// Run what CI runs: fmt, tidy, clippy, doc, deny, unit, fuzz, interop
+    /// Run what CI runs: fmt, tidy, clippy, doc, deny, unit, chaos, fuzz, interop
     Test(test::Args),
     /// Print which test shows which conformance case, and whether it passes (`--list` runs nothing)
     Conformance(conformance::Args),

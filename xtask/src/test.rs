@@ -40,6 +40,8 @@ enum Step {
     Deny,
     /// Unit, contract and component tests
     Unit,
+    /// Models and simulations of the pool under faults, with small bounds
+    Chaos,
     /// Every fuzz target for a few seconds from its kept corpus
     Fuzz,
     /// Our programs against the real Kubernetes programs
@@ -115,6 +117,11 @@ impl Step {
                 cargo(&["deny", "check", "bans", "licenses", "sources"], &[])?;
             }
             Self::Unit => cargo(&["test", "--workspace"], &[])?,
+            // Optimised as the interop step builds our programs: models are nothing but computation.
+            Self::Chaos => cargo(
+                &["run", "--profile", "quick", "-p", "yurt-chaos-tests", "--", "--quick"],
+                &[],
+            )?,
             Self::Fuzz => fuzz::ci()?,
             Self::Interop => interop::test(filter)?,
         }
@@ -156,7 +163,9 @@ mod tests {
 
     #[test]
     fn by_default_every_step_runs_in_order() {
-        let all = ["fmt", "tidy", "clippy", "doc", "deny", "unit", "fuzz", "interop"];
+        let all = [
+            "fmt", "tidy", "clippy", "doc", "deny", "unit", "chaos", "fuzz", "interop",
+        ];
         assert_eq!(chosen(args(&[], &[], false, None)), all);
     }
 
@@ -165,7 +174,7 @@ mod tests {
         assert_eq!(chosen(args(&[Step::Unit], &[], true, None)), ["unit"]);
         assert_eq!(
             chosen(args(&[], &[Step::Interop], true, None)),
-            ["fmt", "tidy", "clippy", "deny", "unit", "fuzz"]
+            ["fmt", "tidy", "clippy", "deny", "unit", "chaos", "fuzz"]
         );
         assert_eq!(chosen(args(&[], &[], false, Some("TestX"))), ["interop"]);
         assert_eq!(chosen(args(&[Step::Interop], &[], false, Some("TestX"))), ["interop"]);
