@@ -11,9 +11,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::Request;
+use hyper::body::Incoming;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use yurt_apimachinery::{ObjectKey, Status};
+use yurt_runtime::http::{inflate_for, read_body};
 use yurt_runtime::{BootTime, Clock};
 use yurt_storage::{Action, Durability, Expect, Op, Replicas, SharedCollection, Storage, StorageError};
 
@@ -39,6 +43,8 @@ pub(crate) use wire::Refusal;
 pub(crate) const PATH: &str = "/yurt/v1/feed";
 /// Largest body of one feed call.
 pub(crate) const BODY_BYTES_MAX: usize = 8 << 20;
+/// How bodies of the feed may be compressed.
+const ENCODINGS: [&str; 1] = ["gzip"];
 /// Before the name of a collection: the storage key that says whether it is fresh.
 pub(crate) const FRESH_PREFIX: &str = "/~fresh/";
 /// Other coordinators take a collection for stale after [`collection::FRESH_FOR`] without news.
@@ -170,6 +176,7 @@ impl Feed {
             "epoch": election.epoch,
             "holder": election.holder,
             "members": self.members.names(),
+            "encodings": ENCODINGS,
             "collections": self.collections().map(state_of).collect::<serde_json::Map<_, _>>(),
         })
     }
@@ -257,6 +264,22 @@ impl From<Status> for FeedError {
 impl From<Refusal> for FeedError {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
+    }
+}
+
+/// The body of a feed call; neither it nor what it unfolds to may exceed [`BODY_BYTES_MAX`].
+///
+/// # Errors
+/// 413 above the limit, 415 for an unknown encoding, 400 for what cannot be read.
+pub(crate) async fn read_call(request: Request<Incoming>) -> Result<Bytes, Status> {
+    let inflate = inflate_for(request.headers());
+    let inflate = inflate.map_err(|error| Status::failure(415, "UnsupportedMediaType", error.to_string()))?;
+    let body = read_body(request.into_body(), BODY_BYTES_MAX).await?;
+    let Some(inflate) = inflate else { return Ok(body) };
+    match inflate.whole(body, BODY_BYTES_MAX) {
+        Ok(Some(plain)) => Ok(plain),
+        Ok(None) => Err(Status::too_large_body(BODY_BYTES_MAX)),
+        Err(error) => Err(Status::bad_request(format!("not a gzip stream: {error}"))),
     }
 }
 

@@ -297,7 +297,7 @@ async fn answer_path(
     match (request.method(), info.path.as_str(), feed_call) {
         (&Method::GET, feed::PATH, _) => Ok(web::json(StatusCode::OK, app.feed.state().to_string())),
         (&Method::POST, _, Some(call)) => {
-            let body = read_body(request.into_body(), feed::BODY_BYTES_MAX).await?;
+            let body = feed::read_call(request).await?;
             Ok(match app.feed.take(user, call, &body).await {
                 Ok(answer) => web::json(StatusCode::OK, answer.to_string()),
                 Err(error) => status_error::respond_feed(&error),

@@ -167,6 +167,7 @@ impl Hub {
         let drained = futures_util::future::join_all(self.serving.iter().map(|serving| serving.shutdown(DRAIN)));
         let _ = tokio::join!(released, drained);
         let _ = self.tasks.shutdown(STOP).await;
+        self.data.drafts().save().await;
         if let Err(error) = self.data.replicas().persist(None).await {
             tracing::warn!(%error, "Replicas not stored; they will be asked for again");
         }

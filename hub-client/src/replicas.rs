@@ -1,10 +1,14 @@
 //! This node's copy of pool data: one replica per pool-scope resource, shared by all local clients.
 //!
 //! [`source`] (pure) decides where the data comes from, [`follow`] keeps one stream per replica open and moves it from
-//! source to source without a gap, [`stream`] speaks list and watch, [`members`] is the pool's membership. [`proof`] asks the
-//! cloud whether it still has the history they come from, [`timeline`] (pure) decides it.
+//! source to source without a gap, [`stream`] speaks list and watch, [`draft`] (pure) is a list that is still coming, kept over
+//! cuts by [`drafts`] and fetched by `listing`, [`members`] is the pool's membership.
+//! [`proof`] asks the cloud whether it still has the history they come from, [`timeline`] (pure) decides it.
 
+pub mod draft;
+pub mod drafts;
 pub mod follow;
+mod listing;
 pub mod members;
 pub mod proof;
 pub mod source;
@@ -25,6 +29,7 @@ use yurt_runtime::{BootTime, Clock};
 use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_storage::{Replica, Replicas, StorageError};
 
+use drafts::Drafts;
 use proof::Timeline;
 use source::Source;
 
@@ -56,6 +61,7 @@ pub struct SourceState {
 /// All replicas of the hub and the state of their sources.
 pub struct PoolData {
     replicas: Replicas,
+    drafts: Drafts,
     states: Mutex<BTreeMap<String, SourceState>>,
     /// Names of the pool's members, kept beside the collection so that filters need not gather them per object.
     members: watch::Sender<Arc<BTreeSet<String>>>,
@@ -73,9 +79,10 @@ impl PoolData {
     /// # Errors
     /// [`StorageError`] when the store is damaged.
     pub fn open(store: ReplicaStore, clock: Clock) -> Result<Self, StorageError> {
-        let replicas = Replicas::open(&pool_kinds(), Some(store))?;
+        let replicas = Replicas::open(&pool_kinds(), Some(store.clone()))?;
         Ok(Self {
             replicas,
+            drafts: Drafts::new(store),
             states: Mutex::default(),
             members: watch::Sender::default(),
             members_version: watch::Sender::default(),
@@ -94,6 +101,12 @@ impl PoolData {
     #[must_use]
     pub fn timeline(&self) -> &Timeline {
         &self.timeline
+    }
+
+    /// The lists that are still coming.
+    #[must_use]
+    pub fn drafts(&self) -> &Drafts {
+        &self.drafts
     }
 
     /// The replica that answers for `group`/`resource`, if it is pool-scope.
@@ -218,6 +231,9 @@ impl PoolData {
             });
             described.insert(name.to_owned(), value);
             described[name]["fresh"] = self.is_fresh(name).into();
+            if let Some((objects, bytes)) = self.drafts.progress(name) {
+                described[name]["listing"] = json!({ "objects": objects, "bytes": bytes });
+            }
         }
         Value::Object(described)
     }

@@ -16,6 +16,7 @@ mod hub {
     mod relay_attacks;
     mod relay_pool;
     mod reporting;
+    mod thin_links;
     mod timeline;
     mod upgrades;
 }

@@ -25,6 +25,8 @@ impl Feed {
         let (applied, guard) = {
             let election = self.fence.enter(&call.claim(), user).map_err(|_| self.fenced())?;
             let applied = collection.objects().update(|held| apply(held, &call, events))?;
+            // The collection goes on without the snapshot that somebody began.
+            self.pending.lock().remove(collection.name());
             self.metrics.batch(collection.name(), self.is_late(&election.holder));
             (applied, election.guard())
         };

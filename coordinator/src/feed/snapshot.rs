@@ -34,7 +34,9 @@ pub(super) struct Pending {
 // === impl Pending ===
 
 impl Pending {
-    fn of(call: SnapshotCall, held: &Collection) -> Self {
+    /// What `call` announces. Bodies of an unfinished snapshot before it are not asked for again, whoever sent them: on one
+    /// timeline an RV of a key stands for one content.
+    fn of(call: SnapshotCall, held: &Collection, before: Option<Self>) -> Self {
         let claim = call.claim();
         let index: BTreeMap<String, ResourceVersion> = call.index.into_iter().collect();
         // On a new timeline an old RV may stand for another content.
@@ -48,7 +50,7 @@ impl Pending {
             .map(|(key, _)| key.clone())
             .collect();
         let (generation, at) = (call.generation, call.at);
-        Self {
+        let mut pending = Self {
             claim,
             generation,
             at,
@@ -56,6 +58,20 @@ impl Pending {
             missing,
             bodies: BTreeMap::new(),
             bytes: 0,
+        };
+        let before = before.filter(|before| before.generation == generation);
+        for (key, object) in before.map(|before| before.bodies).unwrap_or_default() {
+            if pending.index.get(&key) == Some(&object.resource_version()) {
+                pending.keep(key, object);
+            }
+        }
+        pending
+    }
+
+    fn keep(&mut self, key: String, object: Object) {
+        if self.missing.remove(&key) {
+            self.bytes += object.size();
+            self.bodies.insert(key, object);
         }
     }
 
@@ -68,10 +84,7 @@ impl Pending {
                 "{key} at {rv} is not what the snapshot announced"
             )));
         }
-        if self.missing.remove(&key) {
-            self.bytes += object.size();
-            self.bodies.insert(key, object);
-        }
+        self.keep(key, object);
         Ok(())
     }
 
@@ -119,10 +132,11 @@ impl Feed {
         let (claim, fresh) = (call.claim(), call.fresh);
         let (outcome, guard) = {
             let election = self.fence.enter(&claim, user).map_err(|_| self.fenced())?;
-            let pending = collection.objects().read(|held| {
-                check(held, call.generation, call.at)?;
-                Ok::<_, Refusal>(Pending::of(call, held))
-            })?;
+            collection
+                .objects()
+                .read(|held| check(held, call.generation, call.at))?;
+            let before = self.pending.lock().remove(collection.name());
+            let pending = collection.objects().read(|held| Pending::of(call, held, before));
             (self.keep_or_apply(collection, &election, pending)?, election.guard())
         };
         self.answer(collection, guard, fresh, outcome).await
@@ -201,10 +215,7 @@ impl Feed {
     ) -> Result<Outcome, FeedError> {
         if !pending.missing.is_empty() {
             let missing = pending.missing.iter().cloned().collect();
-            let mut all = self.pending.lock();
-            // What another leader began will never be finished.
-            all.retain(|_, other| other.claim == pending.claim);
-            all.insert(collection.name().to_owned(), pending);
+            self.pending.lock().insert(collection.name().to_owned(), pending);
             return Ok(Outcome::Missing(missing));
         }
         self.pending.lock().remove(collection.name());

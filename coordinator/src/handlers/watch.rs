@@ -57,12 +57,22 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
         options,
     };
     let frames = watch(call.resource.objects().clone(), request)?;
-    let frames = web::joined(frames.inspect(move |_| {
+    let frames = frames.inspect(move |_| {
         // Counted as long as the stream lives.
         let _ = &counted;
-    }));
+    });
+    // Others are answered as kube-apiserver does, which compresses no watch.
+    let compressed = is_replica && web::accepts_gzip(&call.headers);
+    let body = if compressed {
+        web::stream(web::joined(web::gzip_frames(frames)))
+    } else {
+        web::stream(web::joined(frames))
+    };
     let content_type = HeaderValue::from_static(negotiated.content_type(Shape::Watch));
-    let mut response = web::respond(StatusCode::OK, content_type, web::stream(frames));
+    let mut response = web::respond(StatusCode::OK, content_type, body);
+    if compressed {
+        web::mark_gzip(response.headers_mut());
+    }
     call.add_pool_headers(&mut response);
     Ok(response)
 }

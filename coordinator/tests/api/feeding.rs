@@ -11,8 +11,8 @@ const SERVICES: &str = "/api/v1/services";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 
 /// A leader of the pool, as the coordinator knows it.
-struct Leader {
-    client: Client,
+pub(crate) struct Leader {
+    pub(crate) client: Client,
     store: String,
     epoch: u64,
 }
@@ -21,7 +21,7 @@ struct Leader {
 
 impl Leader {
     /// Elects `node`, which must find the lease free.
-    async fn elect(server: &Server, node: &str) -> Self {
+    pub(crate) async fn elect(server: &Server, node: &str) -> Self {
         let client = server.node(node);
         let lease = json!({
             "metadata": {"name": "yurthub"},
@@ -45,29 +45,36 @@ impl Leader {
         }
     }
 
-    async fn release(&self) {
+    pub(crate) async fn release(&self) {
         let path = format!("{LEASES}/yurthub");
         let mut lease = self.client.get(&path).await.expect(200);
         lease["spec"]["holderIdentity"] = json!("");
         self.client.put(&path, &lease).await.expect(200);
     }
 
-    async fn call(&self, path: &str, mut body: Value) -> Answer {
+    pub(crate) async fn call(&self, path: &str, body: Value) -> Answer {
+        self.client
+            .post(&format!("/yurt/v1/feed/{path}"), &self.claiming(body))
+            .await
+    }
+
+    /// `body` with the claim of this leader.
+    pub(crate) fn claiming(&self, mut body: Value) -> Value {
         body["store"] = json!(self.store);
         body["epoch"] = json!(self.epoch);
         if body["generation"].is_null() {
             body["generation"] = json!(0);
         }
-        self.client.post(&format!("/yurt/v1/feed/{path}"), &body).await
+        body
     }
 
-    async fn events(&self, after: u64, events: Value, up_to: u64) -> Answer {
+    pub(crate) async fn events(&self, after: u64, events: Value, up_to: u64) -> Answer {
         let body = json!({"after": after.to_string(), "events": events, "upTo": up_to.to_string(), "fresh": true});
         self.call("services/events", body).await
     }
 
     /// Index and bodies of a snapshot, as far as bodies are missing.
-    async fn snapshot(&self, collection: &str, generation: u64, at: u64, objects: &[Value]) -> Answer {
+    pub(crate) async fn snapshot(&self, collection: &str, generation: u64, at: u64, objects: &[Value]) -> Answer {
         let key = |object: &Value| {
             let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
             let (namespace, name) = (text("namespace"), text("name"));
@@ -93,7 +100,7 @@ impl Leader {
         self.call(&format!("{collection}/snapshot/bodies"), body).await
     }
 
-    async fn feed_members(&self, names: &[&str]) {
+    pub(crate) async fn feed_members(&self, names: &[&str]) {
         let objects: Vec<Value> = names
             .iter()
             .map(|name| json!({"metadata": {"name": name, "uid": name, "resourceVersion": "10"}}))
@@ -102,7 +109,7 @@ impl Leader {
     }
 }
 
-fn service(name: &str, version: u64) -> Value {
+pub(crate) fn service(name: &str, version: u64) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {"name": name, "namespace": "x", "uid": name, "resourceVersion": version.to_string()},
@@ -110,12 +117,12 @@ fn service(name: &str, version: u64) -> Value {
     })
 }
 
-fn event(kind: &str, object: Value) -> Value {
+pub(crate) fn event(kind: &str, object: Value) -> Value {
     json!({"type": kind, "object": object})
 }
 
 /// A pool whose leader n1 has fed members n1 and n2, and services a and b at 100.
-async fn fed_pool() -> (Server, Leader) {
+pub(crate) async fn fed_pool() -> (Server, Leader) {
     let server = Server::pool().await;
     let leader = Leader::elect(&server, "n1").await;
     leader.feed_members(&["n1", "n2"]).await;

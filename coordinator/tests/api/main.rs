@@ -15,6 +15,8 @@ mod etcd;
 #[cfg(test)]
 mod events;
 #[cfg(test)]
+mod feed_bodies;
+#[cfg(test)]
 mod feeding;
 #[cfg(test)]
 mod fields;

@@ -1,5 +1,5 @@
-//! Pieces of a gzip stream that are compressed one by one, each without a look at the others: a piece that is sent often is
-//! compressed once. Sources: RFC 1951, RFC 1952.
+//! Pieces of a gzip stream that are compressed one by one, each without a look at the others or after a text that is known
+//! to come before it: a piece that is sent often is compressed once. Sources: RFC 1951, RFC 1952.
 //!
 //! ```text
 //!   HEAD │ piece │ piece │ … │ END │ crc32, length of the plain text
@@ -9,35 +9,72 @@ use bytes::Bytes;
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 
 /// What every stream begins with: deflate, no name, no time, the fastest level, an unknown system.
-pub(crate) const HEAD: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 4, 255];
+pub const HEAD: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 4, 255];
 /// The last block: stored, empty.
 const END: [u8; 5] = [1, 0, 0, 0xff, 0xff];
 /// Most bytes of one stored block.
 const STORED_MAX: usize = 0xffff;
 /// Room that is added while a piece is compressed.
 const ROOM: usize = 4 << 10;
+/// How far back a piece can refer.
+const WINDOW: usize = 32 << 10;
+/// Level of pieces that are compressed once and sent to many.
+const THOROUGH: u32 = 6;
 
 /// A piece, compressed: whole deflate blocks that end at a byte, and none of them the last.
 #[derive(Debug)]
-pub(crate) struct Deflated {
-    pub(crate) blocks: Bytes,
+pub struct Deflated {
+    /// The blocks.
+    pub blocks: Bytes,
     crc: Crc,
 }
 
 /// Compresses pieces; takes about 300 KiB from the first one on.
-#[derive(Default)]
-pub(crate) struct Compressor(Option<Compress>);
+#[derive(Debug)]
+pub struct Compressor {
+    stream: Option<Compress>,
+    level: Compression,
+}
 
 /// What the end of a stream has to know of the pieces before it.
-#[derive(Default)]
-pub(crate) struct Sum(Crc);
+#[derive(Debug, Default)]
+pub struct Sum(Crc);
 
 // === impl Compressor ===
 
+impl Default for Compressor {
+    fn default() -> Self {
+        Self {
+            stream: None,
+            level: Compression::fast(),
+        }
+    }
+}
+
 impl Compressor {
-    pub(crate) fn deflate(&mut self, plain: &[u8]) -> Deflated {
-        let deflate = self.0.get_or_insert_with(|| Compress::new(Compression::fast(), false));
+    /// One that takes three times as long and makes less of it.
+    pub const fn thorough() -> Self {
+        Self {
+            stream: None,
+            level: Compression::new(THOROUGH),
+        }
+    }
+
+    /// A piece that may come anywhere.
+    pub fn deflate(&mut self, plain: &[u8]) -> Deflated {
+        self.deflate_after(b"", plain)
+    }
+
+    /// A piece that comes right after `before`, and nowhere else.
+    pub fn deflate_after(&mut self, before: &[u8], plain: &[u8]) -> Deflated {
+        let level = self.level;
+        let deflate = self.stream.get_or_insert_with(|| Compress::new(level, false));
         deflate.reset();
+        let window = before.get(before.len().saturating_sub(WINDOW)..).unwrap_or_default();
+        if !window.is_empty() && deflate.set_dictionary(window).is_err() {
+            // Without one it is only longer.
+            deflate.reset();
+        }
         let mut blocks = Vec::with_capacity(plain.len() / 8 + ROOM);
         loop {
             let taken = usize::try_from(deflate.total_in()).unwrap_or(usize::MAX);
@@ -61,12 +98,13 @@ impl Compressor {
 // === impl Sum ===
 
 impl Sum {
-    pub(crate) fn add(&mut self, piece: &Deflated) {
+    /// Counts a piece that was sent.
+    pub fn add(&mut self, piece: &Deflated) {
         self.0.combine(&piece.crc);
     }
 
     /// The end of the stream.
-    pub(crate) fn end(&self) -> Bytes {
+    pub fn end(&self) -> Bytes {
         [&END[..], &self.0.sum().to_le_bytes(), &self.0.amount().to_le_bytes()]
             .concat()
             .into()
@@ -74,7 +112,7 @@ impl Sum {
 }
 
 /// A piece as it is: for what is short.
-pub(crate) fn stored(plain: &[u8]) -> Deflated {
+pub fn stored(plain: &[u8]) -> Deflated {
     let mut blocks = Vec::with_capacity(plain.len() + 5);
     for part in plain.chunks(STORED_MAX) {
         // A chunk is never longer than that.
@@ -129,6 +167,25 @@ mod tests {
             inflate(&[one, stored(b","), two]),
             [&plain[..], b",", &plain[..]].concat()
         );
+    }
+
+    #[test]
+    fn a_piece_may_refer_to_what_comes_before_it() {
+        let (one, two) = (vec![1; 40_000], [b"x".repeat(10), vec![1; 20_000]].concat());
+        let noise: Vec<u8> = (0..9000_u32)
+            .map(|i| (i.wrapping_mul(i).wrapping_mul(2_654_435_761) >> 21) as u8)
+            .collect();
+        let mut compressor = Compressor::thorough();
+        let alone = compressor.deflate(&noise);
+        let after = compressor.deflate_after(&noise, &noise);
+        assert!(
+            after.blocks.len() < 200 && alone.blocks.len() > 8000,
+            "{}",
+            after.blocks.len()
+        );
+        assert_eq!(inflate(&[alone, after]), noise.repeat(2));
+        let pieces = [compressor.deflate(&one), compressor.deflate_after(&one, &two)];
+        assert_eq!(inflate(&pieces), [one, two].concat());
     }
 
     #[test]

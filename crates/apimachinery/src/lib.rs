@@ -50,7 +50,7 @@
 
 pub mod canonical;
 pub mod definition;
-mod deflate;
+pub mod deflate;
 pub mod event;
 pub mod gvr;
 pub mod json_path;

@@ -17,13 +17,17 @@ use yurt_apimachinery::negotiation::Negotiated;
 
 pub mod client;
 mod gzip;
+mod gzip_frames;
+mod inflate;
 mod pieces;
 pub mod server;
 mod tcp;
 #[cfg(test)]
 mod tests;
 
-pub use gzip::{GZIP_ABOVE, GZIPS_AT_ONCE, GzipPlace, gzip};
+pub use gzip::{GZIP_ABOVE, GZIPS_AT_ONCE, GzipPlace, accepts_gzip, gzip};
+pub use gzip_frames::{gzip_bytes, gzip_frames, mark_gzip};
+pub use inflate::{ACCEPT_GZIP, Decoded, Inflate, UnknownEncoding, inflate_for};
 pub use pieces::{joined, pieces};
 
 /// Any error of a body.

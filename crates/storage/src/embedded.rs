@@ -9,6 +9,7 @@
 //! above every RV issued lets a killed process restart above all of them. Pool replicas share the file: [`replicas`].
 
 mod disk;
+pub mod drafts;
 mod engine;
 mod mark;
 mod medium;

@@ -49,9 +49,12 @@ pub struct Replicas {
     store: Store,
     replicas: BTreeMap<String, Arc<Replica>>,
     /// One commit at a time: dirty records of a failed commit go back before the next one is taken. When the last one that
-    /// succeeded was.
-    committing: tokio::sync::Mutex<Option<Instant>>,
+    /// succeeded was. A commit to a file goes on when whoever waits for it is cancelled, and keeps this place until it is done.
+    committing: Arc<tokio::sync::Mutex<Option<Instant>>>,
 }
+
+/// The place of the one who commits.
+type Committing = tokio::sync::OwnedMutexGuard<Option<Instant>>;
 
 /// Where replicas last.
 enum Store {
@@ -129,7 +132,7 @@ impl Replicas {
         Ok(Self {
             store: store.map_or(Store::Nowhere, Store::File),
             replicas,
-            committing: tokio::sync::Mutex::default(),
+            committing: Arc::default(),
         })
     }
 
@@ -148,7 +151,7 @@ impl Replicas {
         Self {
             store: Store::Pooled(Pooled::new(storage)),
             replicas: kinds.iter().map(replica).collect(),
-            committing: tokio::sync::Mutex::default(),
+            committing: Arc::default(),
         }
     }
 
@@ -190,8 +193,8 @@ impl Replicas {
     /// # Errors
     /// [`StorageError`]; the changes stay pending and go with the next call. A conflict names the key of the guard.
     pub async fn persist(&self, guard: Option<&Op>) -> Result<(), StorageError> {
-        let mut committed = self.committing.lock().await;
-        self.commit(guard, &mut committed).await
+        let committed = self.committing.clone().lock_owned().await;
+        self.commit(guard, committed).await
     }
 
     /// As [`Self::persist`], for a call every few seconds: what a file loses least by waiting for, a `C` that moved alone,
@@ -201,7 +204,7 @@ impl Replicas {
     /// # Errors
     /// As [`Self::persist`].
     pub async fn persist_due(&self, guard: Option<&Op>) -> Result<(), StorageError> {
-        let mut committed = self.committing.lock().await;
+        let committed = self.committing.clone().lock_owned().await;
         let has_content = || {
             self.iter()
                 .any(|replica| replica.collection.read(Collection::has_unsaved_content))
@@ -212,21 +215,17 @@ impl Replicas {
         if waits {
             return Ok(());
         }
-        self.commit(guard, &mut committed).await
+        self.commit(guard, committed).await
     }
 
-    async fn commit(&self, guard: Option<&Op>, committed: &mut Option<Instant>) -> Result<(), StorageError> {
+    async fn commit(&self, guard: Option<&Op>, committed: Committing) -> Result<(), StorageError> {
         match &self.store {
             Store::Nowhere => {
                 self.iter()
                     .for_each(|replica| replica.mark_durable(&replica.collection.read(Meta::of)));
                 Ok(())
             }
-            Store::File(store) => {
-                self.persist_to(store.clone()).await?;
-                *committed = Some(Instant::now());
-                Ok(())
-            }
+            Store::File(store) => self.persist_to(store.clone(), committed).await,
             Store::Pooled(pooled) => {
                 let mut outcome = Ok(());
                 for replica in self.replicas.values() {
@@ -237,7 +236,7 @@ impl Replicas {
         }
     }
 
-    async fn persist_to(&self, store: ReplicaStore) -> Result<(), StorageError> {
+    async fn persist_to(&self, store: ReplicaStore, mut committed: Committing) -> Result<(), StorageError> {
         let mut parts = Vec::new();
         for replica in self.replicas.values() {
             let taken = replica.collection.update_quietly(|collection| {
@@ -251,11 +250,19 @@ impl Replicas {
             parts.extend(taken);
         }
         if parts.is_empty() {
+            *committed = Some(Instant::now());
             return Ok(());
         }
-        let committed = tokio::task::spawn_blocking(move || (store.commit(&parts), parts)).await;
-        let (outcome, parts) =
-            committed.map_err(|error| StorageError::Unavailable(format!("the commit was interrupted: {error}")))?;
+        let written = tokio::task::spawn_blocking(move || {
+            let outcome = store.commit(&parts);
+            drop(store);
+            if outcome.is_ok() {
+                *committed = Some(Instant::now());
+            }
+            (outcome, parts, committed)
+        });
+        let interrupted = |error| StorageError::Unavailable(format!("the commit was interrupted: {error}"));
+        let (outcome, parts, _committed) = written.await.map_err(interrupted)?;
         for part in parts {
             let Some(replica) = self.replicas.get(&part.name) else {
                 continue;

@@ -7,6 +7,7 @@ pub mod progress;
 pub mod wire;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,7 +18,7 @@ use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion};
 use yurt_runtime::BootTime;
 use yurt_runtime::http::client::HttpClient;
-use yurt_runtime::http::{APPLICATION_JSON, full};
+use yurt_runtime::http::{APPLICATION_JSON, full, gzip_bytes};
 use yurt_storage::Replica;
 use yurt_storage::collection::{ChangeKind, Delivery, Expired, Reader};
 
@@ -30,12 +31,14 @@ use wire::Envelope;
 
 /// Events in one batch at the most.
 const BATCH: usize = 120;
-/// Bytes of bodies in one request, about.
-const CHUNK_BYTES: usize = 4 << 20;
+/// Bytes of bodies in one request, about: some 100 KiB on the wire, which a thin link carries within [`TIMEOUT`].
+const CHUNK_BYTES: usize = 512 << 10;
+/// A body below this goes as it is.
+const GZIP_ABOVE: usize = 1 << 10;
 /// A quiet collection is fed an empty batch this often: the leader's word that it is fresh.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Longest wait for one answer.
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause after a failure, a fence, or while not allowed to act.
 const PAUSE: Duration = Duration::from_millis(200);
 /// Pause after a refusal because another hub leads.
@@ -59,6 +62,8 @@ pub struct Feeder {
     pub progress: Arc<FeedProgress>,
     /// Ends the feed.
     pub token: CancellationToken,
+    /// Whether the coordinator takes gzip; it is asked before anything is fed.
+    pub gzip: AtomicBool,
 }
 
 /// Where the coordinator stands with this collection.
@@ -148,6 +153,8 @@ impl Feeder {
 
     async fn ask(&self) -> Result<There, Interrupted> {
         let status = pool_status(&self.client, TIMEOUT).await.map_err(Interrupted::Reopen)?;
+        let gzip = status.encodings.iter().any(|encoding| encoding == "gzip");
+        self.gzip.store(gzip, Ordering::Relaxed);
         let Some(collection) = status.collections.get(self.replica.name()) else {
             return Ok(There {
                 position: ResourceVersion::ZERO,
@@ -298,7 +305,13 @@ impl Feeder {
         }
         let path = format!("/yurt/v1/feed/{}/{endpoint}", self.replica.name());
         let reopen = |why: String| Interrupted::Reopen(why);
+        let gzip = self.gzip.load(Ordering::Relaxed) && body.len() > GZIP_ABOVE;
+        let body = if gzip { compressed(body).await? } else { body };
         let mut request = Request::new(full(body));
+        if gzip {
+            let encoding = http::HeaderValue::from_static("gzip");
+            request.headers_mut().insert(http::header::CONTENT_ENCODING, encoding);
+        }
         *request.method_mut() = Method::POST;
         *request.uri_mut() = path.parse().map_err(|_| reopen(format!("{path:?} is not a path")))?;
         request
@@ -326,6 +339,12 @@ impl Feeder {
             status => Err(reopen(format!("{status}: {}", String::from_utf8_lossy(&body)))),
         }
     }
+}
+
+/// `body` as gzip; off the async threads, as a chunk takes some milliseconds.
+async fn compressed(body: Bytes) -> Result<Bytes, Interrupted> {
+    let made = tokio::task::spawn_blocking(move || gzip_bytes(&body)).await;
+    made.map_err(|error| Interrupted::Reopen(error.to_string()))
 }
 
 /// Deliveries as events of the source's log; `None` when they are a list's difference, which goes as a snapshot.

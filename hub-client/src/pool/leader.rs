@@ -1,6 +1,7 @@
 //! What a leader does while it leads: feeds the coordinator, vouches for the data, carries heartbeats.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use yurt_runtime::{Clock, TaskGroup};
 
@@ -48,6 +49,7 @@ impl Leader {
                 metrics: self.metrics.clone(),
                 progress: self.progress.clone(),
                 token: group.token(),
+                gzip: AtomicBool::default(),
             };
             group.spawn("feed", feeder.run());
         }

@@ -50,6 +50,9 @@ pub struct PoolStatus {
     /// Identity of the present leader; empty = nobody.
     #[serde(default)]
     pub holder: String,
+    /// How bodies of the feed may be compressed.
+    #[serde(default)]
+    pub encodings: Vec<String>,
     /// What the coordinator has.
     #[serde(default)]
     pub collections: BTreeMap<String, CollectionStatus>,

@@ -89,6 +89,12 @@ impl Follower {
                     backoff.short()
                 }
                 Ended::NotReady => NOT_READY,
+                Ended::Interrupted(why) => {
+                    let (collection, source) = (self.replica.name(), source.as_str());
+                    tracing::debug!(collection, source, why, "List interrupted");
+                    backoff.0 = BACKOFF_MIN;
+                    backoff.short()
+                }
                 Ended::Failed(why) => {
                     let (collection, source) = (self.replica.name(), source.as_str());
                     tracing::debug!(collection, source, why, "Stream failed");

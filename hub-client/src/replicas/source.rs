@@ -50,6 +50,15 @@ pub struct Situation {
 
 /// A coordinator that is away for less than this is worth waiting for.
 pub const PATIENCE: Duration = Duration::from_secs(5);
+/// Least and most jitter per member of the pool: three nodes hardly wait, a thousand spread over 30 to 90 s.
+const JITTER_PER_MEMBER: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(90));
+
+/// The jitter of a hub in a pool of `members` whose draw, once for its life, is between 0 and 1.
+#[must_use]
+pub fn jitter(members: u32, draw: f64) -> Duration {
+    let (least, most) = (JITTER_PER_MEMBER.0 * members, JITTER_PER_MEMBER.1 * members);
+    least + (most - least).mul_f64(draw)
+}
 
 // === impl Source ===
 
@@ -86,6 +95,9 @@ pub fn choose(situation: Situation) -> (Source, Option<BootTime>) {
         }
     }
 }
+
+#[cfg(test)]
+mod herd;
 
 #[cfg(test)]
 mod tests {

@@ -8,13 +8,10 @@ use tokio_util::sync::CancellationToken;
 use yurt_runtime::Clock;
 
 use super::PoolData;
-use super::source::{CoordinatorState, Situation, Source, choose};
+use super::source::{CoordinatorState, Situation, Source, choose, jitter};
 use crate::pool::election::driver::ElectionView;
 use crate::pool::probe::{CloudReach, CoordinatorReach};
 use crate::random::random;
-
-/// Least and most jitter per member of the pool: three nodes hardly wait, a thousand spread over 30 to 90 s.
-const JITTER_PER_MEMBER: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(90));
 
 /// What the steering listens to.
 pub struct Steering {
@@ -40,8 +37,6 @@ impl Steering {
         let draw = (random() % 1000) as f64 / 1000.0;
         loop {
             let now = self.clock.boot();
-            let members = *self.members.borrow();
-            let (least, most) = (JITTER_PER_MEMBER.0 * members, JITTER_PER_MEMBER.1 * members);
             let situation = Situation {
                 leading: self.election.borrow_and_update().leadership.is_some(),
                 coordinator: self
@@ -49,7 +44,7 @@ impl Steering {
                     .as_mut()
                     .map_or(CoordinatorState::NotConfigured, |reach| reach.borrow_and_update().state),
                 cloud_reachable: self.cloud.borrow_and_update().is_up(),
-                jitter: least + (most - least).mul_f64(draw),
+                jitter: jitter(*self.members.borrow(), draw),
                 now,
             };
             let (source, again_at) = choose(situation);

@@ -1,21 +1,20 @@
-//! Follows one collection at one server: a list when needed, then a watch, applied to the replica event by event.
+//! Follows one collection at one server: a list when needed (`listing.rs`), then a watch, applied to the replica event
+//! by event.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{ACCEPT, USER_AGENT};
+use http::header::{ACCEPT, ACCEPT_ENCODING, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
-use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use yurt_apimachinery::kind::find_kind;
-use yurt_apimachinery::list::ParsedList;
 use yurt_apimachinery::watch::{Bookmark, EventType, RawEvent, WatchDecoder};
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion, Status};
 use yurt_runtime::http::client::{ClientError, HttpClient};
-use yurt_runtime::http::empty;
+use yurt_runtime::http::{ACCEPT_GZIP, Decoded, empty};
 use yurt_storage::collection::WriteError;
 use yurt_storage::serve::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_DIFF_WATCHED, ANNOTATION_STALE};
 use yurt_storage::{Collection, Replica};
@@ -23,8 +22,6 @@ use yurt_storage::{Collection, Replica};
 use super::source::Source;
 use super::{PoolData, members};
 
-/// Objects per page of a list.
-const PAGE: usize = 500;
 /// Bytes of one page at the most.
 const PAGE_BYTES_MAX: usize = 256 << 20;
 /// A list page, or the headers of a watch, must make progress within this.
@@ -49,6 +46,8 @@ pub enum Ended {
     NotReady,
     /// Anything else; the text is for the log.
     Failed(String),
+    /// As [`Self::Failed`], but something came that is kept.
+    Interrupted(String),
 }
 
 /// One collection at one server.
@@ -124,7 +123,7 @@ impl Stream {
     }
 
     /// The cloud does not have the history any more that our objects come from.
-    fn is_gone(&self) -> bool {
+    pub(super) fn is_gone(&self) -> bool {
         let generation = self.replica.collection().read(|c| c.generation());
         self.source == Source::Cloud && self.data.timeline().is_gone(self.replica.name(), generation)
     }
@@ -134,32 +133,7 @@ impl Stream {
         Duration::from_secs(WATCH_SECONDS + self.random % WATCH_SECONDS)
     }
 
-    async fn list(&mut self) -> Result<(), Ended> {
-        let (mut objects, mut token, mut timeline) = (Vec::new(), String::new(), None);
-        loop {
-            let mut query = format!("limit={PAGE}");
-            if !token.is_empty() {
-                query.push_str("&continue=");
-                query.push_str(&token);
-            }
-            let response = self.get(&query).await?;
-            let generation = generation_of(response.headers());
-            if *timeline.get_or_insert(generation) != generation {
-                return Err(Ended::Failed(
-                    "a new generation began between two pages of the list".into(),
-                ));
-            }
-            let body = read_all(response.into_body()).await?;
-            let page = ParsedList::parse(body, self.wire_kind()).map_err(|error| Ended::Failed(error.to_string()))?;
-            objects.extend(page.items.iter().filter_map(|object| self.reduce(object)));
-            match page.meta.continue_token {
-                Some(next) if !next.is_empty() => token = next,
-                _ => return self.take_list(objects, page.meta.resource_version, generation).await,
-            }
-        }
-    }
-
-    async fn take_list(
+    pub(super) async fn take_list(
         &mut self,
         objects: Vec<Object>,
         at: ResourceVersion,
@@ -203,29 +177,33 @@ impl Stream {
 
     async fn watch(&mut self) -> Result<Ended, Ended> {
         let position = self.replica.collection().read(|c| c.position());
-        let seconds = self.lasts().as_secs();
-        let query = format!("watch=1&allowWatchBookmarks=true&resourceVersion={position}&timeoutSeconds={seconds}");
-        let response = self.get(&query).await?;
+        let response = self.send_as(&self.watch_query(position), true).await?;
+        let response = self.require_ok(response).await?;
         self.opened = Some(Instant::now());
         let held = self.replica.collection().read(|c| c.generation());
         if generation_of(response.headers()).is_some_and(|generation| generation != held) {
             return Ok(Ended::Expired);
         }
         self.data.heard(self.replica.name(), self.source, false);
+        self.data.drafts().tidy(self.replica.name()).await;
         if self.source == Source::Cloud {
             // The cloud is where every position comes from: whatever ours is, it is covered.
             self.confirm();
         }
-        self.pump(response.into_body(), position).await
+        let body = Decoded::of(response).map_err(|error| Ended::Failed(error.to_string()))?;
+        self.pump(body, position).await
     }
 
-    async fn pump(&mut self, mut body: Incoming, opened_at: ResourceVersion) -> Result<Ended, Ended> {
+    pub(super) fn watch_query(&self, position: ResourceVersion) -> String {
+        let seconds = self.lasts().as_secs();
+        format!("watch=1&allowWatchBookmarks=true&resourceVersion={position}&timeoutSeconds={seconds}")
+    }
+
+    async fn pump(&mut self, mut body: Decoded, opened_at: ResourceVersion) -> Result<Ended, Ended> {
         let mut decoder = WatchDecoder::new();
         let mut step = None;
-        while let Some(frame) = body.frame().await {
-            // A cut is as good as an end: the next watch starts at the same position.
-            let Ok(frame) = frame else { return Ok(Ended::Closed) };
-            let Ok(data) = frame.into_data() else { continue };
+        // A cut is as good as an end: the next watch starts at the same position.
+        while let Some(Ok(data)) = body.next().await {
             decoder.push(&data);
             for event in decoder.by_ref() {
                 let event = event.map_err(|error| Ended::Failed(error.to_string()))?;
@@ -313,7 +291,7 @@ impl Stream {
     }
 
     /// Kind of the objects on the wire: membership is read from Nodes in the cloud.
-    fn wire_kind(&self) -> &'static ResourceKind {
+    pub(super) fn wire_kind(&self) -> &'static ResourceKind {
         let nodes = find_kind("", "nodes").filter(|_| self.reads_nodes());
         nodes.unwrap_or(self.replica.collection().kind())
     }
@@ -322,7 +300,7 @@ impl Stream {
         self.source == Source::Cloud && self.replica.name() == members::COLLECTION
     }
 
-    fn reduce(&self, object: &Object) -> Option<Object> {
+    pub(super) fn reduce(&self, object: &Object) -> Option<Object> {
         if self.reads_nodes() {
             return members::of_node(object);
         }
@@ -330,7 +308,19 @@ impl Stream {
         Some(object.clone())
     }
 
-    async fn get(&self, query: &str) -> Result<Response<Incoming>, Ended> {
+    /// An answer with status 200.
+    pub(super) async fn get(&self, query: &str) -> Result<Response<Incoming>, Ended> {
+        let response = self.send(query).await?;
+        self.require_ok(response).await
+    }
+
+    /// Any answer.
+    pub(super) async fn send(&self, query: &str) -> Result<Response<Incoming>, Ended> {
+        self.send_as(query, false).await
+    }
+
+    /// Any answer; to a replica a coordinator also tells how it came by what it has.
+    async fn send_as(&self, query: &str, is_replica: bool) -> Result<Response<Incoming>, Ended> {
         let mut path = format!("{}?{query}", self.wire_kind().collection_path());
         let mut accept = "application/json";
         if self.reads_nodes() {
@@ -351,25 +341,28 @@ impl Stream {
             .map_err(|_| Ended::Failed(format!("{path:?} is not a path")))?;
         let headers = request.headers_mut();
         headers.insert(ACCEPT, HeaderValue::from_static(accept));
+        headers.insert(ACCEPT_ENCODING, ACCEPT_GZIP);
         let agent = if self.source == Source::Cloud {
             "leader-yurthub"
         } else {
             "yurthub"
         };
         headers.insert(USER_AGENT, HeaderValue::from_static(agent));
-        if self.source == Source::Coordinator {
+        if is_replica && self.source == Source::Coordinator {
             headers.insert(REPLICA_HEADER, HeaderValue::from_static("1"));
         }
         let sent = tokio::time::timeout(IDLE, self.client.send(request)).await;
-        let response = sent
-            .map_err(|_| Ended::Failed("no answer in time".into()))?
-            .map_err(failed)?;
+        sent.map_err(|_| Ended::Failed("no answer in time".into()))?
+            .map_err(failed)
+    }
+
+    pub(super) async fn require_ok(&self, response: Response<Incoming>) -> Result<Response<Incoming>, Ended> {
         match response.status() {
             StatusCode::OK => Ok(response),
             StatusCode::GONE => Err(Ended::Expired),
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Err(Ended::NotReady),
             status => {
-                let body = read_all(response.into_body()).await.unwrap_or_default();
+                let body = read_all(response).await.unwrap_or_default();
                 let message = Status::from_json(&body).map_or_else(String::new, |status| status.message().to_owned());
                 Err(Ended::Failed(format!("{status}: {message}")))
             }
@@ -381,11 +374,11 @@ fn failed(error: ClientError) -> Ended {
     Ended::Failed(error.to_string())
 }
 
-fn generation_of(headers: &HeaderMap) -> Option<u64> {
+pub(super) fn generation_of(headers: &HeaderMap) -> Option<u64> {
     headers.get(GENERATION_HEADER)?.to_str().ok()?.parse().ok()
 }
 
-fn ended_by(status: &Bytes) -> Ended {
+pub(super) fn ended_by(status: &Bytes) -> Ended {
     match Status::from_json(status) {
         Some(status) if status.code() == StatusCode::GONE.as_u16() => Ended::Expired,
         Some(status) if status.code() == StatusCode::TOO_MANY_REQUESTS.as_u16() => Ended::NotReady,
@@ -395,15 +388,15 @@ fn ended_by(status: &Bytes) -> Ended {
 }
 
 /// A whole body; time runs only while nothing arrives, so a slow link is no failure.
-async fn read_all(mut body: Incoming) -> Result<Bytes, Ended> {
+pub(super) async fn read_all(response: Response<Incoming>) -> Result<Bytes, Ended> {
+    let mut body = Decoded::of(response).map_err(|error| Ended::Failed(error.to_string()))?;
     let mut read = BytesMut::new();
     loop {
-        let next = tokio::time::timeout(IDLE, body.frame()).await;
+        let next = tokio::time::timeout(IDLE, body.next()).await;
         match next.map_err(|_| Ended::Failed("the answer stopped half-way".into()))? {
             None => return Ok(read.freeze()),
             Some(Err(error)) => return Err(Ended::Failed(error.to_string())),
-            Some(Ok(frame)) => {
-                let Ok(data) = frame.into_data() else { continue };
+            Some(Ok(data)) => {
                 if read.len() + data.len() > PAGE_BYTES_MAX {
                     return Err(Ended::Failed(format!(
                         "the answer is larger than {PAGE_BYTES_MAX} bytes"

@@ -34,6 +34,8 @@ const BODY_MAX: usize = 1 << 20;
 pub(crate) struct Cloud {
     shared: Arc<Shared>,
     addr: SocketAddr,
+    /// Where clients connect to when they do not do so directly.
+    front: Option<SocketAddr>,
     /// Everything that runs while it is there.
     tasks: TaskGroup,
 }
@@ -88,6 +90,7 @@ impl Cloud {
         let mut cloud = Self {
             shared: Arc::new(shared),
             addr: LOOPBACK,
+            front: None,
             tasks: TaskGroup::new(),
         };
         cloud.come_back().await;
@@ -99,7 +102,12 @@ impl Cloud {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("https://{}", self.addr)
+        format!("https://{}", self.front.unwrap_or(self.addr))
+    }
+
+    /// Hubs that start from now on connect to `front`, which has to pass everything on.
+    pub(crate) fn put_behind(&mut self, front: SocketAddr) {
+        self.front = Some(front);
     }
 
     pub(crate) fn addr(&self) -> SocketAddr {

@@ -17,10 +17,12 @@ fn service(name: &str, port: u16) -> serde_json::Value {
     json!({"metadata": {"namespace": "shop", "name": name}, "spec": {"ports": [{"port": port}]}, "later": {"field": 1.0}})
 }
 
-/// Pages of lists the replicas asked for; the proof of the timeline asks for one object.
+/// Pages of lists the replicas asked for (their first one is larger); the proof of the timeline asks for one object.
 fn lists(cloud: &Cloud) -> usize {
-    let is_page = |seen: &Seen| seen.query.as_deref().unwrap_or("").contains("limit=500");
-    cloud.seen(SERVICES).iter().filter(|seen| is_page(seen)).count()
+    let is_page = |query: &str| query.starts_with("limit=") && query != "limit=1";
+    let seen = cloud.seen(SERVICES);
+    let queries = seen.iter().filter_map(|seen| seen.query.as_deref());
+    queries.filter(|query| is_page(query)).count()
 }
 
 /// Conformance: 7.45, 7.46

@@ -87,13 +87,14 @@ pub fn gzip(request: &HeaderMap, response: Response<Body>) -> Response<Body> {
 }
 
 /// Says that the body is compressed.
-fn mark(headers: &mut HeaderMap) {
+pub(super) fn mark(headers: &mut HeaderMap) {
     headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
 }
 
 /// Whether one of the tokens is exactly `gzip`: a weight beside it makes it another one, as for kube-apiserver.
-fn accepts_gzip(request: &HeaderMap) -> bool {
+#[must_use]
+pub fn accepts_gzip(request: &HeaderMap) -> bool {
     let accepted = request.get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
     accepted.is_some_and(|tokens| tokens.split(',').any(|token| token.trim() == "gzip"))
 }

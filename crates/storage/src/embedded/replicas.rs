@@ -41,7 +41,7 @@ pub struct Part {
 /// Replica tables of one disk.
 #[derive(Clone)]
 pub struct ReplicaStore {
-    disk: Arc<Disk>,
+    pub(super) disk: Arc<Disk>,
 }
 
 // === impl Meta ===

@@ -26,6 +26,11 @@ pub(super) const REPLICA_HIGH: TableDefinition<'_, &str, u64> = TableDefinition:
 /// Replica meta data: collection → (C, floor, generation, complete).
 pub(super) const REPLICA_META: TableDefinition<'_, &str, (u64, u64, u64, bool)> = TableDefinition::new("replica-meta");
 
+/// Lists that are still coming: collection → what their owner says about them.
+pub(super) const DRAFTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("drafts");
+/// Their rows: (collection, key) → bytes.
+pub(super) const DRAFT_ROWS: TableDefinition<'_, (&str, &str), &[u8]> = TableDefinition::new("draft-rows");
+
 /// Fact: random id of the store.
 pub(super) const FACT_STORE_ID: &str = "store-id";
 /// Fact: every RV issued is at most this.

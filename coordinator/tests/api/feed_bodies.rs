@@ -1,0 +1,137 @@
+//! What goes over the links between hubs and coordinator: compressed, bounded, and not sent twice.
+
+use std::io::{Read as _, Write as _};
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::feeding::{Leader, event, fed_pool, service};
+
+const SERVICES: &str = "/api/v1/services";
+const EVENTS: &str = "/yurt/v1/feed/services/events";
+
+fn gzip(plain: &[u8]) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(plain).unwrap();
+    encoder.finish().unwrap().into()
+}
+
+#[tokio::test]
+async fn bodies_of_an_unfinished_snapshot_are_not_asked_for_again() {
+    let (server, first) = fed_pool().await;
+    let objects: Vec<Value> = (0..6).map(|n| service(&format!("s{n}"), 101 + n)).collect();
+    let index = |objects: &[Value]| -> Vec<Value> {
+        let row = |object: &Value| {
+            let metadata = &object["metadata"];
+            json!([
+                format!("x/{}", metadata["name"].as_str().unwrap()),
+                metadata["resourceVersion"]
+            ])
+        };
+        objects.iter().map(row).collect()
+    };
+    let body = json!({"after": "0", "at": "150", "index": index(&objects)});
+    let announced = first.call("services/snapshot", body.clone()).await.expect(200);
+    assert_eq!(announced["missing"].as_array().unwrap().len(), 6);
+    let some = json!({"at": "150", "objects": objects[..3], "last": false});
+    first.call("services/snapshot/bodies", some).await.expect(200);
+    // The link broke; the same leader begins again.
+    let missing = first.call("services/snapshot", body).await.expect(200)["missing"].clone();
+    assert_eq!(missing, json!(["x/s3", "x/s4", "x/s5"]));
+    // Another hub leads. Meanwhile the cloud has changed one of those that are here.
+    first.release().await;
+    let second = Leader::elect(&server, "n2").await;
+    let mut now = objects.clone();
+    now[1] = service("s1", 160);
+    let body = json!({"after": "0", "at": "170", "index": index(&now)});
+    let missing = second.call("services/snapshot", body).await.expect(200)["missing"].clone();
+    assert_eq!(missing, json!(["x/s1", "x/s3", "x/s4", "x/s5"]));
+    let rest = json!({"at": "170", "objects": [now[1], now[3], now[4], now[5]], "last": true, "fresh": true});
+    let done = second.call("services/snapshot/bodies", rest).await.expect(200);
+    assert_eq!(done["appliedUpTo"], "170");
+    let listed = server.node("n1").get(SERVICES).await.expect(200);
+    assert_eq!(listed["items"], json!(now));
+    // On another timeline an RV may stand for something else: nothing is reused.
+    let body = json!({"after": "0", "at": "90", "generation": 1, "index": index(&now[..1])});
+    let missing = second.call("services/snapshot", body).await.expect(200)["missing"].clone();
+    assert_eq!(missing, json!(["x/s0"]));
+}
+
+#[tokio::test]
+async fn bodies_of_the_feed_are_bounded_compressed_or_not() {
+    let (_server, leader) = fed_pool().await;
+    let state = leader.client.get("/yurt/v1/feed").await.expect(200);
+    assert_eq!(state["encodings"], json!(["gzip"]));
+    let changed = service("a", 110);
+    let body = json!({"after": "100", "events": [event("MODIFIED", changed)], "upTo": "110", "fresh": true});
+    let text = leader.claiming(body).to_string();
+    let send = async |body: Bytes, encoding: &str| {
+        let headers = [("content-type", "application/json"), ("content-encoding", encoding)];
+        leader.client.send_bytes(Method::POST, EVENTS, body, &headers).await
+    };
+    send(gzip(text.as_bytes()), "br").await.expect(415);
+    send(Bytes::from(text.clone()), "gzip").await.expect(400);
+    send(gzip(text.as_bytes()).slice(..40), "gzip").await.expect(400);
+    let taken = send(gzip(text.as_bytes()), "gzip").await.expect(200);
+    assert_eq!(taken["appliedUpTo"], "110");
+    // 8 MiB and a byte: refused as it is, and when it unfolds to that.
+    let long = [text.as_bytes(), &vec![b' '; (8 << 20) + 1 - text.len()]].concat();
+    send(gzip(&long), "gzip").await.expect(413);
+    send(Bytes::from(long.clone()), "identity").await.expect(413);
+    send(Bytes::from(long).slice(..8 << 20), "identity").await.expect(200);
+}
+
+/// An object of about 11.6 KB as pods make them: most of it repeats, ids do not.
+fn slice_like(number: u64) -> Value {
+    let noise = |n: u64| (number * 1_000 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let endpoint = |n: u64| {
+        json!({
+            "addresses": [format!("10.1.{}.{}", n / 8, noise(n) % 256)],
+            "conditions": {"ready": true, "serving": true, "terminating": false},
+            "nodeName": format!("node-{}", noise(n) % 1000),
+            "targetRef": {
+                "kind": "Pod", "namespace": "shop", "name": format!("web-{:05x}", noise(n + 50) >> 44),
+                "uid": format!("{:016x}{:016x}", noise(n + 100), noise(n + 200)),
+            },
+            "zone": "z1",
+        })
+    };
+    let mut object = service("a", 110 + number);
+    object["endpoints"] = (0..45).map(endpoint).collect();
+    object
+}
+
+#[tokio::test]
+async fn replicas_that_ask_get_compressed_watches_and_nobody_else_does() {
+    let (server, leader) = fed_pool().await;
+    let events: Vec<Value> = (0..40).map(|n| event("MODIFIED", slice_like(n))).collect();
+    leader.events(100, json!(events), 200).await.expect(200);
+    let path = format!("{SERVICES}?watch=1&resourceVersion=100&timeoutSeconds=2");
+    let node = server.node("n2");
+    let (headers, plain) = node.get_bytes(&path, &[("accept-encoding", "gzip")]).await;
+    assert!(
+        headers.get("content-encoding").is_none(),
+        "strangers are not asked to unpack a stream"
+    );
+    let replica = [("yurt-replica", "1"), ("accept-encoding", "gzip")];
+    let (headers, compressed) = node.get_bytes(&path, &replica).await;
+    assert_eq!(headers["content-encoding"], "gzip");
+    assert_eq!(headers["vary"], "Accept-Encoding");
+    let mut unpacked = Vec::new();
+    GzDecoder::new(&compressed[..]).read_to_end(&mut unpacked).unwrap();
+    let told = |text: &[u8]| {
+        let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let read = lines.map(|line| serde_json::from_slice::<Value>(line).unwrap());
+        read.filter(|event| event["type"] != "BOOKMARK").collect::<Vec<_>>()
+    };
+    assert!(told(&unpacked) == told(&plain) && told(&plain).len() == 40);
+    let (of_plain, of_compressed) = (plain.len() / 40, compressed.len() / 40);
+    assert!(
+        of_plain > 10_000 && of_compressed < 2_000,
+        "{of_compressed} of {of_plain} bytes an event"
+    );
+}

@@ -1,0 +1,368 @@
+//! The drafts of a hub's lists, one per replica and source: shared between a stream that ends and the next one, and, where
+//! a list takes long, kept on the disk for the next process.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use yurt_apimachinery::watch::EventType;
+use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
+use yurt_storage::StorageError;
+use yurt_storage::embedded::replicas::ReplicaStore;
+
+use super::draft::{Draft, Page, PageSize, Unfit};
+use super::source::Source;
+
+/// A list that is done within this time is asked for alone: nothing is stored of it and no changes are watched beside it.
+/// Servers remember what happened for longer than that.
+pub const LIST_ALONE: Duration = Duration::from_secs(10);
+/// What came of a longer one is stored this often; a commit wears the medium by some 28 KB.
+const SAVE_EVERY: Duration = Duration::from_secs(10);
+
+/// All drafts.
+pub struct Drafts {
+    slots: Mutex<BTreeMap<(String, bool), Arc<Slot>>>,
+    disk: Disk,
+}
+
+/// The file, one use at a time. A use goes on when whoever waits for it is cancelled; the next one waits for it.
+#[derive(Clone)]
+struct Disk {
+    store: ReplicaStore,
+    busy: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// The draft of one replica from one source, if there is one.
+pub struct Slot {
+    name: String,
+    kind: &'static ResourceKind,
+    /// Where drafts of this source last. A coordinator is near: a list of it begins again with a new process.
+    disk: Option<Disk>,
+    state: Mutex<State>,
+    ticks: watch::Sender<()>,
+}
+
+#[derive(Default)]
+struct State {
+    draft: Option<Draft>,
+    pages: PageSize,
+    /// When the list began; `None` when another process began it.
+    began: Option<Instant>,
+    loaded: bool,
+    saved_at: Option<Instant>,
+    /// Rows of this draft, and of no other, are on the disk.
+    is_stored: bool,
+    /// Something came since the stream began.
+    progressed: bool,
+}
+
+/// What to do next for a list.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Get a page: the first one without a token.
+    Page(Option<String>, usize),
+    /// Wait for changes.
+    Changes,
+    /// It is complete.
+    Nothing,
+}
+
+/// What was held when it was looked at: position and timeline.
+pub type Held = (ResourceVersion, u64);
+
+// === impl Drafts ===
+
+impl Drafts {
+    /// No drafts but those in `store`.
+    #[must_use]
+    pub fn new(store: ReplicaStore) -> Self {
+        Self {
+            slots: Mutex::default(),
+            disk: Disk {
+                store,
+                busy: Arc::default(),
+            },
+        }
+    }
+
+    /// The place of the draft of replica `name` from `source`.
+    #[must_use]
+    pub fn slot(&self, name: &str, kind: &'static ResourceKind, source: Source) -> Arc<Slot> {
+        let from_cloud = source == Source::Cloud;
+        let mut slots = self.slots.lock();
+        let slot = slots.entry((name.to_owned(), from_cloud)).or_insert_with(|| {
+            Arc::new(Slot {
+                name: name.to_owned(),
+                kind,
+                disk: from_cloud.then(|| self.disk.clone()),
+                state: Mutex::default(),
+                ticks: watch::Sender::default(),
+            })
+        });
+        slot.clone()
+    }
+
+    /// The replica is complete and followed: drafts of it that no stream works on are of no use.
+    pub async fn tidy(&self, name: &str) {
+        let idle: Vec<_> = {
+            let slots = self.slots.lock();
+            let of_name = slots
+                .iter()
+                .filter(|((of, _), slot)| of == name && Arc::strong_count(slot) == 1);
+            of_name.map(|(_, slot)| slot.clone()).collect()
+        };
+        for slot in idle {
+            slot.forget().await;
+        }
+    }
+
+    /// Objects and bytes that are here of the list of replica `name`; `None` when none is on its way.
+    #[must_use]
+    pub fn progress(&self, name: &str) -> Option<(usize, usize)> {
+        let slots = self.slots.lock();
+        let of_name = slots.iter().filter(|((of, _), _)| of == name);
+        of_name
+            .filter_map(|(_, slot)| Some(slot.state.lock().draft.as_ref()?.size()))
+            .max()
+    }
+
+    /// Stores all drafts that last, whatever their age: the hub stops.
+    pub async fn save(&self) {
+        let slots: Vec<_> = self.slots.lock().values().cloned().collect();
+        for slot in slots {
+            slot.save().await;
+        }
+        // The file is free afterwards.
+        drop(self.disk.busy.lock().await);
+    }
+}
+
+// === impl Disk ===
+
+impl Disk {
+    async fn run<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&ReplicaStore) -> Result<T, StorageError> + Send + 'static,
+    ) -> Result<T, StorageError> {
+        let (place, store) = (self.busy.clone().lock_owned().await, self.store.clone());
+        let done = tokio::task::spawn_blocking(move || {
+            let done = what(&store);
+            drop((store, place));
+            done
+        });
+        let interrupted = |error| StorageError::Unavailable(format!("interrupted: {error}"));
+        done.await.map_err(interrupted)?
+    }
+}
+
+// === impl Slot ===
+
+impl Slot {
+    /// A stream begins: takes what another process left, and drops what is older than what is held now.
+    pub async fn open(&self, held: ResourceVersion) {
+        self.load().await;
+        let is_old = {
+            let mut state = self.state.lock();
+            state.progressed = false;
+            state.draft.as_ref().is_some_and(|draft| draft.watched() < held)
+        };
+        if is_old {
+            self.forget().await;
+        }
+    }
+
+    async fn load(&self) {
+        if std::mem::replace(&mut self.state.lock().loaded, true) {
+            return;
+        }
+        let Some(disk) = &self.disk else { return };
+        let (name, kind) = (self.name.clone(), self.kind);
+        let read = disk.run(move |store| {
+            let stored = store.load_draft(&name)?;
+            Ok(stored.and_then(|stored| Draft::restore(&stored.about, stored.rows, kind)))
+        });
+        match read.await {
+            Ok(Some(draft)) => {
+                tracing::info!(
+                    collection = self.name,
+                    objects = draft.size().0,
+                    "List of the last process goes on"
+                );
+                let mut state = self.state.lock();
+                (state.draft, state.is_stored) = (Some(draft), true);
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(collection = self.name, %error, "The begun list cannot be read, it begins again")
+            }
+        }
+    }
+
+    /// What to do next.
+    #[must_use]
+    pub fn ask(&self, held: Held) -> Ask {
+        let state = self.state.lock();
+        let limit = state.pages.limit();
+        match &state.draft {
+            None => Ask::Page(None, limit),
+            Some(draft) => match draft.next() {
+                Some(token) => Ask::Page(Some(token.to_owned()), limit),
+                None if needs_changes(draft, held) => Ask::Changes,
+                None => Ask::Nothing,
+            },
+        }
+    }
+
+    /// A page that took `elapsed`. `held` is from before it was asked for.
+    ///
+    /// # Errors
+    /// [`Unfit`]: call [`Self::forget`].
+    pub fn take_page(&self, page: Page, held: Held, elapsed: Duration) -> Result<(), Unfit> {
+        let mut state = self.state.lock();
+        state.pages.took(page.items.len(), elapsed);
+        match &mut state.draft {
+            Some(draft) => draft.take_page(page)?,
+            None => {
+                state.draft = Some(Draft::begin(page, held.0)?);
+                state.began = Some(Instant::now());
+            }
+        }
+        state.progressed = true;
+        drop(state);
+        self.ticks.send_replace(());
+        Ok(())
+    }
+
+    /// The server offers another token, or none.
+    ///
+    /// # Errors
+    /// [`Unfit`]: call [`Self::forget`].
+    pub fn take_expired(&self, token: Option<&str>) -> Result<(), Unfit> {
+        let mut state = self.state.lock();
+        state
+            .draft
+            .as_mut()
+            .map_or(Err(Unfit::NoToken), |draft| draft.take_expired(token))
+    }
+
+    /// The link broke in the middle of a page.
+    pub fn cut(&self) {
+        self.state.lock().pages.cut();
+    }
+
+    /// Whether the stream brought something that is kept.
+    #[must_use]
+    pub fn has_progressed(&self) -> bool {
+        self.state.lock().progressed
+    }
+
+    /// A change that was watched beside the list.
+    pub fn take_event(&self, event: EventType, object: Object) {
+        self.change(|draft| draft.take_event(event, object));
+    }
+
+    /// Whether what happened at `at` is known already.
+    #[must_use]
+    pub fn knows(&self, at: ResourceVersion) -> bool {
+        let state = self.state.lock();
+        state.draft.as_ref().is_some_and(|draft| at <= draft.watched())
+    }
+
+    /// Nothing else happened up to `at`.
+    pub fn advance(&self, at: ResourceVersion) {
+        self.change(|draft| draft.advance(at));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Draft)) {
+        let mut state = self.state.lock();
+        if let Some(draft) = &mut state.draft {
+            change(draft);
+            state.progressed = true;
+        }
+        drop(state);
+        self.ticks.send_replace(());
+    }
+
+    /// Waits until something of the draft changes after this call.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.ticks.subscribe()
+    }
+
+    /// Where to watch changes from, and the timeline of the list; `None` while the list may still be done alone, with the
+    /// time to ask again at.
+    ///
+    /// # Errors
+    /// When to ask again; `None` for after the next change.
+    pub fn watch_from(&self, held: Held) -> Result<(ResourceVersion, Option<u64>), Option<Instant>> {
+        let state = self.state.lock();
+        let draft = state.draft.as_ref().ok_or(None)?;
+        let due = state.began.map(|began| began + LIST_ALONE);
+        match due.filter(|due| *due > Instant::now()) {
+            Some(due) if !needs_changes(draft, held) => Err(Some(due)),
+            _ => Ok((draft.watched(), draft.generation())),
+        }
+    }
+
+    /// Takes the draft out. What of it is on the disk stays until [`Self::forget`].
+    #[must_use]
+    pub fn take(&self) -> Option<Draft> {
+        self.state.lock().draft.take()
+    }
+
+    /// Stores what came, if the list is long enough for that and it is time.
+    pub async fn save_due(&self) {
+        let is_due = {
+            let state = self.state.lock();
+            let is_long = state.began.is_none_or(|began| began.elapsed() > LIST_ALONE);
+            is_long && state.saved_at.is_none_or(|at| at.elapsed() > SAVE_EVERY)
+        };
+        if is_due {
+            self.save().await;
+        }
+    }
+
+    async fn save(&self) {
+        let Some(disk) = &self.disk else { return };
+        let (whole, about, rows) = {
+            let mut state = self.state.lock();
+            let whole = !state.is_stored;
+            let Some(draft) = &mut state.draft else { return };
+            let saved = (whole, draft.about(), draft.take_unsaved(whole));
+            // Until the commit succeeded the next one has to write everything.
+            (state.is_stored, state.saved_at) = (false, Some(Instant::now()));
+            saved
+        };
+        let name = self.name.clone();
+        let written = disk.run(move |store| store.save_draft(&name, whole, about.as_bytes(), &rows));
+        match written.await {
+            Ok(()) => self.state.lock().is_stored = true,
+            Err(error) => tracing::warn!(collection = self.name, %error, "The begun list is not stored"),
+        }
+    }
+
+    /// Drops the draft, also from the disk.
+    pub async fn forget(&self) {
+        let was_stored = {
+            let mut state = self.state.lock();
+            (state.draft, state.began) = (None, None);
+            state.saved_at.take();
+            std::mem::take(&mut state.is_stored)
+        };
+        let Some(disk) = self.disk.as_ref().filter(|_| was_stored) else {
+            return;
+        };
+        let name = self.name.clone();
+        if let Err(error) = disk.run(move |store| store.drop_draft(&name)).await {
+            tracing::warn!(collection = self.name, %error, "The stored draft could not be dropped");
+        }
+    }
+}
+
+/// On another timeline positions cannot be compared.
+fn needs_changes(draft: &Draft, (position, generation): Held) -> bool {
+    let other = draft.generation().is_some_and(|of_list| of_list != generation);
+    draft.needs_changes(if other { ResourceVersion::ZERO } else { position })
+}

@@ -1,0 +1,203 @@
+//! First lists over links that are slow and break: they go on where they stopped.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use yurt_runtime::TaskGroup;
+use yurt_test_support::LOOPBACK;
+
+use super::cloud::Cloud;
+use super::harness::TestHub;
+
+const SERVICES: &str = "/api/v1/services";
+/// Bytes of each object of these tests, about.
+const OBJECT: usize = 10_000;
+/// TLS handshakes, headers and probes of one connection.
+const CONNECTION: u64 = 8_000;
+
+/// A link to a server that lets so many bytes a second through, and breaks each connection after so many.
+struct Link {
+    addr: SocketAddr,
+    counts: Arc<Counts>,
+    tasks: TaskGroup,
+}
+
+#[derive(Default)]
+struct Counts {
+    /// From the server.
+    bytes: AtomicU64,
+    connections: AtomicU64,
+}
+
+// === impl Link ===
+
+impl Link {
+    async fn to(server: SocketAddr, rate: u64, cut_after: u64) -> Self {
+        let listener = TcpListener::bind(LOOPBACK).await.unwrap();
+        let (addr, counts, tasks) = (
+            listener.local_addr().unwrap(),
+            Arc::<Counts>::default(),
+            TaskGroup::new(),
+        );
+        let (group, shared) = (tasks.clone(), counts.clone());
+        tasks.spawn("link", async move {
+            while let Ok((client, _)) = listener.accept().await {
+                shared.connections.fetch_add(1, Ordering::Relaxed);
+                let counts = shared.clone();
+                group.spawn("connection", async move {
+                    // Either end may go away at any time.
+                    let _ = pass(client, server, rate, cut_after, &counts).await;
+                });
+            }
+        });
+        Self { addr, counts, tasks }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.counts.bytes.load(Ordering::Relaxed)
+    }
+
+    fn connections(&self) -> u64 {
+        self.counts.connections.load(Ordering::Relaxed)
+    }
+
+    async fn end(self) {
+        let _ = self.tasks.shutdown(Duration::ZERO).await;
+    }
+}
+
+async fn pass(
+    mut client: TcpStream,
+    server: SocketAddr,
+    rate: u64,
+    cut_after: u64,
+    counts: &Counts,
+) -> std::io::Result<()> {
+    let mut server = TcpStream::connect(server).await?;
+    let (mut from_client, mut to_client) = client.split();
+    let (mut from_server, mut to_server) = server.split();
+    let up = async {
+        tokio::io::copy(&mut from_client, &mut to_server).await?;
+        Ok(())
+    };
+    let down = async {
+        let (mut buffer, mut left) = ([0; 4096], cut_after);
+        loop {
+            let read = from_server.read(&mut buffer).await?;
+            if read == 0 || (read as u64) > left {
+                return Ok(());
+            }
+            left -= read as u64;
+            counts.bytes.fetch_add(read as u64, Ordering::Relaxed);
+            tokio::time::sleep(Duration::from_secs(1).mul_f64(read as f64 / rate as f64)).await;
+            to_client.write_all(&buffer[..read]).await?;
+        }
+    };
+    tokio::select! { ended = up => ended, ended = down => ended }
+}
+
+fn service(number: usize, version: u64) -> Value {
+    json!({
+        "metadata": {"namespace": "shop", "name": format!("web-{number:04}")},
+        "spec": {"ports": [{"port": version}]},
+        "padding": "x".repeat(OBJECT),
+    })
+}
+
+/// Lists that began, by the queries the cloud saw; the proof of the timeline asks for one object.
+fn first_pages(cloud: &Cloud) -> usize {
+    let seen = cloud.seen(SERVICES);
+    let queries = seen.iter().filter_map(|seen| seen.query.as_deref());
+    let begins = |query: &&str| query.starts_with("limit=") && *query != "limit=1" && !query.contains("continue=");
+    queries.filter(begins).count()
+}
+
+async fn objects(hub: &TestHub) -> Vec<Value> {
+    let list = hub.kube_proxy().get(SERVICES).await.json();
+    list["items"].as_array().unwrap().clone()
+}
+
+#[tokio::test]
+async fn list_over_a_link_that_breaks_costs_little_more_than_its_size() {
+    let mut cloud = Cloud::start().await;
+    let put: Vec<Value> = (0..600)
+        .map(|number| cloud.put("services", service(number, 1)))
+        .collect();
+    let cut_after = 400_000;
+    let link = Link::to(cloud.addr(), u64::MAX, cut_after).await;
+    cloud.put_behind(link.addr);
+    let hub = TestHub::start(&cloud, &[]).await;
+    assert!(objects(&hub).await == put, "all of it, and nothing else");
+    assert_eq!(first_pages(&cloud), 1, "never from the beginning");
+    let size: usize = put.iter().map(|object| object.to_string().len()).sum();
+    // Until the first cut nothing is known of the link: that may cost all of one connection.
+    let bound = size as u64 * 11 / 10 + cut_after + link.connections() * CONNECTION;
+    assert!(
+        link.bytes() <= bound,
+        "{} bytes for {size}, {} connections",
+        link.bytes(),
+        link.connections()
+    );
+    assert!(link.connections() > 10, "the link did break");
+    link.end().await;
+}
+
+#[tokio::test]
+async fn list_goes_on_after_a_restart_of_the_hub() {
+    let mut cloud = Cloud::start().await;
+    let put: Vec<Value> = (0..200)
+        .map(|number| cloud.put("services", service(number, 1)))
+        .collect();
+    let link = Link::to(cloud.addr(), 600_000, u64::MAX).await;
+    cloud.put_behind(link.addr);
+    let mut hub = TestHub::start_at_once(&cloud, &[]).await;
+    let half = |state: &Value| state["collections"]["services"]["listing"]["objects"].as_u64() > Some(60);
+    hub.until("some pages must arrive", half).await;
+    hub.restart().await;
+    hub.wait_until_complete().await;
+    assert!(objects(&hub).await == put);
+    assert_eq!(first_pages(&cloud), 1, "never from the beginning");
+    hub.until("it must be stored, and the draft be gone", |state| {
+        let services = &state["collections"]["services"];
+        services["listing"].is_null() && services["durableRv"] == services["rv"]
+    })
+    .await;
+    hub.restart().await;
+    assert_eq!(first_pages(&cloud), 1, "a complete replica is not listed");
+    link.end().await;
+}
+
+#[tokio::test]
+async fn list_whose_state_the_cloud_forgets_ends_as_one_state() {
+    let mut cloud = Cloud::start().await;
+    for number in 0..200 {
+        cloud.put("services", service(number, 1));
+    }
+    let link = Link::to(cloud.addr(), 500_000, 600_000).await;
+    cloud.put_behind(link.addr);
+    let hub = TestHub::start_at_once(&cloud, &[]).await;
+    let begun = |state: &Value| state["collections"]["services"]["listing"]["objects"].as_u64() > Some(30);
+    hub.until("some pages must arrive", begun).await;
+    // What it remembers is bounded by bytes: this is more.
+    for number in 0..150 {
+        cloud.put("services", service(number, 2));
+    }
+    (0..10).for_each(|number| cloud.delete("services", "shop", &format!("web-{number:04}")));
+    (150..160).for_each(|number| cloud.delete("services", "shop", &format!("web-{number:04}")));
+    let new = cloud.put("services", service(5, 3));
+    hub.wait_until_complete().await;
+    let listed = objects(&hub).await;
+    assert_eq!(listed.len(), 181);
+    assert_eq!(listed[0], new);
+    let versions = listed
+        .iter()
+        .map(|object| object["spec"]["ports"][0]["port"].as_u64().unwrap());
+    assert_eq!(versions.sum::<u64>(), 3 + 140 * 2 + 40, "the last state of each");
+    assert_eq!(first_pages(&cloud), 1, "never from the beginning");
+    link.end().await;
+}
