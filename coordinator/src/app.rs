@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use yurt_runtime::{Clock, TaskGroup};
@@ -27,6 +27,8 @@ pub(crate) struct App {
     pub(crate) settings: Settings,
     /// What is served now. Guards the pointer only.
     pub(crate) served: RwLock<Arc<Served>>,
+    /// What files declared when they were read last. Taken before `served`, and held while that is replaced.
+    pub(crate) declared: Mutex<Vec<Declared>>,
     /// Kinds that files declare.
     pub(crate) custom: CustomKinds,
     /// Own collections.
@@ -55,6 +57,8 @@ pub(crate) struct Served {
     pub(crate) registry: Registry,
     /// What clients learn about them.
     pub(crate) discovery: Discovery,
+    /// Names of those that the cloud owns.
+    pub(crate) pool_kinds: Vec<String>,
 }
 
 /// What does not change while the server runs.
@@ -64,8 +68,6 @@ pub(crate) struct Settings {
     pub(crate) profile: Profile,
     /// Name of the pool.
     pub(crate) nodepool: String,
-    /// Names of pool-scope collections.
-    pub(crate) pool_kinds: Vec<String>,
     /// Least lifetime of a watch that does not say how long it wants to last.
     pub(crate) min_request_timeout: Duration,
     /// How long an event lives after its last change.
@@ -80,7 +82,12 @@ impl Served {
     /// `registry`, and what is said of it.
     pub(crate) fn new(registry: Registry) -> Self {
         let discovery = Discovery::new(&registry);
-        Self { registry, discovery }
+        let pool_kinds = registry.pool_kinds();
+        Self {
+            registry,
+            discovery,
+            pool_kinds,
+        }
     }
 }
 
@@ -97,7 +104,7 @@ impl App {
     pub(crate) fn reload_custom(&self) {
         let served = match self.custom.changed() {
             Ok(None) => return,
-            Ok(Some(declared)) => self.serve(&declared).map(|()| declared.len()),
+            Ok(Some(declared)) => self.declare(declared),
             Err(error) => Err(error),
         };
         match served {
@@ -114,14 +121,30 @@ impl App {
     ///
     /// # Errors
     /// What stands in the way of which kind; nothing has changed then.
-    pub(crate) fn serve(&self, declared: &[Declared]) -> Result<(), String> {
+    pub(crate) fn serve(&self) -> Result<(), String> {
+        let declared = self.declared.lock();
+        self.replace(&declared)?;
+        self.metrics.custom_loaded(Some(declared.len()));
+        Ok(())
+    }
+
+    /// As [`App::serve`], with what files declare now. Returns how many kinds they do.
+    fn declare(&self, declared: Vec<Declared>) -> Result<usize, String> {
+        let mut held = self.declared.lock();
+        self.replace(&declared)?;
+        let kinds = declared.len();
+        *held = declared;
+        self.metrics.custom_loaded(Some(kinds));
+        Ok(kinds)
+    }
+
+    fn replace(&self, declared: &[Declared]) -> Result<(), String> {
         let old = self.served();
-        let pool = self.feed.collections();
+        let pool: Vec<_> = self.feed.collections().collect();
         let registry = old
             .registry
-            .with_custom(declared, &self.cacher, pool, &self.end_watches)
+            .with_custom(declared, &self.cacher, &pool, &self.end_watches)
             .map_err(|error| format!("--custom-resources-path: {error}"))?;
-        self.metrics.custom_loaded(Some(declared.len()));
         let new = Arc::new(Served::new(registry));
         *self.served.write() = new.clone();
         old.registry.replaced_by(&new.registry, &self.cacher);
@@ -138,7 +161,7 @@ impl App {
         let facts = Facts {
             profile: self.settings.profile,
             nodepool: &self.settings.nodepool,
-            pool_kinds: &self.settings.pool_kinds,
+            pool_kinds: &served.pool_kinds,
             is_member: user.node_name().is_some_and(|node| self.feed.members().contains(node)),
             leads: self.feed.fence().leads(user),
             policy: &policy,

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, ValueEnum, value_parser};
 use yurt_apimachinery::kind::find_kind;
-use yurt_apimachinery::{GroupResource, ResourceKind, Space};
+use yurt_apimachinery::{GroupResource, ResourceKind, Space, pool_scope};
 use yurt_runtime::flags::GoDuration;
 use yurt_runtime::http::server;
 
@@ -105,7 +105,8 @@ pub struct Config {
     pub etcd: EtcdFlags,
 
     /// Resources that are replicated from the cloud, as resource.group. Never events, leases or secrets. Custom resources
-    /// have to be declared in --custom-resources-path, and cannot change while the server runs.
+    /// have to be declared in --custom-resources-path, and cannot change while the server runs. A leader may tell more through
+    /// the feed; those come and go, and need no declaration. Hubs do not tell any yet.
     #[arg(
         long,
         value_name = "LIST",
@@ -229,19 +230,6 @@ const EXAMPLE: &str = "To try it:
   yurt-coordinator --profile standalone --data-dir ./coordinator-data --bind-address 127.0.0.1
   kubectl --kubeconfig ./coordinator-data/admin.kubeconfig get namespaces";
 
-const EVENTS_HAVE_NO_SOURCE: &str = "events are written by every node and have no single source to replicate from";
-
-/// Kinds that can never be replicas, with the reason an operator gets.
-const NEVER_POOL_SCOPE: [(&str, &str); 4] = [
-    ("events", EVENTS_HAVE_NO_SOURCE),
-    ("events.events.k8s.io", EVENTS_HAVE_NO_SOURCE),
-    (
-        "leases.coordination.k8s.io",
-        "leases belong to the coordinator itself: elections and heartbeats need its own copy",
-    ),
-    ("secrets", "secrets must not be copied to a whole pool"),
-];
-
 // === impl Profile ===
 
 impl Profile {
@@ -304,10 +292,10 @@ impl std::str::FromStr for PoolScope {
         let mut seen = BTreeSet::new();
         let (mut kinds, mut custom) = (Vec::new(), Vec::new());
         for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
-            if let Some((_, why)) = NEVER_POOL_SCOPE.iter().find(|(never, _)| *never == name) {
+            let resource = GroupResource::parse(name);
+            if let Some(why) = pool_scope::why_never(&resource) {
                 return Err(format!("{name} cannot be pool-scope: {why}"));
             }
-            let resource = GroupResource::parse(name);
             if !seen.insert(name) {
                 continue;
             }

@@ -1,7 +1,7 @@
 //! How the pool's leader fills the coordinator with the cloud's data.
 //!
 //! In reading order: [`fence`] (who may), [`members`] (which nodes belong), [`collection`] (what readers see of a
-//! collection), [`events`] (facts of the log, batch by batch), [`snapshot`] (everything there is, by difference),
+//! collection), [`scope`] (which collections there are), [`events`] (facts of the log, batch by batch), [`snapshot`] (everything there is, by difference),
 //! [`wire`] (the messages).
 //!
 //! Invariant: nothing of an older epoch is applied after something of a newer one; `C` never decreases within a
@@ -30,17 +30,21 @@ pub(crate) mod collection;
 pub(crate) mod events;
 pub(crate) mod fence;
 pub(crate) mod members;
+pub(crate) mod scope;
 mod snapshot;
 mod wire;
 
-use collection::PoolCollection;
+use collection::{PoolCollection, PoolCollections};
 use fence::Fence;
 use members::Members;
+use scope::Scope;
 use snapshot::Pending;
 pub(crate) use wire::Refusal;
 
 /// Path of the feed.
 pub(crate) const PATH: &str = "/yurt/v1/feed";
+/// What is posted below [`PATH`] to say which collections there are.
+pub(crate) const SCOPE: &str = "scope";
 /// Largest body of one feed call.
 pub(crate) const BODY_BYTES_MAX: usize = 8 << 20;
 /// How bodies of the feed may be compressed.
@@ -54,8 +58,9 @@ const TELL_FRESHNESS_EVERY: Duration = Duration::from_secs(10);
 pub(crate) struct Feed {
     fence: Arc<Fence>,
     members: Arc<Members>,
+    scope: Arc<Scope>,
     /// Pool-scope collections and `members`, by name.
-    collections: BTreeMap<String, Arc<PoolCollection>>,
+    collections: Arc<PoolCollections>,
     replicas: Arc<Replicas>,
     /// Where freshness is told to other coordinators.
     storage: Arc<dyn Storage>,
@@ -75,8 +80,10 @@ pub(crate) struct Parts {
     pub(crate) fence: Arc<Fence>,
     /// Which nodes belong to the pool.
     pub(crate) members: Arc<Members>,
+    /// Which resources the pool shares.
+    pub(crate) scope: Arc<Scope>,
     /// Pool-scope collections and `members`, by name.
-    pub(crate) collections: BTreeMap<String, Arc<PoolCollection>>,
+    pub(crate) collections: Arc<PoolCollections>,
     /// Their durable copies.
     pub(crate) replicas: Arc<Replicas>,
     /// The store they may be in.
@@ -102,6 +109,7 @@ impl Feed {
         let Parts {
             fence,
             members,
+            scope,
             collections,
             replicas,
             storage,
@@ -110,6 +118,7 @@ impl Feed {
         Self {
             fence,
             members,
+            scope,
             collections,
             replicas,
             storage,
@@ -127,8 +136,8 @@ impl Feed {
     }
 
     /// The collection of this name.
-    pub(crate) fn collection(&self, name: &str) -> Option<&PoolCollection> {
-        self.collections.get(name).map(Arc::as_ref)
+    pub(crate) fn collection(&self, name: &str) -> Option<Arc<PoolCollection>> {
+        self.collections.named(name)
     }
 
     /// Node leases whose heartbeats another hub has to carry to the cloud.
@@ -150,15 +159,15 @@ impl Feed {
     }
 
     /// The collections fed, `members` included.
-    pub(crate) fn collections(&self) -> impl Iterator<Item = &Arc<PoolCollection>> {
-        self.collections.values()
+    pub(crate) fn collections(&self) -> impl Iterator<Item = Arc<PoolCollection>> + use<> {
+        self.collections.all()
     }
 
     /// `GET`: where everything stands.
     pub(crate) fn state(&self) -> Value {
         let election = self.fence.election();
         let now = self.clock.boot();
-        let state_of = |collection: &Arc<PoolCollection>| {
+        let state_of = |collection: Arc<PoolCollection>| {
             let (generation, applied) = collection.objects().read(|held| (held.generation(), held.position()));
             let durable = collection.replica().durable();
             let state = json!({
@@ -177,6 +186,7 @@ impl Feed {
             "holder": election.holder,
             "members": self.members.names(),
             "encodings": ENCODINGS,
+            "scope": self.scope.state(),
             "collections": self.collections().map(state_of).collect::<serde_json::Map<_, _>>(),
         })
     }
@@ -187,14 +197,14 @@ impl Feed {
     /// [`FeedError`]; nothing was applied.
     pub(crate) async fn take(&self, user: &User, path: &str, body: &[u8]) -> Result<Value, FeedError> {
         let (name, what) = path.split_once('/').unwrap_or((path, ""));
-        let Some(collection) = self.collections.get(name) else {
+        let Some(collection) = self.collections.named(name) else {
             let message = format!("{name} is not a collection of this pool; see --pool-scope-resources");
             return Err(Status::failure(404, "NotFound", message).into());
         };
         let taken = match what {
-            "events" => self.take_events(collection, user, body).await,
-            "snapshot" => self.take_snapshot(collection, user, body).await,
-            "snapshot/bodies" => self.take_bodies(collection, user, body).await,
+            "events" => self.take_events(&collection, user, body).await,
+            "snapshot" => self.take_snapshot(&collection, user, body).await,
+            "snapshot/bodies" => self.take_bodies(&collection, user, body).await,
             _ => Err(Status::failure(404, "NotFound", format!("the feed has no {what}")).into()),
         };
         if let Err(FeedError::Refused(refusal)) = &taken {

@@ -45,6 +45,7 @@ mod lanes;
 mod lifecycle;
 mod metrics;
 mod operator_files;
+mod pool_scope;
 mod publish;
 mod registry;
 mod server;
@@ -54,18 +55,18 @@ mod status_error;
 mod store;
 mod waiting;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use yurt_runtime::http::server::{Limits, Server};
 use yurt_runtime::tls::ReloadingServerTls;
 use yurt_runtime::{Clock, TaskGroup};
-use yurt_storage::Cacher;
+use yurt_storage::{Cacher, SharedCollection};
 
 use app::{App, Served, Settings};
 use config::{Config, Profile};
 use feed::Feed;
-use feed::collection::PoolCollection;
 use feed::fence::Fence;
 use feed::members::{InitialMembers, Members};
+use feed::scope::Scope;
 use gate::Gate;
 use health::Health;
 use metrics::Metrics;
@@ -137,27 +138,26 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let address = server.local_addr();
     let opening = Stores::open(&config, custom.pool_kinds(&declared), clock.clone(), &tasks);
     let (stores, port, files) = open(opening, &config, server, &tasks).await?;
-    if let Some(disk) = stores.disk() {
-        metrics.watch_disk(disk.clone());
-    }
+    watch_disk(&metrics, &stores);
     let cacher = Arc::new(Cacher::new(registry::stored_kinds(config.profile)));
     let fence = Arc::new(Fence::new(stores.id()));
     let guard = Arc::new(Guard::new(clock.boot()));
-    let mut publisher = Publisher::new(cacher.clone(), fence.clone());
+    let scope = Arc::new(Scope::new(&stores.pool()));
+    let mut publisher = Publisher::new(cacher.clone(), fence.clone(), scope.clone());
     if stores.is_shared() {
         publisher = publisher.telling(guard.clone(), clock.clone(), &stores);
     }
     stores.attach(publisher).await?;
     let members = Arc::new(Members::new(source, initial, stores.members()));
     let electorate = (config.profile == Profile::Pool).then(|| members.clone());
-    let election = cacher.collection(leases::COLLECTION);
-    let election = election.ok_or_else(|| StartError::new("leases are not among the kinds served"))?;
+    let election = election_leases(&cacher)?;
     let end_watches = tasks.token().child_token();
-    let registry = Registry::new(config.profile, &cacher, stores.pool(), &end_watches);
+    let registry = Registry::new(config.profile, &cacher, &stores.pool(), &end_watches);
     let feed = Feed::new(
         feed::Parts {
             fence: fence.clone(),
             members,
+            scope,
             collections: stores.collections().clone(),
             replicas: stores.replicas().clone(),
             storage: stores.storage().clone(),
@@ -167,10 +167,11 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
         metrics.feed(),
     );
     let app = App {
-        settings: settings(&config, &stores),
+        settings: settings(&config),
         own: OwnStore::new(stores.storage().clone(), fence, guard, electorate, clock.clone())
             .with_object_bytes_max(config.max_stored_object_bytes),
         served: RwLock::new(Arc::new(Served::new(registry))),
+        declared: Mutex::new(declared),
         custom,
         cacher,
         feed,
@@ -181,7 +182,8 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
         end_watches,
         gate,
     };
-    app.serve(&declared).map_err(StartError::new)?;
+    app.serve().map_err(StartError::new)?;
+    app.follow_scope().await;
     lifecycle::create_namespaces(&app).await?;
     app.health.storage_loaded();
     Ok(Coordinator {
@@ -213,6 +215,18 @@ async fn open(
     Ok((opening.await?, Port::Waiting(waiting), files))
 }
 
+/// The collection with the election lease.
+fn election_leases(cacher: &Cacher) -> Result<Arc<SharedCollection>, StartError> {
+    let leases = cacher.collection(leases::COLLECTION);
+    leases.ok_or_else(|| StartError::new("leases are not among the kinds served"))
+}
+
+fn watch_disk(metrics: &Metrics, stores: &Stores) {
+    if let Some(disk) = stores.disk() {
+        metrics.watch_disk(disk.clone());
+    }
+}
+
 /// The server's certificate, made where none is given, and what was written for the user.
 fn credentials(config: &Config, server: &Server) -> Result<(ReloadingServerTls, Files), StartError> {
     let credentials = bootstrap::prepare(config, server.local_addr())?;
@@ -235,12 +249,10 @@ async fn bind(config: &Config) -> Result<Server, StartError> {
     }))
 }
 
-fn settings(config: &Config, stores: &Stores) -> Settings {
-    let name = |pool: &Arc<PoolCollection>| pool.objects().kind().group_resource().to_string();
+fn settings(config: &Config) -> Settings {
     Settings {
         profile: config.profile,
         nodepool: config.nodepool.clone(),
-        pool_kinds: stores.pool().map(name).collect(),
         min_request_timeout: config.min_request_timeout.0,
         body_bytes_max: config.max_request_body_bytes,
         event_ttl: config.event_ttl.0,

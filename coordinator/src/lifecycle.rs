@@ -89,6 +89,7 @@ pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>
     );
     let storage = stores.storage().clone();
     tasks.spawn_critical("check-storage", check_storage(storage, app.clone(), tasks.token()));
+    tasks.spawn_critical("follow-scope", follow_scope(app.clone(), tasks.token()));
     if app.feed.members().is_reloadable() {
         tasks.spawn_critical("reload-members", reload_members(app.clone(), tasks.token()));
     }
@@ -175,6 +176,15 @@ async fn expire_events(app: Arc<App>, stop: CancellationToken) {
             // One that changed meanwhile lives on; one that cannot be deleted is tried again.
             futures_util::future::join_all(some.iter().map(delete)).await;
         }
+    }
+}
+
+/// The leader may have told another coordinator.
+async fn follow_scope(app: Arc<App>, stop: CancellationToken) {
+    let mut changes = app.feed.scope().changes();
+    while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {
+        changes.mark_unchanged();
+        app.follow_scope().await;
     }
 }
 

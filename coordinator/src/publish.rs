@@ -1,6 +1,5 @@
 //! Where the store's commits go: the fence first, then the collections that readers see.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use yurt_apimachinery::ResourceVersion;
@@ -9,8 +8,9 @@ use yurt_storage::backend::{Committed, Loaded, Sink};
 use yurt_storage::{Cacher, Replicas, StorageError};
 
 use crate::feed;
-use crate::feed::collection::PoolCollection;
+use crate::feed::collection::PoolCollections;
 use crate::feed::fence::{EPOCH_KEY, Fence};
+use crate::feed::scope::{SCOPE_KEY, Scope};
 use crate::registry::leases::{self, Guard};
 use crate::store::Stores;
 
@@ -18,6 +18,7 @@ use crate::store::Stores;
 pub(crate) struct Publisher {
     cacher: Arc<Cacher>,
     fence: Arc<Fence>,
+    scope: Arc<Scope>,
     /// What hears of other coordinators, where there can be any.
     shared: Option<Shared>,
 }
@@ -26,18 +27,19 @@ pub(crate) struct Publisher {
 struct Shared {
     guard: Arc<Guard>,
     replicas: Arc<Replicas>,
-    pool: BTreeMap<String, Arc<PoolCollection>>,
+    pool: Arc<PoolCollections>,
     clock: Clock,
 }
 
 // === impl Publisher ===
 
 impl Publisher {
-    /// Publishes to both.
-    pub(crate) fn new(cacher: Arc<Cacher>, fence: Arc<Fence>) -> Self {
+    /// Publishes to all three.
+    pub(crate) fn new(cacher: Arc<Cacher>, fence: Arc<Fence>, scope: Arc<Scope>) -> Self {
         Self {
             cacher,
             fence,
+            scope,
             shared: None,
         }
     }
@@ -85,6 +87,11 @@ impl Publisher {
             self.fence.published(record.rv, &record.value);
         }
     }
+
+    fn publish_scope(&self, loaded: &Loaded) {
+        let record = loaded.live.iter().find(|stored| stored.key == SCOPE_KEY);
+        self.scope.published(record.map(|record| &record.value[..]));
+    }
 }
 
 // === impl Shared ===
@@ -92,7 +99,7 @@ impl Publisher {
 impl Shared {
     fn tell_freshness(&self, change: &Committed) {
         let name = change.key.strip_prefix(feed::FRESH_PREFIX);
-        if let Some(collection) = name.and_then(|name| self.pool.get(name)) {
+        if let Some(collection) = name.and_then(|name| self.pool.named(name)) {
             collection.heard(&change.value.bytes()[..] == b"true", self.clock.boot());
         }
     }
@@ -102,6 +109,7 @@ impl Sink for Publisher {
     fn load(&self, loaded: Loaded) -> Result<(), StorageError> {
         self.load_pool(&loaded);
         self.publish_epoch(&loaded);
+        self.publish_scope(&loaded);
         self.cacher.load(loaded)
     }
 
@@ -113,6 +121,9 @@ impl Sink for Publisher {
         if let Some(record) = changes.iter().find(|change| change.key == EPOCH_KEY && !change.deleted) {
             self.fence.published(rv, record.value.bytes());
             self.tell_owner();
+        }
+        if let Some(record) = changes.iter().find(|change| change.key == SCOPE_KEY && !change.deleted) {
+            self.scope.published(Some(record.value.bytes()));
         }
         if let Some(shared) = &self.shared {
             shared.replicas.committed(rv, changes);
@@ -126,6 +137,7 @@ impl Sink for Publisher {
             self.tell_guard(&stored.key, &stored.value, false);
         }
         self.publish_epoch(&loaded);
+        self.publish_scope(&loaded);
         self.tell_owner();
         self.load_pool(&loaded);
         self.cacher.reloaded(loaded);

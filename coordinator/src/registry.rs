@@ -120,10 +120,10 @@ fn collection_of(kind: &ResourceKind) -> String {
 impl Registry {
     /// The built-in resources of a server of this profile, whose own objects are in `cacher` and whose replicas are `pool`.
     /// Watches end with `end`.
-    pub(crate) fn new<'a>(
+    pub(crate) fn new(
         profile: Profile,
         cacher: &Cacher,
-        pool: impl IntoIterator<Item = &'a Arc<PoolCollection>>,
+        pool: &[Arc<PoolCollection>],
         end: &CancellationToken,
     ) -> Self {
         let mut resources = BTreeMap::new();
@@ -146,28 +146,37 @@ impl Registry {
         Self { resources }
     }
 
-    /// The same with these custom resources and no others.
+    /// The same with these custom resources and no others, and with the resources that the pool shares now.
     ///
     /// # Errors
     /// What stands in the way of one of them; nothing has changed then.
-    pub(crate) fn with_custom<'a>(
+    pub(crate) fn with_custom(
         &self,
         declared: &[Declared],
         cacher: &Cacher,
-        pool: impl IntoIterator<Item = &'a Arc<PoolCollection>>,
+        pool: &[Arc<PoolCollection>],
         end: &CancellationToken,
     ) -> Result<Self, String> {
         let mut authorities: BTreeMap<GroupResource, Authority> = BTreeMap::new();
-        for collection in pool
-            .into_iter()
-            .filter(|collection| collection.objects().kind().is_custom())
-        {
-            let kind = collection.objects().kind();
-            if !declared.iter().any(|declared| declared.stored == kind) {
-                let name = collection.name();
-                return Err(format!(
-                    "{name} is pool-scope: it cannot change or go while the server runs"
-                ));
+        let mut declared = declared.to_vec();
+        for collection in pool.iter().filter(|collection| collection.objects().kind().is_custom()) {
+            let (kind, name) = (collection.objects().kind(), collection.name());
+            let of_file = declared
+                .iter()
+                .find(|declared| declared.stored.group_resource() == kind.group_resource());
+            match (collection.is_told(), of_file) {
+                (true, None) => declared.push(Declared::shared(kind)),
+                (true, Some(_)) => {
+                    return Err(format!(
+                        "{name} is the cloud's: the pool's leader says that the pool shares it"
+                    ));
+                }
+                (false, Some(declared)) if declared.stored == kind => {}
+                (false, _) => {
+                    return Err(format!(
+                        "{name} is pool-scope: it cannot change or go while the server runs"
+                    ));
+                }
             }
             authorities.insert(kind.group_resource(), Authority::Pool(collection.clone()));
         }
@@ -176,9 +185,8 @@ impl Registry {
         for (kind, collection) in own.iter().zip(cacher.declare(&own)?) {
             authorities.insert(kind.group_resource(), Authority::Own(collection));
         }
-        let mut resources = self.resources.clone();
-        resources.retain(|_, versions| versions.iter().all(|resource| !resource.kind.is_custom()));
-        for declared in declared {
+        let mut resources = self.builtin(pool, end);
+        for declared in &declared {
             let name = declared.stored.group_resource();
             let Some(authority) = authorities.get(&name) else {
                 continue;
@@ -196,6 +204,36 @@ impl Registry {
             }
         }
         Ok(Self { resources })
+    }
+
+    /// The built-in resources, with those that the pool shares now.
+    fn builtin(
+        &self,
+        pool: &[Arc<PoolCollection>],
+        end: &CancellationToken,
+    ) -> BTreeMap<GroupResource, Vec<Arc<Resource>>> {
+        let is_shared = |resource: &Arc<Resource>| match &resource.authority {
+            Authority::Own(_) => true,
+            Authority::Pool(collection) => pool.iter().any(|shared| Arc::ptr_eq(shared, collection)),
+        };
+        let mut resources = self.resources.clone();
+        resources.retain(|_, versions| versions.iter().all(|one| !one.kind.is_custom() && is_shared(one)));
+        for collection in pool.iter().filter(|collection| collection.is_told()) {
+            let kind = collection.objects().kind();
+            if !kind.is_custom() {
+                resources
+                    .entry(kind.group_resource())
+                    .or_insert_with(|| vec![Arc::new(Resource::new(kind, Authority::Pool(collection.clone()), end))]);
+            }
+        }
+        resources
+    }
+
+    /// Names of the resources that the cloud owns.
+    pub(crate) fn pool_kinds(&self) -> Vec<String> {
+        let is_pool = |resource: &&Arc<Resource>| matches!(resource.authority, Authority::Pool(_));
+        let name = |resource: &Arc<Resource>| resource.kind.group_resource().to_string();
+        self.collections().filter(is_pool).map(name).collect()
     }
 
     /// Another registry has taken the place of this one: ends the watches of what is not served any more, or not like

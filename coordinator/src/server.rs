@@ -298,7 +298,11 @@ async fn answer_path(
         (&Method::GET, feed::PATH, _) => Ok(web::json(StatusCode::OK, app.feed.state().to_string())),
         (&Method::POST, _, Some(call)) => {
             let body = feed::read_call(request).await?;
-            Ok(match app.feed.take(user, call, &body).await {
+            let taken = match call {
+                feed::SCOPE => app.take_scope(user, &body).await,
+                _ => app.feed.take(user, call, &body).await,
+            };
+            Ok(match taken {
                 Ok(answer) => web::json(StatusCode::OK, answer.to_string()),
                 Err(error) => status_error::respond_feed(&error),
             })

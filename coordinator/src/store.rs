@@ -1,6 +1,5 @@
 //! Everything that lasts: own objects and the durable copies of pool data in one file, or both in etcd.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use yurt_storage::{Embedded, Etcd, Replicas, Storage, StorageError, members};
 
 use crate::StartError;
 use crate::config::{Config, Profile};
-use crate::feed::collection::PoolCollection;
+use crate::feed::collection::{PoolCollection, PoolCollections};
 use crate::publish::Publisher;
 
 /// Name of the store's file in the data folder.
@@ -25,7 +24,7 @@ pub(crate) struct Stores {
     disk: Option<Arc<Disk>>,
     replicas: Arc<Replicas>,
     /// Pool-scope collections and the members, by name.
-    collections: BTreeMap<String, Arc<PoolCollection>>,
+    collections: Arc<PoolCollections>,
     profile: Profile,
 }
 
@@ -68,14 +67,8 @@ impl Stores {
     }
 
     fn new(profile: Profile, storage: Arc<dyn Storage>, disk: Option<Arc<Disk>>, replicas: Replicas) -> Self {
-        let collections = replicas.iter().map(|replica| {
-            (
-                replica.name().to_owned(),
-                Arc::new(PoolCollection::new(replica.clone())),
-            )
-        });
         Self {
-            collections: collections.collect(),
+            collections: Arc::new(PoolCollections::new(replicas.iter())),
             profile,
             disk,
             storage,
@@ -118,23 +111,22 @@ impl Stores {
     }
 
     /// Everything the feed may fill.
-    pub(crate) fn collections(&self) -> &BTreeMap<String, Arc<PoolCollection>> {
+    pub(crate) fn collections(&self) -> &Arc<PoolCollections> {
         &self.collections
     }
 
     /// The collections served to readers: the members are one of them, followers need them for their filters. A control
     /// plane of its own has none.
-    pub(crate) fn pool(&self) -> impl Iterator<Item = &Arc<PoolCollection>> {
+    pub(crate) fn pool(&self) -> Vec<Arc<PoolCollection>> {
         let is_pool = self.profile == Profile::Pool;
-        self.collections.values().filter(move |_| is_pool)
+        self.collections.all().filter(|_| is_pool).collect()
     }
 
     /// The members of the pool.
     pub(crate) fn members(&self) -> Arc<PoolCollection> {
         self.collections
-            .get(members::COLLECTION)
+            .named(members::COLLECTION)
             .expect("the members collection must exist, open() made it")
-            .clone()
     }
 }
 

@@ -367,7 +367,7 @@ async fn report_members(
     rank: watch::Sender<u32>,
     token: CancellationToken,
 ) {
-    let Some(members) = data.replicas().named(members::COLLECTION).cloned() else {
+    let Some(members) = data.replicas().named(members::COLLECTION) else {
         return;
     };
     let mut changes = members.collection().subscribe();

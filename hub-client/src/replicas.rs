@@ -23,8 +23,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use yurt_apimachinery::ResourceKind;
 use yurt_apimachinery::kind::find_kind;
+use yurt_apimachinery::{GroupResource, ResourceKind};
 use yurt_runtime::{BootTime, Clock};
 use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_storage::{Replica, Replicas, StorageError};
@@ -111,12 +111,11 @@ impl PoolData {
 
     /// The replica that answers for `group`/`resource`, if it is pool-scope.
     #[must_use]
-    pub fn serving(&self, group: &str, resource: &str) -> Option<&Arc<Replica>> {
-        let name = POOL_SCOPE.iter().find(|name| {
-            let (plural, of) = name.split_once('.').unwrap_or((name, ""));
-            plural == resource && of == group
-        })?;
-        self.replicas.named(name)
+    pub fn serving(&self, group: &str, resource: &str) -> Option<Arc<Replica>> {
+        let replica = self.replicas.named(&GroupResource::new(group, resource).to_string())?;
+        // The members are nobody's resource.
+        let is_named = replica.collection().kind().group == group;
+        is_named.then_some(replica)
     }
 
     /// The pool's members; `None` while they are not known.

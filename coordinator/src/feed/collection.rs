@@ -1,9 +1,10 @@
 //! One collection of pool data as readers may see it: when it counts as complete, and whether it is fresh.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use yurt_runtime::BootTime;
 use yurt_storage::{Replica, SharedCollection};
 
@@ -11,9 +12,15 @@ use yurt_storage::{Replica, SharedCollection};
 #[derive(Debug)]
 pub(crate) struct PoolCollection {
     replica: Arc<Replica>,
+    is_told: bool,
     // Never held while the collection's lock is taken.
     promise: Mutex<Promise>,
 }
+
+/// All collections of a pool by name, the members among them.
+// Guards the pointer only.
+#[derive(Debug)]
+pub(crate) struct PoolCollections(RwLock<Arc<BTreeMap<String, Arc<PoolCollection>>>>);
 
 #[derive(Debug, Default)]
 struct Promise {
@@ -26,6 +33,35 @@ struct Promise {
 /// Without a feed call for this long a collection is stale, whatever the last one said.
 pub(crate) const FRESH_FOR: Duration = Duration::from_secs(30);
 
+// === impl PoolCollections ===
+
+impl PoolCollections {
+    /// Those of `replicas`.
+    pub(crate) fn new(replicas: impl Iterator<Item = Arc<Replica>>) -> Self {
+        let named = |replica: Arc<Replica>| (replica.name().to_owned(), Arc::new(PoolCollection::new(replica)));
+        Self(RwLock::new(Arc::new(replicas.map(named).collect())))
+    }
+
+    /// The one called `name`.
+    pub(crate) fn named(&self, name: &str) -> Option<Arc<PoolCollection>> {
+        self.0.read().get(name).cloned()
+    }
+
+    /// All there are now, by name.
+    pub(crate) fn all(&self) -> impl Iterator<Item = Arc<PoolCollection>> + use<> {
+        let all: Vec<_> = self.0.read().values().cloned().collect();
+        all.into_iter()
+    }
+
+    pub(super) fn insert(&self, collection: PoolCollection) {
+        Arc::make_mut(&mut self.0.write()).insert(collection.name().to_owned(), Arc::new(collection));
+    }
+
+    pub(super) fn remove(&self, name: &str) {
+        Arc::make_mut(&mut self.0.write()).remove(name);
+    }
+}
+
 // === impl PoolCollection ===
 
 impl PoolCollection {
@@ -33,8 +69,22 @@ impl PoolCollection {
     pub(crate) fn new(replica: Arc<Replica>) -> Self {
         Self {
             replica,
+            is_told: false,
             promise: Mutex::default(),
         }
+    }
+
+    /// One that is there because the leader said so, not by the command line.
+    pub(crate) fn told(replica: Arc<Replica>) -> Self {
+        Self {
+            is_told: true,
+            ..Self::new(replica)
+        }
+    }
+
+    /// Whether the leader said that the pool shares it: it may come and go.
+    pub(crate) fn is_told(&self) -> bool {
+        self.is_told
     }
 
     /// Name of the collection, `resource.group`.

@@ -3,14 +3,13 @@
 //! Kinds are told apart by everything that is known of them. One that is the same at the next look stays the very same
 //! value, so that nothing is made anew for it; what is new is kept for the life of the process, up to a limit.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use serde_json::Value;
 use yurt_apimachinery::ResourceKind;
 use yurt_apimachinery::definition::{self, CustomKind, Definition};
 use yurt_apimachinery::structural::Structural;
+use yurt_storage::kinds::Kinds;
 
 use super::fields::carry;
 use super::strategy::{Generation, Strategy};
@@ -19,9 +18,6 @@ use crate::operator_files::{Contents, OperatorFiles, each_document};
 
 /// The manifest of NodePools; one of the operator's own takes its place.
 const NODE_POOLS: &str = include_str!("nodepools.yaml");
-/// Kinds and versions kept in the life of a process; each edit of one adds one.
-const KEPT_MAX: usize = 10_000;
-
 /// The kinds that files declare.
 pub(crate) struct CustomKinds {
     files: OperatorFiles,
@@ -29,8 +25,7 @@ pub(crate) struct CustomKinds {
     /// Names of the pool-scope ones.
     pool: Vec<String>,
     has_node_pools: bool,
-    // Never held together with another lock.
-    kept: Mutex<HashMap<CustomKind, &'static ResourceKind>>,
+    kept: Kinds,
 }
 
 /// One kind in all its versions.
@@ -70,10 +65,15 @@ impl CustomKinds {
             has_node_pools: config.profile == Profile::Standalone
                 || pool.iter().any(|name| name == &node_pools().name()),
             pool,
-            kept: Mutex::default(),
+            kept: Kinds::default(),
         };
         let declared = kinds.declared(&contents)?;
         Ok((kinds, declared))
+    }
+
+    /// Every kind learned so far.
+    pub(crate) fn kinds(&self) -> &Kinds {
+        &self.kept
     }
 
     /// Whether there are files to read again.
@@ -147,18 +147,8 @@ impl CustomKinds {
     }
 
     fn keep_kind(&self, kind: &CustomKind) -> Result<&'static ResourceKind, String> {
-        let mut kept = self.kept.lock();
-        if let Some(known) = kept.get(kind) {
-            return Ok(known);
-        }
-        if kept.len() == KEPT_MAX {
-            return Err(format!(
-                "--custom-resources-path: {KEPT_MAX} kinds and changes of kinds since the start; restart to take more"
-            ));
-        }
-        let new = kind.leak();
-        kept.insert(kind.clone(), new);
-        Ok(new)
+        let kept = self.kept.keep(kind);
+        kept.map_err(|error| format!("--custom-resources-path: {error}"))
     }
 }
 
@@ -184,6 +174,20 @@ pub(crate) struct WithStatus;
 
 /// Rules of those without: the status is a field as any other.
 pub(crate) struct WithoutStatus;
+
+impl Declared {
+    /// A kind that no file declares: the pool shares it, the cloud is its authority.
+    pub(crate) fn shared(kind: &'static ResourceKind) -> Self {
+        Self {
+            stored: kind,
+            served: vec![ServedKind {
+                kind,
+                schema: None,
+                structural: None,
+            }],
+        }
+    }
+}
 
 impl Strategy for WithStatus {
     fn prepare_create(&self, object: &mut Value) {

@@ -1,6 +1,5 @@
 //! A pool collection of one coordinator process, with the whole receiving end of the feed in front of it, in memory.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
@@ -13,9 +12,10 @@ use yurt_storage::collection::Recovered;
 use yurt_storage::{Op, Replicas, SharedCollection, Storage, StorageError};
 
 use crate::authn::{NODE_PREFIX, NODES, User};
-use crate::feed::collection::PoolCollection;
+use crate::feed::collection::{PoolCollection, PoolCollections};
 use crate::feed::fence::Fence;
 use crate::feed::members::{InitialMembers, Members};
+use crate::feed::scope::Scope;
 use crate::feed::{Feed, FeedError, Parts};
 use crate::metrics::Metrics;
 
@@ -54,14 +54,16 @@ impl Pool {
         if let Some(found) = found {
             replica.collection().update(|held| held.recover(found));
         }
-        let collection = Arc::new(PoolCollection::new(replica));
+        let collections = PoolCollections::new(std::iter::once(replica));
+        let collection = collections.named(&name).expect("it was just made");
         let source = InitialMembers::parse(nodes);
         let initial = source.read().expect("a list of names");
         let leases = kind::find_kind("coordination.k8s.io", "leases").expect("leases are built in");
         let parts = Parts {
             fence,
             members: Arc::new(Members::new(source, initial, collection.clone())),
-            collections: BTreeMap::from([(name, collection.clone())]),
+            scope: Arc::new(Scope::new(std::slice::from_ref(&collection))),
+            collections: Arc::new(collections),
             replicas: Arc::new(replicas),
             storage: Arc::new(NoStorage),
             leases: Arc::new(SharedCollection::new(leases, false)),

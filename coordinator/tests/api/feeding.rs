@@ -45,6 +45,25 @@ impl Leader {
         }
     }
 
+    /// The leader that `node` still is after a restart of the server: it renews.
+    pub(crate) async fn again(server: &Server, node: &str) -> Self {
+        let client = server.node(node);
+        let path = format!("{LEASES}/yurthub");
+        let lease = client.get(&path).await.expect(200);
+        let answer = client.put(&path, &lease).await;
+        let epoch = answer.header("yurt-epoch").unwrap().parse().unwrap();
+        let store = answer.header("yurt-store").unwrap().to_owned();
+        Self { client, store, epoch }
+    }
+
+    pub(crate) fn store(&self) -> &str {
+        &self.store
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     pub(crate) async fn release(&self) {
         let path = format!("{LEASES}/yurthub");
         let mut lease = self.client.get(&path).await.expect(200);

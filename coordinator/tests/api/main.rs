@@ -44,6 +44,8 @@ mod patching;
 #[cfg(test)]
 mod pods;
 #[cfg(test)]
+mod sharing;
+#[cfg(test)]
 mod starting;
 #[cfg(test)]
 mod tokens;

@@ -12,6 +12,7 @@
 //! | [`gvr`] | how types are named |
 //! | [`kind`] | what the server knows about a resource, and which resources are built in |
 //! | [`definition`], [`json_path`] | what a kind is that a manifest declares, and where its columns look |
+//! | [`pool_scope`] | which resources a pool shares beside those every pool does |
 //! | [`schema`] | what the built-in types look like, field by field |
 //! | [`resource_version`] | what a resource version is, and who issued it |
 //! | [`quantity`] | how amounts of resources are read and written |
@@ -64,6 +65,7 @@ pub mod object;
 pub mod options;
 pub mod partial;
 pub mod patch;
+pub mod pool_scope;
 pub mod protobuf;
 pub mod quantity;
 pub mod query;

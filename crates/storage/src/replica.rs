@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::{ResourceKind, ResourceVersion};
 
 use crate::backend::{Committed, Loaded, Op, Storage, StorageError};
@@ -27,6 +28,7 @@ pub struct Replica {
     name: String,
     collection: Arc<SharedCollection>,
     durable: Mutex<Durable>,
+    gone: CancellationToken,
 }
 
 /// State of the last commit that succeeded.
@@ -47,7 +49,8 @@ pub const POSITIONS_EVERY: Duration = Duration::from_secs(60);
 /// All replicas of a process and the store they share.
 pub struct Replicas {
     store: Store,
-    replicas: BTreeMap<String, Arc<Replica>>,
+    // Guards the pointer only: whoever looks at all of them looks at those of one moment.
+    replicas: RwLock<Arc<ByName>>,
     /// One commit at a time: dirty records of a failed commit go back before the next one is taken. When the last one that
     /// succeeded was. A commit to a file goes on when whoever waits for it is cancelled, and keeps this place until it is done.
     committing: Arc<tokio::sync::Mutex<Option<Instant>>>,
@@ -55,6 +58,8 @@ pub struct Replicas {
 
 /// The place of the one who commits.
 type Committing = tokio::sync::OwnedMutexGuard<Option<Instant>>;
+
+type ByName = BTreeMap<String, Arc<Replica>>;
 
 /// Where replicas last.
 enum Store {
@@ -95,6 +100,35 @@ impl Replica {
     pub fn durable(&self) -> Durable {
         *self.durable.lock()
     }
+
+    /// Cancelled when it is given up: whoever reads or fills it ends then.
+    #[must_use]
+    pub fn gone(&self) -> &CancellationToken {
+        &self.gone
+    }
+
+    fn new(name: &str, kind: &'static ResourceKind, is_durable: bool) -> Self {
+        Self {
+            name: name.to_owned(),
+            collection: Arc::new(SharedCollection::new(kind, is_durable)),
+            durable: Mutex::default(),
+            gone: CancellationToken::new(),
+        }
+    }
+
+    /// As [`Self::new`], with what `store` has of it.
+    fn load(name: &str, kind: &'static ResourceKind, store: Option<&ReplicaStore>) -> Result<Self, StorageError> {
+        let replica = Self::new(name, kind, store.is_some());
+        if let Some(recovered) = store.map(|store| store.load(name, kind)).transpose()?.flatten() {
+            *replica.durable.lock() = Durable {
+                position: recovered.position,
+                complete: recovered.complete,
+                generation: recovered.generation,
+            };
+            replica.collection.update(|collection| collection.recover(recovered));
+        }
+        Ok(replica)
+    }
 }
 
 // === impl Replicas ===
@@ -105,33 +139,14 @@ impl Replicas {
     /// # Errors
     /// [`StorageError`] when the store cannot be read; the damaged row is named.
     pub fn open(kinds: &[(String, &'static ResourceKind)], store: Option<ReplicaStore>) -> Result<Self, StorageError> {
-        let mut replicas = BTreeMap::new();
-        for (name, kind) in kinds {
-            let collection = Arc::new(SharedCollection::new(kind, store.is_some()));
-            let mut durable = Durable::default();
-            if let Some(recovered) = store
-                .as_ref()
-                .map(|store| store.load(name, kind))
-                .transpose()?
-                .flatten()
-            {
-                durable = Durable {
-                    position: recovered.position,
-                    complete: recovered.complete,
-                    generation: recovered.generation,
-                };
-                collection.update(|collection| collection.recover(recovered));
-            }
-            let replica = Replica {
-                name: name.clone(),
-                collection,
-                durable: Mutex::new(durable),
-            };
-            replicas.insert(name.clone(), Arc::new(replica));
-        }
+        let load = |(name, kind): &(String, &'static ResourceKind)| {
+            let replica = Replica::load(name, kind, store.as_ref())?;
+            Ok((name.clone(), Arc::new(replica)))
+        };
+        let replicas: ByName = kinds.iter().map(load).collect::<Result<_, StorageError>>()?;
         Ok(Self {
+            replicas: RwLock::new(Arc::new(replicas)),
             store: store.map_or(Store::Nowhere, Store::File),
-            replicas,
             committing: Arc::default(),
         })
     }
@@ -140,18 +155,65 @@ impl Replicas {
     /// [`Self::committed`], which the sink of that storage has to call.
     #[must_use]
     pub fn pooled(kinds: &[(String, &'static ResourceKind)], storage: Arc<dyn Storage>) -> Self {
-        let replica = |(name, kind): &(String, &'static ResourceKind)| {
-            let replica = Replica {
-                name: name.clone(),
-                collection: Arc::new(SharedCollection::new(kind, true)),
-                durable: Mutex::default(),
-            };
-            (name.clone(), Arc::new(replica))
-        };
+        let replica =
+            |(name, kind): &(String, &'static ResourceKind)| (name.clone(), Arc::new(Replica::new(name, kind, true)));
         Self {
             store: Store::Pooled(Pooled::new(storage)),
-            replicas: kinds.iter().map(replica).collect(),
+            replicas: RwLock::new(Arc::new(kinds.iter().map(replica).collect())),
             committing: Arc::default(),
+        }
+    }
+
+    /// Adds a replica while others are at work, with what the store has of it; one that is there already stays. Blocks for
+    /// a read of the store.
+    ///
+    /// # Errors
+    /// [`StorageError`] when the store cannot be read.
+    pub fn add(&self, name: &str, kind: &'static ResourceKind) -> Result<Arc<Replica>, StorageError> {
+        let mut replicas = self.replicas.write();
+        if let Some(replica) = replicas.get(name) {
+            return Ok(replica.clone());
+        }
+        let replica = Arc::new(match &self.store {
+            Store::Nowhere => Replica::load(name, kind, None)?,
+            Store::File(store) => Replica::load(name, kind, Some(store))?,
+            Store::Pooled(_) => Replica::new(name, kind, true),
+        });
+        Arc::make_mut(&mut replicas).insert(name.to_owned(), replica.clone());
+        drop(replicas);
+        if let Store::Pooled(pooled) = &self.store {
+            pooled.adopt(&replica);
+        }
+        Ok(replica)
+    }
+
+    /// Gives a replica up: its readers end. From a file its data goes, too; where replicas are pooled the others may have it
+    /// still, and [`Self::forget`] deletes it.
+    ///
+    /// # Errors
+    /// [`StorageError`] when the data could not be deleted. It is nobody's then, and comes back with a replica of that name.
+    pub async fn remove(&self, name: &str) -> Result<(), StorageError> {
+        // No commit may bring back what is deleted.
+        let _none = self.committing.lock().await;
+        let removed = Arc::make_mut(&mut self.replicas.write()).remove(name);
+        let Some(replica) = removed else { return Ok(()) };
+        replica.gone.cancel();
+        let Store::File(store) = &self.store else {
+            return Ok(());
+        };
+        let (store, name) = (store.clone(), name.to_owned());
+        let deleted = tokio::task::spawn_blocking(move || store.forget(&name)).await;
+        deleted.map_err(|error| StorageError::Unavailable(format!("the deletion was interrupted: {error}")))?
+    }
+
+    /// Deletes what several coordinators share of a replica that all of them give up.
+    ///
+    /// # Errors
+    /// [`StorageError`]; a part may be left. It comes back with a replica of that name, or never.
+    pub async fn forget(&self, name: &str) -> Result<(), StorageError> {
+        match &self.store {
+            Store::Pooled(pooled) => pooled.forget(name).await,
+            Store::Nowhere | Store::File(_) => Ok(()),
         }
     }
 
@@ -164,26 +226,31 @@ impl Replicas {
     /// The storage's state, where replicas are pooled.
     pub fn load(&self, loaded: &Loaded) {
         if let Store::Pooled(pooled) = &self.store {
-            pooled.load(&self.replicas, loaded);
+            pooled.load(|name| self.named(name), loaded);
         }
     }
 
     /// A commit of the storage, where replicas are pooled.
     pub fn committed(&self, rv: ResourceVersion, changes: &[Committed]) {
         if let Store::Pooled(pooled) = &self.store {
-            pooled.committed(&self.replicas, rv, changes);
+            pooled.committed(|name| self.named(name), rv, changes);
         }
     }
 
     /// The replica called `name`.
     #[must_use]
-    pub fn named(&self, name: &str) -> Option<&Arc<Replica>> {
-        self.replicas.get(name)
+    pub fn named(&self, name: &str) -> Option<Arc<Replica>> {
+        self.replicas.read().get(name).cloned()
     }
 
-    /// All of them, by name.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Replica>> {
-        self.replicas.values()
+    /// All there are now, by name.
+    pub fn iter(&self) -> impl Iterator<Item = Arc<Replica>> {
+        let all: Vec<_> = self.all().values().cloned().collect();
+        all.into_iter()
+    }
+
+    fn all(&self) -> Arc<ByName> {
+        self.replicas.read().clone()
     }
 
     /// Commits everything that changed since the last call in one transaction; nothing to do is no write at all. Where
@@ -228,8 +295,8 @@ impl Replicas {
             Store::File(store) => self.persist_to(store.clone(), committed).await,
             Store::Pooled(pooled) => {
                 let mut outcome = Ok(());
-                for replica in self.replicas.values() {
-                    outcome = outcome.and(pooled.persist(replica, guard).await);
+                for replica in self.iter() {
+                    outcome = outcome.and(pooled.persist(&replica, guard).await);
                 }
                 outcome
             }
@@ -238,7 +305,7 @@ impl Replicas {
 
     async fn persist_to(&self, store: ReplicaStore, mut committed: Committing) -> Result<(), StorageError> {
         let mut parts = Vec::new();
-        for replica in self.replicas.values() {
+        for replica in self.iter() {
             let taken = replica.collection.update_quietly(|collection| {
                 let meta = Meta::of(collection);
                 collection.take_dirty().map(|dirty| Part {
@@ -264,7 +331,7 @@ impl Replicas {
         let interrupted = |error| StorageError::Unavailable(format!("the commit was interrupted: {error}"));
         let (outcome, parts, _committed) = written.await.map_err(interrupted)?;
         for part in parts {
-            let Some(replica) = self.replicas.get(&part.name) else {
+            let Some(replica) = self.named(&part.name) else {
                 continue;
             };
             match outcome {

@@ -173,7 +173,7 @@ async fn replica_comes_back_as_it_was_committed() {
         Replicas::open(&kinds, Some(ReplicaStore::open(disk).expect("tables"))).expect("replicas")
     };
     let replicas = open();
-    let services = replicas.named("services").expect("services").clone();
+    let services = replicas.named("services").expect("services");
     services
         .collection()
         .update(|c| c.restart(3, vec![service("a", 5), service("b", 6)], ResourceVersion(10)));
@@ -192,8 +192,8 @@ async fn replica_comes_back_as_it_was_committed() {
     drop((replicas, services));
 
     let replicas = open();
-    let services = replicas.named("services").expect("services").collection();
-    services.read(|c| {
+    let services = replicas.named("services").expect("services");
+    services.collection().read(|c| {
         assert_eq!(
             (c.position(), c.floor(), c.generation()),
             (ResourceVersion(20), ResourceVersion(10), 3)
@@ -204,4 +204,56 @@ async fn replica_comes_back_as_it_was_committed() {
         let told = c.read(&mut reader, 100).expect("read").len();
         assert_eq!(told, 5, "one step: the deletion of a (exact), of b (range) and c");
     });
+}
+
+#[tokio::test]
+async fn replica_that_is_given_up_leaves_nothing_and_can_come_back() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("replicas.redb");
+    let kind = find_kind("", "services").expect("services");
+    let open = |names: &[&str]| {
+        let disk = yurt_storage::embedded::Disk::open(&path, Clock::system()).expect("open");
+        let kinds: Vec<_> = names.iter().map(|name| ((*name).to_owned(), kind)).collect();
+        Replicas::open(&kinds, Some(ReplicaStore::open(disk).expect("tables"))).expect("replicas")
+    };
+    let replicas = open(&["services"]);
+    // Beside one whose name begins like that of another.
+    let added = replicas.add("services.x", kind).expect("added");
+    for replica in replicas.iter() {
+        let collection = replica.collection();
+        collection.update(|c| c.restart(3, vec![service("a", 5), service("b", 6)], ResourceVersion(10)));
+        collection.update(|c| c.apply(EventType::Deleted, service("a", 12)));
+        let list = vec![service("c", 19)];
+        collection
+            .update(|c| c.replace(list, ResourceVersion(20)))
+            .expect("newer list");
+    }
+    replicas.persist(None).await.expect("commit");
+    assert_eq!(added.durable().position, ResourceVersion(20));
+    replicas.remove("services").await.expect("removed");
+    assert!(replicas.named("services").is_none() && !added.gone().is_cancelled());
+    replicas.persist(None).await.expect("commit");
+    drop((replicas, added));
+
+    let replicas = open(&["services", "services.x"]);
+    let held = |name: &str| {
+        let replica = replicas.named(name).expect("replica");
+        let content = replica
+            .collection()
+            .read(|c| (c.position(), c.len(), c.floor(), c.gaps().len()));
+        (replica.durable().complete, content)
+    };
+    assert_eq!(
+        held("services"),
+        (false, (ResourceVersion(0), 0, ResourceVersion(0), 0))
+    );
+    assert_eq!(held("services.x").1.1, 1);
+    let again = replicas.named("services").expect("services");
+    again
+        .collection()
+        .update(|c| c.restart(0, vec![service("d", 30)], ResourceVersion(30)));
+    replicas.remove("services").await.expect("removed");
+    assert!(again.gone().is_cancelled(), "readers are told");
+    let fresh = replicas.add("services", kind).expect("added");
+    assert!(fresh.collection().read(|c| c.is_empty() && !c.is_complete()));
 }

@@ -126,15 +126,15 @@ impl Local {
         };
         let negotiated = negotiate(accept, shape, kind.has_protobuf(), request.uri().query(), None)?;
         let response = match info.verb {
-            Verb::Get => self.get(replica, info, &*view, &negotiated).await?,
+            Verb::Get => self.get(&replica, info, &*view, &negotiated).await?,
             Verb::List => match self
-                .list(replica, request.uri().query(), info, &*view, &negotiated)
+                .list(&replica, request.uri().query(), info, &*view, &negotiated)
                 .await?
             {
                 Some(response) => response,
                 None => return Ok(None),
             },
-            _ => self.watch(replica, request.uri().query(), info, view, &negotiated)?,
+            _ => self.watch(&replica, request.uri().query(), info, view, &negotiated)?,
         };
         Ok(Some(response))
     }

@@ -132,6 +132,14 @@ impl ReplicaStore {
         self.disk.read(|read| load(read, name, kind))
     }
 
+    /// Deletes all there is of collection `name`. Blocks; call it off the async threads.
+    ///
+    /// # Errors
+    /// [`StorageError`]; nothing is deleted then.
+    pub fn forget(&self, name: &str) -> Result<(), StorageError> {
+        self.disk.write(|txn| forget(txn, name))
+    }
+
     /// Writes all parts in one durable transaction. Blocks; call it off the async threads.
     ///
     /// # Errors
@@ -208,6 +216,30 @@ fn load(read: &ReadTransaction, name: &str, kind: &ResourceKind) -> Result<Optio
     Ok(Some(recovered))
 }
 
+fn forget(txn: &WriteTransaction, name: &str) -> Result<(), StorageError> {
+    let beyond = beyond(name);
+    let all = (name, 0, "")..(beyond.as_str(), 0, "");
+    let mut objects = txn.open_table(REPLICA).map_err(storage_error)?;
+    objects
+        .retain_in((name, "")..(beyond.as_str(), ""), |_, _| false)
+        .map_err(storage_error)?;
+    let mut tombstones = txn.open_table(REPLICA_TOMBSTONES).map_err(storage_error)?;
+    tombstones.retain_in(all.clone(), |_, _| false).map_err(storage_error)?;
+    let mut ranges = txn.open_table(REPLICA_RANGES).map_err(storage_error)?;
+    ranges.retain_in(all, |_, _| false).map_err(storage_error)?;
+    let mut gaps = txn.open_table(REPLICA_GAPS).map_err(storage_error)?;
+    gaps.retain_in((name, 0)..(beyond.as_str(), 0), |_, _| false)
+        .map_err(storage_error)?;
+    let mut metas = txn.open_table(REPLICA_META).map_err(storage_error)?;
+    metas.remove(name).map_err(storage_error)?;
+    Ok(())
+}
+
+/// What sorts after everything of collection `name` and before any longer name: names are those of Kubernetes resources.
+fn beyond(name: &str) -> String {
+    format!("{name}\u{1}")
+}
+
 fn write_part(txn: &WriteTransaction, part: &Part) -> Result<(), StorageError> {
     let Part { name, dirty, meta } = part;
     let name = name.as_str();
@@ -215,8 +247,7 @@ fn write_part(txn: &WriteTransaction, part: &Part) -> Result<(), StorageError> {
     let mut tombstones = txn.open_table(REPLICA_TOMBSTONES).map_err(storage_error)?;
     let mut ranges = txn.open_table(REPLICA_RANGES).map_err(storage_error)?;
     let mut metas = txn.open_table(REPLICA_META).map_err(storage_error)?;
-    // Names are Kubernetes resource names: '\u{1}' sorts after the name itself and before any longer name.
-    let beyond = format!("{name}\u{1}");
+    let beyond = beyond(name);
     if dirty.wiped {
         objects
             .retain_in((name, "")..(beyond.as_str(), ""), |_, _| false)

@@ -15,8 +15,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
+
+mod gained;
+
+use gained::{Gained, apply_all, apply_step, is_ahead};
 
 use super::Replica;
 use crate::backend::{Action, Committed, Durability, Expect, Loaded, Op, Storage, StorageError, TXN_OPS_MAX};
@@ -85,7 +88,7 @@ struct Change {
 /// The replicas' part of a shared store.
 pub(super) struct Pooled {
     storage: Arc<dyn Storage>,
-    // Lock order: this lock first, a collection's lock inside it.
+    // Lock order: this lock first, inside it that of the replicas' names or that of a collection.
     known: Mutex<BTreeMap<String, Known>>,
 }
 
@@ -100,7 +103,7 @@ impl Pooled {
     }
 
     /// Takes a state of the store: the first one, or the one after commits were missed.
-    pub(super) fn load(&self, replicas: &BTreeMap<String, Arc<Replica>>, loaded: &Loaded) {
+    pub(super) fn load(&self, named: impl Fn(&str) -> Option<Arc<Replica>>, loaded: &Loaded) {
         let mut all = self.known.lock();
         all.clear();
         let mut pointers = Vec::new();
@@ -114,10 +117,8 @@ impl Pooled {
             }
         }
         for (name, rest, rv, value) in pointers {
-            if let (Some(known), Some(replica), Some(pointer)) =
-                (all.get_mut(name), replicas.get(name), decode(rest, value))
-            {
-                known.follow(replica, rv, pointer);
+            if let (Some(known), Some(pointer)) = (all.get_mut(name), decode(rest, value)) {
+                known.moved(named(name).as_deref(), rv, pointer);
             }
         }
     }
@@ -125,7 +126,7 @@ impl Pooled {
     /// Takes a commit.
     pub(super) fn committed(
         &self,
-        replicas: &BTreeMap<String, Arc<Replica>>,
+        named: impl Fn(&str) -> Option<Arc<Replica>>,
         rv: ResourceVersion,
         changes: &[Committed],
     ) {
@@ -141,15 +142,49 @@ impl Pooled {
                     all.entry(name.to_owned()).or_default().fill(folder, key, value);
                 }
                 None if !change.deleted => pointers.push((name, rest, change.value.bytes())),
-                None => {}
+                None => {
+                    let mut all = self.known.lock();
+                    let known = all.entry(name.to_owned()).or_default();
+                    (known.pointer, known.base) = (None, None);
+                }
             }
         }
         for (name, rest, value) in pointers {
             let mut all = self.known.lock();
-            if let (Some(replica), Some(pointer)) = (replicas.get(name), decode(rest, value)) {
-                all.entry(name.to_owned()).or_default().follow(replica, rv, pointer);
+            if let Some(pointer) = decode(rest, value) {
+                let known = all.entry(name.to_owned()).or_default();
+                known.moved(named(name).as_deref(), rv, pointer);
             }
         }
+    }
+
+    /// Fills a new replica with what the store has of it.
+    pub(super) fn adopt(&self, replica: &Replica) {
+        let mut all = self.known.lock();
+        if let Some(known) = all.get_mut(&replica.name)
+            && known.pointer.is_some()
+        {
+            known.restore(replica);
+        }
+    }
+
+    /// Deletes everything of a replica that is given up: the pointer first, so that no half of it counts.
+    ///
+    /// # Errors
+    /// [`StorageError`]; a part may be left, which no pointer names.
+    pub(super) async fn forget(&self, name: &str) -> Result<(), StorageError> {
+        let pointer = self.known.lock().get(name).and_then(|known| known.pointer.clone());
+        if let Some((rv, _)) = pointer {
+            let delete = Op {
+                key: pointer_key(name),
+                expect: Expect::At(rv),
+                action: Action::Delete {
+                    last: Bytes::new().into(),
+                },
+            };
+            self.storage.write(vec![delete]).await?;
+        }
+        self.clean(name, "").await
     }
 
     /// Commits what changed in `replica`, in the same step as `guard` holds.
@@ -334,6 +369,14 @@ impl Known {
         }
     }
 
+    /// The pointer says something else now. Without a replica it is kept for one that may come.
+    fn moved(&mut self, replica: Option<&Replica>, rv: ResourceVersion, pointer: Pointer) {
+        match replica {
+            Some(replica) => self.follow(replica, rv, pointer),
+            None => (self.pointer, self.base) = (Some((rv, pointer)), None),
+        }
+    }
+
     /// Applies what the folder has gained, up to the pointer.
     fn follow(&mut self, replica: &Replica, rv: ResourceVersion, pointer: Pointer) {
         let is_next = self
@@ -418,90 +461,6 @@ impl Folder {
                 *value = object.bytes().clone();
             }
         }
-    }
-}
-
-/// What came into a folder.
-#[derive(Default)]
-struct Gained {
-    objects: Vec<Object>,
-    tombstones: Vec<Object>,
-    ranges: Vec<RangeTombstone>,
-}
-
-impl Gained {
-    fn read<'a>(rows: impl Iterator<Item = (&'a str, &'a Bytes)>, kind: &ResourceKind) -> Result<Self, String> {
-        let mut gained = Self::default();
-        for (key, value) in rows {
-            let object = Object::parse(value.clone(), kind).map_err(|error| format!("{key}: {error}"))?;
-            let mut parts = key.splitn(4, '/');
-            let number = |part: Option<&str>| part.and_then(|part| part.parse().ok()).map(ResourceVersion);
-            match parts.next() {
-                Some("o") => gained.objects.push(object),
-                Some("t") => gained.tombstones.push(object),
-                Some("r") => {
-                    let (to, after) = (number(parts.next()), number(parts.next()));
-                    let (Some(to), Some(after)) = (to, after) else {
-                        return Err(format!("{key}: not a range"));
-                    };
-                    gained.ranges.push(RangeTombstone { after, to, object });
-                }
-                _ => return Err(format!("{key}: unknown")),
-            }
-        }
-        Ok(gained)
-    }
-
-    /// The collection that consists of this.
-    fn at(self, pointer: &Pointer) -> Recovered {
-        Recovered {
-            objects: self.objects,
-            tombstones: self.tombstones,
-            ranges: self.ranges,
-            gaps: pointer.gaps.clone(),
-            position: pointer.position,
-            floor: pointer.floor,
-            complete: true,
-            generation: pointer.generation,
-            high: pointer.high,
-        }
-    }
-}
-
-/// Whether what is held has all that the pointer says, and may be on its way into the store.
-fn is_ahead(held: &Collection, pointer: &Pointer) -> bool {
-    held.is_complete() && (held.generation(), held.position()) >= (pointer.generation, pointer.position)
-}
-
-/// Brings `held` to the pointer by all that is stored.
-fn apply_all(held: &mut Collection, pointer: &Pointer, all: Gained) -> Result<(), String> {
-    if held.is_complete() && held.generation() == pointer.generation {
-        return held
-            .replace(all.objects, pointer.position)
-            .map_err(|error| error.to_string());
-    }
-    held.recover(all.at(pointer));
-    Ok(())
-}
-
-/// Brings `held`, which is as the commit before said, to `to`: a commit holds the last state of each key only.
-fn apply_step(held: &mut Collection, to: ResourceVersion, gained: Gained) {
-    let modified = gained.objects.into_iter().map(|object| (EventType::Modified, object));
-    let deleted = gained.tombstones.into_iter().map(|object| (EventType::Deleted, object));
-    let mut events: Vec<_> = modified.chain(deleted).collect();
-    if !gained.ranges.is_empty() {
-        events.extend(
-            gained
-                .ranges
-                .into_iter()
-                .map(|range| (EventType::Deleted, range.object)),
-        );
-        return held.apply_step(to, events);
-    }
-    if events.is_empty() {
-        held.advance(to);
-    } else {
-        held.catch_up_to(to, events);
     }
 }
 

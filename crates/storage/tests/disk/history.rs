@@ -213,7 +213,7 @@ pub(crate) async fn open(medium: Arc<dyn Medium>, clock: &Clock) -> Result<(Embe
 /// What is found on `medium` by a process that starts on it at the time of `clock`.
 pub(crate) async fn find(medium: Arc<dyn Medium>, clock: &Clock) -> Result<Found, String> {
     let (store, memory, replicas) = open(medium, clock).await?;
-    let services = replicas.named("services").expect("services").collection();
+    let services = replicas.named("services").expect("services").collection().clone();
     let copy = services.read(|held| (held.position().0 > 0).then(|| copy_of(held)));
     let id = store.id().to_owned();
     let loaded = memory.loaded.lock().take().expect("attached");
@@ -257,7 +257,7 @@ impl Life {
 
     /// What it found when it was opened.
     pub(crate) fn found(&self) -> Found {
-        let services = self.replicas.named("services").expect("services").collection();
+        let services = self.replicas.named("services").expect("services").collection().clone();
         Found {
             id: self.store.id().to_owned(),
             loaded: self.memory.loaded.lock().clone().expect("attached"),

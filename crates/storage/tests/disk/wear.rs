@@ -82,7 +82,7 @@ async fn position_that_moves_alone_is_stored_now_and_then_and_content_at_once() 
     let (clock, hand) = Clock::fake();
     let mut life = Life::on(Arc::new(Tape::default()), clock, hand).await;
     life.feed(&mut Random::new(1)).await;
-    let services = life.replicas.named("services").expect("services").clone();
+    let services = life.replicas.named("services").expect("services");
     let position = || services.collection().read(Collection::position);
     let before = life.store.disk().stats();
     let mut stored = services.durable().position;

@@ -1,0 +1,210 @@
+//! Which resources the pool shares: those of the command line, and those the leader told.
+//!
+//! What the leader told stands in a record of the store, so that it outlives a restart and reaches the other coordinators
+//! of an etcd. The record is written in the same transaction that looks at the epoch; nobody but the present leader
+//! changes it.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use yurt_apimachinery::Status;
+use yurt_apimachinery::pool_scope::{Problem, RESOURCES_MAX, SharedResource};
+use yurt_storage::kinds::Kinds;
+use yurt_storage::{Action, Durability, Expect, Op, StorageError};
+
+use super::collection::PoolCollection;
+use super::fence::{self, Claim};
+use super::{Feed, FeedError, Refusal, decode, members};
+use crate::authn::User;
+use crate::status_error;
+
+/// Storage key of the record. `~` keeps it apart from every collection.
+pub(crate) const SCOPE_KEY: &str = "/~scope/pool";
+
+/// What the pool shares; see the module header.
+#[derive(Debug)]
+pub(crate) struct Scope {
+    /// By the command line.
+    configured: Vec<SharedResource>,
+    /// By the leader; `None` as long as none ever said.
+    told: watch::Sender<Option<Vec<SharedResource>>>,
+    /// One change at a time.
+    changing: tokio::sync::Mutex<()>,
+}
+
+/// `POST scope`: everything the pool shares beside what every pool does.
+#[derive(Debug, Deserialize)]
+struct ScopeCall {
+    store: String,
+    epoch: u64,
+    resources: Vec<SharedResource>,
+}
+
+/// What a leader's word came to.
+pub(crate) struct Told {
+    /// What was not taken.
+    pub(crate) refused: Vec<Problem>,
+    /// Names of what is shared no more.
+    pub(crate) gone: Vec<String>,
+}
+
+// === impl Scope ===
+
+impl Scope {
+    /// The scope of a coordinator that has `configured` by its command line, before the store is read.
+    pub(crate) fn new(configured: &[Arc<PoolCollection>]) -> Self {
+        let shared = configured.iter().filter(|one| one.name() != members::COLLECTION);
+        Self {
+            configured: shared.map(|one| SharedResource::of(one.objects().kind())).collect(),
+            told: watch::Sender::default(),
+            changing: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// The record as the store has it; nothing when there is none.
+    pub(crate) fn published(&self, record: Option<&[u8]>) {
+        let Some(record) = record else { return };
+        match serde_json::from_slice(record) {
+            Ok(told) => drop(self.told.send_replace(Some(told))),
+            Err(error) => {
+                tracing::error!(%error, "The record of pool-scope resources cannot be read, keeping those there are")
+            }
+        }
+    }
+
+    /// Resolves when the leader tells another scope, also through another coordinator.
+    pub(crate) fn changes(&self) -> watch::Receiver<Option<Vec<SharedResource>>> {
+        self.told.subscribe()
+    }
+
+    /// For `GET` of the feed.
+    pub(super) fn state(&self) -> Value {
+        json!({ "configured": self.configured, "told": *self.told.borrow() })
+    }
+
+    /// Told and not on the command line.
+    fn added(&self) -> Vec<SharedResource> {
+        let told = self.told.borrow().clone().unwrap_or_default();
+        let is_new = |one: &SharedResource| self.configured.iter().all(|other| other.name() != one.name());
+        told.into_iter().filter(is_new).collect()
+    }
+}
+
+// === impl Feed ===
+
+impl Feed {
+    /// Which resources the pool shares.
+    pub(crate) fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    /// Takes what the leader says is shared, except what `judge` refuses, and makes it durable.
+    ///
+    /// # Errors
+    /// [`FeedError`]; nothing has changed then.
+    pub(crate) async fn take_scope(
+        &self,
+        user: &User,
+        body: &[u8],
+        judge: impl Fn(&SharedResource) -> Result<(), String>,
+    ) -> Result<Told, FeedError> {
+        let ScopeCall {
+            store,
+            epoch,
+            resources,
+        } = decode(body)?;
+        if resources.len() > RESOURCES_MAX {
+            return Err(Status::bad_request(format!("at most {RESOURCES_MAX} resources can be shared")).into());
+        }
+        if self.members.on_trust() {
+            let message = "the first feed must be a snapshot of members".to_owned();
+            return Err(Refusal::Members { message }.into());
+        }
+        let (mut taken, mut refused): (Vec<SharedResource>, Vec<Problem>) = Default::default();
+        for resource in resources {
+            let entry = resource.name();
+            match resource.check().and_then(|()| judge(&resource)) {
+                Ok(()) if taken.iter().any(|other| other.name() == entry) => {}
+                Ok(()) => taken.push(resource),
+                Err(why) => refused.push(Problem { entry, why }),
+            }
+        }
+        let claim = Claim { store, epoch };
+        let guard = self.fence.enter(&claim, user).map_err(|_| self.fenced())?.guard();
+        let before = self.scope.told.borrow().clone();
+        let is_gone = |name: &String| taken.iter().all(|one| one.name() != *name);
+        let gone = before
+            .iter()
+            .flatten()
+            .map(SharedResource::name)
+            .filter(is_gone)
+            .collect();
+        let told = Told { refused, gone };
+        if before.as_ref() == Some(&taken) {
+            return Ok(told);
+        }
+        let record = serde_json::to_vec(&taken).map_err(|error| Status::internal(&error.to_string()))?;
+        let put = Op {
+            key: SCOPE_KEY.to_owned(),
+            expect: Expect::Any,
+            action: Action::Put(bytes::Bytes::from(record).into(), Durability::Durable),
+        };
+        match self.storage.write(guard.into_iter().chain([put]).collect()).await {
+            Ok(_) => Ok(told),
+            Err(StorageError::Conflict { key, .. }) if key == fence::EPOCH_KEY => Err(self.fenced().into()),
+            Err(error) => Err(status_error::of_storage(&error).into()),
+        }
+    }
+
+    /// Makes the collections those that are shared now, and `serve` show them to readers. Those of resources that are not
+    /// shared any more are given up.
+    pub(crate) async fn follow_scope(&self, kinds: &Kinds, serve: impl Fn()) {
+        let _one = self.scope.changing.lock().await;
+        let mut wanted = Vec::new();
+        for resource in self.scope.added() {
+            match kinds.shared(&resource) {
+                Ok(kind) => wanted.push(kind),
+                Err(error) => tracing::error!(%error, resource = resource.name(), "Resource is not shared"),
+            }
+        }
+        let told = self.collections().filter(|collection| collection.is_told());
+        let stays = |one: &Arc<PoolCollection>| wanted.iter().any(|kind| std::ptr::eq(*kind, one.objects().kind()));
+        let gone: Vec<String> = told
+            .filter(|one| !stays(one))
+            .map(|one| one.name().to_owned())
+            .collect();
+        for name in &gone {
+            tracing::info!(collection = name, "Not pool-scope any more");
+            self.collections.remove(name);
+            self.pending.lock().remove(name);
+            if let Err(error) = self.replicas.remove(name).await {
+                tracing::warn!(%error, collection = name, "Data of a resource that is not shared any more is left in the store");
+            }
+        }
+        for kind in wanted {
+            let name = kind.group_resource().to_string();
+            if self.collections.named(&name).is_some() {
+                continue;
+            }
+            match self.replicas.add(&name, kind) {
+                Ok(replica) => {
+                    tracing::info!(collection = name, "Pool-scope from now on");
+                    self.collections.insert(PoolCollection::told(replica));
+                }
+                Err(error) => tracing::error!(%error, collection = name, "Resource is not shared"),
+            }
+        }
+        serve();
+    }
+
+    /// Deletes what several coordinators share of collections that were given up.
+    pub(crate) async fn forget(&self, names: &[String]) {
+        for name in names {
+            if let Err(error) = self.replicas.forget(name).await {
+                tracing::warn!(%error, collection = name, "Data of a resource that is not shared any more is left in the store");
+            }
+        }
+    }
+}

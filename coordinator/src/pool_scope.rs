@@ -1,0 +1,53 @@
+//! Changes of what the pool shares, as far as they concern everything else: one resource has one authority.
+
+use serde_json::{Value, json};
+use yurt_apimachinery::Status;
+use yurt_apimachinery::pool_scope::SharedResource;
+
+use crate::app::App;
+use crate::authn::User;
+use crate::config::Profile;
+use crate::feed::FeedError;
+use crate::registry::Authority;
+
+// === impl App ===
+
+impl App {
+    /// `POST scope` of the feed: the leader says which resources the pool shares beside those every pool does. Answers which
+    /// of them are not taken, and why.
+    ///
+    /// # Errors
+    /// [`FeedError`]; nothing has changed then.
+    pub(crate) async fn take_scope(&self, user: &User, body: &[u8]) -> Result<Value, FeedError> {
+        if self.settings.profile == Profile::Standalone {
+            return Err(Status::failure(404, "NotFound", "a standalone server shares no resources with a pool").into());
+        }
+        let told = self
+            .feed
+            .take_scope(user, body, |resource| self.may_share(resource))
+            .await?;
+        self.follow_scope().await;
+        self.feed.forget(&told.gone).await;
+        Ok(json!({ "refused": told.refused }))
+    }
+
+    /// Serves the resources that are shared now and no others.
+    pub(crate) async fn follow_scope(&self) {
+        let serve = || {
+            if let Err(error) = self.serve() {
+                tracing::error!(%error, "Pool-scope resources changed and cannot be served");
+            }
+        };
+        self.feed.follow_scope(self.custom.kinds(), serve).await;
+    }
+
+    fn may_share(&self, resource: &SharedResource) -> Result<(), String> {
+        let served = self.served();
+        match served.registry.find(&resource.group, &resource.resource) {
+            Some(held) if matches!(held.authority, Authority::Own(_)) => {
+                Err("belongs to the coordinator itself, built in or by --custom-resources-path".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+}

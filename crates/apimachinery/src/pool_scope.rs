@@ -1,0 +1,355 @@
+//! Which resources a pool shares beside those every pool does: what an operator may list, and what has to be known of each.
+//!
+//! The list is key `pool_scope_resources` of ConfigMap `kube-system/yurt-hub-cfg`: a JSON array of objects with members
+//! `Group`, `Version` and `Resource`, in upper or lower case. An entry that cannot be used is a [`Problem`] and costs no
+//! other entry.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::definition::CustomKind;
+use crate::gvr::{GroupResource, GroupVersionResource};
+use crate::json_path::JsonPath;
+use crate::kind::{ColumnType, PrinterColumn, ResourceKind, find_kind};
+use crate::meta::{dns_label_faults, dns_subdomain_faults};
+
+/// Key of the ConfigMap.
+pub const CONFIG_KEY: &str = "pool_scope_resources";
+
+/// Resources that are listed in addition, at most: each is a stream from the cloud and a copy on every node.
+pub const RESOURCES_MAX: usize = 32;
+
+/// A resource of the list and what everybody who copies it has to know.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SharedResource {
+    /// API group, empty for the core group.
+    #[serde(default)]
+    pub group: String,
+    /// The version that is copied.
+    pub version: String,
+    /// Plural name in URLs.
+    pub resource: String,
+    /// Singular name, for kubectl.
+    #[serde(default)]
+    pub singular: String,
+    /// Kind of one object.
+    pub kind: String,
+    /// Kind of a list.
+    pub list_kind: String,
+    /// True if objects live in namespaces.
+    pub namespaced: bool,
+}
+
+/// An entry that is not used, and why.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Problem {
+    /// `resource.group`, or which entry it is.
+    pub entry: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// The list as far as it can be used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Each resource once.
+    pub resources: Vec<GroupVersionResource>,
+    /// Everything else.
+    pub problems: Vec<Problem>,
+}
+
+const EVENTS_HAVE_NO_SOURCE: &str = "events are written by every node and have no single source to replicate from";
+
+/// Resources that can never be copied, with the reason an operator gets.
+const NEVER: [(&str, &str); 4] = [
+    ("events", EVENTS_HAVE_NO_SOURCE),
+    ("events.events.k8s.io", EVENTS_HAVE_NO_SOURCE),
+    (
+        "leases.coordination.k8s.io",
+        "leases belong to the coordinator itself: elections and heartbeats need its own copy",
+    ),
+    ("secrets", "secrets must not be copied to a whole pool"),
+];
+
+/// Why a resource can never be pool-scope; `None` when it can.
+#[must_use]
+pub fn why_never(resource: &GroupResource) -> Option<&'static str> {
+    let name = resource.to_string();
+    NEVER.iter().find(|(never, _)| *never == name).map(|(_, why)| *why)
+}
+
+/// Reads the list. An absent or empty one asks for nothing more.
+///
+/// # Errors
+/// One line, when the text is no list at all: whatever was asked for before stays in force then.
+pub fn parse(text: &str) -> Result<Wanted, String> {
+    if text.trim().is_empty() {
+        return Ok(Wanted::default());
+    }
+    let entries: Value = serde_json::from_str(text).map_err(|error| format!("{CONFIG_KEY} is not JSON: {error}"))?;
+    let Value::Array(entries) = entries else {
+        return Err(format!(
+            "{CONFIG_KEY} must be a JSON array of Group, Version and Resource"
+        ));
+    };
+    let mut wanted = Wanted::default();
+    for (index, entry) in entries.iter().enumerate() {
+        if let Err(problem) = wanted.add(index, entry) {
+            wanted.problems.push(problem);
+        }
+    }
+    Ok(wanted)
+}
+
+// === impl Wanted ===
+
+impl Wanted {
+    fn add(&mut self, index: usize, entry: &Value) -> Result<(), Problem> {
+        let unreadable = |why: &str| Problem {
+            entry: format!("{CONFIG_KEY}[{index}]"),
+            why: why.to_owned(),
+        };
+        let members =
+            members(entry).ok_or_else(|| unreadable("must be an object with texts Group, Version, Resource"))?;
+        let member = |name: &str| members.get(name).copied().unwrap_or_default();
+        let (group, version, resource) = (member("group"), member("version"), member("resource"));
+        if version.is_empty() || resource.is_empty() {
+            return Err(unreadable("must name a Version and a Resource"));
+        }
+        let asked = GroupVersionResource::new(group, version, resource);
+        let refused = |why: String| Problem {
+            entry: asked.to_string(),
+            why,
+        };
+        check_names(&asked).map_err(refused)?;
+        let name = asked.group_resource();
+        if let Some(why) = why_never(&name) {
+            return Err(refused(why.to_owned()));
+        }
+        match find_kind(group, resource) {
+            Some(kind) if kind.version != version => {
+                return Err(refused(format!(
+                    "is known in version {} only, not {version}",
+                    kind.version
+                )));
+            }
+            None if group.is_empty() => {
+                return Err(refused("is no resource of the core group that can be copied".into()));
+            }
+            _ => {}
+        }
+        if let Some(other) = self.resources.iter().find(|other| other.group_resource() == name) {
+            let same = other.version == version;
+            let why = format!("is listed in version {} already", other.version);
+            return if same { Ok(()) } else { Err(refused(why)) };
+        }
+        if self.resources.len() == RESOURCES_MAX {
+            return Err(refused(format!("at most {RESOURCES_MAX} resources can be listed")));
+        }
+        self.resources.push(asked);
+        Ok(())
+    }
+}
+
+/// The members of an entry by their names in lower case; `None` when it is no object of texts.
+fn members(entry: &Value) -> Option<BTreeMap<String, &str>> {
+    let entry = entry.as_object()?;
+    let mut members = BTreeMap::new();
+    for (name, value) in entry {
+        members.insert(name.to_lowercase(), value.as_str()?);
+    }
+    Some(members)
+}
+
+fn check_names(asked: &GroupVersionResource) -> Result<(), String> {
+    let group = if asked.group.is_empty() {
+        Vec::new()
+    } else {
+        dns_subdomain_faults(&asked.group)
+    };
+    for (what, faults) in [
+        ("Group", group),
+        ("Version", dns_label_faults(&asked.version)),
+        ("Resource", dns_label_faults(&asked.resource)),
+    ] {
+        if let Some(fault) = faults.first() {
+            return Err(format!("{what}: {fault}"));
+        }
+    }
+    Ok(())
+}
+
+// === impl SharedResource ===
+
+impl SharedResource {
+    /// What everybody has to know of `kind`.
+    #[must_use]
+    pub fn of(kind: &ResourceKind) -> Self {
+        Self {
+            group: kind.group.to_string(),
+            version: kind.version.to_string(),
+            resource: kind.plural.to_string(),
+            singular: kind.singular.to_string(),
+            kind: kind.kind.to_string(),
+            list_kind: kind.list_kind.to_string(),
+            namespaced: kind.namespaced,
+        }
+    }
+
+    /// Group, version and resource.
+    #[must_use]
+    pub fn gvr(&self) -> GroupVersionResource {
+        GroupVersionResource::new(&*self.group, &*self.version, &*self.resource)
+    }
+
+    /// `resource.group`: the name of its collection.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.gvr().to_string()
+    }
+
+    /// Whether it may be copied, whoever says so.
+    ///
+    /// # Errors
+    /// One line that says why not.
+    pub fn check(&self) -> Result<(), String> {
+        let entry = serde_json::json!({ "group": self.group, "version": self.version, "resource": self.resource });
+        Wanted::default().add(0, &entry).map_err(|problem| problem.why)?;
+        let names = [&self.kind, &self.list_kind].map(|name| name.to_lowercase());
+        for name in names
+            .iter()
+            .chain((!self.singular.is_empty()).then_some(&self.singular))
+        {
+            if let Some(fault) = dns_label_faults(name).first() {
+                return Err(format!("{name:?}: {fault}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is known of the kind when it is none of the built-in ones: names and scope, and no more than a column for the
+    /// age in its tables.
+    #[must_use]
+    pub fn custom_kind(&self) -> CustomKind {
+        let age = JsonPath::parse(".metadata.creationTimestamp").expect("a constant path must parse");
+        CustomKind {
+            group: self.group.clone(),
+            version: self.version.clone(),
+            plural: self.resource.clone(),
+            singular: self.singular.clone(),
+            kind: self.kind.clone(),
+            list_kind: self.list_kind.clone(),
+            namespaced: self.namespaced,
+            short_names: Vec::new(),
+            categories: Vec::new(),
+            fields: Vec::new(),
+            columns: vec![PrinterColumn {
+                name: "Age".to_owned(),
+                ty: ColumnType::Date,
+                format: String::new(),
+                description: "Time since the object was created.".to_owned(),
+                priority: 0,
+                path: age,
+            }],
+            has_status: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(wanted: &Wanted) -> Vec<String> {
+        wanted.resources.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn lists_are_read_in_either_case_and_an_absent_one_is_empty() {
+        let text = r#"[{"Group":"example.com","Version":"v1","Resource":"widgets"},
+            {"group":"","version":"v1","resource":"nodes"}, {"Version":"v1","Resource":"pods"}]"#;
+        let wanted = parse(text).unwrap();
+        assert_eq!(names(&wanted), ["widgets.example.com", "nodes", "pods"]);
+        assert!(wanted.problems.is_empty());
+        assert_eq!(parse(" \n").unwrap(), Wanted::default());
+        assert_eq!(parse("[]").unwrap(), Wanted::default());
+    }
+
+    #[test]
+    fn bad_entry_is_reported_and_costs_no_other() {
+        let entry = |group: &str, version: &str, resource: &str| serde_json::json!({ "Group": group, "Version": version, "Resource": resource });
+        let text = serde_json::json!([
+            "widgets",
+            entry("example.com", "", "widgets"),
+            entry("example.com", "v1", "../x"),
+            entry("", "v1", "secrets"),
+            entry("events.k8s.io", "v1", "events"),
+            entry("coordination.k8s.io", "v1", "leases"),
+            entry("discovery.k8s.io", "v1beta1", "endpointslices"),
+            entry("", "v1", "persistentvolumes"),
+            entry("example.com", "v1", "widgets"),
+            entry("example.com", "v1", "widgets"),
+            entry("example.com", "v2", "widgets"),
+        ]);
+        let wanted = parse(&text.to_string()).unwrap();
+        assert_eq!(names(&wanted), ["widgets.example.com"]);
+        let entries: Vec<&str> = wanted.problems.iter().map(|problem| problem.entry.as_str()).collect();
+        let expected = [
+            "pool_scope_resources[0]",
+            "pool_scope_resources[1]",
+            "../x.example.com",
+            "secrets",
+            "events.events.k8s.io",
+            "leases.coordination.k8s.io",
+            "endpointslices.discovery.k8s.io",
+            "persistentvolumes",
+            "widgets.example.com",
+        ];
+        assert_eq!(entries, expected);
+    }
+
+    #[test]
+    fn text_that_is_no_list_is_an_error_and_the_list_is_bounded() {
+        for text in ["{}", "[", "widgets", "null"] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        let many: Vec<Value> = (0..=RESOURCES_MAX)
+            .map(|n| serde_json::json!({ "Group": "a.b", "Version": "v1", "Resource": format!("w{n}") }))
+            .collect();
+        let wanted = parse(&Value::Array(many).to_string()).unwrap();
+        assert_eq!((wanted.resources.len(), wanted.problems.len()), (RESOURCES_MAX, 1));
+    }
+
+    #[test]
+    fn what_others_say_of_a_kind_is_checked() {
+        let widget = SharedResource {
+            group: "example.com".into(),
+            version: "v1".into(),
+            resource: "widgets".into(),
+            singular: "widget".into(),
+            kind: "Widget".into(),
+            list_kind: "WidgetList".into(),
+            namespaced: true,
+        };
+        assert_eq!(widget.check(), Ok(()));
+        let secret = SharedResource {
+            group: String::new(),
+            resource: "secrets".into(),
+            ..widget.clone()
+        };
+        assert!(secret.check().unwrap_err().contains("must not be copied"));
+        for bad in ["", "a/b", "\"", "Widget\n"] {
+            let kind = SharedResource {
+                kind: bad.into(),
+                ..widget.clone()
+            };
+            assert!(kind.check().is_err(), "{bad:?}");
+        }
+        let kind = widget.custom_kind().leak();
+        assert!(kind.is_custom());
+        assert_eq!(kind.namespaced_path("x"), "/apis/example.com/v1/namespaces/x/widgets");
+    }
+}
