@@ -105,8 +105,8 @@ pub struct Config {
     pub etcd: EtcdFlags,
 
     /// Resources that are replicated from the cloud, as resource.group. Never events, leases or secrets. Custom resources
-    /// have to be declared in --custom-resources-path, and cannot change while the server runs. A leader may tell more through
-    /// the feed; those come and go, and need no declaration. Hubs do not tell any yet.
+    /// have to be declared in --custom-resources-path, and cannot change while the server runs. More come and go with key
+    /// pool_scope_resources of the cloud's ConfigMap kube-system/yurt-hub-cfg, which the pool's leader reads.
     #[arg(
         long,
         value_name = "LIST",

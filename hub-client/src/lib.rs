@@ -118,7 +118,11 @@ impl Hub {
         make_folder("root-dir", &config.root_dir)?;
         make_folder("disk-cache-path", &config.cache_dir)?;
         let disk = Disk::open(&store, clock.clone())?;
-        let data = Arc::new(PoolData::open(ReplicaStore::open(disk)?, clock.clone())?);
+        let data = Arc::new(PoolData::open(
+            ReplicaStore::open(disk)?,
+            &config.cache_dir,
+            clock.clone(),
+        )?);
         let metrics = Arc::new(Metrics::new().map_err(|error| StartError::Internal(error.to_string()))?);
         checked();
         proxies.extend(ports::dummy(&mut config, &upstreams).await?);

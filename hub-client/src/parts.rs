@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use yurt_runtime::http::server::Handler;
 use yurt_runtime::tls::{ClientTls, PeerTls};
 use yurt_runtime::{Clock, Readiness, TaskGroup};
+use yurt_storage::Replica;
 
 use crate::StartError;
 use crate::config::Config;
@@ -25,6 +26,7 @@ use crate::pool::relay::offer::Offering;
 use crate::pool::relay::route::Target;
 use crate::pool::relay::serve::Relay;
 use crate::pool::relay::tunnel::Limits;
+use crate::pool::scope::ScopeTeller;
 use crate::proxy::Proxy;
 use crate::proxy::authorize::Authorizer;
 use crate::proxy::caller::Callers;
@@ -108,21 +110,12 @@ impl Parts {
     /// Starts following, steering and storing the replicas.
     pub(crate) fn start_replicas(&self) {
         let wanted = watch::Sender::new(Source::None);
-        for replica in self.data.replicas().iter() {
-            // Without a pool there is no membership to follow.
-            if replica.name() == members::COLLECTION && self.config.pool.is_empty() {
-                continue;
-            }
-            let follower = Follower {
-                replica: replica.clone(),
-                data: self.data.clone(),
-                upstreams: self.upstreams.clone(),
-                wanted: wanted.subscribe(),
-                pool: self.config.pool.clone(),
-                tasks: self.tasks.clone(),
-            };
-            self.tasks.spawn_critical("follow-replica", follower.run());
-        }
+        self.start_scope();
+        let following = self
+            .data
+            .clone()
+            .each_replica(self.tasks.token(), self.follow(wanted.subscribe()));
+        self.tasks.spawn_critical("follow-replicas", following);
         let steering = Steering {
             election: self.election.subscribe(),
             cloud: self.cloud.0.subscribe(),
@@ -149,6 +142,49 @@ impl Parts {
         self.tasks.spawn_critical("rank-members", ranking);
     }
 
+    /// Follows a replica until it is gone.
+    fn follow(&self, wanted: watch::Receiver<Source>) -> impl FnMut(Arc<Replica>) + Send + use<> {
+        let (data, upstreams, tasks) = (self.data.clone(), self.upstreams.clone(), self.tasks.clone());
+        let pool = self.config.pool.clone();
+        move |replica| {
+            // Without a pool there is no membership to follow.
+            if replica.name() == members::COLLECTION && pool.is_empty() {
+                return;
+            }
+            let gone = replica.gone().clone();
+            let follower = Follower {
+                replica,
+                data: data.clone(),
+                upstreams: upstreams.clone(),
+                wanted: wanted.clone(),
+                pool: pool.clone(),
+                tasks: tasks.clone(),
+            };
+            tasks.spawn("follow-replica", async move {
+                gone.run_until_cancelled(follower.run()).await;
+            });
+        }
+    }
+
+    /// Learns what is shared beside what every pool shares: from the coordinator, or without one from the cloud.
+    fn start_scope(&self) {
+        let token = self.tasks.token();
+        if self.upstreams.coordinator.is_some() {
+            let following = self
+                .data
+                .clone()
+                .follow_coordinator(self.coordinator.0.subscribe(), token);
+            self.tasks.spawn_critical("follow-scope", following);
+            return;
+        }
+        let teller = ScopeTeller {
+            cloud: self.upstreams.cloud.clone(),
+            data: self.data.clone(),
+            coordinator: None,
+        };
+        self.tasks.spawn_critical("follow-scope", teller.run(token));
+    }
+
     /// Starts the election in a group of its own, whose shutdown gives the lease back.
     ///
     /// # Errors
@@ -172,6 +208,7 @@ impl Parts {
             metrics: self.metrics.clone(),
             progress: self.progress.clone(),
             clock: self.clock.clone(),
+            nudge: self.coordinator.1.clone(),
         };
         let lease = LeaseClient::new(coordinator.leases.clone(), &settings.lease.0, &settings.lease.1);
         let start_leading = Box::new(move |group: &TaskGroup, leadership| leader.start(group, &leadership));

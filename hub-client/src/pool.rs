@@ -8,3 +8,4 @@ pub mod leader;
 pub mod lease_client;
 pub mod probe;
 pub mod relay;
+pub mod scope;

@@ -2,7 +2,8 @@
 //!
 //! [`source`] (pure) decides where the data comes from, [`follow`] keeps one stream per replica open and moves it from
 //! source to source without a gap, [`stream`] speaks list and watch, [`draft`] (pure) is a list that is still coming, kept over
-//! cuts by [`drafts`] and fetched by `listing`, [`members`] is the pool's membership.
+//! cuts by [`drafts`] and fetched by `listing`, [`members`] is the pool's membership (`nodepool` where the cloud has
+//! NodePools), [`scope`] says what there is beside [`POOL_SCOPE`].
 //! [`proof`] asks the cloud whether it still has the history they come from, [`timeline`] (pure) decides it.
 
 pub mod draft;
@@ -10,13 +11,16 @@ pub mod drafts;
 pub mod follow;
 mod listing;
 pub mod members;
+mod nodepool;
 pub mod proof;
+pub mod scope;
 pub mod source;
 pub mod steer;
 pub mod stream;
 pub mod timeline;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +35,7 @@ use yurt_storage::{Replica, Replicas, StorageError};
 
 use drafts::Drafts;
 use proof::Timeline;
+use scope::Scope;
 use source::Source;
 
 /// Resources every pool shares, by collection name.
@@ -62,6 +67,7 @@ pub struct SourceState {
 pub struct PoolData {
     replicas: Replicas,
     drafts: Drafts,
+    scope: Scope,
     states: Mutex<BTreeMap<String, SourceState>>,
     /// Names of the pool's members, kept beside the collection so that filters need not gather them per object.
     members: watch::Sender<Arc<BTreeSet<String>>>,
@@ -74,15 +80,18 @@ pub struct PoolData {
 // === impl PoolData ===
 
 impl PoolData {
-    /// Opens the replicas with what `store` has of them.
+    /// Opens the replicas with what `store` has of them; `folder` remembers which there are.
     ///
     /// # Errors
     /// [`StorageError`] when the store is damaged.
-    pub fn open(store: ReplicaStore, clock: Clock) -> Result<Self, StorageError> {
-        let replicas = Replicas::open(&pool_kinds(), Some(store.clone()))?;
+    pub fn open(store: ReplicaStore, folder: &Path, clock: Clock) -> Result<Self, StorageError> {
+        let scope = Scope::open(folder.join(scope::FILE));
+        let kinds: Vec<_> = pool_kinds().into_iter().chain(scope.named()).collect();
+        let replicas = Replicas::open(&kinds, Some(store.clone()))?;
         Ok(Self {
             replicas,
             drafts: Drafts::new(store),
+            scope,
             states: Mutex::default(),
             members: watch::Sender::default(),
             members_version: watch::Sender::default(),
@@ -253,7 +262,7 @@ impl SourceState {
     }
 }
 
-/// Name and kind of every replica a hub keeps.
+/// Name and kind of every replica that each hub keeps.
 #[must_use]
 pub fn pool_kinds() -> Vec<(String, &'static ResourceKind)> {
     let builtin = POOL_SCOPE.iter().filter_map(|name| {

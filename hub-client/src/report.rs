@@ -171,6 +171,7 @@ impl Report {
             "conditions": self.conditions(),
             "feedLag": self.feed_lag(),
             "collections": self.data.describe(),
+            "scope": self.data.describe_scope(),
         })
     }
 

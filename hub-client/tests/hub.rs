@@ -10,12 +10,14 @@ mod hub {
     mod harness;
     mod heartbeats;
     mod limits;
+    mod membership;
     mod passing_on;
     mod pool_data;
     mod relay;
     mod relay_attacks;
     mod relay_pool;
     mod reporting;
+    mod sharing;
     mod thin_links;
     mod timeline;
     mod upgrades;

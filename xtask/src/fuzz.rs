@@ -80,7 +80,15 @@ fn build() -> Result<PathBuf> {
     // Cargo keeps crates compiled through a wrapper apart from others; dependencies are those of the interop tests.
     process::run(
         Command::new(workspace::cargo())
-            .args(["build", "--profile", "quick", "--package", "yurt-fuzz", "--features", "engine"])
+            .args([
+                "build",
+                "--profile",
+                "quick",
+                "--package",
+                "yurt-fuzz",
+                "--features",
+                "engine",
+            ])
             .env("RUSTC_WORKSPACE_WRAPPER", root.join("fuzz/instrument.sh"))
             .current_dir(&root),
     )?;

@@ -105,8 +105,11 @@ impl Collections {
 
     /// Sets everything; `feed` is given while this hub leads.
     pub(crate) fn set(&self, data: &PoolData, feed: Option<&FeedProgress>) {
-        self.lag_versions.reset();
-        self.lag_seconds.reset();
+        // Of replicas that are gone nothing is told any more.
+        let numbers = [&self.complete, &self.fresh, &self.objects, &self.bytes, &self.source];
+        numbers.into_iter().for_each(|one| one.reset());
+        let measures = [&self.staleness, &self.rv, &self.lag_versions, &self.lag_seconds];
+        measures.into_iter().for_each(|one| one.reset());
         for replica in data.replicas().iter() {
             let name = &[replica.name()];
             let (complete, count, bytes, rv) = replica

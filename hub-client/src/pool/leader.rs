@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use tokio::sync::Notify;
 use yurt_runtime::{Clock, TaskGroup};
+use yurt_storage::Replica;
 
 use super::election::driver::Leadership;
 use super::feed::Feeder;
@@ -11,6 +13,7 @@ use super::feed::progress::FeedProgress;
 use super::heartbeat::forward::Forward;
 use super::informer_sync::{self, InformerSync};
 use super::lease_client::LeaseClient;
+use super::scope::{ScopeTeller, ToldCoordinator};
 use crate::metrics::Metrics;
 use crate::replicas::PoolData;
 use crate::upstream::{CoordinatorClient, Upstreams};
@@ -32,6 +35,8 @@ pub struct Leader {
     pub progress: Arc<FeedProgress>,
     /// Clock.
     pub clock: Clock,
+    /// Asks the coordinator's prober to look now.
+    pub nudge: Arc<Notify>,
 }
 
 // === impl Leader ===
@@ -40,19 +45,19 @@ impl Leader {
     /// Starts the tasks in `group`; they end with it.
     pub fn start(&self, group: &TaskGroup, leadership: &Arc<Leadership>) {
         self.progress.begin();
-        for replica in self.data.replicas().iter() {
-            let feeder = Feeder {
-                replica: replica.clone(),
-                data: self.data.clone(),
+        let (leader, owner, right) = (self.clone(), group.clone(), leadership.clone());
+        let feed = move |replica| leader.feed(&owner, &right, replica);
+        group.spawn("feeds", self.data.clone().each_replica(group.token(), feed));
+        let teller = ScopeTeller {
+            cloud: self.upstreams.cloud.clone(),
+            data: self.data.clone(),
+            coordinator: Some(ToldCoordinator {
                 client: self.coordinator.feed.clone(),
                 leadership: leadership.clone(),
-                metrics: self.metrics.clone(),
-                progress: self.progress.clone(),
-                token: group.token(),
-                gzip: AtomicBool::default(),
-            };
-            group.spawn("feed", feeder.run());
-        }
+                nudge: self.nudge.clone(),
+            }),
+        };
+        group.spawn("tell-scope", teller.run(group.token()));
         let (namespace, name) = informer_sync::LEASE;
         let lease = LeaseClient::new(self.coordinator.leases.clone(), namespace, name);
         let sync = InformerSync {
@@ -77,5 +82,22 @@ impl Leader {
             tasks: group.clone(),
         };
         group.spawn("forward-heartbeats", forward.run(group.token()));
+    }
+
+    fn feed(&self, group: &TaskGroup, leadership: &Arc<Leadership>, replica: Arc<Replica>) {
+        let gone = replica.gone().clone();
+        let feeder = Feeder {
+            replica,
+            data: self.data.clone(),
+            client: self.coordinator.feed.clone(),
+            leadership: leadership.clone(),
+            metrics: self.metrics.clone(),
+            progress: self.progress.clone(),
+            token: group.token(),
+            gzip: AtomicBool::default(),
+        };
+        group.spawn("feed", async move {
+            gone.run_until_cancelled(feeder.run()).await;
+        });
     }
 }

@@ -8,6 +8,7 @@ use http::{Method, StatusCode};
 use serde::Deserialize;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::pool_scope::SharedResource;
 use yurt_runtime::Clock;
 use yurt_runtime::http::client::HttpClient;
 
@@ -56,6 +57,20 @@ pub struct PoolStatus {
     /// What the coordinator has.
     #[serde(default)]
     pub collections: BTreeMap<String, CollectionStatus>,
+    /// Which resources the pool shares; `None` from a coordinator that cannot say.
+    #[serde(default)]
+    pub scope: Option<ScopeStatus>,
+}
+
+/// Which resources the pool shares, as the coordinator says.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+pub struct ScopeStatus {
+    /// By its command line.
+    #[serde(default)]
+    pub configured: Vec<SharedResource>,
+    /// By a leader; `None` as long as none ever said.
+    #[serde(default)]
+    pub told: Option<Vec<SharedResource>>,
 }
 
 /// One collection at the coordinator.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -24,8 +25,8 @@ use super::caller::Caller;
 use crate::filter::{Chain, FilterContext, HubAddress, Pool, ServiceLookup, TopologyKeys, binding};
 use crate::pool::probe::CloudReach;
 use crate::random::random;
-use crate::replicas::PoolData;
 use crate::replicas::stream::GENERATION_HEADER;
+use crate::replicas::{POOL_SCOPE, PoolData};
 
 /// Annotation of a Service that asks for topology.
 const TOPOLOGY_KEYS: &str = "openyurt.io/topologyKeys";
@@ -105,6 +106,11 @@ impl Local {
         let kind = replica.collection().kind();
         // What somebody else may see, for whom this caller speaks, only the cloud knows.
         if info.version != kind.version || is_impersonating(request.headers()) {
+            return Ok(None);
+        }
+        // What was added lately is read at the cloud until there is a copy to read.
+        let is_new = !POOL_SCOPE.contains(&replica.name()) && !replica.collection().read(|c| c.is_complete());
+        if is_new && self.cloud.borrow().is_up() {
             return Ok(None);
         }
         let chain = binding::chain(&caller.component, &info.resource, info.verb);
@@ -283,7 +289,7 @@ impl Local {
             lingers: Duration::ZERO,
         };
         let frames = serve::watch(replica.collection().clone(), request)?;
-        let body = stream(joined(frames));
+        let body = stream(joined(frames.take_until(replica.gone().clone().cancelled_owned())));
         Ok(self.respond(replica, negotiated.content_type(Shape::Watch), body))
     }
 

@@ -1,4 +1,5 @@
-//! How the leader reads the pool's membership: Nodes as metadata only, selected by the pool's label, reduced to Members.
+//! How the leader reads the pool's membership where no NodePool says it (`nodepool.rs`): Nodes as metadata only, selected
+//! by the pool's label, reduced to Members.
 //! Everybody else reads Members from the coordinator.
 
 use bytes::Bytes;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{ACCEPT, ACCEPT_ENCODING, USER_AGENT};
+use http::header::{ACCEPT, ACCEPT_ENCODING, HeaderName, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio::sync::oneshot;
@@ -25,7 +25,7 @@ use super::{PoolData, members};
 /// Bytes of one page at the most.
 const PAGE_BYTES_MAX: usize = 256 << 20;
 /// A list page, or the headers of a watch, must make progress within this.
-const IDLE: Duration = Duration::from_secs(30);
+pub(super) const IDLE: Duration = Duration::from_secs(30);
 /// Watches are asked to last between this and twice this.
 const WATCH_SECONDS: u64 = 300;
 /// A watch that ends this long before its time, or less, ended by it: the server's clock began earlier than ours.
@@ -111,6 +111,11 @@ impl Stream {
     }
 
     async fn follow(&mut self, list: bool) -> Ended {
+        if self.reads_nodes()
+            && let Some(ended) = self.follow_node_pool().await
+        {
+            return ended;
+        }
         let complete = self.replica.collection().read(|c| c.is_complete());
         if (list || !complete)
             && let Err(ended) = self.list().await
@@ -129,7 +134,7 @@ impl Stream {
     }
 
     /// How long the watch is asked to last.
-    fn lasts(&self) -> Duration {
+    pub(super) fn lasts(&self) -> Duration {
         Duration::from_secs(WATCH_SECONDS + self.random % WATCH_SECONDS)
     }
 
@@ -283,7 +288,7 @@ impl Stream {
         });
     }
 
-    fn confirm(&mut self) {
+    pub(super) fn confirm(&mut self) {
         if let Some(confirmed) = self.confirmed.take() {
             // Nobody waits any more when the hub went on to another source.
             let _ = confirmed.send(());
@@ -335,22 +340,33 @@ impl Stream {
                 "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
             };
         }
+        let mut headers = vec![(ACCEPT_ENCODING, ACCEPT_GZIP)];
+        if is_replica && self.source == Source::Coordinator {
+            headers.push((HeaderName::from_static(REPLICA_HEADER), HeaderValue::from_static("1")));
+        }
+        self.open(&path, accept, headers).await
+    }
+
+    /// Sends a GET; any answer.
+    pub(super) async fn open(
+        &self,
+        path: &str,
+        accept: &'static str,
+        more: Vec<(HeaderName, HeaderValue)>,
+    ) -> Result<Response<Incoming>, Ended> {
         let mut request = Request::new(empty());
         *request.uri_mut() = path
             .parse()
             .map_err(|_| Ended::Failed(format!("{path:?} is not a path")))?;
         let headers = request.headers_mut();
         headers.insert(ACCEPT, HeaderValue::from_static(accept));
-        headers.insert(ACCEPT_ENCODING, ACCEPT_GZIP);
+        headers.extend(more);
         let agent = if self.source == Source::Cloud {
             "leader-yurthub"
         } else {
             "yurthub"
         };
         headers.insert(USER_AGENT, HeaderValue::from_static(agent));
-        if is_replica && self.source == Source::Coordinator {
-            headers.insert(REPLICA_HEADER, HeaderValue::from_static("1"));
-        }
         let sent = tokio::time::timeout(IDLE, self.client.send(request)).await;
         sent.map_err(|_| Ended::Failed("no answer in time".into()))?
             .map_err(failed)

@@ -1,7 +1,7 @@
 //! A cloud apiserver that does what the test says: real TLS, client certificates, lists and watches of a few kinds, and a
 //! script for every other path.
 
-mod resources;
+pub(crate) mod resources;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -12,6 +12,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::negotiation::{Shape, negotiate};
+use yurt_apimachinery::pool_scope::SharedResource;
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceVersion, Status, Verb};
@@ -21,17 +22,44 @@ use yurt_storage::SharedCollection;
 use yurt_storage::serve::{self, Selection, Unfiltered, WatchRequest};
 
 /// Group and plural of what is stored.
-const STORED: [(&str, &str); 5] = [
+const STORED: [(&str, &str); 6] = [
     ("", "services"),
     ("", "endpoints"),
     ("discovery.k8s.io", "endpointslices"),
     ("", "nodes"),
     ("", "pods"),
+    ("", "configmaps"),
 ];
+
+/// A custom resource that is stored beside them.
+pub(crate) fn widgets() -> SharedResource {
+    SharedResource {
+        group: "example.com".to_owned(),
+        version: "v1".to_owned(),
+        resource: "widgets".to_owned(),
+        singular: "widget".to_owned(),
+        kind: "Widget".to_owned(),
+        list_kind: "WidgetList".to_owned(),
+        namespaced: true,
+    }
+}
+
 /// The resourceVersion before the first change.
 const FIRST: ResourceVersion = ResourceVersion(1000);
 /// How long a watch lasts; longer than any test.
 const WATCH_LASTS: Duration = Duration::from_secs(600);
+
+fn node_pools() -> SharedResource {
+    SharedResource {
+        group: "apps.openyurt.io".to_owned(),
+        version: "v1beta2".to_owned(),
+        resource: "nodepools".to_owned(),
+        singular: "nodepool".to_owned(),
+        kind: "NodePool".to_owned(),
+        list_kind: "NodePoolList".to_owned(),
+        namespaced: false,
+    }
+}
 
 /// All collections; they share one counter, as in etcd.
 pub(super) struct Resources {
@@ -47,13 +75,16 @@ pub(crate) struct Backup(ResourceVersion, Vec<(&'static str, Vec<Object>)>);
 
 impl Resources {
     pub(super) fn new() -> Self {
-        let collection = |(group, plural): (&str, &'static str)| {
-            let collection = SharedCollection::new(find_kind(group, plural).unwrap(), false);
+        let builtin = STORED.map(|(group, plural)| (plural, find_kind(group, plural).unwrap()));
+        let custom = [("widgets", widgets()), ("nodepools", node_pools())];
+        let custom = custom.map(|(plural, shared)| (plural, shared.custom_kind().leak()));
+        let collection = |(plural, kind)| {
+            let collection = SharedCollection::new(kind, false);
             collection.update(|collection| collection.restart(0, Vec::new(), FIRST));
             (plural, Arc::new(collection))
         };
         Self {
-            collections: STORED.into_iter().map(collection).collect(),
+            collections: builtin.into_iter().chain(custom).map(collection).collect(),
             version: Mutex::new(FIRST),
         }
     }
@@ -81,7 +112,7 @@ impl Resources {
     pub(super) fn delete(&self, resource: &str, namespace: &str, name: &str) {
         let mut version = self.version.lock();
         let next = ResourceVersion(version.0 + 1);
-        let key = ObjectKey::new(Some(namespace), name);
+        let key = ObjectKey::new((!namespace.is_empty()).then_some(namespace), name);
         let last = self.collections[resource]
             .read(|collection| collection.object(&key).cloned())
             .unwrap();

@@ -1,0 +1,191 @@
+//! Tells the pool which resources it shares beside those every pool does, as the cloud's ConfigMap `yurt-hub-cfg` lists them.
+//!
+//! Only the leader reads the ConfigMap (one watch of one object) and tells the coordinator; from there everybody learns
+//! it. A hub without a coordinator reads it for itself. `config` watches the ConfigMap, `discover` finds out what a
+//! listed resource is. What cannot be used is reported and costs no other entry; a list that cannot be read at all, and an
+//! entry whose answer is late, change nothing of what is shared.
+
+mod config;
+mod discover;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::GroupVersionResource;
+use yurt_apimachinery::pool_scope::{self, CONFIG_KEY, Problem, SharedResource};
+use yurt_runtime::http::client::HttpClient;
+
+use super::election::driver::Leadership;
+use crate::replicas::{POOL_SCOPE, PoolData};
+use crate::upstream::Cloud;
+use config::Read;
+
+/// Longest wait for the coordinator's answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause before the coordinator is told again after it refused or did not answer.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
+/// Entries that cannot be used are looked at again this often: a kind may be defined, or a right granted, later.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
+/// Reads the list and tells it.
+pub struct ScopeTeller {
+    /// Where the list is.
+    pub cloud: Arc<Cloud>,
+    /// What is shared now, and where problems are reported.
+    pub data: Arc<PoolData>,
+    /// Whom to tell; `None` when this hub shares with nobody.
+    pub coordinator: Option<ToldCoordinator>,
+}
+
+/// The coordinator as its leader tells it.
+pub struct ToldCoordinator {
+    /// How to reach it.
+    pub client: HttpClient,
+    /// By what right.
+    pub leadership: Arc<Leadership>,
+    /// Asks its prober to look now: this hub learns what it told as everybody else does.
+    pub nudge: Arc<Notify>,
+}
+
+/// What the list comes to.
+#[derive(Debug, Default)]
+struct Found {
+    /// What is to be shared; `None` when nothing is known of that.
+    resources: Option<Vec<SharedResource>>,
+    problems: Vec<Problem>,
+    /// Some entry may be of use later.
+    look_again: bool,
+}
+
+#[derive(Deserialize)]
+struct Told {
+    #[serde(default)]
+    refused: Vec<Problem>,
+}
+
+// === impl ScopeTeller ===
+
+impl ScopeTeller {
+    /// Runs until `token` is cancelled.
+    pub async fn run(self, token: CancellationToken) {
+        let (list, changes) = watch::channel(Read::NotYet);
+        let reading = config::follow(self.cloud.clone(), list);
+        let telling = self.tell_changes(changes);
+        token
+            .run_until_cancelled(async {
+                tokio::join!(reading, telling);
+            })
+            .await;
+    }
+
+    async fn tell_changes(&self, mut list: watch::Receiver<Read>) {
+        let mut verified = BTreeSet::new();
+        let mut told: Option<(Vec<SharedResource>, Vec<Problem>)> = None;
+        loop {
+            let read = list.borrow_and_update().clone();
+            let mut found = self.look_up(&read, &mut verified).await;
+            let mut pause = if found.look_again { LOOK_AGAIN } else { Duration::MAX };
+            if let Some(resources) = found.resources.take() {
+                let known = told.take().filter(|(before, _)| *before == resources);
+                let answer = match known {
+                    Some((_, refused)) => Ok(refused),
+                    None => self.tell(&resources).await,
+                };
+                match answer {
+                    Ok(refused) => {
+                        found.problems.extend(refused.iter().cloned());
+                        told = Some((resources, refused));
+                    }
+                    Err(why) => {
+                        tracing::debug!(why, "Pool-scope resources are not told yet");
+                        pause = TELL_AGAIN;
+                    }
+                }
+            }
+            self.data.report_problems(found.problems);
+            tokio::select! {
+                Ok(()) = list.changed() => {}
+                () = tokio::time::sleep(pause.min(Duration::from_secs(24 * 3600))) => {}
+            }
+        }
+    }
+
+    /// What is known already is looked at once per leadership; it stays shared when the cloud does not say otherwise.
+    async fn look_up(&self, read: &Read, verified: &mut BTreeSet<GroupVersionResource>) -> Found {
+        let list_problem = |why: String| Found {
+            problems: vec![Problem {
+                entry: CONFIG_KEY.to_owned(),
+                why,
+            }],
+            ..Found::default()
+        };
+        let text = match read {
+            Read::NotYet => return Found::default(),
+            Read::Failed(why) => return list_problem(why.clone()),
+            Read::List(text) => text,
+        };
+        let wanted = match pool_scope::parse(text) {
+            Ok(wanted) => wanted,
+            Err(why) => return list_problem(why),
+        };
+        let held = self.data.shared();
+        let (mut resources, mut problems, mut look_again) = (Vec::new(), wanted.problems, false);
+        for asked in wanted.resources {
+            let entry = asked.to_string();
+            if POOL_SCOPE.contains(&&*entry) {
+                continue;
+            }
+            let known = held.iter().find(|one| one.gvr() == asked);
+            if let Some(known) = known.filter(|_| verified.contains(&asked)) {
+                resources.push(known.clone());
+                continue;
+            }
+            match discover::resource(&self.cloud.server().streams, &asked).await {
+                Ok(found) => {
+                    verified.insert(asked);
+                    resources.push(found);
+                }
+                Err(why) => {
+                    look_again = true;
+                    resources.extend(known.cloned());
+                    problems.push(Problem { entry, why });
+                }
+            }
+        }
+        Found {
+            resources: Some(resources),
+            problems,
+            look_again,
+        }
+    }
+
+    /// Returns what was refused.
+    async fn tell(&self, resources: &[SharedResource]) -> Result<Vec<Problem>, String> {
+        let Some(coordinator) = &self.coordinator else {
+            self.data.share(resources).await;
+            return Ok(Vec::new());
+        };
+        if !coordinator.leadership.may_act() {
+            return Err("leadership is in doubt".to_owned());
+        }
+        let fence = &coordinator.leadership.fence;
+        let body = json!({ "store": fence.store, "epoch": fence.epoch, "resources": resources });
+        let answer = coordinator
+            .client
+            .request_json(Method::POST, "/yurt/v1/feed/scope", Some(&body), TIMEOUT)
+            .await;
+        let (status, _, body) = answer.map_err(|error| error.to_string())?;
+        if status != StatusCode::OK {
+            return Err(format!("{status}: {}", String::from_utf8_lossy(&body).trim()));
+        }
+        coordinator.nudge.notify_one();
+        let told: Told = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        Ok(told.refused)
+    }
+}

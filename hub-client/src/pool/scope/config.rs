@@ -1,0 +1,119 @@
+//! Follows one key of one ConfigMap in the cloud: a list of that object, then a watch that goes on where it stopped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::ACCEPT;
+use http::{HeaderValue, Method, Request, StatusCode};
+use http_body_util::BodyExt as _;
+use serde_json::Value;
+use tokio::sync::watch;
+use yurt_apimachinery::Status;
+use yurt_apimachinery::pool_scope::CONFIG_KEY;
+use yurt_apimachinery::watch::{EventType, WatchDecoder};
+use yurt_runtime::http::client::HttpClient;
+use yurt_runtime::http::empty;
+
+use crate::random::random;
+use crate::upstream::Cloud;
+
+/// Where the ConfigMap is: the collection, and a selector of one name, by which a right to that object alone is enough.
+const PATH: &str = "/api/v1/namespaces/kube-system/configmaps?fieldSelector=metadata.name%3Dyurt-hub-cfg";
+/// Longest wait for a list, and for the headers of a watch.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Watches are asked to last between this and twice this.
+const WATCH_SECONDS: u64 = 1800;
+/// First pause after a failure, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+
+/// What is known of the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Read {
+    /// Nothing yet.
+    NotYet,
+    /// The cloud refused, in its own words.
+    Failed(String),
+    /// The text of the list; empty when there is none.
+    List(String),
+}
+
+/// Keeps `list` up to date for ever.
+pub(super) async fn follow(cloud: Arc<Cloud>, list: watch::Sender<Read>) {
+    let (mut pause, mut position) = (PAUSES.0, None);
+    loop {
+        let client = cloud.server().streams.clone();
+        let followed = follow_once(&client, &list, &mut position).await;
+        match followed {
+            Ok(()) => pause = PAUSES.0,
+            Err(why) => {
+                tracing::debug!(why, "ConfigMap yurt-hub-cfg is not followed");
+                position = None;
+                pause = (pause * 2).min(PAUSES.1);
+            }
+        }
+        tokio::time::sleep(pause + pause.mul_f64((random() % 1000) as f64 / 1000.0)).await;
+    }
+}
+
+/// A list unless `position` is known, then a watch to its end.
+async fn follow_once(
+    client: &HttpClient,
+    list: &watch::Sender<Read>,
+    position: &mut Option<String>,
+) -> Result<(), String> {
+    if position.is_none() {
+        let answer = client.request_json(Method::GET, PATH, None, TIMEOUT).await;
+        let (status, _, body) = answer.map_err(|error| error.to_string())?;
+        if status != StatusCode::OK {
+            let said = Status::from_json(&body).map(|status| status.message().to_owned());
+            let why = said.unwrap_or_else(|| status.to_string());
+            list.send_replace(Read::Failed(why.clone()));
+            return Err(why);
+        }
+        let body: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+        tell(list, &body["items"][0]);
+        *position = body["metadata"]["resourceVersion"].as_str().map(str::to_owned);
+    }
+    let at = position.clone().unwrap_or_default();
+    let seconds = WATCH_SECONDS + random() % WATCH_SECONDS;
+    let path = format!("{PATH}&watch=1&allowWatchBookmarks=true&resourceVersion={at}&timeoutSeconds={seconds}");
+    let mut request = Request::new(empty());
+    *request.uri_mut() = path.parse().map_err(|_| format!("{path:?} is not a path"))?;
+    request
+        .headers_mut()
+        .insert(ACCEPT, HeaderValue::from_static("application/json"));
+    let sent = tokio::time::timeout(TIMEOUT, client.send(request)).await;
+    let response = sent
+        .map_err(|_| "no answer in time")?
+        .map_err(|error| error.to_string())?;
+    if response.status() != StatusCode::OK {
+        return Err(response.status().to_string());
+    }
+    let (mut body, mut decoder) = (response.into_body(), WatchDecoder::new());
+    // A cut is as good as an end: the next watch starts at the same position.
+    while let Some(Ok(frame)) = body.frame().await {
+        let Ok(data) = frame.into_data() else { continue };
+        decoder.push(&data);
+        for event in decoder.by_ref() {
+            let event = event.map_err(|error| error.to_string())?;
+            let object: Value = serde_json::from_slice(&event.object).map_err(|error| error.to_string())?;
+            match event.event_type {
+                EventType::Error => return Err(object["message"].to_string()),
+                EventType::Bookmark => {}
+                EventType::Deleted => tell(list, &Value::Null),
+                EventType::Added | EventType::Modified => tell(list, &object),
+            }
+            *position = object["metadata"]["resourceVersion"].as_str().map(str::to_owned);
+        }
+    }
+    Ok(())
+}
+
+fn tell(list: &watch::Sender<Read>, config_map: &Value) {
+    let read = Read::List(config_map["data"][CONFIG_KEY].as_str().unwrap_or_default().to_owned());
+    list.send_if_modified(|held| {
+        let changed = *held != read;
+        *held = read;
+        changed
+    });
+}

@@ -1,0 +1,158 @@
+//! Reads the pool's membership from its NodePool object, where the cloud serves one that names nodes: `status.nodes`.
+//!
+//! It is what yurt-manager made of the Nodes' labels, one object of which a node may read no more than names. So it wins
+//! over the labels, as a whole: a node that is in one of them only is a member if the NodePool says so. Without NodePools,
+//! without this one, or while it names nobody, the labels decide.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use http::{Method, StatusCode};
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use yurt_apimachinery::watch::{EventType, WatchDecoder};
+use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
+
+use super::members::{kind, names};
+use super::stream::{Ended, IDLE, Stream};
+
+/// Versions of the NodePool API, the newest first; `status.nodes` is the same in both.
+const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
+
+/// A NodePool, as far as it concerns us.
+struct NodePool {
+    /// Names of its nodes.
+    nodes: BTreeSet<String>,
+    version: ResourceVersion,
+}
+
+// === impl Stream ===
+
+impl Stream {
+    /// Follows the NodePool until its stream ends; `None` when the labels of the Nodes decide.
+    pub(super) async fn follow_node_pool(&mut self) -> Option<Ended> {
+        let mut found = None;
+        for version in VERSIONS {
+            let path = format!(
+                "/apis/apps.openyurt.io/{version}/nodepools?fieldSelector=metadata.name%3D{}",
+                self.pool
+            );
+            match self.list_node_pool(&path).await {
+                Ok(Some(pool)) => {
+                    found = Some((path, pool));
+                    break;
+                }
+                Ok(None) => {}
+                Err(ended) => return Some(ended),
+            }
+        }
+        let (path, mut pool) = found?;
+        if let Err(ended) = self.take_node_pool(&pool).await {
+            return Some(ended);
+        }
+        self.confirm();
+        Some(
+            self.watch_node_pool(&path, &mut pool)
+                .await
+                .err()
+                .unwrap_or(Ended::Closed),
+        )
+    }
+
+    /// `None` when there is none that decides, or it may not be read.
+    async fn list_node_pool(&self, path: &str) -> Result<Option<NodePool>, Ended> {
+        let answer = self.client.request_json(Method::GET, path, None, IDLE).await;
+        let (status, _, body) = answer.map_err(|error| Ended::Failed(error.to_string()))?;
+        match status {
+            StatusCode::OK => {}
+            StatusCode::NOT_FOUND | StatusCode::FORBIDDEN => return Ok(None),
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => return Err(Ended::NotReady),
+            status => return Err(Ended::Failed(format!("NodePool: {status}"))),
+        }
+        let list: Value = serde_json::from_slice(&body).map_err(|error| Ended::Failed(error.to_string()))?;
+        let version = version_of(&list)?;
+        let nodes = nodes_of(&list["items"][0]);
+        Ok((!nodes.is_empty()).then_some(NodePool { nodes, version }))
+    }
+
+    /// Makes the members those of the pool, as one step.
+    async fn take_node_pool(&mut self, pool: &NodePool) -> Result<(), Ended> {
+        let is_gone = self.is_gone();
+        let members = self.replica.collection().update(|held| {
+            if !is_gone && held.is_complete() && names(held.objects()) == pool.nodes {
+                held.advance(pool.version);
+                return None;
+            }
+            let member = |name: &String| {
+                let known = held.object(&ObjectKey::new(None, name)).filter(|_| !is_gone);
+                known.cloned().or_else(|| member(name, pool.version))
+            };
+            Some(pool.nodes.iter().filter_map(member).collect())
+        });
+        self.data.heard(self.replica.name(), self.source, false);
+        match members {
+            Some(members) => self.take_list(members, pool.version, None).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Takes every further state of the pool.
+    async fn watch_node_pool(&mut self, path: &str, pool: &mut NodePool) -> Result<(), Ended> {
+        let seconds = self.lasts().as_secs();
+        let query = format!(
+            "{path}&watch=1&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={seconds}",
+            pool.version
+        );
+        let response = self.open(&query, "application/json", Vec::new()).await?;
+        let response = self.require_ok(response).await?;
+        self.opened = Some(Instant::now());
+        let (mut body, mut decoder) = (response.into_body(), WatchDecoder::new());
+        while let Some(Ok(frame)) = body.frame().await {
+            let Ok(data) = frame.into_data() else { continue };
+            decoder.push(&data);
+            for event in decoder.by_ref() {
+                let event = event.map_err(|error| Ended::Failed(error.to_string()))?;
+                let object: Value =
+                    serde_json::from_slice(&event.object).map_err(|error| Ended::Failed(error.to_string()))?;
+                match event.event_type {
+                    EventType::Error => {
+                        let status = Status::from_json(&event.object);
+                        let why = status.map_or_else(String::new, |status| status.message().to_owned());
+                        return Err(Ended::Failed(why));
+                    }
+                    EventType::Bookmark => {}
+                    EventType::Added | EventType::Modified => pool.nodes = nodes_of(&object),
+                    EventType::Deleted => pool.nodes.clear(),
+                }
+                if pool.nodes.is_empty() {
+                    // Who decides now is found out anew.
+                    return Err(Ended::Closed);
+                }
+                pool.version = version_of(&object)?;
+                self.take_node_pool(pool).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn version_of(object: &Value) -> Result<ResourceVersion, Ended> {
+    let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+    ResourceVersion::parse(version).map_err(|_| Ended::Failed(format!("NodePool has resourceVersion {version:?}")))
+}
+
+fn nodes_of(pool: &Value) -> BTreeSet<String> {
+    let nodes = pool["status"]["nodes"].as_array().into_iter().flatten();
+    nodes.filter_map(|node| node.as_str().map(str::to_owned)).collect()
+}
+
+/// A member of whom no more is known than the name; `None` only for a name no apiserver accepts.
+fn member(name: &str, version: ResourceVersion) -> Option<Object> {
+    let member = json!({
+        "apiVersion": kind().api_version(),
+        "kind": kind().kind,
+        "metadata": { "name": name, "resourceVersion": version.to_string() },
+    });
+    Object::parse(Bytes::from(member.to_string()), kind()).ok()
+}

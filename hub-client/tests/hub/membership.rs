@@ -1,0 +1,54 @@
+//! Who belongs to the pool: what the NodePool says, else the labels of the Nodes.
+
+use serde_json::{Value, json};
+
+use super::cloud::Cloud;
+use super::harness::TestHub;
+
+fn node(cloud: &Cloud, name: &str) {
+    cloud.put(
+        "nodes",
+        json!({"metadata": {"name": name, "labels": {"apps.openyurt.io/nodepool": "p"}}}),
+    );
+}
+
+fn node_pool(cloud: &Cloud, name: &str, nodes: &[&str]) {
+    let pool = json!({
+        "apiVersion": "apps.openyurt.io/v1beta2", "kind": "NodePool",
+        "metadata": {"name": name}, "status": {"nodes": nodes},
+    });
+    cloud.put("nodepools", pool);
+}
+
+fn members(state: &Value) -> u64 {
+    state["collections"]["members"]["objects"].as_u64().unwrap()
+}
+
+#[tokio::test]
+async fn node_pool_wins_over_labels_while_it_names_somebody() {
+    let cloud = Cloud::start().await;
+    node(&cloud, "n1");
+    node_pool(&cloud, "other", &["n7", "n8"]);
+    node_pool(&cloud, "p", &["n1", "n2", "n3"]);
+    let hub = TestHub::start(&cloud, &["--nodepool-name=p"]).await;
+    assert_eq!(members(&hub.state().await), 3);
+    assert!(cloud.seen("/api/v1/nodes").is_empty(), "nobody asks for Nodes");
+    node_pool(&cloud, "p", &["n1", "n2", "n3", "n4"]);
+    hub.until("a node joins", |state| members(state) == 4).await;
+    node_pool(&cloud, "p", &["n4"]);
+    hub.until("three leave", |state| members(state) == 1).await;
+    node(&cloud, "n2");
+    node_pool(&cloud, "p", &[]);
+    hub.until("the labels decide", |state| members(state) == 2).await;
+}
+
+#[tokio::test]
+async fn without_a_node_pool_the_labels_decide() {
+    let cloud = Cloud::start().await;
+    node(&cloud, "n1");
+    node_pool(&cloud, "other", &["n7", "n8"]);
+    let hub = TestHub::start(&cloud, &["--nodepool-name=p"]).await;
+    assert_eq!(members(&hub.state().await), 1);
+    node(&cloud, "n2");
+    hub.until("a node joins", |state| members(state) == 2).await;
+}

@@ -1,0 +1,164 @@
+//! Resources that ConfigMap yurt-hub-cfg lists: copied, served and given up while the hub runs.
+
+use http::StatusCode;
+use serde_json::{Value, json};
+use yurt_runtime::http::json as answer_json;
+
+use super::cloud::Cloud;
+use super::cloud::resources::widgets;
+use super::harness::TestHub;
+
+const GROUP: &str = "/apis/example.com/v1";
+const WIDGETS: &str = "/apis/example.com/v1/widgets";
+const NAME: &str = "widgets.example.com";
+
+fn widget(name: &str, size: u64) -> Value {
+    json!({
+        "apiVersion": "example.com/v1", "kind": "Widget",
+        "metadata": {"namespace": "shop", "name": name}, "spec": {"size": size},
+    })
+}
+
+/// The cloud says what widgets are.
+fn define_widgets(cloud: &Cloud) {
+    let widgets = widgets();
+    let document = json!({
+        "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "example.com/v1",
+        "resources": [{
+            "name": widgets.resource, "singularName": widgets.singular, "kind": widgets.kind,
+            "namespaced": widgets.namespaced, "verbs": ["get", "list", "watch"],
+        }],
+    });
+    cloud.on(GROUP, move |_| {
+        let document = document.to_string();
+        async move { answer_json(StatusCode::OK, document) }
+    });
+}
+
+fn list(cloud: &Cloud, text: &str) {
+    let config = json!({
+        "metadata": {"namespace": "kube-system", "name": "yurt-hub-cfg"}, "data": {"pool_scope_resources": text},
+    });
+    cloud.put("configmaps", config);
+}
+
+fn entry(group: &str, version: &str, resource: &str) -> Value {
+    json!({ "Group": group, "Version": version, "Resource": resource })
+}
+
+/// Lists as clients ask for them: the hub's own name a limit or are watches.
+fn passed_on(cloud: &Cloud) -> usize {
+    cloud.seen(WIDGETS).iter().filter(|seen| seen.query.is_none()).count()
+}
+
+fn has_copy(state: &Value) -> bool {
+    state["collections"][NAME]["complete"] == true
+}
+
+fn problems(state: &Value) -> Vec<&str> {
+    let problems = state["scope"]["problems"].as_array().unwrap();
+    problems
+        .iter()
+        .map(|problem| problem["entry"].as_str().unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn listed_resource_is_copied_at_runtime_and_served_without_the_cloud() {
+    let mut cloud = Cloud::start().await;
+    define_widgets(&cloud);
+    cloud.put("services", json!({"metadata": {"namespace": "shop", "name": "web"}}));
+    let first = cloud.put("widgets", widget("a", 1));
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    let mut services = hub.kube_proxy().watch("/api/v1/services").await;
+    assert_eq!(services.told().await, "ADDED web");
+    assert_eq!(
+        hub.kubelet().get(WIDGETS).await.names(),
+        ["a"],
+        "passed on to the cloud"
+    );
+
+    let asked = json!([
+        entry("example.com", "v1", "widgets"),
+        entry("", "v1", "secrets"),
+        entry("example.com", "v1", "unknown"),
+    ]);
+    list(&cloud, &asked.to_string());
+    let state = hub.until("widgets must be copied", has_copy).await;
+    let state = if problems(&state).len() == 2 {
+        state
+    } else {
+        hub.state().await
+    };
+    assert_eq!(problems(&state), ["secrets", "unknown.example.com"]);
+    let asked = passed_on(&cloud);
+    let listed = hub.kubelet().get(WIDGETS).await;
+    assert_eq!(
+        (listed.json()["items"].clone(), listed.json()["kind"].clone()),
+        (json!([first]), json!("WidgetList"))
+    );
+    let at = listed.json()["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let mut watch = hub.kubelet().watch(&format!("{WIDGETS}?resourceVersion={at}")).await;
+    let second = cloud.put("widgets", widget("b", 2));
+    assert_eq!(watch.next().await.unwrap().object, second);
+    assert_eq!(passed_on(&cloud), asked, "the cloud is not asked for what is copied");
+
+    cloud.go_away().await;
+    assert_eq!(hub.kubelet().get(WIDGETS).await.json()["items"], json!([first, second]));
+    hub.restart().await;
+    assert_eq!(
+        hub.kubelet().get(WIDGETS).await.json()["items"],
+        json!([first, second]),
+        "remembered"
+    );
+}
+
+#[tokio::test]
+async fn mistake_takes_nothing_away_and_a_shorter_list_does() {
+    let cloud = Cloud::start().await;
+    define_widgets(&cloud);
+    cloud.put("widgets", widget("a", 1));
+    list(&cloud, &json!([entry("example.com", "v1", "widgets")]).to_string());
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    hub.until("widgets must be copied", has_copy).await;
+    let mut watch = hub.kubelet().watch(WIDGETS).await;
+    assert_eq!(watch.told().await, "ADDED a");
+    let mut services = hub.kube_proxy().watch("/api/v1/services").await;
+
+    list(&cloud, "[{");
+    let reported = |state: &Value| problems(state) == ["pool_scope_resources"];
+    let state = hub.until("the mistake must be reported", reported).await;
+    assert!(has_copy(&state));
+    cloud.put("widgets", widget("b", 2));
+    assert_eq!(watch.told().await, "ADDED b", "what works goes on");
+
+    list(&cloud, "[]");
+    let is_gone = |state: &Value| state["collections"][NAME].is_null() && problems(state).is_empty();
+    hub.until("widgets must be given up", is_gone).await;
+    while watch.next().await.is_some() {}
+    let asked = passed_on(&cloud);
+    assert_eq!(hub.kubelet().get(WIDGETS).await.names(), ["a", "b"]);
+    assert_eq!(passed_on(&cloud), asked + 1, "read in the cloud again");
+    cloud.put("services", json!({"metadata": {"namespace": "shop", "name": "web"}}));
+    assert_eq!(services.told().await, "ADDED web", "streams of other resources go on");
+    hub.restart().await;
+    assert!(is_gone(&hub.state().await), "and forgotten");
+}
+
+#[tokio::test]
+async fn resource_the_node_may_not_read_stays_with_the_cloud_until_it_may() {
+    let cloud = Cloud::start().await;
+    define_widgets(&cloud);
+    cloud.on(WIDGETS, async |_| {
+        answer_json(StatusCode::FORBIDDEN, r#"{"kind":"Status","code":403,"message":"no"}"#)
+    });
+    list(&cloud, &json!([entry("example.com", "v1", "widgets")]).to_string());
+    let hub = TestHub::start(&cloud, &[]).await;
+    let reported = |state: &Value| problems(state) == [NAME];
+    let state = hub.until("the refusal must be reported", reported).await;
+    assert!(state["collections"][NAME].is_null(), "nobody would ever fill it");
+    assert!(state["scope"]["problems"][0]["why"].as_str().unwrap().contains("no"));
+}
