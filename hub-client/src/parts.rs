@@ -36,7 +36,7 @@ use crate::replicas::follow::Follower;
 use crate::replicas::proof::Prover;
 use crate::replicas::source::{CoordinatorState, Source};
 use crate::replicas::steer::Steering;
-use crate::replicas::{PoolData, members};
+use crate::replicas::{PoolData, lag, members};
 use crate::report::Report;
 use crate::upstream::{CoordinatorClient, Upstreams};
 
@@ -225,6 +225,7 @@ impl Parts {
             cloud: self.cloud.0.subscribe(),
             coordinator: self.coordinator.0.subscribe(),
             rank: self.rank.subscribe(),
+            behind: self.start_comparing(),
             nudge: self.coordinator.1.clone(),
         };
         tasks.spawn_critical("election", driver.run(signals, tasks.token().cancelled_owned()));
@@ -276,6 +277,19 @@ impl Parts {
             reach: self.cloud.0.subscribe(),
             metrics: self.metrics.clone(),
         })
+    }
+
+    /// Starts comparing the copies here with the coordinator's.
+    fn start_comparing(&self) -> watch::Receiver<bool> {
+        let (behind, is_behind) = watch::channel(false);
+        let comparing = lag::compare(
+            self.data.clone(),
+            self.coordinator.0.subscribe(),
+            behind,
+            self.tasks.token(),
+        );
+        self.tasks.spawn_critical("compare-replicas", comparing);
+        is_behind
     }
 
     /// Starts this node's heartbeat, and the proofs of the cloud's history, which it is part of.

@@ -9,6 +9,7 @@
 pub mod draft;
 pub mod drafts;
 pub mod follow;
+pub mod lag;
 mod listing;
 pub mod members;
 mod nodepool;

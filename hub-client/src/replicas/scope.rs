@@ -218,8 +218,8 @@ mod tests {
             told,
         };
         assert_eq!(wanted(&scope(None), vec![b.clone()]), [a.clone(), b.clone()]);
-        assert_eq!(wanted(&scope(Some(vec![c.clone()])), vec![b]), [a.clone(), c]);
-        assert_eq!(wanted(&scope(Some(Vec::new())), vec![a.clone()]), [a.clone()]);
+        assert_eq!(wanted(&scope(Some(vec![c.clone()])), vec![b]), [a.clone(), c.clone()]);
+        assert_eq!(wanted(&scope(Some(Vec::new())), vec![c]), vec![a.clone()]);
     }
 
     #[test]

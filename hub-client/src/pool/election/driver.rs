@@ -80,6 +80,8 @@ pub struct Signals {
     pub coordinator: watch::Receiver<CoordinatorReach>,
     /// This hub's place among the members.
     pub rank: watch::Receiver<u32>,
+    /// Whether this hub's copy lacks what the coordinator has.
+    pub behind: watch::Receiver<bool>,
     /// Asks the coordinator's prober to look now.
     pub nudge: Arc<Notify>,
 }
@@ -166,6 +168,7 @@ impl Driver {
                     self.coordinator_inputs(&reach)
                 }
                 Ok(()) = signals.rank.changed() => Input::Rank(*signals.rank.borrow_and_update()),
+                Ok(()) = signals.behind.changed() => Input::Behind(*signals.behind.borrow_and_update()),
                 () = tokio::time::sleep(wake) => Input::Tick,
             };
             output = self.step(input);
@@ -176,6 +179,7 @@ impl Driver {
         signals.cloud.mark_changed();
         signals.coordinator.mark_changed();
         signals.rank.mark_changed();
+        signals.behind.mark_changed();
     }
 
     /// The store's id travels beside reachability; it is queued so that one fact is taken at a time.

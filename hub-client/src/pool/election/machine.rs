@@ -44,6 +44,10 @@ pub struct Machine {
     coordinator_reachable: bool,
     /// Failed probes in a row; `None` before the first answer.
     cloud_failures: Option<u32>,
+    /// When the link to the cloud last failed after it had worked.
+    link_failed_at: Option<BootTime>,
+    /// Our copy lacks something; see [`Input::Behind`].
+    is_behind: bool,
     shutdown: bool,
     phase: Phase,
     observed: Observed,
@@ -125,6 +129,8 @@ impl Machine {
             jitter: 0.0,
             coordinator_reachable: false,
             cloud_failures: None,
+            link_failed_at: None,
+            is_behind: false,
             shutdown: false,
             phase: Phase::Standby,
             observed: Observed::unknown(),
@@ -194,7 +200,8 @@ impl Machine {
                 }
                 self.coordinator_reachable = reachable;
             }
-            Input::Cloud { failed_probes } => self.cloud_failures = Some(failed_probes),
+            Input::Cloud { failed_probes } => self.note_cloud(failed_probes),
+            Input::Behind(is_behind) => self.is_behind = is_behind,
             Input::Rank(rank) => self.config.rank = rank,
             Input::Watched(lease) => self.watched(lease),
             Input::WatchedDeletion(version) => {
@@ -209,6 +216,14 @@ impl Machine {
             Input::Drained => self.note_stopped(true),
             Input::Shutdown => self.shutdown = true,
         }
+    }
+
+    fn note_cloud(&mut self, failed_probes: u32) {
+        let did_work = self.cloud_failures == Some(0) || self.link_failed_at.is_some();
+        if failed_probes > 0 && did_work {
+            self.link_failed_at = Some(self.now);
+        }
+        self.cloud_failures = Some(failed_probes);
     }
 
     fn note_stopped(&mut self, everything: bool) {

@@ -3,7 +3,7 @@
 use super::observed::Known;
 use super::{
     Action, Attempt, BootTime, CLOUD_FAILURES_MAX, DRAIN_LIMIT, Flight, LeaseWrite, Machine, POLLING_CANDIDATES, Phase,
-    Purpose, RELEASE_TRIES, RELEASED_DURATION_SECONDS, StopReason, rank_delay,
+    Purpose, RELEASE_TRIES, RELEASED_DURATION_SECONDS, StopReason, preference_delay,
 };
 
 // === impl Machine ===
@@ -169,8 +169,16 @@ impl Machine {
         }
         let at = self.observed.acquirable_at(&self.config.identity)?;
         let is_ours = self.observed.is_held_by(&self.config.identity);
-        let at = if is_ours { at } else { at + rank_delay(self.config.rank) };
+        let at = if is_ours { at } else { at + self.lets_others_go() };
         Some(at.max(self.not_before))
+    }
+
+    /// How long better candidates go first.
+    fn lets_others_go(&self) -> BootTime {
+        let is_unsteady = self
+            .link_failed_at
+            .is_some_and(|failed| self.now < failed + self.config.link_settles);
+        preference_delay(self.is_behind, is_unsteady, self.config.rank)
     }
 
     fn acquisition(&mut self) -> LeaseWrite {

@@ -1,6 +1,7 @@
 //! Scenarios that walk every transition of the election machine.
 
 mod bench;
+mod flapping;
 mod leading;
 
 use std::time::Duration;

@@ -13,6 +13,13 @@ pub const RANK_STEP: Duration = Duration::from_millis(20);
 /// The longest wait a rank can cost, so that the last node of a large pool still takes over quickly.
 pub const RANK_DELAY_MAX: Duration = Duration::from_secs(1);
 
+/// A candidate whose link to the cloud failed less than this ago lets others go first: one that flaps would soon give the
+/// lease back.
+pub const LINK_SETTLES: Duration = Duration::from_secs(60);
+
+/// What a reason against a candidate costs it: more than any place among the members.
+pub const RESERVE_DELAY: Duration = RANK_DELAY_MAX;
+
 /// Candidates of a lower rank than this read the lease every retry period even while the watch is open.
 pub const POLLING_CANDIDATES: u32 = 3;
 
@@ -33,8 +40,10 @@ pub struct Config {
     pub renew_deadline: Duration,
     /// Time between two renewals, and the base of a candidate's retries. Default 2 s.
     pub retry_period: Duration,
-    /// Place among the members of the pool; see [`rank_delay`].
+    /// Place among the members of the pool; see [`preference_delay`].
     pub rank: u32,
+    /// How long a link to the cloud is not trusted after it failed; default [`LINK_SETTLES`].
+    pub link_settles: Duration,
     /// Test only (failpoint `leader-clock-check=off`): a leader trusts itself until it *sees* another holder. With
     /// it two leaders are possible; it exists to prove that the checkers notice.
     pub ignore_own_clock: bool,
@@ -115,6 +124,8 @@ pub enum Input {
     },
     /// Our place among the members changed.
     Rank(u32),
+    /// Whether our copy of the pool's data lacks what the coordinator has had for a while.
+    Behind(bool),
     /// ADDED or MODIFIED of the lease watch.
     Watched(Lease),
     /// DELETED of the lease watch, with the version of the deletion.
@@ -224,6 +235,7 @@ impl Config {
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(2),
             rank: 0,
+            link_settles: LINK_SETTLES,
             ignore_own_clock: false,
         }
     }
@@ -253,6 +265,12 @@ impl Config {
 
 /// Retries of a candidate are spread over `retry_period * [1, 1 + JITTER_FACTOR)`, as in client-go.
 pub const JITTER_FACTOR: f64 = 1.2;
+
+/// How long a candidate lets better ones go first: those with a whole copy and a steady link before all others, then by
+/// their place among the members. Nobody is shut out by it: where all have the same fault, all wait the same.
+pub fn preference_delay(is_behind: bool, is_unsteady: bool, rank: u32) -> Duration {
+    RESERVE_DELAY * (u32::from(is_behind) + u32::from(is_unsteady)) + rank_delay(rank)
+}
 
 /// How long a candidate of this rank lets the better ones go first.
 pub fn rank_delay(rank: u32) -> Duration {
