@@ -130,6 +130,10 @@ mod tests {
         prop::collection::vec(one, 0..most)
     }
 
+    fn place(key: u8) -> Place {
+        ("services".to_owned(), ObjectKey::parse(&format!("x/{key}")))
+    }
+
     impl Cloud {
         fn write(&mut self, writes: &[Write], clock: &mut i64) {
             for write in writes {
@@ -152,13 +156,8 @@ mod tests {
         fn newest(&self) -> BTreeMap<Place, ResourceVersion> {
             let mut newest: Vec<_> = self.objects.iter().collect();
             newest.sort_by_key(|(_, version)| std::cmp::Reverse(**version));
-            let place = |(key, version): (&u8, &u64)| {
-                (
-                    ("services".to_owned(), ObjectKey::parse(&format!("x/{key}"))),
-                    rv(*version),
-                )
-            };
-            newest.into_iter().take(NEWEST).map(place).collect()
+            let newest = newest.into_iter().take(NEWEST);
+            newest.map(|(key, version)| (place(*key), rv(*version))).collect()
         }
 
         fn known(&self) -> Known {
@@ -206,7 +205,7 @@ mod tests {
             let after: Vec<Write> = after.iter().map(|_| Write::Other).collect();
             restored.write(&after, &mut clock);
             let is_older = restored.lease.is_some() && restored.lease != known.lease
-                || known.newest.iter().any(|(place, held)| restored.newest().get(place).is_some_and(|now| now < held))
+                || restored.objects.iter().any(|(key, now)| known.newest.get(&place(*key)).is_some_and(|held| rv(*now) < *held))
                 || restored.head < cloud.head;
             let verdict = known.judge(&restored.answers(&known), false);
             prop_assert_eq!(matches!(verdict, Verdict::NewTimeline(_)), is_older, "{:?}", verdict);
