@@ -16,7 +16,7 @@ use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_storage::embedded::{Disk, Medium};
 use yurt_storage::{Collection, Embedded, Replicas, Storage, StorageError};
 
-use crate::medium::Tape;
+use crate::medium::{Lent, Tape};
 use crate::random::Random;
 
 /// The election lease and the record beside it, always written together.
@@ -91,6 +91,7 @@ pub(crate) struct Memory {
 /// A running store over a tape.
 pub(crate) struct Life {
     pub(crate) tape: Arc<Tape>,
+    lent: Weak<Lent>,
     pub(crate) store: Embedded,
     pub(crate) memory: Arc<Memory>,
     pub(crate) replicas: Replicas,
@@ -225,7 +226,9 @@ pub(crate) async fn find(medium: Arc<dyn Medium>, clock: &Clock) -> Result<Found
 impl Life {
     /// A store that begins, or goes on, on `tape`.
     pub(crate) async fn on(tape: Arc<Tape>, clock: Clock, hand: FakeClock) -> Self {
-        let (store, memory, replicas) = open(tape.clone(), &clock).await.expect("opens");
+        let medium = Arc::new(Lent(tape.clone()));
+        let lent = Arc::downgrade(&medium);
+        let (store, memory, replicas) = open(medium, &clock).await.expect("opens");
         let loaded = memory.loaded.lock().clone().expect("attached");
         let position = replicas
             .named("services")
@@ -244,6 +247,7 @@ impl Life {
             .unwrap_or(0);
         Self {
             tape,
+            lent,
             store,
             memory,
             replicas,
@@ -405,10 +409,10 @@ impl Life {
 
     /// Lets go of the medium. The tape decides what of this a crash sees.
     pub(crate) fn kill(self) {
-        let disk: Weak<Disk> = Arc::downgrade(&self.store.disk());
         drop((self.store, self.replicas));
-        // The writer thread ends when it notices that nobody can ask it any more.
-        while disk.strong_count() > 0 {
+        // The writer thread ends when it notices that nobody can ask it any more. What it ends with writes once more; it lets
+        // go of the medium after that.
+        while self.lent.strong_count() > 0 {
             std::thread::yield_now();
         }
     }

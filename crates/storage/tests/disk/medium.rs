@@ -35,6 +35,10 @@ struct State {
     done: u64,
 }
 
+/// A tape in the hands of one store, which has let go of it when nobody has this any more.
+#[derive(Debug)]
+pub(crate) struct Lent(pub(crate) Arc<Tape>);
+
 /// What goes wrong.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
@@ -129,6 +133,28 @@ impl Medium for Tape {
 
     fn sync(&self) -> io::Result<()> {
         self.change(Entry::Sync)
+    }
+}
+
+impl Medium for Lent {
+    fn size(&self) -> io::Result<u64> {
+        self.0.size()
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_at(offset, out)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write_at(offset, data)
+    }
+
+    fn set_size(&self, size: u64) -> io::Result<()> {
+        self.0.set_size(size)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
     }
 }
 
