@@ -1,8 +1,8 @@
 //! How the pool's leader fills the coordinator with the cloud's data.
 //!
 //! In reading order: [`fence`] (who may), [`members`] (which nodes belong), [`collection`] (what readers see of a
-//! collection), [`scope`] (which collections there are), [`events`] (facts of the log, batch by batch), [`snapshot`] (everything there is, by difference),
-//! [`wire`] (the messages).
+//! collection), [`scope`] (which collections there are), [`events`] (facts of the log, batch by batch), [`snapshot`]
+//! (everything there is, by difference), [`wire`] (the messages).
 //!
 //! Invariant: nothing of an older epoch is applied after something of a newer one; `C` never decreases within a
 //! generation; a collection is served only after its completeness is durable.

@@ -12,8 +12,9 @@
 //! ```
 //!
 //! Invariants: `C` never decreases within a generation; every stored RV ≤ `C`; what a conflating source tells leads from
-//! one `C` to the next as a whole, so at `C` nothing of a key is left out because a later state was going to be told; a reader that may start at X sees the
-//! last state of every key changed after X and every deletion after X, also of objects that only it knew.
+//! one `C` to the next as a whole, so at `C` nothing of a key is left out because a later state was going to be told; a
+//! reader that may start at X sees the last state of every key changed after X and every deletion after X, also of
+//! objects that only it knew.
 
 mod history;
 mod log;

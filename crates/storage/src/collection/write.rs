@@ -218,8 +218,8 @@ impl Collection {
         self.push(Step::DiffBegin { to });
         let from = self.position;
         step.sort_by_key(|(_, object)| object.resource_version());
-        // Deletions nobody watched come first (there are none where all of it was watched), those of objects that exist again under another uid included: they carry
-        // the position readers have now, and nothing after them goes back to it.
+        // Deletions nobody watched come first (there are none where all of it was watched), those of objects that exist
+        // again under another uid included: they carry the position readers have now, and nothing after them goes back.
         for (_, object) in step.iter().filter(|_| jumped) {
             let held = self
                 .objects
