@@ -105,8 +105,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(texts in proptest::collection::vec("\\PC{0,8}|true|null|1e3|~|- |a: b|#", 1..4), number: i64) {
-            let value = json!({"list": texts, "map": {texts[0].clone(): number, "n": null, "e": {}, "l": []}});
+        fn what_is_written_is_read(texts in proptest::collection::vec("\\PC{0,8}|true|null|1e3|~|- |a: b|#", 1..4), number: i64, fraction in proptest::num::f64::NORMAL) {
+            let value = json!({"list": texts, "map": {texts[0].clone(): number, "f": fraction, "n": null, "e": {}, "l": []}});
             let yaml = from_json(value.to_string().as_bytes());
             prop_assert_eq!(parse(&yaml).unwrap(), value);
         }
