@@ -52,7 +52,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for target in &chosen {
         fuzz(&program, target, args)?;
     }
-    println!("{} targets, {} s each at the most: nothing found", chosen.len(), args.seconds);
+    println!(
+        "{} targets, {} s each at the most: nothing found",
+        chosen.len(),
+        args.seconds
+    );
     Ok(())
 }
 

@@ -116,6 +116,7 @@ pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
     let going = tokio::time::timeout(PATIENCE, more.wait_for(|written| written.total() > enough)).await;
     going.context("the cloud takes no writes after the faults")??;
     token.cancel();
+    all_run(&mut stage)?;
     at_rest(&stage, &clients)
         .await
         .context("the pool does not come to rest")?;

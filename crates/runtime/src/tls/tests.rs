@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::{Method, StatusCode};
 use http_body_util::BodyExt as _;
-use tokio::io::AsyncReadExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
 use super::*;
@@ -122,6 +122,30 @@ async fn certificates_of_a_strange_ca_are_refused_on_both_sides() {
         "{error:?}"
     );
     assert!(error.to_string().contains(&serving.local_addr().to_string()), "{error}");
+}
+
+#[tokio::test]
+async fn handshake_that_breaks_says_nothing_of_certificates() {
+    let tasks = TaskGroup::new();
+    let ca = CertificateAuthority::generate("a").unwrap();
+    let config = || client_config(ca.cert_pem(), None);
+    let plain = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base: http::Uri = format!("https://{}", plain.local_addr().unwrap()).parse().unwrap();
+    tasks.spawn("peer", async move {
+        for answer in [&b""[..], b"HTTP/1.1 400 Bad Request\r\n\r\n", &[0x16, 3, 3, 0, 1, 9]] {
+            let (mut stream, _) = plain.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await;
+            stream.write_all(answer).await.unwrap();
+        }
+    });
+    for ended in ["closed", "answered in plain", "damaged"] {
+        let client = HttpClient::new(base.clone(), Some(config()), Protocol::Http1, TIMEOUT).unwrap();
+        let error = said(&client).await.unwrap_err();
+        assert!(
+            matches!(&error, ClientError::Connect { .. }) && error.never_sent(),
+            "{ended}: {error:?}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -4,13 +4,15 @@ use std::error::Error;
 use std::io;
 use std::time::Duration;
 
+use rustls::AlertDescription;
+
 use super::connector::ConnectError;
 
 /// Why there is no complete answer. Every message names the server. [`ClientError::never_sent`] tells whether a retry is
 /// harmless even for a write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
-    /// No TCP connection: refused, unreachable, or the name is unknown. Retry later or elsewhere.
+    /// No connection: refused, unreachable, the name is unknown, or it broke before TLS was agreed. Retry later or elsewhere.
     #[error("cannot connect to {server}: {cause}")]
     Connect {
         /// The server's URL.
@@ -86,10 +88,14 @@ impl ClientError {
                 server,
                 cause: error.to_string(),
             },
-            Some(ConnectError::Tls(error)) => ClientError::Tls {
+            Some(ConnectError::Tls(error)) if of_rustls(error).is_some_and(about_certificates) => ClientError::Tls {
                 server,
                 cause: error.to_string(),
                 handshake: true,
+            },
+            Some(ConnectError::Tls(error)) => ClientError::Connect {
+                server,
+                cause: format!("TLS: {error}"),
             },
             Some(ConnectError::Timeout(after)) => ClientError::Timeout {
                 server,
@@ -102,31 +108,56 @@ impl ClientError {
 
     /// An error while the exchange was under way.
     pub(super) fn of_body(server: String, error: &(dyn Error + 'static)) -> Self {
+        let cause = chain(error);
         let refused = causes(error)
             .find_map(|cause| cause.downcast_ref::<io::Error>())
-            .and_then(io::Error::get_ref);
-        match refused.and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-            Some(refused) => ClientError::Tls {
-                server,
-                cause: refused.to_string(),
-                handshake: false,
-            },
+            .and_then(of_rustls);
+        let refused = match refused {
+            Some(error) => about_certificates(error),
             // HTTP/2 hands on the text only of what its connection said.
-            None if chain(error).contains(ALERT) => ClientError::Tls {
+            None => REFUSALS
+                .iter()
+                .any(|alert| cause.contains(&rustls::Error::AlertReceived(*alert).to_string())),
+        };
+        if refused {
+            ClientError::Tls {
                 server,
-                cause: chain(error),
+                cause,
                 handshake: false,
-            },
-            None => ClientError::Protocol {
-                server,
-                cause: chain(error),
-            },
+            }
+        } else {
+            ClientError::Protocol { server, cause }
         }
     }
 }
 
-/// How rustls begins the message about an alert of the peer.
-const ALERT: &str = "received fatal alert";
+/// What a peer says that does not take our certificate (RFC 8446 §6.2). A signature that is not of the CA of that name is
+/// `DecryptError`; what is damaged on the way has other names.
+const REFUSALS: [AlertDescription; 10] = [
+    AlertDescription::NoCertificate,
+    AlertDescription::BadCertificate,
+    AlertDescription::UnsupportedCertificate,
+    AlertDescription::CertificateRevoked,
+    AlertDescription::CertificateExpired,
+    AlertDescription::CertificateUnknown,
+    AlertDescription::UnknownCA,
+    AlertDescription::AccessDenied,
+    AlertDescription::DecryptError,
+    AlertDescription::CertificateRequired,
+];
+
+/// Whether it is the certificates that do not fit. Everything else that ends a handshake may be different the next time.
+fn about_certificates(error: &rustls::Error) -> bool {
+    match error {
+        rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => true,
+        rustls::Error::AlertReceived(alert) => REFUSALS.contains(alert),
+        _ => false,
+    }
+}
+
+fn of_rustls(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
 
 /// The error and what caused it, outermost first.
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
