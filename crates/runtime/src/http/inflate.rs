@@ -19,9 +19,10 @@ const PIECE: usize = 64 << 10;
 /// Window of deflate: 32 KiB.
 const WINDOW_BITS: u8 = 15;
 
-/// A gzip stream on its way; takes about 45 KiB.
+/// A gzip stream on its way, of one member or several (RFC 1952 §2.2); takes about 45 KiB.
 pub struct Inflate {
     stream: Decompress,
+    /// At the end of a member. More may follow.
     ended: bool,
 }
 
@@ -67,17 +68,14 @@ impl Inflate {
     /// that all of `input` was taken and gave nothing more.
     ///
     /// # Errors
-    /// What is no gzip stream, has a wrong check sum, or goes on after its end.
+    /// What is no gzip stream or has a wrong check sum.
     pub fn step(&mut self, input: &mut Bytes) -> io::Result<Bytes> {
         loop {
-            if self.ended && !input.is_empty() {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    "bytes after the end of the gzip stream",
-                ));
+            if input.is_empty() && self.ended {
+                return Ok(Bytes::new());
             }
             if self.ended {
-                return Ok(Bytes::new());
+                *self = Self::default();
             }
             let mut piece = Vec::with_capacity(PIECE.min(input.len().saturating_mul(8).max(4 << 10)));
             let before = self.stream.total_in();
@@ -202,6 +200,16 @@ mod tests {
         assert!(Inflate::default().whole(Bytes::from("no gzip"), 1 << 20).is_err());
         let more = [&compressed(b"x")[..], b"y"].concat();
         assert!(Inflate::default().whole(more.into(), 1 << 20).is_err());
+    }
+
+    /// Conformance: 2.73
+    #[test]
+    fn members_one_after_another_are_one_message() {
+        let members = [&b"{\"a\":"[..], b"", b"1}"].map(compressed).concat();
+        let got = Inflate::default().whole(members.clone().into(), 7).unwrap();
+        assert_eq!(got.unwrap(), "{\"a\":1}");
+        let cut = Bytes::from(members).split_to(60);
+        assert!(Inflate::default().whole(cut, 7).is_err(), "the last member is cut off");
     }
 
     #[test]
