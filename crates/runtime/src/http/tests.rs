@@ -32,6 +32,19 @@ fn client(serving: &Serving, protocol: Protocol) -> HttpClient {
     HttpClient::new(base, None, protocol, TIMEOUT).unwrap()
 }
 
+/// Answers the first request for `/base/watch` with what it receives.
+fn sending(receiver: mpsc::Receiver<Bytes>) -> Handler {
+    let receiver = parking_lot::Mutex::new(Some(receiver));
+    handler(move |request, _| {
+        assert_eq!(request.uri().path(), "/base/watch");
+        let receiver = receiver.lock().take().unwrap();
+        let pieces = streams::unfold(receiver, |mut receiver| async {
+            receiver.recv().await.map(|piece| (Ok::<_, BoxError>(piece), receiver))
+        });
+        std::future::ready(Response::new(stream(pieces)))
+    })
+}
+
 fn get(path: &str) -> Request<Body> {
     Request::get(path).body(empty()).unwrap()
 }
@@ -41,16 +54,7 @@ async fn pieces_of_a_response_arrive_as_they_are_sent() {
     let tasks = TaskGroup::new();
     for protocol in [Protocol::Http1, Protocol::Http2] {
         let (send, receiver) = mpsc::channel::<Bytes>(1);
-        let receiver = parking_lot::Mutex::new(Some(receiver));
-        let watch = handler(move |request, _| {
-            assert_eq!(request.uri().path(), "/base/watch");
-            let receiver = receiver.lock().take().unwrap();
-            let pieces = streams::unfold(receiver, |mut receiver| async {
-                receiver.recv().await.map(|piece| (Ok::<_, BoxError>(piece), receiver))
-            });
-            std::future::ready(Response::new(stream(pieces)))
-        });
-        let serving = serve(&tasks, watch).await;
+        let serving = serve(&tasks, sending(receiver)).await;
         let response = client(&serving, protocol).send(get("/watch")).await.unwrap();
         let expected = if protocol == Protocol::Http2 {
             Version::HTTP_2
@@ -68,6 +72,22 @@ async fn pieces_of_a_response_arrive_as_they_are_sent() {
         // HTTP/2 may end with an empty piece.
         assert!(body.all(async |piece| piece.unwrap().is_empty()).await);
     }
+}
+
+/// Conformance: 7.71
+#[tokio::test]
+async fn silence_of_ten_minutes_does_not_end_a_watch() {
+    let tasks = TaskGroup::new();
+    let (send, receiver) = mpsc::channel::<Bytes>(1);
+    let serving = serve(&tasks, sending(receiver)).await;
+    // Without PINGs, which want real answers at the pace of a clock that is advanced.
+    let response = client(&serving, Protocol::Http1).send(get("/watch")).await.unwrap();
+    tokio::time::pause();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    tokio::time::resume();
+    send.send(Bytes::from_static(b"an event")).await.unwrap();
+    let frame = response.into_body().frame().await.unwrap().unwrap();
+    assert_eq!(frame.into_data().unwrap(), "an event");
 }
 
 #[tokio::test]
