@@ -72,6 +72,8 @@ pub(crate) struct Settings {
     pub(crate) min_request_timeout: Duration,
     /// How long an event lives after its last change.
     pub(crate) event_ttl: Duration,
+    /// How long the lease of a node that left the pool stays.
+    pub(crate) departed_lease_ttl: Duration,
     /// Largest request body. The feed has its own.
     pub(crate) body_bytes_max: usize,
 }

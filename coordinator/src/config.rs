@@ -118,6 +118,11 @@ pub struct Config {
     #[arg(long, value_name = "DURATION", default_value = "1h")]
     pub event_ttl: GoDuration,
 
+    /// How long the lease of a node that left the pool stays after it was last seen to change. Only once a leader has told
+    /// who belongs to the pool.
+    #[arg(long, value_name = "DURATION", default_value = "10m")]
+    pub departed_lease_ttl: GoDuration,
+
     /// A watch without timeoutSeconds lives between one and two times this long.
     #[arg(long, value_name = "DURATION", default_value = "1800s")]
     pub min_request_timeout: GoDuration,

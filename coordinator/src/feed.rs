@@ -135,11 +135,6 @@ impl Feed {
         &self.fence
     }
 
-    /// The collection of this name.
-    pub(crate) fn collection(&self, name: &str) -> Option<Arc<PoolCollection>> {
-        self.collections.named(name)
-    }
-
     /// Node leases whose heartbeats another hub has to carry to the cloud.
     pub(crate) fn delegated_leases(&self) -> usize {
         self.leases.read(|held| {

@@ -33,6 +33,7 @@ pub mod authz;
 mod bootstrap;
 pub mod config;
 mod deadline;
+mod departed;
 mod discovery;
 mod emptier;
 mod feed;
@@ -256,6 +257,7 @@ fn settings(config: &Config) -> Settings {
         min_request_timeout: config.min_request_timeout.0,
         body_bytes_max: config.max_request_body_bytes,
         event_ttl: config.event_ttl.0,
+        departed_lease_ttl: config.departed_lease_ttl.0,
     }
 }
 

@@ -15,7 +15,7 @@ use crate::registry::leases::Author;
 use crate::registry::own::Intent;
 use crate::registry::prepare::{self, Account};
 use crate::registry::{events, namespaces};
-use crate::{Coordinator, StartError, emptier};
+use crate::{Coordinator, StartError, departed, emptier};
 
 /// Pool data that changed is committed this often: a crash costs a resend of what came since, a commit wears the disk.
 const PERSIST_EVERY: Duration = Duration::from_secs(5);
@@ -105,6 +105,8 @@ pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>
     let emptier = emptier::run(app.clone(), own_intent(), tasks.token());
     tasks.spawn_critical("empty-namespaces", emptier);
     tasks.spawn_critical("expire-events", expire_events(app.clone(), tasks.token()));
+    let departed = departed::run(app.clone(), own_intent(), tasks.token());
+    tasks.spawn_critical("delete-departed-leases", departed);
     app.health.set_serving(true);
     info!(address = %serving.local_addr(), profile = ?app.settings.profile, store = stores.id(), "Coordinator is ready");
     let failed = tokio::select! {

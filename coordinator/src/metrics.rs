@@ -17,7 +17,7 @@ use election::Election;
 
 use crate::audit::Counters;
 use crate::feed::{Feed, Refusal};
-use crate::registry::Registry as Resources;
+use crate::registry::{Authority, Registry as Resources};
 
 /// All counters of this process.
 pub(crate) struct Metrics {
@@ -188,18 +188,17 @@ impl Metrics {
 
     /// Everything in Prometheus' text format.
     pub(crate) fn render(&self, resources: &Resources, feed: &Feed, now: BootTime) -> String {
-        for resource in resources.collections() {
-            let fed = feed.collection(&resource.name).map(|fed| fed.staleness(now));
-            let flags = (resource.is_served(), !resource.is_stale(now));
-            self.collections.set(&resource.name, resource.objects(), flags, fed);
-        }
-        for fed in feed
-            .collections()
-            .filter(|one| resources.iter().all(|other| other.name != one.name()))
-        {
+        for fed in feed.collections() {
             let flags = (fed.is_served(), fed.is_fresh(now));
             let staleness = Some(fed.staleness(now));
             self.collections.set(fed.name(), fed.objects(), flags, staleness);
+        }
+        for resource in resources.collections() {
+            // What is fed has the feed's name, which is not always the API's.
+            if let Authority::Own(objects) = &resource.authority {
+                self.collections
+                    .set(&resource.name, objects, (resource.is_served(), true), None);
+            }
         }
         self.disk.update();
         self.election.set(feed);

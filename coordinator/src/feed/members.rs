@@ -116,6 +116,12 @@ impl Members {
         Some(names)
     }
 
+    /// Their names, once a leader has told them: what the flag alone says may be less than the pool.
+    pub(crate) fn told_names(&self) -> Option<BTreeSet<String>> {
+        let is_told = self.told.objects().read(yurt_storage::Collection::is_complete);
+        is_told.then(|| self.names()).flatten()
+    }
+
     /// Whether the members come from a file.
     pub(crate) fn is_reloadable(&self) -> bool {
         matches!(self.source, InitialMembers::File(_))

@@ -21,6 +21,8 @@ pub(crate) struct Leases;
 
 /// Name of the collection.
 pub(crate) const COLLECTION: &str = "leases.coordination.k8s.io";
+/// Its group and plural name.
+pub(crate) const RESOURCE: (&str, &str) = ("coordination.k8s.io", "leases");
 /// Key of the pool's election lease.
 pub(crate) const ELECTION_KEY: &str = "kube-system/yurthub";
 /// Heartbeats, not elections: every node writes its own, and nobody takes one over.
@@ -29,9 +31,14 @@ const NODE_LEASES: &str = "kube-node-lease";
 /// What a hub that is cut off sets to `"true"` on its node's lease.
 const DELEGATE_HEARTBEAT: &str = "openyurt.io/delegate-heartbeat";
 
+/// Whether this is a node's heartbeat.
+pub(crate) fn is_of_node(lease: &Object) -> bool {
+    lease.namespace() == Some(NODE_LEASES)
+}
+
 /// Whether the leader has to carry this node's heartbeats to the cloud.
 pub(crate) fn is_delegated(lease: &Object) -> bool {
-    lease.namespace() == Some(NODE_LEASES) && lease.annotation(DELEGATE_HEARTBEAT).as_deref() == Some("true")
+    is_of_node(lease) && lease.annotation(DELEGATE_HEARTBEAT).as_deref() == Some("true")
 }
 
 impl Strategy for Leases {

@@ -295,6 +295,10 @@ async fn metrics_tell_who_leads_what_is_stale_and_what_clients_suffered() {
     assert!(series(&text, staleness).unwrap() < 60.0, "{text}");
     let own = r#"yurt_coordinator_collection_staleness_seconds{collection="configmaps"}"#;
     assert_eq!(series(&text, own), None, "own data has no source that could be away");
+    let members = text
+        .matches("yurt_coordinator_collection_objects{collection=\"members")
+        .count();
+    assert_eq!(members, 1, "the membership is one collection: {text}");
 
     // A feed that says that the cloud is away keeps the collection served, and its age growing.
     let before = series(&scrape().await, staleness).unwrap();

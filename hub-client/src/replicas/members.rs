@@ -4,7 +4,8 @@
 
 use bytes::Bytes;
 use serde_json::json;
-use yurt_apimachinery::Object;
+use yurt_apimachinery::{Object, ResourceVersion};
+use yurt_storage::Collection;
 
 pub use yurt_storage::members::{COLLECTION, kind, names};
 
@@ -24,4 +25,16 @@ pub fn of_node(node: &Object) -> Option<Object> {
         },
     });
     Object::parse(Bytes::from(member.to_string()), kind()).ok()
+}
+
+/// Members as listed at `at`, to go on from what is held: a Node that changed is the same member, and one that became a
+/// member by the NodePool's silence has not changed for long.
+#[must_use]
+pub fn going_on(held: &Collection, listed: Vec<Object>, at: ResourceVersion) -> Vec<Object> {
+    let going_on = |listed: Object| match held.object(listed.key()) {
+        Some(held) if held.uid() == listed.uid() => held.clone(),
+        _ if listed.resource_version() <= held.position() => listed.with_resource_version(at),
+        _ => listed,
+    };
+    listed.into_iter().map(going_on).collect()
 }

@@ -13,54 +13,61 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use yurt_apimachinery::watch::{EventType, WatchDecoder};
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
+use yurt_runtime::http::client::HttpClient;
 
 use super::members::{kind, names};
 use super::stream::{Ended, IDLE, Stream};
+use crate::pool::lease_client::LeaseEvents;
 
 /// Versions of the NodePool API, the newest first; `status.nodes` is the same in both.
 const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
 
 /// A NodePool, as far as it concerns us.
 struct NodePool {
-    /// Names of its nodes.
+    /// Names of its nodes; none of one that is not there.
     nodes: BTreeSet<String>,
+    /// Of the list it was found in, later of the object.
     version: ResourceVersion,
+}
+
+/// A NodePool that does not decide yet.
+pub(super) struct Awaited {
+    client: HttpClient,
+    /// Path and query of a watch on it.
+    path: String,
 }
 
 // === impl Stream ===
 
 impl Stream {
-    /// Follows the NodePool until its stream ends; `None` when the labels of the Nodes decide.
-    pub(super) async fn follow_node_pool(&mut self) -> Option<Ended> {
-        let mut found = None;
+    /// Follows the NodePool as long as it names nodes. Returns when the labels of the Nodes decide, with the NodePool that
+    /// may take over from them.
+    ///
+    /// # Errors
+    /// How its stream ended.
+    pub(super) async fn follow_node_pool(&mut self) -> Result<Option<Awaited>, Ended> {
         for version in VERSIONS {
             let path = format!(
                 "/apis/apps.openyurt.io/{version}/nodepools?fieldSelector=metadata.name%3D{}",
                 self.pool
             );
-            match self.list_node_pool(&path).await {
-                Ok(Some(pool)) => {
-                    found = Some((path, pool));
-                    break;
-                }
-                Ok(None) => {}
-                Err(ended) => return Some(ended),
+            let Some(mut pool) = self.list_node_pool(&path).await? else {
+                continue;
+            };
+            if pool.nodes.is_empty() {
+                let path = self.node_pool_watch(&path, &pool);
+                let client = self.client.clone();
+                return Ok(Some(Awaited { client, path }));
             }
+            self.take_node_pool(&pool).await?;
+            self.confirm();
+            self.watch_node_pool(&path, &mut pool).await?;
+            return Err(Ended::Closed);
         }
-        let (path, mut pool) = found?;
-        if let Err(ended) = self.take_node_pool(&pool).await {
-            return Some(ended);
-        }
-        self.confirm();
-        Some(
-            self.watch_node_pool(&path, &mut pool)
-                .await
-                .err()
-                .unwrap_or(Ended::Closed),
-        )
+        Ok(None)
     }
 
-    /// `None` when there is none that decides, or it may not be read.
+    /// `None` when the cloud has no NodePools in this version, or they may not be read.
     async fn list_node_pool(&self, path: &str) -> Result<Option<NodePool>, Ended> {
         let answer = self.client.request_json(Method::GET, path, None, IDLE).await;
         let (status, _, body) = answer.map_err(|error| Ended::Failed(error.to_string()))?;
@@ -73,19 +80,28 @@ impl Stream {
         let list: Value = serde_json::from_slice(&body).map_err(|error| Ended::Failed(error.to_string()))?;
         let version = version_of(&list)?;
         let nodes = nodes_of(&list["items"][0]);
-        Ok((!nodes.is_empty()).then_some(NodePool { nodes, version }))
+        Ok(Some(NodePool { nodes, version }))
+    }
+
+    /// Path and query of a watch on the pool listed at `path`.
+    fn node_pool_watch(&self, path: &str, pool: &NodePool) -> String {
+        let seconds = self.lasts().as_secs();
+        let version = pool.version;
+        format!("{path}&watch=1&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}")
     }
 
     /// Makes the members those of the pool, as one step.
     async fn take_node_pool(&mut self, pool: &NodePool) -> Result<(), Ended> {
         let is_gone = self.is_gone();
         let members = self.replica.collection().update(|held| {
-            if !is_gone && held.is_complete() && names(held.objects()) == pool.nodes {
+            let is_same = names(held.objects()) == pool.nodes && held.objects().all(is_named);
+            if !is_gone && held.is_complete() && is_same {
                 held.advance(pool.version);
                 return None;
             }
             let member = |name: &String| {
-                let known = held.object(&ObjectKey::new(None, name)).filter(|_| !is_gone);
+                let known = held.object(&ObjectKey::new(None, name));
+                let known = known.filter(|held| !is_gone && is_named(held));
                 known.cloned().or_else(|| member(name, pool.version))
             };
             Some(pool.nodes.iter().filter_map(member).collect())
@@ -99,11 +115,7 @@ impl Stream {
 
     /// Takes every further state of the pool.
     async fn watch_node_pool(&mut self, path: &str, pool: &mut NodePool) -> Result<(), Ended> {
-        let seconds = self.lasts().as_secs();
-        let query = format!(
-            "{path}&watch=1&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={seconds}",
-            pool.version
-        );
+        let query = self.node_pool_watch(path, pool);
         let response = self.open(&query, "application/json", Vec::new()).await?;
         let response = self.require_ok(response).await?;
         self.opened = Some(Instant::now());
@@ -137,6 +149,23 @@ impl Stream {
     }
 }
 
+// === impl Awaited ===
+
+impl Awaited {
+    /// Resolves once the NodePool names nodes. A watch that ends before stays ended: the one on the Nodes ends as soon, and
+    /// both are asked again then.
+    pub(super) async fn decides(self) {
+        if let Ok(mut events) = LeaseEvents::open(&self.client, &self.path).await {
+            while let Ok(Some((_, pool))) = events.next().await {
+                if !nodes_of(&pool).is_empty() {
+                    return;
+                }
+            }
+        }
+        std::future::pending().await
+    }
+}
+
 fn version_of(object: &Value) -> Result<ResourceVersion, Ended> {
     let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
     ResourceVersion::parse(version).map_err(|_| Ended::Failed(format!("NodePool has resourceVersion {version:?}")))
@@ -145,6 +174,11 @@ fn version_of(object: &Value) -> Result<ResourceVersion, Ended> {
 fn nodes_of(pool: &Value) -> BTreeSet<String> {
     let nodes = pool["status"]["nodes"].as_array().into_iter().flatten();
     nodes.filter_map(|node| node.as_str().map(str::to_owned)).collect()
+}
+
+/// Whether a member is one because the NodePool names it: there is no Node behind it.
+pub(super) fn is_named(member: &Object) -> bool {
+    member.uid().is_empty()
 }
 
 /// A member of whom no more is known than the name; `None` only for a name no apiserver accepts.

@@ -19,6 +19,7 @@ use yurt_storage::collection::WriteError;
 use yurt_storage::serve::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_DIFF_WATCHED, ANNOTATION_STALE};
 use yurt_storage::{Collection, Replica};
 
+use super::nodepool::is_named;
 use super::source::Source;
 use super::{PoolData, members};
 
@@ -111,13 +112,27 @@ impl Stream {
     }
 
     async fn follow(&mut self, list: bool) -> Ended {
-        if self.reads_nodes()
-            && let Some(ended) = self.follow_node_pool().await
-        {
-            return ended;
+        if !self.reads_nodes() {
+            return self.follow_objects(list).await;
         }
-        let complete = self.replica.collection().read(|c| c.is_complete());
-        if (list || !complete)
+        match self.follow_node_pool().await {
+            Err(ended) => ended,
+            Ok(None) => self.follow_objects(list).await,
+            Ok(Some(node_pool)) => tokio::select! {
+                ended = self.follow_objects(list) => ended,
+                () = node_pool.decides() => Ended::Closed,
+            },
+        }
+    }
+
+    async fn follow_objects(&mut self, list: bool) -> Ended {
+        let is_known = |held: &Collection| {
+            // What happened to the Nodes while a NodePool decided, nobody watched.
+            let is_of_node_pool = self.reads_nodes() && held.objects().any(is_named);
+            held.is_complete() && !is_of_node_pool
+        };
+        let is_known = self.replica.collection().read(is_known);
+        if (list || !is_known)
             && let Err(ended) = self.list().await
         {
             return ended;
@@ -148,6 +163,10 @@ impl Stream {
         let is_gone = self.is_gone();
         let taken = self.replica.collection().update(|collection| {
             let held = collection.generation();
+            let objects = match self.reads_nodes() && !is_gone {
+                true => members::going_on(collection, objects, at),
+                false => objects,
+            };
             match generation {
                 Some(other) if other != held => {
                     collection.restart(other, objects, at);

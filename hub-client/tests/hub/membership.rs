@@ -39,7 +39,12 @@ async fn node_pool_wins_over_labels_while_it_names_somebody() {
     hub.until("three leave", |state| members(state) == 1).await;
     node(&cloud, "n2");
     node_pool(&cloud, "p", &[]);
+    // n4 has gone with the NodePool's word, n1 has come back.
     hub.until("the labels decide", |state| members(state) == 2).await;
+    cloud.delete("nodes", "", "n1");
+    cloud.delete("nodes", "", "n2");
+    let state = hub.until("two leave", |state| members(state) == 0).await;
+    assert_eq!(state["collections"]["members"]["generation"], 0);
 }
 
 #[tokio::test]
@@ -51,4 +56,22 @@ async fn without_a_node_pool_the_labels_decide() {
     assert_eq!(members(&hub.state().await), 1);
     node(&cloud, "n2");
     hub.until("a node joins", |state| members(state) == 2).await;
+}
+
+#[tokio::test]
+async fn node_pool_that_comes_later_is_noticed_at_once() {
+    let cloud = Cloud::start().await;
+    node(&cloud, "n1");
+    let hub = TestHub::start(&cloud, &["--nodepool-name=p"]).await;
+    assert_eq!(members(&hub.state().await), 1);
+    // The watch on the Nodes goes on for minutes.
+    node_pool(&cloud, "other", &["n7", "n8"]);
+    node_pool(&cloud, "p", &[]);
+    node_pool(&cloud, "p", &["n1", "n2", "n3"]);
+    hub.until("the NodePool decides", |state| members(state) == 3).await;
+    cloud.delete("nodepools", "", "p");
+    hub.until("the labels decide again", |state| members(state) == 1).await;
+    node_pool(&cloud, "p", &["n1", "n4"]);
+    hub.until("the NodePool decides again", |state| members(state) == 2)
+        .await;
 }
