@@ -113,7 +113,19 @@ impl Cloud {
     /// The server in use.
     #[must_use]
     pub fn server(&self) -> &CloudServer {
-        &self.servers[self.current.load(Ordering::Relaxed) % self.servers.len()]
+        self.at(self.current())
+    }
+
+    /// The server in this place.
+    #[must_use]
+    pub fn at(&self, place: usize) -> &CloudServer {
+        &self.servers[place]
+    }
+
+    /// Place of the server in use.
+    #[must_use]
+    pub fn current(&self) -> usize {
+        self.current.load(Ordering::Relaxed) % self.servers.len()
     }
 
     /// Number of servers.
@@ -126,6 +138,11 @@ impl Cloud {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.servers.is_empty()
+    }
+
+    /// From now on the server in this place is in use.
+    pub fn use_server(&self, place: usize) {
+        self.current.store(place, Ordering::Relaxed);
     }
 
     /// Goes on to the next server; with one server it stays.

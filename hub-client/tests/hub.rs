@@ -6,12 +6,15 @@ mod hub {
     mod callers;
     mod client;
     mod cloud;
+    mod electing;
     mod filtering;
     mod harness;
+    mod health;
     mod heartbeats;
     mod limits;
     mod membership;
     mod passing_on;
+    mod pool;
     mod pool_data;
     mod relay;
     mod relay_attacks;

@@ -306,3 +306,6 @@ fn already_applied(held: &Collection, call: &BodiesCall<'_>) -> Result<Outcome, 
     }
     Err(Refusal::Gap { applied })
 }
+
+#[cfg(test)]
+mod tests;

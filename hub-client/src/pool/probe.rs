@@ -1,9 +1,12 @@
 //! Whether the cloud and the coordinator answer, and what the coordinator says of the pool's data.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use tokio::sync::{Notify, watch};
@@ -21,6 +24,8 @@ const EVERY: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_secs(1);
 /// A probe that takes longer is a no.
 const TIMEOUT: Duration = Duration::from_secs(3);
+/// The other servers of the cloud are asked when the one in use has not answered for this long.
+const ALONE: Duration = Duration::from_secs(1);
 /// Failed probes in a row after which the coordinator counts as unreachable.
 const FAILURES: u32 = 2;
 
@@ -105,12 +110,22 @@ pub async fn probe_cloud(
     token: CancellationToken,
 ) {
     loop {
-        let answer = cloud
-            .server()
-            .beats
-            .request_json(Method::GET, "/livez", None, TIMEOUT)
-            .await;
-        let up = answer.as_ref().is_ok_and(|(status, ..)| *status == StatusCode::OK);
+        let ask = |place: usize| {
+            let client = cloud.at(place).beats.clone();
+            async move {
+                let answer = client.request_json(Method::GET, "/livez", None, TIMEOUT).await;
+                answer.is_ok_and(|(status, ..)| status == StatusCode::OK)
+            }
+        };
+        let found = first_that_answers(cloud.len(), cloud.current(), ask).await;
+        if let Some(found) = found.filter(|found| *found != cloud.current()) {
+            cloud.use_server(found);
+            tracing::info!(
+                server = cloud.server().beats.server(),
+                "Another server of the cloud is used"
+            );
+        }
+        let up = found.is_some();
         let failed = if up {
             0
         } else {
@@ -124,13 +139,35 @@ pub async fn probe_cloud(
                 failed_probes: Some(failed),
             });
         }
-        if !up {
-            cloud.try_next();
-        }
         if pause(up, &nudge, &token).await.is_none() {
             return;
         }
     }
+}
+
+/// The server in place `current`, if it answers, else the first of the others that does. They are asked side by side, so
+/// servers that are gone cost no round each; the whole takes [`TIMEOUT`], or [`ALONE`] longer.
+async fn first_that_answers<Asked>(servers: usize, current: usize, ask: impl Fn(usize) -> Asked) -> Option<usize>
+where
+    Asked: Future<Output = bool>,
+{
+    let mut own = pin!(ask(current));
+    let early = tokio::time::timeout(ALONE, &mut own).await;
+    if early == Ok(true) {
+        return Some(current);
+    }
+    let ask_one = |place: usize| {
+        let asked = ask(place);
+        async move { asked.await.then_some(place) }
+    };
+    let asked: FuturesUnordered<_> = (0..servers).filter(|place| *place != current).map(ask_one).collect();
+    let other = async { pin!(asked.filter_map(std::future::ready)).next().await };
+    if early == Ok(false) {
+        return other.await;
+    }
+    // One that is slow is not left for one that is quick.
+    let (own, other) = tokio::join!(own, tokio::time::timeout(TIMEOUT - ALONE, other));
+    if own { Some(current) } else { other.ok().flatten() }
 }
 
 /// Probes the coordinator for ever; `nudge` asks for a probe at once.
@@ -193,5 +230,48 @@ async fn pause(up: bool, nudge: &Notify, token: &CancellationToken) -> Option<()
         () = token.cancelled() => None,
         () = nudge.notified() => Some(()),
         () = tokio::time::sleep(if up { EVERY } else { AGAIN }) => Some(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Asks servers that answer after so many milliseconds; those without a number say nothing until they are given up.
+    async fn ask(current: usize, servers: &[Option<u64>]) -> (Option<usize>, Duration) {
+        let began = Instant::now();
+        let ask = |place: usize| async move {
+            let after = servers[place].map_or(TIMEOUT, Duration::from_millis);
+            tokio::time::sleep(after).await;
+            servers[place].is_some()
+        };
+        (first_that_answers(servers.len(), current, ask).await, began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_servers_cost_one_timeout_together() {
+        let (found, took) = ask(1, &[None, None, None, Some(50), Some(20)]).await;
+        assert_eq!(found, Some(4));
+        assert!(took <= TIMEOUT, "{took:?}");
+        let (found, took) = ask(0, &[None, None]).await;
+        assert_eq!(found, None);
+        assert!(took <= TIMEOUT, "{took:?}");
+        assert_eq!(ask(0, &[None]).await.0, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn server_in_use_is_left_only_when_it_fails() {
+        let slow = ask(0, &[Some(2500), Some(1)]).await;
+        assert_eq!(slow.0, Some(0));
+        let refuses = |place: usize| std::future::ready(place == 2);
+        assert_eq!(first_that_answers(3, 0, refuses).await, Some(2));
+        let (found, took) = ask(1, &[Some(1), Some(10)]).await;
+        assert_eq!(
+            (found, took),
+            (Some(1), Duration::from_millis(10)),
+            "nobody else is waited for"
+        );
     }
 }

@@ -1,9 +1,10 @@
 //! A cloud apiserver that does what the test says: real TLS, client certificates, lists and watches of a few kinds, and a
 //! script for every other path.
 
+pub(crate) mod leases;
 pub(crate) mod resources;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use yurt_apimachinery::{RequestInfo, Status};
+use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::server::{Peer, Server, handler};
 use yurt_runtime::http::{self as our_http, Body, read_body, status_response};
@@ -52,6 +53,12 @@ struct Shared {
     /// The reviews that were asked for, by path.
     reviews: Mutex<Vec<(String, Value)>>,
     seen: Mutex<Vec<Seen>>,
+    /// Users who may do nothing.
+    forbidden: Mutex<BTreeSet<String>>,
+    /// Holder of the election lease, and how often that changed.
+    epoch: Mutex<(String, u64)>,
+    /// What it says its store is, if it is a coordinator.
+    store: Mutex<String>,
 }
 
 /// A request as it arrived.
@@ -63,6 +70,10 @@ pub(crate) struct Seen {
     pub(crate) headers: HeaderMap,
     /// CN of the client certificate.
     pub(crate) user: Option<String>,
+    /// Where it came from.
+    pub(crate) peer: SocketAddr,
+    /// The server that was asked.
+    pub(crate) at: SocketAddr,
 }
 
 // === impl Cloud ===
@@ -73,7 +84,7 @@ impl Cloud {
         Self::start_in(Arc::new(TestPki::new())).await
     }
 
-    /// Another server of the same cluster.
+    /// A server of the same cluster with objects of its own.
     pub(crate) async fn start_beside(&self) -> Self {
         Self::start_in(self.shared.pki.clone()).await
     }
@@ -86,9 +97,21 @@ impl Cloud {
             verdicts: Mutex::default(),
             reviews: Mutex::default(),
             seen: Mutex::default(),
+            forbidden: Mutex::default(),
+            epoch: Mutex::default(),
+            store: Mutex::default(),
         };
+        Self::serve(Arc::new(shared)).await
+    }
+
+    /// Another server of the same cloud: it has the same objects.
+    pub(crate) async fn another_server(&self) -> Self {
+        Self::serve(self.shared.clone()).await
+    }
+
+    async fn serve(shared: Arc<Shared>) -> Self {
         let mut cloud = Self {
-            shared: Arc::new(shared),
+            shared,
             addr: LOOPBACK,
             front: None,
             tasks: TaskGroup::new(),
@@ -167,6 +190,26 @@ impl Cloud {
         self.shared.verdicts.lock().insert(who.to_owned(), allowed);
     }
 
+    /// From now on this user may do nothing but ask whether the server lives.
+    pub(crate) fn forbid(&self, user: &str) {
+        self.shared.forbidden.lock().insert(user.to_owned());
+    }
+
+    /// From now on it answers as a coordinator with this store.
+    pub(crate) fn set_store(&self, store: &str) {
+        store.clone_into(&mut self.shared.store.lock());
+    }
+
+    /// An object of `resource`.
+    pub(crate) fn get(&self, resource: &str, namespace: Option<&str>, name: &str) -> Option<Value> {
+        self.shared.resources.get(resource, namespace, name)
+    }
+
+    /// Creates or updates a lease, as [`Self::put`]; their resourceVersions are numbers of their own.
+    pub(crate) fn put_lease(&self, lease: Value) -> Value {
+        self.shared.put_lease(lease)
+    }
+
     /// Creates or updates an object of `resource`; returns it with its new resourceVersion.
     pub(crate) fn put(&self, resource: &str, object: Value) -> Value {
         self.shared.resources.put(resource, object)
@@ -203,6 +246,11 @@ impl Cloud {
             .collect()
     }
 
+    /// All requests so far.
+    pub(crate) fn all_seen(&self) -> Vec<Seen> {
+        self.shared.seen.lock().clone()
+    }
+
     /// The bodies of the reviews asked for at `path` so far.
     pub(crate) fn reviews(&self, path: &str) -> Vec<Value> {
         let reviews = self.shared.reviews.lock();
@@ -230,7 +278,13 @@ impl Shared {
             query: request.uri().query().map(str::to_owned),
             headers: request.headers().clone(),
             user: peer.identity.as_ref().map(|identity| identity.common_name.clone()),
+            peer: peer.addr,
+            at: peer.local_addr,
         });
+        let user = peer.identity.as_ref().map(|identity| identity.common_name.as_str());
+        if path != "/livez" && user.is_some_and(|user| self.forbidden.lock().contains(user)) {
+            return status_response(&Status::failure(403, "Forbidden", "not you"));
+        }
         let script = self.scripts.lock().get(&path).cloned();
         if let Some(script) = script {
             return script(request).await;
@@ -241,6 +295,9 @@ impl Shared {
             _ => {
                 let uri = request.uri();
                 let answered = match RequestInfo::parse(request.method().as_str(), &path, uri.query()) {
+                    Ok(info) if info.resource == "leases" && is_write(info.verb) => {
+                        self.write_lease(&info, request).await
+                    }
                     Ok(info) => {
                         self.resources
                             .answer(&info, uri.query(), request.headers(), shutdown)
@@ -273,4 +330,8 @@ impl Shared {
             }
         }
     }
+}
+
+fn is_write(verb: Verb) -> bool {
+    matches!(verb, Verb::Create | Verb::Update | Verb::Patch)
 }

@@ -110,7 +110,7 @@ impl Leases {
 }
 
 /// RFC 7386.
-fn merge(target: &mut Value, patch: &Value) {
+pub(crate) fn merge(target: &mut Value, patch: &Value) {
     let Some(members) = patch.as_object() else {
         *target = patch.clone();
         return;

@@ -187,6 +187,30 @@ mod tests {
     }
 
     #[test]
+    fn bounds_of_our_keys_exclude_the_neighbours() {
+        let ours = Layout {
+            prefix: "/yurt/dev".to_owned(),
+            ..OWN
+        };
+        let (first, behind) = ours.bounds();
+        let is_inside = |key: &str| first <= key && behind > key;
+        assert!(is_inside("/yurt/dev/pods/x/a") && is_inside("/yurt/dev/\u{10ffff}"));
+        for other in [
+            "/yurt/dev",
+            "/yurt/dev-2/pods/x/a",
+            "/yurt/dev.2/a",
+            "/yurt/dev0/a",
+            "/yurt/device/a",
+            "/yurt/de/a",
+        ] {
+            assert!(!is_inside(other), "{other}");
+        }
+        let key = ours.key("/pods/dev/a");
+        assert!(is_inside(std::str::from_utf8(&key).unwrap()));
+        assert_eq!(ours.own_key(&key).as_deref(), Some("/pods/dev/a"));
+    }
+
+    #[test]
     fn conflict_names_the_first_key_that_differs() {
         let looked = |revision: Option<i64>| {
             let kvs = revision.map(|mod_revision| KeyValue {

@@ -22,13 +22,14 @@ use yurt_storage::SharedCollection;
 use yurt_storage::serve::{self, Selection, Unfiltered, WatchRequest};
 
 /// Group and plural of what is stored.
-const STORED: [(&str, &str); 6] = [
+const STORED: [(&str, &str); 7] = [
     ("", "services"),
     ("", "endpoints"),
     ("discovery.k8s.io", "endpointslices"),
     ("", "nodes"),
     ("", "pods"),
     ("", "configmaps"),
+    ("coordination.k8s.io", "leases"),
 ];
 
 /// A custom resource that is stored beside them.
@@ -61,11 +62,13 @@ fn node_pools() -> SharedResource {
     }
 }
 
-/// All collections; they share one counter, as in etcd.
+/// All collections; they share one counter, as in etcd, leases aside: a coordinator numbers those itself.
 pub(super) struct Resources {
     collections: BTreeMap<&'static str, Arc<SharedCollection>>,
     /// Version of the last change; held while one is made.
     version: Mutex<ResourceVersion>,
+    /// The same of the leases.
+    leases: Mutex<ResourceVersion>,
 }
 
 /// All objects at one moment.
@@ -78,14 +81,21 @@ impl Resources {
         let builtin = STORED.map(|(group, plural)| (plural, find_kind(group, plural).unwrap()));
         let custom = [("widgets", widgets()), ("nodepools", node_pools())];
         let custom = custom.map(|(plural, shared)| (plural, shared.custom_kind().leak()));
+        let members = ("members", yurt_storage::members::kind());
         let collection = |(plural, kind)| {
             let collection = SharedCollection::new(kind, false);
             collection.update(|collection| collection.restart(0, Vec::new(), FIRST));
             (plural, Arc::new(collection))
         };
         Self {
-            collections: builtin.into_iter().chain(custom).map(collection).collect(),
+            collections: builtin
+                .into_iter()
+                .chain(custom)
+                .chain([members])
+                .map(collection)
+                .collect(),
             version: Mutex::new(FIRST),
+            leases: Mutex::new(FIRST),
         }
     }
 
@@ -93,8 +103,19 @@ impl Resources {
         self.version.lock().to_string()
     }
 
+    pub(super) fn get(&self, resource: &str, namespace: Option<&str>, name: &str) -> Option<Value> {
+        let key = ObjectKey::new(namespace, name);
+        let object = self.collections[resource].read(|collection| collection.object(&key).cloned());
+        object.map(|object| object.to_value())
+    }
+
     pub(super) fn put(&self, resource: &str, mut object: Value) -> Value {
-        let mut version = self.version.lock();
+        let counter = if resource == "leases" {
+            &self.leases
+        } else {
+            &self.version
+        };
+        let mut version = counter.lock();
         let next = ResourceVersion(version.0 + 1);
         let collection = &self.collections[resource];
         object["metadata"]["resourceVersion"] = next.to_string().into();
@@ -144,7 +165,10 @@ impl Resources {
     fn apply(&self, resource: &str, event: EventType, object: Object) {
         let at = object.resource_version();
         self.collections[resource].update(|collection| collection.apply(event, object));
-        for collection in self.collections.values() {
+        if resource == "leases" {
+            return;
+        }
+        for (_, collection) in self.collections.iter().filter(|(plural, _)| **plural != "leases") {
             collection.update(|collection| collection.advance(at));
         }
     }

@@ -1,0 +1,143 @@
+//! A store that fails under a snapshot.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use yurt_apimachinery::kind::find_kind;
+use yurt_runtime::Clock;
+use yurt_storage::embedded::replicas::ReplicaStore;
+use yurt_storage::embedded::{Disk, FileMedium, Medium};
+use yurt_storage::{Embedded, Replicas, SharedCollection};
+
+use super::*;
+use crate::authn::{NODE_PREFIX, NODES};
+use crate::feed::Parts;
+use crate::feed::collection::PoolCollections;
+use crate::feed::fence::Fence;
+use crate::feed::members::{InitialMembers, Members};
+use crate::feed::scope::Scope;
+use crate::metrics::Metrics;
+
+/// A file that takes nothing while it fails.
+#[derive(Debug)]
+struct Faulty {
+    file: FileMedium,
+    fails: AtomicBool,
+}
+
+impl Faulty {
+    fn check(&self) -> io::Result<()> {
+        let fails = self.fails.load(Ordering::Relaxed);
+        if fails {
+            Err(io::Error::other("the disk is broken"))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Medium for Faulty {
+    fn size(&self) -> io::Result<u64> {
+        self.file.size()
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(offset, out)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.check()?;
+        self.file.write_at(offset, data)
+    }
+
+    fn set_size(&self, size: u64) -> io::Result<()> {
+        self.check()?;
+        self.file.set_size(size)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.check()?;
+        self.file.sync()
+    }
+}
+
+/// The feed of Services over `disk`, with node n1 as the leader.
+fn feed_on(disk: &Arc<Disk>) -> (Feed, Arc<PoolCollection>) {
+    let [services, leases] =
+        [("", "services"), ("coordination.k8s.io", "leases")].map(|(g, r)| find_kind(g, r).unwrap());
+    let store = ReplicaStore::open(disk.clone()).unwrap();
+    let replicas = Replicas::open(&[("services".to_owned(), services)], Some(store)).unwrap();
+    let collections = PoolCollections::new(replicas.iter());
+    let collection = collections.named("services").unwrap();
+    let fence = Arc::new(Fence::new("s"));
+    let record = fence.election().next("n1_1", None).encode();
+    fence.published(ResourceVersion(1), &record);
+    let source = InitialMembers::parse("n1");
+    let initial = source.read().unwrap();
+    let (clock, _) = Clock::fake();
+    let own = Embedded::on(disk.clone(), clock.clone(), yurt_apimachinery::Space::Own).unwrap();
+    let parts = Parts {
+        fence,
+        members: Arc::new(Members::new(source, initial, collection.clone())),
+        scope: Arc::new(Scope::new(std::slice::from_ref(&collection))),
+        collections: Arc::new(collections),
+        replicas: Arc::new(replicas),
+        storage: Arc::new(own),
+        leases: Arc::new(SharedCollection::new(leases, false)),
+    };
+    let metrics = Metrics::new().unwrap().feed();
+    (Feed::new(parts, clock, metrics), collection)
+}
+
+async fn take(feed: &Feed, path: &str, mut body: Value) -> Result<Value, FeedError> {
+    body["store"] = json!("s");
+    body["epoch"] = json!(1);
+    body["generation"] = json!(0);
+    body["fresh"] = json!(true);
+    let user = User::new(&format!("{NODE_PREFIX}n1"), &[NODES]);
+    feed.take(&user, path, body.to_string().as_bytes()).await
+}
+
+/// The first list of a pool, as its leader feeds it.
+async fn feed_list(feed: &Feed) -> Result<Value, FeedError> {
+    let service = json!({"metadata": {"namespace": "x", "name": "a", "uid": "u", "resourceVersion": "5"}});
+    let index = json!({"after": "0", "at": "7", "index": [["x/a", "5"]]});
+    let answer = take(feed, "services/snapshot", index).await?;
+    if answer["missing"] == json!([]) {
+        return Ok(answer);
+    }
+    let bodies = json!({"at": "7", "objects": [service], "last": true});
+    take(feed, "services/snapshot/bodies", bodies).await
+}
+
+#[tokio::test]
+async fn store_that_fails_under_the_first_list_leaves_it_unserved_until_it_is_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.redb");
+    let medium = Arc::new(Faulty {
+        file: FileMedium::open(&path).unwrap(),
+        fails: AtomicBool::new(false),
+    });
+    let (clock, hand) = Clock::fake();
+    let disk = Disk::open_on(&path, medium.clone(), clock).unwrap();
+    let (feed, collection) = feed_on(&disk);
+    medium.fails.store(true, Ordering::Relaxed);
+    for _ in 0..2 {
+        assert!(
+            matches!(feed_list(&feed).await, Err(FeedError::Status(_))),
+            "the leader is told"
+        );
+        assert!(!collection.is_served(), "nobody is shown what a crash would take back");
+        let events = json!({"after": "7", "events": [], "upTo": "7"});
+        // Whatever it says, what goes on from there does not make it ready either.
+        let _ = take(&feed, "services/events", events).await;
+        assert!(!collection.is_served());
+    }
+    assert!(feed.state()["collections"]["services"]["complete"] == false);
+    medium.fails.store(false, Ordering::Relaxed);
+    // A disk that failed is left alone for a while.
+    hand.advance(std::time::Duration::from_secs(60));
+    feed_list(&feed).await.unwrap();
+    assert!(collection.is_served());
+    assert_eq!(collection.objects().read(Collection::len), 1);
+}

@@ -1,0 +1,270 @@
+//! Election and what a leader does, against a coordinator that keeps leases: who asks for what, what ends, and what is left.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use yurt_runtime::http::{APPLICATION_JSON, empty, respond};
+use yurt_test_support::eventually;
+
+use super::cloud::Cloud;
+use super::harness::TestHub;
+use super::pool::{DELEGATE, ELECTION_LEASES, NODE_LEASES, Pool};
+
+/// Longer than any request may take.
+const LONGER_THAN_A_REQUEST: Duration = Duration::from_secs(11);
+
+fn leads(state: &Value) -> bool {
+    state["hubState"] == "LeaderHub"
+}
+
+fn follows(state: &Value) -> bool {
+    state["hubState"] == "FollowerHub"
+}
+
+fn cloud_lease(cloud: &Cloud, node: &str) -> Option<Value> {
+    cloud.get("leases", Some("kube-node-lease"), node)
+}
+
+/// Somebody else takes the lease, then gives it back.
+async fn lead_again(pool: &Pool, hub: &TestHub) {
+    pool.give_lease_to("other_1");
+    hub.until("a deposed leader stops", follows).await;
+    pool.give_lease_to("");
+    let state = hub.until("a free lease is taken", leads).await;
+    let services = &state["collections"]["services"];
+    let kept = (&services["complete"], &services["generation"]);
+    assert_eq!(
+        kept,
+        (&json!(true), &json!(0)),
+        "no change of leader undoes what is known"
+    );
+}
+
+#[tokio::test]
+async fn fifty_changes_of_leader_leave_no_task_and_no_connection_behind() {
+    let pool = Pool::start().await;
+    let hub = pool.leader("n1").await;
+    let connections = || -> BTreeSet<SocketAddr> {
+        let seen = [pool.coordinator.all_seen(), pool.cloud.all_seen()].concat();
+        seen.iter().map(|seen| seen.peer).collect()
+    };
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    for _ in 0..5 {
+        lead_again(&pool, &hub).await;
+    }
+    let (connections_before, tasks_before) = (connections(), tasks());
+    for _ in 0..50 {
+        lead_again(&pool, &hub).await;
+    }
+    assert_eq!(hub.state().await["electionsWon"], 56);
+    let more: BTreeSet<_> = connections().difference(&connections_before).copied().collect();
+    assert!(
+        more.len() <= 5,
+        "one that broke is replaced, none is made per change: {more:?}"
+    );
+    // A client of the test, or a request on its way, comes and goes.
+    let is_same = async || (tasks() <= tasks_before + 10).then_some(());
+    eventually("what a leadership started must have ended with it", is_same).await;
+}
+
+#[tokio::test]
+async fn flood_of_lease_changes_does_not_stop_the_election() {
+    let pool = Pool::start().await;
+    let hub = pool.leader("n1").await;
+    // Far more facts than may wait for the machine; what is told of the coordinator changes among them.
+    for round in 0..20 {
+        for number in 0..100 {
+            pool.give_lease_to(&format!("other_{number}"));
+        }
+        pool.new_store(&format!("store-{round}"));
+        tokio::task::yield_now().await;
+    }
+    hub.until("a deposed leader stops", |state| !leads(state)).await;
+    pool.give_lease_to("");
+    hub.until("a free lease is taken", leads).await;
+}
+
+#[tokio::test]
+async fn lease_watch_lasts_longer_than_a_request_is_opened_again_and_asks_for_one_lease() {
+    let pool = Pool::start().await;
+    pool.give_lease_to("other_1");
+    pool.coordinator.on(ELECTION_LEASES, async |_| {
+        respond(StatusCode::OK, APPLICATION_JSON, empty())
+    });
+    let hub = pool.hub("n1", &[]).await;
+    let watches = || pool.coordinator.seen(ELECTION_LEASES);
+    eventually("a watch that ended is opened again", async || {
+        (watches().len() >= 3).then_some(())
+    })
+    .await;
+    pool.coordinator.off(ELECTION_LEASES);
+    let ended = watches().len();
+    eventually("and again", async || (watches().len() > ended).then_some(())).await;
+    let opened = watches().len();
+    tokio::time::sleep(LONGER_THAN_A_REQUEST).await;
+    assert_eq!(watches().len(), opened, "it lives as long as it asked for");
+    let one = "watch=1&fieldSelector=metadata.name%3Dyurthub&timeoutSeconds=300";
+    assert!(watches().iter().all(|watch| watch.query.as_deref() == Some(one)));
+    let own = [format!("{ELECTION_LEASES}/yurthub"), format!("{NODE_LEASES}/n1")];
+    for asked in pool.asked_about_leases("n1") {
+        let is_own = asked.path == ELECTION_LEASES || own.contains(&asked.path);
+        assert!(is_own, "a follower has no use for the leases of others: {asked:?}");
+    }
+    pool.give_lease_to("");
+    hub.until("the watch is still told of changes", leads).await;
+    let all = async || {
+        pool.asked_about_leases("n1")
+            .into_iter()
+            .find(|seen| seen.path == NODE_LEASES)
+    };
+    eventually("a leader looks after all nodes", all).await;
+}
+
+#[tokio::test]
+async fn hub_that_may_not_lead_does_not_ask_for_the_lease() {
+    let pool = Pool::start().await;
+    let hub = pool.hub("n1", &["--leader-elect=false"]).await;
+    hub.until("cloud and coordinator must be reached", |state| {
+        state["cloudReachable"] == true && state["coordinatorReachable"] == true
+    })
+    .await;
+    // It had the same chance, and longer.
+    let _other = pool.leader("n2").await;
+    assert_eq!(
+        pool.asked_about_leases("n1").len(),
+        0,
+        "{:?}",
+        pool.asked_about_leases("n1")
+    );
+    pool.give_lease_to("");
+    pool.until_held_by("n2").await;
+    assert_eq!(pool.asked_about_leases("n1").len(), 0);
+    assert_eq!(hub.state().await["electionsWon"], 0);
+}
+
+#[tokio::test]
+async fn leader_that_is_no_member_any_more_stops() {
+    let pool = Pool::start().await;
+    let hub = pool.leader("n1").await;
+    pool.coordinator.forbid("system:node:n1");
+    hub.until("a leader whose renewals are refused stops", |state| !leads(state))
+        .await;
+    pool.give_lease_to("");
+    let _successor = pool.leader("n2").await;
+    assert_eq!(hub.state().await["electionsWon"], 1);
+}
+
+/// The cloud goes first, then the coordinator, which comes back with nothing while the cloud is still away.
+#[tokio::test]
+async fn coordinator_that_comes_back_empty_in_an_outage_is_fed_everything_after_it() {
+    let mut pool = Pool::start().await;
+    let hub = pool.leader("n1").await;
+    pool.cloud.go_away().await;
+    hub.until("a leader without the cloud stops", |state| !leads(state))
+        .await;
+    pool.coordinator.go_away().await;
+    hub.until("the loss must be noticed", |state| {
+        state["coordinatorReachable"] == false
+    })
+    .await;
+    pool.new_store("an-empty-one");
+    pool.coordinator.come_back().await;
+    hub.until("the coordinator is back", follows).await;
+    pool.cloud.come_back().await;
+    hub.until("the hub leads again", leads).await;
+    pool.until_fed().await;
+    let fed = pool.fed("services/snapshot");
+    assert!(fed.iter().all(|call| call["store"] == "an-empty-one"), "{fed:?}");
+}
+
+/// Beats of `node` until one has arrived at the cloud, which is told by `has`.
+async fn beat_until(pool: &Pool, node: &str, beats: &mut u64, has: impl Fn() -> bool) {
+    eventually("a beat must be carried", async || {
+        *beats += 1;
+        pool.delegated_beat(node, *beats);
+        has().then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn carried_beat_changes_two_fields_and_makes_no_lease() {
+    let pool = Pool::start().await;
+    let lease = json!({
+        "metadata": {
+            "namespace": "kube-node-lease", "name": "n2", "labels": {"l": "1"}, "annotations": {"others": "stay"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n2", "uid": "u"}],
+        },
+        "spec": {"holderIdentity": "n2", "leaseDurationSeconds": 40, "renewTime": "2020-01-01T00:00:00.000000Z", "later": {"a": 1}},
+    });
+    let before = pool.cloud.put_lease(lease);
+    let _hub = pool.leader("n1").await;
+    let mut beats = 0;
+    let asked_for = |node: &str| {
+        let path = format!("{NODE_LEASES}/{node}");
+        let mut seen = pool.cloud.seen(&path);
+        seen.retain(|seen| seen.user.as_deref() == Some(DELEGATE));
+        seen
+    };
+    // Nobody has ever registered n3 in the cloud.
+    beat_until(&pool, "n3", &mut beats, || asked_for("n3").len() >= 3).await;
+    let renewed = || cloud_lease(&pool.cloud, "n2").unwrap()["spec"]["renewTime"] != before["spec"]["renewTime"];
+    beat_until(&pool, "n2", &mut beats, renewed).await;
+    let mut after = cloud_lease(&pool.cloud, "n2").unwrap();
+    assert_eq!(
+        after["metadata"]["annotations"]["openyurt.io/delegate-heartbeat"],
+        "true"
+    );
+    after["metadata"]["annotations"] = before["metadata"]["annotations"].clone();
+    after["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"].clone();
+    after["spec"]["renewTime"] = before["spec"]["renewTime"].clone();
+    assert_eq!(after, before, "nothing else is touched");
+    assert_eq!(
+        cloud_lease(&pool.cloud, "n3"),
+        None,
+        "a lease that is not there is not made up"
+    );
+    assert!(asked_for("n3").iter().all(|seen| seen.method == Method::GET));
+    assert!(pool.cloud.seen(NODE_LEASES).is_empty(), "nothing is created or listed");
+}
+
+#[tokio::test]
+async fn leader_goes_on_at_another_server_of_the_cloud() {
+    let mut pool = Pool::start().await;
+    let second = pool.cloud.another_server().await;
+    let lease = json!({
+        "metadata": {"namespace": "kube-node-lease", "name": "n2"},
+        "spec": {"holderIdentity": "n2", "leaseDurationSeconds": 40, "renewTime": "2020-01-01T00:00:00.000000Z"},
+    });
+    pool.cloud.put_lease(lease);
+    let servers = format!("{},{}", pool.cloud.url(), second.url());
+    let hub = pool.hub_at("n1", &servers, &[]).await;
+    hub.until("the hub leads", leads).await;
+    let carried_at = |pool: &Pool, server: SocketAddr| {
+        let path = format!("{NODE_LEASES}/n2");
+        let seen = pool.cloud.seen(&path);
+        seen.iter()
+            .any(|seen| seen.at == server && seen.method == Method::PATCH)
+    };
+    let (mut beats, first) = (0, pool.cloud.addr());
+    beat_until(&pool, "n2", &mut beats, || carried_at(&pool, first)).await;
+    let epoch = hub.state().await["epoch"].clone();
+    pool.cloud.go_away().await;
+    pool.cloud
+        .put("services", json!({"metadata": {"namespace": "shop", "name": "web"}}));
+    let fed = async || {
+        let batches = pool.fed("services/events");
+        let mut events = batches.iter().flat_map(|batch| batch["events"].as_array().unwrap());
+        events
+            .any(|event| event["object"]["metadata"]["name"] == "web")
+            .then_some(())
+    };
+    eventually("the feed must go on", fed).await;
+    beat_until(&pool, "n2", &mut beats, || carried_at(&pool, second.addr())).await;
+    let state = hub.state().await;
+    assert!(leads(&state) && state["epoch"] == epoch, "the same leadership: {state}");
+    assert_eq!(state["electionsWon"], 1);
+}
