@@ -136,7 +136,7 @@ impl OwnStore {
         }
     }
 
-    /// Waits until everything that other coordinators over the same store were acknowledged is published here.
+    /// Waits until everything that was acknowledged is published here, by other coordinators over the same store as well.
     ///
     /// # Errors
     /// 503 when the store does not answer, or cannot be followed.
@@ -148,6 +148,7 @@ impl OwnStore {
             let rv = reached.await.map_err(|error| status_error::of_storage(&error))?;
             objects.store_reached(rv);
         }
+        objects.catch_up().await;
         Ok(())
     }
 

@@ -52,6 +52,15 @@ async fn pages_are_one_state_and_the_last_one_says_so() {
     assert_eq!(names(&admin.get(&exact).await.expect(200)), ["a", "b", "c", "d", "e"]);
 }
 
+#[tokio::test]
+async fn the_most_recent_list_is_as_new_as_what_was_written_of_another_kind() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let written = admin.post(MAPS, &config_map("a", "1")).await.expect(201);
+    let secrets = admin.get("/api/v1/secrets?limit=1").await.expect(200);
+    assert!(rv(&secrets) >= rv(&written), "{secrets} after {written}");
+}
+
 /// Conformance: 2.24, 2.26, 3.E09
 #[tokio::test]
 async fn tokens_that_cannot_go_on_are_refused() {

@@ -185,6 +185,7 @@ impl Sink for Cacher {
                 .1
                 .push((event, object));
         }
+        self.progress.begin(rv);
         for (shared, events) in by_collection.into_values() {
             shared.update(|collection| collection.apply_all(rv, events));
         }
@@ -193,6 +194,7 @@ impl Sink for Cacher {
 
     fn reloaded(&self, loaded: Loaded) {
         self.admit(keys(&loaded), None);
+        self.progress.begin(loaded.at);
         for (name, shared) in self.collections.read().iter() {
             let prefix = format!("/{name}/");
             let inside = loaded.live.iter().filter(|stored| stored.key.starts_with(&prefix));
@@ -346,6 +348,32 @@ mod tests {
             !woken.has_changed().expect("it is there"),
             "nothing happened to its watchers"
         );
+    }
+
+    #[test]
+    fn most_recent_state_is_not_below_what_another_collection_has_shown() {
+        let kinds = find_kind("", "configmaps").into_iter().chain(find_kind("", "secrets"));
+        let cacher = Cacher::new(kinds);
+        cacher.load(state(vec![stored("a", 3)], 5)).expect("all can be read");
+        let secrets = cacher.collection("secrets").expect("it was asked for").clone();
+        let held = || secrets.read(Collection::position);
+        secrets.catch_up().now_or_never().expect("nothing is on its way");
+        let Stored { key, value, .. } = stored("a", 8);
+        let change = Committed {
+            key,
+            value: value.into(),
+            deleted: false,
+        };
+        cacher.committed(ResourceVersion(8), &[change]);
+        secrets.catch_up().now_or_never().expect("all is published");
+        assert_eq!(held(), ResourceVersion(8));
+
+        cacher.progress.begin(ResourceVersion(9));
+        let mut waiting = Box::pin(secrets.catch_up());
+        assert_eq!(waiting.as_mut().now_or_never(), None, "others may have seen 9");
+        cacher.progress.reached(ResourceVersion(9));
+        waiting.now_or_never().expect("all is published");
+        assert_eq!(held(), ResourceVersion(9));
     }
 
     fn garbled(name: &str, rv: u64) -> Stored {

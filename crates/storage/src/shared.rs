@@ -28,8 +28,12 @@ pub struct SharedCollection {
 
 /// The RV up to which everything in a store has been published, in whatever collection: one number for all of them, which
 /// each takes over when somebody asks it for a number that another one issued.
-#[derive(Clone, Debug)]
-pub struct Progress(watch::Sender<ResourceVersion>);
+#[derive(Clone, Debug, Default)]
+pub struct Progress {
+    /// Somebody may have seen this RV in one of the collections.
+    begun: Arc<AtomicU64>,
+    reached: watch::Sender<ResourceVersion>,
+}
 
 /// Watches of one collection that are being sent its present state, at a time; further ones are asked to come back.
 pub const STARTING_WATCHES_MAX: usize = 2000;
@@ -40,22 +44,21 @@ pub struct Changes(watch::Receiver<u64>);
 
 // === impl Progress ===
 
-impl Default for Progress {
-    fn default() -> Self {
-        Self(watch::Sender::new(ResourceVersion::ZERO))
-    }
-}
-
 impl Progress {
     /// How far the store is.
     #[must_use]
     pub fn now(&self) -> ResourceVersion {
-        *self.0.borrow()
+        *self.reached.borrow()
+    }
+
+    /// What was written at `rv` is being published from now on, in one collection after another.
+    pub fn begin(&self, rv: ResourceVersion) {
+        self.begun.fetch_max(rv.0, Ordering::SeqCst);
     }
 
     /// Everything up to `rv` is in its collection.
     pub fn reached(&self, rv: ResourceVersion) {
-        self.0
+        self.reached
             .send_if_modified(|reached| std::mem::replace(reached, rv.max(*reached)) < rv);
     }
 }
@@ -93,6 +96,20 @@ impl SharedCollection {
         if self.read(|collection| collection.is_complete() && collection.position() < reached) {
             self.update_quietly(|collection| collection.advance(reached));
         }
+    }
+
+    /// Waits until what any collection of the store has shown to anybody is behind `C`: a list that is to be the most
+    /// recent must not have a lower number than an event that somebody else saw before.
+    ///
+    /// # Cancel safety
+    /// Holds nothing; may be dropped at any point.
+    pub async fn catch_up(&self) {
+        let Some(progress) = &self.progress else { return };
+        let shown = progress.begun.load(Ordering::SeqCst);
+        let mut published = progress.reached.subscribe();
+        // The sender is in `self`.
+        let _ = published.wait_for(|reached| reached.0 >= shown).await;
+        self.follow_store();
     }
 
     /// What is in it.
@@ -173,7 +190,7 @@ impl SharedCollection {
     /// Holds nothing; may be dropped at any point.
     pub async fn reached(&self, rv: ResourceVersion) {
         let mut changes = self.subscribe();
-        let mut progress = self.progress.as_ref().map(|progress| progress.0.subscribe());
+        let mut progress = self.progress.as_ref().map(|progress| progress.reached.subscribe());
         let has_reached = || self.read(|collection| collection.is_complete() && collection.position() >= rv);
         while !has_reached() {
             self.follow_store();
