@@ -1,8 +1,9 @@
 //! Roles and bindings from files, and what nodes may read and write in profile standalone.
 
+use http::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Server, config_map};
+use crate::harness::{Client, Server, config_map, rv};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -236,4 +237,47 @@ async fn roles_from_files_hold_in_both_profiles() {
         assert_eq!(mine["status"]["incomplete"], json!(profile == "pool"));
         jane.post(rules, &json!({})).await.expect(400);
     }
+}
+
+/// A pod moves while the node it was on is offline. What that node does when it is back concerns the pod that it knew.
+#[tokio::test]
+async fn late_deletion_by_the_former_node_leaves_the_new_pod() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    for node in ["n1", "n2"] {
+        node_with(&admin, node, json!({})).await;
+    }
+    let path = format!("{PODS}/sts-0");
+    let delete = async |client: &Client, preconditions: Value| {
+        let options = json!({ "gracePeriodSeconds": 0, "preconditions": preconditions });
+        let json_body = [("content-type", "application/json")];
+        client
+            .send(Method::DELETE, &path, Some(&options), &json_body)
+            .await
+            .code
+    };
+    let pod = |node: &str| {
+        json!({
+            "metadata": { "name": "sts-0" },
+            "spec": { "nodeName": node, "containers": [{ "name": "c", "image": "i" }] },
+        })
+    };
+    let old = admin.post(PODS, &pod("n1")).await.expect(201);
+    assert_eq!(delete(&admin, json!({})).await, 200);
+    let new = admin.post(PODS, &pod("n2")).await.expect(201);
+    let former_uid = json!({ "uid": old["metadata"]["uid"] });
+    let former = server.node("n1");
+    for preconditions in [json!({}), json!({ "uid": new["metadata"]["uid"] })] {
+        assert_eq!(delete(&former, preconditions).await, 403, "it is not on this node");
+    }
+    assert_eq!(delete(&former, former_uid.clone()).await, 409, "it is another pod");
+    for preconditions in [former_uid, json!({ "resourceVersion": rv(&old) })] {
+        assert_eq!(
+            delete(&server.node("n2"), preconditions).await,
+            409,
+            "it is another pod"
+        );
+    }
+    let found = admin.get(&path).await.expect(200);
+    assert_eq!(found, new, "untouched");
 }

@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
-use yurt_runtime::http::{APPLICATION_JSON, empty, respond};
+use yurt_runtime::http::{APPLICATION_JSON, empty, json as answer_json, respond};
 use yurt_test_support::eventually;
 
 use super::cloud::Cloud;
 use super::harness::TestHub;
 use super::pool::{DELEGATE, ELECTION_LEASES, NODE_LEASES, Pool};
+use super::relay_pool::Link;
+
+const SERVICES: &str = "/api/v1/services";
 
 /// Longer than any request may take.
 const LONGER_THAN_A_REQUEST: Duration = Duration::from_secs(11);
@@ -22,6 +25,10 @@ fn leads(state: &Value) -> bool {
 
 fn follows(state: &Value) -> bool {
     state["hubState"] == "FollowerHub"
+}
+
+fn service(name: &str) -> Value {
+    json!({"metadata": {"namespace": "shop", "name": name}})
 }
 
 fn cloud_lease(cloud: &Cloud, node: &str) -> Option<Value> {
@@ -157,6 +164,82 @@ async fn leader_that_is_no_member_any_more_stops() {
     assert_eq!(hub.state().await["electionsWon"], 1);
 }
 
+/// Only its link is cut: it lives, its clients live, and the others see the cloud.
+#[tokio::test]
+async fn leader_cut_off_from_the_cloud_gives_up_and_no_client_hears_of_it() {
+    let pool = Pool::start_fed().await;
+    for name in ["a", "b", "c"] {
+        pool.cloud.put("services", service(name));
+    }
+    let mut link = Link::to(pool.cloud.addr()).await;
+    let first = pool.hub_at("n1", &link.url(), &[]).await;
+    first.until("the first hub leads", leads).await;
+    let second = pool.hub("n2", &[]).await;
+    let mut watches = Vec::new();
+    for hub in [&first, &second] {
+        hub.wait_until_complete().await;
+        let list = hub.kube_proxy().get(SERVICES).await;
+        assert_eq!(list.names(), ["a", "b", "c"]);
+        let at = list.json()["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+        watches.push(
+            hub.kube_proxy()
+                .watch(&format!("{SERVICES}?resourceVersion={at}"))
+                .await,
+        );
+    }
+    let relists = async |hub: &TestHub| hub.state().await["collections"]["services"]["relistsForced"].clone();
+    let before = [relists(&first).await, relists(&second).await];
+    link.cut().await;
+    pool.until_held_by("n2").await;
+    second.until("the second hub leads", leads).await;
+    first.until("the first one follows", follows).await;
+    pool.cloud.put("services", service("late"));
+    for watch in &mut watches {
+        assert_eq!(watch.told().await, "ADDED late", "and nothing before it");
+    }
+    assert_eq!([relists(&first).await, relists(&second).await], before);
+    let state = first.state().await;
+    assert_eq!(
+        (&state["electionsWon"], &state["cloudReachable"]),
+        (&json!(1), &json!(false))
+    );
+}
+
+/// Whoever is refused for a while asks now and then, not as fast as it can.
+#[tokio::test]
+async fn refusals_are_met_with_pauses() {
+    let pool = Pool::start().await;
+    let paths = |feed: &str| format!("/yurt/v1/feed/{feed}");
+    let [snapshot, scope] = [paths("services/snapshot"), paths("scope")];
+    let refused = [
+        (&pool.cloud, "/apis/discovery.k8s.io/v1/endpointslices"),
+        (&pool.cloud, "/api/v1/endpoints"),
+        (&pool.coordinator, ELECTION_LEASES),
+        (&pool.coordinator, NODE_LEASES),
+        (&pool.coordinator, &snapshot),
+        (&pool.coordinator, &scope),
+    ];
+    for (server, path) in refused {
+        server.on(path, async |_| {
+            answer_json(StatusCode::INTERNAL_SERVER_ERROR, r#"{"kind":"Status","code":500}"#)
+        });
+    }
+    // A lease that is there is replaced: no watch and no create is needed to lead.
+    pool.give_lease_to("");
+    let hub = pool.hub("n1", &[]).await;
+    hub.until("the hub leads", leads).await;
+    let began = tokio::time::Instant::now();
+    let asked = || refused.map(|(server, path)| server.seen(path).len());
+    let before = asked();
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let seconds = began.elapsed().as_secs() as usize + 1;
+    for ((path, before), after) in refused.map(|(_, path)| path).into_iter().zip(before).zip(asked()) {
+        let times = after - before;
+        assert!(times <= 10 * seconds, "{path}: {times} times in {seconds} s");
+        assert!(times > 0, "{path} is asked again");
+    }
+}
+
 /// The cloud goes first, then the coordinator, which comes back with nothing while the cloud is still away.
 #[tokio::test]
 async fn coordinator_that_comes_back_empty_in_an_outage_is_fed_everything_after_it() {
@@ -253,8 +336,7 @@ async fn leader_goes_on_at_another_server_of_the_cloud() {
     beat_until(&pool, "n2", &mut beats, || carried_at(&pool, first)).await;
     let epoch = hub.state().await["epoch"].clone();
     pool.cloud.go_away().await;
-    pool.cloud
-        .put("services", json!({"metadata": {"namespace": "shop", "name": "web"}}));
+    pool.cloud.put("services", service("web"));
     let fed = async || {
         let batches = pool.fed("services/events");
         let mut events = batches.iter().flat_map(|batch| batch["events"].as_array().unwrap());

@@ -47,6 +47,17 @@ impl Pool {
     pub(crate) async fn start() -> Self {
         let cloud = Cloud::start().await;
         let coordinator = cloud.start_beside().await;
+        Self::of(cloud, coordinator)
+    }
+
+    /// The same, but what the coordinator serves is what the cloud has, as if it were fed in no time.
+    pub(crate) async fn start_fed() -> Self {
+        let cloud = Cloud::start().await;
+        let coordinator = cloud.another_server().await;
+        Self::of(cloud, coordinator)
+    }
+
+    fn of(cloud: Cloud, coordinator: Cloud) -> Self {
         for node in ["n1", "n2", "n3"] {
             let label = json!({"apps.openyurt.io/nodepool": POOL});
             cloud.put("nodes", json!({"metadata": {"name": node, "labels": label}}));

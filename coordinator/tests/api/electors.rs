@@ -1,0 +1,152 @@
+//! Electors of other makes beside each other on one lease: those that send no resourceVersion, stall between looking and
+//! writing and never hear of it, and one that follows client-go. Whatever they do, nobody is replaced while it renews.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep, timeout};
+use yurt_apimachinery::time::MicroTime;
+use yurt_runtime::Clock;
+
+use crate::harness::{Client, PATIENCE, Server, rv};
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/l";
+const DURATION: Duration = Duration::from_secs(1);
+/// They go at it until the lease was taken and given back this often.
+const CHANGES: usize = 8;
+const RELEASES: usize = 3;
+
+/// One candidate.
+struct Elector<'a> {
+    client: Client,
+    name: &'a str,
+    random: RefCell<u64>,
+}
+
+// === impl Elector ===
+
+impl Elector<'_> {
+    fn random(&self, below: u64) -> u64 {
+        let mut random = self.random.borrow_mut();
+        *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (*random >> 33) % below
+    }
+
+    async fn stall(&self) {
+        if self.random(4) == 0 {
+            sleep(Duration::from_millis(self.random(1800))).await;
+        }
+    }
+
+    /// Believes the clock of whoever wrote the lease, and writes over whatever is there.
+    async fn blind(&self) {
+        loop {
+            let lease = self.client.get(LEASE).await.expect(200);
+            let (holder, age) = (lease["spec"]["holderIdentity"].clone(), age(&lease));
+            self.stall().await;
+            let changed = if holder == json!(self.name) {
+                if self.random(5) == 0 { Some("") } else { Some(self.name) }
+            } else {
+                (holder == json!("") || age > DURATION).then_some(self.name)
+            };
+            if let Some(holder) = changed {
+                let patch = json!({
+                    "metadata": {"annotations": {"by": self.name}},
+                    "spec": {"holderIdentity": holder, "renewTime": now().to_string()},
+                });
+                let path = format!("{LEASE}?fieldManager={}", self.name);
+                let written = self.client.merge(&path, &patch).await;
+                assert!([200, 409].contains(&written.code), "{:?}", written.body);
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Counts on its own clock from when it first saw a state, and writes over what it saw only.
+    async fn guarded(&self) {
+        let mut seen = (String::new(), Instant::now());
+        loop {
+            let mut lease = self.client.get(LEASE).await.expect(200);
+            if seen.0 != rv(&lease) {
+                seen = (rv(&lease), Instant::now());
+            }
+            let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned();
+            if holder.is_empty() || holder == self.name || seen.1.elapsed() > DURATION {
+                self.stall().await;
+                lease["metadata"]["annotations"] = json!({"by": self.name});
+                lease["spec"]["holderIdentity"] = json!(self.name);
+                lease["spec"]["renewTime"] = json!(now().to_string());
+                let written = self.client.put(LEASE, &lease).await;
+                assert!([200, 409].contains(&written.code), "{:?}", written.body);
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+fn now() -> MicroTime {
+    let now = Clock::system().unix();
+    MicroTime::from_unix(now.secs, now.nanos)
+}
+
+fn age(lease: &Value) -> Duration {
+    let micros = |time: MicroTime| time.unix().0 * 1_000_000 + i64::from(time.unix().1 / 1000);
+    let renewed = lease["spec"]["renewTime"]
+        .as_str()
+        .and_then(|text| MicroTime::parse(text).ok());
+    let age = renewed.map_or(i64::MAX, |renewed| micros(now()) - micros(renewed));
+    Duration::from_micros(u64::try_from(age).unwrap_or_default())
+}
+
+#[tokio::test]
+async fn electors_of_other_makes_never_replace_a_holder_that_renews() {
+    // The embedded store numbers writes by the time, in microseconds: the history tells when each was.
+    let server = Server::start(&["--profile", "standalone"]).await;
+    let names = ["blind-1", "blind-2", "blind-3", "guarded"];
+    let electors: Vec<_> = names
+        .iter()
+        .zip(1..)
+        .map(|(name, seed)| Elector {
+            client: server.user(name, &["system:masters"]),
+            name,
+            random: RefCell::new(seed),
+        })
+        .collect();
+    let lease = json!({
+        "metadata": {"name": "l"},
+        "spec": {"holderIdentity": "", "leaseDurationSeconds": DURATION.as_secs(), "renewTime": now().to_string()},
+    });
+    let admin = server.admin();
+    let created = admin.post(LEASES, &lease).await.expect(201);
+    let mut watch = admin.watch(&format!("{LEASES}?resourceVersion={}", rv(&created))).await;
+    let mut last = created;
+    let judging = async {
+        let (mut changes, mut releases) = (0, 0);
+        while changes < CHANGES || releases < RELEASES {
+            let next = watch.next().await.unwrap().object;
+            let [holder, now] = [&last, &next].map(|lease| lease["spec"]["holderIdentity"].as_str().unwrap());
+            let by = next["metadata"]["annotations"]["by"].as_str().unwrap();
+            let [before, at] = [&last, &next].map(|lease| rv(lease).parse::<u64>().unwrap());
+            let silent = Duration::from_micros(at - before);
+            let may = holder.is_empty() || holder == by || silent >= DURATION;
+            assert!(may, "{by} made it {now:?} after {holder} had written {silent:?} before");
+            changes += usize::from(!now.is_empty() && now != holder);
+            releases += usize::from(now.is_empty());
+            last = next;
+        }
+    };
+    let electing = async {
+        let blind = join_all(electors[..3].iter().map(Elector::blind));
+        tokio::join!(blind, electors[3].guarded());
+    };
+    let enough = timeout(3 * PATIENCE, async {
+        tokio::select! {
+            () = judging => {}
+            () = electing => {}
+        }
+    });
+    enough.await.expect("the lease must change hands again and again");
+}
