@@ -240,8 +240,8 @@ impl PoolData {
             });
             described.insert(name.to_owned(), value);
             described[name]["fresh"] = self.is_fresh(name).into();
-            if let Some((objects, bytes)) = self.drafts.progress(name) {
-                described[name]["listing"] = json!({ "objects": objects, "bytes": bytes });
+            if let Some((objects, bytes, stuck)) = self.drafts.progress(name) {
+                described[name]["listing"] = json!({ "objects": objects, "bytes": bytes, "stuck": stuck });
             }
         }
         Value::Object(described)

@@ -9,7 +9,7 @@
 
 mod agenda;
 mod faults;
-mod history;
+pub(crate) mod history;
 mod run;
 mod traffic;
 
@@ -73,6 +73,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         bin_dir,
         identities: Identities::new(dir.path())?,
         tasks: tasks.clone(),
+        net: None,
     };
     let outcome = runtime.block_on(async {
         let outcome = run::run(setup, &args.plan()).await;

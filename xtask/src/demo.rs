@@ -63,6 +63,7 @@ async fn play(args: &Args, dir: &Path, bin_dir: PathBuf) -> Result<()> {
         bin_dir,
         identities: Identities::new(dir)?,
         tasks: tasks.clone(),
+        net: None,
     };
     // Dropping the story, wherever it stands, kills every program it started.
     let outcome = tokio::select! {

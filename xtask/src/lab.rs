@@ -1,7 +1,7 @@
 //! Programs of this machine that the demo, the chaos runs and the benchmarks start: ours, and the real Kubernetes programs.
 //!
-//! A whole pool: [`stage`] (who plays), [`cloud`], [`hub`], [`client`], [`kubelet`], [`link`], [`sample`] (the objects). The
-//! tools: [`identities`] (one CA for all), [`program`] (a child process), [`real`] (kube-apiserver on etcd), [`api`] (a small
+//! A whole pool: [`stage`] (who plays), [`cloud`], [`hub`], [`client`], [`kubelet`], [`link`], [`sample`] (the objects); on
+//! the loopback interface, or in network namespaces with cables between them ([`net`]). The tools: [`identities`] (one CA for all), [`program`] (a child process), [`real`] (kube-apiserver on etcd), [`api`] (a small
 //! client), [`ports`], [`mod@until`] (bounded waiting).
 
 pub(crate) mod api;
@@ -13,6 +13,7 @@ pub(crate) mod identities;
 pub(crate) mod kubelet;
 pub(crate) mod link;
 pub(crate) mod manifests;
+pub(crate) mod net;
 pub(crate) mod ports;
 pub(crate) mod program;
 pub(crate) mod real;
@@ -22,6 +23,7 @@ pub(crate) mod until;
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -31,6 +33,7 @@ use yurt_runtime::TaskGroup;
 
 use api::Api;
 use identities::Identities;
+use net::{Net, Place};
 use program::{Launch, Program};
 use until::until;
 
@@ -42,6 +45,8 @@ pub(crate) struct Setup {
     pub(crate) bin_dir: PathBuf,
     pub(crate) identities: Identities,
     pub(crate) tasks: TaskGroup,
+    /// Where servers and hubs live, if not on our loopback interface.
+    pub(crate) net: Option<Arc<Net>>,
 }
 
 /// How long a program of ours may take from exec to /readyz on a busy machine.
@@ -66,18 +71,31 @@ pub(crate) fn runtime() -> Result<Runtime> {
     runtime.context("cannot start the runtime")
 }
 
+// === impl Setup ===
+
+impl Setup {
+    /// Puts a server that listens on `port` where it belongs, with its flag `--bind-address`, and makes it reachable here.
+    pub(crate) fn serve(&self, place: Place, port: u16, launch: Launch) -> Result<Launch> {
+        let Some(net) = &self.net else {
+            return Ok(launch.flag("bind-address", Ipv4Addr::LOCALHOST));
+        };
+        net::door::open(&self.tasks, net.namespace(place), port)?;
+        let launch = launch.within(net.namespace(place));
+        Ok(launch.flag("bind-address", Ipv4Addr::UNSPECIFIED))
+    }
+}
+
 /// How a coordinator is started with these certificates; the caller adds the profile.
-pub(crate) fn coordinator_launch(setup: &Setup, name: &str) -> Result<(u16, Launch)> {
+pub(crate) fn coordinator_launch(setup: &Setup, place: Place, name: &str) -> Result<(u16, Launch)> {
     let port = ports::free()?;
     let (cert, key) = setup.identities.server(name)?;
     let launch = Launch::new(&setup.dir, name, setup.bin_dir.join("yurt-coordinator"))
         .flag("data-dir", setup.dir.join(format!("{name}.data")).display())
-        .flag("bind-address", Ipv4Addr::LOCALHOST)
         .flag("secure-port", port)
         .flag("client-ca-file", setup.identities.ca_file().display())
         .flag("tls-cert-file", cert.display())
         .flag("tls-private-key-file", key.display());
-    Ok((port, launch))
+    Ok((port, setup.serve(place, port, launch)?))
 }
 
 /// Waits until `/readyz` says so; an error at once if the program ends.

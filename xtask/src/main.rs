@@ -12,6 +12,7 @@ mod demo;
 mod fuzz;
 mod interop;
 mod lab;
+mod links;
 mod process;
 mod rust_text;
 mod stopwatch;
@@ -43,6 +44,8 @@ enum Command {
     Demo(demo::Args),
     /// Let faults strike a pool of real processes and check what its clients were told
     Chaos(chaos::Args),
+    /// Check a pool whose packets are lost, doubled, overtaken or swallowed (network namespaces; root)
+    Links(links::Args),
     /// Build kube-apiserver, etcd and the rest into interop/.cache
     BuildInterop,
     /// Look for inputs that break a fuzz target, for a bounded time
@@ -73,6 +76,7 @@ fn main() -> ExitCode {
         Command::Conformance(args) => conformance::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Chaos(args) => chaos::run(&args),
+        Command::Links(args) => links::run(&args),
         Command::BuildInterop => interop::build(),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Bench(args) => bench::run(&args),

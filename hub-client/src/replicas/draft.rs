@@ -12,24 +12,17 @@
 //! at W once all pages are here and W has reached the last one's state. It is then taken as a list with
 //! resourceVersion unset is: nothing was left out (I5), and nothing in it is older than a state at W (I2).
 
+mod page_size;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
 
-/// Objects of the first page: what a probe beside it has to wait for is still short on a thin link.
-const PAGE_FIRST: usize = 16;
-/// Objects of a page at the most; client-go's number.
-pub const PAGE_MAX: usize = 500;
-/// Pages are made to take about this long. Whatever else uses the link waits for one of them at most, and probes have 3 s.
-const PAGE_TAKES: Duration = Duration::from_secs(2);
-/// A page is at most this many times larger than the one before.
-const PAGE_GROWS: usize = 8;
-/// A page has at most this part (1/n) of what came since the last cut: that much is lost by the next one.
-const PAGE_SHARE: usize = 8;
+pub use page_size::PageSize;
+
 /// Bytes of a draft at the most.
 const DRAFT_BYTES_MAX: usize = 1 << 30;
 /// Bytes counted for a key known to be gone.
@@ -40,6 +33,8 @@ const GONE_BYTES: usize = 128;
 pub struct Page {
     /// Its objects.
     pub items: Vec<Object>,
+    /// Bytes of the answer, not compressed.
+    pub bytes: usize,
     /// The state they are of.
     pub at: ResourceVersion,
     /// Token of the next page; `None` when this is the last one.
@@ -95,16 +90,6 @@ pub struct Draft {
     known: BTreeMap<ObjectKey, Known>,
     bytes: usize,
     unsaved: BTreeSet<ObjectKey>,
-}
-
-/// How many objects to ask for, from how the pages before fared.
-#[derive(Debug)]
-pub struct PageSize {
-    limit: usize,
-    /// Objects that came since the last cut.
-    run: usize,
-    /// Set by the first cut.
-    ceiling: Option<usize>,
 }
 
 // === impl Known ===
@@ -316,53 +301,6 @@ impl Draft {
         }
         draft.unsaved.clear();
         Some(draft)
-    }
-}
-
-// === impl PageSize ===
-
-impl Default for PageSize {
-    fn default() -> Self {
-        Self {
-            limit: PAGE_FIRST,
-            run: 0,
-            ceiling: None,
-        }
-    }
-}
-
-impl PageSize {
-    /// Objects to ask for.
-    #[must_use]
-    pub fn limit(&self) -> usize {
-        self.limit
-    }
-
-    /// A page of so many objects came and took that long.
-    pub fn took(&mut self, objects: usize, elapsed: Duration) {
-        self.run = self.run.saturating_add(objects);
-        let fits = PAGE_TAKES.as_secs_f64() / elapsed.as_secs_f64().max(1e-3);
-        let by_time = (self.limit as f64 * fits.min(PAGE_GROWS as f64)) as usize;
-        self.limit = by_time.clamp(1, self.bound());
-    }
-
-    /// The link broke in the middle of a page.
-    pub fn cut(&mut self) {
-        let kept = if self.run > 0 {
-            self.run / PAGE_SHARE
-        } else {
-            self.limit / 4
-        };
-        self.ceiling = Some(kept.max(1));
-        self.run = 0;
-        self.limit = self.limit.min(self.bound());
-    }
-
-    fn bound(&self) -> usize {
-        let ceiling = self
-            .ceiling
-            .map_or(PAGE_MAX, |ceiling| ceiling.max(self.run / PAGE_SHARE));
-        ceiling.clamp(1, PAGE_MAX)
     }
 }
 

@@ -119,13 +119,20 @@ impl Drafts {
         }
     }
 
-    /// Objects and bytes that are here of the list of replica `name`; `None` when none is on its way.
+    /// Objects and bytes that are here of the list of replica `name`, and whether its next object does not come between two
+    /// cuts; `None` when none is on its way.
     #[must_use]
-    pub fn progress(&self, name: &str) -> Option<(usize, usize)> {
+    pub fn progress(&self, name: &str) -> Option<(usize, usize, bool)> {
         let slots = self.slots.lock();
         let of_name = slots.iter().filter(|((of, _), _)| of == name);
         of_name
-            .filter_map(|(_, slot)| Some(slot.state.lock().draft.as_ref()?.size()))
+            .filter_map(|(_, slot)| {
+                let state = slot.state.lock();
+                let is_stuck = state.pages.is_stuck();
+                let size = state.draft.as_ref().map(Draft::size);
+                let (objects, bytes) = size.or(is_stuck.then_some((0, 0)))?;
+                Some((objects, bytes, is_stuck))
+            })
             .max()
     }
 
@@ -222,7 +229,7 @@ impl Slot {
     /// [`Unfit`]: call [`Self::forget`].
     pub fn take_page(&self, page: Page, held: Held, elapsed: Duration) -> Result<(), Unfit> {
         let mut state = self.state.lock();
-        state.pages.took(page.items.len(), elapsed);
+        state.pages.took(page.items.len(), page.bytes, elapsed);
         match &mut state.draft {
             Some(draft) => draft.take_page(page)?,
             None => {
@@ -250,7 +257,15 @@ impl Slot {
 
     /// The link broke in the middle of a page.
     pub fn cut(&self) {
-        self.state.lock().pages.cut();
+        let mut state = self.state.lock();
+        let was_stuck = state.pages.is_stuck();
+        state.pages.cut();
+        if state.pages.is_stuck() && !was_stuck {
+            tracing::warn!(
+                collection = self.name,
+                "The next object of the list is larger than what passes between two cuts of the link"
+            );
+        }
     }
 
     /// Whether the stream brought something that is kept.
@@ -349,6 +364,7 @@ impl Slot {
             let mut state = self.state.lock();
             (state.draft, state.began) = (None, None);
             state.saved_at.take();
+            state.pages.begins_again();
             std::mem::take(&mut state.is_stored)
         };
         let Some(disk) = self.disk.as_ref().filter(|_| was_stored) else {

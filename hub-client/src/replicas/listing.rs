@@ -101,9 +101,11 @@ impl Stream {
         }
         let response = self.require_ok(response).await?;
         let body = read_all(response).await.inspect_err(|_| slot.cut())?;
+        let bytes = body.len();
         let page = ParsedList::parse(body, self.wire_kind()).map_err(|error| Ended::Failed(error.to_string()))?;
         let page = Page {
             items: page.items.iter().filter_map(|object| self.reduce(object)).collect(),
+            bytes,
             at: page.meta.resource_version,
             token: page.meta.continue_token,
             generation,

@@ -1,7 +1,7 @@
 //! `cargo xtask bench-pool`: a pool of real processes under leader loss, events and slow links (rows 15 to 22 of the targets).
 //!
 //! Reading order: [`field`] (what is started), [`election`] (a leader goes: rows 15, 16, 22), [`data`] (memory, events, start:
-//! rows 17, 18, 19), [`bytes`] (what the cloud sends: rows 20, 21), [`peer`] (kube-apiserver on etcd as the pool's server),
+//! rows 17, 18, 19), [`bytes`] (what the cloud sends: row 20), [`slow`] (a thin link: row 21), [`peer`] (kube-apiserver on etcd as the pool's server),
 //! [`soak`] (`cargo xtask soak`: does anything grow).
 
 mod bytes;
@@ -9,6 +9,7 @@ mod data;
 mod election;
 mod field;
 mod peer;
+mod slow;
 pub(crate) mod soak;
 
 use std::path::PathBuf;
@@ -46,7 +47,7 @@ enum Group {
     Data,
     /// What the cloud sends to pools of 3, 10 and 30 hubs (20)
     Bytes,
-    /// A first sync over a slow link with cuts (21)
+    /// A first sync over a slow link with cuts (21); namespaces where permitted, a quarter of an hour
     Slow,
 }
 
@@ -97,6 +98,6 @@ async fn measure(group: Group, lab: &Lab, args: &Args, table: &mut Table) -> Res
             }
         }
         Group::Bytes => bytes::measure(lab, &mut table.of(Side::Ours)).await,
-        Group::Slow => bytes::measure_slow(lab, &mut table.of(Side::Ours)).await,
+        Group::Slow => slow::measure(lab, real, &mut table.of(Side::Ours)).await,
     }
 }

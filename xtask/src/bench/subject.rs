@@ -12,6 +12,7 @@ use super::load::Session;
 use super::usage::{self, Usage};
 use crate::lab::api::Api;
 use crate::lab::identities::Identities;
+use crate::lab::net::Place;
 use crate::lab::program::{Launch, Program};
 use crate::lab::real::{self, Sync};
 use crate::lab::{START_LIMIT, Setup, coordinator_launch};
@@ -80,6 +81,7 @@ impl Lab {
             dir,
             bin_dir: self.bin_dir.clone(),
             tasks: self.tasks.child(),
+            net: None,
         })
     }
 }
@@ -92,7 +94,7 @@ impl Subject {
         let setup = lab.setup()?;
         let (port, launch, store) = match side {
             Side::Ours => {
-                let (port, launch) = coordinator_launch(&setup, "coordinator")?;
+                let (port, launch) = coordinator_launch(&setup, Place::Pool, "coordinator")?;
                 (port, launch.flag("profile", "standalone"), None)
             }
             Side::Peer => {

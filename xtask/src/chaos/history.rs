@@ -7,10 +7,10 @@ use crate::lab::api::key_and_version;
 use crate::lab::client::Told;
 
 /// Annotation that every write of the traffic changes.
-pub(super) const MARK: &str = "chaos.openyurt.io/mark";
+pub(crate) const MARK: &str = "chaos.openyurt.io/mark";
 
 /// One thing told.
-pub(super) fn seen(told: &Told<'_>) -> Seen {
+pub(crate) fn seen(told: &Told<'_>) -> Seen {
     let event = match told {
         Told::List(listing) => return Seen::List(listing.resource_version, listing.objects.clone()),
         Told::Event(event) => event,

@@ -8,6 +8,7 @@ use anyhow::Result;
 use super::front::Front;
 use super::sample;
 use crate::lab::api::{Api, refusal};
+use crate::lab::net::Place;
 use crate::lab::program::{Program, Seat};
 use crate::lab::{Setup, coordinator_launch, manifests, ready, real};
 
@@ -94,7 +95,7 @@ impl Cloud {
 
 /// A coordinator that is a small control plane of its own.
 async fn standalone(setup: &Setup, name: &str) -> Result<(u16, Seat)> {
-    let (port, launch) = coordinator_launch(setup, name)?;
+    let (port, launch) = coordinator_launch(setup, Place::Cloud, name)?;
     let roles = manifests::write(&setup.dir)?;
     let launch = launch.flag("profile", "standalone").flag("rbac-path", roles.display());
     let mut seat = Seat::new(launch);

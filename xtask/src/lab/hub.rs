@@ -13,6 +13,7 @@ use super::kubelet::Kubelet;
 use super::link::Link;
 use super::sample;
 use crate::lab::api::Api;
+use crate::lab::net::door;
 use crate::lab::program::{Launch, Seat};
 use crate::lab::until::until;
 use crate::lab::{START_LIMIT, Setup, ports};
@@ -79,25 +80,38 @@ impl Hub {
         node: &'static str,
         election: Election,
     ) -> Result<Self> {
-        let link = Link::open(&setup.tasks, cloud.address()).await?;
-        let pool_link = Link::open(&setup.tasks, (Ipv4Addr::LOCALHOST, coordinator).into()).await?;
         let cache = setup.dir.join(format!("{node}.cache"));
         let (proxy_port, secure_port, health_port) = (ports::free()?, ports::free()?, ports::free()?);
+        let launch = Launch::new(&setup.dir, node, setup.bin_dir.join("yurthub"));
+        let (launch, link, pool_link) = match &setup.net {
+            None => {
+                let link = Link::open(&setup.tasks, cloud.address()).await?;
+                let pool_link = Link::open(&setup.tasks, (Ipv4Addr::LOCALHOST, coordinator).into()).await?;
+                (launch, link, pool_link)
+            }
+            Some(net) => {
+                let site = net.hub(cloud.port, coordinator)?;
+                for port in [proxy_port, health_port] {
+                    door::open(&setup.tasks, &site.namespace, port)?;
+                }
+                (launch.within(&site.namespace), site.cloud, site.pool)
+            }
+        };
         let user = format!("system:node:{node}");
         let kubeconfig =
             setup
                 .identities
-                .kubeconfig(&format!("{node}.kubeconfig"), &user, &["system:nodes"], link.port())?;
+                .kubeconfig(&format!("{node}.kubeconfig"), &user, &["system:nodes"], link.address())?;
         let delegate = setup.identities.kubeconfig(
             &format!("{node}.delegate.kubeconfig"),
             "openyurt:yurt-coordinator:demo",
             &["openyurt:yurt-coordinator"],
-            link.port(),
+            link.address(),
         )?;
-        let launch = Launch::new(&setup.dir, node, setup.bin_dir.join("yurthub"))
+        let launch = launch
             .flag("node-name", node)
             .flag("nodepool-name", sample::POOL)
-            .flag("server-addr", format!("https://127.0.0.1:{}", link.port()))
+            .flag("server-addr", format!("https://{}", link.address()))
             .flag("bootstrap-mode", "kubeletcertificate")
             .flag("kubeconfig", kubeconfig.display())
             .flag("delegate-kubeconfig", delegate.display())
@@ -110,10 +124,7 @@ impl Hub {
             .flag("disk-cache-path", cache.display())
             .flag("enable-dummy-if", false)
             .flag("enable-coordinator", true)
-            .flag(
-                "coordinator-server-addr",
-                format!("https://127.0.0.1:{}", pool_link.port()),
-            )
+            .flag("coordinator-server-addr", format!("https://{}", pool_link.address()))
             .flag("coordinator-ca-file", setup.identities.ca_file().display())
             .flag(
                 "leader-elect-lease-duration",

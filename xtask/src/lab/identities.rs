@@ -1,10 +1,13 @@
 //! The certificates of the demo: one CA for the cloud and the pool, as in a cluster, and a file for whoever needs one.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use yurt_runtime::kubeconfig;
 use yurt_runtime::pki::{self, CertificateAuthority, PemPair};
+
+use super::net;
 
 /// A CA and the folder it writes to.
 pub(crate) struct Identities {
@@ -37,7 +40,7 @@ impl Identities {
         self.dir.join("ca.crt")
     }
 
-    /// Writes a serving certificate for the loopback interface; returns the files of certificate and key.
+    /// Writes a serving certificate for the loopback interface and the lab's own network; returns the files of certificate and key.
     pub(crate) fn server(&self, name: &str) -> Result<(PathBuf, PathBuf)> {
         let pair = self.server_pair(name)?;
         let (cert, key) = (
@@ -51,25 +54,25 @@ impl Identities {
 
     /// The same without files.
     pub(crate) fn server_pair(&self, name: &str) -> Result<PemPair> {
-        self.ca
-            .issue_server(name, &["127.0.0.1", "localhost", "kubernetes.default.svc"])
-            .context("serving certificate")
+        let (cloud, pool) = (net::CLOUD.to_string(), net::POOL.to_string());
+        let names = ["127.0.0.1", "localhost", "kubernetes.default.svc", &cloud, &pool];
+        self.ca.issue_server(name, &names).context("serving certificate")
     }
 
-    /// A kubeconfig of `name` (with its groups) for the server on a loopback port.
-    pub(crate) fn kubeconfig(&self, file: &str, name: &str, groups: &[&str], port: u16) -> Result<PathBuf> {
+    /// A kubeconfig of `name` (with its groups) for the server at `address`.
+    pub(crate) fn kubeconfig(&self, file: &str, name: &str, groups: &[&str], address: SocketAddr) -> Result<PathBuf> {
         let pair = self.ca.issue_client(name, groups)?;
-        self.write_kubeconfig(file, &pair, port)
+        self.write_kubeconfig(file, &pair, address)
     }
 
     /// The administrator's kubeconfig for the server on a loopback port.
     pub(crate) fn admin_kubeconfig(&self, file: &str, port: u16) -> Result<PathBuf> {
-        self.write_kubeconfig(file, &self.admin, port)
+        self.write_kubeconfig(file, &self.admin, (Ipv4Addr::LOCALHOST, port).into())
     }
 
-    fn write_kubeconfig(&self, file: &str, pair: &PemPair, port: u16) -> Result<PathBuf> {
+    fn write_kubeconfig(&self, file: &str, pair: &PemPair, address: SocketAddr) -> Result<PathBuf> {
         let path = self.dir.join(file);
-        kubeconfig::write_admin(&path, &format!("https://127.0.0.1:{port}"), self.ca.cert_pem(), pair)?;
+        kubeconfig::write_admin(&path, &format!("https://{address}"), self.ca.cert_pem(), pair)?;
         Ok(path)
     }
 }

@@ -1,6 +1,7 @@
-//! A TCP link between two programs that can be cut, silenced, slowed down or damaged, with counters on it.
+//! A link between two programs that can be cut, silenced, slowed down or damaged, with counters on it.
 //!
-//! It looks at no byte, so TLS goes through end to end.
+//! On the loopback interface it is a TCP proxy that looks at no byte, so TLS goes through end to end. Between network
+//! namespaces it is a cable that carries packets (`lab/net.rs`), and only there they can be lost, doubled or overtaken.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -13,6 +14,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use yurt_runtime::TaskGroup;
+
+use super::net::weather::Weather;
 
 /// What happens to bytes on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,18 +36,29 @@ pub(crate) enum Mode {
     Late(Duration),
     /// One byte of every answer is changed on its way.
     Damaged,
+    /// One packet in five is lost.
+    Lossy,
+    /// Some packets arrive behind later ones.
+    Reordered,
+    /// Some packets arrive twice.
+    Doubled,
+    /// Packets take 50 to 350 ms, and nobody knows how long.
+    Jittery,
+    /// All of it: what a radio does on a bad day.
+    Radio,
 }
 
 /// A listening link. Dropping it leaves established connections to the task group.
 pub(crate) struct Link {
-    port: u16,
+    /// Where the near end connects to.
+    address: SocketAddr,
     mode: watch::Sender<Mode>,
     counters: Arc<Counters>,
 }
 
 /// What went over a link since it was made.
 #[derive(Default)]
-struct Counters {
+pub(crate) struct Counters {
     connections: AtomicU64,
     bytes_from_cloud: AtomicU64,
 }
@@ -54,13 +68,13 @@ struct Counters {
 pub(crate) struct Traffic {
     /// Connections that reached the far end.
     pub(crate) connections: u64,
-    /// Bytes the far end sent, TLS included.
+    /// Bytes the far end sent, TLS included; of a cable: what arrived, headers of IP and TCP included.
     pub(crate) bytes_from_cloud: u64,
 }
 
 /// Which way bytes go.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub(crate) enum Way {
     Request,
     Answer,
 }
@@ -77,8 +91,31 @@ impl Mode {
             Self::Blackhole => true,
             Self::RequestsVanish => way == Way::Request,
             Self::AnswersVanish => way == Way::Answer,
-            Self::Pass | Self::Cut | Self::Slow(_) | Self::Late(_) | Self::Damaged => false,
+            _ => false,
         }
+    }
+
+    /// What it is to packets. [`Mode::Cut`] is not weather: they are answered.
+    pub(crate) fn weather(self, way: Way) -> Weather {
+        let mut weather = Weather {
+            is_silent: self.holds(way),
+            delay: self.delay(),
+            ..Weather::default()
+        };
+        match self {
+            Self::Slow(rate) => weather.rate = Some(rate),
+            Self::Damaged if way == Way::Answer => weather.damaged = 50,
+            Self::Lossy => weather.lost = 200,
+            Self::Reordered => weather.overtaken = 250,
+            Self::Doubled => weather.doubled = 300,
+            Self::Jittery => (weather.delay, weather.jitter) = (Duration::from_millis(50), Duration::from_millis(300)),
+            Self::Radio => {
+                (weather.lost, weather.doubled, weather.overtaken, weather.damaged) = (50, 50, 100, 10);
+                (weather.delay, weather.jitter) = (Duration::from_millis(80), Duration::from_millis(120));
+            }
+            _ => {}
+        }
+        weather
     }
 
     fn delay(self) -> Duration {
@@ -94,13 +131,10 @@ impl Mode {
 impl Link {
     /// A passing link to `far` on a free loopback port.
     pub(crate) async fn open(tasks: &TaskGroup, far: SocketAddr) -> Result<Self> {
-        let port = crate::lab::ports::free()?;
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
-            .await
-            .context("cannot open a link")?;
-        let (mode, observed) = watch::channel(Mode::Pass);
-        let counters = Arc::new(Counters::default());
-        let (group, shared, token) = (tasks.clone(), Arc::clone(&counters), tasks.token());
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, crate::lab::ports::free()?));
+        let listener = TcpListener::bind(address).await.context("cannot open a link")?;
+        let (link, observed, shared) = Self::unconnected(address);
+        let (group, token) = (tasks.clone(), tasks.token());
         tasks.spawn("link", async move {
             loop {
                 let accepted = tokio::select! {
@@ -119,12 +153,24 @@ impl Link {
                 }
             }
         });
-        Ok(Self { port, mode, counters })
+        Ok(link)
     }
 
-    /// The port to connect to instead of the far end's.
-    pub(crate) fn port(&self) -> u16 {
-        self.port
+    /// A passing link that somebody else carries: what it is told to do, and what it has to count.
+    pub(crate) fn unconnected(address: SocketAddr) -> (Self, watch::Receiver<Mode>, Arc<Counters>) {
+        let (mode, observed) = watch::channel(Mode::Pass);
+        let counters = Arc::new(Counters::default());
+        let link = Self {
+            address,
+            mode,
+            counters: Arc::clone(&counters),
+        };
+        (link, observed, counters)
+    }
+
+    /// Where to connect to.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Changes what happens to bytes, those under way included.
@@ -143,7 +189,11 @@ impl Link {
 // === impl Counters ===
 
 impl Counters {
-    fn add_bytes(&self, count: usize) {
+    pub(crate) fn add_connection(&self) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_bytes(&self, count: usize) {
         self.bytes_from_cloud.fetch_add(count as u64, Ordering::Relaxed);
     }
 }
@@ -161,7 +211,7 @@ async fn connection(near: TcpStream, far: SocketAddr, mode: watch::Receiver<Mode
         let Ok(far) = TcpStream::connect(far).await else {
             return;
         };
-        counters.connections.fetch_add(1, Ordering::Relaxed);
+        counters.add_connection();
         // Small frames of a watch must not wait for each other.
         let _ = (near.set_nodelay(true), far.set_nodelay(true));
         let ((from_near, to_near), (from_far, to_far)) = (near.into_split(), far.into_split());
@@ -231,9 +281,7 @@ mod tests {
             }
         });
         let link = Link::open(&tasks, address).await.expect("a link");
-        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, link.port()))
-            .await
-            .expect("a connection");
+        let stream = TcpStream::connect(link.address()).await.expect("a connection");
         (tasks, link, stream)
     }
 
@@ -267,9 +315,7 @@ mod tests {
                 .unwrap_or(0),
             0
         );
-        let mut second = TcpStream::connect((Ipv4Addr::LOCALHOST, link.port()))
-            .await
-            .expect("accepted, then closed");
+        let mut second = TcpStream::connect(link.address()).await.expect("accepted, then closed");
         assert_eq!(
             tokio::time::timeout(BOUND, second.read(&mut [0]))
                 .await

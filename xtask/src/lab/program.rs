@@ -9,10 +9,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tokio::process::{Child, Command};
 
+use super::net::namespace::Namespace;
 use super::until::Hopeless;
 
 /// How to start a program; starting it again appends to the same log.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Launch {
     /// What the story and the log file call it.
     pub(crate) name: String,
@@ -20,6 +21,8 @@ pub(crate) struct Launch {
     pub(crate) arguments: Vec<String>,
     /// The folder of the log.
     pub(crate) dir: PathBuf,
+    /// Where it runs, if not where we do.
+    namespace: Option<Namespace>,
 }
 
 /// A running program. It is killed when this is dropped.
@@ -43,7 +46,14 @@ impl Launch {
             path,
             arguments: Vec::new(),
             dir: dir.to_path_buf(),
+            namespace: None,
         }
+    }
+
+    /// It runs in this network namespace.
+    pub(crate) fn within(mut self, namespace: &Namespace) -> Self {
+        self.namespace = Some(namespace.clone());
+        self
     }
 
     /// Adds `--flag=value`.
@@ -56,7 +66,16 @@ impl Launch {
     pub(crate) fn start(&self) -> Result<Program> {
         let mut log = self.log()?;
         writeln!(log, "== {} {}", self.path.display(), self.arguments.join(" ")).context("cannot write the log")?;
-        let child = Command::new(&self.path)
+        let mut command = match &self.namespace {
+            Some(namespace) => {
+                let [program, net, end] = namespace.prefix();
+                let mut command = Command::new(program);
+                command.args([net, end]).arg(&self.path);
+                command
+            }
+            None => Command::new(&self.path),
+        };
+        let child = command
             .args(&self.arguments)
             .stdin(Stdio::null())
             .stdout(log.try_clone().context("cannot share the log")?)

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use super::api::Api;
+use super::net::{self, Place};
 use super::program::{Launch, Program, Seat};
 use super::{Setup, manifests, ports, ready};
 use crate::workspace;
@@ -65,6 +66,10 @@ pub(crate) fn etcd_launch(setup: &Setup, sync: Sync) -> Result<(u16, Launch)> {
         .flag("initial-advertise-peer-urls", &peer_url)
         .flag("initial-cluster", format!("default={peer_url}"))
         .flag("unsafe-no-fsync", sync == Sync::Unsafe);
+    let launch = match &setup.net {
+        Some(net) => launch.within(net.namespace(Place::Cloud)),
+        None => launch,
+    };
     Ok((client, launch))
 }
 
@@ -75,7 +80,6 @@ pub(crate) fn apiserver_launch(setup: &Setup, etcd_port: u16) -> Result<(u16, La
     let (token_cert, token_key) = setup.identities.server("service-account-tokens")?;
     let launch = Launch::new(&setup.dir, "kube-apiserver", binary("kube-apiserver")?)
         .flag("etcd-servers", format!("http://127.0.0.1:{etcd_port}"))
-        .flag("bind-address", "127.0.0.1")
         .flag("secure-port", port)
         .flag("tls-cert-file", cert.display())
         .flag("tls-private-key-file", key.display())
@@ -88,5 +92,10 @@ pub(crate) fn apiserver_launch(setup: &Setup, etcd_port: u16) -> Result<(u16, La
         .flag("service-account-signing-key-file", token_key.display())
         // It would publish its loopback address as endpoint of the Service kubernetes, which is refused.
         .flag("endpoint-reconciler-type", "none");
-    Ok((port, launch))
+    let launch = match &setup.net {
+        // There is no default route by which it could find out.
+        Some(_) => launch.flag("advertise-address", net::CLOUD),
+        None => launch,
+    };
+    Ok((port, setup.serve(Place::Cloud, port, launch)?))
 }

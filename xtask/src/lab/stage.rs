@@ -11,6 +11,7 @@ use super::cloud::{Choice, Cloud};
 use super::hub::{COLLECTIONS, Election, Hub};
 use super::sample::{self, NAMESPACE};
 use crate::lab::api::{Api, Listing};
+use crate::lab::net::Place;
 use crate::lab::program::Seat;
 use crate::lab::until::until;
 use crate::lab::{Setup, coordinator_launch, ready};
@@ -56,7 +57,7 @@ impl Stage {
             let more = sample::node(node, sample::POOL);
             cloud.api.create(&more.collection, &more.object).await?;
         }
-        let (port, launch) = coordinator_launch(&setup, "coordinator")?;
+        let (port, launch) = coordinator_launch(&setup, Place::Pool, "coordinator")?;
         let launch = launch.flag("profile", "pool").flag("nodepool", sample::POOL);
         let api = Api::https(port, setup.identities.ca_pem(), &setup.identities.admin)?;
         let coordinator = Coordinator {

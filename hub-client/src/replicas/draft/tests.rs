@@ -69,6 +69,7 @@ impl Server {
         let more = rest.get(limit).map(|_| format!("{at}:{}", rest[limit - 1].0 + 1));
         Ok(Page {
             items,
+            bytes: 0,
             at: ResourceVersion(at),
             token: more,
             generation: None,
@@ -188,27 +189,6 @@ proptest! {
         let truth: BTreeMap<_, _> = server.state(at.0).into_iter().map(|(key, rv)| (format!("s{key:02}"), rv)).collect();
         prop_assert_eq!(listed, truth);
     }
-
-    #[test]
-    fn a_page_is_never_more_than_a_share_of_what_came_between_two_cuts(
-        fates in proptest::collection::vec((any::<bool>(), 1..5000_u64), 1..200)
-    ) {
-        let mut size = PageSize::default();
-        let (mut run, mut best) = (0, usize::MAX);
-        for (cut, millis) in fates {
-            let limit = size.limit();
-            prop_assert!((1..=PAGE_MAX).contains(&limit));
-            prop_assert!(limit <= best.max(run / PAGE_SHARE).max(1), "{limit} of {run}");
-            if cut {
-                best = if run > 0 { (run / PAGE_SHARE).max(1) } else { (limit / 4).max(1) };
-                run = 0;
-                size.cut();
-            } else {
-                run += limit;
-                size.took(limit, Duration::from_millis(millis));
-            }
-        }
-    }
 }
 
 #[test]
@@ -233,6 +213,7 @@ fn pages_of_several_states_are_no_list_without_the_changes_between() {
 fn what_is_held_may_move_on_but_a_source_that_went_back_is_not_waited_for() {
     let page = |at| Page {
         items: vec![object(1, 5)],
+        bytes: 0,
         at: ResourceVersion(at),
         token: None,
         generation: None,
@@ -248,6 +229,7 @@ fn what_is_held_may_move_on_but_a_source_that_went_back_is_not_waited_for() {
 fn unfit_pages_are_refused() {
     let page = |at, generation| Page {
         items: Vec::new(),
+        bytes: 0,
         at: ResourceVersion(at),
         token: Some("t".into()),
         generation,
@@ -259,18 +241,4 @@ fn unfit_pages_are_refused() {
     assert_eq!(draft.take_expired(None), Err(Unfit::NoToken));
     assert_eq!(draft.take_expired(Some("later")), Ok(()));
     assert_eq!(draft.next(), Some("later"));
-}
-
-#[test]
-fn thin_links_get_pages_of_two_seconds_and_fast_ones_large_pages() {
-    let mut size = PageSize::default();
-    for _ in 0..4 {
-        size.took(size.limit(), Duration::from_millis(5));
-    }
-    assert_eq!(size.limit(), PAGE_MAX);
-    // 50 kbit/s, objects of 10 KB.
-    for _ in 0..10 {
-        size.took(size.limit(), Duration::from_millis(1600 * size.limit() as u64));
-    }
-    assert_eq!(size.limit(), 1);
 }

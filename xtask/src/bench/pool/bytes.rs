@@ -1,19 +1,16 @@
-//! What the cloud sends to a pool: by its size (row 20), and over a slow link that is cut (row 21).
+//! What the cloud sends to a pool, by its size (row 20).
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::field::{self, PATIENCE};
 use crate::bench::samples;
 use crate::bench::subject::Lab;
 use crate::bench::table::{Notes, Unit};
-use crate::lab::api::Api;
 use crate::lab::cloud::Choice;
 use crate::lab::hub::Election;
-use crate::lab::link::Mode;
 use crate::lab::stage::Stage;
-use crate::stopwatch::Stopwatch;
 
 /// Pools that are started.
 const POOLS: [usize; 3] = [3, 10, 30];
@@ -27,16 +24,6 @@ const LARGE: f64 = 10_000.0;
 const CHANGES: usize = 100;
 /// What comes after the data of a start: tickets of TLS, probes.
 const SETTLE: Duration = Duration::from_secs(3);
-/// 50 kbit/s in bytes per second.
-const SLOW: u32 = 6_250;
-/// Slices of the slow sync: a fiftieth of 25 MB.
-const SLOW_SLICES: usize = 20;
-/// The slow link is cut so often, for a moment.
-const CUT_EVERY: Duration = Duration::from_secs(25);
-const CUT_FOR: Duration = Duration::from_millis(500);
-/// A slow sync that takes longer has failed: twice the time its bytes need, and the cuts.
-const SLOW_LIMIT: Duration = Duration::from_secs(200);
-
 /// Bytes of a pool from the cloud.
 struct Sent {
     hubs: f64,
@@ -117,55 +104,4 @@ async fn pool(lab: &Lab, hubs: usize) -> Result<(Sent, f64)> {
 fn from_cloud(stage: &Stage) -> f64 {
     let bytes = stage.hubs.iter().map(|hub| hub.link.traffic().bytes_from_cloud);
     bytes.sum::<u64>() as f64
-}
-
-/// A hub alone with a cloud behind a slow link that is cut again and again.
-pub(super) async fn measure_slow(lab: &Lab, notes: &mut Notes<'_>) -> Result<()> {
-    let mut stage = field::prepare(lab, &Choice::Demo, 1, Election::SHORT, SLOW_SLICES).await?;
-    let listed = stage.cloud.api.list(samples::ALL_SLICES).await?.bytes as f64;
-    stage.coordinator.start().await?;
-    stage.hubs[0].link.set(Mode::Slow(SLOW));
-    let watch = Stopwatch::start();
-    stage.hubs[0].start()?;
-    let (mut cuts, mut next) = (0_u32, CUT_EVERY);
-    let complete = loop {
-        let proxy: &Api = &stage.hubs[0].proxy;
-        let has_all = async {
-            let held = proxy.list(samples::ALL_SLICES).await?;
-            ensure!(held.objects.len() >= SLOW_SLICES, "{} slices", held.objects.len());
-            Ok(())
-        };
-        if tokio::time::timeout(PATIENCE, has_all).await?.is_ok() {
-            break true;
-        }
-        if watch.elapsed() > SLOW_LIMIT {
-            break false;
-        }
-        if watch.elapsed() > next {
-            stage.hubs[0].link.set(Mode::Cut);
-            tokio::time::sleep(CUT_FOR).await;
-            stage.hubs[0].link.set(Mode::Slow(SLOW));
-            (cuts, next) = (cuts + 1, watch.elapsed() + CUT_EVERY);
-        }
-        tokio::time::sleep(Duration::from_millis(250)).await;
-    };
-    let sent = from_cloud(&stage);
-    let what = format!("first sync of {:.0} KB at 50 kbit/s, cut every 25 s", listed / 1000.0);
-    if complete {
-        notes.add(
-            "21",
-            &format!("{what}: complete after"),
-            Unit::Millis,
-            watch.elapsed().as_secs_f64() * 1000.0,
-        );
-    }
-    let limit = if complete { "" } else { " (not complete after 200 s)" };
-    notes.add("21", &format!("{what}: cuts{limit}"), Unit::Count, f64::from(cuts));
-    notes.add(
-        "21",
-        &format!("{what}: bytes from the cloud, of the list's"),
-        Unit::Percent,
-        100.0 * sent / listed,
-    );
-    field::end(stage).await
 }
