@@ -6,6 +6,7 @@
 
 mod histories;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -35,6 +36,9 @@ pub(crate) struct Args {
     /// kube-apiserver and etcd as the cloud (`cargo xtask build-interop`, needs Go)
     #[arg(long)]
     real: bool,
+    /// Use the programs in this folder instead of building them
+    #[arg(long, value_name = "DIR")]
+    bin_dir: Option<PathBuf>,
     /// Keep the folder with certificates, data and logs
     #[arg(long)]
     keep: bool,
@@ -51,8 +55,9 @@ enum End {
 #[derive(Debug, PartialEq, Eq)]
 struct Order {
     leader: usize,
+    /// What the leader says of itself, its epoch included. Followers learn of that when they hear of it.
+    summary: String,
     /// Of every hub.
-    summaries: Vec<String>,
     sources: Vec<String>,
     /// Lists of all clients, and objects they were told are gone.
     told: (u32, usize),
@@ -90,7 +95,10 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// # Errors
 /// What did not hold.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let bin_dir = interop::build_programs(Profile::Quick)?;
+    let bin_dir = match &args.bin_dir {
+        Some(dir) => dir.clone(),
+        None => interop::build_programs(Profile::Quick)?,
+    };
     let dir = lab::folder("links", args.keep)?;
     let runtime = lab::runtime()?;
     let tasks = TaskGroup::new();
@@ -264,17 +272,16 @@ impl End {
 impl Order {
     async fn of(stage: &Stage) -> Result<Self> {
         let leader = stage.leader().await?;
-        let (mut summaries, mut sources) = (Vec::new(), Vec::new());
+        let summary = stage.hubs[leader].state().await?.summary();
+        let mut sources = Vec::new();
         for hub in &stage.hubs {
-            let state = hub.state().await?;
-            summaries.push(state.summary());
-            sources.push(state.sources());
+            sources.push(hub.state().await?.sources());
         }
         let all: Vec<usize> = (0..stage.hubs.len()).collect();
         let suffered = stage.suffered(&all);
         Ok(Self {
             leader,
-            summaries,
+            summary,
             sources,
             told: (suffered.lists, suffered.deleted),
         })
