@@ -35,6 +35,8 @@ pub struct Page {
     pub items: Vec<Object>,
     /// Bytes of the answer, not compressed.
     pub bytes: usize,
+    /// Objects after this page, as far as the server tells.
+    pub rest: Option<usize>,
     /// The state they are of.
     pub at: ResourceVersion,
     /// Token of the next page; `None` when this is the last one.

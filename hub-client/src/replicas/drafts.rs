@@ -229,7 +229,7 @@ impl Slot {
     /// [`Unfit`]: call [`Self::forget`].
     pub fn take_page(&self, page: Page, held: Held, elapsed: Duration) -> Result<(), Unfit> {
         let mut state = self.state.lock();
-        state.pages.took(page.items.len(), page.bytes, elapsed);
+        state.pages.took(page.items.len(), page.bytes, page.rest, elapsed);
         match &mut state.draft {
             Some(draft) => draft.take_page(page)?,
             None => {

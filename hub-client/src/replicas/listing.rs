@@ -106,6 +106,10 @@ impl Stream {
         let page = Page {
             items: page.items.iter().filter_map(|object| self.reduce(object)).collect(),
             bytes,
+            rest: page
+                .meta
+                .remaining_item_count
+                .and_then(|rest| usize::try_from(rest).ok()),
             at: page.meta.resource_version,
             token: page.meta.continue_token,
             generation,

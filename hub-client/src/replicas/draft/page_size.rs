@@ -43,6 +43,8 @@ pub struct PageSize {
     patience: u32,
     /// Cuts in a row in the middle of a page of one object.
     stuck: u32,
+    /// Objects that are still to come, where the server tells.
+    rest: Option<usize>,
 }
 
 // === impl PageSize ===
@@ -58,6 +60,7 @@ impl Default for PageSize {
             left: 0,
             patience: TRY_AGAIN_AFTER,
             stuck: 0,
+            rest: None,
         }
     }
 }
@@ -76,8 +79,10 @@ impl PageSize {
         self.stuck >= STUCK_AFTER
     }
 
-    /// A page of so many objects came, of so many bytes when they are not compressed, and took that long.
-    pub fn took(&mut self, objects: usize, bytes: usize, elapsed: Duration) {
+    /// A page of so many objects came, of so many bytes when they are not compressed, and took that long. `rest`: objects
+    /// after it, as far as the server tells.
+    pub fn took(&mut self, objects: usize, bytes: usize, rest: Option<usize>, elapsed: Duration) {
+        self.rest = rest;
         self.run = self.run.saturating_add(objects);
         self.stuck = 0;
         if objects > 0 && bytes > 0 {
@@ -127,10 +132,14 @@ impl PageSize {
         self.patience = (self.patience * 2).min(TRY_AGAIN_MAX);
     }
 
-    /// `limit`, or as many as are compressed.
+    /// `limit`, or as many as are compressed. What would be left is not left to a plain page at the end.
     fn compressible(&self, limit: usize) -> usize {
-        let compressed = self.compressed.filter(|objects| self.pays && *objects <= PAGE_MAX);
-        compressed.map_or(limit, |objects| limit.max(objects))
+        let Some(compressed) = self.compressed.filter(|objects| self.pays && *objects <= PAGE_MAX) else {
+            return limit;
+        };
+        let limit = limit.max(compressed);
+        let is_last = |rest: &usize| (limit..limit + compressed).contains(rest);
+        self.rest.filter(is_last).map_or(limit, |rest| rest.min(PAGE_MAX))
     }
 
     fn bound(&self) -> usize {
@@ -181,7 +190,8 @@ mod tests {
                 moved += self.bytes_of(objects);
                 got += objects;
                 largest = largest.max(objects);
-                size.took(objects, objects * self.object_bytes, Duration::from_secs_f64(takes));
+                let plain = objects * self.object_bytes;
+                size.took(objects, plain, Some(1000 - got), Duration::from_secs_f64(takes));
                 assert!(now < 20_000.0, "it never ends");
             }
             (moved, largest)
@@ -218,7 +228,7 @@ mod tests {
         });
         assert!(cuts.count() < 10, "it is told soon");
         assert_eq!(size.limit(), 1);
-        size.took(1, 25_000_000, Duration::from_secs(3000));
+        size.took(1, 25_000_000, None, Duration::from_secs(3000));
         assert!(!size.is_stuck(), "it has come");
     }
 
@@ -249,7 +259,7 @@ mod tests {
                 } else {
                     run += limit;
                     // So small that no page of them is compressed.
-                    size.took(limit, limit * 300, Duration::from_millis(millis));
+                    size.took(limit, limit * 300, None, Duration::from_millis(millis));
                 }
             }
         }
@@ -259,13 +269,13 @@ mod tests {
     fn thin_links_get_pages_of_two_seconds_and_fast_ones_large_pages() {
         let mut size = PageSize::default();
         for _ in 0..4 {
-            size.took(size.limit(), size.limit() * 10_000, Duration::from_millis(5));
+            size.took(size.limit(), size.limit() * 10_000, None, Duration::from_millis(5));
         }
         assert_eq!(size.limit(), PAGE_MAX);
         // 50 kbit/s, objects of 10 KB that do not compress.
         for _ in 0..10 {
             let limit = size.limit();
-            size.took(limit, limit * 10_000, Duration::from_millis(1600 * limit as u64));
+            size.took(limit, limit * 10_000, None, Duration::from_millis(1600 * limit as u64));
         }
         assert_eq!(size.limit(), 1);
     }

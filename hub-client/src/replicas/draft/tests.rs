@@ -70,6 +70,7 @@ impl Server {
         Ok(Page {
             items,
             bytes: 0,
+            rest: None,
             at: ResourceVersion(at),
             token: more,
             generation: None,
@@ -214,6 +215,7 @@ fn what_is_held_may_move_on_but_a_source_that_went_back_is_not_waited_for() {
     let page = |at| Page {
         items: vec![object(1, 5)],
         bytes: 0,
+        rest: None,
         at: ResourceVersion(at),
         token: None,
         generation: None,
@@ -230,6 +232,7 @@ fn unfit_pages_are_refused() {
     let page = |at, generation| Page {
         items: Vec::new(),
         bytes: 0,
+        rest: None,
         at: ResourceVersion(at),
         token: Some("t".into()),
         generation,
