@@ -20,6 +20,8 @@ const PAGE_SHARE: usize = 8;
 const COMPRESSED_ABOVE: usize = 160 << 10;
 /// A page that is large only to be compressed may take so long.
 const COMPRESSED_TAKES: Duration = Duration::from_secs(8);
+/// A link that carries fewer of them in [`PAGE_TAKES`] is thin. On others, plain pages lose less by a cut.
+const THIN: usize = 4;
 /// After so many smaller pages it is tried again, and after twice as many each time that it did not pay off.
 const TRY_AGAIN_AFTER: u32 = 8;
 const TRY_AGAIN_MAX: u32 = 1 << 16;
@@ -45,6 +47,8 @@ pub struct PageSize {
     stuck: u32,
     /// Objects that are still to come, where the server tells.
     rest: Option<usize>,
+    /// The link carries a few compressed pages at the most in the time of one page.
+    is_thin: bool,
 }
 
 // === impl PageSize ===
@@ -61,6 +65,7 @@ impl Default for PageSize {
             patience: TRY_AGAIN_AFTER,
             stuck: 0,
             rest: None,
+            is_thin: false,
         }
     }
 }
@@ -99,6 +104,8 @@ impl PageSize {
             self.pays = self.left == 0;
         }
         let fits = PAGE_TAKES.as_secs_f64() / elapsed.as_secs_f64().max(1e-3);
+        let few = self.compressed.map_or(0, |compressed| THIN * compressed);
+        self.is_thin = objects as f64 * fits < few as f64;
         let by_time = (self.limit as f64 * fits.min(PAGE_GROWS as f64)) as usize;
         self.limit = self.compressible(by_time.clamp(1, self.bound()));
     }
@@ -134,7 +141,10 @@ impl PageSize {
 
     /// `limit`, or as many as are compressed. What would be left is not left to a plain page at the end.
     fn compressible(&self, limit: usize) -> usize {
-        let Some(compressed) = self.compressed.filter(|objects| self.pays && *objects <= PAGE_MAX) else {
+        let Some(compressed) = self
+            .compressed
+            .filter(|objects| self.pays && self.is_thin && *objects <= PAGE_MAX)
+        else {
             return limit;
         };
         let limit = limit.max(compressed);
