@@ -78,8 +78,8 @@ impl Strategy for EndpointSlices {
         if text(object, &["addressType"]) != "FQDN" {
             for (at, endpoint) in items(object, &["endpoints"]).iter().enumerate() {
                 for (index, address) in items(endpoint, &["addresses"]).iter().enumerate() {
-                    let field = format!("endpoints[{at}].addresses[{index}]");
-                    warnings.extend(values::ip_warnings(&field, address.as_str().unwrap_or_default()));
+                    let field = format_args!("endpoints[{at}].addresses[{index}]");
+                    warnings.extend(values::ip_warnings(field, address.as_str().unwrap_or_default()));
                 }
             }
         }
@@ -131,21 +131,13 @@ fn check_endpoints(object: &Value, address_type: &str, errors: &mut Vec<FieldErr
         // Paths are written when there is a fault to tell: there may be a thousand endpoints without one.
         let field = format_args!("endpoints[{index}]");
         check_addresses(format_args!("{field}.addresses"), endpoint, address_type, errors);
-        if let Some(node) = endpoint["nodeName"].as_str() {
-            invalid(
-                errors,
-                format_args!("{field}.nodeName"),
-                &node.into(),
-                dns_subdomain_faults(node),
-            );
+        if let Value::String(node) = &endpoint["nodeName"] {
+            let faults = dns_subdomain_faults(node);
+            invalid(errors, format_args!("{field}.nodeName"), &endpoint["nodeName"], faults);
         }
-        if let Some(hostname) = endpoint["hostname"].as_str() {
-            invalid(
-                errors,
-                format_args!("{field}.hostname"),
-                &hostname.into(),
-                dns_label_faults(hostname),
-            );
+        if let Value::String(name) = &endpoint["hostname"] {
+            let faults = dns_label_faults(name);
+            invalid(errors, format_args!("{field}.hostname"), &endpoint["hostname"], faults);
         }
         check_hints(field, endpoint, "forZones", label_value_faults, errors);
         check_hints(field, endpoint, "forNodes", dns_subdomain_faults, errors);

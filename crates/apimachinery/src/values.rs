@@ -1,6 +1,7 @@
 //! What single values look like beside names: keys of ConfigMaps, ports, IP addresses, names of environment variables.
 //! Each function lists the faults of a value, in kube-apiserver's words.
 
+use core::fmt::Display;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::meta::{dns_label_faults, dns_subdomain_faults};
@@ -110,7 +111,7 @@ fn decimal_octet(text: &str) -> Option<u8> {
 }
 
 /// What the writer of an address is told about its form; nothing about what is no address at all.
-pub fn ip_warnings(field: &str, text: &str) -> Vec<String> {
+pub fn ip_warnings(field: impl Display, text: &str) -> Vec<String> {
     let Some(address) = parse_sloppy(text) else {
         return Vec::new();
     };
@@ -118,14 +119,15 @@ pub fn ip_warnings(field: &str, text: &str) -> Vec<String> {
         IpAddr::V6(address) => address.to_ipv4_mapped().map(IpAddr::V4),
         IpAddr::V4(_) => None,
     };
-    let quoted = crate::text::go_quote(text);
+    let quoted = || crate::text::go_quote(text);
     if text.parse::<IpAddr>().is_err() || mapped.is_some() {
-        let plain = mapped.unwrap_or(address);
+        let (quoted, plain) = (quoted(), mapped.unwrap_or(address));
         return vec![format!(
             "{field}: non-standard IP address {quoted} is invalid: use \"{plain}\""
         )];
     }
     if address.is_ipv6() && address.to_string() != text {
+        let quoted = quoted();
         return vec![format!(
             "{field}: IPv6 address {quoted} should be in RFC 5952 canonical format (\"{address}\")"
         )];

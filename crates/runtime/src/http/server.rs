@@ -24,6 +24,7 @@ use crate::tasks::{StillRunning, TaskGroup};
 use crate::tls::{PeerIdentity, ReloadingServerTls};
 
 mod connection;
+mod gather;
 
 use connection::Acceptor;
 

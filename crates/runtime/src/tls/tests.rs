@@ -92,6 +92,53 @@ async fn server_sees_the_subject_of_a_trusted_certificate_of_any_listed_ca() {
     );
 }
 
+/// Frames of many streams share records and turns; none is lost, cut or out of order, and none waits for another client.
+#[tokio::test]
+async fn many_streams_of_one_connection_get_all_their_pieces() {
+    const STREAMS: usize = 60;
+    const LENS: [usize; 7] = [1, 900, 1023, 1024, 1033, 20_000, 3];
+    let piece = |turn: usize| Bytes::from(vec![turn as u8 + 1; LENS[turn]]);
+    let tasks = TaskGroup::new();
+    let ca = CertificateAuthority::generate("a").unwrap();
+    let (said, turns) = tokio::sync::watch::channel(0);
+    let watch = handler(move |_, _| {
+        let pieces = stream::unfold((turns.clone(), 0), move |(mut turns, seen)| async move {
+            turns.wait_for(|turn| *turn > seen).await.ok()?;
+            Some((Ok::<_, BoxError>(piece(seen)), (turns, seen + 1)))
+        });
+        std::future::ready(http::Response::new(crate::http::stream(pieces)))
+    });
+    let serving = Server::bind("127.0.0.1:0".parse().unwrap(), "--test")
+        .await
+        .unwrap()
+        .with_tls(ReloadingServerTls::new(server_tls(&ca, ca.cert_pem().to_owned())).unwrap())
+        .serve(&tasks, watch);
+    let base = format!("https://{}", serving.local_addr()).parse().unwrap();
+    let config = client_config(ca.cert_pem(), None);
+    let client = HttpClient::new(base, Some(config), Protocol::Http2, TIMEOUT).unwrap();
+    let mut bodies = Vec::new();
+    for _ in 0..STREAMS {
+        let request = http::Request::get("/").body(crate::http::empty()).unwrap();
+        bodies.push(client.send(request).await.unwrap().into_body());
+    }
+    for (turn, len) in LENS.into_iter().enumerate() {
+        said.send_replace(turn + 1);
+        for body in &mut bodies {
+            let mut left = len;
+            while left > 0 {
+                let frame = tokio::time::timeout(TIMEOUT, body.frame())
+                    .await
+                    .unwrap()
+                    .unwrap()
+                    .unwrap();
+                let data = frame.into_data().unwrap();
+                assert!(data.iter().all(|byte| usize::from(*byte) == turn + 1), "turn {turn}");
+                left = left.checked_sub(data.len()).unwrap();
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn certificates_of_a_strange_ca_are_refused_on_both_sides() {
     let tasks = TaskGroup::new();

@@ -2,11 +2,13 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -23,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, error};
 use yurt_apimachinery::Status;
 
+use super::gather::Gather;
 use super::{CloseConnection, Handler, Limits, Peer};
 use crate::http::{Body, status_response, tcp};
 use crate::tasks::{TaskGroup, panic_message};
@@ -39,7 +42,11 @@ pub(super) struct Acceptor {
 
 /// Runs the streams of an HTTP/2 connection as tasks of the server's group.
 #[derive(Clone)]
-struct GroupExecutor(TaskGroup);
+struct GroupExecutor {
+    tasks: TaskGroup,
+    /// One more reference for each stream that is open.
+    open: Arc<()>,
+}
 
 // What one connection may take. hyper's defaults are made for few, fast clients.
 
@@ -49,6 +56,9 @@ const STREAM_WINDOW: u32 = 128 * 1024;
 const CONNECTION_WINDOW: u32 = 512 * 1024;
 /// Bytes of a response that one stream buffers before it waits for the client.
 const MAX_SEND_BUFFER: usize = 64 * 1024;
+/// A connection with this many streams has its turn after those of them that have something to say: their frames leave
+/// together. With fewer, waiting for a turn costs more than it saves.
+const MANY_STREAMS: usize = 16;
 /// Time between HTTP/2 pings.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// An unanswered ping ends the connection after this long.
@@ -100,6 +110,8 @@ impl Acceptor {
             Some(Ok(stream)) => {
                 let chain = stream.get_ref().1.peer_certificates();
                 let identity = chain.and_then(PeerIdentity::from_chain).map(Arc::new);
+                let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                let stream = Gather::new(stream, is_http2);
                 self.requests(stream, Peer { identity, ..peer }).await;
             }
         }
@@ -144,7 +156,8 @@ impl Acceptor {
                 Ok::<_, Infallible>(response)
             })
         });
-        let builder = self.builder();
+        let open = Arc::new(());
+        let builder = self.builder(open.clone());
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
         let mut connection = Box::pin(connection.into_owned());
         let token = self.tasks.token();
@@ -153,9 +166,19 @@ impl Acceptor {
             let mut stopping = false;
             let mut first_request = pin!(tokio::time::sleep(limit));
             let mut waiting = true;
+            let mut had_turn = true;
             let ended = loop {
+                let turn = poll_fn(|cx| {
+                    if had_turn && Arc::strong_count(&open) >= MANY_STREAMS {
+                        had_turn = false;
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                    had_turn = true;
+                    connection.as_mut().poll(cx)
+                });
                 tokio::select! {
-                    ended = connection.as_mut() => break ended,
+                    ended = turn => break ended,
                     () = token.cancelled(), if !stopping => {
                         stopping = true;
                         connection.as_mut().graceful_shutdown();
@@ -179,8 +202,9 @@ impl Acceptor {
         }
     }
 
-    fn builder(&self) -> auto::Builder<GroupExecutor> {
-        let mut builder = auto::Builder::new(GroupExecutor(self.tasks.clone()));
+    fn builder(&self, open: Arc<()>) -> auto::Builder<GroupExecutor> {
+        let tasks = self.tasks.clone();
+        let mut builder = auto::Builder::new(GroupExecutor { tasks, open });
         builder
             .http1()
             .timer(TokioTimer::new())
@@ -212,6 +236,8 @@ async fn guarded(response: impl Future<Output = Response<Body>>) -> Response<Bod
 
 impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for GroupExecutor {
     fn execute(&self, stream: F) {
-        self.0.spawn_isolated("http2-stream", stream);
+        let open = self.open.clone();
+        self.tasks
+            .spawn_isolated("http2-stream", stream.map(move |()| drop(open)));
     }
 }

@@ -1,0 +1,220 @@
+//! Small frames of an HTTP/2 connection leave together: one TLS record and one call of the kernel for many.
+//!
+//! The HTTP/2 library copies frames below 1 KiB one behind the other, if its transport takes one slice at a time. To a
+//! transport that takes several it hands each frame alone, and each becomes a record and a write. [`Gather`] takes one at a
+//! time. A larger frame then comes in two parts, its beginning and the rest; they are joined again here.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Holds the beginning of a frame until its rest or a flush comes.
+#[derive(Debug)]
+pub(super) struct Gather<T> {
+    inner: T,
+    /// Without it everything passes as it comes.
+    is_on: bool,
+    held: Vec<u8>,
+}
+
+/// Longer pieces are not held. Above the 1 KiB and a head that the HTTP/2 library copies of a large frame.
+const HELD_MAX: usize = 2048;
+
+// === impl Gather ===
+
+impl<T> Gather<T> {
+    /// For HTTP/2 when `is_on`; passes everything on otherwise.
+    pub(super) fn new(inner: T, is_on: bool) -> Self {
+        Self {
+            inner,
+            is_on,
+            held: Vec::new(),
+        }
+    }
+}
+
+impl<T: AsyncWrite + Unpin> Gather<T> {
+    fn poll_held(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.held.is_empty() {
+            let written = ready!(Pin::new(&mut self.inner).poll_write(cx, &self.held))?;
+            self.forget(written)?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// So many bytes of what is held were written.
+    fn forget(&mut self, written: usize) -> io::Result<()> {
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        if written >= self.held.len() {
+            // Its memory, too: most connections are quiet.
+            self.held = Vec::new();
+        } else {
+            self.held.drain(..written);
+        }
+        Ok(())
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Gather<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, piece: &[u8]) -> Poll<io::Result<usize>> {
+        let this = &mut *self;
+        if !this.is_on || (this.held.is_empty() && piece.len() > HELD_MAX) {
+            return Pin::new(&mut this.inner).poll_write(cx, piece);
+        }
+        if this.held.len() + piece.len() <= HELD_MAX {
+            this.held.extend_from_slice(piece);
+            return Poll::Ready(Ok(piece.len()));
+        }
+        loop {
+            let held = this.held.len();
+            let both = [IoSlice::new(&this.held), IoSlice::new(piece)];
+            let written = ready!(Pin::new(&mut this.inner).poll_write_vectored(cx, &both))?;
+            this.forget(written)?;
+            if written > held {
+                return Poll::Ready(Ok(written - held));
+            }
+        }
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if !self.is_on {
+            return Pin::new(&mut self.inner).poll_write_vectored(cx, pieces);
+        }
+        let first = pieces.iter().find(|piece| !piece.is_empty());
+        self.poll_write(cx, first.map_or(&[], |piece| &**piece))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        !self.is_on && self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_held(cx))?;
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_held(cx))?;
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Gather<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(cx, into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+
+    /// Notes every write; takes at most so many bytes at a time.
+    struct Recorder {
+        writes: Vec<Vec<u8>>,
+        takes: usize,
+    }
+
+    impl AsyncWrite for Recorder {
+        fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, piece: &[u8]) -> Poll<io::Result<usize>> {
+            let taken = piece.len().min(self.takes);
+            self.writes.push(piece[..taken].to_vec());
+            Poll::Ready(Ok(taken))
+        }
+
+        fn poll_write_vectored(
+            self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            pieces: &[IoSlice<'_>],
+        ) -> Poll<io::Result<usize>> {
+            let all: Vec<u8> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
+            self.poll_write(cx, &all)
+        }
+
+        fn is_write_vectored(&self) -> bool {
+            true
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    fn gather(is_on: bool, takes: usize) -> Gather<Recorder> {
+        let writes = Vec::new();
+        Gather::new(Recorder { writes, takes }, is_on)
+    }
+
+    /// Writes the pieces to the end; all of it is ready at once.
+    fn write(gather: &mut Gather<Recorder>, pieces: &[&[u8]]) {
+        for piece in pieces {
+            gather.write_all(piece).now_or_never().unwrap().unwrap();
+        }
+    }
+
+    #[test]
+    fn beginning_of_a_frame_leaves_with_its_rest() {
+        let mut gather = gather(true, usize::MAX);
+        assert!(!gather.is_write_vectored());
+        let rest = vec![7; 15_000];
+        write(&mut gather, &[&[1; 1033], &rest]);
+        let lens: Vec<usize> = gather.inner.writes.iter().map(Vec::len).collect();
+        assert_eq!(lens, [16_033]);
+        assert_eq!((gather.inner.writes[0][1032], gather.inner.writes[0][1033]), (1, 7));
+        write(&mut gather, &[&rest]);
+        assert_eq!(gather.inner.writes.len(), 2, "a large piece alone is not held");
+    }
+
+    #[test]
+    fn flush_and_shutdown_send_what_is_held() {
+        let mut gather = gather(true, usize::MAX);
+        write(&mut gather, &[b"one", b"two"]);
+        assert!(gather.inner.writes.is_empty());
+        gather.flush().now_or_never().unwrap().unwrap();
+        assert_eq!(gather.inner.writes, [b"onetwo"]);
+        write(&mut gather, &[b"three"]);
+        gather.shutdown().now_or_never().unwrap().unwrap();
+        assert_eq!(gather.inner.writes, [b"onetwo".as_slice(), b"three"]);
+    }
+
+    #[test]
+    fn no_byte_is_lost_or_sent_twice_when_the_transport_takes_little() {
+        let sent: Vec<u8> = (0..9000_u32).map(|at| (at % 251) as u8).collect();
+        for takes in [1, 7, 1000, 2048, 2049, 5000] {
+            let mut gather = gather(true, takes);
+            write(
+                &mut gather,
+                &[&sent[..500], &sent[500..2548], &sent[2548..2549], &sent[2549..]],
+            );
+            gather.flush().now_or_never().unwrap().unwrap();
+            assert!(gather.inner.writes.concat() == sent, "{takes}");
+        }
+        let mut stuck = gather(true, 0);
+        stuck.write_all(b"x").now_or_never().unwrap().unwrap();
+        let error = stuck.flush().now_or_never().unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WriteZero);
+    }
+
+    #[test]
+    fn everything_passes_when_it_is_off() {
+        let mut gather = gather(false, usize::MAX);
+        assert!(gather.is_write_vectored());
+        write(&mut gather, &[b"one", b"two"]);
+        assert_eq!(gather.inner.writes, [b"one", b"two"]);
+    }
+}
