@@ -166,11 +166,13 @@ mod tests {
             .objects()
             .update(|held| held.restart(0, vec![node], yurt_apimachinery::ResourceVersion(5)));
         assert!(trusting.contains("a") && !trusting.contains("any"));
+        assert_eq!(trusting.told_names(), Some(BTreeSet::from(["a".to_owned()])));
         let configured = members("b");
         assert!(
             configured.contains("b") && !configured.contains("any"),
             "a flag leaves no room for trust"
         );
+        assert_eq!(configured.told_names(), None, "nobody has said that these are all");
     }
 
     #[test]

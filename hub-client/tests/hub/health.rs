@@ -14,7 +14,7 @@ use super::relay_pool::Link;
 
 const SERVICES: &str = "/api/v1/services";
 /// No request waits longer for a server that says nothing.
-const BOUND: Duration = Duration::from_secs(15);
+const BOUND: Duration = Duration::from_secs(30);
 
 fn web() -> serde_json::Value {
     json!({"metadata": {"namespace": "shop", "name": "web"}})
