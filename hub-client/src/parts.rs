@@ -15,6 +15,7 @@ use crate::StartError;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::pool::election::driver::{Driver, ElectionView, Signals};
+use crate::pool::election::rank;
 use crate::pool::feed::progress::FeedProgress;
 use crate::pool::heartbeat::own::{self, OwnHeartbeat};
 use crate::pool::heartbeat::relaying::Relaying;
@@ -137,6 +138,7 @@ impl Parts {
             self.config.node.clone(),
             self.member_count.clone(),
             self.rank.clone(),
+            self.election.subscribe(),
             self.tasks.token(),
         );
         self.tasks.spawn_critical("rank-members", ranking);
@@ -416,22 +418,41 @@ async fn report_members(
     node: String,
     count: watch::Sender<u32>,
     rank: watch::Sender<u32>,
+    mut election: watch::Receiver<ElectionView>,
     token: CancellationToken,
 ) {
     let Some(members) = data.replicas().named(members::COLLECTION) else {
         return;
     };
     let mut changes = members.collection().subscribe();
+    let (mut last_leader, mut told) = (String::new(), None);
     loop {
+        // A free lease does not change who led last.
+        let leader = election.borrow_and_update().leader.clone();
+        if !leader.is_empty() {
+            last_leader = leader;
+        }
         let names = members.collection().read(|c| members::names(c.objects()));
-        let place = names.iter().position(|name| *name == node).unwrap_or(names.len());
+        let place = rank::place(&names, &node, &last_leader);
         count.send_replace(u32::try_from(names.len().max(1)).unwrap_or(u32::MAX));
-        rank.send_if_modified(|rank| {
-            let place = u32::try_from(place).unwrap_or(u32::MAX);
-            std::mem::replace(rank, place) != place
-        });
-        data.set_members(names);
-        match token.run_until_cancelled(changes.changed()).await {
+        rank.send_if_modified(|rank| std::mem::replace(rank, place) != place);
+        if told.as_ref() != Some(&names) {
+            data.set_members(names.clone());
+            told = Some(names);
+        }
+        let leads_another = async {
+            // Without an election nobody ever leads.
+            if election.changed().await.is_err() {
+                std::future::pending().await
+            }
+        };
+        let changed = async {
+            tokio::select! {
+                changed = changes.changed() => changed,
+                () = leads_another => Ok(()),
+            }
+        };
+        match token.run_until_cancelled(changed).await {
             Some(Ok(())) => {}
             _ => return,
         }

@@ -37,18 +37,32 @@ pub(crate) struct Args {
     /// Measure only these groups
     #[arg(value_enum)]
     groups: Vec<Group>,
-    /// Leave the peer out: no ratios, half the time, no Go
-    #[arg(long)]
-    skip_peer: bool,
     /// A tenth of the load: to try the benchmark itself, its figures mean little
     #[arg(long)]
     small: bool,
-    /// Use the programs in this folder instead of building them
-    #[arg(long, value_name = "DIR")]
-    bin_dir: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Arguments of both benchmarks.
+#[derive(clap::Args)]
+struct Common {
+    /// Leave kube-apiserver out: no ratios, less time, no Go
+    #[arg(long)]
+    skip_peer: bool,
+    #[command(flatten)]
+    programs: Programs,
     /// Write the table, as Markdown, between the markers of this file too; with groups, its other rows stay
     #[arg(long, value_name = "FILE")]
     update: Option<PathBuf>,
+}
+
+/// Where the programs come from that are measured.
+#[derive(clap::Args)]
+struct Programs {
+    /// Use the programs in this folder instead of building them
+    #[arg(long, value_name = "DIR")]
+    bin_dir: Option<PathBuf>,
 }
 
 /// Rows that share their preparation.
@@ -103,14 +117,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if cfg!(debug_assertions) {
         return run_optimised();
     }
-    let bin_dir = match &args.bin_dir {
-        Some(dir) => dir.clone(),
-        None => interop::build_programs(Profile::Release)?,
-    };
-    if !args.skip_peer {
-        interop::build()?;
-    }
-    let what = origin::of(args)?;
+    let bin_dir = args.common.build()?;
+    let what = origin::of(&args.groups, &args.common, args.small)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let dir = tempfile::Builder::new().prefix("yurt-bench-").tempdir()?;
@@ -118,7 +126,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let mut table = Table::new(what);
         let failed = measure_all(args, &lab, &mut table).await;
         println!("\n{}", table.text());
-        if let Some(file) = &args.update {
+        if let Some(file) = &args.common.update {
             table.update(file, !args.groups.is_empty())?;
         }
         ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
@@ -138,10 +146,32 @@ fn run_optimised() -> Result<()> {
     process::run(Command::new(program).args(std::env::args_os().skip(1)))
 }
 
+// === impl Common, Programs ===
+
+impl Common {
+    /// Builds whatever takes part; the folder of our programs.
+    fn build(&self) -> Result<PathBuf> {
+        if !self.skip_peer {
+            interop::build()?;
+        }
+        self.programs.build()
+    }
+}
+
+impl Programs {
+    /// The folder they are in, built unless they are given.
+    fn build(&self) -> Result<PathBuf> {
+        match &self.bin_dir {
+            Some(dir) => Ok(dir.clone()),
+            None => interop::build_programs(Profile::Release),
+        }
+    }
+}
+
 /// What could not be measured.
 async fn measure_all(args: &Args, lab: &Lab, table: &mut Table) -> Vec<String> {
     let groups: &[Group] = if args.groups.is_empty() { &ALL } else { &args.groups };
-    let sides: &[Side] = if args.skip_peer {
+    let sides: &[Side] = if args.common.skip_peer {
         &[Side::Ours]
     } else {
         &[Side::Ours, Side::Peer]

@@ -44,14 +44,19 @@ pub struct Sum(Crc);
 
 impl Default for Compressor {
     fn default() -> Self {
+        Self::fast()
+    }
+}
+
+impl Compressor {
+    /// One at the fastest level.
+    pub const fn fast() -> Self {
         Self {
             stream: None,
             level: Compression::fast(),
         }
     }
-}
 
-impl Compressor {
     /// One that takes three times as long and makes less of it.
     pub const fn thorough() -> Self {
         Self {

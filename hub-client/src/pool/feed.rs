@@ -35,6 +35,8 @@ const BATCH: usize = 120;
 const CHUNK_BYTES: usize = 512 << 10;
 /// A body below this goes as it is.
 const GZIP_ABOVE: usize = 1 << 10;
+/// A body below this is compressed where it is made: in less time than another thread takes to begin.
+const GZIP_HERE: usize = 64 << 10;
 /// A quiet collection is fed an empty batch this often: the leader's word that it is fresh.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Longest wait for one answer.
@@ -80,6 +82,12 @@ struct Answer {
     applied_up_to: Option<String>,
     reason: Option<String>,
     missing: Option<serde_json::Value>,
+}
+
+/// A body on its way.
+struct Packed {
+    body: Bytes,
+    gzip: bool,
 }
 
 /// Why feeding has to start over.
@@ -246,7 +254,7 @@ impl Feeder {
     ) -> Result<(), Interrupted> {
         let fresh = self.data.is_fresh(self.replica.name());
         let body = self.envelope().events(after, events, up_to, fresh, step);
-        self.post("events", body).await.map(drop)
+        self.post("events", self.pack(body).await?).await.map(drop)
     }
 
     async fn send_snapshot(&self, after: ResourceVersion) -> Result<Reader, Interrupted> {
@@ -254,7 +262,7 @@ impl Feeder {
         let snapshot = self.replica.collection().read(|c| c.snapshot(None));
         let body = self.envelope().index(after, snapshot.position, &snapshot.objects);
         self.progress.sending(self.replica.name(), read_at);
-        let answer = self.post("snapshot", body).await?;
+        let answer = self.post("snapshot", self.pack(body).await?).await?;
         let missing: Vec<String> = answer
             .missing
             .and_then(|keys| serde_json::from_value(keys).ok())
@@ -268,12 +276,17 @@ impl Feeder {
             chunks.push(Vec::new());
         }
         let last = chunks.len() - 1;
-        for (index, chunk) in chunks.iter().enumerate() {
-            self.post(
-                "snapshot/bodies",
-                self.envelope().bodies(snapshot.position, chunk, index == last),
-            )
-            .await?;
+        let body_of = |index: usize| {
+            let chunk = chunks.get(index)?;
+            Some(self.envelope().bodies(snapshot.position, chunk, index == last))
+        };
+        // The next chunk is made while the coordinator works on the one before.
+        let mut next = self.packed(body_of(0)).await?;
+        for index in 1..=chunks.len() {
+            let Some(chunk) = next else { break };
+            let (sent, made) = tokio::join!(self.post("snapshot/bodies", chunk), self.packed(body_of(index)));
+            sent?;
+            next = made?;
         }
         let (collection, rv) = (self.replica.name(), snapshot.position);
         tracing::info!(collection, %rv, objects = snapshot.objects.len(), sent = missing.len(), "Snapshot fed");
@@ -299,14 +312,27 @@ impl Feeder {
         }
     }
 
-    async fn post(&self, endpoint: &str, body: Bytes) -> Result<Answer, Interrupted> {
+    /// As [`Self::pack`], of what there is.
+    async fn packed(&self, body: Option<Bytes>) -> Result<Option<Packed>, Interrupted> {
+        match body {
+            Some(body) => self.pack(body).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// `body` as it is sent.
+    async fn pack(&self, body: Bytes) -> Result<Packed, Interrupted> {
+        let gzip = self.gzip.load(Ordering::Relaxed) && body.len() > GZIP_ABOVE;
+        let body = if gzip { compressed(body).await? } else { body };
+        Ok(Packed { body, gzip })
+    }
+
+    async fn post(&self, endpoint: &str, Packed { body, gzip }: Packed) -> Result<Answer, Interrupted> {
         if !self.leadership.may_act() {
             return Err(Interrupted::Reopen("leadership is in doubt".into()));
         }
         let path = format!("/yurt/v1/feed/{}/{endpoint}", self.replica.name());
         let reopen = |why: String| Interrupted::Reopen(why);
-        let gzip = self.gzip.load(Ordering::Relaxed) && body.len() > GZIP_ABOVE;
-        let body = if gzip { compressed(body).await? } else { body };
         let mut request = Request::new(full(body));
         if gzip {
             let encoding = http::HeaderValue::from_static("gzip");
@@ -341,8 +367,11 @@ impl Feeder {
     }
 }
 
-/// `body` as gzip; off the async threads, as a chunk takes some milliseconds.
+/// `body` as gzip; off the async threads where it takes some milliseconds.
 async fn compressed(body: Bytes) -> Result<Bytes, Interrupted> {
+    if body.len() < GZIP_HERE {
+        return Ok(gzip_bytes(&body));
+    }
     let made = tokio::task::spawn_blocking(move || gzip_bytes(&body)).await;
     made.map_err(|error| Interrupted::Reopen(error.to_string()))
 }

@@ -1,24 +1,25 @@
 //! Which tree was measured, how it was built, and on what: the line above the table.
 
+use std::fmt::Debug;
 use std::process::Command;
 
 use anyhow::Result;
 use yurt_apimachinery::time::Time;
 use yurt_runtime::Clock;
 
-use super::Args;
+use super::Common;
 use crate::workspace;
 
 /// One line of Markdown. Asked before anything is measured: the load is that of others.
-pub(super) fn of(args: &Args) -> Result<String> {
-    let rows = match &args.groups[..] {
+pub(super) fn of(groups: &[impl Debug], common: &Common, small: bool) -> Result<String> {
+    let rows = match groups {
         [] => "All rows".to_owned(),
         groups => {
             let names: Vec<String> = groups.iter().map(|group| format!("{group:?}")).collect();
             names.join(", ")
         }
     };
-    let programs = match args.bin_dir {
+    let programs = match common.programs.bin_dir {
         Some(_) => "programs built elsewhere".to_owned(),
         None => format!("{}, cargo profile `release`", tree()?),
     };
@@ -26,7 +27,7 @@ pub(super) fn of(args: &Args) -> Result<String> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or_default();
-    let small = if args.small { ", a tenth of the load" } else { "" };
+    let small = if small { ", a tenth of the load" } else { "" };
     Ok(format!(
         "{rows}: {programs}; {now}, {cores} cores, load of the machine before {load}{small}."
     ))

@@ -12,13 +12,11 @@ mod peer;
 mod slow;
 pub(crate) mod soak;
 
-use std::path::PathBuf;
-
-use anyhow::{Context, Result};
+use anyhow::{Result, ensure};
 
 use super::subject::{Lab, Side};
 use super::table::Table;
-use crate::interop::{self, Profile};
+use super::{Common, origin};
 use crate::stopwatch::Stopwatch;
 
 /// Arguments of `cargo xtask bench-pool`.
@@ -27,15 +25,8 @@ pub(crate) struct Args {
     /// Measure only these groups
     #[arg(value_enum)]
     groups: Vec<Group>,
-    /// Leave kube-apiserver out, as the pool's server and as the cloud: no Go
-    #[arg(long)]
-    skip_peer: bool,
-    /// Use the programs in this folder instead of building them
-    #[arg(long, value_name = "DIR")]
-    bin_dir: Option<PathBuf>,
-    /// Write the table, as Markdown, between the markers of this file too; with groups, its other rows stay
-    #[arg(long, value_name = "FILE")]
-    update: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
 }
 
 /// Rows that share their preparation.
@@ -54,14 +45,15 @@ enum Group {
 const ALL: [Group; 4] = [Group::Election, Group::Data, Group::Bytes, Group::Slow];
 
 /// Builds, measures group by group, prints the table.
+///
+/// # Errors
+/// Names the groups that could not be measured to the end, after everything else was.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let bin_dir = match &args.bin_dir {
-        Some(dir) => dir.clone(),
-        None => interop::build_programs(Profile::Release)?,
-    };
-    if !args.skip_peer {
-        interop::build()?;
+    if cfg!(debug_assertions) {
+        return super::run_optimised();
     }
+    let bin_dir = args.common.build()?;
+    let what = origin::of(&args.groups, &args.common, false)?;
     let runtime = crate::lab::runtime()?;
     runtime.block_on(async {
         let dir = crate::lab::folder("bench-pool", false)?;
@@ -71,23 +63,26 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         } else {
             args.groups.clone()
         };
-        let mut table = Table::of_pools();
+        let mut table = Table::of_pools(what);
+        let mut failed = Vec::new();
         for group in groups {
             let watch = Stopwatch::start();
-            let measured = measure(group, &lab, args, &mut table).await;
-            measured.with_context(|| format!("{group:?}"))?;
-            println!("   {group:?}: {watch}");
+            match measure(group, &lab, args, &mut table).await {
+                Ok(()) => println!("   {group:?}: {watch}"),
+                Err(error) => failed.push(format!("{group:?}: {error:#}")),
+            }
         }
         println!("\n{}", table.text());
-        match &args.update {
-            Some(file) => table.update(file, !args.groups.is_empty()),
-            None => Ok(()),
+        if let Some(file) = &args.common.update {
+            table.update(file, !args.groups.is_empty())?;
         }
+        ensure!(failed.is_empty(), "not measured to the end: {}", failed.join("; "));
+        Ok(())
     })
 }
 
 async fn measure(group: Group, lab: &Lab, args: &Args, table: &mut Table) -> Result<()> {
-    let real = !args.skip_peer;
+    let real = !args.common.skip_peer;
     match group {
         Group::Election => election::measure(lab, &mut table.of(Side::Ours)).await,
         Group::Data => {

@@ -67,10 +67,10 @@ impl Table {
     }
 
     /// The figures of pools.
-    pub(super) fn of_pools() -> Self {
+    pub(super) fn of_pools(origin: String) -> Self {
         Self {
             kind: Kind::Pool,
-            ..Self::default()
+            ..Self::new(origin)
         }
     }
 

@@ -28,7 +28,7 @@ pub(super) async fn tell(stage: &mut Stage) -> Result<()> {
     arrival::copy(stage).await.with_context(named)?;
     let named = chapter("A change in the cloud reaches the clients behind every hub");
     arrival::change(stage).await.with_context(named)?;
-    let named = chapter("A hub loses its link to the cloud; the leader vouches for its heartbeat");
+    let named = chapter("A hub loses its link to the cloud; another hub carries its heartbeat");
     heartbeat::cut_off(stage).await.with_context(named)?;
     let named = chapter("The leader is killed; another hub takes over and no client notices");
     leader::killed(stage).await.with_context(named)?;

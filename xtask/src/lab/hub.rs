@@ -67,6 +67,14 @@ impl Election {
         renew: Duration::from_secs(2),
         retry: Duration::from_millis(500),
     };
+
+    fn flags(self, launch: Launch) -> Launch {
+        let millis = |time: Duration| format!("{}ms", time.as_millis());
+        launch
+            .flag("leader-elect-lease-duration", millis(self.lease))
+            .flag("leader-elect-renew-deadline", millis(self.renew))
+            .flag("leader-elect-retry-period", millis(self.retry))
+    }
 }
 
 // === impl Hub ===
@@ -87,7 +95,9 @@ impl Hub {
             None => {
                 let link = Link::open(&setup.tasks, cloud.address()).await?;
                 let pool_link = Link::open(&setup.tasks, (Ipv4Addr::LOCALHOST, coordinator).into()).await?;
-                (launch, link, pool_link)
+                // All on one address: each has a port of its own, and is told that the others are there, too.
+                let launch = launch.flag("relay-address", Ipv4Addr::LOCALHOST);
+                (launch.flag("relay-port", ports::free()?), link, pool_link)
             }
             Some(net) => {
                 let site = net.hub(cloud.port, coordinator)?;
@@ -125,16 +135,7 @@ impl Hub {
             .flag("enable-dummy-if", false)
             .flag("enable-coordinator", true)
             .flag("coordinator-server-addr", format!("https://{}", pool_link.address()))
-            .flag("coordinator-ca-file", setup.identities.ca_file().display())
-            .flag(
-                "leader-elect-lease-duration",
-                format!("{}ms", election.lease.as_millis()),
-            )
-            .flag(
-                "leader-elect-renew-deadline",
-                format!("{}ms", election.renew.as_millis()),
-            )
-            .flag("leader-elect-retry-period", format!("{}ms", election.retry.as_millis()));
+            .flag("coordinator-ca-file", setup.identities.ca_file().display());
         Ok(Self {
             node,
             link,
@@ -144,7 +145,7 @@ impl Hub {
             proxy_port,
             health: Api::plain(health_port, "demo")?,
             health_port,
-            seat: Seat::new(launch),
+            seat: Seat::new(election.flags(launch)),
             kubelet: None,
             clients: Vec::new(),
         })
@@ -220,6 +221,12 @@ impl State {
         let collections = self.0["collections"].as_object().into_iter().flatten();
         let missing = collections.filter(|(_, state)| state["complete"] != true);
         missing.map(|(name, _)| name.as_str()).collect()
+    }
+
+    /// The node through whose hub it reaches the cloud; `None` when it does so itself, or not at all.
+    pub(crate) fn reaches_cloud_through(&self) -> Option<String> {
+        let through = self.0["relay"]["through"].as_str().filter(|node| !node.is_empty());
+        through.map(str::to_owned)
     }
 
     /// Where the pool data comes from: `coordinator`, `cloud`, `none`; each word once.

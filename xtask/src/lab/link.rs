@@ -79,7 +79,7 @@ pub(crate) enum Way {
     Answer,
 }
 
-const BUFFER_BYTES: usize = 16 * 1024;
+const BUFFER_BYTES: usize = 64 * 1024;
 /// A slow link delivers in pieces of this size, so that a small frame is not held up by a large one's rest.
 const PIECE_BYTES: usize = 512;
 
@@ -242,10 +242,19 @@ async fn pump(
         };
         let late = mode.borrow().delay();
         tokio::time::sleep(late).await;
-        for piece in buffer[..read].chunks_mut(PIECE_BYTES) {
+        let mut rest = &mut buffer[..read];
+        while !rest.is_empty() {
             let Ok(now) = mode.wait_for(|mode| !mode.holds(way)).await.map(|mode| *mode) else {
                 return;
             };
+            // Small writes cost whoever reads them a wake-up each: a link that only passes bytes on makes none.
+            let length = if matches!(now, Mode::Slow(_)) {
+                PIECE_BYTES
+            } else {
+                rest.len()
+            };
+            let (piece, after) = rest.split_at_mut(length.min(rest.len()));
+            rest = after;
             match now {
                 Mode::Slow(rate) => {
                     tokio::time::sleep(Duration::from_secs_f64(piece.len() as f64 / f64::from(rate))).await;

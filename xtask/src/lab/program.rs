@@ -162,6 +162,11 @@ impl Seat {
         Self { launch, program: None }
     }
 
+    /// Adds `--flag=value` from the next start on.
+    pub(crate) fn add_flag(&mut self, flag: &str, value: impl std::fmt::Display) {
+        self.launch.arguments.push(format!("--{flag}={value}"));
+    }
+
     /// Starts the program without waiting for it; one that ran there before is killed.
     pub(crate) fn start(&mut self) -> Result<&mut Program> {
         Ok(self.program.insert(self.launch.start()?))

@@ -29,7 +29,7 @@ pub(crate) fn single_line(bytes: Bytes) -> Bytes {
     } else {
         bytes.slice(start..end)
     };
-    if bytes.contains(&b'\n') || bytes.contains(&b'\r') {
+    if memchr::memchr2(b'\n', b'\r', &bytes).is_some() {
         compact(&bytes).into()
     } else {
         bytes

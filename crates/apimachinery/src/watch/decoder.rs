@@ -69,7 +69,7 @@ impl WatchDecoder {
 
     fn next_line(&mut self) -> Option<Result<Bytes, DecodeError>> {
         loop {
-            let found = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n');
+            let found = memchr::memchr(b'\n', &self.buffer[self.searched..]);
             let Some(length) = found.map(|at| self.searched + at) else {
                 self.searched = self.buffer.len();
                 return (self.searched > MAX_FRAME).then_some(Err(DecodeError::TooLong));

@@ -27,6 +27,9 @@ const KEPT_BYTES: usize = 2 << 20;
 
 static MEMO: Mutex<Memo> = Mutex::new(Memo::new());
 
+/// For whole bodies, one at a time: to make one takes longer than to compress an event with it.
+static WHOLE: Mutex<Compressor> = Mutex::new(Compressor::fast());
+
 /// A gzip stream of `frames`.
 pub fn gzip_frames(frames: impl Stream<Item = Bytes> + Send + 'static) -> impl Stream<Item = Bytes> + Send {
     GzipFrames {
@@ -40,7 +43,11 @@ pub fn gzip_frames(frames: impl Stream<Item = Bytes> + Send + 'static) -> impl S
 /// Bytes as a gzip stream.
 #[must_use]
 pub fn gzip_bytes(plain: &[u8]) -> Bytes {
-    let (piece, mut sum) = (Compressor::default().deflate(plain), Sum::default());
+    let piece = match WHOLE.try_lock() {
+        Some(mut compressor) => compressor.deflate(plain),
+        None => Compressor::fast().deflate(plain),
+    };
+    let mut sum = Sum::default();
     sum.add(&piece);
     [&HEAD[..], &piece.blocks, &sum.end()].concat().into()
 }

@@ -57,18 +57,27 @@ pub(super) async fn measure(lab: &Lab, notes: &mut Notes<'_>) -> Result<()> {
     killed(lab, notes, "15/10/2 s", USUAL, KILLS.0).await?;
     killed(lab, notes, "2/1.4/0.2 s", SHORT, KILLS.1).await?;
     stopped(lab, notes).await?;
-    cut_off(lab, notes, "15/10/2 s", USUAL).await
+    cut_off(lab, notes, "15/10/2 s", USUAL, true).await?;
+    cut_off(lab, notes, "15/10/2 s", USUAL, false).await
 }
 
 async fn ready(lab: &Lab, election: Election) -> Result<Stage> {
-    let mut stage = field::prepare(lab, &Choice::Demo, 3, election, 0).await?;
-    field::start(&mut stage).await?;
+    let mut stage = prepared(lab, election).await?;
+    at_work(&mut stage).await?;
+    Ok(stage)
+}
+
+async fn prepared(lab: &Lab, election: Election) -> Result<Stage> {
+    field::prepare(lab, &Choice::Demo, 3, election, 0).await
+}
+
+async fn at_work(stage: &mut Stage) -> Result<()> {
+    field::start(stage).await?;
     for at in 0..stage.hubs.len() {
         let setup = &stage.setup;
         stage.hubs[at].start_clients(setup);
     }
-    stage.clients_catch_up(&[0, 1, 2], PATIENCE).await?;
-    Ok(stage)
+    stage.clients_catch_up(&[0, 1, 2], PATIENCE).await
 }
 
 async fn killed(lab: &Lab, notes: &mut Notes<'_>, timing: &str, election: Election, kills: usize) -> Result<()> {
@@ -147,27 +156,30 @@ async fn stopped(lab: &Lab, notes: &mut Notes<'_>) -> Result<()> {
 }
 
 /// The largest step between two renewals the cloud sees of a cut-off node, while nothing else happens and when its
-/// leader is killed.
-async fn cut_off(lab: &Lab, notes: &mut Notes<'_>, timing: &str, election: Election) -> Result<()> {
-    let mut stage = ready(lab, election).await?;
+/// leader is killed; by a peer's relay, or by the leader alone.
+async fn cut_off(lab: &Lab, notes: &mut Notes<'_>, timing: &str, election: Election, relay: bool) -> Result<()> {
+    let mut stage = prepared(lab, election).await?;
+    for hub in &mut stage.hubs {
+        hub.seat.add_flag("enable-relay", relay);
+    }
+    at_work(&mut stage).await?;
     let leader = stage.leader().await?;
     let cut = stage.follower(leader)?;
-    let setup = &stage.setup;
-    stage.hubs[cut].start_kubelet(setup)?;
+    // A hub offers its relay with its own node's beats.
+    for hub in &mut stage.hubs {
+        hub.start_kubelet(&stage.setup)?;
+    }
     let node = stage.hubs[cut].node;
     until(PATIENCE, "the first heartbeat", async || stage.node_lease(node).await).await?;
     stage.hubs[cut].link.set(Mode::Cut);
     let quiet = longest_step(&stage, node, Duration::from_secs(20)).await?;
-    notes.add(
-        "22",
-        "cut-off node, beats every 2 s: longest step between renewals in the cloud",
-        Unit::Millis,
-        quiet,
-    );
+    let by = if relay { "with the relay" } else { "without a relay" };
+    let what = format!("cut-off node, beats every 2 s, {by}: longest step between renewals in the cloud");
+    notes.add("22", &what, Unit::Millis, quiet);
     stage.hubs[leader].seat.kill().await?;
     let limit = election.lease + Duration::from_secs(12);
     let crash = longest_step(&stage, node, limit).await?;
-    let what = format!("the same while its leader is killed, {timing}, without a relay");
+    let what = format!("the same while its leader is killed, {timing}, {by}");
     notes.add("22", &what, Unit::Millis, crash);
     field::end(stage).await
 }

@@ -4,7 +4,7 @@
 //! second, without the cloud as well for the third. Growth is the slope of a straight line through the samples after
 //! [`WARM_UP`] of each part, over that part.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -12,8 +12,7 @@ use yurt_runtime::TaskGroup;
 
 use super::field::{self, PATIENCE};
 use crate::bench::subject::Lab;
-use crate::bench::usage;
-use crate::interop::{self, Profile};
+use crate::bench::{Programs, usage};
 use crate::lab::cloud::Choice;
 use crate::lab::hub::{Election, Hub};
 use crate::lab::link::Mode;
@@ -26,9 +25,8 @@ pub(crate) struct Args {
     /// Length of the whole run
     #[arg(long, default_value_t = 15)]
     minutes: u32,
-    /// Use the programs in this folder instead of building them
-    #[arg(long, value_name = "DIR")]
-    bin_dir: Option<PathBuf>,
+    #[command(flatten)]
+    programs: Programs,
 }
 
 /// Part of each phase that is not looked at: buffers and histories fill.
@@ -62,10 +60,10 @@ struct Sample {
 /// # Errors
 /// When something grew by more than is allowed.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let bin_dir = match &args.bin_dir {
-        Some(dir) => dir.clone(),
-        None => interop::build_programs(Profile::Release)?,
-    };
+    if cfg!(debug_assertions) {
+        return crate::bench::run_optimised();
+    }
+    let bin_dir = args.programs.build()?;
     crate::lab::runtime()?.block_on(async {
         let dir = crate::lab::folder("soak", false)?;
         let lab = Lab::new(dir.path(), bin_dir, TaskGroup::new());

@@ -40,21 +40,28 @@ pub(super) async fn cut_off(stage: &mut Stage) -> Result<()> {
         "the link of {node} is cut; its kubelet goes on renewing through the hub"
     ));
     stage.hubs[follower].link.set(Mode::Cut);
-    let (first, took) = until(DELEGATION_LIMIT, "the heartbeat is forwarded", async || {
+    let (first, took) = until(DELEGATION_LIMIT, "the pool carries the heartbeat", async || {
         delegated(later(&beat(stage, node).await?, &before.renewed)?, true)
     })
     .await?;
     holds(format!(
-        "{} later the cloud's Lease of {node} is renewed by the leader, marked {DELEGATED}",
+        "{} later the pool has renewed the cloud's Lease of {node}, marked {DELEGATED}",
         millis(took)
     ));
     let mut last = first;
     for _ in 0..2 {
         let next = async || delegated(later(&beat(stage, node).await?, &last)?, true);
-        let (renewed, _) = until(DELEGATION_LIMIT, "the heartbeat goes on being forwarded", next).await?;
+        let (renewed, _) = until(DELEGATION_LIMIT, "the heartbeat goes on being carried", next).await?;
         last = renewed;
     }
-    holds("and renewed again and again");
+    let relayed = async || {
+        let through = stage.hubs[follower].state().await?.reaches_cloud_through();
+        through.with_context(|| format!("{node} has found no relay"))
+    };
+    let (peer, _) = until(DELEGATION_LIMIT, "another hub relays", relayed).await?;
+    holds(format!(
+        "and again and again, by {node} itself: the hub of {peer} relays what it cannot read"
+    ));
     ensure!(
         kubelet.failed() == failed_before,
         "the kubelet behind {node} had a failed renewal"
