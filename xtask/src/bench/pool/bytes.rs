@@ -5,7 +5,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::field::{self, PATIENCE};
-use crate::bench::samples;
 use crate::bench::subject::Lab;
 use crate::bench::table::{Notes, Unit};
 use crate::lab::cloud::Choice;
@@ -35,10 +34,8 @@ struct Sent {
 
 pub(super) async fn measure(lab: &Lab, notes: &mut Notes<'_>) -> Result<()> {
     let mut all = Vec::new();
-    let mut list_bytes = 0.0;
     for hubs in POOLS {
-        let (sent, listed) = pool(lab, hubs).await.with_context(|| format!("a pool of {hubs}"))?;
-        list_bytes = listed;
+        let sent = pool(lab, hubs).await.with_context(|| format!("a pool of {hubs}"))?;
         let what = format!("cloud to a pool of {hubs}, 200 slices");
         notes.add("20", &format!("{what}: first sync"), Unit::Mib, mib(sent.start));
         notes.add(
@@ -51,18 +48,19 @@ pub(super) async fn measure(lab: &Lab, notes: &mut Notes<'_>) -> Result<()> {
     }
     let (small, large) = (&all[0], &all[all.len() - 1]);
     let per_hub = (large.start - small.start) / (large.hubs - small.hubs);
-    let fixed = small.start - per_hub * small.hubs;
+    let once = small.start - per_hub * small.hubs;
     notes.add(
         "20",
         "one more hub, from the smallest to the largest pool",
         Unit::Kib,
         per_hub / 1024.0,
     );
-    // A hub alone reads what the leader reads. A Service is small beside its slice; it is left out on both sides.
-    let data = list_bytes * LARGE / SLICES as f64;
+    // As it goes over the link, compressed. A hub alone reads what the leader reads. A Service is small beside its slice; it
+    // is left out on both sides.
+    let data = once * LARGE / SLICES as f64;
     for hubs in COMPUTED {
         let hubs = hubs as f64;
-        let pool = data + (fixed - list_bytes).max(0.0) + per_hub.max(0.0) * hubs;
+        let pool = data + per_hub.max(0.0) * hubs;
         let share = 100.0 * (1.0 - pool / (data * hubs));
         let what = format!("computed: {hubs:.0} hubs, 10,000 slices");
         notes.add("20", &format!("{what}: to the pool"), Unit::Mib, mib(pool));
@@ -80,7 +78,7 @@ fn mib(bytes: f64) -> f64 {
     bytes / (1024.0 * 1024.0)
 }
 
-async fn pool(lab: &Lab, hubs: usize) -> Result<(Sent, f64)> {
+async fn pool(lab: &Lab, hubs: usize) -> Result<Sent> {
     let mut stage = field::prepare(lab, &Choice::Demo, hubs, Election::SHORT, SLICES).await?;
     field::start(&mut stage).await?;
     tokio::time::sleep(SETTLE).await;
@@ -91,14 +89,12 @@ async fn pool(lab: &Lab, hubs: usize) -> Result<(Sent, f64)> {
     let coordinator = stage.coordinator.api.clone();
     stage.catches_up(PATIENCE, "the coordinator", &coordinator).await?;
     let changes = from_cloud(&stage) - start;
-    let listed = stage.cloud.api.list(samples::ALL_SLICES).await?.bytes as f64;
     field::end(stage).await?;
-    let sent = Sent {
+    Ok(Sent {
         hubs: hubs as f64,
         start,
         changes,
-    };
-    Ok((sent, listed))
+    })
 }
 
 fn from_cloud(stage: &Stage) -> f64 {
