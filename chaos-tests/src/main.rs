@@ -2,12 +2,14 @@
 
 #![allow(clippy::print_stdout, reason = "printing is what this program is for")]
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
 use yurt_chaos_tests::faults::Fault;
 use yurt_chaos_tests::run::{Plan, run};
+use yurt_runtime::Clock;
 
 /// Models and simulations of the pool under faults. Exit code 0: nothing was violated and every mutant was caught.
 #[derive(Parser)]
@@ -31,6 +33,12 @@ struct Flags {
     /// Most minutes that one exploration may take.
     #[arg(long, value_name = "MINUTES", default_value_t = 30)]
     minutes: u64,
+    /// Most minutes for everything together; what is not finished by then counts as a failure.
+    #[arg(long, value_name = "MINUTES", default_value_t = 600)]
+    within: u64,
+    /// Also write the totals to FILE, as JSON.
+    #[arg(long, value_name = "FILE")]
+    totals: Option<PathBuf>,
     /// Print the faults that models know and end.
     #[arg(long)]
     faults: bool,
@@ -50,10 +58,16 @@ fn main() -> ExitCode {
         seed: flags.seed,
         threads: flags.threads,
         longest: Duration::from_secs(60 * flags.minutes),
+        ends: Clock::system().boot() + Duration::from_secs(60 * flags.within),
     };
     let report = run(&plan, &mut |line| println!("{line}"));
     print!("{report}");
-    let problems = report.problems();
+    let mut problems = report.problems();
+    if let Some(path) = flags.totals
+        && let Err(error) = std::fs::write(&path, report.totals().to_string())
+    {
+        problems.push(format!("cannot write {}: {error}", path.display()));
+    }
     for problem in &problems {
         println!("\nFAILED {problem}");
     }

@@ -1,7 +1,10 @@
 //! What a run prints at its end, and whether it passed.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::time::Duration;
+
+use serde_json::{Value, json};
 
 use crate::faults::{Fault, Struck};
 
@@ -54,6 +57,9 @@ impl Report {
         for row in &self.rows {
             problems.extend(row.problems.iter().map(|problem| format!("{}: {problem}", row.name)));
         }
+        if self.rows.is_empty() && self.mutants.is_empty() {
+            problems.push("void: nothing has such a name".to_owned());
+        }
         let free = self.mutants.iter().filter(|mutant| mutant.caught.is_none());
         problems.extend(free.map(|mutant| format!("mutant {} was not caught", mutant.name)));
         for fault in &self.required {
@@ -64,16 +70,36 @@ impl Report {
         problems
     }
 
+    /// The totals for programs to read: `{scenarios, operations: {unit: n}, faults: {kind: times}, violations, mutants:
+    /// {caught, total}}`. Every kind of the catalogue is there, those that never struck with 0.
+    #[must_use]
+    pub fn totals(&self) -> Value {
+        let times = |fault: &Fault| (fault.id().to_owned(), self.struck.of(*fault).into());
+        let faults: serde_json::Map<String, Value> = Fault::ALL.iter().map(times).collect();
+        json!({
+            "scenarios": self.rows.len(),
+            "operations": self.sums(),
+            "faults": faults,
+            "violations": self.violations(),
+            "mutants": {"caught": self.caught(), "total": self.mutants.len()},
+        })
+    }
+
     /// What was counted over all rows, by unit.
-    fn sums(&self) -> Vec<String> {
-        let mut sums: Vec<(&str, u64)> = Vec::new();
+    fn sums(&self) -> BTreeMap<&'static str, u64> {
+        let mut sums = BTreeMap::new();
         for row in &self.rows {
-            match sums.iter_mut().find(|(unit, _)| *unit == row.unit) {
-                Some((_, sum)) => *sum += row.counted,
-                None => sums.push((row.unit, row.counted)),
-            }
+            *sums.entry(row.unit).or_default() += row.counted;
         }
-        sums.iter().map(|(unit, sum)| format!("{unit} {sum}")).collect()
+        sums
+    }
+
+    fn violations(&self) -> usize {
+        self.rows.iter().map(|row| row.problems.len()).sum()
+    }
+
+    fn caught(&self) -> usize {
+        self.mutants.iter().filter(|mutant| mutant.caught.is_some()).count()
     }
 }
 
@@ -99,16 +125,19 @@ impl Display for Report {
             let caught = mutant.caught.as_deref().unwrap_or("NOT CAUGHT");
             writeln!(f, "{:<44} {caught}", mutant.name)?;
         }
-        let caught = self.mutants.iter().filter(|mutant| mutant.caught.is_some()).count();
-        let violations: usize = self.rows.iter().map(|row| row.problems.len()).sum();
+        let sums: String = self
+            .sums()
+            .iter()
+            .map(|(unit, sum)| format!("  {unit} {sum}"))
+            .collect();
         writeln!(
             f,
-            "\nscenarios {}  {}  kinds of faults {} of {}  violations {}  mutants caught {caught}/{}",
+            "\nscenarios {}{sums}  kinds of faults {} of {}  violations {}  mutants caught {}/{}",
             self.rows.len(),
-            self.sums().join("  "),
             struck().count(),
             Fault::ALL.len(),
-            violations,
+            self.violations(),
+            self.caught(),
             self.mutants.len(),
         )
     }
@@ -124,9 +153,9 @@ mod tests {
             required: vec![Fault::MessageLost],
             ..Report::default()
         };
-        assert_eq!(report.problems().len(), 1);
+        assert_eq!(report.problems().len(), 2);
         report.struck.count(Fault::MessageLost);
-        assert!(report.problems().is_empty());
+        assert_eq!(report.problems(), ["void: nothing has such a name"]);
         let mutant = |caught: Option<&str>| Mutant {
             name: "m".into(),
             caught: caught.map(str::to_owned),
@@ -134,5 +163,11 @@ mod tests {
         report.mutants = vec![mutant(Some("I4")), mutant(None)];
         assert_eq!(report.problems().len(), 1);
         assert!(report.to_string().contains("mutants caught 1/2"));
+        let totals = report.totals();
+        assert_eq!(totals["mutants"], json!({"caught": 1, "total": 2}));
+        assert_eq!(
+            (&totals["faults"]["message-lost"], &totals["faults"]["message-late"]),
+            (&json!(1), &json!(0))
+        );
     }
 }

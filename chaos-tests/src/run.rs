@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use yurt_runtime::{BootTime, Clock};
+
 use crate::check::{Explored, explore};
 use crate::faults::{Fault, Struck};
 use crate::model::leadership::state::State;
@@ -26,6 +28,8 @@ pub struct Plan {
     pub threads: usize,
     /// No exploration may take longer.
     pub longest: Duration,
+    /// Nothing goes on after this.
+    pub ends: BootTime,
 }
 
 /// Runs everything of `plan`; `say` is told what is going on.
@@ -80,6 +84,15 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Report {
     report
 }
 
+// === impl Plan ===
+
+impl Plan {
+    /// How long the next exploration may take.
+    fn limit(&self) -> Duration {
+        self.longest.min(self.ends.since(Clock::system().boot()))
+    }
+}
+
 /// Each rule left out, in models and in simulations.
 fn hunt(plan: &Plan, report: &mut Report, say: &mut dyn FnMut(&str)) {
     let wanted = |name: &str| plan.only.as_deref().is_none_or(|only| name.contains(only));
@@ -93,7 +106,7 @@ fn hunt(plan: &Plan, report: &mut Report, say: &mut dyn FnMut(&str)) {
                 struck: Arc::default(),
                 reached: Arc::default(),
             };
-            let caught = caught_by(&explore(model, None, plan.threads, plan.longest));
+            let caught = caught_by(&explore(model, None, plan.threads, plan.limit()));
             report.mutants.push(Mutant { name, caught });
         }
     }
@@ -106,13 +119,13 @@ fn hunt(plan: &Plan, report: &mut Report, say: &mut dyn FnMut(&str)) {
                 mutation: Some(mutation),
                 struck: Arc::default(),
             };
-            let caught = caught_by(&explore(model, None, plan.threads, plan.longest));
+            let caught = caught_by(&explore(model, None, plan.threads, plan.limit()));
             report.mutants.push(Mutant { name, caught });
         }
     }
     for scenario in scenarios::mutants().iter().filter(|scenario| wanted(&scenario.name)) {
         say(&format!("hunting {}", scenario.name));
-        let total = scenarios::repeat(scenario, plan.seed, u64::MAX, plan.threads, plan.longest);
+        let total = scenarios::repeat(scenario, plan.seed, u64::MAX, plan.threads, plan.limit());
         let caught = total.violation.map(|(seed, what)| {
             // What led to it follows in more lines.
             let what = what.lines().next().unwrap_or_default();
@@ -131,7 +144,7 @@ fn simulate(scenario: &Scenario, plan: &Plan, struck: &Struck) -> Row {
     } else {
         scenario.enough.0
     };
-    let total = scenarios::repeat(scenario, plan.seed, enough, plan.threads, plan.longest);
+    let total = scenarios::repeat(scenario, plan.seed, enough, plan.threads, plan.limit());
     struck.add(&total.struck);
     let mut problems = Vec::new();
     if let Some((seed, what)) = &total.violation {
@@ -164,7 +177,7 @@ fn explore_leadership(name: String, bounds: Bounds, plan: &Plan, struck: &Struck
         reached: Arc::default(),
     };
     let (faults, reached) = (model.struck.clone(), model.reached.clone());
-    let explored = explore(model, Some(State::representative), plan.threads, plan.longest);
+    let explored = explore(model, Some(State::representative), plan.threads, plan.limit());
     struck.add(&faults);
     let mut problems = problems_of(&explored);
     problems.extend(unreached(bounds, &reached).map(|what| format!("void: {what}")));
@@ -226,7 +239,7 @@ fn explore_replica(name: String, bounds: replica::Bounds, plan: &Plan, struck: &
         struck: Arc::default(),
     };
     let faults = model.struck.clone();
-    let explored = explore(model, None, plan.threads, plan.longest);
+    let explored = explore(model, None, plan.threads, plan.limit());
     struck.add(&faults);
     let problems = problems_of(&explored);
     row(name, &explored, bounds, problems)

@@ -1,19 +1,26 @@
-//! `cargo xtask chaos`: a pool of real processes under faults, and clients that must notice nothing.
+//! `cargo xtask chaos`: models, simulations and a pool of real processes under faults, and one report of all of it.
 //!
-//! A cloud, a coordinator and three hubs run as in the demo. Changes arrive at the cloud at a steady pace, clients behind
-//! every hub record all they are told, and faults strike from a seed. In the end everything is mended, the pool must come
-//! to rest, and every history is checked against what the cloud really had.
+//! Models and simulations are the program `yurt-chaos` (`chaos-tests/`). For the real processes a cloud, a coordinator and three hubs
+//! run as in the demo. Changes arrive at the cloud at a steady pace, clients behind every hub record all they are told, and faults
+//! strike from a seed. In the end everything is mended, the pool must come to rest, and every history is checked against what the
+//! cloud really had.
 //!
-//! [`faults`] (what can happen), [`agenda`] (when; pure), [`traffic`] (changes in the cloud), [`history`] (what is a
-//! violation; pure), [`mod@run`] (one run), and the report below.
+//! [`worlds`] (models and simulations), [`faults`] (what can happen to processes; pure), [`agenda`] (when; pure), [`field`] (what it
+//! happens to), [`traffic`] (changes in the cloud), [`clients`] and [`history`] (what clients were told), [`beats`] (heartbeats),
+//! [`mod@run`] (one run), [`report`] (what is told in the end; pure).
 
 mod agenda;
+mod beats;
+mod clients;
 mod faults;
+mod field;
 pub(crate) mod history;
+mod report;
 mod run;
 mod traffic;
+mod worlds;
 
-use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
@@ -24,34 +31,62 @@ use crate::interop::{self, Profile};
 use crate::lab::cloud::Choice;
 use crate::lab::identities::Identities;
 use crate::lab::{self, Setup, program};
+use crate::stopwatch::Stopwatch;
 use faults::Fault;
+use report::{Report, Totals};
 use run::Outcome;
 
 /// Arguments of `cargo xtask chaos`.
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub(crate) struct Args {
-    /// A run of two minutes (the default)
-    #[arg(long, conflicts_with = "minutes")]
+    /// Models and simulations with small bounds, and a minute of faults (the default)
+    #[arg(long)]
     quick: bool,
-    /// Let faults strike for this long
-    #[arg(long, value_name = "N")]
+    /// Large bounds, then pools one after the other until --hours are over
+    #[arg(long, conflicts_with_all = ["quick", "minutes"])]
+    long: bool,
+    /// The most that --long may take
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "long")]
+    hours: u32,
+    /// Only the pool of real processes, and faults strike it for this long
+    #[arg(long, value_name = "N", conflicts_with = "quick")]
     minutes: Option<u32>,
     /// Which faults strike, and when; the same number, the same faults
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only these faults
-    #[arg(long, value_enum, value_name = "FAULT", value_delimiter = ',')]
-    only: Vec<Fault>,
+    /// Only this: `models` (and simulations), `processes`, faults of processes by name, or what of models, simulations and mutants
+    /// has NAME in its name
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
     /// kube-apiserver and etcd as the cloud (`cargo xtask build-interop`, needs Go)
     #[arg(long)]
     real: bool,
-    /// Keep the folder with certificates, data and logs
+    /// Keep the folder with certificates, data, logs and histories; it is kept in any case when something is wrong
     #[arg(long)]
     keep: bool,
+    /// Print the faults that may strike processes, and end
+    #[arg(long)]
+    faults: bool,
 }
 
+/// What of it runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Chosen {
+    /// Models and simulations: all of them, or those with this in their names.
+    worlds: Option<Option<String>>,
+    /// Faults that may strike real processes.
+    faults: Option<Vec<Fault>>,
+}
+
+/// What a half did, if it ran, and whether something is wrong.
+type Half = Option<(Totals, Result<()>)>;
+
 /// How long faults strike in a quick run.
-const QUICK: Duration = Duration::from_secs(120);
+const QUICK: Duration = Duration::from_secs(75);
+/// How long they strike one pool in a long run, at most.
+const ROUND: Duration = Duration::from_secs(600);
+/// What a pool needs besides, to begin and to come to rest.
+const AROUND: Duration = Duration::from_secs(240);
 /// A run with fewer changes per second than this says nothing.
 const CHANGES_PER_SECOND_MIN: f64 = 2.0;
 /// Lines of each log that are shown after a violation.
@@ -59,116 +94,279 @@ const LOG_TAIL_LINES: usize = 40;
 /// How long links and clients may take to end.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
+/// The same as `cargo xtask chaos --only models`.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn quick() -> Result<()> {
+    run(&Args {
+        only: vec!["models".to_owned()],
+        seed: 1,
+        ..Args::default()
+    })
+}
+
 /// Runs it and prints what happened.
 ///
 /// # Errors
-/// A violation, a pool that does not come to rest, or a run that says nothing.
+/// A violation, a mutant that got away, a pool that does not come to rest, or a run that says nothing.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let bin_dir = interop::build_programs(Profile::Quick)?;
-    let dir = lab::folder("chaos", args.keep)?;
-    let runtime = lab::runtime()?;
-    let tasks = TaskGroup::new();
-    let setup = Setup {
-        dir: dir.path().to_path_buf(),
-        bin_dir,
-        identities: Identities::new(dir.path())?,
-        tasks: tasks.clone(),
-        net: None,
-    };
-    let outcome = runtime.block_on(async {
-        let outcome = run::run(setup, &args.plan()).await;
-        let _ = tasks.shutdown(STOP_LIMIT).await;
-        outcome
-    });
-    let told = outcome.and_then(|outcome| args.judge(&outcome));
-    if told.is_err() {
-        eprintln!("\n{}", program::log_tails(dir.path(), LOG_TAIL_LINES));
-        eprintln!("again: {}", args.again());
+    if args.faults {
+        args.print_faults();
+        return Ok(());
     }
-    told
+    let chosen = args.chosen()?;
+    let (worlds, pools) = args.halves(&chosen)?;
+    let (mut report, mut failures) = (Report::default(), Vec::new());
+    if let Some((totals, outcome)) = worlds {
+        report.add("models and simulations", totals);
+        failures.extend(outcome.err());
+    }
+    if let Some((totals, outcome)) = pools {
+        let never = totals.never_struck();
+        if args.long && !never.is_empty() {
+            failures.push(anyhow::anyhow!("void: {} never struck", never.join(", ")));
+        }
+        report.add("real processes", totals);
+        failures.extend(outcome.err());
+    }
+    print!("{report}");
+    match failures.as_slice() {
+        [] => Ok(()),
+        failures => bail!(
+            "{}",
+            failures
+                .iter()
+                .map(|one| format!("{one:#}"))
+                .collect::<Vec<_>>()
+                .join("; ")
+        ),
+    }
 }
 
 // === impl Args ===
 
 impl Args {
-    fn lasts(&self) -> Duration {
-        self.minutes
-            .map_or(QUICK, |minutes| Duration::from_secs(60 * u64::from(minutes)))
-    }
-
-    fn plan(&self) -> run::Plan {
-        let kinds = match self.only.is_empty() {
-            true => Fault::value_variants().to_vec(),
-            false => self.only.clone(),
-        };
-        run::Plan {
-            seed: self.seed,
-            lasts: self.lasts(),
-            kinds,
-            cloud: if self.real { Choice::Real } else { Choice::Demo },
+    fn chosen(&self) -> Result<Chosen> {
+        let all = || Some(Fault::value_variants().to_vec());
+        let of = |worlds, faults| Ok(Chosen { worlds, faults });
+        match self.only.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+            [] if self.minutes.is_some() => of(None, all()),
+            [] => of(Some(None), all()),
+            ["models"] => of(Some(None), None),
+            ["processes"] => of(None, all()),
+            ref names => {
+                let faults: Vec<Fault> = names
+                    .iter()
+                    .filter_map(|name| Fault::from_str(name, false).ok())
+                    .collect();
+                match names {
+                    _ if faults.len() == names.len() => of(None, Some(faults)),
+                    [name] if self.minutes.is_none() => of(Some(Some((*name).to_owned())), None),
+                    _ => bail!("--only takes faults of processes (`--faults` lists them) or one other name"),
+                }
+            }
         }
     }
 
-    fn again(&self) -> String {
-        let minutes = self
-            .minutes
-            .map_or_else(String::new, |minutes| format!(" --minutes {minutes}"));
-        let only: Vec<String> = self.only.iter().map(|fault| fault.to_string()).collect();
-        let only = if only.is_empty() {
+    /// Runs both, at the same time: one half computes, the other mostly waits. What it computes is niced, and told in the end.
+    fn halves(&self, chosen: &Chosen) -> Result<(Half, Half)> {
+        let watch = Stopwatch::start();
+        let bin_dir = match chosen.faults {
+            Some(_) => Some(interop::build_programs(Profile::Quick)?),
+            None => None,
+        };
+        let dir = lab::folder("chaos-models", false)?;
+        let plan = match &chosen.worlds {
+            Some(only) => {
+                worlds::build()?;
+                Some(worlds::Plan {
+                    long: self.long.then(|| self.whole()),
+                    only: only.clone(),
+                    seed: self.seed,
+                    is_aside: bin_dir.is_some(),
+                })
+            }
+            None => None,
+        };
+        std::thread::scope(|scope| {
+            let worlds = plan.map(|plan| scope.spawn(move || worlds::run(&plan, dir.path())));
+            let kinds = chosen.faults.as_deref().zip(bin_dir.as_deref());
+            let pools = kinds.map(|(kinds, bin_dir)| self.pools(kinds, bin_dir, &watch));
+            let worlds = worlds.map(|worlds| {
+                let panicked = |_| Err(anyhow::anyhow!("the thread panicked"));
+                worlds.join().unwrap_or_else(panicked)
+            });
+            Ok((worlds.transpose()?, pools.transpose()?))
+        })
+    }
+
+    /// All the time there is.
+    fn whole(&self) -> Duration {
+        Duration::from_secs(3600 * u64::from(self.hours))
+    }
+
+    /// Strikes one pool, or, in a long run, one after the other until the time is over or something is wrong.
+    fn pools(&self, kinds: &[Fault], bin_dir: &Path, watch: &Stopwatch) -> Result<(Totals, Result<()>)> {
+        let mut sum = Totals::default();
+        for seed in self.seed.. {
+            let lasts = match self.minutes {
+                _ if self.long => ROUND.min(self.whole().saturating_sub(watch.elapsed() + AROUND)),
+                Some(minutes) => Duration::from_secs(60 * u64::from(minutes)),
+                None => QUICK,
+            };
+            let plan = run::Plan {
+                seed,
+                lasts,
+                kinds: kinds.to_vec(),
+                cloud: if self.real { Choice::Real } else { Choice::Demo },
+            };
+            let (totals, outcome) = self.pool(&plan, bin_dir.to_path_buf())?;
+            sum.add(&totals);
+            let is_over = !self.long || watch.elapsed() + AROUND + QUICK > self.whole();
+            if is_over || outcome.is_err() {
+                return Ok((sum, outcome));
+            }
+        }
+        Ok((sum, Ok(())))
+    }
+
+    /// One pool from its start to its verdict.
+    fn pool(&self, plan: &run::Plan, bin_dir: PathBuf) -> Result<(Totals, Result<()>)> {
+        let mut dir = lab::folder("chaos", self.keep)?;
+        let runtime = lab::runtime()?;
+        let tasks = TaskGroup::new();
+        let setup = Setup {
+            dir: dir.path().to_path_buf(),
+            bin_dir,
+            identities: Identities::new(dir.path())?,
+            tasks: tasks.clone(),
+            net: None,
+        };
+        let outcome = runtime.block_on(async {
+            let outcome = run::run(setup, plan).await;
+            let _ = tasks.shutdown(STOP_LIMIT).await;
+            outcome
+        });
+        let totals = outcome.as_ref().map(Outcome::totals).unwrap_or_default();
+        let told = outcome.and_then(|outcome| judge(&outcome, plan.lasts));
+        if told.is_err() {
+            dir.disable_cleanup(true);
+            eprintln!("\n{}", program::log_tails(dir.path(), LOG_TAIL_LINES));
+            eprintln!("certificates, data, logs and histories: {}", dir.path().display());
+            eprintln!("again: {}", self.again(plan));
+        }
+        Ok((totals, told))
+    }
+
+    fn again(&self, plan: &run::Plan) -> String {
+        let minutes = plan.lasts.as_secs().div_ceil(60);
+        let is_all = plan.kinds.len() == Fault::value_variants().len();
+        let only: Vec<String> = plan.kinds.iter().map(|fault| fault.to_string()).collect();
+        let only = if is_all {
             String::new()
         } else {
             format!(" --only {}", only.join(","))
         };
         let real = if self.real { " --real" } else { "" };
-        format!("cargo xtask chaos --seed {}{minutes}{only}{real} --keep", self.seed)
+        format!("cargo xtask chaos --seed {} --minutes {minutes}{only}{real}", plan.seed)
     }
 
-    fn judge(&self, outcome: &Outcome) -> Result<()> {
-        let struck: u32 = outcome.struck.values().sum();
-        println!("\nfaults, {struck} of {} kinds:", outcome.struck.len());
-        print_columns(&outcome.struck);
-        let verdict = &outcome.verdict;
-        println!(
-            "\n{} changes in the cloud ({} not answered), {} clients, {} statements checked, {} whole states compared, \
-             {} relists, {} streams; at rest after {:.1} s",
-            outcome.written.total(),
-            outcome.written.failed,
-            outcome.clients,
-            verdict.checked,
-            verdict.bookmarks,
-            outcome.relists,
-            outcome.streams,
-            outcome.rest.as_secs_f64()
-        );
-        let pace = outcome.written.total() as f64 / self.lasts().as_secs_f64();
-        ensure!(
-            pace >= CHANGES_PER_SECOND_MIN,
-            "void: {pace:.1} changes per second are too few to say anything"
-        );
-        ensure!(verdict.bookmarks > 0, "void: no whole state was compared");
-        if verdict.violations.is_empty() {
-            println!("0 violations");
-            return Ok(());
+    fn print_faults(&self) {
+        for fault in Fault::value_variants() {
+            let value = fault.to_possible_value();
+            let help = value
+                .as_ref()
+                .and_then(|value| value.get_help().map(ToString::to_string));
+            println!("{:<32} {}", fault.to_string(), help.unwrap_or_default());
         }
-        for violation in &verdict.violations {
-            println!("✗ {violation}");
-        }
-        bail!("{} violations", verdict.violations.len());
     }
 }
 
-fn print_columns(struck: &BTreeMap<Fault, u32>) {
-    for row in struck.iter().collect::<Vec<_>>().chunks(3) {
-        let cells = row
-            .iter()
-            .map(|(fault, count)| format!("  {count:>4} {:<28}", fault.to_string()));
-        println!("{}", cells.collect::<String>().trim_end());
+/// Tells what one run did; an error if something is wrong with it.
+fn judge(outcome: &Outcome, lasted: Duration) -> Result<()> {
+    let (verdict, rest) = (&outcome.verdict, outcome.rest.as_ref());
+    println!(
+        "{} changes in the cloud ({} not answered), {} clients, {} statements checked, {} whole states compared, \
+         {} relists, {} streams, {} leaders, {} heartbeats (seen relayed {} times); at rest after {:.1} s",
+        outcome.written.total(),
+        outcome.written.failed,
+        outcome.clients,
+        verdict.checked,
+        verdict.bookmarks,
+        outcome.relists,
+        outcome.streams,
+        outcome.leaders.epochs,
+        outcome.beats.count,
+        outcome.leaders.relayed,
+        rest.map_or(f64::NAN, Duration::as_secs_f64)
+    );
+    let violations = outcome.violations();
+    for violation in &violations {
+        println!("✗ {violation}");
     }
+    ensure!(violations.is_empty(), "{} violations", violations.len());
+    let pace = outcome.written.total() as f64 / lasted.as_secs_f64();
+    ensure!(
+        pace >= CHANGES_PER_SECOND_MIN,
+        "void: {pace:.1} changes per second are too few to say anything"
+    );
+    ensure!(verdict.bookmarks > 0, "void: no whole state was compared");
+    Ok(())
 }
 
 impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let value = self.to_possible_value();
         f.write_str(value.as_ref().map_or("?", |value| value.get_name()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn chosen(line: &str) -> Result<Chosen> {
+        let line = std::iter::once("chaos").chain(line.split_whitespace());
+        Line::try_parse_from(line)?.args.chosen()
+    }
+
+    #[test]
+    fn both_halves_run_unless_one_is_named() {
+        let all = Some(Fault::value_variants().to_vec());
+        let both = Chosen {
+            worlds: Some(None),
+            faults: all.clone(),
+        };
+        for line in ["", "--quick --seed 3", "--long --hours 5"] {
+            assert_eq!(chosen(line).expect(line), both);
+        }
+        let processes = Chosen {
+            worlds: None,
+            faults: all,
+        };
+        for line in ["--minutes 2", "--only processes", "--only processes --minutes 2"] {
+            assert_eq!(chosen(line).expect(line), processes);
+        }
+        assert_eq!(chosen("--only models").expect("models").faults, None);
+    }
+
+    #[test]
+    fn names_belong_to_one_half() {
+        let faults = chosen("--only leader-killed,cloud-paused").expect("two faults");
+        assert_eq!(faults.faults, Some(vec![Fault::LeaderKilled, Fault::CloudPaused]));
+        assert_eq!(faults.worlds, None);
+        let world = chosen("--only reads/lists").expect("a scenario").worlds;
+        assert_eq!(world, Some(Some("reads/lists".to_owned())));
+        assert!(chosen("--only leader-killed,reads/lists").is_err());
+        assert!(chosen("--long --minutes 2").is_err());
     }
 }

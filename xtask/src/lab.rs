@@ -1,12 +1,14 @@
 //! Programs of this machine that the demo, the chaos runs and the benchmarks start: ours, and the real Kubernetes programs.
 //!
-//! A whole pool: [`stage`] (who plays), [`cloud`], [`hub`], [`client`], [`kubelet`], [`link`], [`sample`] (the objects); on
-//! the loopback interface, or in network namespaces with cables between them ([`net`]). The tools: [`identities`] (one CA for all), [`program`] (a child process), [`real`] (kube-apiserver on etcd), [`api`] (a small
+//! A whole pool: [`stage`] (who plays), [`cloud`], [`hub`], [`client`], [`kubelet`], [`link`], [`disk`], [`sample`] (the objects); on
+//! the loopback interface, or in network namespaces with cables between them ([`net`]). The tools: [`identities`] (one CA for
+//! all), [`program`] (a child process), [`real`] (kube-apiserver on etcd), [`api`] (a small
 //! client), [`ports`], [`mod@until`] (bounded waiting).
 
 pub(crate) mod api;
 pub(crate) mod client;
 pub(crate) mod cloud;
+pub(crate) mod disk;
 mod front;
 pub(crate) mod hub;
 pub(crate) mod identities;

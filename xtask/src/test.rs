@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use crate::stopwatch::Stopwatch;
-use crate::{fuzz, interop, process, tidy, workspace};
+use crate::{chaos, fuzz, interop, process, tidy, workspace};
 
 /// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -40,13 +40,16 @@ enum Step {
     Deny,
     /// Unit, contract and component tests
     Unit,
-    /// Models and simulations of the pool under faults, with small bounds
+    /// Models, simulations and real processes of a pool under faults, for minutes
     Chaos,
     /// Every fuzz target for a few seconds from its kept corpus
     Fuzz,
     /// Our programs against the real Kubernetes programs
     Interop,
 }
+
+/// How many tests of a program run at once.
+const THREADS_VARIABLE: &str = "RUST_TEST_THREADS";
 
 /// How a step ended without failing.
 enum Outcome {
@@ -116,17 +119,21 @@ impl Step {
                 }
                 cargo(&["deny", "check", "bans", "licenses", "sources"], &[])?;
             }
-            Self::Unit => cargo(&["test", "--workspace"], &[])?,
-            // Optimised as the interop step builds our programs: models are nothing but computation.
-            Self::Chaos => cargo(
-                &["run", "--profile", "quick", "-p", "yurt-chaos-tests", "--", "--quick"],
-                &[],
-            )?,
+            Self::Unit => {
+                let threads = std::env::var(THREADS_VARIABLE).unwrap_or_else(|_| unit_threads().to_string());
+                cargo(&["test", "--workspace"], &[(THREADS_VARIABLE, &threads)])?;
+            }
+            Self::Chaos => chaos::quick()?,
             Self::Fuzz => fuzz::ci()?,
             Self::Interop => interop::test(filter)?,
         }
         Ok(Outcome::Passed)
     }
+}
+
+/// Component tests wait for a quarter of their time: more of them at once than there are cores.
+fn unit_threads() -> usize {
+    2 * std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {

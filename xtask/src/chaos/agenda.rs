@@ -119,11 +119,12 @@ mod tests {
         for tick in 0..2_400 {
             let now = Duration::from_millis(50 * tick);
             while let Some((target, act)) = agenda.due(now) {
-                let ends = matches!(act, Act::Start | Act::Continue | Act::ManyFiles);
-                let ends = ends || act == Act::Link(crate::lab::link::Mode::Pass);
+                let ends = act.is_good();
                 match open.iter().position(|(other, _)| *other == target) {
                     Some(at) if ends => drop(open.remove(at)),
                     Some(_) => assert_eq!(act, Act::LoseDisk, "two faults at {target:?}"),
+                    // A certificate is replaced by another good one; others are kept away.
+                    None if ends => assert!(matches!(act, Act::Issue(_) | Act::Good), "{act:?} at {target:?}"),
                     None => open.push((target, act)),
                 }
             }
@@ -150,6 +151,6 @@ mod tests {
             .iter()
             .filter(|fault| !agenda.struck().contains_key(*fault))
             .collect();
-        assert!(missing.len() <= 2, "{missing:?}");
+        assert!(missing.len() <= 3, "{missing:?}");
     }
 }

@@ -1,25 +1,13 @@
-//! The faults of a run with real processes: what each does to the pool, and how it ends.
+//! The faults of a run with real processes: the catalogue, and whom they strike. Pure; [`course`] says what each does, and how it ends.
+
+mod course;
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
-use tokio::process::Command;
 
+use crate::lab::identities::Issue;
 use crate::lab::link::Mode;
-use crate::lab::program;
-use crate::lab::stage::Stage;
-
-/// How long a program may take to end after SIGTERM.
-const STOP_LIMIT: Duration = Duration::from_secs(10);
-/// 50 kbit/s.
-const SLOW: Mode = Mode::Slow(6_250);
-const LATE: Mode = Mode::Late(Duration::from_millis(150));
-/// A flapping link changes this often.
-const FLAP: Duration = Duration::from_millis(700);
-/// Files a process may open while it has few: less than it has open.
-const FEW_FILES: &str = "12";
-const MANY_FILES: &str = "1024";
 
 /// One kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -104,6 +92,48 @@ pub(super) enum Fault {
     LeaderLosesCoordinator,
     /// The leading hub keeps the coordinator and loses its cloud
     LeaderLosesCloud,
+    /// SIGTERM to one hub after the other, as an upgrade does
+    HubsRestartInTurn,
+    /// SIGSTOP to every hub at once
+    AllHubsPaused,
+    /// SIGSTOP to coordinator and hubs
+    PoolPaused,
+    /// The cloud's server cannot open another file or socket
+    CloudWithoutFiles,
+    /// SIGTERM to the coordinator as all hubs connect to it again
+    CoordinatorStoppedInCatchUp,
+    /// SIGKILL to a hub as it connects to cloud and coordinator again
+    HubKilledInCatchUp,
+    /// SIGKILL to the leading hub as it feeds a coordinator that was killed
+    LeaderKilledInCatchUp,
+    /// The disk of a hub is full
+    HubDiskFull,
+    /// The disk of the coordinator is full
+    CoordinatorDiskFull,
+    /// The disks of hubs and coordinator are full
+    AllDisksFull,
+    /// A hub's client certificates are replaced
+    HubCertificateRotated,
+    /// The coordinator's serving certificate is replaced
+    CoordinatorCertificateRotated,
+    /// Another CA is trusted, issues all certificates of the pool, and goes again
+    AuthorityRotated,
+    /// A hub's client certificates have expired
+    HubCertificateExpired,
+    /// The coordinator's serving certificate has expired, and a hub has to connect again
+    CoordinatorCertificateExpired,
+    /// A hub is cut off from the cloud, and the hubs that may relay for it die in turn
+    RelaysKilled,
+    /// A hub is cut off from the cloud, and the hubs that may relay for it are paused in turn
+    RelaysPaused,
+    /// A hub is cut off from the cloud, then the others are in turn
+    RelaysLoseCloud,
+    /// One more resource is shared, and no longer (ConfigMap yurt-hub-cfg)
+    ScopeChanged,
+    /// The clients behind a hub do not read their watches
+    ReadersStill,
+    /// An object of hundreds of kilobytes comes, changes all the time, and goes
+    HugeObject,
 }
 
 /// A program or a link that a fault is about.
@@ -116,11 +146,30 @@ pub(super) enum Target {
     CloudLink(usize),
     /// Of this hub to the coordinator.
     PoolLink(usize),
+    HubDisk(usize),
+    CoordinatorDisk,
+    /// Client certificates of this hub.
+    HubCertificate(usize),
+    CoordinatorCertificate,
+    /// The file with the CAs that everybody trusts.
+    Authorities,
+    /// What the cloud's ConfigMap says is shared.
+    Scope,
+    /// What is written at the cloud.
+    Traffic,
+    /// The clients behind this hub.
+    Readers(usize),
 }
 
 /// What happens to a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
+    /// Disks are full, the next CA is trusted too, more is shared, there is a huge object, clients do not read.
+    Bad,
+    /// No longer. Nothing to a program.
+    Good,
+    /// A new certificate.
+    Issue(Issue),
     Kill,
     Stop,
     Start,
@@ -153,197 +202,19 @@ pub(super) struct Cast {
 // === impl Fault ===
 
 impl Fault {
-    /// Everything the fault does, until it is over after `lasts`; `None` when there is nobody it could strike.
-    pub(super) fn steps(self, cast: &Cast, lasts: Duration) -> Option<Vec<Step>> {
-        let any = cast.pick % cast.hubs;
-        let follower = cast
-            .leader
-            .and_then(|leader| (0..cast.hubs).filter(|hub| *hub != leader).nth(any % (cast.hubs - 1)));
-        let all = || 0..cast.hubs;
-        let each = |acts: [Act; 2], targets: &mut dyn Iterator<Item = Target>| -> Vec<Step> {
-            targets.flat_map(|target| during(target, acts, lasts)).collect()
-        };
-        let one = |target, acts| during(target, acts, lasts);
-        let link = |target, mode| during(target, [Act::Link(mode), Act::Link(Mode::Pass)], lasts);
-        let links =
-            |mode, targets: &mut dyn Iterator<Item = Target>| each([Act::Link(mode), Act::Link(Mode::Pass)], targets);
-        const DEAD: [Act; 2] = [Act::Kill, Act::Start];
-        const GONE: [Act; 2] = [Act::Stop, Act::Start];
-        const STILL: [Act; 2] = [Act::Pause, Act::Continue];
-        const POOR: [Act; 2] = [Act::FewFiles, Act::ManyFiles];
-        let leader = cast.leader;
-        Some(match self {
-            Self::LeaderKilled => one(Target::Hub(leader?), DEAD),
-            Self::FollowerKilled => one(Target::Hub(follower?), DEAD),
-            Self::LeaderStopped => one(Target::Hub(leader?), GONE),
-            Self::FollowerStopped => one(Target::Hub(follower?), GONE),
-            Self::LeaderPaused => one(Target::Hub(leader?), STILL),
-            Self::FollowerPaused => one(Target::Hub(follower?), STILL),
-            Self::AllHubsKilled => each(DEAD, &mut all().map(Target::Hub)),
-            Self::HubDiskLost => without_disk(Target::Hub(any), lasts),
-            Self::HubWithoutFiles => one(Target::Hub(any), POOR),
-            Self::CoordinatorKilled => one(Target::Coordinator, DEAD),
-            Self::CoordinatorStopped => one(Target::Coordinator, GONE),
-            Self::CoordinatorPaused => one(Target::Coordinator, STILL),
-            Self::CoordinatorCrashLoop => repeated(Target::Coordinator, DEAD, lasts),
-            Self::CoordinatorWithoutFiles => one(Target::Coordinator, POOR),
-            Self::CoordinatorDiskLost => without_disk(Target::Coordinator, lasts),
-            Self::PoolKilled => each(DEAD, &mut all().map(Target::Hub).chain([Target::Coordinator])),
-            Self::CloudStopped => one(Target::Cloud, GONE),
-            Self::CloudPaused => one(Target::Cloud, STILL),
-            Self::CloudLinkCut => link(Target::CloudLink(any), Mode::Cut),
-            Self::CloudLinkSilent => link(Target::CloudLink(any), Mode::Blackhole),
-            Self::CloudRequestsVanish => link(Target::CloudLink(any), Mode::RequestsVanish),
-            Self::CloudAnswersVanish => link(Target::CloudLink(any), Mode::AnswersVanish),
-            Self::CloudLinkSlow => link(Target::CloudLink(any), SLOW),
-            Self::CloudLinkLate => link(Target::CloudLink(any), LATE),
-            Self::CloudLinkFlaps => flapping(Target::CloudLink(any), lasts),
-            Self::CloudLinkDamaged => link(Target::CloudLink(any), Mode::Damaged),
-            Self::AllCloudLinksCut => links(Mode::Cut, &mut all().map(Target::CloudLink)),
-            Self::AllCloudLinksSilent => links(Mode::Blackhole, &mut all().map(Target::CloudLink)),
-            Self::PoolLinkCut => link(Target::PoolLink(any), Mode::Cut),
-            Self::PoolLinkSilent => link(Target::PoolLink(any), Mode::Blackhole),
-            Self::PoolRequestsVanish => link(Target::PoolLink(any), Mode::RequestsVanish),
-            Self::PoolAnswersVanish => link(Target::PoolLink(any), Mode::AnswersVanish),
-            Self::PoolLinkSlow => link(Target::PoolLink(any), SLOW),
-            Self::PoolLinkLate => link(Target::PoolLink(any), LATE),
-            Self::PoolLinkFlaps => flapping(Target::PoolLink(any), lasts),
-            Self::PoolLinkDamaged => link(Target::PoolLink(any), Mode::Damaged),
-            Self::AllPoolLinksSilent => links(Mode::Blackhole, &mut all().map(Target::PoolLink)),
-            Self::HubIsolated => links(
-                Mode::Blackhole,
-                &mut [Target::CloudLink(any), Target::PoolLink(any)].into_iter(),
-            ),
-            Self::LeaderLosesCoordinator => link(Target::PoolLink(leader?), Mode::Blackhole),
-            Self::LeaderLosesCloud => link(Target::CloudLink(leader?), Mode::Cut),
-        })
-    }
-
     /// A hub may have to let its clients list again after this: what it needs to resume them is gone.
     pub(super) fn may_relist(self) -> bool {
         self == Self::HubDiskLost
     }
 }
 
-fn step(after: Duration, target: Target, act: Act) -> Step {
-    Step { after, target, act }
-}
+// === impl Act ===
 
-fn during(target: Target, [begin, end]: [Act; 2], lasts: Duration) -> Vec<Step> {
-    vec![step(Duration::ZERO, target, begin), step(lasts, target, end)]
-}
-
-fn without_disk(target: Target, lasts: Duration) -> Vec<Step> {
-    let mut steps = during(target, [Act::Kill, Act::Start], lasts);
-    steps.insert(1, step(Duration::ZERO, target, Act::LoseDisk));
-    steps
-}
-
-fn repeated(target: Target, acts: [Act; 2], lasts: Duration) -> Vec<Step> {
-    const TIMES: u32 = 4;
-    let part = lasts / (2 * TIMES);
-    let acts = (0..2 * TIMES).map(|time| step(part * time, target, acts[time as usize % 2]));
-    acts.collect()
-}
-
-fn flapping(target: Target, lasts: Duration) -> Vec<Step> {
-    let times = u32::try_from(lasts.as_millis() / FLAP.as_millis())
-        .unwrap_or(u32::MAX)
-        .clamp(2, 40)
-        / 2
-        * 2;
-    let modes = [Mode::Cut, Mode::Pass];
-    let steps = (0..times).map(|time| step(FLAP * time, target, Act::Link(modes[time as usize % 2])));
-    steps.collect()
-}
-
-/// Does it.
-///
-/// # Errors
-/// What the machine refused; never what a program of the pool did.
-pub(super) async fn perform(stage: &mut Stage, target: Target, act: Act) -> Result<()> {
-    let (seat, disk) = match target {
-        Target::Hub(hub) => {
-            let hub = &mut stage.hubs[hub];
-            (&mut hub.seat, Some(&hub.cache))
-        }
-        Target::Coordinator => (&mut stage.coordinator.seat, Some(&stage.coordinator.data)),
-        Target::Cloud => (&mut stage.cloud.seat, None),
-        Target::CloudLink(_) | Target::PoolLink(_) => return on_link(stage, target, act),
-    };
-    match act {
-        Act::Kill if seat.runs() => seat.kill().await,
-        Act::Stop => seat.stop(STOP_LIMIT).await,
-        Act::Start if !seat.runs() => seat.start().map(drop),
-        Act::LoseDisk => {
-            let folder = disk.context("this one has no disk to lose")?;
-            match std::fs::remove_dir_all(folder) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
-                _ => Ok(()),
-            }
-        }
-        Act::Pause => seat.program()?.signal("STOP").await,
-        // It may have been killed meanwhile.
-        Act::Continue if seat.runs() => seat.program()?.signal("CONT").await,
-        Act::FewFiles if seat.runs() => limit_files(seat, FEW_FILES).await,
-        Act::ManyFiles if seat.runs() => limit_files(seat, MANY_FILES).await,
-        Act::Kill | Act::Start | Act::Continue | Act::FewFiles | Act::ManyFiles | Act::Link(_) => Ok(()),
-    }
-}
-
-fn on_link(stage: &Stage, target: Target, act: Act) -> Result<()> {
-    let link = match target {
-        Target::CloudLink(hub) => &stage.hubs[hub].link,
-        Target::PoolLink(hub) => &stage.hubs[hub].pool_link,
-        Target::Hub(_) | Target::Coordinator | Target::Cloud => return Ok(()),
-    };
-    if let Act::Link(mode) = act {
-        link.set(mode);
-    }
-    Ok(())
-}
-
-async fn limit_files(seat: &mut program::Seat, count: &str) -> Result<()> {
-    let id = seat.program()?.id().context("the program has ended")?;
-    let arguments = [format!("--pid={id}"), format!("--nofile={count}:")];
-    let status = Command::new("prlimit").args(arguments).status().await;
-    ensure!(status.context("cannot run prlimit")?.success(), "prlimit failed");
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Whatever a fault does, it undoes.
-    #[test]
-    fn every_fault_ends_with_everything_running_and_passing() {
-        let cast = Cast {
-            hubs: 3,
-            leader: Some(1),
-            pick: 4,
-        };
-        for fault in Fault::value_variants() {
-            let steps = fault.steps(&cast, Duration::from_secs(5)).expect("there is a leader");
-            for Step { target, .. } in &steps {
-                let last = steps.iter().rfind(|step| step.target == *target).map(|step| step.act);
-                let good = [Act::Start, Act::Continue, Act::ManyFiles, Act::Link(Mode::Pass)];
-                assert!(
-                    good.map(Some).contains(&last),
-                    "{fault:?} leaves {target:?} with {last:?}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn faults_of_a_leader_need_one() {
-        let cast = Cast {
-            hubs: 3,
-            leader: None,
-            pick: 0,
-        };
-        assert_eq!(Fault::LeaderKilled.steps(&cast, Duration::from_secs(1)), None);
-        assert!(Fault::CloudLinkCut.steps(&cast, Duration::from_secs(1)).is_some());
+impl Act {
+    /// Nothing is wrong with the target after it.
+    #[cfg(test)]
+    pub(super) fn is_good(self) -> bool {
+        let good = [Self::Good, Self::Start, Self::Continue, Self::ManyFiles];
+        good.contains(&self) || [Self::Issue(Issue::Usual), Self::Link(Mode::Pass)].contains(&self)
     }
 }

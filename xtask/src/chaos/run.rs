@@ -1,23 +1,22 @@
 //! One run: the pool comes up, faults strike while the cloud changes, everything is mended, everybody is asked.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result};
 use tokio::sync::watch;
-use yurt_chaos_validate::history::{self, History, Seen, Truth, Verdict};
+use yurt_chaos_validate::history::Verdict;
 
 use super::agenda::Agenda;
-use super::faults::{self, Fault};
-use super::history::seen;
+use super::beats::{self, Beats};
+use super::clients::{self, Recorded};
+use super::faults::Fault;
+use super::field::Field;
+use super::report::Totals;
 use super::traffic::{self, Written};
 use crate::lab::Setup;
-use crate::lab::api::Api;
-use crate::lab::client::{Client, WATCH_SECONDS};
 use crate::lab::cloud::Choice;
-use crate::lab::hub::COLLECTIONS;
 use crate::lab::stage::Stage;
 use crate::lab::until::until;
 use crate::stopwatch::Stopwatch;
@@ -33,6 +32,7 @@ pub(super) struct Plan {
 
 /// What came of it.
 pub(super) struct Outcome {
+    /// Every kind that might strike.
     pub(super) struck: BTreeMap<Fault, u32>,
     pub(super) written: Written,
     pub(super) clients: usize,
@@ -42,20 +42,20 @@ pub(super) struct Outcome {
     pub(super) relists: u32,
     /// Watches that clients opened.
     pub(super) streams: u32,
-    /// From the end of the faults until all clients had everything.
-    pub(super) rest: Duration,
+    pub(super) beats: Beats,
+    pub(super) leaders: Leaders,
+    /// From the end of the faults until all clients had everything; or why they never had.
+    pub(super) rest: Result<Duration>,
 }
 
-/// A client and all it was told.
-struct Recorded {
-    /// `shore-1 services`
-    name: String,
-    client: Client,
-    history: Arc<Mutex<History>>,
-    /// How often it listed, as far as it was told.
-    lists: u32,
-    /// How often it may list.
-    lists_max: u32,
+/// What hubs said when they were asked, at each strike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Leaders {
+    /// Epochs that passed.
+    pub(super) epochs: u64,
+    epoch: u64,
+    /// How often a hub was seen to send its heartbeats through another one.
+    pub(super) relayed: u64,
 }
 
 /// The pool is up within this time, and at rest again after the faults.
@@ -64,70 +64,97 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const TICK: Duration = Duration::from_millis(20);
 /// A hub that is asked whether it leads may be paused.
 const ASK_LIMIT: Duration = Duration::from_millis(300);
-/// Lengths of watches, in seconds: one client stays, one resumes all the time. At the end of a watch is a bookmark.
-const WATCHES: [u32; 2] = [WATCH_SECONDS, 3];
-/// Clients are told bookmarks at least this often.
-const BOOKMARKS: Duration = Duration::from_secs(65);
+/// How long a program may take to say how it is.
+const SAVE_LIMIT: Duration = Duration::from_secs(3);
+/// Changes after the last fault.
+const MORE_CHANGES: u64 = 20;
+/// Where the coordinator tells how far it was fed.
+const FEED: &str = "/yurt/v1/feed";
 
 /// Runs it.
 ///
 /// # Errors
-/// A pool that does not come up, or does not come to rest; violations are in the outcome.
+/// A pool that does not come up; whatever is wrong later is in the outcome.
 pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
-    let mut stage = Stage::new(setup, &plan.cloud)
-        .await
-        .context("the cloud did not start")?;
-    begin(&mut stage).await?;
-    let witnesses = COLLECTIONS.map(|collection| record(&stage, "cloud", &stage.cloud.api, collection, WATCH_SECONDS));
-    for witness in &witnesses {
-        witness.client.sees(|view| view.watching).await?;
+    let mut field = Field::new(setup, &plan.cloud).await?;
+    let beats = beats::watch(&field.stage.setup.tasks, &field.stage.cloud.api);
+    begin(&mut field.stage).await?;
+    field.start_scope();
+    let witnesses = clients::witnesses(&field).await?;
+    let mut clients = clients::behind_hubs(&field);
+    at_rest(&field, &clients).await?;
+    let (lasts, seed) = (plan.lasts.as_secs(), plan.seed);
+    println!("the pool is up; faults strike for {lasts} s, seed {seed}");
+    let (kinds, absent): (Vec<Fault>, Vec<Fault>) = plan.kinds.iter().partition(|kind| field.has(**kind));
+    for kind in absent {
+        println!("{kind} cannot strike here");
     }
-    let mut clients = Vec::new();
-    for hub in &stage.hubs {
-        for seconds in WATCHES {
-            clients.extend(COLLECTIONS.map(|collection| record(&stage, hub.node, &hub.proxy, collection, seconds)));
-        }
-    }
-    at_rest(&stage, &clients).await?;
-    println!(
-        "the pool is up; faults strike for {} s, seed {}",
-        plan.lasts.as_secs(),
-        plan.seed
-    );
 
-    let (told, written) = watch::channel(Written::default());
-    let (cloud, seed, token) = (
-        stage.cloud.api.clone(),
-        plan.seed,
-        stage.setup.tasks.token().child_token(),
-    );
+    let mut agenda = Agenda::new(plan.seed, &kinds);
+    let mut written = watch::Sender::new(Written::default()).subscribe();
+    let mut leaders = Leaders::default();
+    let rest = play(&mut field, plan, &mut agenda, &mut clients, &mut written, &mut leaders).await;
+    save(&field.stage, witnesses.iter().chain(&clients)).await?;
+    let suffered = clients.iter().map(|client| client.client.suffered());
+    let (lists, streams) = suffered.fold((0, 0), |(lists, streams), one| {
+        (lists + one.lists, streams + one.streams)
+    });
+    let struck = |kind: &Fault| (*kind, agenda.struck().get(kind).copied().unwrap_or(0));
+    let beats = beats.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let written = *written.borrow();
+    Ok(Outcome {
+        struck: plan.kinds.iter().map(struck).collect(),
+        written,
+        clients: clients.len(),
+        verdict: clients::verdict(&witnesses, &clients),
+        relists: lists.saturating_sub(u32::try_from(clients.len()).unwrap_or(u32::MAX)),
+        streams,
+        beats,
+        leaders,
+        rest,
+    })
+}
+
+/// Changes and faults, then none of both until everybody has everything; returns how long that took.
+async fn play(
+    field: &mut Field,
+    plan: &Plan,
+    agenda: &mut Agenda,
+    clients: &mut [Recorded],
+    written: &mut watch::Receiver<Written>,
+    leaders: &mut Leaders,
+) -> Result<Duration> {
+    let (told, totals) = watch::channel(Written::default());
+    *written = totals;
+    let tasks = &field.stage.setup.tasks;
+    let (cloud, token) = (field.stage.cloud.api.clone(), tasks.token().child_token());
+    let plan_of_traffic = traffic::Plan {
+        seed: plan.seed,
+        collections: field.collections().to_vec(),
+        huge: field.huge(),
+    };
     let writing = token.clone();
-    stage.setup.tasks.spawn("traffic", async move {
-        let write = traffic::write(cloud, seed, move |total| {
+    tasks.spawn("traffic", async move {
+        let write = traffic::write(cloud, plan_of_traffic, move |total| {
             told.send_replace(total);
         });
         let _ = writing.run_until_cancelled(write).await;
     });
-    let agenda = strike(&mut stage, plan, &mut clients).await?;
+    strike(field, plan.lasts, agenda, clients, leaders).await?;
     let watch = Stopwatch::start();
     // Some more changes, with everything mended, then silence.
-    let enough = written.borrow().total() + 20;
-    let mut more = written.clone();
-    let going = tokio::time::timeout(PATIENCE, more.wait_for(|written| written.total() > enough)).await;
+    let enough = written.borrow().total() + MORE_CHANGES;
+    let going = tokio::time::timeout(PATIENCE, written.wait_for(|written| written.total() > enough)).await;
     going.context("the cloud takes no writes after the faults")??;
     token.cancel();
-    all_run(&mut stage)?;
-    at_rest(&stage, &clients)
+    all_run(&mut field.stage)?;
+    at_rest(field, clients)
         .await
         .context("the pool does not come to rest")?;
     let rest = watch.elapsed();
-    all_run(&mut stage)?;
-    last_bookmarks(&clients).await?;
-    for recorded in witnesses.iter().chain(&clients) {
-        recorded.save(&stage.setup.dir)?;
-    }
-    let written = *written.borrow();
-    Ok(judge(&agenda, written, &witnesses, &clients, rest))
+    println!("at rest; waiting for the last bookmarks");
+    clients::last_bookmarks(clients).await?;
+    Ok(rest)
 }
 
 async fn begin(stage: &mut Stage) -> Result<()> {
@@ -139,38 +166,30 @@ async fn begin(stage: &mut Stage) -> Result<()> {
         hub.healthy().await?;
     }
     until(PATIENCE, "one hub leads", async || stage.leader().await).await?;
+    let Stage { hubs, setup, .. } = stage;
+    for hub in hubs {
+        hub.start_kubelet(setup)?;
+    }
     Ok(())
 }
 
-/// Starts a client that keeps everything it is told.
-fn record(stage: &Stage, who: &str, api: &Api, collection: &'static str, seconds: u32) -> Recorded {
-    let history = Arc::new(Mutex::new(History::new()));
-    let kept = Arc::clone(&history);
-    let client = Client::recording(&stage.setup.tasks, api.clone(), collection, seconds, move |told| {
-        kept.lock().unwrap_or_else(PoisonError::into_inner).push(seen(&told));
-    });
-    let kind = collection.rsplit('/').next().unwrap_or_default();
-    Recorded {
-        name: format!("{who}, watches of {seconds} s, {kind}"),
-        client,
-        history,
-        lists: 1,
-        lists_max: 1,
-    }
-}
-
 /// Lets faults strike, then mends everything.
-async fn strike(stage: &mut Stage, plan: &Plan, clients: &mut [Recorded]) -> Result<Agenda> {
-    let mut agenda = Agenda::new(plan.seed, &plan.kinds);
+async fn strike(
+    field: &mut Field,
+    lasts: Duration,
+    agenda: &mut Agenda,
+    clients: &mut [Recorded],
+    leaders: &mut Leaders,
+) -> Result<()> {
     let watch = Stopwatch::start();
-    while watch.elapsed() < plan.lasts {
+    while watch.elapsed() < lasts {
         let now = watch.elapsed();
         while let Some((target, act)) = agenda.due(now) {
-            faults::perform(stage, target, act).await?;
+            field.perform(target, act).await?;
         }
         if agenda.strikes(now) {
-            let leader = leader(stage).await;
-            if let Some(fault) = agenda.strike(now, stage.hubs.len(), leader) {
+            let leader = leaders.ask(&field.stage).await;
+            if let Some(fault) = agenda.strike(now, field.stage.hubs.len(), leader) {
                 println!("{:>7.1} s  {fault}", now.as_secs_f64());
                 if fault.may_relist() {
                     // Which hub lost its disk decides whose clients may list.
@@ -188,44 +207,14 @@ async fn strike(stage: &mut Stage, plan: &Plan, clients: &mut [Recorded]) -> Res
         tokio::time::sleep(TICK).await;
     }
     for (target, act) in agenda.rest() {
-        faults::perform(stage, target, act).await?;
+        field.perform(target, act).await?;
     }
-    Ok(agenda)
-}
-
-/// The hub that says it leads; the first if there are several.
-async fn leader(stage: &Stage) -> Option<usize> {
-    for (index, hub) in stage.hubs.iter().enumerate().filter(|(_, hub)| hub.seat.runs()) {
-        if let Ok(Ok(state)) = tokio::time::timeout(ASK_LIMIT, hub.state()).await
-            && state.leads()
-        {
-            return Some(index);
-        }
-    }
-    None
+    Ok(())
 }
 
 /// Waits until all clients hold what the cloud has, and watch.
-async fn at_rest(stage: &Stage, clients: &[Recorded]) -> Result<()> {
-    let same = async || {
-        let cloud = stage.cloud_listings().await?;
-        for client in clients {
-            let view = client.client.view();
-            let collection = COLLECTIONS.iter().position(|path| path.ends_with(client.kind()));
-            let listing = &cloud[collection.context("a client must have a collection")?];
-            ensure!(
-                view.objects == listing.objects,
-                "{} holds {} objects at {}, the cloud has {} at {}",
-                client.name,
-                view.objects.len(),
-                view.position,
-                listing.objects.len(),
-                listing.resource_version
-            );
-            ensure!(view.watching, "{} does not watch", client.name);
-        }
-        Ok(())
-    };
+async fn at_rest(field: &Field, clients: &[Recorded]) -> Result<()> {
+    let same = async || clients::hold_all(field, clients).await;
     until(PATIENCE, "all clients hold what the cloud has", same)
         .await
         .map(drop)
@@ -241,66 +230,77 @@ fn all_run(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Waits for a bookmark behind the last change: there whole states are compared.
-async fn last_bookmarks(clients: &[Recorded]) -> Result<()> {
-    println!("at rest; waiting for the last bookmarks");
-    for client in clients {
-        let got = async || {
-            let history = client.history.lock().unwrap_or_else(PoisonError::into_inner);
-            ensure!(matches!(history.last(), Some(Seen::Bookmark(_))), "no bookmark yet");
-            Ok(())
-        };
-        until(BOOKMARKS, &format!("{} is told a bookmark", client.name), got).await?;
+/// Writes every history, and what hubs and coordinator say of themselves, beside the logs.
+async fn save(stage: &Stage, recorded: impl Iterator<Item = &Recorded>) -> Result<()> {
+    let dir = &stage.setup.dir;
+    for recorded in recorded {
+        recorded.save(dir)?;
     }
-    Ok(())
+    let write = |name: String, told: Result<String>| {
+        let path = dir.join(name);
+        let told = told.unwrap_or_else(|error| format!("{error:#}"));
+        std::fs::write(&path, told).with_context(|| format!("cannot write {}", path.display()))
+    };
+    for hub in &stage.hubs {
+        let state = tokio::time::timeout(SAVE_LIMIT, hub.state()).await;
+        let told = state.context("no answer").flatten().map(|state| state.text());
+        write(format!("{}.state.json", hub.node), told)?;
+    }
+    let feed = tokio::time::timeout(SAVE_LIMIT, stage.coordinator.api.get(FEED)).await;
+    let told = feed.context("no answer").flatten().map(|feed| format!("{feed:#}"));
+    write("coordinator.feed.json".to_owned(), told)
 }
 
-fn judge(agenda: &Agenda, written: Written, witnesses: &[Recorded], clients: &[Recorded], rest: Duration) -> Outcome {
-    let mut verdict = Verdict::default();
-    for client in clients {
-        let Some(witness) = witnesses.iter().find(|witness| witness.kind() == client.kind()) else {
-            continue;
-        };
-        let truth = Truth::of(&witness.seen());
-        let found = history::check(&client.seen(), &truth, client.lists_max);
-        verdict.checked += found.checked;
-        verdict.bookmarks += found.bookmarks;
-        let named = found
-            .violations
-            .into_iter()
-            .map(|violation| format!("{}: {violation}", client.name));
-        verdict.violations.extend(named);
-    }
-    let suffered = clients.iter().map(|client| client.client.suffered());
-    let (lists, streams) = suffered.fold((0, 0), |(lists, streams), one| {
-        (lists + one.lists, streams + one.streams)
-    });
-    Outcome {
-        struck: agenda.struck().clone(),
-        written,
-        clients: clients.len(),
-        verdict,
-        relists: lists.saturating_sub(u32::try_from(clients.len()).unwrap_or(u32::MAX)),
-        streams,
-        rest,
+// === impl Leaders ===
+
+impl Leaders {
+    /// Asks all hubs; returns the one that says it leads, the first if there are several.
+    async fn ask(&mut self, stage: &Stage) -> Option<usize> {
+        let mut leader = None;
+        for (index, hub) in stage.hubs.iter().enumerate().filter(|(_, hub)| hub.seat.runs()) {
+            let Ok(Ok(state)) = tokio::time::timeout(ASK_LIMIT, hub.state()).await else {
+                continue;
+            };
+            self.relayed += u64::from(state.is_relayed());
+            if state.leads() && leader.is_none() {
+                leader = Some(index);
+                // A coordinator that lost its disk counts from one again.
+                let epoch = state.epoch();
+                self.epochs += epoch.checked_sub(self.epoch).unwrap_or(epoch);
+                self.epoch = epoch;
+            }
+        }
+        leader
     }
 }
 
-// === impl Recorded ===
+// === impl Outcome ===
 
-impl Recorded {
-    fn kind(&self) -> &str {
-        self.name.rsplit(' ').next().unwrap_or_default()
+impl Outcome {
+    /// The same as numbers of the report.
+    pub(super) fn totals(&self) -> Totals {
+        let operations = [
+            ("changes in the cloud", self.written.total()),
+            ("statements to clients", self.verdict.checked),
+            ("whole states", self.verdict.bookmarks),
+            ("renewals of node leases", self.beats.count),
+            ("leaders of processes", self.leaders.epochs),
+        ];
+        let times = |(fault, times): (&Fault, &u32)| (fault.to_string(), u64::from(*times));
+        let violations = self.verdict.violations.len() + self.beats.violations.len() + usize::from(self.rest.is_err());
+        Totals {
+            scenarios: 1,
+            faults: self.struck.iter().map(times).collect(),
+            operations: operations.map(|(name, count)| (name.to_owned(), count)).into(),
+            violations: violations as u64,
+            mutants: (0, 0),
+        }
     }
 
-    /// Writes the history beside the logs, a line for each thing told.
-    fn save(&self, dir: &Path) -> Result<()> {
-        let lines: Vec<String> = self.seen().iter().map(|seen| format!("{seen:?}")).collect();
-        let path = dir.join(format!("{}.history", self.name.replace([' ', ','], "-")));
-        std::fs::write(&path, lines.join("\n")).with_context(|| format!("cannot write {}", path.display()))
-    }
-
-    fn seen(&self) -> History {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Everything that is wrong.
+    pub(super) fn violations(&self) -> Vec<String> {
+        let rest = self.rest.as_ref().err().map(|error: &Error| format!("{error:#}"));
+        let told = self.verdict.violations.iter().chain(&self.beats.violations).cloned();
+        told.chain(rest).collect()
     }
 }

@@ -1,9 +1,11 @@
-//! Changes in the cloud while faults strike: Services and EndpointSlices that come, change and go, at a steady pace.
+//! Changes in the cloud while faults strike: Services, EndpointSlices and NodePools that come, change and go, at a steady pace; and
+//! at times an EndpointSlice that is huge.
 
 use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use super::history::MARK;
 use crate::lab::api::{Api, refusal};
@@ -15,6 +17,22 @@ const PACE: Duration = Duration::from_millis(25);
 const AWAY: Duration = Duration::from_millis(200);
 /// Objects of each kind that come and go.
 const NAMES: u64 = 12;
+
+/// The huge object.
+const HUGE: &str = "chaos-huge";
+/// One write in so many is its.
+const HUGE_SHARE: u64 = 16;
+/// Its endpoints: as many as Kubernetes takes.
+const HUGE_ENDPOINTS: u32 = 1_000;
+
+/// What to write.
+pub(super) struct Plan {
+    pub(super) seed: u64,
+    /// Into which collections.
+    pub(super) collections: Vec<&'static str>,
+    /// Whether there shall be a huge object.
+    pub(super) huge: watch::Receiver<bool>,
+}
 
 /// What the traffic did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +49,15 @@ pub(super) struct Written {
 enum Kind {
     Service,
     Slice,
+    Pool,
+}
+
+/// Who writes.
+struct Writer {
+    cloud: Api,
+    random: fastrand::Rng,
+    kinds: Vec<Kind>,
+    written: Written,
 }
 
 // === impl Written ===
@@ -43,53 +70,94 @@ impl Written {
 }
 
 /// Writes until dropped; `told` hears of the totals after each write.
-pub(super) async fn write(cloud: Api, seed: u64, told: impl Fn(Written)) {
-    let mut random = fastrand::Rng::with_seed(seed);
-    let mut written = Written::default();
+pub(super) async fn write(cloud: Api, plan: Plan, told: impl Fn(Written)) {
+    let mut writer = Writer {
+        cloud,
+        random: fastrand::Rng::with_seed(plan.seed),
+        kinds: plan.collections.iter().filter_map(|path| Kind::of(path)).collect(),
+        written: Written::default(),
+    };
+    let mut has_huge = false;
     for mark in 1_u64.. {
-        let pause = match one(&cloud, &mut random, mark, &mut written).await {
+        let wants_huge = *plan.huge.borrow();
+        let outcome = match (mark % HUGE_SHARE, wants_huge) {
+            (0, true) => {
+                has_huge = true;
+                writer.put(Kind::Slice, HUGE, mark).await
+            }
+            (0, false) if has_huge => {
+                let outcome = writer.delete(Kind::Slice, HUGE).await;
+                has_huge = outcome.is_err();
+                outcome
+            }
+            _ => writer.any(mark).await,
+        };
+        let pause = match outcome {
             Ok(()) => PACE,
             Err(_) => {
-                written.failed += 1;
+                writer.written.failed += 1;
                 AWAY
             }
         };
-        told(written);
+        told(writer.written);
         tokio::time::sleep(pause).await;
     }
 }
 
-/// Creates what is not there; changes, and now and then deletes, what is.
-async fn one(cloud: &Api, random: &mut fastrand::Rng, mark: u64, written: &mut Written) -> Result<()> {
-    let kind = if random.bool() { Kind::Service } else { Kind::Slice };
-    let name = format!("chaos-{:02}", random.u64(..NAMES));
-    let collection = kind.collection();
-    let path = format!("{collection}/{name}");
-    let delete = random.u8(..5) == 0;
-    let outcome = if delete {
-        cloud.delete(&path).await
-    } else {
-        let patch = json!({"metadata": {"annotations": {MARK: mark.to_string()}}});
-        cloud.merge(&path, &patch).await.map(drop)
-    };
-    match outcome {
-        Ok(()) if delete => written.deleted += 1,
-        Ok(()) => written.changed += 1,
-        Err(error) if refusal(&error) == Some(404) => {
-            cloud.create(&collection, &kind.object(&name, mark)).await?;
-            written.created += 1;
+// === impl Writer ===
+
+impl Writer {
+    /// Creates what is not there; changes, and now and then deletes, what is.
+    async fn any(&mut self, mark: u64) -> Result<()> {
+        let kind = self.kinds[self.random.usize(..self.kinds.len())];
+        let name = format!("chaos-{:02}", self.random.u64(..NAMES));
+        match self.random.u8(..5) {
+            0 => self.delete(kind, &name).await,
+            _ => self.put(kind, &name, mark).await,
         }
-        Err(error) => return Err(error),
     }
-    Ok(())
+
+    async fn put(&mut self, kind: Kind, name: &str, mark: u64) -> Result<()> {
+        let collection = kind.collection();
+        let patch = json!({"metadata": {"annotations": {MARK: mark.to_string()}}});
+        match self.cloud.merge(&format!("{collection}/{name}"), &patch).await {
+            Ok(_) => self.written.changed += 1,
+            Err(error) if refusal(&error) == Some(404) => {
+                self.cloud.create(&collection, &kind.object(name, mark)).await?;
+                self.written.created += 1;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    async fn delete(&mut self, kind: Kind, name: &str) -> Result<()> {
+        match self.cloud.delete(&format!("{}/{name}", kind.collection())).await {
+            Ok(()) => self.written.deleted += 1,
+            Err(error) if refusal(&error) == Some(404) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
 }
 
 // === impl Kind ===
 
 impl Kind {
+    fn of(path: &str) -> Option<Self> {
+        let kinds = [
+            ("services", Self::Service),
+            ("endpointslices", Self::Slice),
+            ("nodepools", Self::Pool),
+        ];
+        let found = kinds.into_iter().find(|(plural, _)| path.ends_with(plural));
+        found.map(|(_, kind)| kind)
+    }
+
     fn collection(self) -> String {
         match self {
             Self::Service => format!("/api/v1/namespaces/{NAMESPACE}/services"),
+            Self::Pool => "/apis/apps.openyurt.io/v1beta2/nodepools".to_owned(),
             Self::Slice => format!("/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"),
         }
     }
@@ -109,8 +177,28 @@ impl Kind {
                     "labels": {"kubernetes.io/service-name": "app-01"}},
                 "addressType": "IPv4",
                 "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
-                "endpoints": [{"addresses": ["10.244.99.1"], "conditions": {"ready": true}}],
+                "endpoints": endpoints(if name == HUGE { HUGE_ENDPOINTS } else { 1 }),
+            }),
+            Self::Pool => json!({
+                "apiVersion": "apps.openyurt.io/v1beta2", "kind": "NodePool",
+                "metadata": {"name": name, "annotations": annotations},
+                "spec": {"type": "Edge"},
             }),
         }
     }
+}
+
+fn endpoints(count: u32) -> Vec<Value> {
+    let endpoint = |index: u32| {
+        let address = std::net::Ipv4Addr::from_bits(u32::from(std::net::Ipv4Addr::new(10, 200, 0, 0)) + index);
+        json!({
+            "addresses": [address],
+            "conditions": {"ready": true, "serving": true, "terminating": false},
+            "nodeName": "inland-1",
+            "targetRef": {"kind": "Pod", "namespace": NAMESPACE, "name": format!("chaos-{index:04}"),
+                "uid": "00000000-0000-4000-8000-000000000000"},
+            "zone": "inland",
+        })
+    };
+    (1..=count).map(endpoint).collect()
 }

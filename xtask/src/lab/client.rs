@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use bytes::Bytes;
 use http_body_util::BodyExt;
+use hyper::body::{Frame, Incoming};
 use serde_json::Value;
 use tokio::sync::watch;
 use yurt_runtime::TaskGroup;
@@ -52,12 +54,19 @@ pub(crate) enum Told<'a> {
     Event(&'a Value),
 }
 
+/// How a client watches.
+pub(crate) struct Habits {
+    /// How long a watch lasts until the server ends it.
+    pub(crate) watch_seconds: u32,
+    /// While this is false, nothing is read of a watch that is open.
+    pub(crate) reads: watch::Receiver<bool>,
+}
+
 /// The client's task.
 struct Life<R> {
     api: Api,
     collection: &'static str,
-    /// How long a watch lasts until the server ends it.
-    watch_seconds: u32,
+    habits: Habits,
     view: Arc<watch::Sender<View>>,
     record: R,
 }
@@ -86,11 +95,26 @@ impl Client {
         watch_seconds: u32,
         record: impl FnMut(Told<'_>) + Send + 'static,
     ) -> Self {
+        let habits = Habits {
+            watch_seconds,
+            reads: watch::Sender::new(true).subscribe(),
+        };
+        Self::with_habits(tasks, api, collection, habits, record)
+    }
+
+    /// As [`Self::recording`], for a client that may be slow.
+    pub(crate) fn with_habits(
+        tasks: &TaskGroup,
+        api: Api,
+        collection: &'static str,
+        habits: Habits,
+        record: impl FnMut(Told<'_>) + Send + 'static,
+    ) -> Self {
         let view = Arc::new(watch::Sender::new(View::default()));
         let mut life = Life {
             api,
             collection,
-            watch_seconds,
+            habits,
             view: Arc::clone(&view),
             record,
         };
@@ -183,7 +207,7 @@ impl<R: FnMut(Told<'_>)> Life<R> {
         let position = self.view.borrow().position;
         let query = format!(
             "watch=1&allowWatchBookmarks=true&resourceVersion={position}&timeoutSeconds={}",
-            self.watch_seconds
+            self.habits.watch_seconds
         );
         let response = self.api.stream(&format!("{}?{query}", self.collection)).await?;
         match response.status().as_u16() {
@@ -196,7 +220,7 @@ impl<R: FnMut(Told<'_>)> Life<R> {
         }
         let mut body = response.into_body();
         let mut received = Vec::new();
-        while let Some(frame) = body.frame().await {
+        while let Some(frame) = self.next_frame(&mut body).await {
             let Ok(data) = frame.context("the stream broke")?.into_data() else {
                 continue;
             };
@@ -213,6 +237,12 @@ impl<R: FnMut(Told<'_>)> Life<R> {
             }
         }
         Ok(End::Closed)
+    }
+
+    async fn next_frame(&mut self, body: &mut Incoming) -> Option<Result<Frame<Bytes>, hyper::Error>> {
+        // Who can change it may be gone; what it says last holds.
+        let _ = self.habits.reads.wait_for(|reads| *reads).await;
+        body.frame().await
     }
 }
 

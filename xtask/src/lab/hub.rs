@@ -13,6 +13,7 @@ use super::kubelet::Kubelet;
 use super::link::Link;
 use super::sample;
 use crate::lab::api::Api;
+use crate::lab::identities::{Identities, Issue};
 use crate::lab::net::door;
 use crate::lab::program::{Launch, Seat};
 use crate::lab::until::until;
@@ -51,8 +52,17 @@ pub(crate) struct Hub {
     /// Where it keeps what outlives it.
     pub(crate) cache: PathBuf,
     pub(crate) kubelet: Option<Kubelet>,
+    /// Kubeconfigs with the users they are for: of the node, and of the heartbeats it forwards.
+    users: [User; 2],
     /// One per collection; none before [`Hub::start_clients`].
     clients: Vec<Client>,
+}
+
+/// Who a kubeconfig is for.
+struct User {
+    file: String,
+    name: String,
+    groups: [&'static str; 1],
 }
 
 /// What `/debug/state.json` says, as far as the story tells it.
@@ -107,17 +117,12 @@ impl Hub {
                 (launch.within(&site.namespace), site.cloud, site.pool)
             }
         };
-        let user = format!("system:node:{node}");
-        let kubeconfig =
-            setup
-                .identities
-                .kubeconfig(&format!("{node}.kubeconfig"), &user, &["system:nodes"], link.address())?;
-        let delegate = setup.identities.kubeconfig(
-            &format!("{node}.delegate.kubeconfig"),
-            "openyurt:yurt-coordinator:demo",
-            &["openyurt:yurt-coordinator"],
-            link.address(),
-        )?;
+        let users = users_of(node);
+        let write = |user: &User| {
+            let identities = &setup.identities;
+            identities.kubeconfig(&user.file, &user.name, &user.groups, link.address())
+        };
+        let (kubeconfig, delegate) = (write(&users[0])?, write(&users[1])?);
         let launch = launch
             .flag("node-name", node)
             .flag("nodepool-name", sample::POOL)
@@ -147,8 +152,18 @@ impl Hub {
             health_port,
             seat: Seat::new(election.flags(launch)),
             kubelet: None,
+            users,
             clients: Vec::new(),
         })
+    }
+
+    /// Lets it relay for the pool's other hubs, and use them, once it is started: programs of one machine do so only when they are told
+    /// an address.
+    pub(crate) fn relays(&mut self) -> Result<()> {
+        let port = ports::free()?;
+        self.seat.add_flag("relay-address", "127.0.0.1");
+        self.seat.add_flag("relay-port", port);
+        Ok(())
     }
 
     /// Starts the process without waiting for it.
@@ -178,6 +193,14 @@ impl Hub {
         self.clients = COLLECTIONS.into_iter().map(start).collect();
     }
 
+    /// Replaces the files with the hub's client certificates.
+    pub(crate) fn issue(&self, identities: &Identities, issue: Issue) -> Result<()> {
+        for user in &self.users {
+            identities.replace_client(&user.file, issue, &user.name, &user.groups)?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn clients(&self) -> &[Client] {
         &self.clients
     }
@@ -200,11 +223,32 @@ impl Hub {
     }
 }
 
+/// The node itself, and who forwards the heartbeats of others.
+fn users_of(node: &str) -> [User; 2] {
+    [
+        User {
+            file: format!("{node}.kubeconfig"),
+            name: format!("system:node:{node}"),
+            groups: ["system:nodes"],
+        },
+        User {
+            file: format!("{node}.delegate.kubeconfig"),
+            name: "openyurt:yurt-coordinator:demo".to_owned(),
+            groups: ["openyurt:yurt-coordinator"],
+        },
+    ]
+}
+
 // === impl State ===
 
 impl State {
     pub(crate) fn leads(&self) -> bool {
         self.0["hubState"] == "LeaderHub"
+    }
+
+    /// All of it.
+    pub(crate) fn text(&self) -> String {
+        format!("{:#}", self.0)
     }
 
     /// `FollowerHub, epoch 3`
@@ -214,6 +258,16 @@ impl State {
             self.0["hubState"].as_str().unwrap_or("?"),
             self.0["epoch"]
         )
+    }
+
+    /// Whether this node's heartbeats go through another node's hub now.
+    pub(crate) fn is_relayed(&self) -> bool {
+        !self.0["relay"]["through"].is_null()
+    }
+
+    /// The epoch of the leader it knows; 0 when it knows none.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.0["epoch"].as_u64().unwrap_or(0)
     }
 
     /// Collections, the pool's members among them, that are not complete on this hub.

@@ -1,0 +1,350 @@
+//! What each fault does, step by step. Pure.
+
+use std::time::Duration;
+
+use super::{Act, Cast, Fault, Step, Target};
+use crate::lab::identities::Issue;
+use crate::lab::link::Mode;
+
+/// 50 kbit/s.
+const SLOW: Mode = Mode::Slow(6_250);
+const LATE: Mode = Mode::Late(Duration::from_millis(150));
+/// A flapping link changes this often.
+const FLAP: Duration = Duration::from_millis(700);
+/// After this long every program uses files that were replaced: it looks every ten seconds.
+const RELOADED: Duration = Duration::from_secs(11);
+/// A cut that only makes everybody connect again.
+const BLINK: Duration = Duration::from_millis(100);
+/// How long after a link is back, or a program is, the next thing happens to whoever catches up.
+const CATCHING_UP: Duration = Duration::from_millis(150);
+
+const DEAD: [Act; 2] = [Act::Kill, Act::Start];
+const GONE: [Act; 2] = [Act::Stop, Act::Start];
+const STILL: [Act; 2] = [Act::Pause, Act::Continue];
+const POOR: [Act; 2] = [Act::FewFiles, Act::ManyFiles];
+const CUT: [Act; 2] = [Act::Link(Mode::Cut), Act::Link(Mode::Pass)];
+const BAD: [Act; 2] = [Act::Bad, Act::Good];
+/// Keeps other faults away.
+const NOTHING: [Act; 2] = [Act::Good, Act::Good];
+
+/// A strike: whom it may be about, and how long it lasts.
+struct Strike {
+    hubs: usize,
+    any: usize,
+    leader: Option<usize>,
+    follower: Option<usize>,
+    lasts: Duration,
+}
+
+// === impl Fault ===
+
+impl Fault {
+    /// Everything the fault does, until it is over after `lasts`; `None` when there is nobody it could strike.
+    pub(in super::super) fn steps(self, cast: &Cast, lasts: Duration) -> Option<Vec<Step>> {
+        let any = cast.pick % cast.hubs;
+        let others = |leader| (0..cast.hubs).filter(move |hub| *hub != leader);
+        let strike = Strike {
+            hubs: cast.hubs,
+            any,
+            leader: cast.leader,
+            follower: cast.leader.and_then(|leader| others(leader).nth(any % (cast.hubs - 1))),
+            lasts,
+        };
+        strike.of_programs(self)
+    }
+}
+
+// === impl Strike ===
+
+impl Strike {
+    /// Programs that die, end or stand still; the others are elsewhere.
+    fn of_programs(&self, fault: Fault) -> Option<Vec<Step>> {
+        Some(match fault {
+            Fault::LeaderKilled => self.one(Target::Hub(self.leader?), DEAD),
+            Fault::FollowerKilled => self.one(Target::Hub(self.follower?), DEAD),
+            Fault::LeaderStopped => self.one(Target::Hub(self.leader?), GONE),
+            Fault::FollowerStopped => self.one(Target::Hub(self.follower?), GONE),
+            Fault::LeaderPaused => self.one(Target::Hub(self.leader?), STILL),
+            Fault::FollowerPaused => self.one(Target::Hub(self.follower?), STILL),
+            Fault::AllHubsKilled => self.each(DEAD, self.all().map(Target::Hub)),
+            Fault::HubDiskLost => {
+                // A hub that has nothing yet does not start with certificates that can never work.
+                let certificates = [Target::HubCertificate(self.any), Target::CoordinatorCertificate];
+                let mut steps = without_disk(Target::Hub(self.any), self.lasts);
+                steps.extend(self.each(NOTHING, certificates));
+                steps
+            }
+            Fault::HubWithoutFiles => self.one(Target::Hub(self.any), POOR),
+            Fault::CoordinatorKilled => self.one(Target::Coordinator, DEAD),
+            Fault::CoordinatorStopped => self.one(Target::Coordinator, GONE),
+            Fault::CoordinatorPaused => self.one(Target::Coordinator, STILL),
+            Fault::CoordinatorCrashLoop => repeated(Target::Coordinator, DEAD, self.lasts),
+            Fault::CoordinatorWithoutFiles => self.one(Target::Coordinator, POOR),
+            Fault::CoordinatorDiskLost => without_disk(Target::Coordinator, self.lasts),
+            Fault::PoolKilled => self.each(DEAD, self.all().map(Target::Hub).chain([Target::Coordinator])),
+            Fault::CloudStopped => self.one(Target::Cloud, GONE),
+            Fault::CloudPaused => self.one(Target::Cloud, STILL),
+            Fault::HubsRestartInTurn => in_turn(self.all().map(Target::Hub), GONE, Duration::ZERO, self.lasts),
+            Fault::AllHubsPaused => self.each(STILL, self.all().map(Target::Hub)),
+            Fault::PoolPaused => self.each(STILL, self.all().map(Target::Hub).chain([Target::Coordinator])),
+            Fault::CloudWithoutFiles => self.one(Target::Cloud, POOR),
+            Fault::CoordinatorStoppedInCatchUp => {
+                let mut steps = self.links(Mode::Blackhole, self.all().map(Target::PoolLink));
+                steps.extend(later(self.lasts + CATCHING_UP, self.one(Target::Coordinator, GONE)));
+                steps
+            }
+            Fault::HubKilledInCatchUp => {
+                let mut steps = self.links(Mode::Cut, [Target::CloudLink(self.any), Target::PoolLink(self.any)]);
+                steps.extend(later(self.lasts + CATCHING_UP, self.one(Target::Hub(self.any), DEAD)));
+                steps
+            }
+            Fault::LeaderKilledInCatchUp => {
+                let leader = Target::Hub(self.leader?);
+                let mut steps = self.one(Target::Coordinator, DEAD);
+                steps.extend(later(self.lasts + CATCHING_UP, self.one(leader, DEAD)));
+                steps
+            }
+            _ => return self.of_links(fault),
+        })
+    }
+
+    /// Links; the others are elsewhere.
+    fn of_links(&self, fault: Fault) -> Option<Vec<Step>> {
+        Some(match fault {
+            Fault::CloudLinkCut => self.link(Target::CloudLink(self.any), Mode::Cut),
+            Fault::CloudLinkSilent => self.link(Target::CloudLink(self.any), Mode::Blackhole),
+            Fault::CloudRequestsVanish => self.link(Target::CloudLink(self.any), Mode::RequestsVanish),
+            Fault::CloudAnswersVanish => self.link(Target::CloudLink(self.any), Mode::AnswersVanish),
+            Fault::CloudLinkSlow => self.link(Target::CloudLink(self.any), SLOW),
+            Fault::CloudLinkLate => self.link(Target::CloudLink(self.any), LATE),
+            Fault::CloudLinkFlaps => flapping(Target::CloudLink(self.any), self.lasts),
+            Fault::CloudLinkDamaged => self.link(Target::CloudLink(self.any), Mode::Damaged),
+            Fault::AllCloudLinksCut => self.links(Mode::Cut, self.all().map(Target::CloudLink)),
+            Fault::AllCloudLinksSilent => self.links(Mode::Blackhole, self.all().map(Target::CloudLink)),
+            Fault::PoolLinkCut => self.link(Target::PoolLink(self.any), Mode::Cut),
+            Fault::PoolLinkSilent => self.link(Target::PoolLink(self.any), Mode::Blackhole),
+            Fault::PoolRequestsVanish => self.link(Target::PoolLink(self.any), Mode::RequestsVanish),
+            Fault::PoolAnswersVanish => self.link(Target::PoolLink(self.any), Mode::AnswersVanish),
+            Fault::PoolLinkSlow => self.link(Target::PoolLink(self.any), SLOW),
+            Fault::PoolLinkLate => self.link(Target::PoolLink(self.any), LATE),
+            Fault::PoolLinkFlaps => flapping(Target::PoolLink(self.any), self.lasts),
+            Fault::PoolLinkDamaged => self.link(Target::PoolLink(self.any), Mode::Damaged),
+            Fault::AllPoolLinksSilent => self.links(Mode::Blackhole, self.all().map(Target::PoolLink)),
+            Fault::HubIsolated => self.links(
+                Mode::Blackhole,
+                [Target::CloudLink(self.any), Target::PoolLink(self.any)],
+            ),
+            Fault::LeaderLosesCoordinator => self.link(Target::PoolLink(self.leader?), Mode::Blackhole),
+            Fault::LeaderLosesCloud => self.link(Target::CloudLink(self.leader?), Mode::Cut),
+            _ => return self.of_the_rest(fault),
+        })
+    }
+
+    /// Disks, certificates, the relay, what is shared, readers and writers.
+    fn of_the_rest(&self, fault: Fault) -> Option<Vec<Step>> {
+        Some(match fault {
+            Fault::HubDiskFull => full(&[(Target::HubDisk(self.any), Target::Hub(self.any))], self.lasts),
+            Fault::CoordinatorDiskFull => full(&[(Target::CoordinatorDisk, Target::Coordinator)], self.lasts),
+            Fault::AllDisksFull => {
+                let hubs = self.all().map(|hub| (Target::HubDisk(hub), Target::Hub(hub)));
+                let disks = hubs.chain([(Target::CoordinatorDisk, Target::Coordinator)]);
+                full(&disks.collect::<Vec<_>>(), self.lasts)
+            }
+            Fault::HubCertificateRotated => vec![issued(Target::HubCertificate(self.any), Issue::Usual)],
+            Fault::CoordinatorCertificateRotated => vec![issued(Target::CoordinatorCertificate, Issue::Usual)],
+            Fault::AuthorityRotated => authority_rotated(self.hubs),
+            Fault::HubCertificateExpired => expired(Target::HubCertificate(self.any), self.lasts),
+            Fault::CoordinatorCertificateExpired => {
+                let mut steps = expired(Target::CoordinatorCertificate, self.lasts);
+                let blink = during(Target::PoolLink(self.any), CUT, BLINK);
+                steps.extend(later(RELOADED, blink));
+                steps
+            }
+            Fault::RelaysKilled => relays(self.hubs, self.any, &Target::Hub, DEAD),
+            Fault::RelaysPaused => relays(self.hubs, self.any, &Target::Hub, STILL),
+            Fault::RelaysLoseCloud => relays(self.hubs, self.any, &Target::CloudLink, CUT),
+            Fault::ScopeChanged => self.one(Target::Scope, BAD),
+            Fault::ReadersStill => self.one(Target::Readers(self.any), BAD),
+            Fault::HugeObject => self.one(Target::Traffic, BAD),
+            // A test walks through all of them.
+            _ => return None,
+        })
+    }
+
+    fn all(&self) -> std::ops::Range<usize> {
+        0..self.hubs
+    }
+
+    fn one(&self, target: Target, acts: [Act; 2]) -> Vec<Step> {
+        during(target, acts, self.lasts)
+    }
+
+    fn each(&self, acts: [Act; 2], targets: impl IntoIterator<Item = Target>) -> Vec<Step> {
+        let steps = targets.into_iter().flat_map(|target| self.one(target, acts));
+        steps.collect()
+    }
+
+    fn link(&self, target: Target, mode: Mode) -> Vec<Step> {
+        self.links(mode, [target])
+    }
+
+    fn links(&self, mode: Mode, targets: impl IntoIterator<Item = Target>) -> Vec<Step> {
+        self.each([Act::Link(mode), Act::Link(Mode::Pass)], targets)
+    }
+}
+
+fn step(after: Duration, target: Target, act: Act) -> Step {
+    Step { after, target, act }
+}
+
+fn during(target: Target, [begin, end]: [Act; 2], lasts: Duration) -> Vec<Step> {
+    vec![step(Duration::ZERO, target, begin), step(lasts, target, end)]
+}
+
+fn later(by: Duration, steps: Vec<Step>) -> impl Iterator<Item = Step> {
+    steps.into_iter().map(move |step| Step {
+        after: step.after + by,
+        ..step
+    })
+}
+
+/// One target after the other, each for `lasts`.
+fn in_turn(targets: impl Iterator<Item = Target>, acts: [Act; 2], first: Duration, lasts: Duration) -> Vec<Step> {
+    let turns = targets.zip(0..).flat_map(|(target, turn)| {
+        let begins = first + (lasts + FLAP) * turn;
+        later(begins, during(target, acts, lasts))
+    });
+    turns.collect()
+}
+
+/// `hub` has no link to the cloud while `acts` happen to what `target` says of the others, in turn.
+fn relays(hubs: usize, hub: usize, target: &dyn Fn(usize) -> Target, acts: [Act; 2]) -> Vec<Step> {
+    /// By then the hub has noticed and sends its beats through another one.
+    const NOTICED: Duration = Duration::from_secs(5);
+    const EACH: Duration = Duration::from_secs(3);
+    let others = (0..hubs).filter(|other| *other != hub).map(target);
+    let mut steps = in_turn(others, acts, NOTICED, EACH);
+    let ends = steps.last().map_or(NOTICED, |step| step.after) + FLAP;
+    steps.extend(during(Target::CloudLink(hub), CUT, ends));
+    steps
+}
+
+/// Disks are full, and their programs go on running: none can be started there.
+fn full(disks: &[(Target, Target)], lasts: Duration) -> Vec<Step> {
+    let both = |(disk, program): &(Target, Target)| [during(*disk, BAD, lasts), during(*program, NOTHING, lasts)];
+    disks.iter().flat_map(both).flatten().collect()
+}
+
+fn issued(target: Target, issue: Issue) -> Step {
+    step(Duration::ZERO, target, Act::Issue(issue))
+}
+
+fn expired(target: Target, lasts: Duration) -> Vec<Step> {
+    during(
+        target,
+        [Act::Issue(Issue::Expired), Act::Issue(Issue::Usual)],
+        RELOADED + lasts,
+    )
+}
+
+/// There and back: everybody trusts both CAs before the first certificate changes hands, and until the last one has.
+fn authority_rotated(hubs: usize) -> Vec<Step> {
+    let all = (0..hubs)
+        .map(Target::HubCertificate)
+        .chain([Target::CoordinatorCertificate]);
+    let acts = [Act::Issue(Issue::Next), Act::Issue(Issue::Usual)];
+    let certificates = all.flat_map(|target| later(RELOADED, during(target, acts, RELOADED)));
+    let trust = during(Target::Authorities, [Act::Bad, Act::Good], RELOADED * 3);
+    certificates.chain(trust).collect()
+}
+
+fn without_disk(target: Target, lasts: Duration) -> Vec<Step> {
+    let mut steps = during(target, [Act::Kill, Act::Start], lasts);
+    steps.insert(1, step(Duration::ZERO, target, Act::LoseDisk));
+    steps
+}
+
+fn repeated(target: Target, acts: [Act; 2], lasts: Duration) -> Vec<Step> {
+    const TIMES: u32 = 4;
+    let part = lasts / (2 * TIMES);
+    let acts = (0..2 * TIMES).map(|time| step(part * time, target, acts[time as usize % 2]));
+    acts.collect()
+}
+
+fn flapping(target: Target, lasts: Duration) -> Vec<Step> {
+    let times = u32::try_from(lasts.as_millis() / FLAP.as_millis())
+        .unwrap_or(u32::MAX)
+        .clamp(2, 40)
+        / 2
+        * 2;
+    let modes = [Mode::Cut, Mode::Pass];
+    let steps = (0..times).map(|time| step(FLAP * time, target, Act::Link(modes[time as usize % 2])));
+    steps.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum as _;
+
+    use super::*;
+
+    /// Whatever a fault does, it undoes.
+    #[test]
+    fn every_fault_ends_with_everything_running_and_passing() {
+        let cast = Cast {
+            hubs: 3,
+            leader: Some(1),
+            pick: 4,
+        };
+        for fault in Fault::value_variants() {
+            let steps = fault.steps(&cast, Duration::from_secs(5)).expect("there is a leader");
+            for Step { target, .. } in &steps {
+                let of_target = steps.iter().filter(|step| step.target == *target);
+                let last = of_target.max_by_key(|step| step.after).map(|step| step.act);
+                assert!(
+                    last.is_some_and(Act::is_good),
+                    "{fault:?} leaves {target:?} with {last:?}"
+                );
+            }
+        }
+    }
+
+    /// Nobody meets a certificate of a CA that was not trusted long enough before.
+    #[test]
+    fn authority_is_trusted_around_its_certificates() {
+        let steps = authority_rotated(3);
+        let when = |act| steps.iter().filter(move |step| step.act == act).map(|step| step.after);
+        let first = when(Act::Issue(Issue::Next)).min().expect("certificates");
+        let last = when(Act::Issue(Issue::Usual)).max().expect("certificates");
+        assert_eq!(when(Act::Issue(Issue::Next)).count(), 4);
+        assert!(when(Act::Bad).all(|trusted| trusted + RELOADED <= first));
+        assert!(when(Act::Good).all(|gone| gone >= last + RELOADED));
+    }
+
+    #[test]
+    fn relays_suffer_in_turn_while_the_hub_is_cut_off() {
+        let steps = relays(3, 1, &Target::Hub, [Act::Kill, Act::Start]);
+        let killed: Vec<Target> = steps
+            .iter()
+            .filter(|step| step.act == Act::Kill)
+            .map(|step| step.target)
+            .collect();
+        assert_eq!(killed, [Target::Hub(0), Target::Hub(2)]);
+        let back = steps
+            .iter()
+            .find(|step| step.act == Act::Link(Mode::Pass))
+            .expect("an end");
+        assert!(steps.iter().all(|step| step.after <= back.after));
+    }
+
+    #[test]
+    fn faults_of_a_leader_need_one() {
+        let cast = Cast {
+            hubs: 3,
+            leader: None,
+            pick: 0,
+        };
+        assert_eq!(Fault::LeaderKilled.steps(&cast, Duration::from_secs(1)), None);
+        assert!(Fault::CloudLinkCut.steps(&cast, Duration::from_secs(1)).is_some());
+    }
+}

@@ -1,0 +1,218 @@
+//! What faults act on: the pool with its links, disks and certificates, and those who write at the cloud and read behind hubs.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use tokio::process::Command;
+use tokio::sync::watch;
+
+use super::faults::{Act, Fault, Target};
+use crate::lab::Setup;
+use crate::lab::api::{Api, refusal};
+use crate::lab::cloud::Choice;
+use crate::lab::disk::Disk;
+use crate::lab::hub::COLLECTIONS;
+use crate::lab::program;
+use crate::lab::sample::NODES;
+use crate::lab::stage::Stage;
+
+/// The pool, and everything else a fault may touch.
+pub(super) struct Field {
+    pub(super) stage: Stage,
+    /// Of the coordinator, then of each hub; none where no disk can be mounted.
+    disks: Vec<Disk>,
+    /// Whether one more resource is shared.
+    scope: watch::Sender<bool>,
+    /// Whether there is a huge object.
+    huge: watch::Sender<bool>,
+    /// Whether the clients behind each hub read.
+    readers: Vec<watch::Sender<bool>>,
+    /// Those that clients read and the traffic writes.
+    collections: Vec<&'static str>,
+}
+
+/// Shared only at times. A cloud of ours serves it without a definition; nodes may read it there.
+const SOMETIMES_SHARED: &str = "/apis/apps.openyurt.io/v1beta2/nodepools";
+const SHARED: &str = r#"[{"Group": "apps.openyurt.io", "Version": "v1beta2", "Resource": "nodepools"}]"#;
+const CONFIG_MAPS: &str = "/api/v1/namespaces/kube-system/configmaps";
+/// Where the list of what is shared is.
+const CONFIG_MAP: &str = "yurt-hub-cfg";
+/// Pause after a write that the cloud did not take.
+const AGAIN: Duration = Duration::from_millis(200);
+/// How long a program may take to end after SIGTERM.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// Files a process may open while it has few: less than it has open.
+const FEW_FILES: &str = "12";
+const MANY_FILES: &str = "1024";
+
+// === impl Field ===
+
+impl Field {
+    /// Starts the cloud, and prepares the pool with disks and relays.
+    pub(super) async fn new(setup: Setup, choice: &Choice) -> Result<Self> {
+        let caches = NODES.map(|node| format!("{node}.cache"));
+        let places = std::iter::once("coordinator.data".to_owned()).chain(caches);
+        let disks = places.map(|place| Disk::mount(&setup.dir.join(place)));
+        // All or none.
+        let disks: Option<Vec<Disk>> = disks.collect::<Result<Option<_>>>()?;
+        let mut stage = Stage::new(setup, choice).await.context("the cloud did not start")?;
+        for hub in &mut stage.hubs {
+            hub.relays()?;
+        }
+        let mut collections = COLLECTIONS.to_vec();
+        if matches!(choice, Choice::Demo) {
+            collections.push(SOMETIMES_SHARED);
+        }
+        Ok(Self {
+            disks: disks.unwrap_or_default(),
+            scope: watch::Sender::new(false),
+            huge: watch::Sender::new(false),
+            readers: stage.hubs.iter().map(|_| watch::Sender::new(true)).collect(),
+            collections,
+            stage,
+        })
+    }
+
+    /// What clients read and the traffic writes.
+    pub(super) fn collections(&self) -> &[&'static str] {
+        &self.collections
+    }
+
+    /// Whether the clients behind this hub read.
+    pub(super) fn reads(&self, hub: usize) -> watch::Receiver<bool> {
+        self.readers[hub].subscribe()
+    }
+
+    /// Whether there shall be a huge object.
+    pub(super) fn huge(&self) -> watch::Receiver<bool> {
+        self.huge.subscribe()
+    }
+
+    /// Starts to write to the cloud what is shared, as often as it takes.
+    pub(super) fn start_scope(&self) {
+        let (cloud, mut wanted) = (self.stage.cloud.api.clone(), self.scope.subscribe());
+        let (tasks, token) = (&self.stage.setup.tasks, self.stage.setup.tasks.token());
+        let writing = async move {
+            loop {
+                let is_wide = *wanted.borrow_and_update();
+                while write_scope(&cloud, is_wide).await.is_err() {
+                    tokio::time::sleep(AGAIN).await;
+                }
+                if wanted.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        tasks.spawn("scope", async move {
+            let _ = token.run_until_cancelled(writing).await;
+        });
+    }
+
+    /// Whether the fault can strike on this machine, with this cloud.
+    pub(super) fn has(&self, fault: Fault) -> bool {
+        match fault {
+            Fault::HubDiskFull | Fault::CoordinatorDiskFull | Fault::AllDisksFull => !self.disks.is_empty(),
+            Fault::ScopeChanged => self.collections.contains(&SOMETIMES_SHARED),
+            _ => true,
+        }
+    }
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// What the machine refused; never what a program of the pool did.
+    pub(super) async fn perform(&mut self, target: Target, act: Act) -> Result<()> {
+        let (identities, is_bad) = (&self.stage.setup.identities, act == Act::Bad);
+        match (target, act) {
+            (Target::Hub(_) | Target::Coordinator | Target::Cloud, _) => return self.on_program(target, act).await,
+            (Target::CloudLink(hub), Act::Link(mode)) => self.stage.hubs[hub].link.set(mode),
+            (Target::PoolLink(hub), Act::Link(mode)) => self.stage.hubs[hub].pool_link.set(mode),
+            (Target::CoordinatorDisk, _) => on_disk(self.disks.first(), is_bad)?,
+            (Target::HubDisk(hub), _) => on_disk(self.disks.get(1 + hub), is_bad)?,
+            (Target::HubCertificate(hub), Act::Issue(issue)) => self.stage.hubs[hub].issue(identities, issue)?,
+            (Target::CoordinatorCertificate, Act::Issue(issue)) => {
+                identities.replace_server("coordinator", issue)?;
+            }
+            (Target::Authorities, _) => identities.trust_next(is_bad)?,
+            (Target::Scope, _) => drop(self.scope.send_replace(is_bad)),
+            (Target::Traffic, _) => drop(self.huge.send_replace(is_bad)),
+            (Target::Readers(hub), _) => drop(self.readers[hub].send_replace(!is_bad)),
+            // What cannot happen to such a target.
+            (
+                Target::CloudLink(_) | Target::PoolLink(_) | Target::HubCertificate(_) | Target::CoordinatorCertificate,
+                _,
+            ) => {}
+        }
+        Ok(())
+    }
+
+    async fn on_program(&mut self, target: Target, act: Act) -> Result<()> {
+        let stage = &mut self.stage;
+        let (seat, disk) = match target {
+            Target::Hub(hub) => {
+                let hub = &mut stage.hubs[hub];
+                (&mut hub.seat, Some(&hub.cache))
+            }
+            Target::Coordinator => (&mut stage.coordinator.seat, Some(&stage.coordinator.data)),
+            _ => (&mut stage.cloud.seat, None),
+        };
+        match act {
+            Act::Kill if seat.runs() => seat.kill().await,
+            Act::Stop => seat.stop(STOP_LIMIT).await,
+            Act::Start if !seat.runs() => seat.start().map(drop),
+            Act::LoseDisk => empty(disk.context("this one has no disk to lose")?),
+            Act::Pause => seat.program()?.signal("STOP").await,
+            // It may have been killed meanwhile.
+            Act::Continue if seat.runs() => seat.program()?.signal("CONT").await,
+            Act::FewFiles if seat.runs() => limit_files(seat, FEW_FILES).await,
+            Act::ManyFiles if seat.runs() => limit_files(seat, MANY_FILES).await,
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Leaves the folder itself: a disk may be mounted there.
+fn empty(folder: &Path) -> Result<()> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries.with_context(|| format!("cannot read {}", folder.display()))?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        if path.is_dir() {
+            std::fs::remove_dir_all(path)?;
+        } else {
+            std::fs::remove_file(path)?;
+        }
+    }
+    Ok(())
+}
+
+fn on_disk(disk: Option<&Disk>, is_full: bool) -> Result<()> {
+    let disk = disk.context("no disk could be mounted")?;
+    if is_full { disk.fill() } else { disk.clear() }
+}
+
+async fn write_scope(cloud: &Api, is_wide: bool) -> Result<()> {
+    let data = json!({"pool_scope_resources": if is_wide { SHARED } else { "[]" }});
+    let patch = json!({"data": data});
+    match cloud.merge(&format!("{CONFIG_MAPS}/{CONFIG_MAP}"), &patch).await {
+        Err(error) if refusal(&error) == Some(404) => {
+            let metadata = json!({"name": CONFIG_MAP, "namespace": "kube-system"});
+            let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data});
+            cloud.create(CONFIG_MAPS, &map).await.map(drop)
+        }
+        written => written.map(drop),
+    }
+}
+
+async fn limit_files(seat: &mut program::Seat, count: &str) -> Result<()> {
+    let id = seat.program()?.id().context("the program has ended")?;
+    let arguments = [format!("--pid={id}"), format!("--nofile={count}:")];
+    let status = Command::new("prlimit").args(arguments).status().await;
+    ensure!(status.context("cannot run prlimit")?.success(), "prlimit failed");
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! A small disk under a program's data, which can be filled: a tmpfs, where this machine lets us mount one.
+
+use std::fs::File;
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+/// Room for a store with what the runs write, several times.
+const OPTIONS: &str = "size=64m,mode=0700";
+/// The file that takes all the space.
+const BALLAST: &str = "ballast";
+/// It is written in pieces of these sizes, until not one byte fits.
+const PIECES: [usize; 3] = [1 << 20, 4096, 1];
+
+/// A mounted disk; unmounted when dropped.
+pub(crate) struct Disk {
+    place: PathBuf,
+}
+
+// === impl Disk ===
+
+impl Disk {
+    /// Mounts one at `place`, which need not exist; `None` where mounting is not allowed.
+    ///
+    /// # Errors
+    /// When the folder cannot be made.
+    pub(crate) fn mount(place: &Path) -> Result<Option<Self>> {
+        std::fs::create_dir_all(place).with_context(|| format!("cannot make {}", place.display()))?;
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", OPTIONS, "tmpfs"]).arg(place);
+        let is_mounted = crate::process::succeeds(&mut mount);
+        Ok(is_mounted.then(|| Self {
+            place: place.to_path_buf(),
+        }))
+    }
+
+    /// Takes all the space that is left.
+    ///
+    /// # Errors
+    /// What is wrong besides that there is no more space.
+    pub(crate) fn fill(&self) -> Result<()> {
+        let mut file = File::create(self.ballast()).or_else(|error| match error.kind() {
+            ErrorKind::StorageFull => File::open(self.ballast()),
+            _ => Err(error),
+        })?;
+        for piece in PIECES {
+            let bytes = vec![1; piece];
+            loop {
+                match file.write_all(&bytes) {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == ErrorKind::StorageFull => break,
+                    Err(error) => return Err(error).context("cannot fill a disk"),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives it back.
+    ///
+    /// # Errors
+    /// When the file cannot be removed.
+    pub(crate) fn clear(&self) -> Result<()> {
+        match std::fs::remove_file(self.ballast()) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error).context("cannot clear a disk"),
+            _ => Ok(()),
+        }
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.place.join(BALLAST)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Lazily: a program that is still ending lets go of it a moment later.
+        let _ = Command::new("umount").arg("-l").arg(&self.place).status();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_disk_takes_nothing_until_it_is_cleared() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let place = folder.path().join("disk");
+        let Some(disk) = Disk::mount(&place).expect("a folder") else {
+            eprintln!("SKIPPED: a tmpfs cannot be mounted here");
+            return;
+        };
+        disk.fill().expect("it is filled");
+        disk.fill().expect("it is full already");
+        let error = std::fs::write(place.join("more"), "more").expect_err("no space");
+        assert_eq!(error.kind(), ErrorKind::StorageFull);
+        disk.clear().expect("it is cleared");
+        std::fs::write(place.join("more"), "more").expect("space");
+    }
+}
