@@ -21,15 +21,17 @@ mod traffic;
 mod worlds;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use yurt_runtime::TaskGroup;
 
 use crate::interop::{self, Profile};
 use crate::lab::cloud::Choice;
 use crate::lab::identities::Identities;
+use crate::lab::net::Net;
 use crate::lab::{self, Setup, program};
 use crate::stopwatch::Stopwatch;
 use faults::Fault;
@@ -61,6 +63,9 @@ pub(crate) struct Args {
     /// kube-apiserver and etcd as the cloud (`cargo xtask build-interop`, needs Go)
     #[arg(long)]
     real: bool,
+    /// Programs in network namespaces with cables between them: link faults strike packets below TCP (root)
+    #[arg(long)]
+    links: bool,
     /// Keep the folder with certificates, data, logs and histories; it is kept in any case when something is wrong
     #[arg(long)]
     keep: bool,
@@ -236,12 +241,18 @@ impl Args {
         let mut dir = lab::folder("chaos", self.keep)?;
         let runtime = lab::runtime()?;
         let tasks = TaskGroup::new();
+        let entered = runtime.enter();
+        let net = match self.links {
+            true => Some(Net::new(&tasks, plan.seed).context("--links needs network namespaces and TUN devices")?),
+            false => None,
+        };
+        drop(entered);
         let setup = Setup {
             dir: dir.path().to_path_buf(),
             bin_dir,
             identities: Identities::new(dir.path())?,
             tasks: tasks.clone(),
-            net: None,
+            net: net.map(Arc::new),
         };
         let outcome = runtime.block_on(async {
             let outcome = run::run(setup, plan).await;
@@ -269,7 +280,11 @@ impl Args {
             format!(" --only {}", only.join(","))
         };
         let real = if self.real { " --real" } else { "" };
-        format!("cargo xtask chaos --seed {} --minutes {minutes}{only}{real}", plan.seed)
+        let links = if self.links { " --links" } else { "" };
+        format!(
+            "cargo xtask chaos --seed {} --minutes {minutes}{only}{real}{links}",
+            plan.seed
+        )
     }
 
     fn print_faults(&self) {
