@@ -292,7 +292,7 @@ fn apply(held: &mut Collection, pending: Pending) -> Result<ResourceVersion, Ref
     match held.replace(list, at) {
         Ok(()) => Ok(held.position()),
         Err(WriteError::Behind { position, .. }) => Err(Refusal::Behind { applied: position }),
-        Err(error @ WriteError::Backwards { .. }) => Err(Refusal::Backwards {
+        Err(error @ (WriteError::Backwards { .. } | WriteError::CameBack { .. })) => Err(Refusal::Backwards {
             message: error.to_string(),
         }),
     }

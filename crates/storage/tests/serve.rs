@@ -191,6 +191,29 @@ async fn replica_hears_at_once_of_its_position_a_diff_and_staleness() {
     assert_eq!(next(&mut frames).await, "BOOKMARK @20 openyurt.io/stale");
 }
 
+/// The last event of a list's difference is older than the list: a client that is cut after it must not have to list.
+///
+/// Conformance: 7.54
+#[tokio::test(start_paused = true)]
+async fn client_that_was_told_a_difference_stands_at_its_end() {
+    let shared = collection();
+    let mut frames = watch(&shared, request("watch=1&resourceVersion=10&allowWatchBookmarks=true"));
+    shared
+        .update(|c| c.replace(vec![service("a", 15, "x")], rv(20)))
+        .expect("a newer list");
+    assert_eq!(next(&mut frames).await, "DELETED b@10");
+    assert_eq!(next(&mut frames).await, "MODIFIED a@15");
+    let told = tokio::time::timeout(Duration::from_secs(1), next(&mut frames)).await;
+    assert_eq!(told.as_deref(), Ok("BOOKMARK @20"), "at once");
+    shared.update(|c| c.apply(EventType::Added, service("c", 21, "x")));
+    let mut resumed = watch(&shared, request("watch=1&resourceVersion=20"));
+    assert_eq!(next(&mut resumed).await, "ADDED c@21");
+    assert_eq!(
+        next(&mut watch(&shared, request("watch=1&resourceVersion=15"))).await,
+        "ERROR 410"
+    );
+}
+
 /// The cloud came back from a backup: a client whose number may be of either history is told everything, and what is gone.
 ///
 /// Conformance: 7.55

@@ -193,6 +193,21 @@ fn older_list_is_refused() {
     assert!(matches!(back, Err(WriteError::Backwards { .. })), "{back:?}");
 }
 
+/// Deleted in a stretch that the source has lost: it is there again, under an RV that was covered already.
+///
+/// Conformance: 7.55
+#[test]
+fn list_with_an_object_that_was_gone_already_is_refused() {
+    let mut collection = Collection::new(false);
+    collection.restart(0, vec![service("a", 1, 5), service("b", 2, 6)], rv(10));
+    collection.apply(EventType::Deleted, service("b", 2, 12));
+    let back = collection.replace(vec![service("a", 1, 5), service("b", 2, 6)], rv(20));
+    assert!(matches!(back, Err(WriteError::CameBack { .. })), "{back:?}");
+    assert_eq!(collection.position(), rv(12), "nothing was taken");
+    let created = collection.replace(vec![service("a", 1, 5), service("b", 3, 13)], rv(20));
+    assert_eq!(created, Ok(()));
+}
+
 /// Conformance: 7.54
 #[test]
 fn unwatched_deletion_reaches_readers_at_their_own_position() {

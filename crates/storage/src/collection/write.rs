@@ -28,6 +28,16 @@ pub enum WriteError {
         /// RV in the list.
         listed: ResourceVersion,
     },
+    /// An object is there again that was gone at an RV which is its own or later: the source was rolled back, too.
+    #[error("object {key} at {listed} came back although it was gone at {position}")]
+    CameBack {
+        /// Key of the object.
+        key: String,
+        /// RV in the list.
+        listed: ResourceVersion,
+        /// `C` of the collection.
+        position: ResourceVersion,
+    },
 }
 
 /// What changed since a store last took it. Taken as a whole, written in one transaction.
@@ -163,6 +173,11 @@ impl Collection {
                 Some(held) if held > object.resource_version() => {
                     let (key, listed) = (object.key().to_string(), object.resource_version());
                     return Err(WriteError::Backwards { key, held, listed });
+                }
+                // Whatever was there at `C` is held.
+                None if object.resource_version() <= self.position => {
+                    let (key, listed, position) = (object.key().to_string(), object.resource_version(), self.position);
+                    return Err(WriteError::CameBack { key, listed, position });
                 }
                 _ => step.push((EventType::Modified, object)),
             }

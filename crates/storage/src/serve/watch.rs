@@ -414,6 +414,8 @@ impl Watch {
                 let annotations = [(ANNOTATION_DIFF_DONE, done.as_str()), watched];
                 return Some(self.bookmark(*to, &annotations[..2 - usize::from(*jumped)]));
             }
+            // Until it hears of the end, the last event it was told stands inside the jump, where nobody may resume.
+            Delivery::DiffEnd { to, jumped: true } if self.wants_bookmarks => return Some(self.bookmark(*to, &[])),
             Delivery::DiffBegin(_) | Delivery::DiffEnd { .. } => return None,
             Delivery::Exact(change) => change.resource_version(),
             Delivery::Current { object, .. } | Delivery::Gone(object) => object.resource_version(),
