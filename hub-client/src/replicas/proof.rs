@@ -43,9 +43,10 @@ pub struct Timeline(watch::Sender<State>);
 
 #[derive(Clone, Debug, Default)]
 struct State {
-    /// Number of proofs so far.
-    proofs: u64,
-    /// The last one still counts.
+    /// Times that something ended which a proof rested on. Whatever ends may have ended with the history: a proof that was
+    /// begun before says nothing of what comes after.
+    breaks: u64,
+    /// The last proof still counts.
     is_proven: bool,
     /// The last attempt failed: the cloud does not answer.
     is_away: bool,
@@ -56,12 +57,11 @@ struct State {
 // === impl Timeline ===
 
 impl Timeline {
-    /// Waits until the cloud's data may be taken. Returns the number of the proof it rests on; `None` when the cloud does
-    /// not answer.
-    pub async fn proven(&self) -> Option<u64> {
+    /// Waits until the cloud's data may be taken; false when the cloud does not answer.
+    pub async fn proven(&self) -> bool {
         let mut state = self.0.subscribe();
-        let settled = state.wait_for(|state| state.is_proven || state.is_away).await.ok()?;
-        settled.is_proven.then_some(settled.proofs)
+        let settled = state.wait_for(|state| state.is_proven || state.is_away).await;
+        settled.is_ok_and(|state| state.is_proven)
     }
 
     /// Waits until a renewal may go to the cloud: a proof is done or cannot be had, or the wait was too long.
@@ -71,15 +71,10 @@ impl Timeline {
         let _ = tokio::time::timeout(RENEWAL_WAIT, state.wait_for(|state| state.is_proven || state.is_away)).await;
     }
 
-    /// What rested on proof number `proof` ended before its time.
-    pub fn broken(&self, proof: u64) {
-        self.0
-            .send_if_modified(|state| state.proofs == proof && std::mem::take(&mut state.is_proven));
-    }
-
-    /// The cloud is turned to again, or was away.
+    /// A stream of the cloud ended before its time, or the cloud is turned to again: whatever proof there is, however young
+    /// or still being had, does not count any more.
     pub fn reopen(&self) {
-        self.0.send_if_modified(|state| std::mem::take(&mut state.is_proven));
+        self.0.send_modify(State::doubt);
     }
 
     /// Whether what replica `name` holds under `generation` is the present cloud's.
@@ -107,17 +102,35 @@ impl Timeline {
         }
     }
 
-    fn settle(&self, gone: BTreeMap<String, u64>) {
+    fn breaks(&self) -> u64 {
+        self.0.borrow().breaks
+    }
+
+    /// The outcome of a proof that was begun after `breaks`.
+    fn settle(&self, gone: BTreeMap<String, u64>, breaks: u64) {
         self.0.send_modify(|state| {
-            state.proofs += 1;
-            (state.is_proven, state.is_away) = (true, false);
+            (state.is_proven, state.is_away) = (state.breaks == breaks, false);
             state.gone.extend(gone);
         });
     }
 
+    /// Whether the cloud answers. What was proved before it went away does not count when it is back.
     fn away(&self, is_away: bool) {
-        self.0
-            .send_if_modified(|state| std::mem::replace(&mut state.is_away, is_away) != is_away);
+        self.0.send_if_modified(|state| {
+            let is_news = state.is_away != is_away;
+            if is_away && (is_news || state.is_proven) {
+                state.doubt();
+            }
+            state.is_away = is_away;
+            is_news
+        });
+    }
+}
+
+impl State {
+    fn doubt(&mut self) {
+        self.breaks += 1;
+        self.is_proven = false;
     }
 }
 
@@ -149,11 +162,10 @@ impl Prover {
         loop {
             let failed = self.reach.borrow_and_update().failed_probes.unwrap_or(0) > 0;
             timeline.away(failed);
-            if failed {
-                timeline.reopen();
-            } else if !state.borrow_and_update().is_proven {
+            if !failed && !state.borrow_and_update().is_proven {
+                let breaks = timeline.breaks();
                 match self.prove().await {
-                    Ok(gone) => timeline.settle(gone),
+                    Ok(gone) => timeline.settle(gone, breaks),
                     Err(why) => {
                         tracing::debug!(why, "No proof of the cloud's history yet");
                         timeline.away(true);
@@ -318,4 +330,52 @@ pub fn lease_state(lease: &[u8]) -> Option<LeaseState> {
         version: version_of(&lease)?,
         renewed: renewed.map_or(i64::MIN, to_micros),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    fn is_proven(timeline: &Timeline) -> Option<bool> {
+        timeline.proven().now_or_never()
+    }
+
+    #[test]
+    fn whatever_ends_puts_every_proof_in_doubt() {
+        let timeline = Timeline::default();
+        assert_eq!(is_proven(&timeline), None);
+        timeline.settle(BTreeMap::new(), timeline.breaks());
+        assert_eq!(is_proven(&timeline), Some(true));
+
+        // A stream goes on while the cloud fails its probes, and ends later.
+        timeline.away(true);
+        assert_eq!(is_proven(&timeline), Some(false));
+        timeline.away(false);
+        timeline.settle(BTreeMap::new(), timeline.breaks());
+        assert_eq!(is_proven(&timeline), Some(true));
+        timeline.reopen();
+        assert_eq!(is_proven(&timeline), None, "however long ago the stream began");
+    }
+
+    #[test]
+    fn proof_begun_before_a_break_proves_nothing_after_it() {
+        let timeline = Timeline::default();
+        let breaks = timeline.breaks();
+        timeline.reopen();
+        timeline.settle(BTreeMap::new(), breaks);
+        assert_eq!(is_proven(&timeline), None);
+        timeline.settle(BTreeMap::new(), timeline.breaks());
+        assert_eq!(is_proven(&timeline), Some(true));
+    }
+
+    #[test]
+    fn cloud_that_stays_away_wakes_nobody_again() {
+        let timeline = Timeline::default();
+        timeline.away(true);
+        let told = timeline.0.subscribe();
+        timeline.away(true);
+        assert!(!told.has_changed().unwrap());
+    }
 }

@@ -87,9 +87,9 @@ impl Stream {
             return self.follow(list).await;
         }
         let timeline = self.data.timeline().clone();
-        let Some(proof) = timeline.proven().await else {
+        if !timeline.proven().await {
             return Ended::Failed("the cloud does not answer".into());
-        };
+        }
         let replica = self.replica.clone();
         let is_gone = self.is_gone();
         let lost = async {
@@ -106,7 +106,7 @@ impl Stream {
         let lasted = self.opened.map_or(Duration::ZERO, |opened| opened.elapsed());
         let timed_out = matches!(ended, Ended::Closed) && lasted + TIMER_SLACK >= self.lasts();
         if !timed_out && !matches!(ended, Ended::NotReady) {
-            timeline.broken(proof);
+            timeline.reopen();
         }
         ended
     }
