@@ -102,7 +102,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 /// The same as `cargo xtask chaos --only models`.
 ///
 /// # Errors
-/// As [`run`].
+/// As [`run()`].
 pub(crate) fn quick() -> Result<()> {
     run(&Args {
         only: vec!["models".to_owned()],
