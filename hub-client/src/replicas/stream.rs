@@ -343,7 +343,8 @@ impl Stream {
         self.send_as(query, false).await
     }
 
-    /// Any answer; to a replica a coordinator also tells how it came by what it has.
+    /// Any answer; to a replica a coordinator also tells how it came by what it has. It may play the cloud: kube-apiserver
+    /// tells every change one by one and does not know the header.
     async fn send_as(&self, query: &str, is_replica: bool) -> Result<Response<Incoming>, Ended> {
         let mut path = format!("{}?{query}", self.wire_kind().collection_path());
         let mut accept = "application/json";
@@ -360,7 +361,7 @@ impl Stream {
             };
         }
         let mut headers = vec![(ACCEPT_ENCODING, ACCEPT_GZIP)];
-        if is_replica && self.source == Source::Coordinator {
+        if is_replica {
             headers.push((HeaderName::from_static(REPLICA_HEADER), HeaderValue::from_static("1")));
         }
         self.open(&path, accept, headers).await

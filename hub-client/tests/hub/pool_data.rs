@@ -221,6 +221,22 @@ async fn hub_resumes_at_the_cloud_instead_of_listing_again() {
     assert_eq!(lists(&cloud), 1, "nor does a broken link");
 }
 
+#[tokio::test]
+async fn cloud_is_told_that_a_copy_watches() {
+    let cloud = Cloud::start().await;
+    let _hub = TestHub::start(&cloud, &[]).await;
+    let watches = async || {
+        let seen = cloud.seen(SERVICES).into_iter();
+        let watches = seen.filter(|seen| seen.query.as_deref().is_some_and(|query| query.contains("watch=1")));
+        Some(watches.collect::<Vec<_>>()).filter(|watches| !watches.is_empty())
+    };
+    for watch in eventually("the copy must watch", watches).await {
+        let header = watch.headers.get("yurt-replica");
+        let why = "a coordinator in the cloud's place tells what lies before its log as one step to copies only";
+        assert!(header.is_some_and(|value| value == "1"), "{why}: {:?}", watch.query);
+    }
+}
+
 /// Conformance: 3.E18
 #[tokio::test]
 async fn own_write_is_seen_by_the_next_list() {
