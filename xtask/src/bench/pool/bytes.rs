@@ -41,8 +41,8 @@ pub(super) async fn measure(lab: &Lab, notes: &mut Notes<'_>) -> Result<()> {
         notes.add(
             "20",
             &format!("{what}: {CHANGES} changes of 25 KB"),
-            Unit::Mib,
-            mib(sent.changes),
+            Unit::Kib,
+            sent.changes / 1024.0,
         );
         all.push(sent);
     }
