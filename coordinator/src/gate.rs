@@ -82,6 +82,10 @@ impl Trail {
     }
 }
 
+/// The lanes as metrics name them.
+pub(crate) const READS: &str = "readOnly";
+pub(crate) const WRITES: &str = "mutating";
+
 // === impl Gate ===
 
 impl Gate {
@@ -95,15 +99,17 @@ impl Gate {
             Profile::Pool => Policy::default(),
         };
         let rbac = Rbac::open(base, config.rbac_path.clone());
-        let lane =
-            |in_flight: NonZeroUsize| Lane::new(in_flight.get(), config.max_queued_requests, config.max_queue_wait.0);
+        let lane = |kind: &str, in_flight: NonZeroUsize| {
+            let (queued_max, wait_max) = (config.max_queued_requests, config.max_queue_wait.0);
+            Lane::new(in_flight.get(), queued_max, wait_max, metrics.refusals(kind))
+        };
         Ok(Self {
             authorizer: Authorizer::new(),
             rbac: rbac.map_err(|error| StartError::new(format!("--rbac-path: {error}")))?,
             tokens: Tokens::open(config)?,
             log: Log::open(config, metrics.audit(), clock)?,
-            reads: lane(config.max_requests_inflight),
-            writes: lane(config.max_mutating_requests_inflight),
+            reads: lane(READS, config.max_requests_inflight),
+            writes: lane(WRITES, config.max_mutating_requests_inflight),
         })
     }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use prometheus::IntCounter;
 use tokio::sync::oneshot;
 use yurt_apimachinery::Status;
 
@@ -39,9 +40,19 @@ pub(crate) struct Place {
     lane: Option<Lane>,
 }
 
+/// Counts who is told to come again, and why.
+#[derive(Clone)]
+pub(crate) struct Refusals {
+    /// Too many waited already, or one that waited gave way to another client.
+    pub(crate) full: IntCounter,
+    /// The wait was too long.
+    pub(crate) late: IntCounter,
+}
+
 struct Shared {
     in_flight_max: usize,
     wait_max: Duration,
+    refusals: Refusals,
     // Held for a few map operations, never while anybody is woken.
     state: Mutex<State>,
 }
@@ -69,7 +80,7 @@ enum Entry {
 
 impl Lane {
     /// `in_flight_max` places, and room for `queued_max` who wait no longer than `wait_max`.
-    pub(crate) fn new(in_flight_max: usize, queued_max: usize, wait_max: Duration) -> Self {
+    pub(crate) fn new(in_flight_max: usize, queued_max: usize, wait_max: Duration, refusals: Refusals) -> Self {
         let state = State {
             in_flight: 0,
             waiting: Turns::new(queued_max),
@@ -78,6 +89,7 @@ impl Lane {
             shared: Arc::new(Shared {
                 in_flight_max,
                 wait_max,
+                refusals,
                 state: Mutex::new(state),
             }),
         }
@@ -93,14 +105,15 @@ impl Lane {
     pub(crate) async fn enter(&self, client: &str) -> Result<Place, Status> {
         let (id, granted) = match self.admit(client) {
             Entry::Go => return Ok(Place::of(self)),
-            Entry::Refused => return Err(busy()),
+            Entry::Refused => return Err(busy(&self.shared.refusals.full)),
             Entry::Wait(id, granted) => (id, granted),
         };
         let _ticket = Ticket { lane: self, client, id };
         match tokio::time::timeout(self.shared.wait_max, granted).await {
             Ok(Ok(place)) => Ok(place),
-            // Too late, or pushed out by somebody who waits for less.
-            Ok(Err(_)) | Err(_) => Err(busy()),
+            // Pushed out by somebody who waits for less.
+            Ok(Err(_)) => Err(busy(&self.shared.refusals.full)),
+            Err(_) => Err(busy(&self.shared.refusals.late)),
         }
     }
 
@@ -171,7 +184,8 @@ impl Drop for Ticket<'_> {
     }
 }
 
-fn busy() -> Status {
+fn busy(why: &IntCounter) -> Status {
+    why.inc();
     Status::too_many_requests("Too many requests, please try again later.", RETRY_AFTER)
 }
 
@@ -184,6 +198,21 @@ mod tests {
     use super::*;
 
     const LONG: Duration = Duration::from_secs(15);
+
+    fn lane(in_flight_max: usize, queued_max: usize) -> Lane {
+        let counter = || IntCounter::new("refused", "Refused.").unwrap();
+        let refusals = Refusals {
+            full: counter(),
+            late: counter(),
+        };
+        Lane::new(in_flight_max, queued_max, LONG, refusals)
+    }
+
+    /// Refused because it was full, and because it was late.
+    fn refused(lane: &Lane) -> [u64; 2] {
+        let refusals = &lane.shared.refusals;
+        [refusals.full.get(), refusals.late.get()]
+    }
 
     fn waits(request: &mut (impl Future + Unpin)) -> bool {
         request.now_or_never().is_none()
@@ -199,7 +228,7 @@ mod tests {
     /// Conformance: 6.31
     #[tokio::test]
     async fn places_and_queue_are_bounded_to_the_last_one() {
-        let lane = Lane::new(3, 2, LONG);
+        let lane = lane(3, 2);
         let mut places: Vec<Place> = (0..2).map(|_| now(&lane, "a").unwrap()).collect();
         assert_eq!(lane.load(), (2, 0));
         places.push(now(&lane, "a").unwrap());
@@ -221,7 +250,7 @@ mod tests {
     /// Conformance: 6.31, 6.33
     #[tokio::test]
     async fn greedy_client_delays_another_by_one_place() {
-        let lane = Lane::new(1, 100, LONG);
+        let lane = lane(1, 100);
         let mut place = now(&lane, "greedy");
         let mut greedy: VecDeque<_> = (0..50).map(|_| Box::pin(lane.enter("greedy"))).collect();
         for one in &mut greedy {
@@ -239,7 +268,7 @@ mod tests {
 
     #[tokio::test]
     async fn full_queue_makes_room_for_who_waits_for_less() {
-        let lane = Lane::new(1, 3, LONG);
+        let lane = lane(1, 3);
         let _place = now(&lane, "greedy");
         let mut greedy: Vec<_> = (0..3).map(|_| Box::pin(lane.enter("greedy"))).collect();
         for one in &mut greedy {
@@ -255,13 +284,14 @@ mod tests {
             "2 and 1: nobody waits for less"
         );
         assert_eq!(lane.load(), (1, 3));
+        assert_eq!(refused(&lane), [2, 0]);
     }
 
     /// Conformance: 6.31
     #[tokio::test(start_paused = true)]
     async fn nobody_waits_for_ever() {
         for (free_after, is_served) in [(LONG - MILLISECOND, true), (LONG + MILLISECOND, false)] {
-            let lane = Lane::new(1, 1, LONG);
+            let lane = lane(1, 1);
             let place = now(&lane, "a");
             let free = async {
                 tokio::time::sleep(free_after).await;
@@ -271,6 +301,7 @@ mod tests {
             assert_eq!(answer.as_ref().map_err(Status::code).err(), (!is_served).then_some(429));
             drop(answer);
             assert_eq!(lane.load(), (0, 0));
+            assert_eq!(refused(&lane), [0, u64::from(!is_served)]);
         }
     }
 

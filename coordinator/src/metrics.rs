@@ -17,6 +17,7 @@ use election::Election;
 
 use crate::audit::Counters;
 use crate::feed::{Feed, Refusal};
+use crate::lanes::Refusals;
 use crate::registry::{Authority, Registry as Resources};
 
 /// All counters of this process.
@@ -27,6 +28,7 @@ pub(crate) struct Metrics {
     requests: IntCounterVec,
     long_running: IntGaugeVec,
     lanes: [IntGaugeVec; 2],
+    refused: IntCounterVec,
     audit: Counters,
     feed: FeedMetrics,
     collections: Collections,
@@ -95,6 +97,12 @@ impl Metrics {
             lane("apiserver_current_inflight_requests", "Requests being answered.")?,
             lane("apiserver_current_inqueue_requests", "Requests waiting for a place.")?,
         ];
+        let refused = counters(
+            registry,
+            "apiserver_flowcontrol_rejected_requests_total",
+            "Requests told to come again, by lane and reason: queue-full or time-out.",
+            &["priority_level", "reason"],
+        )?;
         let counter = |name: &str, help: &str| {
             let counter = prometheus::IntCounter::new(name, help)?;
             registry.register(Box::new(counter.clone()))?;
@@ -124,6 +132,7 @@ impl Metrics {
             requests,
             long_running,
             lanes,
+            refused,
             audit,
             feed,
             collections,
@@ -176,6 +185,15 @@ impl Metrics {
         for (gauge, value) in self.lanes.iter().zip([load.0, load.1]) {
             let value = i64::try_from(value).unwrap_or(i64::MAX);
             gauge.with_label_values(&[request_kind]).set(value);
+        }
+    }
+
+    /// Counters of those who find no place in a lane.
+    pub(crate) fn refusals(&self, lane: &str) -> Refusals {
+        let of = |reason| self.refused.with_label_values(&[lane, reason]);
+        Refusals {
+            full: of("queue-full"),
+            late: of("time-out"),
         }
     }
 

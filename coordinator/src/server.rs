@@ -314,8 +314,8 @@ async fn answer_path(
             })
         }
         (&Method::GET, "/metrics", _) => {
-            app.metrics.lane("readOnly", app.gate.reads.load());
-            app.metrics.lane("mutating", app.gate.writes.load());
+            app.metrics.lane(gate::READS, app.gate.reads.load());
+            app.metrics.lane(gate::WRITES, app.gate.writes.load());
             let text = app.metrics.render(&app.served().registry, &app.feed, app.clock.boot());
             let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
             Ok(web::respond(StatusCode::OK, content_type, web::full(text)))

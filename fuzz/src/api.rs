@@ -79,6 +79,7 @@ pub(crate) fn apply(data: &[u8]) {
     let write = Write {
         kind: kind.unwrap_or(pods()),
         subresource: "",
+        schema: None,
         ignored: &[],
         manager: "kubectl",
         now: Time::from_unix(1_800_000_000),

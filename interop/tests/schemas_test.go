@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -32,14 +33,23 @@ const schemaManifest = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomRe
   "labels":{"type":"object","minProperties":1,"maxProperties":2,"additionalProperties":{"type":"string"}},
   "flag":{"type":"boolean","nullable":true},
   "inner":{"type":"object","default":{},"properties":{"deep":{"type":"string","default":"x"}}},
+  "when":{"type":"string","format":"date-time"},
+  "address":{"type":"string","anyOf":[{"format":"ipv4"},{"format":"hostname"}]},
+  "net":{"type":"string","format":"cidr"},
+  "small":{"type":"integer","format":"int32"},
+  "either":{"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"string"},"c":{"type":"string"}},
+    "oneOf":[{"required":["a"]},{"required":["b","c"]}],"not":{"properties":{"a":{"enum":[7]}},"required":["a"]}},
+  "both":{"type":"string","allOf":[{"minLength":3},{"pattern":"^x"},{"maxLength":5}]},
+  "whole":{"type":"object","x-kubernetes-map-type":"atomic","properties":{"a":{"type":"string"},"b":{"type":"string"}}},
+  "cpu":{"x-kubernetes-int-or-string":true,"anyOf":[{"type":"integer"},{"type":"string"}],"pattern":"^[0-9]+m$"},
   "free":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}},
  "status":{"type":"object","properties":{"ready":{"type":"boolean"}}}}}}}]}}`
 
-// schemaSpecs are specs, good and bad. Left out are a fraction for an integer, of which kube-apiserver complains twice, and a
-// whole number where only multiples of a fraction are allowed, which it takes for a fault of the schema.
+// schemaSpecs are specs, good and bad. Left out is a whole number where only multiples of a fraction are allowed, which
+// kube-apiserver takes for a fault of the schema.
 var schemaSpecs = []string{
 	`{"color":"red"}`, `{}`, `{"color":"green"}`, `{"color":1}`, `{"color":null}`, `{"color":"red","odd":1,"more":{"x":1}}`,
-	`{"color":"red","size":0}`, `{"color":"red","size":10}`, `{"color":"red","size":"3"}`, `{"color":"red","size":2.0}`, `{"color":"red","size":null}`,
+	`{"color":"red","size":0}`, `{"color":"red","size":10}`, `{"color":"red","size":"3"}`, `{"color":"red","size":1.5}`, `{"color":"red","size":2.0}`, `{"color":"red","size":null}`,
 	`{"color":"red","ratio":-0.5}`, `{"color":"red","ratio":0.75}`, `{"color":"red","ratio":1.5}`, `{"color":"red","ratio":"1"}`,
 	`{"color":"red","code":"a"}`, `{"color":"red","code":"abcde"}`, `{"color":"red","code":"A1"}`, `{"color":"red","code":["ab"]}`,
 	`{"color":"red","port":80}`, `{"color":"red","port":"http"}`, `{"color":"red","port":true}`, `{"color":"red","port":1.5}`,
@@ -48,30 +58,19 @@ var schemaSpecs = []string{
 	`{"color":"red","set":["a","b","a"]}`, `{"color":"red","map":[{"k":"a"},{"k":"a","v":"x"}]}`, `{"color":"red","map":[{"v":"x"}]}`,
 	`{"color":"red","labels":{}}`, `{"color":"red","labels":{"a":"1","b":"2","c":"3"}}`, `{"color":"red","labels":{"a.b/c":1}}`, `{"color":"red","labels":{"a":null,"b":"1"}}`,
 	`{"color":"red","flag":null}`, `{"color":"red","flag":"yes"}`, `{"color":"red","inner":{"deep":null,"odd":1}}`, `{"color":"red","inner":null}`,
+	`{"color":"red","when":"2026-01-02T03:04:05Z"}`, `{"color":"red","when":"soon"}`, `{"color":"red","when":5}`, `{"color":"red","when":true}`, `{"color":"red","when":[]}`, `{"color":"red","when":{}}`,
+	`{"color":"red","address":"1.2.3.4"}`, `{"color":"red","address":"example.com"}`, `{"color":"red","address":"-x-"}`, `{"color":"red","net":"10.0.0.0/33"}`,
+	`{"color":"red","small":2147483647}`, `{"color":"red","small":2147483648}`, `{"color":"red","small":1.5}`, `{"color":"red","small":"1"}`, `{"color":"red","small":true}`,
+	`{"color":"red","either":{"a":1}}`, `{"color":"red","either":{}}`, `{"color":"red","either":{"b":"x"}}`, `{"color":"red","either":{"a":1,"b":"x","c":"y"}}`, `{"color":"red","either":{"a":7}}`,
+	`{"color":"red","both":"xyz"}`, `{"color":"red","both":"ab"}`, `{"color":"red","both":"abcdef"}`, `{"color":"red","both":"xyzxyz"}`,
+	`{"color":"red","cpu":5}`, `{"color":"red","cpu":"5m"}`, `{"color":"red","cpu":"m"}`, `{"color":"red","cpu":true}`,
 	`{"color":"red","free":{"any":{"thing":[1]}}}`, `"text"`, `null`, `[]`,
 }
 
 // TestCustomSchemas writes the same objects to kube-apiserver and to the coordinator, which have the same schema from the same
 // manifest: what is stored, what is refused and why, and what is warned about are the same.
 func TestCustomSchemas(t *testing.T) {
-	cloud := sharedCloud(t)
-	kinds := testDir(t)
-	must(t, os.WriteFile(filepath.Join(kinds, "shapes.yaml"), []byte(schemaManifest), 0o644))
-	ours := shapesOf(t, standalone(t, "--custom-resources-path="+kinds).Admin)
-	theirs := shapesOf(t, cloud.Admin)
-	result := theirs.client.CoreV1().RESTClient().Post().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").
-		SetHeader("Content-Type", "application/json").Body([]byte(schemaManifest)).Do(testContext(t))
-	must(t, result.Error())
-	t.Cleanup(func() {
-		theirs.client.CoreV1().RESTClient().Delete().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/shapes.example.org").Do(testContext(t))
-	})
-	deadline := time.Now().Add(readyLimit)
-	for theirs.post(`{"color":"red"}`, "ready", "dryRun=All").Code != 201 {
-		if time.Now().After(deadline) {
-			t.Fatal("the cloud does not serve the kind")
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	ours, theirs := bothShapes(t)
 	for i, spec := range schemaSpecs {
 		for _, validation := range []string{"Warn", "Strict"} {
 			name := fmt.Sprintf("s-%d", i)
@@ -93,6 +92,74 @@ func TestCustomSchemas(t *testing.T) {
 			t.Errorf("patch %s:\nwant %s\nhave %s", patch, want, have)
 		}
 	}
+}
+
+// bothShapes are a coordinator and kube-apiserver that serve the kind.
+func bothShapes(t *testing.T) (*shapes, *shapes) {
+	cloud := sharedCloud(t)
+	kinds := testDir(t)
+	must(t, os.WriteFile(filepath.Join(kinds, "shapes.yaml"), []byte(schemaManifest), 0o644))
+	ours := shapesOf(t, standalone(t, "--custom-resources-path="+kinds).Admin)
+	theirs := shapesOf(t, cloud.Admin)
+	result := theirs.client.CoreV1().RESTClient().Post().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").
+		SetHeader("Content-Type", "application/json").Body([]byte(schemaManifest)).Do(testContext(t))
+	must(t, result.Error())
+	t.Cleanup(func() {
+		theirs.client.CoreV1().RESTClient().Delete().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/shapes.example.org").Do(testContext(t))
+	})
+	deadline := time.Now().Add(readyLimit)
+	for theirs.post(`{"color":"red"}`, "ready", "dryRun=All").Code != 201 {
+		if time.Now().After(deadline) {
+			t.Fatal("the cloud does not serve the kind")
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return ours, theirs
+}
+
+// appliedSpecs are applied one after the other by the manager named first.
+var appliedSpecs = [][2]string{
+	{"alice", `{"color":"red","map":[{"k":"a","v":"1"}],"set":["x"],"list":["l"],"whole":{"a":"1"},"port":80,"labels":{"a":"1"},"free":{"any":{"thing":[1]}},"when":"2026-01-02T03:04:05Z"}`},
+	{"bob", `{"map":[{"k":"b"}],"set":["y"],"labels":{"b":"2"}}`},
+	{"bob", `{"odd":1}`}, {"bob", `{"map":[{"k":"c","odd":1}]}`}, {"bob", `{"set":["z","z"]}`}, {"bob", `{"map":[{"v":"x"}]}`}, {"bob", `{"color":5}`},
+	{"bob", `{"list":"l"}`}, {"bob", `{"whole":{"b":"2"}}`}, {"bob", `{"map":[{"k":"a","v":"2"}]}`}, {"bob", `{"map":[{"k":"b","v":"3"}],"inner":{"deep":"y"}}`},
+	{"alice", `{"color":"red","map":[{"k":"a"}],"set":[],"port":"http"}`}, {"alice", `{"color":"red"}`},
+}
+
+// TestCustomApply applies the same configurations in both places: schemas say what is owned alone, and what nobody declared.
+//
+// Conformance: 3.C07, 3.C12
+func TestCustomApply(t *testing.T) {
+	ours, theirs := bothShapes(t)
+	for i, applied := range appliedSpecs {
+		want, have := theirs.apply(applied[0], applied[1]), ours.apply(applied[0], applied[1])
+		if !reflect.DeepEqual(want, have) {
+			t.Errorf("%d, %s applies %s:\nwant %v\nhave %v", i, applied[0], applied[1], want, have)
+		}
+	}
+}
+
+// apply returns what counts of an answer: its code and message, the spec, and who owns what.
+func (s *shapes) apply(manager, spec string) []any {
+	body := fmt.Sprintf(`{"apiVersion":"example.org/v1","kind":"Shape","metadata":{"name":"applied"},"spec":%s}`, spec)
+	result := s.client.CoreV1().RESTClient().Patch("application/apply-patch+yaml").RequestURI("/apis/example.org/v1/shapes/applied?fieldManager=" + manager).
+		Body([]byte(body)).Do(testContext(s.t))
+	raw, _ := result.Raw()
+	var code int
+	result.StatusCode(&code)
+	var object struct {
+		Spec     any
+		Message  string
+		Metadata struct{ ManagedFields []metav1.ManagedFieldsEntry }
+	}
+	_ = json.Unmarshal(raw, &object)
+	owned := map[string]any{}
+	for _, entry := range object.Metadata.ManagedFields {
+		var fields any
+		_ = json.Unmarshal(entry.FieldsV1.Raw, &fields)
+		owned[entry.Manager+" "+string(entry.Operation)] = fields
+	}
+	return []any{code, object.Message, object.Spec, owned}
 }
 
 // shapes is a server that knows the kind.

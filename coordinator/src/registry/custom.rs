@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use tracing::warn;
 use yurt_apimachinery::ResourceKind;
 use yurt_apimachinery::definition::{self, CustomKind, Definition};
-use yurt_apimachinery::structural::Structural;
+use yurt_apimachinery::structural::{self, Structural};
 use yurt_storage::kinds::Kinds;
 
 use super::fields::carry;
@@ -129,6 +130,7 @@ impl CustomKinds {
                 "--pool-scope-resources: {missing} is neither built in nor declared in --custom-resources-path"
             ));
         }
+        definitions.iter().for_each(name_what_is_not_enforced);
         definitions.iter().map(|definition| self.keep(definition)).collect()
     }
 
@@ -162,6 +164,22 @@ fn add(definitions: &mut Vec<Definition>, document: &Value) -> Result<(), String
         definitions.push(definition::parse(document)?);
     }
     Ok(())
+}
+
+/// An operator who writes rules has to know which are not kept.
+fn name_what_is_not_enforced(definition: &Definition) {
+    for served in &definition.served {
+        let fields = served.schema.as_ref().map(structural::not_enforced).unwrap_or_default();
+        if !fields.is_empty() {
+            let (name, version) = (definition.name(), &served.kind.version);
+            warn!(
+                name,
+                version,
+                ?fields,
+                "Rules of a custom resource that are not enforced here"
+            );
+        }
+    }
 }
 
 fn node_pools() -> Definition {

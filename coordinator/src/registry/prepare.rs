@@ -162,6 +162,7 @@ pub(crate) fn write<'a>(resource: &'a Resource, part: Part, manager: &'a str, no
     };
     apply::Write {
         kind,
+        schema: resource.structural.as_deref(),
         subresource,
         ignored,
         manager,

@@ -309,7 +309,7 @@ async fn custom_resources_have_granular_maps_and_atomic_lists() {
     );
     let created = apply(&admin, &path, "fieldManager=one", &one).await.expect(201);
     let want = json!({"f:metadata": {"f:finalizers": {".": {}, "v:\"e.io/a\"": {}}},
-        "f:spec": {".": {}, "f:labels": {".": {}, "f:x": {}}, "f:taints": {}}});
+        "f:spec": {"f:labels": {"f:x": {}}, "f:taints": {}}});
     let found = owners(&created)[0].2;
     assert_eq!(found["f:spec"], want["f:spec"]);
     assert!(found["f:metadata"]["f:finalizers"]["v:\"e.io/a\""].is_object());

@@ -207,7 +207,10 @@ async fn mistake_in_a_manifest_keeps_what_was_there_and_is_counted() {
     admin.post(WIDGETS, &widget("w1", "red")).await.expect(201);
     let mut cluster_wide = manifest("widgets", "Widget", &[version("v1", true)]);
     cluster_wide["spec"]["scope"] = json!("Cluster");
+    let mut pattern = version("v1", true);
+    pattern["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["color"]["pattern"] = json!("\\p{L}+");
     for mistake in [
+        manifest("widgets", "Widget", &[pattern]),
         manifest("widgets", "Widget", &[version("v1", true), version("v1", true)]),
         cluster_wide,
     ] {
@@ -235,6 +238,42 @@ async fn mistake_in_a_manifest_keeps_what_was_there_and_is_counted() {
         admin.get(&format!("{WIDGETS}/w1")).await.expect(200);
         admin.get("/apis/example.com/v1/others").await.expect(404);
     }
+}
+
+/// Conformance: 3.C07, 3.C12
+#[tokio::test]
+async fn applies_are_held_to_the_schema() {
+    let mut keyed = version("v1", true);
+    keyed["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["parts"] = json!({
+        "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+        "items": {"type": "object", "properties": {"name": {"type": "string"}, "since": {"type": "string", "format": "date"}}}});
+    let declared = Declared::new(&[manifest("widgets", "Widget", &[keyed])]).await;
+    let admin = declared.server.admin();
+    let config = |spec: Value| json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": spec});
+    let apply = async |manager: &str, spec: Value| {
+        let path = format!("{WIDGETS}/w?fieldManager={manager}");
+        admin.patch("apply", &path, &config(spec)).await
+    };
+    apply("a", json!({"color": "red", "parts": [{"name": "x"}]}))
+        .await
+        .expect(201);
+    let both = apply("b", json!({"parts": [{"name": "y", "since": "2026-01-02"}]}))
+        .await
+        .expect(200);
+    assert_eq!(
+        both["spec"]["parts"].as_array().unwrap().len(),
+        2,
+        "items have owners of their own"
+    );
+    let refused = apply("b", json!({"colour": "red"})).await.expect(500);
+    assert_eq!(
+        refused["message"],
+        "failed to create typed patch object (/w; example.com/v1, Kind=Widget): .spec.colour: field not declared in schema"
+    );
+    let refused = apply("b", json!({"parts": [{"name": "y", "since": "today"}]}))
+        .await
+        .expect(422);
+    assert_eq!(refused["details"]["causes"][0]["field"], "spec.parts[1].since");
 }
 
 /// Widgets in two versions, and gadgets whose status is no subresource.
@@ -508,16 +547,19 @@ async fn schemas_are_enforced_on_every_kind_of_write() {
         "Widget.example.com \"w2\" is invalid: spec.color: Required value"
     );
 
-    for kind in ["merge", "apply"] {
-        let (change, query) = match kind {
-            "apply" => (widget("w1", json!({"size": "big"})), "fieldManager=me&force=true"),
-            _ => (json!({"spec": {"size": "big"}}), "fieldManager=me"),
-        };
-        let refused = admin.patch(kind, &format!("{path}?{query}"), &change).await.expect(422);
-        let want = "Widget.example.com \"w1\" is invalid: spec.size: Invalid value: \"string\": spec.size in body must be of \
-                    type integer: \"string\"";
-        assert_eq!(refused["message"], want, "{kind}");
-    }
+    let change = json!({"spec": {"size": "big"}});
+    let refused = admin.patch("merge", &path, &change).await.expect(422);
+    let want = "Widget.example.com \"w1\" is invalid: spec.size: Invalid value: \"string\": spec.size in body must be of \
+                type integer: \"string\"";
+    assert_eq!(refused["message"], want);
+    let (change, applied) = (
+        widget("w1", json!({"size": "big"})),
+        format!("{path}?fieldManager=me&force=true"),
+    );
+    let refused = admin.patch("apply", &applied, &change).await.expect(500);
+    let want = "failed to create typed patch object (/w1; example.com/v1, Kind=Widget): .spec.size: expected numeric (int or \
+                float), got string";
+    assert_eq!(refused["message"], want);
     let left_out = admin
         .merge(&path, &json!({"spec": {"size": null, "odd": 1}}))
         .await

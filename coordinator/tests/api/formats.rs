@@ -33,6 +33,38 @@ async fn send(client: &Client, method: Method, path: &str, format: &str, body: B
         .await
 }
 
+/// What kube-scheduler and client-go's eviction client send.
+///
+/// Conformance: 2.53
+#[tokio::test]
+async fn bindings_and_evictions_come_in_protobuf() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}});
+    admin.post(pods, &pod).await.expect(201);
+    let named = |object: Value| {
+        let mut object = object;
+        object["metadata"] = json!({"name": "a", "namespace": "default"});
+        object
+    };
+    let binding = named(json!({"target": {"kind": "Node", "name": "n1"}}));
+    let body = encoded("v1", "Binding", &binding);
+    let bound = send(&admin, Method::POST, &format!("{pods}/a/binding"), PROTOBUF, body).await;
+    let (kind, status) = decoded(&bound.bytes);
+    assert_eq!(
+        (bound.code, kind.as_str(), &status["status"]),
+        (201, "Status", &json!("Success"))
+    );
+    let placed = admin.get(&format!("{pods}/a")).await.expect(200);
+    assert_eq!(placed["spec"]["nodeName"], "n1");
+    let eviction = named(json!({"deleteOptions": {"gracePeriodSeconds": 0}}));
+    let body = encoded("policy/v1", "Eviction", &eviction);
+    let evicted = send(&admin, Method::POST, &format!("{pods}/a/eviction"), PROTOBUF, body).await;
+    assert_eq!((evicted.code, decoded(&evicted.bytes).0.as_str()), (201, "Status"));
+    admin.get(&format!("{pods}/a")).await.expect(404);
+}
+
 /// Conformance: 2.53
 #[tokio::test]
 async fn typed_clients_write_and_read_protobuf() {

@@ -171,6 +171,10 @@ async fn writes_wait_for_their_turn_and_are_refused_beyond() {
         assert_eq!(refused.expect(429)["reason"], "TooManyRequests");
     }
     admin.post(review, &json!({})).await.expect(201);
+    let metrics = admin.get("/metrics").await.expect(200);
+    let refused =
+        "apiserver_flowcontrol_rejected_requests_total{priority_level=\"mutating\",reason=\"queue-full\"} 2\n";
+    assert!(metrics.as_str().unwrap().contains(refused));
     // Who hangs up leaves the queue, and gives back its place.
     drop(third);
     load([2, 0]).await;

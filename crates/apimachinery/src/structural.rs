@@ -1,9 +1,9 @@
 //! What the schema of a custom resource makes of its objects: fields it does not know go, what is left out gets its
 //! default, and values that it does not allow are named.
 //!
-//! Understood is the structural part of a schema: types, members, items, limits, `pattern`, `enum`, `nullable`, `default` and
-//! the extensions that say what stays unknown. Not enforced are `allOf`, `anyOf`, `oneOf`, `not`, formats of strings, rules
-//! in CEL, and patterns that need more than linear time or Unicode classes.
+//! Understood are types, members, items, limits, `pattern`, `format`, `enum`, `nullable`, `default`, `allOf`, `anyOf`, `oneOf`,
+//! `not`, and the extensions that say what stays unknown. Not enforced are rules in CEL and a few formats, which
+//! [`not_enforced`] names; [`check`] refuses patterns that cannot be looked for.
 //!
 //! ```
 //! use serde_json::json;
@@ -24,10 +24,16 @@ use serde_json::Value;
 
 use crate::status::FieldError;
 
+mod combined;
 mod faults;
+mod formats;
 mod shape;
+mod survey;
 
+use combined::Combined;
 use faults::Limits;
+pub(crate) use survey::pattern;
+pub use survey::{check, not_enforced};
 
 /// The schema of one version of a kind.
 #[derive(Debug)]
@@ -35,24 +41,27 @@ pub struct Structural(Node);
 
 /// The schema of one value.
 #[derive(Debug, Default)]
-struct Node {
+pub(crate) struct Node {
     /// JSON types it may have; none: any.
-    types: Vec<&'static str>,
+    pub(crate) types: Vec<&'static str>,
     nullable: bool,
     /// Members without a schema stay.
-    preserves: bool,
+    pub(crate) preserves: bool,
     /// An object with a type and metadata of its own.
-    embedded: bool,
-    properties: BTreeMap<String, Node>,
-    additional: Additional,
-    items: Option<Box<Node>>,
-    default: Option<Value>,
-    limits: Limits,
+    pub(crate) embedded: bool,
+    pub(crate) properties: BTreeMap<String, Node>,
+    pub(crate) additional: Additional,
+    pub(crate) items: Option<Box<Node>>,
+    pub(crate) default: Option<Value>,
+    pub(crate) limits: Limits,
+    combined: Option<Box<Combined>>,
+    /// It is taken, and owned, as a whole.
+    pub(crate) is_atomic_map: bool,
 }
 
 /// Members that are not listed.
 #[derive(Debug, Default)]
-enum Additional {
+pub(crate) enum Additional {
     /// There are none.
     #[default]
     None,
@@ -68,7 +77,7 @@ const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "st
 // === impl Structural ===
 
 impl Structural {
-    /// Reads an OpenAPI v3 schema. What is not understood is not enforced.
+    /// Reads an OpenAPI v3 schema. What is not understood, and what [`check`] refuses, is not enforced.
     pub fn of(schema: &Value) -> Self {
         // The outermost object has a type and metadata, whatever its schema says of them.
         Self(Node {
@@ -91,6 +100,11 @@ impl Structural {
         let mut errors = Vec::new();
         faults::check(&self.0, "", object, old, &mut errors);
         errors
+    }
+
+    /// The schema of the whole object.
+    pub(crate) fn root(&self) -> &Node {
+        &self.0
     }
 }
 
@@ -123,6 +137,8 @@ impl Node {
                 .then(|| Box::new(Self::of(&schema["items"]))),
             default: schema.get("default").filter(|default| !default.is_null()).cloned(),
             limits: Limits::of(schema),
+            combined: Combined::of(schema).map(Box::new),
+            is_atomic_map: schema["x-kubernetes-map-type"] == "atomic",
         }
     }
 

@@ -11,6 +11,7 @@ use super::{
 use crate::json_path::JsonPath;
 use crate::kind::{ColumnType, PrinterColumn};
 use crate::meta;
+use crate::structural;
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -248,6 +249,9 @@ fn check_versions(versions: &[Version]) -> Result<(), Fault> {
             .is_some_and(|schema| !schema.is_object())
         {
             return Err(format!("{at}.schema.openAPIV3Schema: must be an object"));
+        }
+        if let Some(schema) = &version.schema.open_api_v3 {
+            structural::check(schema).map_err(|why| format!("{at}.schema.openAPIV3Schema.{why}"))?;
         }
     }
     if versions.iter().filter(|version| version.storage).count() != 1 {

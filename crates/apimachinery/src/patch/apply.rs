@@ -31,6 +31,7 @@ use types::Type;
 use crate::kind::ResourceKind;
 use crate::meta;
 use crate::status::Status;
+use crate::structural::Structural;
 use crate::time::Time;
 
 /// Who owns the fields of an object nobody had applied to so far.
@@ -59,6 +60,8 @@ const UNOWNED: &[&[&str]] = &[
 pub struct Write<'a> {
     /// What is written.
     pub kind: &'a ResourceKind,
+    /// What the schema of a custom resource says of its fields; without one, lists are owned as a whole.
+    pub schema: Option<&'a Structural>,
     /// The subresource it goes through, or nothing.
     pub subresource: &'a str,
     /// Fields that this way of writing never changes, each with everything below it.
@@ -230,9 +233,9 @@ impl Write<'_> {
         Manager::new(manager, operation, &self.kind.api_version(), self.subresource)
     }
 
-    fn target(&self) -> Target {
+    fn target(&self) -> Target<'_> {
         Target {
-            ty: Type::of(self.kind),
+            ty: Type::of(self.kind, self.schema),
             version: self.kind.api_version(),
             ignored: FieldSet::of_names(self.ignored),
         }

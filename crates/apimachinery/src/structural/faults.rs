@@ -3,13 +3,15 @@
 use regex_lite::Regex;
 use serde_json::Value;
 
+use super::formats::Format;
 use super::shape::join;
 use super::{Additional, Node};
 use crate::status::FieldError;
+use crate::text::go_quote;
 
 /// What a value has to be like beside its type.
 #[derive(Debug, Default)]
-pub(super) struct Limits {
+pub(crate) struct Limits {
     required: Vec<String>,
     allowed: Vec<Value>,
     minimum: Option<f64>,
@@ -20,6 +22,9 @@ pub(super) struct Limits {
     min_length: Option<u64>,
     max_length: Option<u64>,
     pattern: Option<Regex>,
+    format: Option<Format>,
+    /// A format is named, known or not; `byte` is none.
+    has_format: bool,
     min_items: Option<u64>,
     max_items: Option<u64>,
     min_properties: Option<u64>,
@@ -38,20 +43,32 @@ enum Unique {
     Keys(Vec<String>),
 }
 
-/// Longest pattern that is compiled, bytes.
-const PATTERN_BYTES_MAX: usize = 16 << 10;
+/// The field of faults that upstream has no field for: the message says which it is.
+pub(super) const NOWHERE: &str = "<nil>";
 
 // === impl Limits ===
 
 impl Limits {
+    /// What tells the items of a list apart: nothing where it is taken as a whole, no keys where items are themselves.
+    pub(crate) fn item_keys(&self) -> Option<&[String]> {
+        match &self.unique {
+            Unique::No => None,
+            Unique::Items => Some(&[]),
+            Unique::Keys(keys) => Some(keys),
+        }
+    }
+
+    /// Whether it is said more about a text than that it is one.
+    pub(crate) fn has_format(&self) -> bool {
+        self.has_format
+    }
+
     pub(super) fn of(schema: &Value) -> Self {
         let count = |name: &str| schema[name].as_u64();
         let words = |name: &str| {
             let words = schema[name].as_array().into_iter().flatten();
             words.filter_map(|word| word.as_str().map(str::to_owned)).collect()
         };
-        let pattern = schema["pattern"].as_str();
-        let pattern = pattern.filter(|pattern| !pattern.is_empty() && pattern.len() <= PATTERN_BYTES_MAX);
         Self {
             required: words("required"),
             allowed: schema["enum"].as_array().cloned().unwrap_or_default(),
@@ -62,7 +79,9 @@ impl Limits {
             multiple_of: schema["multipleOf"].as_f64().filter(|factor| *factor > 0.0),
             min_length: count("minLength"),
             max_length: count("maxLength"),
-            pattern: pattern.and_then(|pattern| Regex::new(pattern).ok()),
+            pattern: super::pattern(schema).and_then(Result::ok),
+            format: Format::of(schema),
+            has_format: !matches!(schema["format"].as_str(), None | Some("" | "byte")),
             min_items: count("minItems"),
             max_items: count("maxItems"),
             min_properties: count("minProperties"),
@@ -76,22 +95,46 @@ impl Limits {
     }
 }
 
-/// Adds what is wrong with `value` at `path`; `old` is the value in its place before.
-pub(super) fn check(node: &Node, path: &str, value: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+/// Adds what is wrong with `value` at `path`; `old` is the value in its place before. Returns how much of the schema was looked
+/// at with success, counted as kube-apiserver counts it: of alternatives that all fail, the one with most is told about.
+pub(super) fn check(
+    node: &Node,
+    path: &str,
+    value: &Value,
+    old: Option<&Value>,
+    errors: &mut Vec<FieldError>,
+) -> usize {
     if old == Some(value) {
-        return;
+        return 0;
     }
-    check_type(node, path, value, errors);
-    match value {
-        Value::String(text) => check_text(&node.limits, path, text, errors),
-        Value::Number(_) => check_number(&node.limits, path, value, errors),
-        Value::Array(items) => check_items(node, path, items, errors),
-        _ => {}
+    let is_typed = !node.types.is_empty() || node.limits.format.is_some();
+    let type_fits = check_type(node, path, value, errors);
+    if value.is_null() {
+        check_allowed(&node.limits, path, value, errors);
+        return usize::from(is_typed && type_fits);
     }
+    // What applies to every value: the enumeration, alternatives (counted twice), and the schema itself.
+    let mut count = 4 + usize::from(is_typed) + usize::from(is_typed && type_fits);
+    if let Some(combined) = &node.combined {
+        count += combined.check(path, value, old, errors);
+    }
+    count += match value {
+        Value::String(text) => {
+            check_text(&node.limits, path, text, errors);
+            1 + usize::from(node.limits.format.as_ref().is_some_and(Format::is_of_text))
+        }
+        Value::Number(_) => {
+            check_number(node, path, value, errors);
+            2
+        }
+        Value::Array(items) => 2 + check_items(node, path, items, errors),
+        _ => 0,
+    };
     check_allowed(&node.limits, path, value, errors);
     if let Value::Object(members) = value {
-        check_members(node, path, members, old, errors);
+        count += 1 + check_members(node, path, members, old, errors);
     }
+    count
 }
 
 fn type_of(value: &Value) -> &'static str {
@@ -106,7 +149,8 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-fn check_type(node: &Node, path: &str, value: &Value, errors: &mut Vec<FieldError>) {
+/// Whether a value is of a type the schema allows; what it is called depends on whether the schema has a format.
+fn check_type(node: &Node, path: &str, value: &Value, errors: &mut Vec<FieldError>) -> bool {
     let found = type_of(value);
     let is_whole = || value.as_f64().is_some_and(|number| number.fract() == 0.0);
     let fits = |wanted: &&str| match (*wanted, found) {
@@ -115,10 +159,27 @@ fn check_type(node: &Node, path: &str, value: &Value, errors: &mut Vec<FieldErro
         (wanted, found) => wanted == found,
     };
     if node.types.is_empty() || (value.is_null() && node.nullable) || node.types.iter().any(fits) {
-        return;
+        return true;
     }
-    let why = format!("{path} in body must be of type {}: \"{found}\"", node.types.join(","));
+    let mut wanted = node.types.join(",");
+    let mut found = found;
+    if let Some(format) = &node.limits.format {
+        match value {
+            Value::Array(_) if format.is_of_text() => return true,
+            Value::Null | Value::Array(_) | Value::String(_) => {}
+            Value::Number(number) => {
+                wanted.clone_from(&format.name);
+                found = if number.is_f64() { "float64" } else { "int64" };
+            }
+            Value::Bool(_) | Value::Object(_) => {
+                wanted.clone_from(&format.name);
+                found = "";
+            }
+        }
+    }
+    let why = format!("{path} in body must be of type {wanted}: \"{found}\"");
     errors.push(FieldError::type_invalid(path, found, &why));
+    false
 }
 
 fn check_text(limits: &Limits, path: &str, text: &str, errors: &mut Vec<FieldError>) {
@@ -132,10 +193,25 @@ fn check_text(limits: &Limits, path: &str, text: &str, errors: &mut Vec<FieldErr
         let why = format!("{path} in body should match '{}'", pattern.as_str());
         errors.push(FieldError::invalid(path, text, &why));
     }
+    if let Some(format) = limits.format.as_ref().filter(|format| !format.allows_text(text)) {
+        let why = format!("{path} in body must be of type {}: {}", format.name, go_quote(text));
+        errors.push(FieldError::type_invalid(path, text, &why));
+    }
 }
 
-fn check_number(limits: &Limits, path: &str, value: &Value, errors: &mut Vec<FieldError>) {
+fn check_number(node: &Node, path: &str, value: &Value, errors: &mut Vec<FieldError>) {
+    let limits = &node.limits;
     let number = value.as_f64().unwrap_or_default();
+    if node.types == ["integer"] {
+        let format = limits.format.as_ref();
+        if number.fract() != 0.0 || format.is_some_and(|format| !format.allows_number(value)) {
+            let format = format.map_or("(default format)".to_owned(), |format| {
+                format!("with format {}", format.name)
+            });
+            let why = format!("Checked value must be of type integer {format} in {path}");
+            errors.push(FieldError::invalid(NOWHERE, "", &why));
+        }
+    }
     let mut refuse = |what: String| {
         let why = format!("{path} in body should be {what}");
         errors.push(FieldError::invalid(path, value.clone(), &why));
@@ -155,10 +231,11 @@ fn check_number(limits: &Limits, path: &str, value: &Value, errors: &mut Vec<Fie
     }
 }
 
-fn check_items(node: &Node, path: &str, items: &[Value], errors: &mut Vec<FieldError>) {
+fn check_items(node: &Node, path: &str, items: &[Value], errors: &mut Vec<FieldError>) -> usize {
+    let mut matched = 0;
     if let Some(inner) = &node.items {
         for (index, item) in items.iter().enumerate() {
-            check(inner, &format!("{path}[{index}]"), item, None, errors);
+            matched += check(inner, &format!("{path}[{index}]"), item, None, errors);
         }
     }
     let count = items.len() as u64;
@@ -186,6 +263,7 @@ fn check_items(node: &Node, path: &str, items: &[Value], errors: &mut Vec<FieldE
             errors.push(FieldError::duplicate(format!("{path}[{index}]"), id));
         }
     }
+    matched
 }
 
 fn check_allowed(limits: &Limits, path: &str, value: &Value, errors: &mut Vec<FieldError>) {
@@ -207,7 +285,8 @@ fn check_members(
     members: &serde_json::Map<String, Value>,
     old: Option<&Value>,
     errors: &mut Vec<FieldError>,
-) {
+) -> usize {
+    let mut matched = 0;
     let count = members.len() as u64;
     if let Some(least) = node.limits.min_properties.filter(|least| count < *least) {
         let why = format!("{path} in body should have at least {least} properties");
@@ -224,11 +303,12 @@ fn check_members(
             (None, Additional::Any | Additional::None) => continue,
         };
         let old = old.and_then(|old| old.get(name));
-        check(inner, &join(path, name), value, old, errors);
+        matched += check(inner, &join(path, name), value, old, errors);
     }
     for name in &node.limits.required {
         if !members.contains_key(name) {
             errors.push(FieldError::required(join(path, name), ""));
         }
     }
+    matched
 }

@@ -72,7 +72,14 @@ fn defaults_stand_for_what_is_left_out_and_for_nulls() {
 /// Schema, value, and what is said of it; nothing of one that is allowed.
 const VERDICTS: &str = r#"
 {"type": "integer"} | "1" | spec: Invalid value: "string": spec in body must be of type integer: "string"
-{"type": "integer"} | 1.5 | spec: Invalid value: "number": spec in body must be of type integer: "number"
+{"type": "integer"} | 1.5 | spec: Invalid value: "number": spec in body must be of type integer: "number" | <nil>: Invalid value: "": Checked value must be of type integer (default format) in spec
+{"type": "integer", "format": "int32"} | 2147483648 | <nil>: Invalid value: "": Checked value must be of type integer with format int32 in spec
+{"type": "string", "format": "date-time"} | 5 | spec: Invalid value: "int64": spec in body must be of type date-time: "int64"
+{"type": "string", "format": "ipv4"} | "x" | spec: Invalid value: "x": spec in body must be of type ipv4: "x"
+{"anyOf": [{"type": "integer"}, {"type": "string", "minLength": 2}]} | "a" | <nil>: Invalid value: "": "spec" must validate at least one schema (anyOf) | spec: Invalid value: "a": spec in body should be at least 2 chars long
+{"oneOf": [{"required": ["a"]}, {"required": ["b"]}]} | {"a": 1, "b": 1} | <nil>: Invalid value: "": "spec" must validate one and only one schema (oneOf). Found 2 valid alternatives
+{"allOf": [{"minLength": 2}, {"pattern": "^b"}]} | "a" | spec: Invalid value: "a": spec in body should be at least 2 chars long | spec: Invalid value: "a": spec in body should match '^b' | <nil>: Invalid value: "": "spec" must validate all the schemas (allOf). None validated
+{"not": {"required": ["a"]}} | {"a": 1} | <nil>: Invalid value: "": "spec" must not validate the schema (not)
 {"type": "string"} | null | spec: Invalid value: "null": spec in body must be of type string: "null"
 {"x-kubernetes-int-or-string": true} | true | spec: Invalid value: "boolean": spec in body must be of type integer,string: "boolean"
 {"type": "object", "required": ["a"]} | {} | spec.a: Required value
@@ -99,7 +106,8 @@ const VERDICTS: &str = r#"
 {"type": "string", "nullable": true} | null |
 {"x-kubernetes-int-or-string": true} | "80%" |
 {"type": "string", "minLength": 2, "maxLength": 2, "pattern": "ö"} | "aö" |
-{"type": "string", "pattern": "(unfinished"} | "anything" |
+{"type": "string", "format": "date-time"} | [] |
+{"anyOf": [{"type": "integer"}, {"type": "string"}]} | "a" |
 {} | {"a": [1]} |
 "#;
 

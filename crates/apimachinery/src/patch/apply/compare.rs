@@ -17,7 +17,7 @@ pub(super) struct Comparison {
 }
 
 /// Compares two valid values.
-pub(super) fn compare(ty: Type, old: &Value, new: &Value) -> Comparison {
+pub(super) fn compare(ty: Type<'_>, old: &Value, new: &Value) -> Comparison {
     let mut walk = Walk::default();
     walk.value(ty, Some(old), Some(new));
     walk.found
@@ -62,7 +62,7 @@ impl Walk {
         self.path.pop();
     }
 
-    fn value(&mut self, ty: Type, old: Option<&Value>, new: Option<&Value>) {
+    fn value(&mut self, ty: Type<'_>, old: Option<&Value>, new: Option<&Value>) {
         let (before, after) = (ty.shape(old), ty.shape(new));
         let is_leaf = if new.is_none() {
             self.shaped(ty, before, old, new)
@@ -81,7 +81,7 @@ impl Walk {
     }
 
     /// Compares as values of one form; whether they were taken as a whole.
-    fn shaped(&mut self, ty: Type, shape: Shape, old: Option<&Value>, new: Option<&Value>) -> bool {
+    fn shaped(&mut self, ty: Type<'_>, shape: Shape, old: Option<&Value>, new: Option<&Value>) -> bool {
         match shape {
             Shape::Scalar(_) => self.leaf(old, new),
             Shape::List { is_atomic } => {
@@ -114,7 +114,7 @@ impl Walk {
         true
     }
 
-    fn members(&mut self, ty: Type, old: Option<&Map<String, Value>>, new: Option<&Map<String, Value>>) {
+    fn members(&mut self, ty: Type<'_>, old: Option<&Map<String, Value>>, new: Option<&Map<String, Value>>) {
         let is_old = |name: &str| old.is_some_and(|members| members.contains_key(name));
         for (name, before) in old.into_iter().flatten() {
             if let Some(inner) = ty.member(name) {
@@ -133,7 +133,7 @@ impl Walk {
         }
     }
 
-    fn items(&mut self, ty: Type, old: &[Value], new: &[Value]) {
+    fn items(&mut self, ty: Type<'_>, old: &[Value], new: &[Value]) {
         let mut doubles = Doubles::new();
         for item in old {
             if let Ok(element) = ty.item(item) {
@@ -151,7 +151,7 @@ impl Walk {
     }
 
     /// One element; where it is doubled, the doubles count as one value that is not looked into.
-    fn element(&mut self, ty: Type, before: &[&Value], after: &[&Value]) {
+    fn element(&mut self, ty: Type<'_>, before: &[&Value], after: &[&Value]) {
         match (before, after) {
             ([] | [_], [] | [_]) => self.value(ty, before.first().copied(), after.first().copied()),
             ([_, _, ..], [_, _, ..]) => {

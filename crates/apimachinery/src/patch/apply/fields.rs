@@ -9,14 +9,14 @@ use super::set::FieldSet;
 use super::types::{Shape, Type};
 
 /// Every leaf and every element of a valid value.
-pub(super) fn fields_of(ty: Type, value: &Value) -> FieldSet {
+pub(super) fn fields_of(ty: Type<'_>, value: &Value) -> FieldSet {
     let mut set = FieldSet::default();
     walk(ty, value, &mut Vec::new(), &mut set);
     set
 }
 
 /// The set with every declared field that has members below it: what a removal of the set takes along.
-pub(super) fn with_named_fields(set: &FieldSet, ty: Option<Type>) -> FieldSet {
+pub(super) fn with_named_fields(set: &FieldSet, ty: Option<Type<'_>>) -> FieldSet {
     set.mapped(|element, is_member, below| {
         let (inner, is_named) = match (element, ty) {
             (PathElement::Field(name), Some(ty)) => (ty.member(name), ty.declared(name).is_some()),
@@ -31,7 +31,7 @@ pub(super) fn with_named_fields(set: &FieldSet, ty: Option<Type>) -> FieldSet {
 }
 
 /// A set that was made when the types were others: below what is atomic now nobody owns anything, but the whole.
-pub(super) fn fitted(set: &FieldSet, ty: Type) -> FieldSet {
+pub(super) fn fitted(set: &FieldSet, ty: Type<'_>) -> FieldSet {
     if ty.is_deduced() {
         return set.clone();
     }
@@ -50,7 +50,7 @@ pub(super) fn fitted(set: &FieldSet, ty: Type) -> FieldSet {
     })
 }
 
-fn walk(ty: Type, value: &Value, path: &mut Path, set: &mut FieldSet) {
+fn walk(ty: Type<'_>, value: &Value, path: &mut Path, set: &mut FieldSet) {
     match (ty.shape(Some(value)), value) {
         (Shape::Scalar(_) | Shape::List { is_atomic: true } | Shape::Map { is_atomic: true }, _) => set.insert(path),
         (Shape::List { .. }, Value::Array(items)) => walk_items(ty, items, path, set),
@@ -70,7 +70,7 @@ fn walk(ty: Type, value: &Value, path: &mut Path, set: &mut FieldSet) {
     }
 }
 
-fn walk_items(ty: Type, items: &[Value], path: &mut Path, set: &mut FieldSet) {
+fn walk_items(ty: Type<'_>, items: &[Value], path: &mut Path, set: &mut FieldSet) {
     let mut known: BTreeMap<PathElement, Vec<&Value>> = BTreeMap::new();
     for item in items {
         if let Ok(element) = ty.item(item) {

@@ -16,7 +16,7 @@ pub(super) const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configur
 const ANNOTATIONS_MAX: usize = 256 << 10;
 
 /// The fields of the last applied configuration that are still as it says.
-pub(super) fn unchanged(ty: Type, version: &str, live: &Value) -> FieldSet {
+pub(super) fn unchanged(ty: Type<'_>, version: &str, live: &Value) -> FieldSet {
     let last = annotation(live).and_then(|text| serde_json::from_str::<Value>(text).ok());
     let last = last.filter(|last| last.get("apiVersion").and_then(Value::as_str) == Some(version));
     let Some(last) = last.filter(|last| validate(ty, last, false).is_ok()) else {

@@ -8,11 +8,11 @@ use super::path::PathElement;
 use super::types::{Shape, Type};
 
 /// Lays `applied` over `live`; both are valid.
-pub(super) fn merge(ty: Type, live: &Value, applied: &Value) -> Value {
+pub(super) fn merge(ty: Type<'_>, live: &Value, applied: &Value) -> Value {
     values(ty, Some(live), Some(applied)).unwrap_or(Value::Null)
 }
 
-fn values(ty: Type, live: Option<&Value>, applied: Option<&Value>) -> Option<Value> {
+fn values(ty: Type<'_>, live: Option<&Value>, applied: Option<&Value>) -> Option<Value> {
     let leaf = || applied.or(live).cloned();
     match ty.shape(applied.or(live)) {
         Shape::Scalar(_) => leaf(),
@@ -47,7 +47,7 @@ fn values(ty: Type, live: Option<&Value>, applied: Option<&Value>) -> Option<Val
 /// Two lists on the way to one. Elements of both keep the applier's order; those of the live list alone stay where they
 /// are between them.
 struct Lists<'a> {
-    ty: Type,
+    ty: Type<'a>,
     live: Vec<(PathElement, &'a Value)>,
     applied: Vec<PathElement>,
     /// By key; an element that occurs twice is not merged with: null.
@@ -62,7 +62,7 @@ struct Lists<'a> {
 // === impl Lists ===
 
 impl<'a> Lists<'a> {
-    fn new(ty: Type, live: &'a [Value], applied: &'a [Value]) -> Self {
+    fn new(ty: Type<'a>, live: &'a [Value], applied: &'a [Value]) -> Self {
         const DOUBLED: &Value = &Value::Null;
         let keyed = |items: &'a [Value]| -> Vec<(PathElement, &'a Value)> {
             let keyed = items.iter().filter_map(|item| Some((ty.item(item).ok()?, item)));

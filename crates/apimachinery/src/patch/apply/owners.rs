@@ -12,8 +12,8 @@ use super::set::FieldSet;
 use super::types::Type;
 
 /// The type and version of the objects that are written, and what is not stored of them.
-pub(super) struct Target {
-    pub(super) ty: Type,
+pub(super) struct Target<'a> {
+    pub(super) ty: Type<'a>,
     /// There is one version only: entries of another one are about a kind that is gone.
     pub(super) version: String,
     /// Fields that this way of writing never changes, each with everything below it.
@@ -22,7 +22,7 @@ pub(super) struct Target {
 
 // === impl Target ===
 
-impl Target {
+impl Target<'_> {
     /// What `new` takes from its owners and gives to somebody who just wrote it; that is returned.
     pub(super) fn update(&self, managers: &mut Managers, old: &Value, new: &Value) -> FieldSet {
         self.fit(managers);

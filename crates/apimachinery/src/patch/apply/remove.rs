@@ -7,7 +7,7 @@ use super::set::FieldSet;
 use super::types::{Shape, Type};
 
 /// The value without the fields of `gone`; null when nothing is left. What is atomic goes as a whole with any field in it.
-pub(super) fn without(ty: Type, value: &Value, gone: &FieldSet) -> Value {
+pub(super) fn without(ty: Type<'_>, value: &Value, gone: &FieldSet) -> Value {
     match (ty.shape(Some(value)), value) {
         (Shape::Scalar(_), value) => value.clone(),
         (Shape::List { is_atomic: false }, Value::Array(items)) => {
@@ -33,14 +33,14 @@ pub(super) fn without(ty: Type, value: &Value, gone: &FieldSet) -> Value {
     }
 }
 
-fn kept_item(ty: Type, item: &Value, gone: &FieldSet) -> Option<Value> {
+fn kept_item(ty: Type<'_>, item: &Value, gone: &FieldSet) -> Option<Value> {
     let Ok(element) = ty.item(item) else {
         return Some(item.clone());
     };
     kept(ty.element(), &element, item, gone)
 }
 
-fn kept_member(ty: Type, name: &str, member: &Value, gone: &FieldSet) -> Option<(String, Value)> {
+fn kept_member(ty: Type<'_>, name: &str, member: &Value, gone: &FieldSet) -> Option<(String, Value)> {
     let element = PathElement::Field(name.to_owned());
     let kept = match ty.member(name) {
         Some(inner) => kept(inner, &element, member, gone),
@@ -49,7 +49,7 @@ fn kept_member(ty: Type, name: &str, member: &Value, gone: &FieldSet) -> Option<
     Some((name.to_owned(), kept?))
 }
 
-fn kept(ty: Type, element: &PathElement, value: &Value, gone: &FieldSet) -> Option<Value> {
+fn kept(ty: Type<'_>, element: &PathElement, value: &Value, gone: &FieldSet) -> Option<Value> {
     if gone.has(element) {
         return None;
     }

@@ -10,6 +10,7 @@ const NOW: i64 = 1_790_000_000;
 fn write<'a>(kind: &'a ResourceKind, manager: &'a str) -> Write<'a> {
     Write {
         kind,
+        schema: None,
         subresource: "",
         ignored: &[],
         manager,
@@ -393,4 +394,115 @@ fn fields_below_what_is_atomic_become_the_whole() {
     new["spec"]["type"] = json!("ClusterIP");
     write(find_kind("", "services").unwrap(), "b").update(&live, &mut new);
     assert_eq!(owners(&new)[0].2, json!({"f:spec": {"f:selector": {}}}));
+}
+
+/// The kind of a custom resource with all that a schema says about owners.
+fn widgets() -> (&'static ResourceKind, Structural) {
+    let text = json!({"type": "string"});
+    let part = json!({"type": "object", "required": ["name"], "properties": {
+        "name": text, "protocol": {"type": "string", "default": "TCP"}, "weight": {"type": "integer"}}});
+    let manifest = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.example.com"},
+        "spec": {"group": "example.com", "scope": "Cluster", "names": {"plural": "widgets", "kind": "Widget"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object",
+                "properties": {"spec": {"type": "object", "properties": {
+                    "parts": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name", "protocol"], "items": part},
+                    "tags": {"type": "array", "x-kubernetes-list-type": "set", "items": text},
+                    "plain": {"type": "array", "items": text},
+                    "whole": {"type": "object", "x-kubernetes-map-type": "atomic", "properties": {"a": text, "b": text}},
+                    "port": {"x-kubernetes-int-or-string": true},
+                    "when": {"type": "string", "format": "date-time"},
+                    "map": {"type": "object", "additionalProperties": text},
+                    "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                        "properties": {"known": {"type": "object", "properties": {"x": text}}}}}}}}}}]}});
+    let definition = crate::definition::parse(&manifest).unwrap();
+    let schema = Structural::of(definition.served[0].schema.as_ref().unwrap());
+    (definition.stored.leak(), schema)
+}
+
+fn widget(spec: &Value) -> Value {
+    json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": spec})
+}
+
+/// Conformance: 3.C07
+#[test]
+fn schema_of_a_custom_resource_says_what_is_owned_alone() {
+    let (kind, schema) = widgets();
+    let by = |manager| Write {
+        schema: Some(&schema),
+        ..write(kind, manager)
+    };
+    let alice = widget(
+        &json!({"parts": [{"name": "a", "weight": 1}], "tags": ["x"], "whole": {"a": "1"}, "port": 80,
+        "when": "now", "map": {"k": "v"}, "free": {"any": [1], "known": {"x": "1", "odd": 1}}}),
+    );
+    let first = by("alice").apply(&empty(kind), &empty(kind), &alice, false).unwrap();
+    let fields = &owners(&first)[0].2["f:spec"];
+    let want = json!({"f:parts": {"k:{\"name\":\"a\",\"protocol\":\"TCP\"}": {".": {}, "f:name": {}, "f:weight": {}}},
+        "f:tags": {"v:\"x\"": {}}, "f:whole": {}, "f:port": {}, "f:when": {}, "f:map": {"f:k": {}},
+        "f:free": {"f:any": {}, "f:known": {"f:x": {}, "f:odd": {}}}});
+    assert_eq!(*fields, want);
+    // Items that others own stay beside one's own.
+    let bob =
+        widget(&json!({"parts": [{"name": "b"}, {"name": "a", "protocol": "UDP"}], "tags": ["y"], "map": {"l": "v"}}));
+    let second = by("bob").apply(&first, &empty(kind), &bob, false).unwrap();
+    let names = |object: &Value| {
+        object["spec"]["parts"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|part| part["name"].clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&second), ["a", "b", "a"]);
+    assert_eq!(second["spec"]["map"], json!({"k": "v", "l": "v"}));
+    let without = widget(&json!({"tags": ["y"], "map": {"l": "v"}}));
+    let third = by("bob").apply(&second, &empty(kind), &without, false).unwrap();
+    assert_eq!(
+        (names(&third), &third["spec"]["tags"]),
+        (vec![json!("a")], &json!(["x", "y"]))
+    );
+    let taken = by("bob").apply(&third, &empty(kind), &widget(&json!({"whole": {"b": "2"}})), false);
+    assert_eq!(taken.unwrap_err().code(), 409, "it is one value");
+}
+
+/// Conformance: 3.C07, 3.C12
+#[test]
+fn custom_fields_that_nobody_declared_are_refused() {
+    let (kind, schema) = widgets();
+    let write = Write {
+        schema: Some(&schema),
+        ..write(kind, "alice")
+    };
+    for (spec, want) in [
+        (json!({"odd": 1}), ".spec.odd: field not declared in schema"),
+        (
+            json!({"parts": [{"name": "a", "odd": 1}]}),
+            "[name=\"a\",protocol=\"TCP\"].odd: field not declared in schema",
+        ),
+        (
+            json!({"tags": ["x", "x"]}),
+            ".spec.tags: duplicate entries for key [=\"x\"]",
+        ),
+        (json!({"plain": "x"}), ".spec.plain: expected list, got &{x}"),
+        (
+            json!({"parts": [{"weight": "x", "name": "a"}]}),
+            ".weight: expected numeric (int or float), got string",
+        ),
+    ] {
+        let refused = write
+            .apply(&empty(kind), &empty(kind), &widget(&spec), false)
+            .unwrap_err();
+        assert_eq!(refused.code(), 500);
+        let said = refused.message();
+        assert!(
+            said.starts_with("failed to create typed patch object (/w; example.com/v1, Kind=Widget): .spec")
+                && said.ends_with(want),
+            "{said}"
+        );
+    }
+    let mut outside = widget(&json!({}));
+    outside["other"] = json!(1);
+    let refused = write.apply(&empty(kind), &empty(kind), &outside, false).unwrap_err();
+    assert!(refused.message().ends_with(": .other: field not declared in schema"));
 }

@@ -1,21 +1,25 @@
-//! The types that apply walks by: those of the schema table, and the deduced one of values nobody described.
+//! The types that apply walks by: those of the schema table, those of a custom resource's schema, and the deduced one of
+//! values nobody described.
 
 use serde_json::Value;
 
 use super::path::PathElement;
 use crate::kind::ResourceKind;
 use crate::schema::{self, ApplyRule, Field, FieldType, Message};
+use crate::structural::{Additional, Node, Structural};
 
-/// A type. A number: copy it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Type(Repr);
+/// A type. A number or a reference: copy it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Type<'a>(Repr<'a>);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Repr {
+#[derive(Clone, Copy, Debug)]
+enum Repr<'a> {
     /// The outermost object of a built-in kind.
     Root(Message),
-    /// The outermost object of another kind: its metadata is known.
+    /// The outermost object of another kind without a schema: its metadata is known.
     Custom,
+    /// What the schema of a custom resource describes.
+    Described(Described<'a>),
     /// Maps are granular, lists atomic.
     Deduced,
     /// Everything is atomic.
@@ -26,6 +30,13 @@ enum Repr {
     Field(Field),
     /// One element of a list or map.
     Element(Field),
+}
+
+/// A schema, and whether one around it says that what is not listed stays.
+#[derive(Clone, Copy, Debug)]
+struct Described<'a> {
+    node: &'a Node,
+    keeps: bool,
 }
 
 /// What a value of a type is.
@@ -47,11 +58,15 @@ pub(super) enum Scalar {
 
 // === impl Type ===
 
-impl Type {
-    /// The type of a kind's objects.
-    pub(super) fn of(kind: &ResourceKind) -> Self {
-        let found = schema::find(&kind.group, &kind.version, &kind.kind);
-        Self(found.map_or(Repr::Custom, Repr::Root))
+impl<'a> Type<'a> {
+    /// The type of a kind's objects; `described` is what a custom one's schema says.
+    pub(super) fn of(kind: &ResourceKind, described: Option<&'a Structural>) -> Self {
+        let built_in = schema::find(&kind.group, &kind.version, &kind.kind);
+        Self(match (built_in, described) {
+            (Some(message), _) => Repr::Root(message),
+            (None, Some(schema)) => Repr::Described(Described::within(schema.root(), false)),
+            (None, None) => Repr::Custom,
+        })
     }
 
     /// Whether nothing is known about it: field sets are not fitted to it.
@@ -68,6 +83,7 @@ impl Type {
         };
         match self.0 {
             Repr::Root(_) | Repr::Custom => Shape::Map { is_atomic: false },
+            Repr::Described(described) => described.shape(value),
             Repr::Deduced => deduced(false),
             Repr::Opaque => deduced(true),
             Repr::Text => Shape::Scalar(Scalar::String),
@@ -101,6 +117,7 @@ impl Type {
         }
         match self.0 {
             Repr::Custom | Repr::Deduced => Some(Self(Repr::Deduced)),
+            Repr::Described(described) => described.unlisted().map(Self),
             Repr::Opaque => Some(self),
             Repr::Field(field) if field.is_map() => Some(Self(Repr::Element(field))),
             Repr::Field(field) | Repr::Element(field) => match field.ty() {
@@ -113,10 +130,10 @@ impl Type {
 
     /// The type of a member that the type names, unlike the entries of a map.
     pub(super) fn declared(self, name: &str) -> Option<Self> {
-        let type_meta = matches!(name, "apiVersion" | "kind").then_some(Self(Repr::Text));
         match self.0 {
-            Repr::Root(message) => type_meta.or_else(|| of_field(message, name)),
-            Repr::Custom => type_meta.or_else(|| (name == "metadata").then(metadata).flatten()),
+            Repr::Root(message) => type_meta(name).or_else(|| of_field(message, name)),
+            Repr::Custom => of_any_object(name),
+            Repr::Described(described) => described.member(name),
             Repr::Field(field) if field.is_list() || field.is_map() => None,
             Repr::Field(field) | Repr::Element(field) => of_field(field.message()?, name),
             Repr::Deduced | Repr::Opaque | Repr::Text => None,
@@ -128,6 +145,7 @@ impl Type {
         match self.0 {
             Repr::Field(field) if field.is_list() => Self(Repr::Element(field)),
             Repr::Field(field) | Repr::Element(field) if field.ty() == FieldType::StringList => Self(Repr::Text),
+            Repr::Described(described) => Self(described.item()),
             _ => Self(Repr::Opaque),
         }
     }
@@ -137,8 +155,15 @@ impl Type {
     /// # Errors
     /// An element that has no such thing, in upstream's words.
     pub(super) fn item(self, item: &Value) -> Result<PathElement, String> {
-        let keys: Vec<_> = match self.0 {
-            Repr::Field(field) => field.apply_keys().collect(),
+        let keys: Vec<(&str, Option<Value>)> = match self.0 {
+            Repr::Field(field) => {
+                let parsed = |default: Option<&str>| serde_json::from_str(default?).ok();
+                field
+                    .apply_keys()
+                    .map(|(key, default)| (key, parsed(default)))
+                    .collect()
+            }
+            Repr::Described(described) => described.item_keys().collect(),
             _ => Vec::new(),
         };
         if keys.is_empty() {
@@ -152,10 +177,9 @@ impl Type {
             };
             return Err(format!("associative list with keys may not have {what}"));
         };
-        let of_key = |(key, default): &(&str, Option<&str>)| {
-            let default = || serde_json::from_str(default.as_ref()?).ok();
-            let value = members.get(*key).cloned().or_else(default)?;
-            Some(((*key).to_owned(), value))
+        let of_key = |(key, default): &(&str, Option<Value>)| {
+            let value = members.get(*key).or(default.as_ref())?;
+            Some(((*key).to_owned(), value.clone()))
         };
         let mut found: Vec<_> = keys.iter().filter_map(of_key).collect();
         if found.is_empty() {
@@ -171,13 +195,84 @@ impl Type {
     }
 }
 
-fn of_field(message: Message, name: &str) -> Option<Type> {
+// === impl Described ===
+
+impl<'a> Described<'a> {
+    fn within(node: &'a Node, keeps: bool) -> Self {
+        let keeps = keeps || node.preserves;
+        Self { node, keeps }
+    }
+
+    /// A schema that allows several types, or any, takes the form of the value.
+    fn shape(self, value: Option<&Value>) -> Shape {
+        let list = Shape::List {
+            is_atomic: self.node.limits.item_keys().is_none(),
+        };
+        let map = Shape::Map {
+            is_atomic: self.node.is_atomic_map,
+        };
+        match self.node.types.as_slice() {
+            ["object"] => map,
+            ["array"] => list,
+            ["integer" | "number"] => Shape::Scalar(Scalar::Numeric),
+            ["boolean"] => Shape::Scalar(Scalar::Boolean),
+            ["string"] if !self.node.limits.has_format() => Shape::Scalar(Scalar::String),
+            ["string"] => Shape::Scalar(Scalar::Any),
+            _ => match value {
+                Some(Value::Array(_)) => list,
+                Some(Value::Bool(_) | Value::Number(_) | Value::String(_)) => Shape::Scalar(Scalar::Any),
+                Some(Value::Object(_) | Value::Null) | None => map,
+            },
+        }
+    }
+
+    fn member(self, name: &str) -> Option<Type<'a>> {
+        if let Some(known) = of_any_object(name).filter(|_| self.node.embedded) {
+            return Some(known);
+        }
+        let property = self.node.properties.get(name)?;
+        Some(Type(Repr::Described(Self::within(property, self.keeps))))
+    }
+
+    /// The type of members that are not listed.
+    fn unlisted(self) -> Option<Repr<'a>> {
+        match &self.node.additional {
+            Additional::Each(each) => Some(Repr::Described(Self::within(each, self.keeps))),
+            Additional::Any => Some(Repr::Deduced),
+            Additional::None => {
+                let is_free = self.keeps || (self.node.properties.is_empty() && !self.node.embedded);
+                is_free.then_some(Repr::Deduced)
+            }
+        }
+    }
+
+    fn item(self) -> Repr<'a> {
+        match &self.node.items {
+            Some(item) => Repr::Described(Self::within(item, self.keeps)),
+            None => Repr::Opaque,
+        }
+    }
+
+    /// The members that tell items apart, with their defaults.
+    fn item_keys(self) -> impl Iterator<Item = (&'a str, Option<Value>)> {
+        let default = move |key: &str| self.node.items.as_ref()?.properties.get(key)?.default.clone();
+        let keys = self.node.limits.item_keys().unwrap_or_default().iter();
+        keys.map(move |key| (key.as_str(), default(key)))
+    }
+}
+
+fn of_field<'a>(message: Message, name: &str) -> Option<Type<'a>> {
     message.field(name).map(|field| Type(Repr::Field(field)))
 }
 
-/// The metadata of every object.
-fn metadata() -> Option<Type> {
-    of_field(schema::find("", "v1", "ConfigMap")?, "metadata")
+fn type_meta<'a>(name: &str) -> Option<Type<'a>> {
+    matches!(name, "apiVersion" | "kind").then_some(Type(Repr::Text))
+}
+
+/// What every object has: its type, and metadata.
+fn of_any_object<'a>(name: &str) -> Option<Type<'a>> {
+    let metadata = || of_field(schema::find("", "v1", "ConfigMap")?, "metadata");
+    type_meta(name).or_else(|| (name == "metadata").then(metadata).flatten())
 }
 
 fn set_item(item: &Value) -> Result<PathElement, String> {

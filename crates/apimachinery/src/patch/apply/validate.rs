@@ -17,7 +17,7 @@ const FAULTS_BYTES_MAX: usize = 64 << 10;
 ///
 /// # Errors
 /// The faults, in structured-merge-diff's words.
-pub(super) fn validate(ty: Type, value: &Value, allow_duplicates: bool) -> Result<(), String> {
+pub(super) fn validate(ty: Type<'_>, value: &Value, allow_duplicates: bool) -> Result<(), String> {
     let mut walk = Walk {
         allow_duplicates,
         path: Vec::new(),
@@ -56,7 +56,7 @@ impl Walk {
         self.path.pop();
     }
 
-    fn value(&mut self, ty: Type, value: &Value) {
+    fn value(&mut self, ty: Type<'_>, value: &Value) {
         match (ty.shape(Some(value)), value) {
             (_, Value::Null) => {}
             (Shape::Scalar(scalar), value) => {
@@ -79,7 +79,7 @@ impl Walk {
         }
     }
 
-    fn items(&mut self, ty: Type, is_atomic: bool, items: &[Value]) {
+    fn items(&mut self, ty: Type<'_>, is_atomic: bool, items: &[Value]) {
         let mut seen = BTreeSet::new();
         for (index, item) in items.iter().enumerate() {
             let element = if is_atomic {
