@@ -6,7 +6,8 @@
 //! cloud really had.
 //!
 //! [`worlds`] (models and simulations), [`faults`] (what can happen to processes; pure), [`agenda`] (when; pure), [`field`] (what it
-//! happens to), [`traffic`] (changes in the cloud), [`clients`] and [`history`] (what clients were told), [`beats`] (heartbeats),
+//! happens to), [`traffic`] (changes in the cloud), [`locals`] (writes at the coordinators), [`clients`] and [`history`] (what clients
+//! were told), [`beats`] (heartbeats),
 //! [`mod@run`] (one run), [`report`] (what is told in the end; pure).
 
 mod agenda;
@@ -15,6 +16,7 @@ mod clients;
 mod faults;
 mod field;
 pub(crate) mod history;
+mod locals;
 mod report;
 mod run;
 mod traffic;
@@ -34,7 +36,8 @@ use crate::lab::identities::Identities;
 use crate::lab::net::Net;
 use crate::lab::{self, Setup, program};
 use crate::stopwatch::Stopwatch;
-use faults::Fault;
+use faults::{Fault, Need};
+use field::Store;
 use report::{Report, Totals};
 use run::Outcome;
 
@@ -63,6 +66,9 @@ pub(crate) struct Args {
     /// kube-apiserver and etcd as the cloud (`cargo xtask build-interop`, needs Go)
     #[arg(long)]
     real: bool,
+    /// Two coordinators over an etcd of three members, which faults strike, too (`cargo xtask build-interop`, needs Go)
+    #[arg(long, conflicts_with = "links")]
+    etcd: bool,
     /// Programs in network namespaces with cables between them: link faults strike packets below TCP (root)
     #[arg(long)]
     links: bool,
@@ -153,7 +159,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 impl Args {
     fn chosen(&self) -> Result<Chosen> {
-        let all = || Some(Fault::value_variants().to_vec());
+        let all = || Some(self.possible());
         let of = |worlds, faults| Ok(Chosen { worlds, faults });
         match self.only.iter().map(String::as_str).collect::<Vec<_>>()[..] {
             [] if self.minutes.is_some() => of(None, all()),
@@ -165,12 +171,29 @@ impl Args {
                     .iter()
                     .filter_map(|name| Fault::from_str(name, false).ok())
                     .collect();
+                if let Some(fault) = faults.iter().find(|fault| !self.meets(**fault)) {
+                    bail!("{fault} needs another pool; `--faults` says which");
+                }
                 match names {
                     _ if faults.len() == names.len() => of(None, Some(faults)),
                     [name] if self.minutes.is_none() => of(Some(Some((*name).to_owned())), None),
                     _ => bail!("--only takes faults of processes (`--faults` lists them) or one other name"),
                 }
             }
+        }
+    }
+
+    /// The faults that may strike a pool as it is asked for.
+    fn possible(&self) -> Vec<Fault> {
+        let mut faults = Fault::value_variants().to_vec();
+        faults.retain(|fault| self.meets(*fault));
+        faults
+    }
+
+    fn meets(&self, fault: Fault) -> bool {
+        match fault.need() {
+            Some(Need::Etcd) => self.etcd,
+            None => true,
         }
     }
 
@@ -224,6 +247,7 @@ impl Args {
                 seed,
                 lasts,
                 kinds: kinds.to_vec(),
+                store: if self.etcd { Store::Etcd } else { Store::Files },
                 cloud: if self.real { Choice::Real } else { Choice::Demo },
             };
             let (totals, outcome) = self.pool(&plan, bin_dir.to_path_buf())?;
@@ -272,7 +296,7 @@ impl Args {
 
     fn again(&self, plan: &run::Plan) -> String {
         let minutes = plan.lasts.as_secs().div_ceil(60);
-        let is_all = plan.kinds.len() == Fault::value_variants().len();
+        let is_all = plan.kinds == self.possible();
         let only: Vec<String> = plan.kinds.iter().map(|fault| fault.to_string()).collect();
         let only = if is_all {
             String::new()
@@ -281,8 +305,9 @@ impl Args {
         };
         let real = if self.real { " --real" } else { "" };
         let links = if self.links { " --links" } else { "" };
+        let etcd = if self.etcd { " --etcd" } else { "" };
         format!(
-            "cargo xtask chaos --seed {} --minutes {minutes}{only}{real}{links}",
+            "cargo xtask chaos --seed {} --minutes {minutes}{only}{real}{links}{etcd}",
             plan.seed
         )
     }
@@ -303,7 +328,8 @@ fn judge(outcome: &Outcome, lasted: Duration) -> Result<()> {
     let (verdict, rest) = (&outcome.verdict, outcome.rest.as_ref());
     println!(
         "{} changes in the cloud ({} not answered), {} clients, {} statements checked, {} whole states compared, \
-         {} relists, {} streams, {} leaders, {} heartbeats (seen relayed {} times); at rest after {:.1} s",
+         {} relists, {} streams, {} leaders, {} heartbeats (seen relayed {} times), {} writes at coordinators \
+         ({} not taken, {:.1} s the longest without one); at rest after {:.1} s",
         outcome.written.total(),
         outcome.written.failed,
         outcome.clients,
@@ -314,6 +340,9 @@ fn judge(outcome: &Outcome, lasted: Duration) -> Result<()> {
         outcome.leaders.epochs,
         outcome.beats.count,
         outcome.leaders.relayed,
+        outcome.locals.count,
+        outcome.locals.refused,
+        outcome.locals.longest.as_secs_f64(),
         rest.map_or(f64::NAN, Duration::as_secs_f64)
     );
     let violations = outcome.violations();
@@ -356,7 +385,7 @@ mod tests {
 
     #[test]
     fn both_halves_run_unless_one_is_named() {
-        let all = Some(Fault::value_variants().to_vec());
+        let all = Some(Line::try_parse_from(["chaos"]).expect("no flags").args.possible());
         let both = Chosen {
             worlds: Some(None),
             faults: all.clone(),
@@ -383,5 +412,14 @@ mod tests {
         assert_eq!(world, Some(Some("reads/lists".to_owned())));
         assert!(chosen("--only leader-killed,reads/lists").is_err());
         assert!(chosen("--long --minutes 2").is_err());
+    }
+
+    #[test]
+    fn faults_of_an_etcd_need_one() {
+        let all = |line| chosen(line).expect(line).faults.expect("faults");
+        assert!(!all("").contains(&Fault::EtcdLeaderKilled));
+        assert!(all("--etcd").contains(&Fault::EtcdLeaderKilled));
+        assert!(chosen("--only etcd-leader-killed").is_err());
+        assert_eq!(all("--only etcd-leader-killed --etcd"), [Fault::EtcdLeaderKilled]);
     }
 }

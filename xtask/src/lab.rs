@@ -1,6 +1,6 @@
 //! Programs of this machine that the demo, the chaos runs and the benchmarks start: ours, and the real Kubernetes programs.
 //!
-//! A whole pool: [`stage`] (who plays), [`cloud`], [`hub`], [`client`], [`kubelet`], [`link`], [`disk`], [`sample`] (the objects); on
+//! A whole pool: [`stage`] (who plays), [`cloud`], [`etcd`], [`hub`], [`client`], [`kubelet`], [`link`], [`disk`], [`sample`] (the objects); on
 //! the loopback interface, or in network namespaces with cables between them ([`net`]). The tools: [`identities`] (one CA for
 //! all), [`program`] (a child process), [`real`] (kube-apiserver on etcd), [`api`] (a small
 //! client), [`ports`], [`mod@until`] (bounded waiting).
@@ -9,6 +9,7 @@ pub(crate) mod api;
 pub(crate) mod client;
 pub(crate) mod cloud;
 pub(crate) mod disk;
+pub(crate) mod etcd;
 mod front;
 pub(crate) mod hub;
 pub(crate) mod identities;

@@ -48,8 +48,8 @@ impl Agenda {
         now >= self.next_strike
     }
 
-    /// Lets the next fault strike. `leader` is the hub that leads now.
-    pub(super) fn strike(&mut self, now: Duration, hubs: usize, leader: Option<usize>) -> Option<Fault> {
+    /// Lets the next fault strike. `cast` says who is there now; whom it picks is chosen here.
+    pub(super) fn strike(&mut self, now: Duration, cast: &Cast) -> Option<Fault> {
         self.next_strike = now + self.millis(PAUSE_MILLIS);
         if self.round.is_empty() {
             self.round.clone_from(&self.kinds);
@@ -62,9 +62,8 @@ impl Agenda {
         };
         let lasts = self.millis(range);
         let cast = Cast {
-            hubs,
-            leader,
             pick: self.random.usize(..),
+            ..*cast
         };
         // What cannot strike now has its turn later.
         let possible = |fault: &Fault| fault.steps(&cast, lasts).filter(|steps| self.are_free(steps));
@@ -112,6 +111,16 @@ mod tests {
 
     use super::*;
 
+    const CAST: Cast = Cast {
+        hubs: 3,
+        leader: Some(0),
+        coordinators: 2,
+        fed: Some(0),
+        members: 3,
+        member_leader: Some(0),
+        pick: 0,
+    };
+
     /// What happens in two minutes when the first hub leads all the time.
     fn happened(seed: u64) -> (Vec<(Duration, Fault)>, Agenda) {
         let mut agenda = Agenda::new(seed, Fault::value_variants());
@@ -129,7 +138,7 @@ mod tests {
                 }
             }
             if agenda.strikes(now)
-                && let Some(fault) = agenda.strike(now, 3, Some(0))
+                && let Some(fault) = agenda.strike(now, &CAST)
             {
                 faults.push((now, fault));
             }

@@ -134,22 +134,49 @@ pub(super) enum Fault {
     ReadersStill,
     /// An object of hundreds of kilobytes comes, changes all the time, and goes
     HugeObject,
+    /// SIGKILL to a member of the coordinators' etcd (--etcd)
+    EtcdMemberKilled,
+    /// SIGSTOP to a member of etcd (--etcd)
+    EtcdMemberPaused,
+    /// SIGKILL to the member of etcd that leads (--etcd)
+    EtcdLeaderKilled,
+    /// SIGSTOP to the member of etcd that leads (--etcd)
+    EtcdLeaderPaused,
+    /// SIGKILL to all members of etcd but one (--etcd)
+    EtcdQuorumKilled,
+    /// A coordinator stands still while etcd forgets its history (--etcd)
+    EtcdCompacted,
+    /// SIGKILL to the coordinator that the leading hub feeds, the other one runs (--etcd)
+    FedCoordinatorKilled,
+    /// SIGSTOP to the coordinator that the leading hub feeds, the other one runs (--etcd)
+    FedCoordinatorPaused,
+}
+
+/// What a pool has to have for a fault to strike it, beside what every pool has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Need {
+    /// Two coordinators over an etcd.
+    Etcd,
 }
 
 /// A program or a link that a fault is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Hub(usize),
-    Coordinator,
+    Coordinator(usize),
+    EtcdMember(usize),
+    EtcdHistory,
     Cloud,
     /// Of this hub to the cloud.
     CloudLink(usize),
     /// Of this hub to the coordinator.
     PoolLink(usize),
     HubDisk(usize),
+    /// Of the first one.
     CoordinatorDisk,
     /// Client certificates of this hub.
     HubCertificate(usize),
+    /// Of the first one.
     CoordinatorCertificate,
     /// The file with the CAs that everybody trusts.
     Authorities,
@@ -164,7 +191,7 @@ pub(super) enum Target {
 /// What happens to a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
-    /// Disks are full, the next CA is trusted too, more is shared, there is a huge object, clients do not read.
+    /// Disks are full, the next CA is trusted too, more is shared, there is a huge object, clients do not read, history is forgotten.
     Bad,
     /// No longer. Nothing to a program.
     Good,
@@ -191,10 +218,18 @@ pub(super) struct Step {
 }
 
 /// Who a fault may choose from.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Cast {
     pub(super) hubs: usize,
     /// The hub that leads, if one says so.
     pub(super) leader: Option<usize>,
+    pub(super) coordinators: usize,
+    /// The coordinator that the leading hub was connected with last.
+    pub(super) fed: Option<usize>,
+    /// Members of the coordinators' etcd; 0 when there is none.
+    pub(super) members: usize,
+    /// The one that leads.
+    pub(super) member_leader: Option<usize>,
     /// A random number.
     pub(super) pick: usize,
 }
@@ -205,6 +240,21 @@ impl Fault {
     /// A hub may have to let its clients list again after this: what it needs to resume them is gone.
     pub(super) fn may_relist(self) -> bool {
         self == Self::HubDiskLost
+    }
+
+    /// What not every pool has.
+    pub(super) fn need(self) -> Option<Need> {
+        match self {
+            Self::EtcdMemberKilled
+            | Self::EtcdMemberPaused
+            | Self::EtcdLeaderKilled
+            | Self::EtcdLeaderPaused
+            | Self::EtcdQuorumKilled
+            | Self::EtcdCompacted
+            | Self::FedCoordinatorKilled
+            | Self::FedCoordinatorPaused => Some(Need::Etcd),
+            _ => None,
+        }
     }
 }
 

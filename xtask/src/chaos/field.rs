@@ -9,7 +9,8 @@ use serde_json::json;
 use tokio::process::Command;
 use tokio::sync::watch;
 
-use super::faults::{Act, Fault, Target};
+use super::faults::{Act, Cast, Fault, Target};
+use super::locals::Locals;
 use crate::lab::Setup;
 use crate::lab::api::{Api, refusal};
 use crate::lab::cloud::Choice;
@@ -18,6 +19,15 @@ use crate::lab::hub::COLLECTIONS;
 use crate::lab::program;
 use crate::lab::sample::NODES;
 use crate::lab::stage::Stage;
+
+/// What the coordinators keep their data in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Store {
+    /// One, with a file of its own.
+    Files,
+    /// Two, over one etcd.
+    Etcd,
+}
 
 /// The pool, and everything else a fault may touch.
 pub(super) struct Field {
@@ -30,6 +40,8 @@ pub(super) struct Field {
     huge: watch::Sender<bool>,
     /// Whether the clients behind each hub read.
     readers: Vec<watch::Sender<bool>>,
+    /// What the coordinators keep themselves; none before [`Field::start_locals`].
+    pub(super) locals: Option<Locals>,
     /// Those that clients read and the traffic writes.
     collections: Vec<&'static str>,
 }
@@ -52,13 +64,17 @@ const MANY_FILES: &str = "1024";
 
 impl Field {
     /// Starts the cloud, and prepares the pool with disks and relays.
-    pub(super) async fn new(setup: Setup, choice: &Choice) -> Result<Self> {
+    pub(super) async fn new(setup: Setup, choice: &Choice, store: Store) -> Result<Self> {
         let caches = NODES.map(|node| format!("{node}.cache"));
         let places = std::iter::once("coordinator.data".to_owned()).chain(caches);
         let disks = places.map(|place| Disk::mount(&setup.dir.join(place)));
         // All or none.
         let disks: Option<Vec<Disk>> = disks.collect::<Result<Option<_>>>()?;
-        let mut stage = Stage::new(setup, choice).await.context("the cloud did not start")?;
+        let stage = match store {
+            Store::Files => Stage::new(setup, choice).await,
+            Store::Etcd => Stage::over_etcd(setup, choice).await,
+        };
+        let mut stage = stage.context("the cloud did not start")?;
         // In namespaces a hub reaches no other hub.
         if stage.setup.net.is_none() {
             for hub in &mut stage.hubs {
@@ -73,6 +89,7 @@ impl Field {
             disks: disks.unwrap_or_default(),
             scope: watch::Sender::new(false),
             huge: watch::Sender::new(false),
+            locals: None,
             readers: stage.hubs.iter().map(|_| watch::Sender::new(true)).collect(),
             collections,
             stage,
@@ -114,6 +131,30 @@ impl Field {
         });
     }
 
+    /// Starts to write at the coordinators.
+    pub(super) fn start_locals(&mut self) {
+        let apis = self.stage.coordinators().map(|coordinator| coordinator.api.clone());
+        let apis = apis.collect();
+        self.locals = Some(Locals::start(&self.stage.setup.tasks, apis));
+    }
+
+    /// Who is there now, as far as a fault asks; `leader` is the hub that leads.
+    pub(super) async fn cast(&self, leader: Option<usize>) -> Cast {
+        let etcd = self.stage.etcd.as_ref();
+        Cast {
+            hubs: self.stage.hubs.len(),
+            leader,
+            coordinators: 1 + self.stage.others.len(),
+            fed: leader.map(|leader| self.stage.hubs[leader].pool_link.latest()),
+            members: etcd.map_or(0, |etcd| etcd.members.len()),
+            member_leader: match etcd {
+                Some(etcd) => etcd.leader().await,
+                None => None,
+            },
+            pick: 0,
+        }
+    }
+
     /// Whether the fault can strike on this machine, with this cloud.
     pub(super) fn has(&self, fault: Fault) -> bool {
         match fault {
@@ -130,7 +171,14 @@ impl Field {
     pub(super) async fn perform(&mut self, target: Target, act: Act) -> Result<()> {
         let (identities, is_bad) = (&self.stage.setup.identities, act == Act::Bad);
         match (target, act) {
-            (Target::Hub(_) | Target::Coordinator | Target::Cloud, _) => return self.on_program(target, act).await,
+            (Target::Hub(_) | Target::Coordinator(_) | Target::EtcdMember(_) | Target::Cloud, _) => {
+                return self.on_program(target, act).await;
+            }
+            (Target::EtcdHistory, Act::Bad) => {
+                let etcd = self.stage.etcd.as_ref().context("there is no etcd")?;
+                // Without a majority it forgets nothing, which is no fault of the pool.
+                let _ = etcd.compact().await;
+            }
             (Target::CloudLink(hub), Act::Link(mode)) => self.stage.hubs[hub].link.set(mode),
             (Target::PoolLink(hub), Act::Link(mode)) => self.stage.hubs[hub].pool_link.set(mode),
             (Target::CoordinatorDisk, _) => on_disk(self.disks.first(), is_bad)?,
@@ -145,7 +193,11 @@ impl Field {
             (Target::Readers(hub), _) => drop(self.readers[hub].send_replace(!is_bad)),
             // What cannot happen to such a target.
             (
-                Target::CloudLink(_) | Target::PoolLink(_) | Target::HubCertificate(_) | Target::CoordinatorCertificate,
+                Target::CloudLink(_)
+                | Target::PoolLink(_)
+                | Target::HubCertificate(_)
+                | Target::CoordinatorCertificate
+                | Target::EtcdHistory,
                 _,
             ) => {}
         }
@@ -159,14 +211,28 @@ impl Field {
                 let hub = &mut stage.hubs[hub];
                 (&mut hub.seat, Some(&hub.cache))
             }
-            Target::Coordinator => (&mut stage.coordinator.seat, Some(&stage.coordinator.data)),
+            Target::Coordinator(index) => {
+                let coordinator = stage.coordinators().nth(index).context("no such coordinator")?;
+                (&mut coordinator.seat, Some(&coordinator.data))
+            }
+            Target::EtcdMember(index) => {
+                let etcd = stage.etcd.as_mut().context("there is no etcd")?;
+                (&mut etcd.members[index].seat, None)
+            }
             _ => (&mut stage.cloud.seat, None),
         };
         match act {
             Act::Kill if seat.runs() => seat.kill().await,
             Act::Stop => seat.stop(STOP_LIMIT).await,
             Act::Start if !seat.runs() => seat.start().map(drop),
-            Act::LoseDisk => empty(disk.context("this one has no disk to lose")?),
+            Act::LoseDisk => {
+                empty(disk.context("this one has no disk to lose")?)?;
+                // What an etcd keeps is not on that disk.
+                if let (Target::Coordinator(_), None, Some(locals)) = (target, &stage.etcd, &self.locals) {
+                    locals.forget();
+                }
+                Ok(())
+            }
             Act::Pause => seat.program()?.signal("STOP").await,
             // It may have been killed meanwhile.
             Act::Continue if seat.runs() => seat.program()?.signal("CONT").await,

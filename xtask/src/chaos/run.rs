@@ -12,7 +12,8 @@ use super::agenda::Agenda;
 use super::beats::{self, Beats};
 use super::clients::{self, Recorded};
 use super::faults::Fault;
-use super::field::Field;
+use super::field::{Field, Store};
+use super::locals::{self, Locals};
 use super::report::Totals;
 use super::traffic::{self, Written};
 use crate::lab::Setup;
@@ -28,6 +29,7 @@ pub(super) struct Plan {
     pub(super) lasts: Duration,
     pub(super) kinds: Vec<Fault>,
     pub(super) cloud: Choice,
+    pub(super) store: Store,
 }
 
 /// What came of it.
@@ -44,6 +46,7 @@ pub(super) struct Outcome {
     pub(super) streams: u32,
     pub(super) beats: Beats,
     pub(super) leaders: Leaders,
+    pub(super) locals: locals::Totals,
     /// From the end of the faults until all clients had everything; or why they never had.
     pub(super) rest: Result<Duration>,
 }
@@ -76,10 +79,11 @@ const FEED: &str = "/yurt/v1/feed";
 /// # Errors
 /// A pool that does not come up; whatever is wrong later is in the outcome.
 pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
-    let mut field = Field::new(setup, &plan.cloud).await?;
+    let mut field = Field::new(setup, &plan.cloud, plan.store).await?;
     let beats = beats::watch(&field.stage.setup.tasks, &field.stage.cloud.api);
     begin(&mut field.stage).await?;
     field.start_scope();
+    field.start_locals();
     let witnesses = clients::witnesses(&field).await?;
     let mut clients = clients::behind_hubs(&field);
     at_rest(&field, &clients).await?;
@@ -111,6 +115,7 @@ pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
         streams,
         beats,
         leaders,
+        locals: field.locals.as_ref().map(Locals::totals).unwrap_or_default(),
         rest,
     })
 }
@@ -151,6 +156,9 @@ async fn play(
     at_rest(field, clients)
         .await
         .context("the pool does not come to rest")?;
+    if let Some(locals) = &field.locals {
+        locals.goes_on(PATIENCE).await?;
+    }
     let rest = watch.elapsed();
     println!("at rest; waiting for the last bookmarks");
     clients::last_bookmarks(clients).await?;
@@ -158,7 +166,9 @@ async fn play(
 }
 
 async fn begin(stage: &mut Stage) -> Result<()> {
-    stage.coordinator.start().await?;
+    for coordinator in stage.coordinators() {
+        coordinator.start().await?;
+    }
     for hub in &mut stage.hubs {
         hub.start()?;
     }
@@ -189,7 +199,8 @@ async fn strike(
         }
         if agenda.strikes(now) {
             let leader = leaders.ask(&field.stage).await;
-            if let Some(fault) = agenda.strike(now, field.stage.hubs.len(), leader) {
+            let cast = field.cast(leader).await;
+            if let Some(fault) = agenda.strike(now, &cast) {
                 println!("{:>7.1} s  {fault}", now.as_secs_f64());
                 if fault.may_relist() {
                     // Which hub lost its disk decides whose clients may list.
@@ -222,7 +233,12 @@ async fn at_rest(field: &Field, clients: &[Recorded]) -> Result<()> {
 
 /// No program ended by itself.
 fn all_run(stage: &mut Stage) -> Result<()> {
-    stage.coordinator.seat.program()?.must_run()?;
+    for coordinator in stage.coordinators() {
+        coordinator.seat.program()?.must_run()?;
+    }
+    if let Some(etcd) = &mut stage.etcd {
+        etcd.must_run()?;
+    }
     stage.cloud.seat.program()?.must_run()?;
     for hub in &mut stage.hubs {
         hub.seat.program()?.must_run()?;
@@ -246,9 +262,12 @@ async fn save(stage: &Stage, recorded: impl Iterator<Item = &Recorded>) -> Resul
         let told = state.context("no answer").flatten().map(|state| state.text());
         write(format!("{}.state.json", hub.node), told)?;
     }
-    let feed = tokio::time::timeout(SAVE_LIMIT, stage.coordinator.api.get(FEED)).await;
-    let told = feed.context("no answer").flatten().map(|feed| format!("{feed:#}"));
-    write("coordinator.feed.json".to_owned(), told)
+    for (index, coordinator) in std::iter::once(&stage.coordinator).chain(&stage.others).enumerate() {
+        let feed = tokio::time::timeout(SAVE_LIMIT, coordinator.api.get(FEED)).await;
+        let told = feed.context("no answer").flatten().map(|feed| format!("{feed:#}"));
+        write(format!("coordinator-{}.feed.json", index + 1), told)?;
+    }
+    Ok(())
 }
 
 // === impl Leaders ===
@@ -284,10 +303,12 @@ impl Outcome {
             ("statements to clients", self.verdict.checked),
             ("whole states", self.verdict.bookmarks),
             ("renewals of node leases", self.beats.count),
+            ("writes at coordinators", self.locals.count),
             ("leaders of processes", self.leaders.epochs),
         ];
         let times = |(fault, times): (&Fault, &u32)| (fault.to_string(), u64::from(*times));
-        let violations = self.verdict.violations.len() + self.beats.violations.len() + usize::from(self.rest.is_err());
+        let found = [&self.verdict.violations, &self.beats.violations, &self.locals.violations];
+        let violations = found.map(Vec::len).iter().sum::<usize>() + usize::from(self.rest.is_err());
         Totals {
             scenarios: 1,
             faults: self.struck.iter().map(times).collect(),
@@ -300,7 +321,7 @@ impl Outcome {
     /// Everything that is wrong.
     pub(super) fn violations(&self) -> Vec<String> {
         let rest = self.rest.as_ref().err().map(|error: &Error| format!("{error:#}"));
-        let told = self.verdict.violations.iter().chain(&self.beats.violations).cloned();
-        told.chain(rest).collect()
+        let told = self.verdict.violations.iter().chain(&self.beats.violations);
+        told.chain(&self.locals.violations).cloned().chain(rest).collect()
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
+use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
 use http::{HeaderValue, Method, Request, Response};
 use hyper::body::Incoming;
 use serde_json::Value;
@@ -26,6 +26,8 @@ pub(crate) struct Api {
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) code: u16,
+    /// Whether it said when to come again.
+    pub(crate) retry_after: bool,
     what: String,
     message: String,
 }
@@ -136,7 +138,7 @@ impl Api {
             .http
             .request_bytes(request, ANSWER_TIMEOUT, MAX_JSON_RESPONSE)
             .await;
-        let (status, _, bytes) = answer.with_context(|| what.clone())?;
+        let (status, headers, bytes) = answer.with_context(|| what.clone())?;
         if status.is_success() {
             return Ok(bytes);
         }
@@ -144,6 +146,7 @@ impl Api {
         let message = status_object["message"].as_str().unwrap_or_default().to_owned();
         Err(Refused {
             code: status.as_u16(),
+            retry_after: headers.contains_key(RETRY_AFTER),
             what,
             message,
         }
@@ -196,6 +199,18 @@ fn parse(bytes: &[u8]) -> Result<Value> {
 
 // === impl Refused ===
 
+#[cfg(test)]
+impl Refused {
+    pub(crate) fn sample(code: u16, retry_after: bool) -> Self {
+        Self {
+            code,
+            retry_after,
+            what: "PUT /x".to_owned(),
+            message: "no".to_owned(),
+        }
+    }
+}
+
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {} {}", self.what, self.code, self.message)
@@ -220,11 +235,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_told_from_a_broken_connection() {
-        let refused = Refused {
-            code: 409,
-            what: "PUT /x".to_owned(),
-            message: "conflict".to_owned(),
-        };
+        let refused = Refused::sample(409, false);
         assert_eq!(refusal(&anyhow::Error::from(refused).context("renewing")), Some(409));
         assert_eq!(refusal(&anyhow::anyhow!("connection refused")), None);
     }

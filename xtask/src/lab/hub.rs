@@ -90,11 +90,11 @@ impl Election {
 // === impl Hub ===
 
 impl Hub {
-    /// Prepares the hub of `node`; cloud and coordinator are behind links of its own.
+    /// Prepares the hub of `node`; the cloud and the pool's coordinators are behind links of its own. In namespaces there is one coordinator.
     pub(crate) async fn new(
         setup: &Setup,
         cloud: &Cloud,
-        coordinator: u16,
+        coordinators: &[u16],
         node: &'static str,
         election: Election,
     ) -> Result<Self> {
@@ -104,13 +104,14 @@ impl Hub {
         let (launch, link, pool_link) = match &setup.net {
             None => {
                 let link = Link::open(&setup.tasks, cloud.address()).await?;
-                let pool_link = Link::open(&setup.tasks, (Ipv4Addr::LOCALHOST, coordinator).into()).await?;
+                let far = coordinators.iter().map(|port| (Ipv4Addr::LOCALHOST, *port).into());
+                let pool_link = Link::balanced(&setup.tasks, far.collect()).await?;
                 // All on one address: each has a port of its own, and is told that the others are there, too.
                 let launch = launch.flag("relay-address", Ipv4Addr::LOCALHOST);
                 (launch.flag("relay-port", ports::free()?), link, pool_link)
             }
             Some(net) => {
-                let site = net.hub(cloud.port, coordinator)?;
+                let site = net.hub(cloud.port, *coordinators.first().context("a pool has a coordinator")?)?;
                 for port in [proxy_port, health_port] {
                     door::open(&setup.tasks, &site.namespace, port)?;
                 }

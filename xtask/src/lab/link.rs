@@ -5,7 +5,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -61,6 +61,7 @@ pub(crate) struct Link {
 pub(crate) struct Counters {
     connections: AtomicU64,
     bytes_from_cloud: AtomicU64,
+    latest: AtomicUsize,
 }
 
 /// A reading of a link's counters.
@@ -131,6 +132,12 @@ impl Mode {
 impl Link {
     /// A passing link to `far` on a free loopback port.
     pub(crate) async fn open(tasks: &TaskGroup, far: SocketAddr) -> Result<Self> {
+        Self::balanced(tasks, vec![far]).await
+    }
+
+    /// As [`Self::open`], with a Service's address at the far end: each connection goes to the next of those that accept one.
+    pub(crate) async fn balanced(tasks: &TaskGroup, far: Vec<SocketAddr>) -> Result<Self> {
+        let far: Arc<[SocketAddr]> = far.into();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, crate::lab::ports::free()?));
         let listener = TcpListener::bind(address).await.context("cannot open a link")?;
         let (link, observed, shared) = Self::unconnected(address);
@@ -142,7 +149,7 @@ impl Link {
                     () = token.cancelled() => return,
                 };
                 if let Ok((near, _)) = accepted {
-                    let connection = connection(near, far, observed.clone(), Arc::clone(&shared));
+                    let connection = connection(near, Arc::clone(&far), observed.clone(), Arc::clone(&shared));
                     let token = token.clone();
                     group.spawn("link connection", async move {
                         tokio::select! {
@@ -178,6 +185,11 @@ impl Link {
         self.mode.send_replace(mode);
     }
 
+    /// Which of its far ends the latest connection has reached.
+    pub(crate) fn latest(&self) -> usize {
+        self.counters.latest.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn traffic(&self) -> Traffic {
         Traffic {
             connections: self.counters.connections.load(Ordering::Relaxed),
@@ -193,13 +205,26 @@ impl Counters {
         self.connections.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// To the one after the latest, or the first behind it that accepts.
+    async fn connect(&self, far: &[SocketAddr]) -> Option<TcpStream> {
+        let latest = self.latest.load(Ordering::Relaxed);
+        for turn in 1..=far.len() {
+            let next = (latest + turn) % far.len();
+            if let Ok(stream) = TcpStream::connect(far[next]).await {
+                self.latest.store(next, Ordering::Relaxed);
+                return Some(stream);
+            }
+        }
+        None
+    }
+
     pub(crate) fn add_bytes(&self, count: usize) {
         self.bytes_from_cloud.fetch_add(count as u64, Ordering::Relaxed);
     }
 }
 
 /// One connection until either side closes it or the link is cut.
-async fn connection(near: TcpStream, far: SocketAddr, mode: watch::Receiver<Mode>, counters: Arc<Counters>) {
+async fn connection(near: TcpStream, far: Arc<[SocketAddr]>, mode: watch::Receiver<Mode>, counters: Arc<Counters>) {
     let mut cut = mode.clone();
     let relay = async {
         let mut passing = mode.clone();
@@ -208,7 +233,7 @@ async fn connection(near: TcpStream, far: SocketAddr, mode: watch::Receiver<Mode
         if passing.wait_for(opens).await.is_err() {
             return;
         }
-        let Ok(far) = TcpStream::connect(far).await else {
+        let Some(far) = counters.connect(&far).await else {
             return;
         };
         counters.add_connection();

@@ -36,7 +36,8 @@ pub(crate) async fn start(setup: &Setup) -> Result<Real> {
     })
 }
 
-fn binary(name: &str) -> Result<PathBuf> {
+/// A program of interop's cache.
+pub(super) fn binary(name: &str) -> Result<PathBuf> {
     let path = workspace::root()?.join("interop/.cache/bin").join(name);
     if !path.is_file() {
         bail!("{name} is not built; run `cargo xtask build-interop` (it needs Go)");

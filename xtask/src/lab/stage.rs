@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::client::Suffered;
 use super::cloud::{Choice, Cloud};
+use super::etcd::Etcd;
 use super::hub::{COLLECTIONS, Election, Hub};
 use super::sample::{self, NAMESPACE};
 use crate::lab::api::{Api, Listing};
@@ -22,6 +23,10 @@ pub(crate) struct Stage {
     pub(crate) setup: Setup,
     pub(crate) cloud: Cloud,
     pub(crate) coordinator: Coordinator,
+    /// Others that are one server with it, over etcd.
+    pub(crate) others: Vec<Coordinator>,
+    /// What the coordinators keep their data in, if not each in a file.
+    pub(crate) etcd: Option<Etcd>,
     pub(crate) hubs: Vec<Hub>,
     /// How often the story has changed the Service it changes.
     touches: u32,
@@ -50,33 +55,53 @@ impl Stage {
         Self::of(setup, choice, &sample::NODES, Election::SHORT).await
     }
 
+    /// As [`Self::new`], with two coordinators over one etcd, and every hub's link leads to both.
+    pub(crate) async fn over_etcd(setup: Setup, choice: &Choice) -> Result<Self> {
+        let etcd = Etcd::start(&setup).await?;
+        Self::with(setup, choice, &sample::NODES, Election::SHORT, Some(etcd)).await
+    }
+
     /// As [`Self::new`], with these nodes, the sample's first, and this election.
     pub(crate) async fn of(setup: Setup, choice: &Choice, nodes: &[&'static str], election: Election) -> Result<Self> {
+        Self::with(setup, choice, nodes, election, None).await
+    }
+
+    async fn with(
+        setup: Setup,
+        choice: &Choice,
+        nodes: &[&'static str],
+        election: Election,
+        etcd: Option<Etcd>,
+    ) -> Result<Self> {
         let cloud = Cloud::start(&setup, choice).await?;
         for node in nodes.iter().filter(|node| !sample::NODES.contains(node)) {
             let more = sample::node(node, sample::POOL);
             cloud.api.create(&more.collection, &more.object).await?;
         }
-        let (port, launch) = coordinator_launch(&setup, Place::Pool, "coordinator")?;
-        let launch = launch.flag("profile", "pool").flag("nodepool", sample::POOL);
-        let api = Api::https(port, setup.identities.ca_pem(), &setup.identities.admin)?;
-        let coordinator = Coordinator {
-            port,
-            api,
-            seat: Seat::new(launch),
-            data: setup.dir.join("coordinator.data"),
+        let coordinator = Coordinator::new(&setup, "coordinator", etcd.as_ref())?;
+        let others = match &etcd {
+            Some(etcd) => vec![Coordinator::new(&setup, "coordinator-2", Some(etcd))?],
+            None => Vec::new(),
         };
+        let ports: Vec<u16> = std::iter::once(&coordinator).chain(&others).map(|one| one.port).collect();
         let mut hubs = Vec::new();
         for node in nodes {
-            hubs.push(Hub::new(&setup, &cloud, port, node, election).await?);
+            hubs.push(Hub::new(&setup, &cloud, &ports, node, election).await?);
         }
         Ok(Self {
             setup,
             cloud,
             coordinator,
+            others,
+            etcd,
             hubs,
             touches: 0,
         })
+    }
+
+    /// All coordinators of the pool; the first is [`Stage::coordinator`].
+    pub(crate) fn coordinators(&mut self) -> impl Iterator<Item = &mut Coordinator> {
+        std::iter::once(&mut self.coordinator).chain(&mut self.others)
     }
 
     /// The hub that leads: it says so, no other does, and the Lease names it.
@@ -279,6 +304,21 @@ fn differences(served: &Listing, wanted: &Listing) -> String {
 // === impl Coordinator ===
 
 impl Coordinator {
+    fn new(setup: &Setup, name: &str, etcd: Option<&Etcd>) -> Result<Self> {
+        let (port, launch) = coordinator_launch(setup, Place::Pool, name)?;
+        let launch = launch.flag("profile", "pool").flag("nodepool", sample::POOL);
+        let launch = match etcd {
+            Some(etcd) => etcd.under(launch),
+            None => launch,
+        };
+        Ok(Self {
+            port,
+            api: Api::https(port, setup.identities.ca_pem(), &setup.identities.admin)?,
+            seat: Seat::new(launch),
+            data: setup.dir.join(format!("{name}.data")),
+        })
+    }
+
     /// Starts it and waits until it serves.
     pub(crate) async fn start(&mut self) -> Result<Duration> {
         let program = self.seat.start()?;

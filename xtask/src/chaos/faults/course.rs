@@ -33,6 +33,12 @@ struct Strike {
     any: usize,
     leader: Option<usize>,
     follower: Option<usize>,
+    coordinators: usize,
+    coordinator: usize,
+    fed: Option<usize>,
+    members: usize,
+    member: usize,
+    member_leader: Option<usize>,
     lasts: Duration,
 }
 
@@ -48,6 +54,12 @@ impl Fault {
             any,
             leader: cast.leader,
             follower: cast.leader.and_then(|leader| others(leader).nth(any % (cast.hubs - 1))),
+            coordinators: cast.coordinators,
+            coordinator: cast.pick % cast.coordinators,
+            fed: cast.fed,
+            members: cast.members,
+            member: cast.pick.checked_rem(cast.members).unwrap_or(0),
+            member_leader: cast.member_leader,
             lasts,
         };
         strike.of_programs(self)
@@ -75,22 +87,22 @@ impl Strike {
                 steps
             }
             Fault::HubWithoutFiles => self.one(Target::Hub(self.any), POOR),
-            Fault::CoordinatorKilled => self.one(Target::Coordinator, DEAD),
-            Fault::CoordinatorStopped => self.one(Target::Coordinator, GONE),
-            Fault::CoordinatorPaused => self.one(Target::Coordinator, STILL),
-            Fault::CoordinatorCrashLoop => repeated(Target::Coordinator, DEAD, self.lasts),
-            Fault::CoordinatorWithoutFiles => self.one(Target::Coordinator, POOR),
-            Fault::CoordinatorDiskLost => without_disk(Target::Coordinator, self.lasts),
-            Fault::PoolKilled => self.each(DEAD, self.all().map(Target::Hub).chain([Target::Coordinator])),
+            Fault::CoordinatorKilled => self.one(Target::Coordinator(self.coordinator), DEAD),
+            Fault::CoordinatorStopped => self.one(Target::Coordinator(self.coordinator), GONE),
+            Fault::CoordinatorPaused => self.one(Target::Coordinator(self.coordinator), STILL),
+            Fault::CoordinatorCrashLoop => repeated(Target::Coordinator(self.coordinator), DEAD, self.lasts),
+            Fault::CoordinatorWithoutFiles => self.one(Target::Coordinator(self.coordinator), POOR),
+            Fault::CoordinatorDiskLost => without_disk(Target::Coordinator(self.coordinator), self.lasts),
+            Fault::PoolKilled => self.each(DEAD, self.pool()),
             Fault::CloudStopped => self.one(Target::Cloud, GONE),
             Fault::CloudPaused => self.one(Target::Cloud, STILL),
             Fault::HubsRestartInTurn => in_turn(self.all().map(Target::Hub), GONE, Duration::ZERO, self.lasts),
             Fault::AllHubsPaused => self.each(STILL, self.all().map(Target::Hub)),
-            Fault::PoolPaused => self.each(STILL, self.all().map(Target::Hub).chain([Target::Coordinator])),
+            Fault::PoolPaused => self.each(STILL, self.pool()),
             Fault::CloudWithoutFiles => self.one(Target::Cloud, POOR),
             Fault::CoordinatorStoppedInCatchUp => {
                 let mut steps = self.links(Mode::Blackhole, self.all().map(Target::PoolLink));
-                steps.extend(later(self.lasts + CATCHING_UP, self.one(Target::Coordinator, GONE)));
+                steps.extend(later(self.lasts + CATCHING_UP, self.each(GONE, self.every_coordinator())));
                 steps
             }
             Fault::HubKilledInCatchUp => {
@@ -100,7 +112,7 @@ impl Strike {
             }
             Fault::LeaderKilledInCatchUp => {
                 let leader = Target::Hub(self.leader?);
-                let mut steps = self.one(Target::Coordinator, DEAD);
+                let mut steps = self.each(DEAD, self.every_coordinator());
                 steps.extend(later(self.lasts + CATCHING_UP, self.one(leader, DEAD)));
                 steps
             }
@@ -144,10 +156,10 @@ impl Strike {
     fn of_the_rest(&self, fault: Fault) -> Option<Vec<Step>> {
         Some(match fault {
             Fault::HubDiskFull => full(&[(Target::HubDisk(self.any), Target::Hub(self.any))], self.lasts),
-            Fault::CoordinatorDiskFull => full(&[(Target::CoordinatorDisk, Target::Coordinator)], self.lasts),
+            Fault::CoordinatorDiskFull => full(&[(Target::CoordinatorDisk, Target::Coordinator(0))], self.lasts),
             Fault::AllDisksFull => {
                 let hubs = self.all().map(|hub| (Target::HubDisk(hub), Target::Hub(hub)));
-                let disks = hubs.chain([(Target::CoordinatorDisk, Target::Coordinator)]);
+                let disks = hubs.chain([(Target::CoordinatorDisk, Target::Coordinator(0))]);
                 full(&disks.collect::<Vec<_>>(), self.lasts)
             }
             Fault::HubCertificateRotated => vec![issued(Target::HubCertificate(self.any), Issue::Usual)],
@@ -166,9 +178,44 @@ impl Strike {
             Fault::ScopeChanged => self.one(Target::Scope, BAD),
             Fault::ReadersStill => self.one(Target::Readers(self.any), BAD),
             Fault::HugeObject => self.one(Target::Traffic, BAD),
+            _ => return self.of_etcd(fault),
+        })
+    }
+
+    /// Several coordinators, and the etcd that they share.
+    fn of_etcd(&self, fault: Fault) -> Option<Vec<Step>> {
+        if self.members == 0 {
+            return None;
+        }
+        Some(match fault {
+            Fault::EtcdMemberKilled => self.one(Target::EtcdMember(self.member), DEAD),
+            Fault::EtcdMemberPaused => self.one(Target::EtcdMember(self.member), STILL),
+            Fault::EtcdLeaderKilled => self.one(Target::EtcdMember(self.member_leader?), DEAD),
+            Fault::EtcdLeaderPaused => self.one(Target::EtcdMember(self.member_leader?), STILL),
+            Fault::EtcdQuorumKilled => {
+                let others = (0..self.members).filter(|member| *member != self.member);
+                self.each(DEAD, others.map(Target::EtcdMember))
+            }
+            Fault::EtcdCompacted => {
+                let forgets = during(Target::EtcdHistory, BAD, Duration::ZERO);
+                let mut steps = self.one(Target::Coordinator(self.coordinator), STILL);
+                steps.extend(later(self.lasts.mul_f32(0.9), forgets));
+                steps
+            }
+            Fault::FedCoordinatorKilled => self.one(Target::Coordinator(self.fed?), DEAD),
+            Fault::FedCoordinatorPaused => self.one(Target::Coordinator(self.fed?), STILL),
             // A test walks through all of them.
             _ => return None,
         })
+    }
+
+    fn every_coordinator(&self) -> impl Iterator<Item = Target> + use<> {
+        (0..self.coordinators).map(Target::Coordinator)
+    }
+
+    /// Its programs.
+    fn pool(&self) -> impl Iterator<Item = Target> + use<> {
+        self.all().map(Target::Hub).chain(self.every_coordinator())
     }
 
     fn all(&self) -> std::ops::Range<usize> {
@@ -286,15 +333,26 @@ fn flapping(target: Target, lasts: Duration) -> Vec<Step> {
 mod tests {
     use clap::ValueEnum as _;
 
+    use super::super::Need;
     use super::*;
+
+    const CAST: Cast = Cast {
+        hubs: 3,
+        leader: None,
+        coordinators: 2,
+        fed: Some(1),
+        members: 3,
+        member_leader: Some(2),
+        pick: 0,
+    };
 
     /// Whatever a fault does, it undoes.
     #[test]
     fn every_fault_ends_with_everything_running_and_passing() {
         let cast = Cast {
-            hubs: 3,
             leader: Some(1),
             pick: 4,
+            ..CAST
         };
         for fault in Fault::value_variants() {
             let steps = fault.steps(&cast, Duration::from_secs(5)).expect("there is a leader");
@@ -339,12 +397,12 @@ mod tests {
 
     #[test]
     fn faults_of_a_leader_need_one() {
-        let cast = Cast {
-            hubs: 3,
-            leader: None,
-            pick: 0,
-        };
-        assert_eq!(Fault::LeaderKilled.steps(&cast, Duration::from_secs(1)), None);
-        assert!(Fault::CloudLinkCut.steps(&cast, Duration::from_secs(1)).is_some());
+        let steps = |fault: Fault, cast: &Cast| fault.steps(cast, Duration::from_secs(1));
+        assert_eq!(steps(Fault::LeaderKilled, &CAST), None);
+        assert!(steps(Fault::CloudLinkCut, &CAST).is_some());
+        let without = Cast { members: 0, ..CAST };
+        for fault in Fault::value_variants().iter().filter(|fault| fault.need() == Some(Need::Etcd)) {
+            assert_eq!(steps(*fault, &without), None, "{fault}");
+        }
     }
 }
