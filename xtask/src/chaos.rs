@@ -193,6 +193,7 @@ impl Args {
     fn meets(&self, fault: Fault) -> bool {
         match fault.need() {
             Some(Need::Etcd) => self.etcd,
+            Some(Need::Packets) => self.links,
             None => true,
         }
     }

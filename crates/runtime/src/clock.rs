@@ -92,7 +92,7 @@ impl Clock {
     pub fn unix(&self) -> UnixTime {
         match &self.0 {
             Source::Fake(shared) => shared.lock().unix,
-            Source::System => read(ClockId::Realtime),
+            Source::System => skewed(read(ClockId::Realtime)),
         }
     }
 }
@@ -104,6 +104,28 @@ impl fmt::Debug for Clock {
         } else {
             "Clock::fake"
         })
+    }
+}
+
+/// What the wall clock shows: in a release build, what the machine's does.
+#[cfg(not(debug_assertions))]
+fn skewed(now: UnixTime) -> UnixTime {
+    now
+}
+
+/// Test builds only: `YURT_FAILPOINTS=wall-clock-skew=FILE` makes the wall clock wrong by as many seconds as stand in the file, which
+/// may change at any time; without the file, or with anything else in it, the clock is right.
+#[cfg(debug_assertions)]
+fn skewed(now: UnixTime) -> UnixTime {
+    static FILE: std::sync::LazyLock<Option<std::path::PathBuf>> = std::sync::LazyLock::new(|| {
+        let points = std::env::var("YURT_FAILPOINTS").ok()?;
+        points.strip_prefix("wall-clock-skew=").map(Into::into)
+    });
+    let text = FILE.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
+    let skew: i64 = text.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+    UnixTime {
+        secs: now.secs.saturating_add(skew),
+        ..now
     }
 }
 

@@ -150,6 +150,34 @@ pub(super) enum Fault {
     FedCoordinatorKilled,
     /// SIGSTOP to the coordinator that the leading hub feeds, the other one runs (--etcd)
     FedCoordinatorPaused,
+    /// A hub's wall clock is an hour late
+    HubClockLate,
+    /// A hub's wall clock is an hour early
+    HubClockEarly,
+    /// The coordinator's wall clock is an hour late
+    CoordinatorClockLate,
+    /// The coordinator's wall clock is an hour early
+    CoordinatorClockEarly,
+    /// SIGKILL to the coordinator, whose wall clock is an hour late when it is back
+    CoordinatorRestartedLate,
+    /// The wall clocks of coordinators and hubs go apart, an hour each way
+    AllClocksWrong,
+    /// SIGKILL to a hub, and the time since boot is another one when it is back
+    HubRebooted,
+    /// SIGKILL to the coordinator, and the time since boot is another one when it is back
+    CoordinatorRebooted,
+    /// A hub's links lose one packet in five (--links)
+    LinksLossy,
+    /// Packets overtake others on a hub's links (--links)
+    LinksReordered,
+    /// Packets arrive twice on a hub's links (--links)
+    LinksDoubled,
+    /// Packets take 50 to 350 ms on a hub's links (--links)
+    LinksJittery,
+    /// Packets are lost, late, doubled, overtaken and damaged on a hub's links (--links)
+    LinksRadio,
+    /// The same on all links (--links)
+    AllLinksRadio,
 }
 
 /// What a pool has to have for a fault to strike it, beside what every pool has.
@@ -157,6 +185,8 @@ pub(super) enum Fault {
 pub(super) enum Need {
     /// Two coordinators over an etcd.
     Etcd,
+    /// Links that carry packets.
+    Packets,
 }
 
 /// A program or a link that a fault is about.
@@ -165,6 +195,8 @@ pub(super) enum Target {
     Hub(usize),
     Coordinator(usize),
     EtcdMember(usize),
+    HubClock(usize),
+    CoordinatorClock(usize),
     EtcdHistory,
     Cloud,
     /// Of this hub to the cloud.
@@ -207,6 +239,10 @@ pub(super) enum Act {
     FewFiles,
     ManyFiles,
     Link(Mode),
+    /// The wall clock is wrong by so many seconds.
+    Skew(i64),
+    /// From its next start on, the machine seems to have been up for so many days more.
+    Reboot(u32),
 }
 
 /// An act, and how long after the fault struck.
@@ -253,6 +289,12 @@ impl Fault {
             | Self::EtcdCompacted
             | Self::FedCoordinatorKilled
             | Self::FedCoordinatorPaused => Some(Need::Etcd),
+            Self::LinksLossy
+            | Self::LinksReordered
+            | Self::LinksDoubled
+            | Self::LinksJittery
+            | Self::LinksRadio
+            | Self::AllLinksRadio => Some(Need::Packets),
             _ => None,
         }
     }
@@ -265,6 +307,6 @@ impl Act {
     #[cfg(test)]
     pub(super) fn is_good(self) -> bool {
         let good = [Self::Good, Self::Start, Self::Continue, Self::ManyFiles];
-        good.contains(&self) || [Self::Issue(Issue::Usual), Self::Link(Mode::Pass)].contains(&self)
+        good.contains(&self) || [Self::Issue(Issue::Usual), Self::Link(Mode::Pass), Self::Skew(0)].contains(&self)
     }
 }

@@ -1,7 +1,7 @@
 //! What faults act on: the pool with its links, disks and certificates, and those who write at the cloud and read behind hubs.
 
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -42,6 +42,8 @@ pub(super) struct Field {
     readers: Vec<watch::Sender<bool>>,
     /// What the coordinators keep themselves; none before [`Field::start_locals`].
     pub(super) locals: Option<Locals>,
+    /// Whether the time since boot can be another one.
+    can_reboot: bool,
     /// Those that clients read and the traffic writes.
     collections: Vec<&'static str>,
 }
@@ -59,6 +61,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// Files a process may open while it has few: less than it has open.
 const FEW_FILES: &str = "12";
 const MANY_FILES: &str = "1024";
+const DAY: Duration = Duration::from_secs(86_400);
 
 // === impl Field ===
 
@@ -81,6 +84,11 @@ impl Field {
                 hub.relays()?;
             }
         }
+        let dir = stage.setup.dir.clone();
+        let hubs = stage.hubs.iter_mut().map(|hub| &mut hub.seat);
+        hubs.for_each(|seat| let_clock_be_set(&dir, seat));
+        let coordinators = stage.coordinators().map(|coordinator| &mut coordinator.seat);
+        coordinators.for_each(|seat| let_clock_be_set(&dir, seat));
         let mut collections = COLLECTIONS.to_vec();
         if matches!(choice, Choice::Demo) {
             collections.push(SOMETIMES_SHARED);
@@ -90,6 +98,7 @@ impl Field {
             scope: watch::Sender::new(false),
             huge: watch::Sender::new(false),
             locals: None,
+            can_reboot: program::can_shift_uptime(),
             readers: stage.hubs.iter().map(|_| watch::Sender::new(true)).collect(),
             collections,
             stage,
@@ -159,6 +168,7 @@ impl Field {
     pub(super) fn has(&self, fault: Fault) -> bool {
         match fault {
             Fault::HubDiskFull | Fault::CoordinatorDiskFull | Fault::AllDisksFull => !self.disks.is_empty(),
+            Fault::HubRebooted | Fault::CoordinatorRebooted => self.can_reboot,
             Fault::ScopeChanged => self.collections.contains(&SOMETIMES_SHARED),
             _ => true,
         }
@@ -173,6 +183,14 @@ impl Field {
         match (target, act) {
             (Target::Hub(_) | Target::Coordinator(_) | Target::EtcdMember(_) | Target::Cloud, _) => {
                 return self.on_program(target, act).await;
+            }
+            (Target::HubClock(hub), Act::Skew(seconds)) => {
+                set_clock(&self.stage.setup.dir, &self.stage.hubs[hub].seat, seconds)?
+            }
+            (Target::CoordinatorClock(index), Act::Skew(seconds)) => {
+                let dir = self.stage.setup.dir.clone();
+                let coordinator = self.stage.coordinators().nth(index).context("no such coordinator")?;
+                set_clock(&dir, &coordinator.seat, seconds)?;
             }
             (Target::EtcdHistory, Act::Bad) => {
                 let etcd = self.stage.etcd.as_ref().context("there is no etcd")?;
@@ -197,6 +215,8 @@ impl Field {
                 | Target::PoolLink(_)
                 | Target::HubCertificate(_)
                 | Target::CoordinatorCertificate
+                | Target::HubClock(_)
+                | Target::CoordinatorClock(_)
                 | Target::EtcdHistory,
                 _,
             ) => {}
@@ -233,6 +253,10 @@ impl Field {
                 }
                 Ok(())
             }
+            Act::Reboot(days) => {
+                seat.set_uptime(DAY * days);
+                Ok(())
+            }
             Act::Pause => seat.program()?.signal("STOP").await,
             // It may have been killed meanwhile.
             Act::Continue if seat.runs() => seat.program()?.signal("CONT").await,
@@ -263,6 +287,23 @@ fn empty(folder: &Path) -> Result<()> {
 fn on_disk(disk: Option<&Disk>, is_full: bool) -> Result<()> {
     let disk = disk.context("no disk could be mounted")?;
     if is_full { disk.fill() } else { disk.clear() }
+}
+
+/// Where it stands by how much a program's wall clock is wrong.
+fn clock_file(dir: &Path, seat: &program::Seat) -> PathBuf {
+    dir.join(format!("{}.skew", seat.name()))
+}
+
+fn let_clock_be_set(dir: &Path, seat: &mut program::Seat) {
+    let file = clock_file(dir, seat);
+    seat.add_variable("YURT_FAILPOINTS", format!("wall-clock-skew={}", file.display()));
+}
+
+fn set_clock(dir: &Path, seat: &program::Seat, seconds: i64) -> Result<()> {
+    // Of one piece: half of it would be another time.
+    let (file, draft) = (clock_file(dir, seat), dir.join("skew"));
+    std::fs::write(&draft, seconds.to_string()).context("cannot write a clock")?;
+    std::fs::rename(&draft, &file).context("cannot set a clock")
 }
 
 async fn write_scope(cloud: &Api, is_wide: bool) -> Result<()> {

@@ -106,7 +106,11 @@ impl Locals {
                 let present = self.read(at, name).await?;
                 self.replace(then, name, mark, present).await
             };
-            match tokio::time::timeout(ANSWER_LIMIT, exchange).await.context("no answer").flatten() {
+            match tokio::time::timeout(ANSWER_LIMIT, exchange)
+                .await
+                .context("no answer")
+                .flatten()
+            {
                 Ok(()) => {
                     let mut written = self.lock();
                     written.longest = written.longest.max(since.elapsed());
@@ -185,8 +189,9 @@ impl Written {
             && (stand.mark < acknowledged.mark || stand.version < acknowledged.version)
         {
             let object = name_of(name);
-            self.violations
-                .push(format!("{object}: {acknowledged:?} was acknowledged, {stand:?} was read"));
+            self.violations.push(format!(
+                "{object}: {acknowledged:?} was acknowledged, {stand:?} was read"
+            ));
         }
     }
 
@@ -202,7 +207,8 @@ impl Written {
             _ => false,
         };
         if !is_told {
-            self.violations.push(format!("refused for no reason, or without Retry-After: {refused}"));
+            self.violations
+                .push(format!("refused for no reason, or without Retry-After: {refused}"));
         }
     }
 }

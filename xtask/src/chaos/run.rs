@@ -307,7 +307,11 @@ impl Outcome {
             ("leaders of processes", self.leaders.epochs),
         ];
         let times = |(fault, times): (&Fault, &u32)| (fault.to_string(), u64::from(*times));
-        let found = [&self.verdict.violations, &self.beats.violations, &self.locals.violations];
+        let found = [
+            &self.verdict.violations,
+            &self.beats.violations,
+            &self.locals.violations,
+        ];
         let violations = found.map(Vec::len).iter().sum::<usize>() + usize::from(self.rest.is_err());
         Totals {
             scenarios: 1,

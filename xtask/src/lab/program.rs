@@ -1,5 +1,6 @@
 //! One child process of the demo: started with a log file, killed, started again with the same arguments.
 
+use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -23,6 +24,9 @@ pub(crate) struct Launch {
     pub(crate) dir: PathBuf,
     /// Where it runs, if not where we do.
     namespace: Option<Namespace>,
+    environment: Vec<(String, String)>,
+    /// The machine seems to have been up for so much longer.
+    uptime: Duration,
 }
 
 /// A running program. It is killed when this is dropped.
@@ -47,6 +51,8 @@ impl Launch {
             arguments: Vec::new(),
             dir: dir.to_path_buf(),
             namespace: None,
+            environment: Vec::new(),
+            uptime: Duration::ZERO,
         }
     }
 
@@ -66,16 +72,18 @@ impl Launch {
     pub(crate) fn start(&self) -> Result<Program> {
         let mut log = self.log()?;
         writeln!(log, "== {} {}", self.path.display(), self.arguments.join(" ")).context("cannot write the log")?;
-        let mut command = match &self.namespace {
-            Some(namespace) => {
-                let [program, net, end] = namespace.prefix();
-                let mut command = Command::new(program);
-                command.args([net, end]).arg(&self.path);
-                command
-            }
-            None => Command::new(&self.path),
-        };
-        let child = command
+        let mut words = Vec::new();
+        if !self.uptime.is_zero() {
+            words.extend(longer_up(self.uptime));
+        }
+        if let Some(namespace) = &self.namespace {
+            words.extend(namespace.prefix().map(Into::into));
+        }
+        words.push(self.path.clone().into_os_string());
+        let (program, rest) = words.split_first().context("a program has a path")?;
+        let child = Command::new(program)
+            .args(rest)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .args(&self.arguments)
             .stdin(Stdio::null())
             .stdout(log.try_clone().context("cannot share the log")?)
@@ -96,6 +104,29 @@ impl Launch {
         let file = OpenOptions::new().create(true).append(true).open(&path);
         file.with_context(|| format!("cannot open {}", path.display()))
     }
+}
+
+/// What stands before a program for which the machine shall seem to have been up for so much longer. It is still the process that we
+/// start: exec enters the namespace.
+fn longer_up(by: Duration) -> [OsString; 6] {
+    let seconds = by.as_secs().to_string();
+    ["unshare", "--time", "--boottime", &seconds, "--monotonic", &seconds].map(OsString::from)
+}
+
+/// Whether a machine can seem to have been up for longer here (Linux 6.1 and the right to make namespaces).
+pub(crate) fn can_shift_uptime() -> bool {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let [program, arguments @ ..] = longer_up(DAY);
+    let mut command = std::process::Command::new(program);
+    command.args(arguments).args(["cat", "/proc/uptime"]);
+    let told = command.output().map(|output| output.stdout).unwrap_or_default();
+    let told = String::from_utf8_lossy(&told).into_owned();
+    let uptime = told.split('.').next().and_then(|seconds| seconds.parse().ok());
+    let own = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let own: Option<u64> = own.split('.').next().and_then(|seconds| seconds.parse().ok());
+    uptime
+        .zip(own)
+        .is_some_and(|(there, here): (u64, u64)| there >= here + DAY.as_secs() / 2)
 }
 
 // === impl Program ===
@@ -165,6 +196,21 @@ impl Seat {
     /// Adds `--flag=value` from the next start on.
     pub(crate) fn add_flag(&mut self, flag: &str, value: impl std::fmt::Display) {
         self.launch.arguments.push(format!("--{flag}={value}"));
+    }
+
+    /// Sets a variable of the environment, from the next start on.
+    pub(crate) fn add_variable(&mut self, name: &str, value: impl std::fmt::Display) {
+        self.launch.environment.push((name.to_owned(), value.to_string()));
+    }
+
+    /// From the next start on the machine seems to have been up for so much longer.
+    pub(crate) fn set_uptime(&mut self, by: Duration) {
+        self.launch.uptime = by;
+    }
+
+    /// What the story and the log file call the program.
+    pub(crate) fn name(&self) -> &str {
+        &self.launch.name
     }
 
     /// Starts the program without waiting for it; one that ran there before is killed.

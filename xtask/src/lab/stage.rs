@@ -83,7 +83,10 @@ impl Stage {
             Some(etcd) => vec![Coordinator::new(&setup, "coordinator-2", Some(etcd))?],
             None => Vec::new(),
         };
-        let ports: Vec<u16> = std::iter::once(&coordinator).chain(&others).map(|one| one.port).collect();
+        let ports: Vec<u16> = std::iter::once(&coordinator)
+            .chain(&others)
+            .map(|one| one.port)
+            .collect();
         let mut hubs = Vec::new();
         for node in nodes {
             hubs.push(Hub::new(&setup, &cloud, &ports, node, election).await?);

@@ -24,6 +24,10 @@ const STILL: [Act; 2] = [Act::Pause, Act::Continue];
 const POOR: [Act; 2] = [Act::FewFiles, Act::ManyFiles];
 const CUT: [Act; 2] = [Act::Link(Mode::Cut), Act::Link(Mode::Pass)];
 const BAD: [Act; 2] = [Act::Bad, Act::Good];
+const AN_HOUR_LATE: [Act; 2] = [Act::Skew(-3600), Act::Skew(0)];
+const AN_HOUR_EARLY: [Act; 2] = [Act::Skew(3600), Act::Skew(0)];
+/// After a reboot the machine seems to have been up for less than so many days more.
+const UPTIMES: usize = 10;
 /// Keeps other faults away.
 const NOTHING: [Act; 2] = [Act::Good, Act::Good];
 
@@ -39,6 +43,7 @@ struct Strike {
     members: usize,
     member: usize,
     member_leader: Option<usize>,
+    days: u32,
     lasts: Duration,
 }
 
@@ -60,6 +65,7 @@ impl Fault {
             members: cast.members,
             member: cast.pick.checked_rem(cast.members).unwrap_or(0),
             member_leader: cast.member_leader,
+            days: u32::try_from(cast.pick % UPTIMES).unwrap_or(0),
             lasts,
         };
         strike.of_programs(self)
@@ -102,7 +108,10 @@ impl Strike {
             Fault::CloudWithoutFiles => self.one(Target::Cloud, POOR),
             Fault::CoordinatorStoppedInCatchUp => {
                 let mut steps = self.links(Mode::Blackhole, self.all().map(Target::PoolLink));
-                steps.extend(later(self.lasts + CATCHING_UP, self.each(GONE, self.every_coordinator())));
+                steps.extend(later(
+                    self.lasts + CATCHING_UP,
+                    self.each(GONE, self.every_coordinator()),
+                ));
                 steps
             }
             Fault::HubKilledInCatchUp => {
@@ -178,7 +187,7 @@ impl Strike {
             Fault::ScopeChanged => self.one(Target::Scope, BAD),
             Fault::ReadersStill => self.one(Target::Readers(self.any), BAD),
             Fault::HugeObject => self.one(Target::Traffic, BAD),
-            _ => return self.of_etcd(fault),
+            _ => return self.of_etcd(fault).or_else(|| self.of_clocks(fault)),
         })
     }
 
@@ -204,9 +213,56 @@ impl Strike {
             }
             Fault::FedCoordinatorKilled => self.one(Target::Coordinator(self.fed?), DEAD),
             Fault::FedCoordinatorPaused => self.one(Target::Coordinator(self.fed?), STILL),
-            // A test walks through all of them.
             _ => return None,
         })
+    }
+
+    /// Wall clocks, and the time since boot.
+    fn of_clocks(&self, fault: Fault) -> Option<Vec<Step>> {
+        let coordinator = Target::Coordinator(self.coordinator);
+        let clock = Target::CoordinatorClock(self.coordinator);
+        Some(match fault {
+            Fault::HubClockLate => self.one(Target::HubClock(self.any), AN_HOUR_LATE),
+            Fault::HubClockEarly => self.one(Target::HubClock(self.any), AN_HOUR_EARLY),
+            Fault::CoordinatorClockLate => self.one(clock, AN_HOUR_LATE),
+            Fault::CoordinatorClockEarly => self.one(clock, AN_HOUR_EARLY),
+            Fault::CoordinatorRestartedLate => {
+                let mut steps = during(coordinator, DEAD, BLINK);
+                steps.extend(self.one(clock, AN_HOUR_LATE));
+                steps
+            }
+            Fault::AllClocksWrong => {
+                let hubs = self.all().map(Target::HubClock);
+                let clocks = hubs.chain((0..self.coordinators).map(Target::CoordinatorClock));
+                let acts = [AN_HOUR_LATE, AN_HOUR_EARLY].into_iter().cycle();
+                let wrong = clocks.zip(acts).flat_map(|(clock, acts)| self.one(clock, acts));
+                wrong.collect()
+            }
+            Fault::HubRebooted => rebooted(Target::Hub(self.any), self.days, self.lasts),
+            Fault::CoordinatorRebooted => rebooted(coordinator, self.days, self.lasts),
+            _ => return self.of_packets(fault),
+        })
+    }
+
+    /// Weather below TCP.
+    fn of_packets(&self, fault: Fault) -> Option<Vec<Step>> {
+        let mode = match fault {
+            Fault::LinksLossy => Mode::Lossy,
+            Fault::LinksReordered => Mode::Reordered,
+            Fault::LinksDoubled => Mode::Doubled,
+            Fault::LinksJittery => Mode::Jittery,
+            Fault::LinksRadio | Fault::AllLinksRadio => Mode::Radio,
+            // A test walks through all of them.
+            _ => return None,
+        };
+        let hubs = match fault {
+            Fault::AllLinksRadio => self.all(),
+            _ => self.any..self.any + 1,
+        };
+        Some(self.links(
+            mode,
+            hubs.flat_map(|hub| [Target::CloudLink(hub), Target::PoolLink(hub)]),
+        ))
     }
 
     fn every_coordinator(&self) -> impl Iterator<Item = Target> + use<> {
@@ -311,6 +367,13 @@ fn without_disk(target: Target, lasts: Duration) -> Vec<Step> {
     steps
 }
 
+/// Another time than before, later or earlier.
+fn rebooted(target: Target, days: u32, lasts: Duration) -> Vec<Step> {
+    let mut steps = during(target, DEAD, lasts);
+    steps.insert(1, step(Duration::ZERO, target, Act::Reboot(days)));
+    steps
+}
+
 fn repeated(target: Target, acts: [Act; 2], lasts: Duration) -> Vec<Step> {
     const TIMES: u32 = 4;
     let part = lasts / (2 * TIMES);
@@ -401,7 +464,10 @@ mod tests {
         assert_eq!(steps(Fault::LeaderKilled, &CAST), None);
         assert!(steps(Fault::CloudLinkCut, &CAST).is_some());
         let without = Cast { members: 0, ..CAST };
-        for fault in Fault::value_variants().iter().filter(|fault| fault.need() == Some(Need::Etcd)) {
+        for fault in Fault::value_variants()
+            .iter()
+            .filter(|fault| fault.need() == Some(Need::Etcd))
+        {
             assert_eq!(steps(*fault, &without), None, "{fault}");
         }
     }
