@@ -78,12 +78,6 @@ impl Field {
             Store::Etcd => Stage::over_etcd(setup, choice).await,
         };
         let mut stage = stage.context("the cloud did not start")?;
-        // In namespaces a hub reaches no other hub.
-        if stage.setup.net.is_none() {
-            for hub in &mut stage.hubs {
-                hub.relays()?;
-            }
-        }
         let dir = stage.setup.dir.clone();
         let hubs = stage.hubs.iter_mut().map(|hub| &mut hub.seat);
         hubs.for_each(|seat| let_clock_be_set(&dir, seat));

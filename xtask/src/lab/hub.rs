@@ -158,15 +158,6 @@ impl Hub {
         })
     }
 
-    /// Lets it relay for the pool's other hubs, and use them, once it is started: programs of one machine do so only when they are told
-    /// an address.
-    pub(crate) fn relays(&mut self) -> Result<()> {
-        let port = ports::free()?;
-        self.seat.add_flag("relay-address", "127.0.0.1");
-        self.seat.add_flag("relay-port", port);
-        Ok(())
-    }
-
     /// Starts the process without waiting for it.
     pub(crate) fn start(&mut self) -> Result<()> {
         self.seat.start().map(drop)
