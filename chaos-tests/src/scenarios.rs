@@ -96,7 +96,7 @@ pub fn mutants() -> Vec<Scenario> {
         mutant(&mutation, simulate)
     });
     let reads = reads::MUTATIONS.into_iter().map(|mutation| {
-        let setting = reads::SETTINGS[2].1;
+        let setting = reads::SETTINGS[mutation.strikes_in()].1;
         let simulate = Box::new(move |seed| reads::simulate(setting, Some(mutation), seed));
         mutant(&mutation, simulate)
     });

@@ -238,6 +238,10 @@ impl Args {
     /// Strikes one pool, or, in a long run, one after the other until the time is over or something is wrong.
     fn pools(&self, kinds: &[Fault], bin_dir: &Path, watch: &Stopwatch) -> Result<(Totals, Result<()>)> {
         let mut sum = Totals::default();
+        if let Some(Err(why)) = self.links.then(probe_net) {
+            println!("real processes: skipped, --links needs network namespaces and TUN devices ({why:#})");
+            return Ok((sum, Ok(())));
+        }
         for seed in self.seed.. {
             let lasts = match self.minutes {
                 _ if self.long => ROUND.min(self.whole().saturating_sub(watch.elapsed() + AROUND)),
@@ -322,6 +326,13 @@ impl Args {
             println!("{:<32} {}", fault.to_string(), help.unwrap_or_default());
         }
     }
+}
+
+/// Whether this machine lets us have a network of our own.
+fn probe_net() -> Result<()> {
+    let runtime = lab::runtime()?;
+    let _entered = runtime.enter();
+    Net::new(&TaskGroup::new(), 0).map(drop)
 }
 
 /// Tells what one run did; an error if something is wrong with it.

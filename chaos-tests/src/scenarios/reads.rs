@@ -34,6 +34,10 @@ const ACTS: u32 = 3_000;
 const ROUNDS: u32 = 400;
 /// Leaders that do not know yet that they are none.
 const FORMER_MAX: usize = 2;
+/// Bytes of one message of the feed: few, so that there are several.
+const MESSAGE: usize = 900;
+/// Bytes of one message that holds whatever there is to say.
+const MESSAGE_MAX: usize = 1 << 20;
 
 /// What may strike beside cut, switched and lagging streams, lost feed calls and changes of leader.
 #[derive(Clone, Copy, Debug)]
@@ -42,15 +46,25 @@ pub struct Setting {
     pub crashes: bool,
     /// The cloud forgets, and disks are lost: lists are needed.
     pub lists: bool,
+    /// The coordinator loses its disk.
+    pub store_lost: bool,
+    /// Clients may have to list again.
+    pub relists: bool,
+    /// Bytes of one message of the feed. A step that does not fit into one goes as a snapshot: whoever is behind a hub that
+    /// was inside of it when it was killed has to list.
+    pub message: usize,
 }
 
 /// The settings, by name.
-pub const SETTINGS: [(&str, Setting); 3] = [
+pub const SETTINGS: [(&str, Setting); 4] = [
     (
         "reads/cuts",
         Setting {
             crashes: false,
             lists: false,
+            store_lost: false,
+            relists: false,
+            message: MESSAGE,
         },
     ),
     (
@@ -58,6 +72,9 @@ pub const SETTINGS: [(&str, Setting); 3] = [
         Setting {
             crashes: true,
             lists: false,
+            store_lost: false,
+            relists: true,
+            message: MESSAGE,
         },
     ),
     (
@@ -65,6 +82,19 @@ pub const SETTINGS: [(&str, Setting); 3] = [
         Setting {
             crashes: true,
             lists: true,
+            store_lost: true,
+            relists: true,
+            message: MESSAGE,
+        },
+    ),
+    (
+        "reads/store-lost",
+        Setting {
+            crashes: true,
+            lists: false,
+            store_lost: true,
+            relists: false,
+            message: MESSAGE_MAX,
         },
     ),
 ];
@@ -96,10 +126,12 @@ pub enum Mutation {
     RangesNotDurable,
     /// A commit leaves out which stretches lists jumped over.
     GapsNotDurable,
+    /// A coordinator that has lost its disk is told what there is, and not what went before.
+    SnapshotWithoutHistory,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 12] = [
+pub const MUTATIONS: [Mutation; 13] = [
     Mutation::StepNotAtomic,
     Mutation::JumpNotTold,
     Mutation::JumpFromAnywhere,
@@ -112,6 +144,7 @@ pub const MUTATIONS: [Mutation; 12] = [
     Mutation::TombstonesNotDurable,
     Mutation::RangesNotDurable,
     Mutation::GapsNotDurable,
+    Mutation::SnapshotWithoutHistory,
 ];
 
 /// The coordinator, over its restarts.
@@ -145,6 +178,7 @@ pub fn simulate(setting: Setting, mutation: Option<Mutation>, seed: u64) -> Ran 
     if !setting.lists {
         // A pool that has been at rest once needs no list while nobody forgets anything.
         simulation.come_to_rest();
+        simulation.commit();
     }
     simulation.post.is_rough = true;
     for _ in 0..ACTS {
@@ -152,6 +186,19 @@ pub fn simulate(setting: Setting, mutation: Option<Mutation>, seed: u64) -> Ran 
     }
     let rests = simulation.come_to_rest();
     simulation.judge(rests)
+}
+
+// === impl Mutation ===
+
+impl Mutation {
+    /// The setting, by its place, in which the rule makes a difference.
+    #[must_use]
+    pub fn strikes_in(self) -> usize {
+        match self {
+            Self::SnapshotWithoutHistory => 3,
+            _ => 2,
+        }
+    }
 }
 
 // === impl Simulation ===
@@ -246,7 +293,7 @@ impl Simulation {
                 self.struck.count(Fault::HubDiskLost);
                 self.kill_hub(hub, true);
             }
-            7 if self.setting.lists && self.random.once_in(3) => {
+            7 if self.setting.store_lost && self.random.once_in(3) => {
                 self.struck.count(Fault::StoreLost);
                 self.start_coordinator(true);
                 self.elect(hub);
@@ -333,6 +380,12 @@ impl Simulation {
         self.coordinator.saved = pool.objects().read(|held| hub::recovered(held, self.mutation));
     }
 
+    /// All have what all others know.
+    fn commit(&mut self) {
+        self.hubs.iter_mut().for_each(Hub::commit);
+        self.save_coordinator();
+    }
+
     fn elect(&mut self, hub: usize) {
         let Some(pool) = &self.coordinator.pool else { return };
         self.coordinator.elections += 1;
@@ -341,7 +394,7 @@ impl Simulation {
         self.coordinator.record = Some((rv, record));
         let store = self.store();
         self.post.present = (store.clone(), epoch);
-        self.feeders.push(Feeder::new(hub, store, epoch));
+        self.feeders.push(Feeder::new(hub, store, epoch, self.setting.message));
         if self.feeders.len() > 1 + FORMER_MAX {
             self.feeders.remove(0);
         }
@@ -441,11 +494,7 @@ impl Simulation {
         let mut violation = self.post.violation;
         let mut operations = 0;
         for client in &self.clients {
-            let lists_max = if self.setting.lists || self.setting.crashes {
-                u32::MAX
-            } else {
-                1
-            };
+            let lists_max = if self.setting.relists { u32::MAX } else { 1 };
             let verdict = check(&client.history, &self.cloud.truth, lists_max);
             operations += client.history.len() as u64;
             if let Some(what) = verdict.violations.first() {
@@ -500,5 +549,12 @@ mod tests {
     #[test]
     fn lost_deletion_is_noticed() {
         assert!(first_violation(SETTINGS[2].1, Some(Mutation::ListWithoutDeletions), 20).is_some());
+    }
+
+    #[test]
+    fn relist_after_a_lost_store_is_noticed() {
+        let mutation = Mutation::SnapshotWithoutHistory;
+        let setting = SETTINGS[mutation.strikes_in()].1;
+        assert!(first_violation(setting, Some(mutation), 20).is_some());
     }
 }

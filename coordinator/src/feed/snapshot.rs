@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::MutexGuard;
 use serde_json::{Value, json};
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
-use yurt_storage::collection::WriteError;
+use yurt_storage::collection::{History, WriteError};
 use yurt_storage::{Collection, Op};
 
 use super::collection::PoolCollection;
@@ -29,6 +29,8 @@ pub(super) struct Pending {
     missing: BTreeSet<String>,
     bodies: BTreeMap<String, Object>,
     bytes: usize,
+    /// What the leader remembers of the time before.
+    history: Option<History>,
 }
 
 // === impl Pending ===
@@ -36,7 +38,7 @@ pub(super) struct Pending {
 impl Pending {
     /// What `call` announces. Bodies of an unfinished snapshot before it are not asked for again, whoever sent them: on one
     /// timeline an RV of a key stands for one content.
-    fn of(call: SnapshotCall, held: &Collection, before: Option<Self>) -> Self {
+    fn of(call: SnapshotCall<'_>, history: Option<History>, held: &Collection, before: Option<Self>) -> Self {
         let claim = call.claim();
         let index: BTreeMap<String, ResourceVersion> = call.index.into_iter().collect();
         // On a new timeline an old RV may stand for another content.
@@ -58,6 +60,7 @@ impl Pending {
             missing,
             bodies: BTreeMap::new(),
             bytes: 0,
+            history,
         };
         let before = before.filter(|before| before.generation == generation);
         for (key, object) in before.map(|before| before.bodies).unwrap_or_default() {
@@ -123,10 +126,11 @@ impl Feed {
         user: &User,
         body: &[u8],
     ) -> Result<Value, FeedError> {
-        let call: SnapshotCall = decode(body)?;
+        let call: SnapshotCall<'_> = decode(body)?;
         if call.at.is_own() || call.at.is_zero() {
             return Err(Status::bad_request(format!("{} is not a resourceVersion of the cloud", call.at)).into());
         }
+        let history = call.history(collection.objects().kind())?;
         self.require_members(collection)?;
         self.require_caller(collection, user, &call)?;
         let (claim, fresh) = (call.claim(), call.fresh);
@@ -136,7 +140,9 @@ impl Feed {
                 .objects()
                 .read(|held| check(held, call.generation, call.at))?;
             let before = self.pending.lock().remove(collection.name());
-            let pending = collection.objects().read(|held| Pending::of(call, held, before));
+            let pending = collection
+                .objects()
+                .read(|held| Pending::of(call, history, held, before));
             (self.keep_or_apply(collection, &election, pending)?, election.guard())
         };
         self.answer(collection, guard, fresh, outcome).await
@@ -172,7 +178,7 @@ impl Feed {
     }
 
     /// While membership is on trust, whoever tells it must belong to it: a wrong pool's leader stops here.
-    fn require_caller(&self, collection: &PoolCollection, user: &User, call: &SnapshotCall) -> Result<(), Refusal> {
+    fn require_caller(&self, collection: &PoolCollection, user: &User, call: &SnapshotCall<'_>) -> Result<(), Refusal> {
         let is_listed = || call.index.iter().any(|(key, _)| user.node_name() == Some(key));
         if collection.name() != members::COLLECTION || !self.members.on_trust() || is_listed() {
             return Ok(());
@@ -276,8 +282,10 @@ fn check(held: &Collection, generation: u64, at: ResourceVersion) -> Result<(), 
     Ok(())
 }
 
-fn apply(held: &mut Collection, pending: Pending) -> Result<ResourceVersion, Refusal> {
+fn apply(held: &mut Collection, mut pending: Pending) -> Result<ResourceVersion, Refusal> {
     check(held, pending.generation, pending.at)?;
+    // Whoever followed this pool before its store was lost goes on here, too. A copy that is there remembers for itself.
+    let history = pending.history.take().filter(|_| !held.is_complete());
     let (generation, at) = (pending.generation, pending.at);
     // Events may have replaced an object since the index came; the leader sends another snapshot then.
     let Some(list) = pending.into_list(held) else {
@@ -287,15 +295,18 @@ fn apply(held: &mut Collection, pending: Pending) -> Result<ResourceVersion, Ref
     };
     if generation > held.generation() {
         held.restart(generation, list, at);
-        return Ok(at);
+    } else {
+        held.replace(list, at).map_err(|error| match error {
+            WriteError::Behind { position, .. } => Refusal::Behind { applied: position },
+            WriteError::Backwards { .. } | WriteError::CameBack { .. } => Refusal::Backwards {
+                message: error.to_string(),
+            },
+        })?;
     }
-    match held.replace(list, at) {
-        Ok(()) => Ok(held.position()),
-        Err(WriteError::Behind { position, .. }) => Err(Refusal::Behind { applied: position }),
-        Err(error @ (WriteError::Backwards { .. } | WriteError::CameBack { .. })) => Err(Refusal::Backwards {
-            message: error.to_string(),
-        }),
+    if let Some(history) = history {
+        held.remember(history);
     }
+    Ok(held.position())
 }
 
 /// The answer to bodies of a snapshot that is not pending: applied already (the answer was lost), or unknown.

@@ -3,8 +3,10 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use yurt_apimachinery::ResourceVersion;
+use yurt_apimachinery::{ResourceKind, ResourceVersion, Status};
+use yurt_storage::collection::{Gap, History, RangeTombstone};
 
+use super::events::read_object;
 use super::fence::Claim;
 
 /// `POST …/events`: facts of the cloud's log after `after`.
@@ -38,14 +40,36 @@ pub(super) struct EventOnWire<'a> {
 
 /// `POST …/snapshot`: keys and RVs of everything there is at `at`.
 #[derive(Debug, Deserialize)]
-pub(super) struct SnapshotCall {
+pub(super) struct SnapshotCall<'a> {
     pub(super) store: String,
     pub(super) epoch: u64,
     pub(super) generation: u64,
     pub(super) at: ResourceVersion,
     pub(super) index: Vec<(String, ResourceVersion)>,
+    /// For a coordinator that has nothing.
+    #[serde(default, borrow)]
+    pub(super) history: Option<HistoryOnWire<'a>>,
     #[serde(default)]
     pub(super) fresh: Option<bool>,
+}
+
+/// What the leader remembers of the time before `at`.
+#[derive(Debug, Deserialize)]
+pub(super) struct HistoryOnWire<'a> {
+    floor: ResourceVersion,
+    gaps: Vec<Gap>,
+    #[serde(borrow)]
+    tombstones: Vec<&'a RawValue>,
+    #[serde(borrow)]
+    ranges: Vec<RangeOnWire<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RangeOnWire<'a> {
+    after: ResourceVersion,
+    to: ResourceVersion,
+    #[serde(borrow)]
+    object: &'a RawValue,
 }
 
 /// `POST …/snapshot/bodies`: some of the objects that were missing.
@@ -105,7 +129,7 @@ pub(crate) enum Refusal {
     },
 }
 
-// === impl EventsCall, SnapshotCall, BodiesCall ===
+// === impl EventsCall, SnapshotCall, HistoryOnWire, BodiesCall ===
 
 impl EventsCall<'_> {
     pub(super) fn claim(&self) -> Claim {
@@ -116,12 +140,62 @@ impl EventsCall<'_> {
     }
 }
 
-impl SnapshotCall {
+impl SnapshotCall<'_> {
     pub(super) fn claim(&self) -> Claim {
         Claim {
             store: self.store.clone(),
             epoch: self.epoch,
         }
+    }
+
+    /// The history it carries.
+    ///
+    /// # Errors
+    /// 400 when it is not one of the time before `at`.
+    pub(super) fn history(&self, kind: &ResourceKind) -> Result<Option<History>, Status> {
+        let history = self.history.as_ref().map(|history| history.read(self.at, kind));
+        history
+            .transpose()
+            .map_err(|why| Status::bad_request(format!("history of a snapshot: {why}")))
+    }
+}
+
+impl HistoryOnWire<'_> {
+    fn read(&self, at: ResourceVersion, kind: &ResourceKind) -> Result<History, String> {
+        let floor = self.floor;
+        let within = |from: ResourceVersion, to: ResourceVersion| match from < to && floor < to && to <= at {
+            true => Ok(()),
+            false => Err(format!("({from}, {to}] is not within ({floor}, {at}]")),
+        };
+        if floor > at {
+            return Err(format!("it begins at {floor} and ends at {at}"));
+        }
+        let mut history = History {
+            floor,
+            ..History::default()
+        };
+        for gap in &self.gaps {
+            within(gap.from, gap.to)?;
+            history.gaps.push(*gap);
+        }
+        for raw in &self.tombstones {
+            let object = read_object(raw.get(), kind)?;
+            within(floor, object.resource_version())?;
+            history.tombstones.push(object);
+        }
+        for RangeOnWire { after, to, object } in &self.ranges {
+            within(*after, *to)?;
+            // Zero stands for what older generations left.
+            if after.is_zero() {
+                return Err(format!("a range to {to} begins nowhere"));
+            }
+            history.ranges.push(RangeTombstone {
+                after: *after,
+                to: *to,
+                object: read_object(object.get(), kind)?,
+            });
+        }
+        Ok(history)
     }
 }
 

@@ -10,6 +10,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::feeding::{Leader, event, fed_pool, service};
+use crate::harness::Server;
 
 const SERVICES: &str = "/api/v1/services";
 const EVENTS: &str = "/yurt/v1/feed/services/events";
@@ -134,4 +135,97 @@ async fn replicas_that_ask_get_compressed_watches_and_nobody_else_does() {
         of_plain > 10_000 && of_compressed < 2_000,
         "{of_compressed} of {of_plain} bytes an event"
     );
+}
+
+/// An index of `a` at 150, with this of the time before.
+fn with_history(history: &Value) -> Value {
+    json!({"at": "200", "index": [["x/a", "150"]], "history": history})
+}
+
+/// The store is lost and fed anew: whoever followed it before goes on, and is told what went meanwhile.
+///
+/// Conformance: 7.50
+#[tokio::test]
+async fn readers_go_on_at_a_store_that_was_fed_with_its_history() {
+    let mut server = Server::pool().await;
+    let leader = Leader::elect(&server, "n1").await;
+    leader.feed_members(&["n1", "n2"]).await;
+    let history = json!({
+        "floor": "100",
+        "gaps": [{"from": "120", "to": "130"}],
+        "tombstones": [service("b", 140)],
+        "ranges": [{"after": "120", "to": "130", "object": service("c", 110)}],
+    });
+    leader
+        .call("services/snapshot", with_history(&history))
+        .await
+        .expect(200);
+    let bodies = json!({"at": "200", "objects": [service("a", 150)], "fresh": true});
+    leader.call("services/snapshot/bodies", bodies).await.expect(200);
+    for stored in [false, true] {
+        if stored {
+            server.kill();
+            server.start_again().await;
+        }
+        let reader = server.node("n2");
+        let told = async |from: u64| {
+            let mut watch = reader.watch(&format!("{SERVICES}?resourceVersion={from}")).await;
+            let mut told = Vec::new();
+            while told.last() != Some(&"MODIFIED a".to_owned()) {
+                told.push(watch.told().await);
+            }
+            told
+        };
+        assert_eq!(told(110).await, ["DELETED c", "DELETED b", "MODIFIED a"]);
+        assert_eq!(told(140).await, ["MODIFIED a"]);
+        for from in [99, 125] {
+            let mut watch = reader.watch(&format!("{SERVICES}?resourceVersion={from}")).await;
+            let event = watch.next().await.unwrap();
+            assert_eq!(
+                (event.kind.as_str(), &event.object["code"]),
+                ("ERROR", &json!(410)),
+                "{from}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn history_that_is_none_is_refused_and_a_copy_keeps_its_own() {
+    let server = Server::pool().await;
+    let leader = Leader::elect(&server, "n1").await;
+    leader.feed_members(&["n1", "n2"]).await;
+    let none = json!({"floor": "100", "gaps": [], "tombstones": [], "ranges": []});
+    let changed = |field: &str, value: Value| {
+        let mut history = none.clone();
+        history[field] = value;
+        history
+    };
+    let range = |after: &str, to: &str| json!([{"after": after, "to": to, "object": service("c", 110)}]);
+    for wrong in [
+        changed("floor", json!("201")),
+        changed("gaps", json!([{"from": "130", "to": "130"}])),
+        changed("gaps", json!([{"from": "130", "to": "201"}])),
+        changed("tombstones", json!([service("b", 100)])),
+        changed("tombstones", json!([service("b", 201)])),
+        changed("tombstones", json!([{"kind": "Service"}])),
+        changed("ranges", range("0", "130")),
+        changed("ranges", range("130", "120")),
+        changed("ranges", range("90", "100")),
+    ] {
+        leader.call("services/snapshot", with_history(&wrong)).await.expect(400);
+    }
+    leader
+        .snapshot("services", 0, 180, &[service("a", 150)])
+        .await
+        .expect(200);
+    // Who has a copy remembers for itself.
+    let done = leader.call("services/snapshot", with_history(&none)).await.expect(200);
+    assert_eq!(done["missing"], json!([]));
+    let mut watch = server
+        .node("n2")
+        .watch(&format!("{SERVICES}?resourceVersion=170"))
+        .await;
+    let event = watch.next().await.unwrap();
+    assert_eq!((event.kind.as_str(), &event.object["code"]), ("ERROR", &json!(410)));
 }

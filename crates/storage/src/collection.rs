@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
-pub use history::{Gap, RangeTombstone};
+pub use history::{Gap, History, RangeTombstone};
 pub use log::{Change, ChangeKind, Step};
 pub use past::{KeyRange, Past};
 pub use reader::{Delivery, Expired, Reader, Snapshot};

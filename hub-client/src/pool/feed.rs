@@ -33,6 +33,8 @@ use wire::Envelope;
 const BATCH: usize = 120;
 /// Bytes of bodies in one request, about: some 100 KiB on the wire, which a thin link carries within [`TIMEOUT`].
 const CHUNK_BYTES: usize = 512 << 10;
+/// Deletions that an empty coordinator is told of, about; with the index they are one body.
+const HISTORY_BYTES: usize = 512 << 10;
 /// A body below this goes as it is.
 const GZIP_ABOVE: usize = 1 << 10;
 /// A body below this is compressed where it is made: in less time than another thread takes to begin.
@@ -146,7 +148,7 @@ impl Feeder {
         }
         let (generation, position) = self.replica.collection().read(|c| (c.generation(), c.position()));
         if snapshot || !there.complete || there.generation != generation {
-            return self.send_snapshot(there.position).await;
+            return self.send_snapshot(&there).await;
         }
         if there.position > position {
             // Our source lags behind what the coordinator has: nothing to feed until it does not.
@@ -257,10 +259,14 @@ impl Feeder {
         self.post("events", self.pack(body).await?).await.map(drop)
     }
 
-    async fn send_snapshot(&self, after: ResourceVersion) -> Result<Reader, Interrupted> {
+    async fn send_snapshot(&self, there: &There) -> Result<Reader, Interrupted> {
         let read_at = self.progress.now();
-        let snapshot = self.replica.collection().read(|c| c.snapshot(None));
-        let body = self.envelope().index(after, snapshot.position, &snapshot.objects);
+        let (snapshot, history) = self.replica.collection().read(|c| {
+            let history = (!there.complete).then(|| c.history(HISTORY_BYTES));
+            (c.snapshot(None), history)
+        });
+        let (at, objects) = (snapshot.position, &snapshot.objects);
+        let body = self.envelope().index(there.position, at, objects, history.as_ref());
         self.progress.sending(self.replica.name(), read_at);
         let answer = self.post("snapshot", self.pack(body).await?).await?;
         let missing: Vec<String> = answer

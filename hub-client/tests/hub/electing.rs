@@ -270,6 +270,43 @@ async fn coordinator_that_comes_back_empty_in_an_outage_is_fed_everything_after_
     assert!(fed.iter().all(|call| call["store"] == "an-empty-one"), "{fed:?}");
 }
 
+/// What went meanwhile is remembered by the leader, not by a store that is new: hubs that were killed are behind it.
+#[tokio::test]
+async fn coordinator_that_lost_its_disk_is_told_what_the_leader_remembers() {
+    let mut pool = Pool::start().await;
+    for name in ["stays", "goes"] {
+        pool.cloud
+            .put("services", json!({"metadata": {"namespace": "shop", "name": name}}));
+    }
+    let hub = pool.leader("n1").await;
+    let number = |value: &Value| value.as_str().unwrap().parse::<u64>().unwrap();
+    let first_fed = number(&pool.fed("services/snapshot")[0]["at"]);
+    pool.cloud.delete("services", "shop", "goes");
+    let fed_at = pool.cloud.version();
+    let is_fed = |call: &Value| call["upTo"] == fed_at.as_str();
+    eventually("the deletion is fed", async || {
+        pool.fed("services/events").iter().any(is_fed).then_some(())
+    })
+    .await;
+    pool.coordinator.go_away().await;
+    hub.until("the loss must be noticed", |state| {
+        state["coordinatorReachable"] == false
+    })
+    .await;
+    pool.new_store("an-empty-one");
+    pool.coordinator.come_back().await;
+    pool.until_fed().await;
+    let fed = pool.fed("services/snapshot");
+    let history = &fed[0]["history"];
+    assert!(number(&history["floor"]) <= first_fed, "{fed:?}");
+    let gone = &history["tombstones"][0]["metadata"];
+    assert_eq!(
+        (&gone["name"], &gone["resourceVersion"]),
+        (&json!("goes"), &json!(fed_at))
+    );
+    assert_eq!((&history["gaps"], &history["ranges"]), (&json!([]), &json!([])));
+}
+
 /// Beats of `node` until one has arrived at the cloud, which is told by `has`.
 async fn beat_until(pool: &Pool, node: &str, beats: &mut u64, has: impl Fn() -> bool) {
     eventually("a beat must be carried", async || {

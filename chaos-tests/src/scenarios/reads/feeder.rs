@@ -11,12 +11,10 @@ use yurt_hub_client::pool::feed::wire::{self, Envelope};
 use yurt_storage::Collection;
 use yurt_storage::collection::{Delivery, Reader};
 
-use super::Mutation;
+use super::{MESSAGE_MAX, Mutation};
 use crate::faults::{Fault, Struck};
 use crate::random::Random;
 
-/// Bytes of one message: few, so that there are several.
-const CHUNK_BYTES: usize = 900;
 /// Calls that wait to arrive late or again.
 const MAIL_MAX: usize = 64;
 
@@ -27,6 +25,8 @@ pub(super) struct Feeder {
     reader: Option<Reader>,
     fed: ResourceVersion,
     snapshot: bool,
+    /// Bytes of one message.
+    message: usize,
 }
 
 /// A call on its way.
@@ -71,7 +71,7 @@ struct Interrupted;
 // === impl Feeder ===
 
 impl Feeder {
-    pub(super) fn new(hub: usize, store: String, epoch: u64) -> Self {
+    pub(super) fn new(hub: usize, store: String, epoch: u64, message: usize) -> Self {
         Self {
             hub,
             store,
@@ -79,6 +79,7 @@ impl Feeder {
             reader: None,
             fed: ResourceVersion::ZERO,
             snapshot: false,
+            message,
         }
     }
 
@@ -134,7 +135,7 @@ impl Feeder {
             self.snapshot = true;
             return Err(Interrupted);
         };
-        let batches = wire::batches(events, reader.position(), CHUNK_BYTES);
+        let batches = wire::batches(events, reader.position(), self.message);
         let step = step && door.mutation != Some(Mutation::DifferenceAsEvents);
         if step && batches.len() > 1 {
             self.snapshot = true;
@@ -155,12 +156,15 @@ impl Feeder {
         door: &mut Door<'_>,
     ) -> Result<Reader, Interrupted> {
         let snapshot = held.snapshot(None);
-        let body = self.envelope(held).index(after, snapshot.position, &snapshot.objects);
+        let is_told = !door.pool.is_served() && door.mutation != Some(Mutation::SnapshotWithoutHistory);
+        let history = is_told.then(|| held.history(MESSAGE_MAX));
+        let envelope = self.envelope(held);
+        let body = envelope.index(after, snapshot.position, &snapshot.objects, history.as_ref());
         let answer = self.call("services/snapshot", body, door)?;
         let missing: Vec<String> = serde_json::from_value(answer["missing"].clone()).unwrap_or_default();
         let wanted: BTreeSet<&str> = missing.iter().map(String::as_str).collect();
         let objects = snapshot.objects.iter().filter(|o| wanted.contains(o.key().as_str()));
-        let mut chunks = wire::chunks(objects, CHUNK_BYTES);
+        let mut chunks = wire::chunks(objects, self.message);
         if chunks.is_empty() {
             chunks.push(Vec::new());
         }

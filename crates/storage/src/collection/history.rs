@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use yurt_apimachinery::{Object, ResourceVersion};
 
-use super::{Collection, GAPS_MAX, TOMBSTONES_MAX};
+use super::{Collection, GAPS_MAX, TOMBSTONES_MAX, UNCOMMITTED_MAX};
 
 /// A deletion nobody watched: it happened somewhere in `(after, to]`.
 #[derive(Clone, Debug)]
@@ -24,6 +24,19 @@ pub struct Gap {
     pub from: ResourceVersion,
     /// RV of the list.
     pub to: ResourceVersion,
+}
+
+/// What a copy remembers of the time before its present state: whoever read another copy can go on at one that takes it.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// Nothing after this RV is left out.
+    pub floor: ResourceVersion,
+    /// Stretches that lists jumped over.
+    pub gaps: Vec<Gap>,
+    /// Deletions with their RV.
+    pub tombstones: Vec<Object>,
+    /// Deletions known only as a range.
+    pub ranges: Vec<RangeTombstone>,
 }
 
 // === impl Gap ===
@@ -67,6 +80,57 @@ impl Collection {
     #[must_use]
     pub fn range_tombstones(&self) -> Vec<RangeTombstone> {
         self.ranges.iter().cloned().chain(self.former_ranges()).collect()
+    }
+
+    /// The latest `bytes` of what is remembered, for a copy that has nothing. It does not reach back into an older
+    /// generation: an RV of then does not say what its reader knows.
+    #[must_use]
+    pub fn history(&self, bytes: usize) -> History {
+        let exact = self.tombstones.values().map(|o| (o.resource_version(), o.size()));
+        let ranges = self.ranges.iter().map(|range| (range.to, range.object.size()));
+        let mut sizes: Vec<_> = exact.chain(ranges).collect();
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        let mut taken = 0;
+        let left_out = sizes.into_iter().find(|(_, size)| {
+            taken += size;
+            taken > bytes
+        });
+        let floor = self.above_high(self.floor.max(left_out.map_or(ResourceVersion::ZERO, |(rv, _)| rv)));
+        let gaps = self.gaps.iter().filter(|gap| gap.to > floor);
+        let tombstones = self.tombstones().filter(|object| object.resource_version() > floor);
+        let ranges = self.ranges.iter().filter(|range| range.to > floor);
+        History {
+            floor,
+            gaps: gaps.copied().collect(),
+            tombstones: tombstones.cloned().collect(),
+            ranges: ranges.cloned().collect(),
+        }
+    }
+
+    /// Takes over what another copy remembers of the time before a first list that came from there: readers at or above
+    /// its floor go on here. As after a recovery, they may be ahead.
+    pub fn remember(&mut self, history: History) {
+        self.floor = self.above_high(history.floor);
+        self.served_to = ResourceVersion(self.position.0.saturating_add(UNCOMMITTED_MAX));
+        if let Some(dirty) = &mut self.dirty {
+            dirty.tombstones.extend(history.tombstones.iter().cloned());
+            dirty.ranges.extend(history.ranges.iter().cloned());
+        }
+        for gap in history.gaps {
+            self.add_gap(gap);
+        }
+        history.tombstones.into_iter().for_each(|object| self.bury(object));
+        history.ranges.into_iter().for_each(|range| self.bury_range(range));
+        self.forget_former();
+    }
+
+    /// `floor`, or higher, where a lower one would reach back into an older generation; never above `C`.
+    fn above_high(&self, floor: ResourceVersion) -> ResourceVersion {
+        let least = match self.high.is_zero() {
+            true => ResourceVersion::ZERO,
+            false => ResourceVersion(self.high.0.saturating_add(1)),
+        };
+        floor.max(least).min(self.position)
     }
 
     pub(super) fn bury(&mut self, object: Object) {

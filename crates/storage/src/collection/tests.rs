@@ -12,6 +12,7 @@ use super::*;
 
 mod ahead;
 mod generations;
+mod history;
 
 fn service(name: &str, uid: u64, rv: u64) -> Object {
     let kind = find_kind("", "services").expect("services must be built in");

@@ -1,9 +1,10 @@
 //! Bodies of the feed's requests, stitched from stored object bytes (nothing is parsed or encoded again).
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use serde_json::Value;
+use serde_json::{Value, json};
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion};
+use yurt_storage::collection::History;
 
 /// What stands in every request: by what right, and in which timeline.
 #[derive(Clone, Copy, Debug)]
@@ -46,9 +47,16 @@ impl Envelope<'_> {
         body.freeze()
     }
 
-    /// `snapshot`: keys and RVs of everything at `at`.
+    /// `snapshot`: keys and RVs of everything at `at`; for a coordinator that has nothing also what is remembered of the
+    /// time before.
     #[must_use]
-    pub fn index(self, after: ResourceVersion, at: ResourceVersion, objects: &[Object]) -> Bytes {
+    pub fn index(
+        self,
+        after: ResourceVersion,
+        at: ResourceVersion,
+        objects: &[Object],
+        history: Option<&History>,
+    ) -> Bytes {
         let mut body = self.open(64 + objects.len() * 64);
         body.put(format!(r#","after":"{after}","at":"{at}","index":["#).as_bytes());
         for (index, object) in objects.iter().enumerate() {
@@ -56,7 +64,11 @@ impl Envelope<'_> {
             let key = Value::from(object.key().as_str());
             body.put(format!(r#"{separator}[{key},"{}"]"#, object.resource_version()).as_bytes());
         }
-        body.put_slice(b"]}");
+        body.put_u8(b']');
+        if let Some(history) = history {
+            put_history(&mut body, history);
+        }
+        body.put_u8(b'}');
         body.freeze()
     }
 
@@ -87,6 +99,37 @@ impl Envelope<'_> {
         );
         body
     }
+}
+
+fn put_history(body: &mut BytesMut, history: &History) {
+    let gaps = Value::from_iter(history.gaps.iter().map(|gap| json!(gap)));
+    body.put(
+        format!(
+            r#","history":{{"floor":"{}","gaps":{gaps},"tombstones":["#,
+            history.floor
+        )
+        .as_bytes(),
+    );
+    for (index, object) in history.tombstones.iter().enumerate() {
+        if index > 0 {
+            body.put_u8(b',');
+        }
+        body.put_slice(object.bytes());
+    }
+    body.put_slice(br#"],"ranges":["#);
+    for (index, range) in history.ranges.iter().enumerate() {
+        let separator = if index == 0 { "" } else { "," };
+        body.put(
+            format!(
+                r#"{separator}{{"after":"{}","to":"{}","object":"#,
+                range.after, range.to
+            )
+            .as_bytes(),
+        );
+        body.put_slice(range.object.bytes());
+        body.put_u8(b'}');
+    }
+    body.put_slice(b"]}");
 }
 
 /// A batch of events and the position it leads to.
@@ -167,7 +210,8 @@ mod tests {
         assert_eq!(value["events"][0]["object"], events[0].1.to_value());
         let objects = [object("a"), object("b")];
         let index: Value =
-            serde_json::from_slice(&envelope.index(ResourceVersion(1), ResourceVersion(7), &objects)).expect("JSON");
+            serde_json::from_slice(&envelope.index(ResourceVersion(1), ResourceVersion(7), &objects, None))
+                .expect("JSON");
         assert_eq!(index["index"][1], serde_json::json!(["x/b", "7"]));
         let bodies: Value =
             serde_json::from_slice(&envelope.bodies(ResourceVersion(7), &[&objects[0]], true)).expect("JSON");
