@@ -1,8 +1,9 @@
-//! Small frames of an HTTP/2 connection leave together: one TLS record and one call of the kernel for many.
+//! Frames of an HTTP/2 connection leave together: few TLS records and calls of the kernel for many.
 //!
 //! The HTTP/2 library copies frames below 1 KiB one behind the other, if its transport takes one slice at a time. To a
 //! transport that takes several it hands each frame alone, and each becomes a record and a write. [`Gather`] takes one at a
-//! time. A larger frame then comes in two parts, its beginning and the rest; they are joined again here.
+//! time. A larger frame then comes in two parts, its beginning and the rest, and is flushed before the library looks for
+//! the next one. Here it waits for that one: the library flushes again when it has nothing more to say.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,17 +11,23 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Holds the beginning of a frame until its rest or a flush comes.
+/// Holds frames until there are many bytes of them, or a flush comes that is meant.
 #[derive(Debug)]
 pub(super) struct Gather<T> {
     inner: T,
     /// Without it everything passes as it comes.
     is_on: bool,
     held: Vec<u8>,
+    /// A part of a large frame came since the last flush.
+    is_large: bool,
 }
 
-/// Longer pieces are not held. Above the 1 KiB and a head that the HTTP/2 library copies of a large frame.
-const HELD_MAX: usize = 2048;
+/// Most bytes held: as many as the TLS library takes at a time.
+const HELD_MAX: usize = 64 * 1024;
+/// Of small frames this many bytes are held. Above the 1 KiB and a head that the HTTP/2 library copies of a large frame.
+const SMALL_MAX: usize = 2048;
+/// A frame of the usual largest size, with its head.
+const FRAME: usize = 16 * 1024 + 9;
 
 // === impl Gather ===
 
@@ -31,6 +38,7 @@ impl<T> Gather<T> {
             inner,
             is_on,
             held: Vec::new(),
+            is_large: false,
         }
     }
 }
@@ -62,10 +70,17 @@ impl<T: AsyncWrite + Unpin> Gather<T> {
 impl<T: AsyncWrite + Unpin> AsyncWrite for Gather<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, piece: &[u8]) -> Poll<io::Result<usize>> {
         let this = &mut *self;
-        if !this.is_on || (this.held.is_empty() && piece.len() > HELD_MAX) {
+        // Many small frames come in one piece, and nothing in front of it.
+        if !this.is_on || (this.held.is_empty() && piece.len() > SMALL_MAX) {
             return Pin::new(&mut this.inner).poll_write(cx, piece);
         }
-        if this.held.len() + piece.len() <= HELD_MAX {
+        this.is_large |= piece.len() > SMALL_MAX;
+        let has_large = this.is_large || this.held.len() > SMALL_MAX;
+        let limit = if has_large { HELD_MAX } else { SMALL_MAX };
+        if this.held.len() + piece.len() <= limit {
+            if has_large {
+                this.held.reserve_exact(HELD_MAX - this.held.len());
+            }
             this.held.extend_from_slice(piece);
             return Poll::Ready(Ok(piece.len()));
         }
@@ -97,6 +112,11 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Gather<T> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if std::mem::take(&mut self.is_large) && self.held.len() + FRAME <= HELD_MAX {
+            // Whoever has nothing more to say flushes again, now or when it is asked.
+            cx.waker().wake_by_ref();
+            return Poll::Ready(Ok(()));
+        }
         ready!(self.poll_held(cx))?;
         Pin::new(&mut self.inner).poll_flush(cx)
     }
@@ -115,10 +135,21 @@ impl<T: AsyncRead + Unpin> AsyncRead for Gather<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use futures_util::FutureExt as _;
     use tokio::io::AsyncWriteExt as _;
 
     use super::*;
+
+    #[derive(Default)]
+    struct CountWakes(AtomicUsize);
+
+    impl std::task::Wake for CountWakes {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 
     /// Notes every write; takes at most so many bytes at a time.
     struct Recorder {
@@ -167,17 +198,49 @@ mod tests {
         }
     }
 
+    fn flush(gather: &mut Gather<Recorder>) {
+        gather.flush().now_or_never().unwrap().unwrap();
+    }
+
+    /// The HTTP/2 library flushes after each large frame, and when it has nothing more to say.
     #[test]
-    fn beginning_of_a_frame_leaves_with_its_rest() {
+    fn large_frames_leave_together_when_nothing_more_is_said() {
         let mut gather = gather(true, usize::MAX);
         assert!(!gather.is_write_vectored());
-        let rest = vec![7; 15_000];
-        write(&mut gather, &[&[1; 1033], &rest]);
-        let lens: Vec<usize> = gather.inner.writes.iter().map(Vec::len).collect();
-        assert_eq!(lens, [16_033]);
-        assert_eq!((gather.inner.writes[0][1032], gather.inner.writes[0][1033]), (1, 7));
+        let rest = vec![7; FRAME - 1033];
+        let lens = |gather: &Gather<Recorder>| gather.inner.writes.iter().map(Vec::len).collect::<Vec<_>>();
+        for frames in [1, 2, 3] {
+            gather.inner.writes.clear();
+            for _ in 0..frames {
+                write(&mut gather, &[&[1; 1033], &rest]);
+                assert!(gather.inner.writes.is_empty(), "it waits for more");
+                flush(&mut gather);
+            }
+            flush(&mut gather);
+            assert_eq!(lens(&gather), [frames * FRAME]);
+            assert_eq!((gather.inner.writes[0][1032], gather.inner.writes[0][1033]), (1, 7));
+            assert_eq!(gather.held.capacity(), 0, "a quiet connection holds nothing");
+        }
+        gather.inner.writes.clear();
+        write(&mut gather, &[b"small"]);
+        flush(&mut gather);
+        assert_eq!(lens(&gather), [5], "a small frame does not wait");
         write(&mut gather, &[&rest]);
-        assert_eq!(gather.inner.writes.len(), 2, "a large piece alone is not held");
+        assert_eq!(gather.inner.writes.len(), 2, "neither do many");
+    }
+
+    /// Whoever does not flush twice is asked again.
+    #[test]
+    fn a_flush_that_was_put_off_wakes_the_connection() {
+        let woken = std::sync::Arc::new(CountWakes::default());
+        let waker = std::task::Waker::from(woken.clone());
+        let mut gather = gather(true, usize::MAX);
+        write(&mut gather, &[&[1; 1033], &[2; SMALL_MAX + 1]]);
+        let mut cx = Context::from_waker(&waker);
+        assert!(Pin::new(&mut gather).poll_flush(&mut cx).is_ready());
+        assert_eq!((gather.inner.writes.len(), woken.0.load(Ordering::Relaxed)), (0, 1));
+        assert!(Pin::new(&mut gather).poll_flush(&mut cx).is_ready());
+        assert_eq!((gather.inner.writes.len(), woken.0.load(Ordering::Relaxed)), (1, 1));
     }
 
     #[test]
@@ -194,14 +257,21 @@ mod tests {
 
     #[test]
     fn no_byte_is_lost_or_sent_twice_when_the_transport_takes_little() {
-        let sent: Vec<u8> = (0..9000_u32).map(|at| (at % 251) as u8).collect();
-        for takes in [1, 7, 1000, 2048, 2049, 5000] {
+        let sent: Vec<u8> = (0..90_000_u32).map(|at| (at % 251) as u8).collect();
+        for takes in [1, 7, 1000, 2048, 2049, 5000, 40_000, usize::MAX] {
             let mut gather = gather(true, takes);
             write(
                 &mut gather,
-                &[&sent[..500], &sent[500..2548], &sent[2548..2549], &sent[2549..]],
+                &[
+                    &sent[..500],
+                    &sent[500..2548],
+                    &sent[2548..2549],
+                    &sent[2549..9000],
+                    &sent[9000..],
+                ],
             );
-            gather.flush().now_or_never().unwrap().unwrap();
+            flush(&mut gather);
+            flush(&mut gather);
             assert!(gather.inner.writes.concat() == sent, "{takes}");
         }
         let mut stuck = gather(true, 0);
