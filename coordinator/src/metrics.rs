@@ -7,7 +7,10 @@ mod election;
 
 use std::sync::{Arc, OnceLock};
 
+use http::StatusCode;
 use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
+use yurt_apimachinery::kind::find_kind;
+use yurt_apimachinery::{RequestInfo, ResourceKind, Verb};
 use yurt_runtime::BootTime;
 use yurt_runtime::metrics::Metrics as Render;
 use yurt_storage::embedded::Disk;
@@ -18,7 +21,7 @@ use election::Election;
 use crate::audit::Counters;
 use crate::feed::{Feed, Refusal};
 use crate::lanes::Refusals;
-use crate::registry::{Authority, Registry as Resources};
+use crate::registry::{Authority, Registry as Resources, Resource};
 
 /// All counters of this process.
 pub(crate) struct Metrics {
@@ -58,13 +61,12 @@ pub(crate) struct FeedMetrics {
 /// Counts one long-running request until it is dropped.
 pub(crate) struct LongRunning(prometheus::IntGauge);
 
-/// What a finished request is counted as.
-#[derive(Clone, Debug, Default)]
+/// What a finished request is counted as. Strangers may ask for anything: names that are not known here would make labels
+/// without end.
+#[derive(Clone, Copy, Default)]
 pub(crate) struct RequestLabels {
-    pub(crate) verb: String,
-    pub(crate) group: String,
-    pub(crate) version: String,
-    pub(crate) resource: String,
+    verb: &'static str,
+    kind: Option<&'static ResourceKind>,
 }
 
 // === impl Metrics ===
@@ -169,9 +171,10 @@ impl Metrics {
     }
 
     /// Counts an answered request.
-    pub(crate) fn answered(&self, labels: &RequestLabels, code: u16) {
-        let code = code.to_string();
-        let values = [&labels.verb, &labels.group, &labels.version, &labels.resource, &code].map(String::as_str);
+    pub(crate) fn answered(&self, labels: RequestLabels, code: StatusCode) {
+        let kind = labels.kind;
+        let [group, version, resource] = kind.map_or([""; 3], |kind| [&*kind.group, &*kind.version, &*kind.plural]);
+        let values = [labels.verb, group, version, resource, code.as_str()];
         self.requests.with_label_values(&values).inc();
     }
 
@@ -221,6 +224,37 @@ impl Metrics {
         self.disk.update();
         self.election.set(feed);
         self.render.render()
+    }
+}
+
+// === impl RequestLabels ===
+
+impl RequestLabels {
+    /// Those of a request for `resource`, or for a built-in kind that is not served here.
+    pub(crate) fn of(info: Option<&RequestInfo>, resource: Option<&Resource>) -> Self {
+        let Some(info) = info else { return Self::default() };
+        let known = || find_kind(&info.group, &info.resource).filter(|_| info.is_resource);
+        Self {
+            verb: verb(info.verb),
+            kind: resource.map(|resource| resource.kind).or_else(known),
+        }
+    }
+}
+
+fn verb(verb: Verb) -> &'static str {
+    match verb {
+        Verb::Get => "GET",
+        Verb::List => "LIST",
+        Verb::Watch => "WATCH",
+        Verb::Create | Verb::Post => "POST",
+        Verb::Update | Verb::Put => "PUT",
+        Verb::Patch => "PATCH",
+        Verb::Delete => "DELETE",
+        Verb::DeleteCollection => "DELETECOLLECTION",
+        Verb::Proxy => "PROXY",
+        Verb::Head => "HEAD",
+        Verb::Options => "OPTIONS",
+        Verb::Other => "",
     }
 }
 

@@ -9,7 +9,6 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL, USER_AGENT, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
-use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::status::reason;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
@@ -38,6 +37,16 @@ const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 /// Every answer but discovery describes a moment.
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
 
+/// What is asked, as its URL and headers say.
+struct Question {
+    info: RequestInfo,
+    query: Option<String>,
+    /// `None` for a path that names nothing served here.
+    resource: Option<Arc<Resource>>,
+    /// The format of a failure.
+    how: Negotiated,
+}
+
 /// Answers one request, whatever comes.
 pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer) -> Response<Body> {
     let audit_id = audit_id(request.headers());
@@ -51,15 +60,22 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
         Some(response) => response,
         None => {
             let info = RequestInfo::parse(request.method().as_str(), &path, query.as_deref());
-            let labels = labels(&app, info.as_ref().ok());
-            let how = error_format(&app, &request, info.as_ref().ok());
+            let resource = info.as_ref().ok().and_then(|info| find_resource(&app, info));
+            let labels = RequestLabels::of(info.as_ref().ok(), resource.as_deref());
+            let how = error_format(&request, resource.as_deref());
             let mut trail = Trail::new(&audit_id);
             let verb = info.as_ref().map(|info| info.verb).ok();
             let answer = match info {
                 Ok(info) => {
                     let limit = deadline::of(&info, query.as_deref());
+                    let question = Question {
+                        info,
+                        query,
+                        resource,
+                        how,
+                    };
                     // Boxed: this future is moved several times on its way to a task.
-                    let answer = Box::pin(identified(&app, request, &peer, info, query, &mut trail));
+                    let answer = Box::pin(identified(&app, request, &peer, question, &mut trail));
                     match limit {
                         Ok(limit) => deadline::within(limit, answer).await,
                         Err(status) => Err(status),
@@ -71,7 +87,7 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
             if trail.is_stranger {
                 response.extensions_mut().insert(CloseConnection);
             }
-            app.metrics.answered(&labels, response.status().as_u16());
+            app.metrics.answered(labels, response.status());
             match trail.record {
                 Some(record) => record.answered(verb, response),
                 None => response,
@@ -112,7 +128,7 @@ fn answer_health(
         Ok(())
     };
     let refused = judge(request).err();
-    let how = error_format(app, request, None);
+    let how = error_format(request, None);
     match refused {
         Some(status) => Some(status_error::respond(how, &status)),
         None => app.health.answer(path, query),
@@ -132,9 +148,8 @@ fn new_audit_id() -> String {
 }
 
 /// Failures come in the format of what was asked for.
-fn error_format(app: &App, request: &Request<Incoming>, info: Option<&RequestInfo>) -> Negotiated {
+fn error_format(request: &Request<Incoming>, resource: Option<&Resource>) -> Negotiated {
     let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
-    let resource = info.and_then(|info| find_resource(app, info));
     let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
     Negotiated::of_status(accept, resource.is_none_or(|resource| resource.kind.has_protobuf()))
         .for_people(request.uri().query(), agent)
@@ -146,29 +161,32 @@ async fn identified(
     app: &Arc<App>,
     mut request: Request<Incoming>,
     peer: &Peer,
-    info: RequestInfo,
-    query: Option<String>,
+    question: Question,
     trail: &mut Trail,
 ) -> Result<Response<Body>, Status> {
     let is_http2 = request.version() == Version::HTTP_2;
     let user = gate::identify(app, request.headers_mut(), peer);
     trail.is_stranger = is_http2 && user.as_ref().map_or(true, User::is_anonymous);
-    trail.begin(app, &info, &request, peer, user.as_ref().ok());
-    dispatch(app, request, peer, info, query, user?, trail).await
+    trail.begin(app, &question.info, &request, peer, user.as_ref().ok());
+    dispatch(app, request, peer, question, user?, trail).await
 }
 
 async fn dispatch(
     app: &Arc<App>,
     mut request: Request<Incoming>,
     peer: &Peer,
-    info: RequestInfo,
-    query: Option<String>,
+    question: Question,
     user: User,
     trail: &mut Trail,
 ) -> Result<Response<Body>, Status> {
+    let Question {
+        info,
+        query,
+        resource,
+        how,
+    } = question;
     let attributes = Attributes::of(&info).selecting(&info, query.as_deref());
     let user = gate::impersonate(app, request.headers_mut(), user, &attributes, trail)?;
-    let resource = find_resource(app, &info);
     if let Some(resource) = &resource {
         refuse_pool_writes(resource, &user, info.verb)?;
     }
@@ -184,7 +202,7 @@ async fn dispatch(
         if info.verb != Verb::Create {
             return Err(Status::method_not_allowed());
         }
-        return exchange(app, request, &info, query.as_deref(), |exchange| {
+        return exchange(app, request, how, query.as_deref(), |exchange| {
             review::handle(app, &user, kind, info.namespace.as_deref(), exchange)
         })
         .await;
@@ -193,13 +211,12 @@ async fn dispatch(
         return not_found(app, &info);
     };
     if token_request::is_meant(app, &resource, &info) {
-        return exchange(app, request, &info, query.as_deref(), |exchange| {
+        return exchange(app, request, how, query.as_deref(), |exchange| {
             token_request::handle(app, &user, &info, exchange)
         })
         .await;
     }
     check_shape(&resource, &info, request.method())?;
-    let how = error_format(app, &request, Some(&info));
     let warnings = Arc::new(Warnings::about(&resource.name));
     let (head, body) = request.into_parts();
     let body = if info.verb.is_read_only() {
@@ -224,11 +241,10 @@ async fn dispatch(
 async fn exchange(
     app: &App,
     request: Request<Incoming>,
-    info: &RequestInfo,
+    how: Negotiated,
     query: Option<&str>,
     answer: impl FnOnce(&Exchange<'_>) -> Result<Response<Body>, Status>,
 ) -> Result<Response<Body>, Status> {
-    let how = error_format(app, &request, Some(info));
     let (head, body) = request.into_parts();
     let body = &read_body(body, app.settings.body_bytes_max).await?;
     let (headers, warnings) = (&head.headers, &Warnings::default());
@@ -441,25 +457,4 @@ fn not_found(app: &App, info: &RequestInfo) -> Result<Response<Body>, Status> {
         return Err(Status::unknown_resource());
     }
     Ok(page_not_found())
-}
-
-fn labels(app: &App, info: Option<&RequestInfo>) -> RequestLabels {
-    let Some(info) = info else {
-        return RequestLabels::default();
-    };
-    let verb = match info.verb {
-        Verb::Create => "POST",
-        Verb::Update => "PUT",
-        other => other.as_str(),
-    };
-    // Strangers may ask for anything: names outside the registry would make labels without end.
-    let is_built_in = || find_kind(&info.group, &info.resource).is_some();
-    let known = info.is_resource && (is_built_in() || find_resource(app, info).is_some());
-    let text = |value: &str| if known { value.to_owned() } else { String::new() };
-    RequestLabels {
-        verb: verb.to_uppercase(),
-        group: text(&info.group),
-        version: text(&info.version),
-        resource: text(&info.resource),
-    }
 }

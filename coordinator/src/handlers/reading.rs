@@ -95,23 +95,29 @@ pub(super) fn read(
         // Go reads it into an object without anything in it.
         return Ok(Value::Object(serde_json::Map::new()));
     }
+    let cannot = |version: &str, why: String| {
+        let version = version.rsplit('/').next().unwrap_or_default();
+        Status::bad_request(format!(
+            "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"
+        ))
+    };
+    // Nearly every body is what is expected, in the first version. Taken for that, it is read once.
+    let first = expected.api_versions[0];
+    let likely = protobuf::message(first, kind).and_then(|message| typed::read(body, message).ok());
+    if let Some(read) = likely.filter(|read| expected.is_first(&read.object)) {
+        return settle(warnings, read, validation).map_err(|why| cannot(first, why));
+    }
     let claimed = TypeMeta::peek(body).ok().and_then(|claimed| expected.version(&claimed));
     let message = claimed.and_then(|version| Some((version, protobuf::message(version, kind)?)));
     let Some((version, message)) = message else {
         // Of another kind, which is said later, or of one without a known type.
         return serde_json::from_slice(body).map_err(|error| syntax(&error));
     };
-    let cannot = |why: String| {
-        let version = version.rsplit('/').next().unwrap_or_default();
-        Status::bad_request(format!(
-            "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"
-        ))
-    };
     let read = typed::read(body, message).map_err(|error| match error {
         TypedError::Syntax(error) => syntax(&error),
-        TypedError::Type(why) => cannot(why),
+        TypedError::Type(why) => cannot(version, why),
     })?;
-    settle(warnings, read, validation).map_err(cannot)
+    settle(warnings, read, validation).map_err(|why| cannot(version, why))
 }
 
 // === impl Expected ===
@@ -134,6 +140,16 @@ impl<'a> Expected<'a> {
         let version = if version.is_empty() { wanted } else { version };
         let kind = if kind.is_empty() { self.kind } else { kind };
         Err(meta::of_another_kind(version, kind, wanted, self.kind))
+    }
+
+    /// Whether a body is in the first of the versions, or names none.
+    fn is_first(&self, body: &Value) -> bool {
+        let is = |field: &str, wanted: &str| match body.get(field) {
+            None | Some(Value::Null) => true,
+            Some(Value::String(claimed)) => claimed.is_empty() || claimed == wanted,
+            Some(_) => false,
+        };
+        is("kind", self.kind) && is("apiVersion", self.api_versions[0])
     }
 
     /// Which of the versions a body is in; `None` when it says that it is something else.
