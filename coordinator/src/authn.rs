@@ -84,11 +84,7 @@ impl User {
         let groups: Vec<&str> = identity.organizations.iter().map(String::as_str).collect();
         let mut user = Self::new(&identity.common_name, &groups);
         user.uid.clone_from(&identity.uid);
-        let mut id = "X509SHA256=".to_owned();
-        // Of every request: nothing is formatted here.
-        for digit in identity.sha256.iter().flat_map(|byte| [byte >> 4, byte & 15]) {
-            id.extend(char::from_digit(digit.into(), 16));
-        }
+        let id = ["X509SHA256=", &identity.sha256].concat();
         user.extra.insert(CREDENTIAL_ID.to_owned(), vec![id]);
         user
     }
@@ -191,7 +187,7 @@ mod tests {
             common_name: cn.into(),
             organizations: o.iter().map(|o| (*o).to_owned()).collect(),
             uid: "u1".into(),
-            sha256: [0xa5; 32],
+            sha256: "a5".repeat(32),
         }
     }
 

@@ -42,8 +42,8 @@ pub(crate) struct Gate {
 }
 
 /// What is known about a request, for those who look at its end.
-pub(crate) struct Trail {
-    audit_id: String,
+pub(crate) struct Trail<'a> {
+    audit_id: &'a str,
     /// Nobody known asks, over a connection that costs little.
     pub(crate) is_stranger: bool,
     /// Events of the audit log.
@@ -52,10 +52,10 @@ pub(crate) struct Trail {
 
 // === impl Trail ===
 
-impl Trail {
-    pub(crate) fn new(audit_id: &str) -> Self {
+impl<'a> Trail<'a> {
+    pub(crate) fn new(audit_id: &'a str) -> Self {
         Self {
-            audit_id: audit_id.to_owned(),
+            audit_id,
             is_stranger: false,
             record: None,
         }
@@ -72,9 +72,7 @@ impl Trail {
     ) {
         let Some(log) = &app.gate.log else { return };
         let uri = request.uri().path_and_query().map_or("", PathAndQuery::as_str);
-        let record = log
-            .audit
-            .begin(info, uri, request.headers(), peer, user, &self.audit_id);
+        let record = log.audit.begin(info, uri, request.headers(), peer, user, self.audit_id);
         match user {
             Some(_) => self.record = Some(record),
             None => record.refused(),
@@ -180,7 +178,7 @@ pub(crate) fn impersonate(
     headers: &mut HeaderMap,
     requestor: User,
     attributes: &Attributes<'_>,
-    trail: &mut Trail,
+    trail: &mut Trail<'_>,
 ) -> Result<User, Status> {
     let wanted = impersonation::wanted(headers)?;
     impersonation::strip(headers);
@@ -205,7 +203,7 @@ pub(crate) fn authorize(
     user: &User,
     info: &RequestInfo,
     attributes: &Attributes<'_>,
-    trail: &mut Trail,
+    trail: &mut Trail<'_>,
 ) -> Result<(), Status> {
     let decision = app.authorize(user, attributes);
     if let Some(record) = &mut trail.record {

@@ -162,7 +162,7 @@ async fn identified(
     mut request: Request<Incoming>,
     peer: &Peer,
     question: Question,
-    trail: &mut Trail,
+    trail: &mut Trail<'_>,
 ) -> Result<Response<Body>, Status> {
     let is_http2 = request.version() == Version::HTTP_2;
     let user = gate::identify(app, request.headers_mut(), peer);
@@ -177,7 +177,7 @@ async fn dispatch(
     peer: &Peer,
     question: Question,
     user: User,
-    trail: &mut Trail,
+    trail: &mut Trail<'_>,
 ) -> Result<Response<Body>, Status> {
     let Question {
         info,

@@ -138,8 +138,12 @@ impl Object {
     pub fn from_value(value: Value, kind: &ResourceKind) -> Result<Self, ObjectError> {
         let mut bytes = Vec::with_capacity(ENCODED);
         let metadata_at = wire::encode(&value, &mut bytes)?;
-        // Kept without spare room.
-        let bytes = Bytes::from(bytes.into_boxed_slice());
+        // Kept without spare room. The buffer of a small one is left whole, for the next: cutting its end off costs the
+        // allocator much more than the copy.
+        let bytes = match bytes.len() {
+            ..=ENCODED => Bytes::copy_from_slice(&bytes),
+            _ => Bytes::from(bytes.into_boxed_slice()),
+        };
         match Extract::of_value(&value, kind.fields) {
             Ok(extract) if decodable::is_shallow(&value) => Self::assemble(bytes, metadata_at, extract, kind),
             _ => Self::parse(bytes, kind),

@@ -54,32 +54,34 @@ impl RequestInfo {
         let path = decode_path(path)?;
         let mut info = Self {
             verb: Verb::of_non_resource(method),
-            path,
             ..Self::default()
         };
+        info.read_path(method, &path, query)?;
+        Ok(Self { path, ..info })
+    }
+
+    fn read_path(&mut self, method: &str, path: &str, query: Option<&str>) -> Result<(), Status> {
         // kube-apiserver's router does not find doubled slashes in front.
-        if info.path.starts_with("//") {
-            return Ok(info);
+        if path.starts_with("//") {
+            return Ok(());
         }
-        let path = info.path.clone();
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let (prefix, parts) = match parts.split_first() {
             Some((prefix @ (&"api" | &"apis"), rest)) if parts.len() >= 3 => (*prefix, rest),
-            _ => return Ok(info),
+            _ => return Ok(()),
         };
-        prefix.clone_into(&mut info.api_prefix);
+        prefix.clone_into(&mut self.api_prefix);
         let parts = match parts {
             [group, rest @ ..] if prefix == "apis" => {
                 if rest.len() < 2 {
-                    return Ok(info);
+                    return Ok(());
                 }
-                (*group).clone_into(&mut info.group);
+                (*group).clone_into(&mut self.group);
                 rest
             }
             rest => rest,
         };
-        info.read_resource(method, parts, query)?;
-        Ok(info)
+        self.read_resource(method, parts, query)
     }
 
     fn read_resource(&mut self, method: &str, parts: &[&str], query: Option<&str>) -> Result<(), Status> {

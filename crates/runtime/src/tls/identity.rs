@@ -14,8 +14,8 @@ pub struct PeerIdentity {
     pub organizations: Vec<String>,
     /// The user's uid, from Kubernetes' own attribute of the subject. Empty when it has none.
     pub uid: String,
-    /// SHA-256 of the certificate.
-    pub sha256: [u8; 32],
+    /// SHA-256 of the certificate, in lower-case hexadecimal digits. Written down once: every request tells it.
+    pub sha256: String,
 }
 
 /// Attribute of a subject that holds a uid.
@@ -43,7 +43,7 @@ impl PeerIdentity {
         let (_, certificate) = X509Certificate::from_der(leaf).ok()?;
         let mut identity = Self::from_subject(certificate.subject());
         let hash = ring::digest::digest(&ring::digest::SHA256, leaf);
-        identity.sha256.copy_from_slice(hash.as_ref());
+        identity.sha256 = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         Some(identity)
     }
 
@@ -80,7 +80,7 @@ impl PeerIdentity {
             common_name,
             organizations,
             uid: uid.unwrap_or_default().to_owned(),
-            sha256: [0; 32],
+            sha256: String::new(),
         }
     }
 }
