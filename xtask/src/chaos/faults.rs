@@ -112,6 +112,12 @@ pub(super) enum Fault {
     CoordinatorDiskFull,
     /// The disks of hubs and coordinator are full
     AllDisksFull,
+    /// Every read, write and sync of a hub's disk fails
+    HubDiskEio,
+    /// Every read, write and sync of the coordinator's disk fails
+    CoordinatorDiskEio,
+    /// Every read, write and sync of all disks fails
+    AllDisksEio,
     /// A hub's client certificates are replaced
     HubCertificateRotated,
     /// The coordinator's serving certificate is replaced
@@ -225,6 +231,8 @@ pub(super) enum Target {
 pub(super) enum Act {
     /// Disks are full, the next CA is trusted too, more is shared, there is a huge object, clients do not read, history is forgotten.
     Bad,
+    /// Disks fail.
+    Eio,
     /// No longer. Nothing to a program.
     Good,
     /// A new certificate.

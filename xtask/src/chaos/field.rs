@@ -162,6 +162,9 @@ impl Field {
     pub(super) fn has(&self, fault: Fault) -> bool {
         match fault {
             Fault::HubDiskFull | Fault::CoordinatorDiskFull | Fault::AllDisksFull => !self.disks.is_empty(),
+            Fault::HubDiskEio | Fault::CoordinatorDiskEio | Fault::AllDisksEio => {
+                !self.disks.is_empty() && self.disks.iter().all(Disk::is_breakable)
+            }
             Fault::HubRebooted | Fault::CoordinatorRebooted => self.can_reboot,
             Fault::ScopeChanged => self.collections.contains(&SOMETIMES_SHARED),
             _ => true,
@@ -193,8 +196,8 @@ impl Field {
             }
             (Target::CloudLink(hub), Act::Link(mode)) => self.stage.hubs[hub].link.set(mode),
             (Target::PoolLink(hub), Act::Link(mode)) => self.stage.hubs[hub].pool_link.set(mode),
-            (Target::CoordinatorDisk, _) => on_disk(self.disks.first(), is_bad)?,
-            (Target::HubDisk(hub), _) => on_disk(self.disks.get(1 + hub), is_bad)?,
+            (Target::CoordinatorDisk, _) => on_disk(self.disks.first(), act)?,
+            (Target::HubDisk(hub), _) => on_disk(self.disks.get(1 + hub), act)?,
             (Target::HubCertificate(hub), Act::Issue(issue)) => self.stage.hubs[hub].issue(identities, issue)?,
             (Target::CoordinatorCertificate, Act::Issue(issue)) => {
                 identities.replace_server("coordinator", issue)?;
@@ -278,9 +281,10 @@ fn empty(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn on_disk(disk: Option<&Disk>, is_full: bool) -> Result<()> {
+fn on_disk(disk: Option<&Disk>, act: Act) -> Result<()> {
     let disk = disk.context("no disk could be mounted")?;
-    if is_full { disk.fill() } else { disk.clear() }
+    disk.set_broken(act == Act::Eio);
+    if act == Act::Bad { disk.fill() } else { disk.clear() }
 }
 
 /// Where it stands by how much a program's wall clock is wrong.

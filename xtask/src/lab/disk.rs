@@ -1,4 +1,5 @@
-//! A small disk under a program's data, which can be filled: a tmpfs, where this machine lets us mount one.
+//! A small disk under a program's data, which can be filled and broken: a tmpfs, behind a file system of ours ([`super::faulty`]), where this
+//! machine lets us mount them.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
@@ -6,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+
+use super::faulty::Faulty;
 
 /// Room for a store with what the runs write, several times.
 const OPTIONS: &str = "size=64m,mode=0700";
@@ -17,6 +20,9 @@ const PIECES: [usize; 3] = [1 << 20, 4096, 1];
 /// A mounted disk; unmounted when dropped.
 pub(crate) struct Disk {
     place: PathBuf,
+    /// Where the tmpfs is: at the place itself, or behind the file system that is there.
+    behind: PathBuf,
+    front: Option<Faulty>,
 }
 
 // === impl Disk ===
@@ -27,13 +33,35 @@ impl Disk {
     /// # Errors
     /// When the folder cannot be made.
     pub(crate) fn mount(place: &Path) -> Result<Option<Self>> {
-        std::fs::create_dir_all(place).with_context(|| format!("cannot make {}", place.display()))?;
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", OPTIONS, "tmpfs"]).arg(place);
-        let is_mounted = crate::process::succeeds(&mut mount);
-        Ok(is_mounted.then(|| Self {
+        let behind = place.with_added_extension("behind");
+        for folder in [place, &behind] {
+            std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        }
+        if !mount_tmpfs(&behind) {
+            return Ok(None);
+        }
+        let front = Faulty::mount(place, &behind)?;
+        if front.is_none() && !mount_tmpfs(place) {
+            return Ok(None);
+        }
+        let behind = if front.is_some() { behind } else { place.to_path_buf() };
+        Ok(Some(Self {
             place: place.to_path_buf(),
+            behind,
+            front,
         }))
+    }
+
+    /// Whether it can be broken.
+    pub(crate) fn is_breakable(&self) -> bool {
+        self.front.is_some()
+    }
+
+    /// From now on nothing can be read, written or synced; or all can again.
+    pub(crate) fn set_broken(&self, is_broken: bool) {
+        if let Some(front) = &self.front {
+            front.set_broken(is_broken);
+        }
     }
 
     /// Takes all the space that is left.
@@ -70,15 +98,23 @@ impl Disk {
     }
 
     fn ballast(&self) -> PathBuf {
-        self.place.join(BALLAST)
+        self.behind.join(BALLAST)
     }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
         // Lazily: a program that is still ending lets go of it a moment later.
-        let _ = Command::new("umount").arg("-l").arg(&self.place).status();
+        for place in [&self.place, &self.behind] {
+            let _ = Command::new("umount").args(["-q", "-l"]).arg(place).status();
+        }
     }
+}
+
+fn mount_tmpfs(place: &Path) -> bool {
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", OPTIONS, "tmpfs"]).arg(place);
+    crate::process::succeeds(&mut mount)
 }
 
 #[cfg(test)]

@@ -24,6 +24,8 @@ const STILL: [Act; 2] = [Act::Pause, Act::Continue];
 const POOR: [Act; 2] = [Act::FewFiles, Act::ManyFiles];
 const CUT: [Act; 2] = [Act::Link(Mode::Cut), Act::Link(Mode::Pass)];
 const BAD: [Act; 2] = [Act::Bad, Act::Good];
+const EIO: [Act; 2] = [Act::Eio, Act::Good];
+const COORDINATOR_DISK: (Target, Target) = (Target::CoordinatorDisk, Target::Coordinator(0));
 const AN_HOUR_LATE: [Act; 2] = [Act::Skew(-3600), Act::Skew(0)];
 const AN_HOUR_EARLY: [Act; 2] = [Act::Skew(3600), Act::Skew(0)];
 /// After a reboot the machine seems to have been up for less than so many days more.
@@ -164,13 +166,12 @@ impl Strike {
     /// Disks, certificates, the relay, what is shared, readers and writers.
     fn of_the_rest(&self, fault: Fault) -> Option<Vec<Step>> {
         Some(match fault {
-            Fault::HubDiskFull => full(&[(Target::HubDisk(self.any), Target::Hub(self.any))], self.lasts),
-            Fault::CoordinatorDiskFull => full(&[(Target::CoordinatorDisk, Target::Coordinator(0))], self.lasts),
-            Fault::AllDisksFull => {
-                let hubs = self.all().map(|hub| (Target::HubDisk(hub), Target::Hub(hub)));
-                let disks = hubs.chain([(Target::CoordinatorDisk, Target::Coordinator(0))]);
-                full(&disks.collect::<Vec<_>>(), self.lasts)
-            }
+            Fault::HubDiskFull => self.on_disks(BAD, [self.any], []),
+            Fault::CoordinatorDiskFull => self.on_disks(BAD, [], [COORDINATOR_DISK]),
+            Fault::AllDisksFull => self.on_disks(BAD, self.all(), [COORDINATOR_DISK]),
+            Fault::HubDiskEio => self.on_disks(EIO, [self.any], []),
+            Fault::CoordinatorDiskEio => self.on_disks(EIO, [], [COORDINATOR_DISK]),
+            Fault::AllDisksEio => self.on_disks(EIO, self.all(), [COORDINATOR_DISK]),
             Fault::HubCertificateRotated => vec![issued(Target::HubCertificate(self.any), Issue::Usual)],
             Fault::CoordinatorCertificateRotated => vec![issued(Target::CoordinatorCertificate, Issue::Usual)],
             Fault::AuthorityRotated => authority_rotated(self.hubs),
@@ -287,6 +288,18 @@ impl Strike {
         steps.collect()
     }
 
+    /// Something is wrong with the disks of these hubs and others, and their programs go on running: none can be started there.
+    fn on_disks(
+        &self,
+        acts: [Act; 2],
+        hubs: impl IntoIterator<Item = usize>,
+        others: impl IntoIterator<Item = (Target, Target)>,
+    ) -> Vec<Step> {
+        let hubs = hubs.into_iter().map(|hub| (Target::HubDisk(hub), Target::Hub(hub)));
+        let both = |(disk, program)| [self.one(disk, acts), self.one(program, NOTHING)];
+        hubs.chain(others).flat_map(both).flatten().collect()
+    }
+
     fn link(&self, target: Target, mode: Mode) -> Vec<Step> {
         self.links(mode, [target])
     }
@@ -330,12 +343,6 @@ fn relays(hubs: usize, hub: usize, target: &dyn Fn(usize) -> Target, acts: [Act;
     let ends = steps.last().map_or(NOTICED, |step| step.after) + FLAP;
     steps.extend(during(Target::CloudLink(hub), CUT, ends));
     steps
-}
-
-/// Disks are full, and their programs go on running: none can be started there.
-fn full(disks: &[(Target, Target)], lasts: Duration) -> Vec<Step> {
-    let both = |(disk, program): &(Target, Target)| [during(*disk, BAD, lasts), during(*program, NOTHING, lasts)];
-    disks.iter().flat_map(both).flatten().collect()
 }
 
 fn issued(target: Target, issue: Issue) -> Step {

@@ -1,0 +1,138 @@
+//! A file system in front of another folder that answers EIO while it is told to: a disk that dies and is mended. The kernel asks by FUSE;
+//! what it asks is read and answered in [`wire`], what is behind is [`behind`].
+//!
+//! As much of a file system as our programs use: files and folders, no links, no attributes but those that a file is born with.
+
+mod behind;
+mod wire;
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context as _, Result};
+use rustix::io::{FdFlags, fcntl_setfd};
+
+use behind::Behind;
+
+/// The mounted file system. It ends with its mount.
+pub(crate) struct Faulty {
+    is_broken: Arc<AtomicBool>,
+}
+
+/// Where the kernel asks.
+const DEVICE: &str = "/dev/fuse";
+
+// === impl Faulty ===
+
+impl Faulty {
+    /// Puts it on `place`, in front of `behind`; both exist. `None` where that is not allowed.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub(crate) fn mount(place: &Path, behind: &Path) -> Result<Option<Self>> {
+        use std::os::fd::AsRawFd as _;
+        let Ok(device) = OpenOptions::new().read(true).write(true).open(DEVICE) else {
+            return Ok(None);
+        };
+        // Only `mount` is to have it.
+        fcntl_setfd(&device, FdFlags::empty()).context("cannot share a file")?;
+        let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+        let mut mount = Command::new("mount");
+        mount
+            .args(["-i", "-t", "fuse", "-o", &options, "yurt-faulty"])
+            .arg(place);
+        let is_mounted = crate::process::succeeds(&mut mount);
+        fcntl_setfd(&device, FdFlags::CLOEXEC).context("cannot keep a file")?;
+        if !is_mounted {
+            return Ok(None);
+        }
+        let is_broken = Arc::new(AtomicBool::new(false));
+        let behind = Behind::new(behind.to_path_buf(), Arc::clone(&is_broken));
+        let thread = std::thread::Builder::new().name("faulty disk".to_owned());
+        thread
+            .spawn(move || serve(device, behind))
+            .context("cannot start a thread")?;
+        Ok(Some(Self { is_broken }))
+    }
+
+    /// From now on every read, write and sync fails; or none does.
+    pub(crate) fn set_broken(&self, is_broken: bool) {
+        self.is_broken.store(is_broken, Ordering::SeqCst);
+    }
+}
+
+/// Answers until it is unmounted.
+fn serve(mut device: File, mut behind: Behind) {
+    let mut buffer = vec![0; wire::REQUEST_BYTES_MAX];
+    loop {
+        let request = match device.read(&mut buffer) {
+            Ok(read) => wire::Request::parse(&buffer[..read]),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(_) => return,
+        };
+        let Some(request) = request else { return };
+        if let Some(answer) = wire::answer(&request, &mut behind) {
+            // Whoever asked may be gone.
+            let _ = device.write_all(&answer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io;
+    use std::os::unix::fs::FileExt as _;
+
+    use super::*;
+
+    struct Mounted(std::path::PathBuf);
+
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        }
+    }
+
+    #[test]
+    fn broken_disk_reads_and_writes_nothing_until_it_is_mended() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (place, behind) = (folder.path().join("place"), folder.path().join("behind"));
+        fs::create_dir(&place).expect("a folder");
+        fs::create_dir(&behind).expect("a folder");
+        let Some(disk) = Faulty::mount(&place, &behind).expect("a thread") else {
+            eprintln!("SKIPPED: a file system of ours cannot be mounted here");
+            return;
+        };
+        let _mounted = Mounted(place.clone());
+        let path = place.join("inner/file");
+        fs::create_dir(place.join("inner")).expect("a folder in it");
+        fs::write(&path, "one").expect("a file");
+        let file = OpenOptions::new().read(true).write(true).open(&path).expect("it opens");
+        disk.set_broken(true);
+        let is_error = |outcome: io::Result<()>| outcome.expect_err("EIO").raw_os_error() == Some(5);
+        assert!(is_error(file.write_all_at(b"two", 0)));
+        assert!(is_error(file.sync_all()));
+        assert!(is_error(file.read_exact_at(&mut [0; 3], 0)));
+        assert!(is_error(File::open(&path).map(drop)));
+        disk.set_broken(false);
+        file.write_all_at(b"two and more", 0).expect("it is mended");
+        file.set_len(3).expect("shorter");
+        file.sync_all().expect("synced");
+        let large = vec![7; 300_000];
+        fs::write(place.join("inner/large"), &large).expect("in pieces");
+        assert_eq!(fs::read(place.join("inner/large")).expect("read"), large);
+        fs::rename(&path, place.join("inner/other")).expect("moved");
+        assert_eq!(fs::read_to_string(place.join("inner/other")).expect("read"), "two");
+        assert_eq!(
+            fs::read_dir(place.join("inner")).expect("a folder").flatten().count(),
+            2
+        );
+        fs::remove_dir_all(place.join("inner")).expect("all gone");
+        assert_eq!(fs::read_dir(&behind).expect("a folder").count(), 0);
+    }
+}

@@ -1,0 +1,173 @@
+//! What is behind the file system: a folder, and whether it answers.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The folder, as the kernel knows it: by numbers.
+pub(super) struct Behind {
+    is_broken: Arc<AtomicBool>,
+    paths: HashMap<u64, PathBuf>,
+    open: HashMap<u64, File>,
+    next: u64,
+}
+
+/// A file or folder: its number and what is known of it.
+pub(super) type Entry = (u64, Metadata);
+
+/// The number of the folder itself.
+pub(super) const ROOT: u64 = 1;
+/// Input/output error.
+const EIO: i32 = 5;
+
+// === impl Behind ===
+
+impl Behind {
+    pub(super) fn new(folder: PathBuf, is_broken: Arc<AtomicBool>) -> Self {
+        Self {
+            is_broken,
+            paths: HashMap::from([(ROOT, folder)]),
+            open: HashMap::new(),
+            next: ROOT + 1,
+        }
+    }
+
+    /// An error while the disk is broken.
+    pub(super) fn works(&self) -> io::Result<()> {
+        match self.is_broken.load(Ordering::SeqCst) {
+            true => Err(io::Error::from_raw_os_error(EIO)),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn lookup(&mut self, parent: u64, name: &OsStr) -> io::Result<Entry> {
+        let path = self.path(parent)?.join(name);
+        let metadata = fs::symlink_metadata(&path)?;
+        Ok((self.number(path), metadata))
+    }
+
+    pub(super) fn metadata(&self, number: u64) -> io::Result<Entry> {
+        Ok((number, fs::symlink_metadata(self.path(number)?)?))
+    }
+
+    pub(super) fn resize(&mut self, number: u64, size: u64) -> io::Result<()> {
+        self.works()?;
+        OpenOptions::new().write(true).open(self.path(number)?)?.set_len(size)
+    }
+
+    pub(super) fn make_folder(&mut self, parent: u64, name: &OsStr) -> io::Result<Entry> {
+        self.works()?;
+        fs::create_dir(self.path(parent)?.join(name))?;
+        self.lookup(parent, name)
+    }
+
+    pub(super) fn remove(&mut self, parent: u64, name: &OsStr, is_folder: bool) -> io::Result<()> {
+        self.works()?;
+        let path = self.path(parent)?.join(name);
+        if is_folder {
+            fs::remove_dir(&path)?;
+        } else {
+            fs::remove_file(&path)?;
+        }
+        self.paths.retain(|_, known| *known != path);
+        Ok(())
+    }
+
+    /// What stood there is gone; what is moved keeps its number.
+    pub(super) fn rename(&mut self, from: (u64, &OsStr), to: (u64, &OsStr)) -> io::Result<()> {
+        self.works()?;
+        let (from, to) = (self.path(from.0)?.join(from.1), self.path(to.0)?.join(to.1));
+        fs::rename(&from, &to)?;
+        self.paths.retain(|_, path| *path != to);
+        for path in self.paths.values_mut() {
+            let rest = path.strip_prefix(&from).map(Path::to_path_buf);
+            match rest {
+                Ok(rest) if rest.as_os_str().is_empty() => path.clone_from(&to),
+                Ok(rest) => *path = to.join(rest),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a file; returns its handle.
+    pub(super) fn open(&mut self, number: u64) -> io::Result<u64> {
+        self.works()?;
+        let file = OpenOptions::new().read(true).write(true).open(self.path(number)?)?;
+        Ok(self.keep(file))
+    }
+
+    pub(super) fn create(&mut self, parent: u64, name: &OsStr) -> io::Result<(Entry, u64)> {
+        self.works()?;
+        let path = self.path(parent)?.join(name);
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
+        Ok((self.lookup(parent, name)?, self.keep(file)))
+    }
+
+    pub(super) fn close(&mut self, handle: u64) {
+        self.open.remove(&handle);
+    }
+
+    pub(super) fn read(&self, handle: u64, offset: u64, size: usize) -> io::Result<Vec<u8>> {
+        let file = self.file(handle)?;
+        let (mut bytes, mut filled) = (vec![0; size], 0);
+        while filled < size {
+            match file.read_at(&mut bytes[filled..], offset + filled as u64)? {
+                0 => break,
+                read => filled += read,
+            }
+        }
+        bytes.truncate(filled);
+        Ok(bytes)
+    }
+
+    pub(super) fn write(&self, handle: u64, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file(handle)?.write_all_at(bytes, offset)
+    }
+
+    pub(super) fn sync(&self, handle: u64) -> io::Result<()> {
+        self.file(handle)?.sync_data()
+    }
+
+    /// The folder's entries: number, name, whether it is a folder.
+    pub(super) fn entries(&mut self, number: u64) -> io::Result<Vec<(u64, OsString, bool)>> {
+        self.works()?;
+        let entries: Vec<fs::DirEntry> = fs::read_dir(self.path(number)?)?.collect::<io::Result<_>>()?;
+        let entry = |entry: fs::DirEntry| {
+            let is_folder = entry.file_type()?.is_dir();
+            Ok((self.number(entry.path()), entry.file_name(), is_folder))
+        };
+        entries.into_iter().map(entry).collect()
+    }
+
+    fn path(&self, number: u64) -> io::Result<&PathBuf> {
+        self.paths.get(&number).ok_or_else(|| io::Error::from_raw_os_error(2))
+    }
+
+    fn number(&mut self, path: PathBuf) -> u64 {
+        let known = self.paths.iter().find(|(_, known)| **known == path);
+        if let Some((number, _)) = known {
+            return *number;
+        }
+        self.next += 1;
+        self.paths.insert(self.next, path);
+        self.next
+    }
+
+    fn keep(&mut self, file: File) -> u64 {
+        self.next += 1;
+        self.open.insert(self.next, file);
+        self.next
+    }
+
+    fn file(&self, handle: u64) -> io::Result<&File> {
+        self.works()?;
+        self.open.get(&handle).ok_or_else(|| io::Error::from_raw_os_error(9))
+    }
+}
