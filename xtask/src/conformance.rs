@@ -49,6 +49,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let results = if args.list {
         Results::default()
     } else {
+        println!(
+            "{} tests are run first, and what they have to be built with; --list prints the table alone",
+            claims.len()
+        );
         Results::of(&claims, args.skip_interop)?
     };
     let mut totals = BTreeMap::new();

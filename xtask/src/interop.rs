@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::{process, workspace};
 
@@ -101,20 +101,19 @@ fn test_over_etcd(filter: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Runs the named tests and returns the events of `go test -json`, whether they passed or not.
-pub(crate) fn test_events(names: &BTreeSet<&str>) -> Result<String> {
+/// Builds what the named tests need; the command prints the events of `go test -json`.
+pub(crate) fn test_events(names: &BTreeSet<&str>) -> Result<Command> {
     let bin_dir = build_programs(Profile::Quick)?;
     build()?;
     let names: Vec<&str> = names.iter().copied().collect();
     println!("   running {} tests of {FOLDER}", names.len());
-    let output = go()?
+    let mut command = go()?;
+    command
         .args(["test", "-json", "-p=1", "-count=1", "-timeout", TEST_TIMEOUT, "-run"])
         .arg(format!("^({})$", names.join("|")))
         .arg("./...")
-        .env(BIN_DIR_VARIABLE, bin_dir)
-        .output()
-        .context("cannot run go test")?;
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        .env(BIN_DIR_VARIABLE, bin_dir);
+    Ok(command)
 }
 
 /// `cargo xtask figures`.

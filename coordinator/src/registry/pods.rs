@@ -19,6 +19,7 @@ pub(crate) struct Pods;
 impl Strategy for Pods {
     fn default(&self, object: &mut Value) {
         defaults::pod(object);
+        defaults::addresses(object);
     }
 
     /// A new pod waits, whatever its creator says of its status.

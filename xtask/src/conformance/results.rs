@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -49,7 +50,7 @@ impl Results {
             if place != interop::FOLDER {
                 results.note_rust(place, &run_rust(place)?);
             } else if !skip_interop {
-                results.note_go(place, &interop::test_events(names)?);
+                results.note_go(place, &output_of(&mut interop::test_events(names)?)?);
             }
         }
         Ok(results)
@@ -117,8 +118,39 @@ fn run_rust(place: &str) -> Result<String> {
             .env(interop::ETCD_VARIABLE, etcd)
             .args(["--", "--include-ignored"]);
     }
-    let output = command.output().context("cannot run cargo test")?;
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    output_of(&mut command)
+}
+
+/// What a run of tests prints, success or not, told in short while it goes on. What it says beside stays on the screen.
+fn output_of(command: &mut Command) -> Result<String> {
+    let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run tests")?;
+    let (mut text, mut finished) = (String::new(), 0_usize);
+    for line in BufReader::new(child.stdout.take().context("no output")?).split(b'\n') {
+        let line = String::from_utf8_lossy(&line?).into_owned();
+        if is_end_of_test(&line) {
+            finished += 1;
+            if finished.is_multiple_of(TOLD_EVERY) {
+                println!("     {finished} tests");
+            }
+        }
+        if line.ends_with(" ... FAILED") {
+            println!("     {line}");
+        }
+        text.push_str(&line);
+        text.push('\n');
+    }
+    child.wait()?;
+    println!("     {finished} tests");
+    Ok(text)
+}
+
+/// Tests between two signs of life.
+const TOLD_EVERY: usize = 50;
+
+/// Whether a line, of libtest or of `go test -json`, says what became of a test.
+fn is_end_of_test(line: &str) -> bool {
+    let go = ["pass", "fail", "skip"].map(|action| format!("\"Action\":\"{action}\""));
+    (line.starts_with("test ") && line.contains(" ... ")) || go.iter().any(|action| line.contains(action.as_str()))
 }
 
 /// The package a test is in: `crates/storage`, `coordinator`, `interop`.

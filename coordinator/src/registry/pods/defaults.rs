@@ -268,3 +268,22 @@ pub(super) fn gated(object: &Value) -> Value {
         "message": "Scheduling is blocked due to non-empty scheduling gates",
     }])
 }
+
+/// A pod's address and the first of its addresses are one. Older kubelets write the single one only: where both are there and
+/// differ, it counts.
+pub(super) fn addresses(pod: &mut Value) {
+    let Some(status) = members(pod, &["status"]) else {
+        return;
+    };
+    let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
+    let single = text(status.get("podIP"));
+    let first = text(status.get("podIPs").and_then(|held| held.get(0)?.get("ip")));
+    if single == first {
+        return;
+    }
+    if single.is_empty() {
+        status.insert("podIP".to_owned(), json!(first));
+    } else {
+        status.insert("podIPs".to_owned(), json!([{ "ip": single }]));
+    }
+}

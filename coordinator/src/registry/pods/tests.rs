@@ -296,3 +296,26 @@ const GATED_STORED: &str = r#"{
   },
   "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "lastProbeTime": null, "lastTransitionTime": "2026-11-21T05:23:41Z", "reason": "SchedulingGated", "message": "Scheduling is blocked due to non-empty scheduling gates"}], "qosClass": "BestEffort"}
 }"#;
+
+#[test]
+fn a_pods_address_is_the_first_of_its_addresses() {
+    for (given, want) in [
+        (
+            json!({"podIP": "10.0.0.1"}),
+            json!({"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]}),
+        ),
+        (
+            json!({"podIPs": [{"ip": "10.0.0.2"}, {"ip": "fd00::2"}]}),
+            json!({"podIP": "10.0.0.2", "podIPs": [{"ip": "10.0.0.2"}, {"ip": "fd00::2"}]}),
+        ),
+        (
+            json!({"podIP": "10.0.0.3", "podIPs": [{"ip": "10.0.0.4"}]}),
+            json!({"podIP": "10.0.0.3", "podIPs": [{"ip": "10.0.0.3"}]}),
+        ),
+        (json!({"podIPs": []}), json!({"podIPs": []})),
+    ] {
+        let mut pod = json!({ "status": given });
+        super::defaults::addresses(&mut pod);
+        assert_eq!(pod["status"], want);
+    }
+}

@@ -1,0 +1,188 @@
+package tests
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"yurt.test/interop/harness"
+)
+
+// besideObjects is what a platform engineer's day begins with.
+const besideObjects = `apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings, labels: {app: a}}
+data: {k: one, l: two}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: hidden, labels: {app: a}}
+stringData: {password: pw}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: runner}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, labels: {app: a}}
+spec: {clusterIP: None, selector: {app: a}, ports: [{name: http, port: 80}, {name: dns, port: 53, protocol: UDP}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: a, labels: {app: a}, annotations: {note: first}}
+spec: {automountServiceAccountToken: false, containers: [{name: c, image: "img:1", resources: {requests: {cpu: 100m}}, ports: [{containerPort: 80}]}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: b, labels: {app: b}}
+spec: {automountServiceAccountToken: false, containers: [{name: c, image: "img:2"}, {name: d, image: "img:3"}]}
+---
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata: {name: turn}
+spec: {holderIdentity: me, leaseDurationSeconds: 15}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 80, protocol: TCP}]
+endpoints: [{addresses: [10.0.0.1], conditions: {ready: true}}, {addresses: [10.0.0.2], conditions: {ready: false}}]
+---
+apiVersion: v1
+kind: Event
+metadata: {name: e1}
+involvedObject: {kind: Pod, name: a, namespace: beside, apiVersion: v1}
+reason: Started
+message: It began.
+type: Normal
+firstTimestamp: "2026-01-01T00:00:00Z"
+lastTimestamp: "2026-01-01T00:00:00Z"
+count: 2
+source: {component: test}
+`
+
+const besidePatchedMap = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings","labels":{"app":"a"}},"data":{"k":"changed","l":"two"}}`
+
+// besideStep is one command, and what it reads.
+type besideStep struct {
+	args  string
+	stdin string
+}
+
+// besideSteps run in this order in both places. A word in single quotes is one argument.
+var besideSteps = []besideStep{
+	{"create namespace beside", ""}, {"create namespace beside", ""}, {"get pods", ""},
+	{"apply -f -", besideObjects}, {"apply -f -", besideObjects}, {"create -f -", besideObjects},
+	{"get pods", ""}, {"get pods -o wide", ""}, {"get pods -o name", ""}, {"get pods --show-labels", ""}, {"get pods -L app", ""}, {"get pods --no-headers", ""},
+	{"get pods --sort-by=.metadata.name", ""}, {"get pods --sort-by={.spec.nope}", ""}, {"get pods --chunk-size=1", ""}, {"get pods -l app=a", ""}, {"get pods -l 'app in (a,b),app!=b'", ""}, {"get pods -l 'app=='", ""}, {"get pods -l 'a b'", ""},
+	{"get pods --field-selector=status.phase=Pending", ""}, {"get pods --field-selector=spec.nodeName=n1", ""}, {"get pods --field-selector=spec.nope=1", ""}, {"get configmaps --field-selector=data.k=one", ""},
+	{"get pods -o jsonpath={.items[*].metadata.name}", ""}, {"get pods -o custom-columns=N:.metadata.name,I:.spec.containers[*].image", ""}, {"get pods -o yaml", ""}, {"get pod a -o json", ""},
+	{"get pod a b", ""}, {"get pod a none", ""}, {"get pod none --ignore-not-found", ""}, {"get pod/a service/web", ""}, {"get nope", ""}, {"get pods.nope", ""}, {"get pods a -l x=y", ""},
+	{"get services,configmaps,secrets,serviceaccounts,leases,endpointslices", ""}, {"get services -o wide", ""}, {"get service web -o yaml", ""}, {"get events", ""}, {"get events -o wide", ""}, {"get event e1 -o yaml", ""},
+	{"get pods -A", ""}, {"get leases,endpointslices -o yaml", ""}, {"get secret hidden -o yaml", ""}, {"get configmap settings -o yaml --show-managed-fields=false", ""}, {"get namespace beside", ""}, {"get namespace beside -o yaml", ""},
+	{"describe pod a", ""}, {"describe pods", ""}, {"describe service web", ""}, {"describe configmap settings", ""}, {"describe secret hidden", ""}, {"describe serviceaccount runner", ""}, {"describe endpointslice web-1", ""}, {"describe lease turn", ""}, {"describe pod none", ""},
+	{"events", ""}, {"events --for pod/a", ""}, {"events --for pod/b", ""}, {"events --types=Warning", ""},
+	{"diff -f -", besideObjects}, {"diff -f -", besidePatchedMap}, {"apply -f - --dry-run=server", besidePatchedMap}, {"apply -f - --dry-run=client", besidePatchedMap}, {"apply -f -", besidePatchedMap}, {"get configmap settings -o jsonpath={.data}", ""},
+	{"apply -f - --server-side", besidePatchedMap}, {"apply -f - --server-side", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings"},"dada":{"k":"v"}}`},
+	{"apply -f -", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings"},"dada":{"k":"v"}}`}, {"apply -f - --validate=warn", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"extra"},"dada":{"k":"v"}}`}, {"apply -f - --validate=ignore", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"extra"},"dada":{"k":"v"}}`},
+	{"apply -f -", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"Bad_Name"}}`}, {"apply -f -", `{"apiVersion":"v1","kind":"Nope","metadata":{"name":"x"}}`}, {"apply -f -", `{"apiVersion":"nope.io/v1","kind":"Nope","metadata":{"name":"x"}}`}, {"apply -f -", `{"kind":"ConfigMap"}`}, {"apply -f -", "a: ["},
+	{"apply -f - --prune -l app=a --prune-allowlist=core/v1/Secret", besidePatchedMap}, {"get secrets", ""},
+	{"replace -f -", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings"},"data":{"k":"r"}}`}, {"replace -f -", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"none"}}`}, {"replace --force -f -", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings"},"data":{"k":"f"}}`}, {"replace -f -", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings","resourceVersion":"1"}}`},
+	{"patch configmap settings -p '{\"data\":{\"x\":\"1\"}}'", ""}, {"patch configmap settings -p '{\"data\":{\"x\":\"1\"}}'", ""}, {"patch configmap settings --type=merge -p '{\"data\":{\"x\":null}}'", ""}, {"patch configmap settings --type=json -p '[{\"op\":\"test\",\"path\":\"/data/k\",\"value\":\"z\"}]'", ""}, {"patch configmap settings --type=json -p '[{\"op\":\"remove\",\"path\":\"/data/none\"}]'", ""}, {"patch pod a -p '{\"spec\":{\"nodeName\":\"x\"}}'", ""}, {"patch pod a --subresource=status --type=merge -p '{\"status\":{\"phase\":\"Running\",\"podIP\":\"10.1.1.1\"}}'", ""}, {"get pod a -o wide", ""},
+	{"label pod a x=y", ""}, {"label pod a x=z", ""}, {"label pod a x=z --overwrite", ""}, {"label pod a x-", ""}, {"label pod a x-", ""}, {"label pod a 'b@d=1'", ""}, {"label pods --all tier=t", ""}, {"annotate pod a note=second", ""}, {"annotate pod a note=second --overwrite", ""}, {"annotate pod a note-", ""},
+	{"set image pod/a c=img:9", ""}, {"set env pod/a X=1", ""}, {"set serviceaccount pod a runner", ""}, {"edit configmap settings", ""}, {"get configmap settings -o jsonpath={.data}", ""},
+	{"wait --for=jsonpath={.status.phase}=Running pod/a --timeout=5s", ""}, {"wait --for=condition=Ready pod/a --timeout=1s", ""}, {"wait --for=delete pod/none --timeout=1s", ""}, {"wait --for=condition=Ready pod/none --timeout=1s", ""}, {"wait --for=create configmap/settings --timeout=5s", ""},
+	{"rollout status pod/a", ""}, {"rollout restart pod/a", ""}, {"rollout history pod/a", ""}, {"scale pod/a --replicas=2", ""}, {"autoscale pod/a --max=2", ""}, {"expose pod a --port=80 --cluster-ip=None", ""}, {"get service a -o wide", ""}, {"run p --image=img:1 --restart=Never --overrides='{\"spec\":{\"automountServiceAccountToken\":false}}'", ""}, {"run p --image=img:1", ""},
+	{"create configmap lit --from-literal=a=b", ""}, {"create configmap lit --from-literal=a=b", ""}, {"create secret generic gen --from-literal=a=b", ""}, {"create secret docker-registry reg --docker-username=u --docker-password=p", ""}, {"create serviceaccount robot", ""}, {"create service clusterip svc --clusterip=None --tcp=80:80", ""}, {"create configmap dry --from-literal=a=b --dry-run=server -o yaml", ""},
+	{"create -f -", `{"apiVersion":"v1","kind":"Node","metadata":{"name":"beside-node"}}`}, {"get nodes beside-node", ""}, {"get nodes beside-node -o wide", ""}, {"describe node beside-node", ""}, {"label node beside-node node-role.kubernetes.io/edge=", ""}, {"get node beside-node", ""}, {"taint node beside-node k=v:NoSchedule", ""}, {"taint node beside-node k=v:NoSchedule", ""}, {"taint node beside-node k:NoSchedule-", ""}, {"cordon beside-node", ""}, {"cordon beside-node", ""}, {"uncordon beside-node", ""}, {"delete node beside-node", ""},
+	{"top pod", ""}, {"top node", ""}, {"auth can-i create pods", ""}, {"auth can-i create nopes", ""}, {"auth can-i get pods/log --as=jane", ""}, {"auth can-i '*' '*'", ""}, {"get pods --as=jane", ""}, {"auth whoami --as=jane --as-group=devs", ""}, {"cluster-info", ""}, {"explain pods.nope", ""}, {"api-resources --api-group=coordination.k8s.io", ""}, {"api-resources --api-group=discovery.k8s.io -o wide", ""},
+	{"get --raw /healthz", ""}, {"get --raw /readyz/ping", ""}, {"get --raw /nope", ""}, {"get --raw /api/v1/namespaces/beside/configmaps/none", ""}, {"get --raw /api/v1/nopes", ""}, {"get --raw '/api/v1/namespaces/beside/pods?limit=x'", ""},
+	{"delete pod none", ""}, {"delete pods -l app=zz", ""}, {"delete configmap lit extra", ""}, {"delete pod a --grace-period=0 --force", ""}, {"delete pod b --now", ""}, {"delete service web --cascade=background", ""}, {"delete secrets --all", ""}, {"delete pods --all --wait=false", ""}, {"delete leases,endpointslices,events --all", ""}, {"delete serviceaccounts robot runner", ""}, {"delete -f -", besidePatchedMap}, {"delete namespace none", ""},
+}
+
+// besideNoise is what may differ from call to call.
+var besideNoise = []struct {
+	pattern *regexp.Regexp
+	with    string
+}{
+	{regexp.MustCompile(`https?://127\.0\.0\.1:[0-9]+`), "https://server"},
+	{regexp.MustCompile(`127\.0\.0\.1:[0-9]+`), "server"},
+	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`), "<uid>"},
+	{regexp.MustCompile(`(resourceVersion"?: ?"?|Resource Version: +)[0-9]+`), "${1}<rv>"},
+	{regexp.MustCompile(`2[0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z`), "<time>"},
+	{regexp.MustCompile(`(Mon|Tue|Wed|Thu|Fri|Sat|Sun), [0-9]{2} [A-Z][a-z]{2} 2[0-9]{3} [0-9:]+ [+-][0-9]{4}`), "<time>"},
+	{regexp.MustCompile(`(?m)(^|[ (])[0-9]+[smh]([0-9]+[smh])?( |\)|$)`), "${1}<age>${3}"},
+	{regexp.MustCompile(`(LIVE|MERGED)-[0-9]+`), "$1"},
+	{regexp.MustCompile(`(/tmp|\.\.)[^ ]*/`), "<dir>/"},
+	{regexp.MustCompile(`(?m)^([-+ @d].*)(\t<time>|[0-9]{4}-[0-9]{2}-[0-9]{2} .*)$`), "$1"},
+	{regexp.MustCompile(`[EW][0-9]{4} [0-9:.]+ +[0-9]+ `), "<log> "},
+	// Both name the fields that may change; the difference between two structures of Go is kube-apiserver's alone.
+	{regexp.MustCompile(`(?s)(pod updates may not change fields.*?)\n@@ -.*$`), "$1"},
+	{regexp.MustCompile(`[ \t]+`), " "},
+}
+
+// TestKubectlBeside runs a platform engineer's commands against kube-apiserver and against the coordinator: what is printed,
+// and the exit codes, are the same but for what changes from call to call. Left out is what a coordinator does not have: fields
+// described in words (explain), a garbage collector (--cascade=orphan), and in category `all` it has NodePools.
+//
+// Conformance: 1.30, 1.31
+func TestKubectlBeside(t *testing.T) {
+	// What a coordinator does not have: plugins that put things into pods and nodes for a scheduler and for service accounts.
+	cloud, err := harness.StartCloud(testContext(t), testDir(t),
+		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,Priority,DefaultTolerationSeconds,PodTopologyLabels")
+	must(t, err)
+	t.Cleanup(func() { _ = cloud.Stop() })
+	ours := standalone(t)
+	binary, err := harness.StockBinary("kubectl")
+	must(t, err)
+	theirs := besideServer{kubectl{t: t, binary: binary, kubeconfig: cloud.AdminFile, home: testDir(t)}}
+	mine := besideServer{kubectl{t: t, binary: binary, kubeconfig: ours.AdminFile, home: testDir(t)}}
+	for i, step := range besideSteps {
+		want, have := theirs.do(step), mine.do(step)
+		if want != have {
+			t.Errorf("%d: kubectl %s\nwant %s\nhave %s", i, step.args, want, have)
+		}
+	}
+}
+
+type besideServer struct{ kubectl }
+
+// do runs a command; what it prints comes without noise, the exit code first.
+func (s besideServer) do(step besideStep) string {
+	args := append([]string{"-n", "beside"}, besideWords(step.args)...)
+	ctx, cancel := context.WithTimeout(context.Background(), kubectlLimit)
+	defer cancel()
+	cmd := s.command(ctx, args...)
+	cmd.Stdin = strings.NewReader(step.stdin)
+	cmd.Env = append(cmd.Env, "KUBE_EDITOR=sed -i s/\\bf\\b/edited/")
+	var out, complaints bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaints
+	_ = cmd.Run()
+	text := out.String() + "--\n" + complaints.String()
+	for _, noise := range besideNoise {
+		text = noise.pattern.ReplaceAllString(text, noise.with)
+	}
+	return fmt.Sprintf("%d\n%s", cmd.ProcessState.ExitCode(), strings.TrimSpace(text))
+}
+
+func besideWords(line string) []string {
+	var words []string
+	for i, part := range strings.Split(line, "'") {
+		if i%2 == 1 {
+			// A quote in the middle of a word belongs to it.
+			if len(words) > 0 && strings.HasSuffix(words[len(words)-1], "=") && strings.HasPrefix(words[len(words)-1], "--") {
+				words[len(words)-1] += part
+			} else {
+				words = append(words, part)
+			}
+			continue
+		}
+		words = append(words, strings.Fields(part)...)
+	}
+	return words
+}
