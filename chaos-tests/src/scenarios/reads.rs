@@ -536,6 +536,24 @@ mod tests {
         }
     }
 
+    /// Clients write down every event while the sources of the replicas behind them change a thousand times. What they were
+    /// told is what the cloud had at that version, never goes back, and ends with what is there.
+    ///
+    /// Conformance: 7.65, 7.66
+    #[test]
+    fn a_thousand_changes_of_source_leave_every_client_with_one_history() {
+        let struck = Struck::default();
+        let mut seed = 100;
+        while struck.of(Fault::SourceSwitched) < 1_000 {
+            let ran = simulate(SETTINGS[0].1, None, seed);
+            assert_eq!(ran.violation, None, "seed {seed}");
+            struck.add(&ran.struck);
+            seed += 1;
+        }
+        let is_noticed = |(_, setting)| first_violation(setting, Some(Mutation::Renumber), 20).is_some();
+        assert!(SETTINGS.into_iter().any(is_noticed), "numbers of another authority");
+    }
+
     #[test]
     fn seed_decides_what_clients_are_told() {
         let told = |seed| {
