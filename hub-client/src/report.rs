@@ -117,7 +117,17 @@ impl Report {
             leads_as: election.leadership.as_ref().map(|_| election.leader.clone()),
             elections_won: election.elections_won,
             source: first.filter(|first| sources.iter().all(|source| source == first)),
+            generation: self.generation(),
         }
+    }
+
+    /// The highest timeline of the pool-scope collections; `None` while one is not complete.
+    fn generation(&self) -> Option<u64> {
+        let each = POOL_SCOPE.iter().map(|name| {
+            let replica = self.data.replicas().named(name)?;
+            replica.collection().read(|c| c.is_complete().then(|| c.generation()))
+        });
+        each.collect::<Option<Vec<u64>>>()?.into_iter().max()
     }
 
     /// How far the coordinator is behind, by collection; only a leader knows.

@@ -231,6 +231,19 @@ impl Draft {
         self.watched < self.newest.max(held)
     }
 
+    /// What a cloud that still has the history of this list cannot contradict: how far it was, and the newest objects.
+    #[must_use]
+    pub fn evidence(&self, count: usize) -> (ResourceVersion, Vec<(ObjectKey, ResourceVersion)>) {
+        let objects = self.known.iter().filter_map(|(key, known)| match known {
+            Known::Object(object) => Some((key.clone(), object.resource_version())),
+            Known::Gone(_) => None,
+        });
+        let mut newest: Vec<_> = objects.collect();
+        newest.sort_unstable_by_key(|(_, version)| std::cmp::Reverse(*version));
+        newest.truncate(count);
+        (self.watched.max(self.newest), newest)
+    }
+
     /// Objects known, and their bytes.
     #[must_use]
     pub fn size(&self) -> (usize, usize) {

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use yurt_apimachinery::watch::EventType;
-use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
+use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
 use yurt_storage::StorageError;
 use yurt_storage::embedded::replicas::ReplicaStore;
 
@@ -42,6 +42,8 @@ pub struct Slot {
     /// Where drafts of this source last. A coordinator is near: a list of it begins again with a new process.
     disk: Option<Disk>,
     state: Mutex<State>,
+    /// Held while the disk is read: what is here is not known before that.
+    loading: tokio::sync::Mutex<()>,
     ticks: watch::Sender<()>,
 }
 
@@ -57,6 +59,8 @@ struct State {
     is_stored: bool,
     /// Something came since the stream began.
     progressed: bool,
+    /// Nobody copies the resource any more: a stream that has not noticed yet keeps nothing.
+    closed: bool,
 }
 
 /// What to do next for a list.
@@ -69,6 +73,9 @@ pub enum Ask {
     /// It is complete.
     Nothing,
 }
+
+/// How far a list was, and its newest objects.
+pub type Evidence = (ResourceVersion, Vec<(ObjectKey, ResourceVersion)>);
 
 /// What was held when it was looked at: position and timeline.
 pub type Held = (ResourceVersion, u64);
@@ -99,6 +106,7 @@ impl Drafts {
                 kind,
                 disk: from_cloud.then(|| self.disk.clone()),
                 state: Mutex::default(),
+                loading: tokio::sync::Mutex::default(),
                 ticks: watch::Sender::default(),
             })
         });
@@ -116,6 +124,30 @@ impl Drafts {
         };
         for slot in idle {
             slot.forget().await;
+        }
+    }
+
+    /// What is here of the cloud's list of replica `name`, as [`Draft::evidence`]; also what another process left. A list
+    /// that is older than what is `held` is of no use and says nothing.
+    pub async fn evidence(
+        &self,
+        name: &str,
+        kind: &'static ResourceKind,
+        held: ResourceVersion,
+        count: usize,
+    ) -> Option<Evidence> {
+        let slot = self.slot(name, kind, Source::Cloud);
+        slot.load().await;
+        let state = slot.state.lock();
+        let draft = state.draft.as_ref().filter(|draft| draft.watched() >= held);
+        draft.map(|draft| draft.evidence(count))
+    }
+
+    /// Nobody copies the resource of replica `name` any more. What comes under this name again may be of another version.
+    pub async fn remove(&self, name: &str) {
+        let removed: Vec<_> = self.slots.lock().extract_if(.., |(of, _), _| of == name).collect();
+        for (_, slot) in removed {
+            slot.close().await;
         }
     }
 
@@ -182,6 +214,7 @@ impl Slot {
     }
 
     async fn load(&self) {
+        let _loading = self.loading.lock().await;
         if std::mem::replace(&mut self.state.lock().loaded, true) {
             return;
         }
@@ -229,6 +262,9 @@ impl Slot {
     /// [`Unfit`]: call [`Self::forget`].
     pub fn take_page(&self, page: Page, held: Held, elapsed: Duration) -> Result<(), Unfit> {
         let mut state = self.state.lock();
+        if state.closed {
+            return Err(Unfit::NoToken);
+        }
         state.pages.took(page.items.len(), page.bytes, page.rest, elapsed);
         match &mut state.draft {
             Some(draft) => draft.take_page(page)?,
@@ -356,6 +392,16 @@ impl Slot {
             Ok(()) => self.state.lock().is_stored = true,
             Err(error) => tracing::warn!(collection = self.name, %error, "The begun list is not stored"),
         }
+    }
+
+    /// Drops the draft for good.
+    async fn close(&self) {
+        {
+            let mut state = self.state.lock();
+            // A commit may be on its way: it is dropped after it.
+            (state.closed, state.is_stored) = (true, true);
+        }
+        self.forget().await;
     }
 
     /// Drops the draft, also from the disk.

@@ -21,6 +21,7 @@ use yurt_apimachinery::{ObjectKey, ResourceKind, ResourceVersion};
 use yurt_runtime::http::empty;
 use yurt_storage::Replica;
 
+use super::drafts::Evidence;
 use super::timeline::{Answers, Known, LeaseState, NEWEST, Place, Verdict};
 use super::{POOL_SCOPE, PoolData};
 use crate::pool::heartbeat::own::{self, OwnHeartbeat};
@@ -184,7 +185,7 @@ impl Prover {
 
     /// One proof: which replicas, under which generation, hold a history that is gone.
     async fn prove(&self) -> Result<BTreeMap<String, u64>, String> {
-        let (known, generations) = self.known();
+        let (known, generations) = self.known().await;
         if known.is_nothing() {
             return Ok(BTreeMap::new());
         }
@@ -216,28 +217,34 @@ impl Prover {
         behind.map(|answers| known.judge(&answers, false)).ok_or(failure)
     }
 
-    /// What is held of histories that are not known to be gone, and the generations it is held under.
-    fn known(&self) -> (Known, BTreeMap<String, u64>) {
+    /// What is held of histories that are not known to be gone, lists that are still coming included, and the generations it
+    /// is held under.
+    async fn known(&self) -> (Known, BTreeMap<String, u64>) {
         let mut known = Known {
             lease: self.heartbeat.acknowledged(),
             ..Known::default()
         };
         let mut generations = BTreeMap::new();
         for replica in self.data.replicas().iter() {
-            let name = replica.name();
-            let (held, newest) = replica.collection().read(|c| {
-                let newest: Vec<_> = c.newest(NEWEST).map(|(key, rv)| (key.clone(), rv)).collect();
-                (c.is_complete().then(|| (c.generation(), c.position())), newest)
+            let (name, kind) = (replica.name(), replica.collection().kind());
+            let (generation, at, held) = replica.collection().read(|c| {
+                let newest = c.newest(NEWEST).map(|(key, rv)| (key.clone(), rv));
+                let held: Option<Evidence> = c.is_complete().then(|| (c.position(), newest.collect()));
+                (c.generation(), c.position(), held)
             });
-            let Some((generation, position)) = held else { continue };
+            let coming = self.data.drafts().evidence(name, kind, at, NEWEST).await;
             if self.data.timeline().is_gone(name, generation) {
                 continue;
             }
-            known.position = known.position.max(position);
-            generations.insert(name.to_owned(), generation);
-            if POOL_SCOPE.contains(&name) {
-                let places = newest.into_iter().map(|(key, rv)| ((name.to_owned(), key), rv));
-                known.newest.extend(places);
+            for (position, newest) in held.into_iter().chain(coming) {
+                known.position = known.position.max(position);
+                generations.insert(name.to_owned(), generation);
+                if POOL_SCOPE.contains(&name) {
+                    for (key, version) in newest {
+                        let held = known.newest.entry((name.to_owned(), key)).or_default();
+                        *held = version.max(*held);
+                    }
+                }
             }
         }
         let mut by_version: Vec<_> = known.newest.values().copied().collect();

@@ -112,6 +112,7 @@ impl PoolData {
             if let Err(error) = self.replicas().remove(&name).await {
                 tracing::warn!(collection = name, %error, "Data of a resource that is not shared any more is left on the disk");
             }
+            self.drafts().remove(&name).await;
             self.states.lock().remove(&name);
         }
         for one in wanted.iter().filter(|one| !held.contains(one)) {

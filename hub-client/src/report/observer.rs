@@ -21,6 +21,8 @@ pub(super) struct Look {
     pub(super) elections_won: u64,
     /// Where all pool-scope collections come from; `None` while they differ.
     pub(super) source: Option<Source>,
+    /// Timeline of the pool-scope collections, the highest of them; `None` while one is not complete.
+    pub(super) generation: Option<u64>,
 }
 
 /// What was told last.
@@ -31,6 +33,7 @@ struct Told {
     source: Option<Source>,
     /// Found by the last look.
     last_source: Option<Source>,
+    generation: Option<u64>,
 }
 
 /// An event to note: whether it is a warning, its reason and its message.
@@ -72,6 +75,15 @@ impl Told {
             news.push(election(format!("{identity} became leader")));
         }
         (self.leads_as, self.elections_won) = (look.leads_as, look.elections_won);
+        if let Some(generation) = look.generation {
+            let before = self.generation.replace(generation);
+            if before.is_some_and(|before| before != generation) {
+                let message = format!(
+                    "The cloud came back with another history: pool data is of generation {generation}, clients start over"
+                );
+                news.push((What::Node, true, "PoolDataGeneration", message));
+            }
+        }
         let settled = look.source.filter(|_| look.source == self.last_source);
         self.last_source = look.source;
         let is_new = settled.is_some() && settled != self.source;
@@ -102,6 +114,7 @@ mod tests {
             leads_as: leads_as.map(str::to_owned),
             elections_won,
             source,
+            generation: None,
         }
     }
 
@@ -119,6 +132,22 @@ mod tests {
         assert_eq!(again, ["n1_a stopped leading", "n1_a became leader"]);
         assert_eq!(messages(&mut told, look(None, 2, None)), ["n1_a stopped leading"]);
         assert_eq!(messages(&mut told, look(None, 2, None)), [""; 0]);
+    }
+
+    #[test]
+    fn a_new_generation_is_told_but_not_the_first_one() {
+        let mut told = Told::default();
+        let mut see = |generation| {
+            let look = Look {
+                generation,
+                ..look(None, 0, None)
+            };
+            told.look(look).len()
+        };
+        assert_eq!(
+            [None, Some(0), Some(0), None, Some(7), Some(7)].map(&mut see),
+            [0, 0, 0, 0, 1, 0]
+        );
     }
 
     #[test]

@@ -76,6 +76,19 @@ pub(crate) struct Seen {
     pub(crate) at: SocketAddr,
 }
 
+// === impl Seen ===
+
+impl Seen {
+    /// Whether objects without their content were asked for: a proof, or a comparison, and no copy.
+    pub(crate) fn is_of_metadata(&self) -> bool {
+        let accept = self
+            .headers
+            .get(http::header::ACCEPT)
+            .map(|accept| accept.as_bytes().to_vec());
+        accept.is_some_and(|accept| String::from_utf8_lossy(&accept).contains("as=PartialObjectMetadata"))
+    }
+}
+
 // === impl Cloud ===
 
 impl Cloud {

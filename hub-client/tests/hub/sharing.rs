@@ -4,9 +4,10 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use yurt_runtime::http::json as answer_json;
 
-use super::cloud::Cloud;
 use super::cloud::resources::widgets;
+use super::cloud::{Cloud, Seen};
 use super::harness::TestHub;
+use super::thin_links::Link;
 
 const GROUP: &str = "/apis/example.com/v1";
 const WIDGETS: &str = "/apis/example.com/v1/widgets";
@@ -161,4 +162,39 @@ async fn resource_the_node_may_not_read_stays_with_the_cloud_until_it_may() {
     let state = hub.until("the refusal must be reported", reported).await;
     assert!(state["collections"][NAME].is_null(), "nobody would ever fill it");
     assert!(state["scope"]["problems"][0]["why"].as_str().unwrap().contains("no"));
+}
+
+/// What came of a list goes with the copy: a definition of the same name may be of another version.
+#[tokio::test]
+async fn begun_list_of_a_resource_that_is_given_up_is_dropped() {
+    let mut cloud = Cloud::start().await;
+    define_widgets(&cloud);
+    for number in 0..100 {
+        let mut large = widget(&format!("w{number:03}"), 1);
+        large["spec"]["padding"] = "x".repeat(10_000).into();
+        cloud.put("widgets", large);
+    }
+    let link = Link::to(cloud.addr(), 200_000, u64::MAX).await;
+    cloud.put_behind(link.addr);
+    let hub = TestHub::start(&cloud, &[]).await;
+    let widgets = entry("example.com", "v1", "widgets");
+    list(&cloud, &json!([widgets]).to_string());
+    let begun = |state: &Value| state["collections"][NAME]["listing"]["objects"].as_u64() > Some(10);
+    hub.until("some pages must arrive", begun).await;
+    list(&cloud, "[]");
+    hub.until("it must be given up", |state| state["collections"][NAME].is_null())
+        .await;
+    let begins = |seen: &&Seen| !seen.is_of_metadata() && seen.query.as_deref().is_some_and(is_first_page);
+    let before = cloud.seen(WIDGETS).iter().filter(begins).count();
+    list(&cloud, &json!([widgets]).to_string());
+    hub.until("it must be copied", has_copy).await;
+    let after = cloud.seen(WIDGETS).iter().filter(begins).count();
+    assert!(after > before, "from the beginning: {before} first pages, then {after}");
+    assert_eq!(hub.kubelet().get(WIDGETS).await.names().len(), 100);
+    link.end().await;
+}
+
+/// Of a copy: the leader asks for one object to find out whether it may.
+fn is_first_page(query: &str) -> bool {
+    query.starts_with("limit=") && query != "limit=1" && !query.contains("continue=")
 }

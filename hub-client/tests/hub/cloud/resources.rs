@@ -187,10 +187,10 @@ impl Resources {
             .filter(|_| info.subresource.is_none());
         let collection = found.ok_or_else(Status::unknown_resource)?;
         let kind = collection.kind();
-        let shape = if info.verb == Verb::Watch {
-            Shape::Watch
-        } else {
-            Shape::List
+        let shape = match info.verb {
+            Verb::Watch => Shape::Watch,
+            Verb::Get => Shape::Object,
+            _ => Shape::List,
         };
         let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
         let how = negotiate(accept, shape, kind.has_protobuf(), query, None)?;
@@ -206,7 +206,7 @@ impl Resources {
                 let key = ObjectKey::new(info.namespace.as_deref(), name);
                 let object = collection.read(|collection| collection.object(&key).cloned());
                 let object = object.ok_or_else(|| Status::not_found(&kind.group_resource(), name))?;
-                Ok(json(StatusCode::OK, object.bytes().clone()))
+                Ok(json(StatusCode::OK, how.object(kind, &object, Time::from_unix(0))))
             }
             Verb::List => {
                 let listed = serve::list(collection, &options, &selection, &Unfiltered, ResourceVersion::ZERO).await?;
