@@ -317,6 +317,7 @@ impl Parts {
             cloud: self.upstreams.cloud.clone(),
             heartbeat: heartbeat.clone(),
             reach: self.cloud.0.subscribe(),
+            coordinator: self.coordinator.0.subscribe(),
             node: self.config.node.clone(),
         };
         self.tasks

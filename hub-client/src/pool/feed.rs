@@ -1,9 +1,11 @@
 //! The leader's feed: carries every replica to the coordinator, fenced, from wherever the coordinator stands.
 //!
 //! One task per collection, one request in flight: while the answer is on its way the next batch collects in the
-//! collection itself, which is the only queue. [`wire`] builds the bodies, [`progress`] says how far it is.
+//! collection itself, which is the only queue. [`way`] (pure) says how to go on from where the coordinator stands, [`wire`] builds
+//! the bodies, [`progress`] says how far it is.
 
 pub mod progress;
+pub mod way;
 pub mod wire;
 
 use std::sync::Arc;
@@ -19,14 +21,17 @@ use yurt_apimachinery::{Object, ResourceVersion};
 use yurt_runtime::BootTime;
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::{APPLICATION_JSON, full, gzip_bytes};
-use yurt_storage::Replica;
 use yurt_storage::collection::{ChangeKind, Delivery, Expired, Reader};
+use yurt_storage::{Collection, Replica};
 
 use crate::metrics::Metrics;
 use crate::pool::election::driver::Leadership;
 use crate::pool::probe::pool_status;
+use crate::random::random;
 use crate::replicas::PoolData;
+use crate::replicas::timeline::next_generation;
 use progress::FeedProgress;
+use way::{Place, Way};
 use wire::Envelope;
 
 /// Events in one batch at the most.
@@ -70,19 +75,13 @@ pub struct Feeder {
     pub gzip: AtomicBool,
 }
 
-/// Where the coordinator stands with this collection.
-struct There {
-    position: ResourceVersion,
-    generation: u64,
-    complete: bool,
-}
-
 /// An answer of a feed endpoint, whatever its status.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Answer {
     applied_up_to: Option<String>,
     reason: Option<String>,
+    message: Option<String>,
     missing: Option<serde_json::Value>,
 }
 
@@ -97,6 +96,8 @@ struct Packed {
 enum Interrupted {
     /// The coordinator stands elsewhere, or cannot be told in one batch what belongs together.
     Snapshot,
+    /// The coordinator has another history under our number.
+    Contradicted(String),
     /// Ask again where the coordinator stands.
     Reopen(String),
     /// Another hub leads. The election ends this feed as soon as it sees that itself.
@@ -117,11 +118,15 @@ impl Feeder {
         let mut snapshot = false;
         loop {
             let outcome = match self.open(snapshot).await {
-                Ok(reader) => self.follow(reader).await,
+                Ok((reader, generation)) => self.follow(reader, generation).await,
                 Err(interrupted) => interrupted,
             };
             match outcome {
                 Interrupted::Snapshot => snapshot = true,
+                Interrupted::Contradicted(why) => {
+                    self.begin_generation(&why);
+                    tokio::time::sleep(PAUSE).await;
+                }
                 Interrupted::Fenced => {
                     snapshot = false;
                     tokio::time::sleep(FENCED_PAUSE).await;
@@ -135,52 +140,68 @@ impl Feeder {
         }
     }
 
-    /// A reader at the coordinator's position, after a snapshot when it cannot go on from there.
-    async fn open(&self, snapshot: bool) -> Result<Reader, Interrupted> {
+    /// A reader at the coordinator's position, after a snapshot when it cannot go on from there, and its generation.
+    async fn open(&self, snapshot: bool) -> Result<(Reader, u64), Interrupted> {
         let there = self.ask().await?;
-        let generation = self.replica.collection().read(|c| c.generation());
-        if there.generation > generation {
-            // Whoever fed before has seen the cloud come back from a backup more often than we have.
-            if !self.data.timeline().holds(self.replica.name(), generation) {
-                return Err(Interrupted::Reopen("not proved to be the present cloud's".into()));
+        let here = self.here();
+        let proven = self.data.timeline().holds(self.replica.name(), here.generation);
+        match Way::of(there, here, proven, random()) {
+            Way::AwaitProof => Err(Interrupted::Reopen("not proved to be the present cloud's".into())),
+            Way::Begin(generation) => {
+                self.replica.collection().update(|c| c.adopt(generation));
+                self.send_snapshot(there).await
             }
-            self.replica.collection().update(|c| c.adopt(there.generation));
+            Way::Wait if !snapshot => {
+                let _ = tokio::time::timeout(KEEP_ALIVE, self.replica.collection().reached(there.position)).await;
+                Err(Interrupted::Reopen("the coordinator is ahead".into()))
+            }
+            Way::Events if !snapshot => {
+                let open = |c: &Collection| (c.open(there.position), c.generation());
+                let (reader, generation) = self.replica.collection().read(open);
+                match reader {
+                    Ok(reader) if generation == here.generation => Ok((reader, generation)),
+                    _ => Err(Interrupted::Snapshot),
+                }
+            }
+            Way::Snapshot | Way::Wait | Way::Events => self.send_snapshot(there).await,
         }
-        let (generation, position) = self.replica.collection().read(|c| (c.generation(), c.position()));
-        if snapshot || !there.complete || there.generation != generation {
-            return self.send_snapshot(&there).await;
-        }
-        if there.position > position {
-            // Our source lags behind what the coordinator has: nothing to feed until it does not.
-            let _ = tokio::time::timeout(KEEP_ALIVE, self.replica.collection().reached(there.position)).await;
-            return Err(Interrupted::Reopen("the coordinator is ahead".into()));
-        }
-        self.replica
-            .collection()
-            .read(|c| c.open(there.position))
-            .map_err(|_| Interrupted::Snapshot)
     }
 
-    async fn ask(&self) -> Result<There, Interrupted> {
-        let status = pool_status(&self.client, TIMEOUT).await.map_err(Interrupted::Reopen)?;
-        let gzip = status.encodings.iter().any(|encoding| encoding == "gzip");
-        self.gzip.store(gzip, Ordering::Relaxed);
-        let Some(collection) = status.collections.get(self.replica.name()) else {
-            return Ok(There {
-                position: ResourceVersion::ZERO,
-                generation: 0,
-                complete: false,
-            });
-        };
-        let position = ResourceVersion::parse(&collection.applied_up_to).unwrap_or_default();
-        Ok(There {
-            position,
-            generation: collection.generation,
-            complete: collection.complete,
+    fn here(&self) -> Place {
+        self.replica.collection().read(|c| Place {
+            position: c.position(),
+            generation: c.generation(),
+            complete: c.is_complete(),
         })
     }
 
-    async fn follow(&self, mut reader: Reader) -> Interrupted {
+    /// What is here is the present cloud's, what the coordinator has under the same number is not.
+    fn begin_generation(&self, why: &str) {
+        let generation = self.here().generation;
+        if self.data.timeline().holds(self.replica.name(), generation) {
+            tracing::error!(
+                collection = self.replica.name(),
+                why,
+                "The coordinator has another history: new generation"
+            );
+            let next = next_generation(generation, random());
+            self.replica.collection().update(|c| c.adopt(next));
+        }
+    }
+
+    async fn ask(&self) -> Result<Place, Interrupted> {
+        let status = pool_status(&self.client, TIMEOUT).await.map_err(Interrupted::Reopen)?;
+        let gzip = status.encodings.iter().any(|encoding| encoding == "gzip");
+        self.gzip.store(gzip, Ordering::Relaxed);
+        let there = status.collections.get(self.replica.name());
+        Ok(there.map_or_else(Place::default, |collection| Place {
+            position: ResourceVersion::parse(&collection.applied_up_to).unwrap_or_default(),
+            generation: collection.generation,
+            complete: collection.complete,
+        }))
+    }
+
+    async fn follow(&self, mut reader: Reader, generation: u64) -> Interrupted {
         let mut changes = self.replica.collection().subscribe();
         let mut fed = reader.position();
         // The first batch goes at once, empty or not: it says whether the data is fresh.
@@ -208,7 +229,7 @@ impl Feeder {
             }
             for (batch, up_to) in batches {
                 // Where the coordinator stands decides whether a batch without an answer was taken after all.
-                if let Err(interrupted) = self.insist(fed, &batch, up_to, step).await {
+                if let Err(interrupted) = self.insist(generation, fed, (&batch, up_to), step).await {
                     return interrupted;
                 }
                 (fed, greeted) = (up_to, true);
@@ -234,13 +255,13 @@ impl Feeder {
     /// One batch. Test only: a leader that does not look at its clock does not take a no for an answer either.
     async fn insist(
         &self,
+        generation: u64,
         after: ResourceVersion,
-        events: &[(EventType, Object)],
-        up_to: ResourceVersion,
+        batch: (&[(EventType, Object)], ResourceVersion),
         step: bool,
     ) -> Result<(), Interrupted> {
         loop {
-            match self.send_events(after, events, up_to, step).await {
+            match self.send_events(generation, after, batch, step).await {
                 Err(Interrupted::Fenced) if self.leadership.is_blind() => tokio::time::sleep(PAUSE).await,
                 sent => return sent,
             }
@@ -249,24 +270,25 @@ impl Feeder {
 
     async fn send_events(
         &self,
+        generation: u64,
         after: ResourceVersion,
-        events: &[(EventType, Object)],
-        up_to: ResourceVersion,
+        (events, up_to): (&[(EventType, Object)], ResourceVersion),
         step: bool,
     ) -> Result<(), Interrupted> {
         let fresh = self.data.is_fresh(self.replica.name());
-        let body = self.envelope().events(after, events, up_to, fresh, step);
+        let body = self.envelope(generation).events(after, events, up_to, fresh, step);
         self.post("events", self.pack(body).await?).await.map(drop)
     }
 
-    async fn send_snapshot(&self, there: &There) -> Result<Reader, Interrupted> {
+    async fn send_snapshot(&self, there: Place) -> Result<(Reader, u64), Interrupted> {
         let read_at = self.progress.now();
-        let (snapshot, history) = self.replica.collection().read(|c| {
+        let (snapshot, history, generation) = self.replica.collection().read(|c| {
             let history = (!there.complete).then(|| c.history(HISTORY_BYTES));
-            (c.snapshot(None), history)
+            (c.snapshot(None), history, c.generation())
         });
         let (at, objects) = (snapshot.position, &snapshot.objects);
-        let body = self.envelope().index(there.position, at, objects, history.as_ref());
+        let envelope = self.envelope(generation);
+        let body = envelope.index(there.position, at, objects, history.as_ref());
         self.progress.sending(self.replica.name(), read_at);
         let answer = self.post("snapshot", self.pack(body).await?).await?;
         let missing: Vec<String> = answer
@@ -284,7 +306,10 @@ impl Feeder {
         let last = chunks.len() - 1;
         let body_of = |index: usize| {
             let chunk = chunks.get(index)?;
-            Some(self.envelope().bodies(snapshot.position, chunk, index == last))
+            Some(
+                self.envelope(generation)
+                    .bodies(snapshot.position, chunk, index == last),
+            )
         };
         // The next chunk is made while the coordinator works on the one before.
         let mut next = self.packed(body_of(0)).await?;
@@ -297,7 +322,7 @@ impl Feeder {
         let (collection, rv) = (self.replica.name(), snapshot.position);
         tracing::info!(collection, %rv, objects = snapshot.objects.len(), sent = missing.len(), "Snapshot fed");
         self.delivered(rv, read_at);
-        Ok(snapshot.reader)
+        Ok((snapshot.reader, generation))
     }
 
     /// The coordinator has everything that was here at `read_at`.
@@ -308,9 +333,8 @@ impl Feeder {
         self.metrics.feed_delivery.observe(took.as_secs_f64());
     }
 
-    fn envelope(&self) -> Envelope<'_> {
+    fn envelope(&self, generation: u64) -> Envelope<'_> {
         let fence = &self.leadership.fence;
-        let generation = self.replica.collection().read(|c| c.generation());
         Envelope {
             store: &fence.store,
             epoch: fence.epoch,
@@ -362,6 +386,9 @@ impl Feeder {
                 if reason == "fenced" {
                     self.metrics.feed_fenced.inc();
                     return Err(Interrupted::Fenced);
+                }
+                if reason == "backwards" {
+                    return Err(Interrupted::Contradicted(answer.message.unwrap_or_default()));
                 }
                 Err(reopen(format!(
                     "{reason} (the coordinator is at {:?})",

@@ -26,7 +26,7 @@ use super::timeline::{Answers, Known, LeaseState, NEWEST, Place, Verdict};
 use super::{POOL_SCOPE, PoolData};
 use crate::pool::heartbeat::own::{self, OwnHeartbeat};
 use crate::pool::lease_client::to_micros;
-use crate::pool::probe::CloudReach;
+use crate::pool::probe::{CloudReach, CoordinatorReach};
 use crate::upstream::{Cloud, CloudServer};
 
 /// Longest wait for one answer.
@@ -35,6 +35,8 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Pause after a proof that could not be had.
 const AGAIN: Duration = Duration::from_secs(1);
+/// Whether a proof rests on a connection that is still there is looked at this often.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// A renewal waits this long for the proof at the most.
 const RENEWAL_WAIT: Duration = Duration::from_secs(3);
 
@@ -145,6 +147,8 @@ pub struct Prover {
     pub heartbeat: Arc<OwnHeartbeat>,
     /// Whether the cloud answers.
     pub reach: watch::Receiver<CloudReach>,
+    /// What the coordinator says of itself.
+    pub coordinator: watch::Receiver<CoordinatorReach>,
     /// This node.
     pub node: String,
 }
@@ -160,13 +164,22 @@ impl Prover {
     async fn keep_proving(&mut self) {
         let timeline = self.data.timeline().clone();
         let mut state = timeline.0.subscribe();
+        let mut rests_on = None;
         loop {
+            if rests_on.is_some_and(|way| way != self.way()) {
+                // The server that gave the proof may have ended just after it, and no stream with it.
+                timeline.reopen();
+                rests_on = None;
+            }
             let failed = self.reach.borrow_and_update().failed_probes.unwrap_or(0) > 0;
             timeline.away(failed);
             if !failed && !state.borrow_and_update().is_proven {
                 let breaks = timeline.breaks();
                 match self.prove().await {
-                    Ok(gone) => timeline.settle(gone, breaks),
+                    Ok(gone) => {
+                        timeline.settle(gone, breaks);
+                        rests_on = Some(self.way());
+                    }
                     Err(why) => {
                         tracing::debug!(why, "No proof of the cloud's history yet");
                         timeline.away(true);
@@ -179,8 +192,15 @@ impl Prover {
             tokio::select! {
                 changed = self.reach.changed() => if changed.is_err() { return },
                 changed = state.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(LOOK_EVERY) => {}
             }
         }
+    }
+
+    /// The server that is asked, and how many connections to it there were so far. Probes use the same ones.
+    fn way(&self) -> (usize, u64) {
+        let place = self.cloud.current();
+        (place, self.cloud.at(place).beats.connections())
     }
 
     /// One proof: which replicas, under which generation, hold a history that is gone.
@@ -236,7 +256,8 @@ impl Prover {
             if self.data.timeline().is_gone(name, generation) {
                 continue;
             }
-            for (position, newest) in held.into_iter().chain(coming) {
+            let elsewhere = self.at_coordinator(name, generation).map(|at| (at, Vec::new()));
+            for (position, newest) in held.into_iter().chain(elsewhere).chain(coming) {
                 known.position = known.position.max(position);
                 generations.insert(name.to_owned(), generation);
                 if POOL_SCOPE.contains(&name) {
@@ -252,6 +273,14 @@ impl Prover {
         let least = by_version.get(NEWEST - 1).copied().unwrap_or_default();
         known.newest.retain(|_, version| *version >= least);
         (known, generations)
+    }
+
+    /// How far the coordinator is with replica `name`, where it has the history we have.
+    fn at_coordinator(&self, name: &str, generation: u64) -> Option<ResourceVersion> {
+        let reach = self.coordinator.borrow();
+        let there = reach.status.as_ref()?.collections.get(name)?;
+        let same = there.complete && there.generation == generation;
+        ResourceVersion::parse(&there.applied_up_to).ok().filter(|_| same)
     }
 
     /// Reads without resourceVersion: the answer has everything that was acknowledged before.

@@ -21,6 +21,7 @@ use yurt_storage::{Collection, Replica};
 
 use super::nodepool::is_named;
 use super::source::Source;
+use super::timeline::next_generation;
 use super::{PoolData, members};
 
 /// Bytes of one page at the most.
@@ -167,21 +168,23 @@ impl Stream {
                 true => members::going_on(collection, objects, at),
                 false => objects,
             };
+            let new = next_generation(held, self.random);
             match generation {
                 Some(other) if other != held => {
                     collection.restart(other, objects, at);
                     Ok(())
                 }
                 _ if is_gone => {
-                    collection.restart(held + 1, objects, at);
+                    collection.restart(new, objects, at);
                     Ok(())
                 }
                 _ => match collection.replace(objects.clone(), at) {
                     // Lists without resourceVersion are never older than what the cloud served before, unless its
-                    // store was rolled back: that is a new timeline.
-                    Err(error) if self.source == Source::Cloud => {
+                    // store was rolled back: that is a new timeline. A coordinator may be behind, but never have
+                    // another history under our number.
+                    Err(error) if self.source == Source::Cloud || !matches!(error, WriteError::Behind { .. }) => {
                         tracing::error!(collection = self.replica.name(), %error, "The cloud was rolled back: new generation");
-                        collection.restart(held + 1, objects, at);
+                        collection.restart(new, objects, at);
                         Ok(())
                     }
                     other => other,

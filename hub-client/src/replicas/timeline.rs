@@ -8,6 +8,19 @@ use std::collections::BTreeMap;
 
 use yurt_apimachinery::{ObjectKey, ResourceVersion};
 
+/// Generations are numbered in steps of this; what is below counts nothing and only tells them apart.
+const GENERATION_STEP: u64 = 1_000_000;
+
+/// Number of a generation after `last`. Who notices another rollback than others do chooses another number, but for one
+/// chance in a million: equal numbers stand for one history.
+#[must_use]
+pub fn next_generation(last: u64, random: u64) -> u64 {
+    let count = last / GENERATION_STEP + 1;
+    count
+        .saturating_mul(GENERATION_STEP)
+        .saturating_add(random % GENERATION_STEP)
+}
+
 /// Objects that are looked at again: those with the highest RVs.
 pub const NEWEST: usize = 3;
 

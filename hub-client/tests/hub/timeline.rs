@@ -1,13 +1,21 @@
 //! The cloud comes back from a backup while the hub does not see it, and clients are not misled.
 
+use std::sync::Arc;
+
+use http::StatusCode;
+use parking_lot::Mutex;
 use serde_json::json;
+use yurt_runtime::http::{json as answer_json, read_body};
 use yurt_test_support::eventually;
 
 use super::client::{Answer, Watch};
 use super::cloud::Cloud;
 use super::harness::TestHub;
+use super::pool::Pool;
 
 const SERVICES: &str = "/api/v1/services";
+/// Where the coordinator is fed its Services as a whole.
+const SNAPSHOT: &str = "/yurt/v1/feed/services/snapshot";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
 
 fn service(name: &str, port: u16) -> serde_json::Value {
@@ -28,12 +36,17 @@ async fn refused(watch: &mut Watch) -> u64 {
     event.object["code"].as_u64().unwrap()
 }
 
-/// The list, once it is of `generation`.
-async fn list_of_generation(hub: &TestHub, generation: u64) -> Answer {
+/// The how manieth generation an answer is of.
+fn generation(answer: &Answer) -> Option<u64> {
+    let number: u64 = answer.header("yurt-generation")?.parse().ok()?;
+    Some(number / 1_000_000)
+}
+
+/// The list, once it is of the `count`-th generation.
+async fn list_of_generation(hub: &TestHub, count: u64) -> Answer {
     eventually("the generation must be served", async || {
         let listed = hub.kube_proxy().get(SERVICES).await;
-        let is_it = listed.header("yurt-generation") == Some(&generation.to_string());
-        (is_it && listed.code == 200).then_some(listed)
+        (generation(&listed) == Some(count) && listed.code == 200).then_some(listed)
     })
     .await
 }
@@ -57,10 +70,7 @@ async fn cloud_that_came_back_from_a_backup_begins_a_new_generation() {
     cloud.come_back().await;
     assert_eq!(refused(&mut client).await, 410, "its number stands for something else");
     let listed = list_of_generation(&hub, 1).await;
-    assert_eq!(
-        (listed.names(), listed.header("yurt-generation")),
-        (vec!["web".to_owned()], Some("1"))
-    );
+    assert_eq!((listed.names(), generation(&listed)), (vec!["web".to_owned()], Some(1)));
     assert_eq!(listed.json()["items"][0]["spec"]["ports"][0]["port"], 80);
     // Ahead of the copy: certainly of the history before.
     let mut ahead = hub
@@ -114,7 +124,7 @@ async fn restored_cloud_is_noticed_after_it_has_passed_what_was_seen_and_across_
     cloud.put("services", service("new", 1));
     eventually("the hub must follow", async || {
         let listed = hub.kube_proxy().get(SERVICES).await;
-        (listed.names() == ["new", "web"] && listed.header("yurt-generation") == Some("1")).then_some(())
+        (listed.names() == ["new", "web"] && generation(&listed) == Some(1)).then_some(())
     })
     .await;
 }
@@ -164,4 +174,44 @@ async fn renewal_waits_for_the_proof() {
         "the proof came first"
     );
     assert!(order.lock().contains(&http::Method::PUT));
+}
+
+/// However two histories came to have one number: the coordinator's is not the cloud's, and only a new number helps.
+#[tokio::test]
+async fn snapshot_that_contradicts_the_coordinator_is_fed_under_a_new_number() {
+    let pool = Pool::start().await;
+    pool.cloud.put("services", service("web", 80));
+    let numbers = Arc::new(Mutex::new(Vec::new()));
+    let seen = numbers.clone();
+    pool.coordinator.on(SNAPSHOT, move |request| {
+        let seen = seen.clone();
+        async move {
+            let body = read_body(request.into_body(), 1 << 20).await.unwrap();
+            let call: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            let number = call["generation"].as_u64().unwrap();
+            let refused = {
+                let mut seen = seen.lock();
+                seen.push(number);
+                seen[0] == number
+            };
+            match refused {
+                true => answer_json(
+                    StatusCode::CONFLICT,
+                    r#"{"reason":"backwards","message":"shop/web went back"}"#,
+                ),
+                false => answer_json(StatusCode::OK, r#"{"missing":[]}"#),
+            }
+        }
+    });
+    let hub = pool.hub("n1", &[]).await;
+    eventually("it must be fed under another number", async || {
+        let seen = numbers.lock();
+        seen.iter().any(|number| *number > seen[0]).then_some(())
+    })
+    .await;
+    let taken = *numbers.lock().last().unwrap();
+    hub.until("clients must hear of it", |state| {
+        state["collections"]["services"]["generation"] == taken
+    })
+    .await;
 }

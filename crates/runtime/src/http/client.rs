@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -58,6 +59,8 @@ struct Shared {
     pool: RwLock<Client<Connector, Body>>,
     // The Authorization header of our own requests.
     bearer: RwLock<Option<HeaderValue>>,
+    /// Connections opened so far.
+    opened: Arc<AtomicU64>,
 }
 
 /// Largest answer that [`HttpClient::request_json`] takes into memory: above etcd's own limit for a list page.
@@ -129,7 +132,9 @@ impl HttpClient {
             _ => return Err(unusable("neither http nor https")),
         };
         let prefix = base.path().trim_end_matches('/').to_owned();
-        let pool = RwLock::new(pool(tls, protocol, connect_timeout, dial.clone()));
+        let opened = Arc::default();
+        let connector = |tls| Connector::new(tls, connect_timeout, dial.clone(), Arc::clone(&opened));
+        let pool = RwLock::new(pool(tls, protocol, connector));
         let bearer = RwLock::new(None);
         Ok(HttpClient {
             shared: Arc::new(Shared {
@@ -141,6 +146,7 @@ impl HttpClient {
                 dial,
                 pool,
                 bearer,
+                opened,
             }),
         })
     }
@@ -151,12 +157,20 @@ impl HttpClient {
         format!("{}://{}", self.shared.scheme, self.shared.authority)
     }
 
+    /// How many connections were opened so far: while it is the same, requests without an error went over those before.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        self.shared.opened.load(Ordering::Relaxed)
+    }
+
     /// Requests from now on use new connections with this configuration; running ones end on their old connection. No
     /// effect on a client of plain http.
     pub fn set_tls(&self, tls: ClientConfig) {
         if self.shared.scheme == Scheme::HTTPS {
             let shared = &self.shared;
-            *shared.pool.write() = pool(Some(tls), shared.protocol, shared.connect_timeout, shared.dial.clone());
+            let (dial, opened) = (shared.dial.clone(), shared.opened.clone());
+            let connector = |tls| Connector::new(tls, shared.connect_timeout, dial, opened);
+            *shared.pool.write() = pool(Some(tls), shared.protocol, connector);
         }
     }
 
@@ -278,8 +292,7 @@ impl fmt::Debug for HttpClient {
 fn pool(
     tls: Option<ClientConfig>,
     protocol: Protocol,
-    connect_timeout: Duration,
-    dial: Option<Dial>,
+    connector: impl FnOnce(Option<Arc<ClientConfig>>) -> Connector,
 ) -> Client<Connector, Body> {
     let tls = tls.map(|mut tls| {
         tls.alpn_protocols = protocol.alpn().iter().map(|name| name.to_vec()).collect();
@@ -299,7 +312,7 @@ fn pool(
         .http2_keep_alive_interval(PING_INTERVAL)
         .http2_keep_alive_timeout(PING_TIMEOUT)
         .http2_keep_alive_while_idle(true)
-        .build(Connector::new(tls, connect_timeout, dial))
+        .build(connector(tls))
 }
 
 // === impl Protocol ===

@@ -255,11 +255,16 @@ async fn rotated_client_certificate_is_presented_from_the_next_request_on() {
     .await;
     let base = format!("https://{}", serving.local_addr()).parse().unwrap();
     let client = HttpClient::new(base, Some(config), Protocol::Http2, TIMEOUT).unwrap();
-    assert_eq!(said(&client).await.unwrap(), "before/system:nodes");
+    assert_eq!(client.connections(), 0);
+    for _ in 0..2 {
+        assert_eq!(said(&client).await.unwrap(), "before/system:nodes");
+    }
+    assert_eq!(client.connections(), 1, "it is used again");
     assert!(reload.poll_files().unwrap().is_none());
     write("after");
     client.set_tls(reload.poll_files().unwrap().unwrap());
     assert_eq!(said(&client).await.unwrap(), "after/system:nodes");
+    assert_eq!(client.connections(), 2);
 }
 
 #[tokio::test]

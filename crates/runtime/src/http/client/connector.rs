@@ -3,6 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ pub(super) struct Connector {
     tls: Option<Arc<ClientConfig>>,
     timeout: Duration,
     dial: Option<Dial>,
+    /// Counts what was opened.
+    opened: Arc<AtomicU64>,
 }
 
 /// What lies below TLS.
@@ -63,8 +66,18 @@ const HTTPS_PORT: u16 = 443;
 // === impl Connector ===
 
 impl Connector {
-    pub(super) fn new(tls: Option<Arc<ClientConfig>>, timeout: Duration, dial: Option<Dial>) -> Self {
-        Connector { tls, timeout, dial }
+    pub(super) fn new(
+        tls: Option<Arc<ClientConfig>>,
+        timeout: Duration,
+        dial: Option<Dial>,
+        opened: Arc<AtomicU64>,
+    ) -> Self {
+        Connector {
+            tls,
+            timeout,
+            dial,
+            opened,
+        }
     }
 
     async fn connect(self, uri: Uri) -> Result<TokioIo<Stream>, ConnectError> {
@@ -101,6 +114,7 @@ impl Connector {
         };
         let io = tokio::time::timeout(self.timeout, connecting).await;
         let io = io.map_err(|_| ConnectError::Timeout(self.timeout))??;
+        self.opened.fetch_add(1, Ordering::Relaxed);
         Ok(TokioIo::new(Stream { io }))
     }
 }

@@ -1,0 +1,212 @@
+//! Decides how the leader goes on with a collection, from where the coordinator stands with it.
+//!
+//! Pure. Equal generations mean that one copy came from the other, or both from a third: only then positions can be
+//! compared. Numbers are chosen so that two hubs that saw different rollbacks never have the same one
+//! ([`next_generation`]), and the leader never takes over the coordinator's number for data that did not come from there.
+//! One thing is presumed: who begins to feed has what the coordinator has, and what it alone had was not all that was lost;
+//! a rollback to between the two shows in neither of them. A hub follows the coordinator until it leads, and a
+//! coordinator that is ahead is part of the proof.
+
+use yurt_apimachinery::ResourceVersion;
+
+use crate::replicas::timeline::next_generation;
+
+/// Where a collection is: at the coordinator, or here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// `C`.
+    pub position: ResourceVersion,
+    /// Timeline.
+    pub generation: u64,
+    /// Whether everything up to `C` is there.
+    pub complete: bool,
+}
+
+/// What to feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Nothing before it is proved that ours is the present cloud's.
+    AwaitProof,
+    /// Ours under this number, as a snapshot: the coordinator's is of another history.
+    Begin(u64),
+    /// All there is, by difference.
+    Snapshot,
+    /// Nothing: our source lags behind what the coordinator has.
+    Wait,
+    /// What happened since.
+    Events,
+}
+
+// === impl Way ===
+
+impl Way {
+    /// `proven`: the cloud has the history of ours. `random` makes the number of a new generation unlike any other.
+    #[must_use]
+    pub fn of(there: Place, here: Place, proven: bool, random: u64) -> Self {
+        if there.generation > here.generation {
+            // It saw the cloud come back from a backup, we did not, or another time: which history is older cannot be
+            // told from the numbers.
+            return match proven {
+                true => Self::Begin(next_generation(there.generation, random)),
+                false => Self::AwaitProof,
+            };
+        }
+        if !there.complete || there.generation < here.generation {
+            return Self::Snapshot;
+        }
+        match there.position > here.position {
+            true => Self::Wait,
+            false => Self::Events,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A copy: where it is, and the writes it has seen. Two writes are the same one only with the same number.
+    #[derive(Clone, Debug, Default)]
+    struct Copy {
+        generation: u64,
+        seen: Vec<u64>,
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Do {
+        Write,
+        /// The cloud comes back with this many writes less.
+        Restore(usize),
+        /// A hub follows the coordinator.
+        Follow(usize),
+        /// A hub leads for a moment.
+        Feed(usize),
+    }
+
+    struct World {
+        cloud: Vec<u64>,
+        hubs: Vec<Copy>,
+        coordinator: Copy,
+        serial: u64,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Do>> {
+        let one = prop_oneof![
+            3 => Just(Do::Write),
+            1 => (1..4_usize).prop_map(Do::Restore),
+            2 => (0..3_usize).prop_map(Do::Follow),
+            3 => (0..3_usize).prop_map(Do::Feed),
+        ];
+        prop::collection::vec(one, 0..60)
+    }
+
+    impl Copy {
+        fn place(&self) -> Place {
+            Place {
+                position: ResourceVersion(self.seen.len() as u64),
+                generation: self.generation,
+                complete: true,
+            }
+        }
+
+        fn is_of(&self, history: &[u64]) -> bool {
+            history.starts_with(&self.seen)
+        }
+    }
+
+    impl World {
+        fn new() -> Self {
+            let shared = Copy::default();
+            Self {
+                cloud: Vec::new(),
+                hubs: vec![shared.clone(); 3],
+                coordinator: shared,
+                serial: 0,
+            }
+        }
+
+        fn random(&mut self) -> u64 {
+            self.serial += 1;
+            self.serial
+        }
+
+        /// What a new leader takes from the cloud, behind a perfect proof. It has what the coordinator had.
+        fn read(&mut self, hub: usize) {
+            if self.hubs[hub].generation == self.coordinator.generation {
+                self.follow(hub);
+            }
+            let random = self.random();
+            let (hub, cloud) = (&mut self.hubs[hub], &self.cloud);
+            if !hub.is_of(cloud) {
+                hub.generation = next_generation(hub.generation, random);
+            }
+            hub.seen.clone_from(cloud);
+        }
+
+        /// Goes on by number where the generation is the same; says whether that was right.
+        fn follow(&mut self, hub: usize) -> bool {
+            let (hub, source) = (&mut self.hubs[hub], &self.coordinator);
+            let same = hub.generation == source.generation;
+            let right = !same || hub.is_of(&source.seen) || source.is_of(&hub.seen);
+            if !same || source.seen.len() > hub.seen.len() {
+                hub.clone_from(source);
+            }
+            right
+        }
+
+        fn feed(&mut self, hub: usize) -> bool {
+            self.read(hub);
+            let random = self.random();
+            let (hub, there) = (&mut self.hubs[hub], &mut self.coordinator);
+            let way = Way::of(there.place(), hub.place(), true, random);
+            if let Way::Begin(generation) = way {
+                hub.generation = generation;
+            }
+            let right = match way {
+                Way::Events | Way::Wait => there.is_of(&hub.seen),
+                _ => hub.generation > there.generation,
+            };
+            there.clone_from(hub);
+            right
+        }
+    }
+
+    proptest! {
+        /// However often the cloud comes back from a backup, and whoever notices: nobody goes on by number in a history
+        /// that is not its own, and after a feed the coordinator has the cloud's.
+        #[test]
+        fn equal_numbers_mean_one_history(steps in steps()) {
+            let mut world = World::new();
+            for step in steps {
+                match step {
+                    Do::Write => {
+                        let write = world.random();
+                        world.cloud.push(write);
+                    }
+                    Do::Restore(less) => world.cloud.truncate(world.cloud.len().saturating_sub(less)),
+                    Do::Follow(hub) => prop_assert!(world.follow(hub), "a hub mixes two histories"),
+                    Do::Feed(hub) => {
+                        prop_assert!(world.feed(hub), "the coordinator mixes two histories");
+                        prop_assert_eq!(&world.coordinator.seen, &world.cloud);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_fed_under_a_new_number_before_the_proof() {
+        let (there, here) = (
+            Place {
+                position: ResourceVersion(9),
+                generation: 7,
+                complete: true,
+            },
+            Place::default(),
+        );
+        assert_eq!(Way::of(there, here, false, 1), Way::AwaitProof);
+        assert_eq!(Way::of(there, here, true, 1), Way::Begin(next_generation(7, 1)));
+    }
+}
