@@ -23,26 +23,34 @@ rules:
 - level: Metadata
 `
 
-// startAPIServer starts kube-apiserver on c's etcd and waits until it is ready.
-func (c *Cloud) startAPIServer(ctx context.Context, etcdURL string) error {
+// startAPIServer starts kube-apiserver on c's etcd, with the same files and flags when it was started before, and waits
+// until it is ready.
+func (c *Cloud) startAPIServer(ctx context.Context) error {
 	path, err := StockBinary("kube-apiserver")
 	if err != nil {
 		return err
 	}
-	args, err := c.apiServerArgs(etcdURL)
+	if c.apiServerCommand.Path == "" {
+		args, err := c.apiServerArgs(c.etcdURL)
+		if err != nil {
+			return err
+		}
+		c.apiServerCommand = Command{Name: "kube-apiserver", Path: path, Dir: c.Dir, Args: args}
+	}
+	c.apiServer, err = Start(c.apiServerCommand)
 	if err != nil {
 		return err
 	}
-	c.apiServer, err = Start(Command{Name: "kube-apiserver", Path: path, Dir: c.Dir, Args: args})
-	if err != nil {
-		return err
-	}
+	return c.waitAPIServer(ctx, c.apiServer, c.URL)
+}
+
+func (c *Cloud) waitAPIServer(ctx context.Context, server *Process, url string) error {
 	client, err := httpClientFor(c.Admin)
 	if err != nil {
 		return err
 	}
-	return PollProcess(ctx, c.apiServer, 2*time.Minute, 100*time.Millisecond, func(ctx context.Context) error {
-		return ExpectOK(ctx, client, c.URL+"/readyz")
+	return PollProcess(ctx, server, 2*time.Minute, 100*time.Millisecond, func(ctx context.Context) error {
+		return ExpectOK(ctx, client, url+"/readyz")
 	})
 }
 

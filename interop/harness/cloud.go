@@ -35,7 +35,9 @@ type Cloud struct {
 	Dynamic dynamic.Interface
 
 	etcd                             *Process
+	etcdURL, etcdPeerURL             string
 	apiServer                        *Process
+	apiServerCommand                 Command
 	auditLog                         string
 	signingKeyFile, verifyingKeyFile string
 	flags                            []string // of kube-apiserver, beside the usual ones
@@ -51,12 +53,15 @@ func StartCloud(ctx context.Context, dir string, flags ...string) (*Cloud, error
 	if err := c.prepare(); err != nil {
 		return nil, err
 	}
-	etcd, etcdURL, err := StartEtcd(ctx, dir)
+	ports, err := FreePorts(2)
 	if err != nil {
 		return nil, err
 	}
-	c.etcd = etcd
-	if err := c.startAPIServer(ctx, etcdURL); err != nil {
+	c.etcdURL, c.etcdPeerURL = fmt.Sprintf("http://127.0.0.1:%d", ports[0]), fmt.Sprintf("http://127.0.0.1:%d", ports[1])
+	if c.etcd, err = startEtcdAt(ctx, dir, c.etcdURL, c.etcdPeerURL); err != nil {
+		return nil, err
+	}
+	if err := c.startAPIServer(ctx); err != nil {
 		return nil, errors.Join(err, c.Stop())
 	}
 	if err := c.applyPermissions(ctx); err != nil {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -136,6 +137,11 @@ func (c *Cloud) newHub(node, dir string, coordinator *Coordinator, options PoolO
 		ProxyPort: h.ProxyPort, SecurePort: h.SecurePort, ServePort: h.ServePort})
 	if err != nil {
 		return nil, err
+	}
+	for i, arg := range args {
+		if strings.HasPrefix(arg, "--server-addr=") {
+			args[i] = strings.Join(append([]string{arg}, options.MoreServers...), ",")
+		}
 	}
 	if options.Relay {
 		port, err := FreePort()

@@ -21,6 +21,8 @@ type PoolOptions struct {
 	HubEnv []string
 	// HubArgs are added to the flags of every hub.
 	HubArgs []string
+	// MoreServers are further servers of the cloud that every hub is told of; the first one is behind its link.
+	MoreServers []string
 	// Relay lets the hubs relay for each other, on loopback.
 	Relay bool
 	// CoordinatorEnv is added to the environment of the coordinator.

@@ -36,6 +36,8 @@ type Collection struct {
 	Complete bool   `json:"complete"`
 	Fresh    bool   `json:"fresh"`
 	RV       Scalar `json:"rv"`
+	// Generation is the timeline it is of.
+	Generation Scalar `json:"generation"`
 }
 
 // Scalar is a JSON number, string or null, as text: the tests do not care which of them a counter is written as.
