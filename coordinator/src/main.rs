@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use yurt_coordinator::config::{Config, FlagError};
 use yurt_coordinator::{Files, StartError, build};
-use yurt_runtime::{exit, flags, shutdown, tls};
+use yurt_runtime::{exit, log, shutdown, tls};
 
 /// Threads that poll requests. An edge node has few cores, and each thread costs memory.
 const WORKER_THREADS: usize = 2;
@@ -47,16 +47,13 @@ fn main() -> ExitCode {
 }
 
 async fn start(config: Config) -> Result<(), StartError> {
-    let verbosity = config.verbosity;
     // A start that fails says so in one line and nothing else, unless it may have to wait for others.
-    let may_wait = config.etcd.is_used();
-    if may_wait {
-        flags::init_logging(verbosity);
+    let log = log::init_held(config.verbosity);
+    if config.etcd.is_used() {
+        log.release();
     }
     let coordinator = build(config).await?;
-    if !may_wait {
-        flags::init_logging(verbosity);
-    }
+    log.release();
     announce(coordinator.files());
     let stop = async {
         if let Err(error) = shutdown::wait_for_signal().await {

@@ -6,7 +6,7 @@ use clap::Parser as _;
 use clap::error::ErrorKind;
 use yurt_hub_client::Hub;
 use yurt_hub_client::config::{Config, Flags};
-use yurt_runtime::{exit, flags, shutdown, tls};
+use yurt_runtime::{exit, log, shutdown, tls};
 
 /// Threads that run tasks; a hub is I/O, not computation.
 const WORKERS: usize = 2;
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
 
 async fn run(config: Config) -> ExitCode {
     let verbosity = config.verbosity;
-    let hub = match Hub::start_after(config, || flags::init_logging(verbosity)).await {
+    let hub = match Hub::start_after(config, || log::init(verbosity)).await {
         Ok(hub) => hub,
         Err(error) => return exit::fail(error),
     };

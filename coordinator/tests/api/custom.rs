@@ -122,6 +122,16 @@ async fn documents(client: &Client) -> (Vec<Value>, Vec<Value>, bool) {
 
 /// Conformance: 1.08, 1.24
 #[tokio::test]
+async fn start_names_the_rules_that_are_not_enforced() {
+    let mut strict = version("v1", true);
+    strict["schema"]["openAPIV3Schema"]["properties"]["spec"]["x-kubernetes-validations"] =
+        json!([{"rule": "self.color != 'red'"}]);
+    let declared = Declared::new(&[manifest("widgets", "Widget", &[strict])]).await;
+    let log = declared.server.log();
+    assert!(log.contains("not enforced here") && log.contains("widgets.example.com"), "{log}");
+}
+
+#[tokio::test]
 async fn kinds_come_change_and_go_while_the_server_runs() {
     let mut declared = Declared::new(&[]).await;
     let admin = declared.server.admin();

@@ -240,7 +240,7 @@ impl Server {
         panic!("the coordinator must answer {path}: {}", self.log());
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join(LOG)).unwrap()
     }
 

@@ -1,4 +1,4 @@
-//! Command-line values as Go programs write them, and the log set-up behind `-v`.
+//! Command-line values as Go programs write them.
 //!
 //! ```
 //! use clap::Parser;
@@ -21,10 +21,6 @@
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
-
-use tracing::level_filters::LevelFilter;
-use tracing_subscriber::filter::Targets;
-use tracing_subscriber::prelude::*;
 
 /// A duration in Go's notation: `15s`, `1m30s`, `500ms`, `1.5h`, `0`. Never negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -175,31 +171,6 @@ pub fn parse_go_bool(value: &str) -> Result<bool, String> {
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
         _ => Err(format!("{value:?} is not a boolean; write true or false")),
     }
-}
-
-/// Sends logs to stderr, one line per event. `verbosity` is Kubernetes' `-v`: below 4 informs, 4 and 5 debug, from 6 on
-/// everything, libraries included. The variable RUST_LOG (`target=level,...`) overrides it. A second call does nothing.
-pub fn init_logging(verbosity: u8) {
-    let filter = std::env::var("RUST_LOG")
-        .ok()
-        .and_then(|spec| spec.parse().ok())
-        .unwrap_or(targets(verbosity));
-    let lines = tracing_subscriber::fmt::layer()
-        .compact()
-        .with_writer(std::io::stderr)
-        .with_filter(filter);
-    // Fails when a test already installed one: then that one is right.
-    let _ = tracing_subscriber::registry().with(lines).try_init();
-}
-
-fn targets(verbosity: u8) -> Targets {
-    let (ours, libraries) = match verbosity {
-        0..=3 => (LevelFilter::INFO, LevelFilter::WARN),
-        4..=5 => (LevelFilter::DEBUG, LevelFilter::INFO),
-        _ => (LevelFilter::TRACE, LevelFilter::DEBUG),
-    };
-    // Targets are module paths: the prefix covers all crates of the workspace and both programs.
-    Targets::new().with_default(libraries).with_target("yurt", ours)
 }
 
 #[cfg(test)]
