@@ -105,13 +105,13 @@ const LOG_TAIL_LINES: usize = 40;
 /// How long links and clients may take to end.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
-/// The same as `cargo xtask chaos --only models`.
+/// The same as `cargo xtask chaos --quick`.
 ///
 /// # Errors
 /// As [`run()`].
 pub(crate) fn quick() -> Result<()> {
     run(&Args {
-        only: vec!["models".to_owned()],
+        quick: true,
         seed: 1,
         ..Args::default()
     })
@@ -201,27 +201,19 @@ impl Args {
     /// Runs both, at the same time: one half computes, the other mostly waits. What it computes is niced, and told in the end.
     fn halves(&self, chosen: &Chosen) -> Result<(Half, Half)> {
         let watch = Stopwatch::start();
-        let bin_dir = match chosen.faults {
-            Some(_) => Some(interop::build_programs(Profile::Quick)?),
-            None => None,
-        };
+        let bin_dir = interop::build_programs(Profile::Tests)?;
         let dir = lab::folder("chaos-models", false)?;
-        let plan = match &chosen.worlds {
-            Some(only) => {
-                worlds::build()?;
-                Some(worlds::Plan {
-                    long: self.long.then(|| self.whole()),
-                    only: only.clone(),
-                    seed: self.seed,
-                    is_aside: bin_dir.is_some(),
-                })
-            }
-            None => None,
-        };
+        let plan = chosen.worlds.as_ref().map(|only| worlds::Plan {
+            long: self.long.then(|| self.whole()),
+            only: only.clone(),
+            seed: self.seed,
+            is_aside: chosen.faults.is_some(),
+            program: bin_dir.join("yurt-chaos"),
+        });
         std::thread::scope(|scope| {
             let worlds = plan.map(|plan| scope.spawn(move || worlds::run(&plan, dir.path())));
-            let kinds = chosen.faults.as_deref().zip(bin_dir.as_deref());
-            let pools = kinds.map(|(kinds, bin_dir)| self.pools(kinds, bin_dir, &watch));
+            let kinds = chosen.faults.as_deref();
+            let pools = kinds.map(|kinds| self.pools(kinds, &bin_dir, &watch));
             let worlds = worlds.map(|worlds| {
                 let panicked = |_| Err(anyhow::anyhow!("the thread panicked"));
                 worlds.join().unwrap_or_else(panicked)

@@ -52,8 +52,11 @@ pub(crate) struct DifferentialArgs {
 /// How our own programs are built.
 #[derive(Clone, Copy)]
 pub(crate) enum Profile {
-    /// Optimised and quick to link: tests and demo.
+    /// Optimised and quick to link: demo and figures of comparison.
     Quick,
+    /// The same with everything that tests need besides, in one build: steps that built less would compile all of it again, with other
+    /// features of the same libraries.
+    Tests,
     /// What ships: figures.
     Release,
 }
@@ -65,7 +68,7 @@ pub(crate) fn build() -> Result<()> {
 
 /// The interop step of `cargo xtask test`: all tests, or those whose name matches `filter`.
 pub(crate) fn test(filter: Option<&str>) -> Result<()> {
-    let bin_dir = build_programs(Profile::Quick)?;
+    let bin_dir = build_programs(Profile::Tests)?;
     build()?;
     test_over_etcd(filter)?;
     process::run(go()?.args(["vet", "./..."]))?;
@@ -103,7 +106,7 @@ fn test_over_etcd(filter: Option<&str>) -> Result<()> {
 
 /// Builds what the named tests need; the command prints the events of `go test -json`.
 pub(crate) fn test_events(names: &BTreeSet<&str>) -> Result<Command> {
-    let bin_dir = build_programs(Profile::Quick)?;
+    let bin_dir = build_programs(Profile::Tests)?;
     build()?;
     let names: Vec<&str> = names.iter().copied().collect();
     println!("   running {} tests of {FOLDER}", names.len());
@@ -144,7 +147,7 @@ pub(crate) fn differential(args: &DifferentialArgs) -> Result<()> {
 pub(crate) fn build_programs(profile: Profile) -> Result<PathBuf> {
     let root = workspace::root()?;
     let name = match profile {
-        Profile::Quick => "quick",
+        Profile::Quick | Profile::Tests => "quick",
         Profile::Release => "release",
     };
     let packages = [
@@ -154,8 +157,16 @@ pub(crate) fn build_programs(profile: Profile) -> Result<PathBuf> {
         "yurt-hub-client",
         "--bins",
     ];
-    // The transcoder by itself, for the test that compares it with Go's.
+    // The transcoder by itself, for the test that compares it with Go's; models and simulations.
     let for_tests: &[&str] = match profile {
+        Profile::Tests => &[
+            "--package",
+            "yurt-apimachinery",
+            "--example",
+            "transcode",
+            "--package",
+            "yurt-chaos-tests",
+        ],
         Profile::Quick => &["--package", "yurt-apimachinery", "--example", "transcode"],
         Profile::Release => &[],
     };

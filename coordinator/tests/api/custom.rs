@@ -128,7 +128,10 @@ async fn start_names_the_rules_that_are_not_enforced() {
         json!([{"rule": "self.color != 'red'"}]);
     let declared = Declared::new(&[manifest("widgets", "Widget", &[strict])]).await;
     let log = declared.server.log();
-    assert!(log.contains("not enforced here") && log.contains("widgets.example.com"), "{log}");
+    assert!(
+        log.contains("not enforced here") && log.contains("widgets.example.com"),
+        "{log}"
+    );
 }
 
 #[tokio::test]

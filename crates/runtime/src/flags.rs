@@ -211,12 +211,4 @@ mod tests {
         assert_eq!((parse_go_bool("T"), parse_go_bool("0")), (Ok(true), Ok(false)));
         assert!(parse_go_bool("yes").unwrap_err().contains("\"yes\""));
     }
-
-    #[test]
-    fn verbosity_opens_our_targets_before_the_libraries() {
-        let wants = |v, target, level| targets(v).would_enable(target, &level);
-        assert!(wants(2, "yurt_storage::cacher", tracing::Level::INFO));
-        assert!(wants(2, "yurthub", tracing::Level::INFO) && !wants(2, "h2", tracing::Level::INFO));
-        assert!(wants(4, "yurt_runtime", tracing::Level::DEBUG) && !wants(4, "h2", tracing::Level::DEBUG));
-    }
 }

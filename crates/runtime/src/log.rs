@@ -109,4 +109,12 @@ mod tests {
         held.make_writer().write_all(b"to stderr\n").unwrap();
         assert!(held.take().is_empty(), "nothing is held after the release");
     }
+
+    #[test]
+    fn verbosity_opens_our_targets_before_the_libraries() {
+        let wants = |v, target, level| targets(v).would_enable(target, &level);
+        assert!(wants(2, "yurt_storage::cacher", tracing::Level::INFO));
+        assert!(wants(2, "yurthub", tracing::Level::INFO) && !wants(2, "h2", tracing::Level::INFO));
+        assert!(wants(4, "yurt_runtime", tracing::Level::DEBUG) && !wants(4, "h2", tracing::Level::DEBUG));
+    }
 }

@@ -1,14 +1,14 @@
 //! The half of the chaos tests that needs no processes: models and simulations, by the program `yurt-chaos`.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use super::report::Totals;
-use crate::{process, workspace};
+use crate::process;
 
 /// What to explore and simulate.
 pub(super) struct Plan {
@@ -19,17 +19,8 @@ pub(super) struct Plan {
     pub(super) seed: u64,
     /// Beside others: at the lowest priority, and nothing is printed before the end.
     pub(super) is_aside: bool,
-}
-
-/// Builds the program.
-///
-/// # Errors
-/// What cargo says.
-pub(super) fn build() -> Result<()> {
-    let mut command = Command::new(workspace::cargo());
-    // Optimised as the interop step builds our programs: models are nothing but computation.
-    command.args(["build", "--profile", "quick", "-p", "yurt-chaos-tests"]);
-    process::run(command.current_dir(workspace::root()?))
+    /// `yurt-chaos`.
+    pub(super) program: PathBuf,
 }
 
 /// Runs it with files in `dir`; what it did is told even when something was violated, as long as it came to its end.
@@ -38,13 +29,12 @@ pub(super) fn build() -> Result<()> {
 /// When the program ended without its totals.
 pub(super) fn run(plan: &Plan, dir: &Path) -> Result<(Totals, Result<()>)> {
     let (file, said) = (dir.join("totals.json"), dir.join("said"));
-    let program = workspace::target_dir(&workspace::root()?)?.join("quick/yurt-chaos");
     let mut command = if plan.is_aside {
         let mut nice = Command::new("nice");
-        nice.args(["-n", "19"]).arg(program).stdout(File::create(&said)?);
+        nice.args(["-n", "19"]).arg(&plan.program).stdout(File::create(&said)?);
         nice
     } else {
-        Command::new(program)
+        Command::new(&plan.program)
     };
     command.arg(format!("--seed={}", plan.seed));
     match plan.long {
