@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::RwLock;
@@ -25,6 +26,8 @@ pub struct Cacher {
     collections: RwLock<Collections>,
     /// One sequence of RVs for all of them.
     progress: Progress,
+    /// What was stored since this RV is in a collection, live or as a tombstone: where there is none, there was nothing.
+    known_from: AtomicU64,
 }
 
 type Collections = BTreeMap<String, Arc<SharedCollection>>;
@@ -44,6 +47,7 @@ impl Cacher {
         Self {
             collections: RwLock::new(kinds.into_iter().map(named).collect()),
             progress,
+            known_from: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -60,6 +64,10 @@ impl Cacher {
         held.iter()
             .map(|(name, shared)| (name.clone(), shared.clone()))
             .collect()
+    }
+
+    fn known_from(&self) -> ResourceVersion {
+        ResourceVersion(self.known_from.load(Ordering::Relaxed))
     }
 
     /// Makes a collection for every custom resource that is stored and has none: nothing of it was there up to `before`.
@@ -79,7 +87,7 @@ impl Cacher {
         for name in unknown {
             let shared = Arc::new(SharedCollection::within(declare::undeclared(), self.progress.clone()));
             if let Some(before) = before {
-                shared.update(|collection| collection.recover(declare::empty_at(before)));
+                shared.update(|collection| collection.recover(declare::empty_at(before, self.known_from())));
             }
             held.insert(name.to_owned(), shared);
         }
@@ -115,6 +123,7 @@ impl Sink for Cacher {
     /// Reads everything first: with one value that cannot be read, nothing is served.
     fn load(&self, loaded: Loaded) -> Result<(), StorageError> {
         self.admit(keys(&loaded), None);
+        self.known_from.store(loaded.floor.0, Ordering::Relaxed);
         let collections = self.collections.read();
         let mut states: BTreeMap<&str, Recovered> = BTreeMap::new();
         for name in collections.keys() {
@@ -194,6 +203,7 @@ impl Sink for Cacher {
 
     fn reloaded(&self, loaded: Loaded) {
         self.admit(keys(&loaded), None);
+        self.known_from.store(loaded.at.0, Ordering::Relaxed);
         self.progress.begin(loaded.at);
         for (name, shared) in self.collections.read().iter() {
             let prefix = format!("/{name}/");

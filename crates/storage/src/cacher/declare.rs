@@ -50,11 +50,11 @@ pub(super) fn is_custom(kind: &ResourceKind) -> bool {
     kind.is_custom() || is_undeclared(kind)
 }
 
-/// Nothing, up to `at`.
-pub(super) fn empty_at(at: ResourceVersion) -> Recovered {
+/// Nothing, from `floor` up to `at`.
+pub(super) fn empty_at(at: ResourceVersion, floor: ResourceVersion) -> Recovered {
     Recovered {
         position: at,
-        floor: at,
+        floor: floor.min(at),
         complete: true,
         ..Recovered::default()
     }
@@ -106,7 +106,7 @@ impl Cacher {
             let state = match collections.get(&name) {
                 Some(held) if held.kind() == *kind => return Ok((name, held.clone())),
                 Some(held) => held.read(|collection| state_as(&name, collection, kind))?,
-                None => nothing_yet(&collections, self.progress.now()),
+                None => self.nothing_yet(&collections),
             };
             let shared = Arc::new(SharedCollection::within(kind, self.progress.clone()));
             shared.update(|collection| collection.recover(state));
@@ -125,14 +125,14 @@ impl Cacher {
         };
         old.update(|collection| collection.recover(end));
     }
-}
 
-/// A collection that nobody has stored anything in, as far as the store has been loaded.
-fn nothing_yet(collections: &Collections, position: ResourceVersion) -> Recovered {
-    let complete = collections.values().all(|shared| shared.read(Collection::is_complete));
-    Recovered {
-        complete,
-        ..empty_at(position)
+    /// A collection that nobody has stored anything in, as far as the store has been loaded.
+    fn nothing_yet(&self, collections: &Collections) -> Recovered {
+        let complete = collections.values().all(|shared| shared.read(Collection::is_complete));
+        Recovered {
+            complete,
+            ..empty_at(self.progress.now(), self.known_from())
+        }
     }
 }
 
@@ -296,5 +296,33 @@ mod tests {
             .expect("nothing can be wrong");
         let shared = declared(&cacher);
         assert!(shared.read(|held| held.is_complete() && held.position() == at));
+    }
+
+    #[test]
+    fn watches_of_a_kind_nobody_stored_go_on_across_a_restart() {
+        let cacher = Cacher::new(yurt_apimachinery::kind::find_kind("", "configmaps"));
+        let state = |floor, at| Loaded {
+            floor: ResourceVersion(floor),
+            at: ResourceVersion(at),
+            ..Loaded::default()
+        };
+        cacher.load(state(2, 9)).expect("nothing can be wrong");
+        let opens = |shared: &SharedCollection, at| shared.read(|held| held.open(ResourceVersion(at)).is_ok());
+        let shared = declare(&cacher, kind("v1", "Namespaced", ".spec.color")).expect("nothing is there");
+        assert!(opens(&shared, 5), "nothing was deleted since 2 that is not remembered");
+        assert!(!opens(&shared, 1));
+        cacher.reloaded(state(0, 12));
+        let manifest = json!({
+            "metadata": {"name": "gadgets.example.com"},
+            "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "gadgets", "kind": "Gadget"},
+                "versions": [{"name": "v1", "storage": true}]},
+        });
+        let other = definition::parse(&manifest).expect("a manifest").stored.leak();
+        let other = declare(&cacher, other).expect("nothing is there");
+        assert!(
+            !opens(&other, 10),
+            "nobody knows what came and went before the store was read again"
+        );
+        assert!(opens(&other, 12));
     }
 }
