@@ -1,4 +1,5 @@
-//! The node leases of the cloud: a heartbeat, whoever carried it, never takes renewTime back.
+//! The node leases of the cloud: a heartbeat, whoever carried it, never takes renewTime back, unless the one before it was of a
+//! clock that was wrong: a node that speaks for itself again says what its own clock says.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,10 +8,14 @@ use serde_json::Value;
 
 use crate::lab::api::{Api, key_and_version};
 use crate::lab::client::{Client, Told, WATCH_SECONDS};
-use yurt_runtime::TaskGroup;
+use yurt_apimachinery::time::MicroTime;
+use yurt_runtime::{Clock, TaskGroup};
 
 /// Where the leases are.
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+
+/// What lies so far ahead, in seconds, was written by a clock that a fault had set an hour forward.
+const AHEAD: i64 = 600;
 
 /// What was seen of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,7 +35,9 @@ pub(super) fn watch(tasks: &TaskGroup, cloud: &Api) -> Arc<Mutex<Beats>> {
     // The task lives as long as the group; nobody asks the client itself.
     let _ = Client::recording(tasks, cloud.clone(), LEASES, WATCH_SECONDS, move |told| {
         if let Told::Event(event) = told {
-            shared.lock().unwrap_or_else(PoisonError::into_inner).see(event);
+            let now = Clock::system().unix();
+            let right = MicroTime::from_unix(now.secs + AHEAD, now.nanos).to_string();
+            shared.lock().unwrap_or_else(PoisonError::into_inner).see(event, &right);
         }
     });
     beats
@@ -39,7 +46,8 @@ pub(super) fn watch(tasks: &TaskGroup, cloud: &Api) -> Arc<Mutex<Beats>> {
 // === impl Beats ===
 
 impl Beats {
-    fn see(&mut self, event: &Value) {
+    /// No clock that is right says more than `right`.
+    fn see(&mut self, event: &Value, right: &str) {
         let object = &event["object"];
         let Some(renewed) = object["spec"]["renewTime"].as_str() else {
             return;
@@ -50,7 +58,7 @@ impl Beats {
             return;
         }
         match self.last.get(&key).map(|last| last.as_str().cmp(renewed)) {
-            Some(std::cmp::Ordering::Greater) => {
+            Some(std::cmp::Ordering::Greater) if self.last[&key].as_str() <= right => {
                 let last = &self.last[&key];
                 let violation = format!("lease {key} went back from {last} to {renewed} at {version}");
                 self.violations.push(violation);
@@ -73,8 +81,20 @@ mod tests {
         let mut beats = Beats::default();
         for second in ["10", "12", "12", "11"] {
             let spec = json!({"renewTime": format!("2026-01-01T00:00:{second}.000000Z")});
-            beats.see(&json!({"type": "MODIFIED", "object": {"metadata": {"name": "n"}, "spec": spec}}));
+            let event = json!({"type": "MODIFIED", "object": {"metadata": {"name": "n"}, "spec": spec}});
+            beats.see(&event, "2026-01-01T00:10:10.000000Z");
         }
         assert_eq!((beats.count, beats.violations.len()), (2, 1), "{beats:?}");
+    }
+
+    #[test]
+    fn node_may_take_back_what_a_wrong_clock_said() {
+        let mut beats = Beats::default();
+        for time in ["00:00:10", "01:00:12", "00:00:14", "00:00:13"] {
+            let spec = json!({"renewTime": format!("2026-01-01T{time}.000000Z")});
+            let event = json!({"type": "MODIFIED", "object": {"metadata": {"name": "n"}, "spec": spec}});
+            beats.see(&event, "2026-01-01T00:10:14.000000Z");
+        }
+        assert_eq!((beats.count, beats.violations.len()), (3, 1), "{beats:?}");
     }
 }
