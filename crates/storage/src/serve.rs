@@ -83,3 +83,34 @@ impl Selection {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use yurt_apimachinery::kind::find_kind;
+
+    use super::*;
+
+    /// Conformance: 8.24
+    #[test]
+    fn what_is_named_is_looked_up_and_not_scanned_for() {
+        let keys = |resource: &str, namespace: &str, fields: &str| {
+            let kind = find_kind("", resource).expect("it must be built in");
+            let selection = Selection {
+                namespace: Some(namespace.to_owned()).filter(|name| !name.is_empty()),
+                fields: FieldSelector::parse(fields).expect("the selector must parse"),
+                ..Selection::default()
+            };
+            selection.keys(kind)
+        };
+        let one = |namespace: Option<&str>, name| KeyRange::one(&ObjectKey::new(namespace, name));
+        assert_eq!(keys("secrets", "a", "metadata.name=x"), one(Some("a"), "x"));
+        assert_eq!(
+            keys("secrets", "", "metadata.namespace=a,metadata.name=x"),
+            one(Some("a"), "x")
+        );
+        assert_eq!(keys("nodes", "", "metadata.name=x"), one(None, "x"));
+        assert_eq!(keys("secrets", "a", "type=Opaque"), KeyRange::namespace("a"));
+        assert_eq!(keys("secrets", "a", "metadata.name!=x"), KeyRange::namespace("a"));
+        assert_eq!(keys("secrets", "", "metadata.name=x"), KeyRange::all());
+    }
+}

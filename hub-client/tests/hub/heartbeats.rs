@@ -178,7 +178,7 @@ async fn create_and_patch_offline_need_a_lease_that_is_known() {
     assert_eq!(hub.kubelet().send(create()).await.expect(200), RENEWED);
 }
 
-/// Conformance: 7.59
+/// Conformance: 5.07, 7.59
 #[tokio::test]
 async fn only_the_kubelets_own_lease_is_answered_offline() {
     let mut cloud = Cloud::start().await;

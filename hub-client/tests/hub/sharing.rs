@@ -117,6 +117,7 @@ async fn listed_resource_is_copied_at_runtime_and_served_without_the_cloud() {
     );
 }
 
+/// Conformance: 7.60
 #[tokio::test]
 async fn mistake_takes_nothing_away_and_a_shorter_list_does() {
     let cloud = Cloud::start().await;

@@ -66,6 +66,8 @@ impl FieldSelector {
                 });
             }
         }
+        // By what they say: `==5` and `=5` are one requirement in two spellings.
+        requirements.sort_by_cached_key(FieldRequirement::to_string);
         Ok(Self { requirements })
     }
 
@@ -128,13 +130,19 @@ impl fmt::Display for FieldSelector {
             if at > 0 {
                 f.write_str(",")?;
             }
-            let operator = match requirement.operator {
-                FieldOperator::Equals => "=",
-                FieldOperator::NotEquals => "!=",
-            };
-            write!(f, "{}{operator}{}", requirement.field, escape(&requirement.value))?;
+            requirement.fmt(f)?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for FieldRequirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let operator = match self.operator {
+            FieldOperator::Equals => "=",
+            FieldOperator::NotEquals => "!=",
+        };
+        write!(f, "{}{operator}{}", self.field, escape(&self.value))
     }
 }
 

@@ -165,6 +165,13 @@ fn field_selector_text() {
 }
 
 #[test]
+fn spellings_of_a_field_selector_are_one() {
+    let parse = |text| FieldSelector::parse(text).unwrap();
+    assert_eq!(parse("==5,=<"), parse("=<,=5"));
+    assert_eq!(parse("a==b,a=B").to_string(), "a=B,a=b");
+}
+
+#[test]
 fn field_selector_errors() {
     for (text, want) in [
         ("a", "invalid selector: 'a'; can't understand 'a'"),
