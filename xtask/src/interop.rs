@@ -22,7 +22,7 @@ const ETCD_TESTS: [(&str, &str); 2] = [("yurt-storage", "etcd3"), ("yurt-coordin
 const BIN_DIR_VARIABLE: &str = "YURT_BIN_DIR";
 
 /// The longest a whole run of the interop tests may take; `go test` prints all stacks and fails at its end.
-const TEST_TIMEOUT: &str = "35m";
+const TEST_TIMEOUT: &str = "60m";
 
 /// Arguments of `cargo xtask figures`.
 #[derive(clap::Args)]
