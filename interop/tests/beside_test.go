@@ -159,7 +159,7 @@ func (s besideServer) do(step besideStep) string {
 	defer cancel()
 	cmd := s.command(ctx, args...)
 	cmd.Stdin = strings.NewReader(step.stdin)
-	cmd.Env = append(cmd.Env, "KUBE_EDITOR=sed -i s/\\bf\\b/edited/")
+	cmd.Env = append(cmd.Env, "KUBE_EDITOR=sed -i 's/k: f$/k: edited/'")
 	var out, complaints bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaints
 	_ = cmd.Run()

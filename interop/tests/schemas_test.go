@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -101,9 +102,11 @@ func bothShapes(t *testing.T) (*shapes, *shapes) {
 	must(t, os.WriteFile(filepath.Join(kinds, "shapes.yaml"), []byte(schemaManifest), 0o644))
 	ours := shapesOf(t, standalone(t, "--custom-resources-path="+kinds).Admin)
 	theirs := shapesOf(t, cloud.Admin)
-	result := theirs.client.CoreV1().RESTClient().Post().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").
-		SetHeader("Content-Type", "application/json").Body([]byte(schemaManifest)).Do(testContext(t))
-	must(t, result.Error())
+	// The test before may have deleted it a moment ago.
+	must(t, harness.Poll(testContext(t), readyLimit, 50*time.Millisecond, func(ctx context.Context) error {
+		return theirs.client.CoreV1().RESTClient().Post().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").
+			SetHeader("Content-Type", "application/json").Body([]byte(schemaManifest)).Do(ctx).Error()
+	}))
 	t.Cleanup(func() {
 		theirs.client.CoreV1().RESTClient().Delete().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/shapes.example.org").Do(testContext(t))
 	})
