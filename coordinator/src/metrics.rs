@@ -392,3 +392,17 @@ impl Drop for LongRunning {
 
 /// Shared by everything that counts.
 pub(crate) type SharedMetrics = Arc<Metrics>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_strangers_make_up_becomes_no_label() {
+        let of = |path| RequestLabels::of(Some(&RequestInfo::parse("GET", path, None).unwrap()), None);
+        let known = of("/api/v77/namespaces/a/services/x");
+        assert_eq!((known.verb, known.kind.map(|kind| &*kind.version)), ("GET", Some("v1")));
+        assert!(of("/apis/made.up/v1/things").kind.is_none());
+        assert!(of("/made/up").kind.is_none());
+    }
+}

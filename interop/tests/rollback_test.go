@@ -292,20 +292,16 @@ func startsOver(reads []harness.Read) int {
 
 // toldOfGeneration is nil when an Event tells of the new generation.
 func (s *rollback) toldOfGeneration(ctx context.Context) error {
-	body, err := s.pool.Coordinator.Get(ctx, "/api/v1/namespaces/default/events")
+	events, err := poolEvents(ctx, s.pool, "default", "")
 	if err != nil {
 		return err
 	}
-	var events corev1.EventList
-	if err := json.Unmarshal(body, &events); err != nil {
-		return err
-	}
-	for _, event := range events.Items {
+	for _, event := range events {
 		if event.Reason == "PoolDataGeneration" && event.Type == corev1.EventTypeWarning {
 			return nil
 		}
 	}
-	return fmt.Errorf("none of %d events tells of a new generation", len(events.Items))
+	return fmt.Errorf("none of %d events tells of a new generation", len(events))
 }
 
 // generation is what all hubs and the coordinator agree on.

@@ -52,21 +52,17 @@ func checkTold(t *testing.T, pool *harness.Pool, leader *harness.Hub, others []*
 
 // saidToLead is nil when an Event about the election's lease names the node as the new leader.
 func saidToLead(ctx context.Context, pool *harness.Pool, node string) error {
-	body, err := pool.Coordinator.Get(ctx, "/api/v1/namespaces/kube-system/events?fieldSelector=involvedObject.name=yurthub")
+	events, err := poolEvents(ctx, pool, "kube-system", "?fieldSelector=involvedObject.name=yurthub")
 	if err != nil {
 		return err
 	}
-	var events corev1.EventList
-	if err := json.Unmarshal(body, &events); err != nil {
-		return err
-	}
-	for _, event := range events.Items {
+	for _, event := range events {
 		named := strings.HasPrefix(event.Message, node+"_") && strings.HasSuffix(event.Message, " became leader")
 		if named && event.Reason == "LeaderElection" && event.InvolvedObject.Kind == "Lease" && event.Count >= 1 {
 			return nil
 		}
 	}
-	return fmt.Errorf("none of %d events says that %s leads", len(events.Items), node)
+	return fmt.Errorf("none of %d events says that %s leads", len(events), node)
 }
 
 func boolToFloat(value bool) float64 {
@@ -74,4 +70,15 @@ func boolToFloat(value bool) float64 {
 		return 1
 	}
 	return 0
+}
+
+// poolEvents lists the Events of a namespace at the pool's coordinator; query begins with "?" or is empty.
+func poolEvents(ctx context.Context, pool *harness.Pool, namespace, query string) ([]corev1.Event, error) {
+	body, err := pool.Coordinator.Get(ctx, "/api/v1/namespaces/"+namespace+"/events"+query)
+	if err != nil {
+		return nil, err
+	}
+	var events corev1.EventList
+	err = json.Unmarshal(body, &events)
+	return events.Items, err
 }

@@ -11,6 +11,7 @@ mod client;
 mod cloud;
 mod feeder;
 mod hub;
+mod setting;
 
 use yurt_apimachinery::ResourceVersion;
 use yurt_chaos_validate::history::check;
@@ -24,6 +25,7 @@ use client::{Client, Place};
 use cloud::{Cloud, SERVERS};
 use feeder::{Door, Feeder, Post};
 use hub::{Hub, Source, World};
+pub use setting::{MUTATIONS, Mutation, SETTINGS, Setting};
 
 const HUBS: usize = 3;
 /// Clients behind each hub.
@@ -34,118 +36,6 @@ const ACTS: u32 = 3_000;
 const ROUNDS: u32 = 400;
 /// Leaders that do not know yet that they are none.
 const FORMER_MAX: usize = 2;
-/// Bytes of one message of the feed: few, so that there are several.
-const MESSAGE: usize = 900;
-/// Bytes of one message that holds whatever there is to say.
-const MESSAGE_MAX: usize = 1 << 20;
-
-/// What may strike beside cut, switched and lagging streams, lost feed calls and changes of leader.
-#[derive(Clone, Copy, Debug)]
-pub struct Setting {
-    /// Processes go back to their last commit.
-    pub crashes: bool,
-    /// The cloud forgets, and disks are lost: lists are needed.
-    pub lists: bool,
-    /// The coordinator loses its disk.
-    pub store_lost: bool,
-    /// Clients may have to list again.
-    pub relists: bool,
-    /// Bytes of one message of the feed. A step that does not fit into one goes as a snapshot: whoever is behind a hub that
-    /// was inside of it when it was killed has to list.
-    pub message: usize,
-}
-
-/// The settings, by name.
-pub const SETTINGS: [(&str, Setting); 4] = [
-    (
-        "reads/cuts",
-        Setting {
-            crashes: false,
-            lists: false,
-            store_lost: false,
-            relists: false,
-            message: MESSAGE,
-        },
-    ),
-    (
-        "reads/crashes",
-        Setting {
-            crashes: true,
-            lists: false,
-            store_lost: false,
-            relists: true,
-            message: MESSAGE,
-        },
-    ),
-    (
-        "reads/lists",
-        Setting {
-            crashes: true,
-            lists: true,
-            store_lost: true,
-            relists: true,
-            message: MESSAGE,
-        },
-    ),
-    (
-        "reads/store-lost",
-        Setting {
-            crashes: true,
-            lists: false,
-            store_lost: true,
-            relists: false,
-            message: MESSAGE_MAX,
-        },
-    ),
-];
-
-/// A rule left out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mutation {
-    /// What belongs to one step is applied event by event.
-    StepNotAtomic,
-    /// The difference of a list passes for history that somebody watched.
-    JumpNotTold,
-    /// A jump is taken by a replica that got inside of it by way of another source.
-    JumpFromAnywhere,
-    /// A bookmark is sent before the events it covers.
-    BookmarkPastEvents,
-    /// A list puts what is there and does not take away what is not.
-    ListWithoutDeletions,
-    /// A list without its last object is taken for complete.
-    PartialList,
-    /// A hub gives what it passes on numbers of its own.
-    Renumber,
-    /// A resumed watch begins with what happens next.
-    ResumeAtPresent,
-    /// The difference of a list is fed as events.
-    DifferenceAsEvents,
-    /// A commit leaves out deletions.
-    TombstonesNotDurable,
-    /// A commit leaves out deletions that nobody watched.
-    RangesNotDurable,
-    /// A commit leaves out which stretches lists jumped over.
-    GapsNotDurable,
-    /// A coordinator that has lost its disk is told what there is, and not what went before.
-    SnapshotWithoutHistory,
-}
-
-/// All of them.
-pub const MUTATIONS: [Mutation; 13] = [
-    Mutation::StepNotAtomic,
-    Mutation::JumpNotTold,
-    Mutation::JumpFromAnywhere,
-    Mutation::BookmarkPastEvents,
-    Mutation::ListWithoutDeletions,
-    Mutation::PartialList,
-    Mutation::Renumber,
-    Mutation::ResumeAtPresent,
-    Mutation::DifferenceAsEvents,
-    Mutation::TombstonesNotDurable,
-    Mutation::RangesNotDurable,
-    Mutation::GapsNotDurable,
-    Mutation::SnapshotWithoutHistory,
-];
 
 /// The coordinator, over its restarts.
 struct Coordinator {
@@ -186,19 +76,6 @@ pub fn simulate(setting: Setting, mutation: Option<Mutation>, seed: u64) -> Ran 
     }
     let rests = simulation.come_to_rest();
     simulation.judge(rests)
-}
-
-// === impl Mutation ===
-
-impl Mutation {
-    /// The setting, by its place, in which the rule makes a difference.
-    #[must_use]
-    pub fn strikes_in(self) -> usize {
-        match self {
-            Self::SnapshotWithoutHistory => 3,
-            _ => 2,
-        }
-    }
 }
 
 // === impl Simulation ===

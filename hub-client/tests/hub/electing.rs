@@ -247,6 +247,17 @@ async fn refusals_are_met_with_pauses() {
     }
 }
 
+/// The coordinator goes away, the hub notices, and it comes back with nothing.
+async fn lose_store(pool: &mut Pool, hub: &TestHub) {
+    pool.coordinator.go_away().await;
+    hub.until("the loss must be noticed", |state| {
+        state["coordinatorReachable"] == false
+    })
+    .await;
+    pool.new_store("an-empty-one");
+    pool.coordinator.come_back().await;
+}
+
 /// The cloud goes first, then the coordinator, which comes back with nothing while the cloud is still away.
 #[tokio::test]
 async fn coordinator_that_comes_back_empty_in_an_outage_is_fed_everything_after_it() {
@@ -255,13 +266,7 @@ async fn coordinator_that_comes_back_empty_in_an_outage_is_fed_everything_after_
     pool.cloud.go_away().await;
     hub.until("a leader without the cloud stops", |state| !leads(state))
         .await;
-    pool.coordinator.go_away().await;
-    hub.until("the loss must be noticed", |state| {
-        state["coordinatorReachable"] == false
-    })
-    .await;
-    pool.new_store("an-empty-one");
-    pool.coordinator.come_back().await;
+    lose_store(&mut pool, &hub).await;
     hub.until("the coordinator is back", follows).await;
     pool.cloud.come_back().await;
     hub.until("the hub leads again", leads).await;
@@ -288,13 +293,7 @@ async fn coordinator_that_lost_its_disk_is_told_what_the_leader_remembers() {
         pool.fed("services/events").iter().any(is_fed).then_some(())
     })
     .await;
-    pool.coordinator.go_away().await;
-    hub.until("the loss must be noticed", |state| {
-        state["coordinatorReachable"] == false
-    })
-    .await;
-    pool.new_store("an-empty-one");
-    pool.coordinator.come_back().await;
+    lose_store(&mut pool, &hub).await;
     pool.until_fed().await;
     let fed = pool.fed("services/snapshot");
     let history = &fed[0]["history"];

@@ -11,7 +11,8 @@ use yurt_hub_client::pool::feed::wire::{self, Envelope};
 use yurt_storage::Collection;
 use yurt_storage::collection::{Delivery, Reader};
 
-use super::{MESSAGE_MAX, Mutation};
+use super::Mutation;
+use super::setting::MESSAGE_MAX;
 use crate::faults::{Fault, Struck};
 use crate::random::Random;
 

@@ -4,7 +4,8 @@
 
 use serde_json::Value;
 
-use super::{Expected, number_fits, takes_text, text_fault};
+use super::Expected;
+use super::scalars::{number_fits, takes_text, text_fault};
 use crate::schema::{FieldType, Message};
 
 /// Nesting up to which a value passes without being read again; the parser's own limit is beyond.
