@@ -16,6 +16,7 @@ pub mod proxy;
 pub mod random;
 pub mod replicas;
 mod report;
+pub mod troubles;
 pub mod upstream;
 
 use std::path::Path;

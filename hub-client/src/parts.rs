@@ -94,16 +94,17 @@ impl Parts {
 
     /// Starts asking cloud and coordinator whether they answer.
     pub(crate) fn start_probes(&self) {
-        let token = self.tasks.token();
+        let (token, troubles) = (self.tasks.token(), self.data.troubles());
         let (reach, nudge) = &self.cloud;
         let cloud = self.upstreams.cloud.clone();
         self.tasks.spawn_critical(
             "probe-cloud",
-            probe::probe_cloud(cloud, reach.clone(), nudge.clone(), token.clone()),
+            probe::probe_cloud(cloud, reach.clone(), nudge.clone(), troubles.clone(), token.clone()),
         );
         if let Some(CoordinatorClient { leases, .. }) = self.upstreams.coordinator.clone() {
             let (reach, nudge) = &self.coordinator;
-            let probing = probe::probe_coordinator(leases, self.clock.clone(), reach.clone(), nudge.clone(), token);
+            let (clock, reach, nudge) = (self.clock.clone(), reach.clone(), nudge.clone());
+            let probing = probe::probe_coordinator(leases, clock, reach, nudge, troubles.clone(), token);
             self.tasks.spawn_critical("probe-coordinator", probing);
         }
     }
@@ -220,6 +221,7 @@ impl Parts {
             lease,
             self.election.clone(),
             start_leading,
+            self.data.troubles().clone(),
             tasks.clone(),
         )
         .map_err(|error| StartError::Internal(error.to_string()))?;

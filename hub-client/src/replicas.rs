@@ -39,6 +39,8 @@ use proof::Timeline;
 use scope::Scope;
 use source::Source;
 
+use crate::troubles::Troubles;
+
 /// Resources every pool shares, by collection name.
 pub const POOL_SCOPE: [&str; 3] = ["services", "endpoints", "endpointslices.discovery.k8s.io"];
 
@@ -75,6 +77,7 @@ pub struct PoolData {
     /// Counts changes of `members`, for the views that depend on them.
     members_version: watch::Sender<u64>,
     timeline: Timeline,
+    troubles: Troubles,
     clock: Clock,
 }
 
@@ -97,6 +100,7 @@ impl PoolData {
             members: watch::Sender::default(),
             members_version: watch::Sender::default(),
             timeline: Timeline::default(),
+            troubles: Troubles::new(clock.clone()),
             clock,
         })
     }
@@ -111,6 +115,12 @@ impl PoolData {
     #[must_use]
     pub fn timeline(&self) -> &Timeline {
         &self.timeline
+    }
+
+    /// What does not work, of the data and of whatever shares them.
+    #[must_use]
+    pub fn troubles(&self) -> &Troubles {
+        &self.troubles
     }
 
     /// The lists that are still coming.

@@ -23,7 +23,7 @@ use crate::pool::election::driver::ElectionView;
 use crate::pool::election::machine::HubState;
 use crate::pool::feed::progress::FeedProgress;
 use crate::pool::heartbeat::own::OwnHeartbeat;
-use crate::pool::probe::{CloudReach, CoordinatorReach};
+use crate::pool::probe::{CLOUD, COORDINATOR, CloudReach, CoordinatorReach};
 use crate::replicas::source::{CoordinatorState, Source};
 use crate::replicas::{POOL_SCOPE, PoolData};
 
@@ -91,7 +91,7 @@ impl Report {
     fn facts(&self) -> Facts {
         let not = |is_so: &dyn Fn(&str) -> bool| -> Vec<String> {
             let failing = POOL_SCOPE.iter().filter(|name| !is_so(name));
-            failing.map(|name| (*name).to_owned()).collect()
+            failing.map(|name| self.with_reason(name)).collect()
         };
         let complete = |name: &str| {
             let replica = self.data.replicas().named(name);
@@ -101,11 +101,21 @@ impl Report {
         Facts {
             cloud: self.cloud.borrow().failed_probes.map(|failed| failed == 0),
             coordinator: self.coordinator.as_ref().map(|_| self.coordinator_reachable()),
+            why_no_cloud: self.data.troubles().why(CLOUD).unwrap_or_default(),
+            why_no_coordinator: self.data.troubles().why(COORDINATOR).unwrap_or_default(),
             incomplete: not(&complete),
             stale: not(&|name| self.data.is_fresh(name)),
             leader: election.leader.clone(),
             leads: election.leadership.is_some(),
             cut_off: self.heartbeat.is_cut_off(),
+        }
+    }
+
+    /// The name of a collection, and why it does not come where that is known.
+    fn with_reason(&self, name: &str) -> String {
+        match self.data.troubles().why(name) {
+            Some(why) => format!("{name} ({why})"),
+            None => name.to_owned(),
         }
     }
 
@@ -179,6 +189,7 @@ impl Report {
             "relay": self.relay(),
             "electionsWon": election.elections_won,
             "conditions": self.conditions(),
+            "troubles": self.data.troubles().describe(),
             "feedLag": self.feed_lag(),
             "collections": self.data.describe(),
             "scope": self.data.describe_scope(),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use http::Uri;
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, Uri};
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::client::{ClientError, HttpClient, Protocol};
 use yurt_runtime::kubeconfig::{Kubeconfig, KubeconfigError};
@@ -15,6 +16,12 @@ use crate::config::Config;
 
 /// Longest time to connect, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long the server of an answer wants to be left alone (`Retry-After`, RFC 9110 10.2.3), where it gives seconds.
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    Some(Duration::from_secs(seconds))
+}
 
 /// Why the connections could not be set up; each message names the file or the flag.
 #[derive(Debug, thiserror::Error)]

@@ -17,7 +17,7 @@ use http::{Method, Request, StatusCode};
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::watch::EventType;
-use yurt_apimachinery::{Object, ResourceVersion};
+use yurt_apimachinery::{Object, ResourceVersion, Status};
 use yurt_runtime::BootTime;
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::{APPLICATION_JSON, full, gzip_bytes};
@@ -30,6 +30,7 @@ use crate::pool::probe::pool_status;
 use crate::random::random;
 use crate::replicas::PoolData;
 use crate::replicas::timeline::next_generation;
+use crate::upstream::retry_after;
 use progress::FeedProgress;
 use way::{Place, Way};
 use wire::Envelope;
@@ -50,6 +51,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Pause after a failure, a fence, or while not allowed to act.
 const PAUSE: Duration = Duration::from_millis(200);
+/// Pause after any other refusal: what the coordinator asks for, but between these.
+const REFUSED_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// Pause after a refusal because another hub leads.
 const FENCED_PAUSE: Duration = Duration::from_secs(1);
 /// Bytes of an answer at the most.
@@ -100,6 +103,8 @@ enum Interrupted {
     Contradicted(String),
     /// Ask again where the coordinator stands.
     Reopen(String),
+    /// The coordinator said no, and perhaps when to come again.
+    Refused(String, Option<Duration>),
     /// Another hub leads. The election ends this feed as soon as it sees that itself.
     Fenced,
 }
@@ -131,6 +136,11 @@ impl Feeder {
                     snapshot = false;
                     tokio::time::sleep(FENCED_PAUSE).await;
                 }
+                Interrupted::Refused(why, after) => {
+                    snapshot = false;
+                    self.data.troubles().refused(&self.what(), &why);
+                    tokio::time::sleep(after.unwrap_or(REFUSED_PAUSE.0).clamp(REFUSED_PAUSE.0, REFUSED_PAUSE.1)).await;
+                }
                 Interrupted::Reopen(why) => {
                     snapshot = false;
                     tracing::debug!(collection = self.replica.name(), why, "Feed interrupted");
@@ -138,6 +148,11 @@ impl Feeder {
                 }
             }
         }
+    }
+
+    /// What does not work when the coordinator refuses.
+    fn what(&self) -> String {
+        format!("feed of {}", self.replica.name())
     }
 
     /// A reader at the coordinator's position, after a snapshot when it cannot go on from there, and its generation.
@@ -374,11 +389,12 @@ impl Feeder {
             .headers_mut()
             .insert(http::header::CONTENT_TYPE, APPLICATION_JSON);
         let answered = self.client.request_bytes(request, TIMEOUT, ANSWER_BYTES).await;
-        let (status, _, body) = answered.map_err(|error| reopen(error.to_string()))?;
+        let (status, headers, body) = answered.map_err(|error| reopen(error.to_string()))?;
         let answer: Answer = serde_json::from_slice(&body).unwrap_or_default();
         match status {
             StatusCode::OK => {
                 self.metrics.feed_batches.inc();
+                self.data.troubles().works(&self.what());
                 Ok(answer)
             }
             StatusCode::CONFLICT => {
@@ -395,7 +411,10 @@ impl Feeder {
                     answer.applied_up_to
                 )))
             }
-            status => Err(reopen(format!("{status}: {}", String::from_utf8_lossy(&body)))),
+            status => {
+                let why = Status::from_json(&body).map_or_else(String::new, |status| status.message().to_owned());
+                Err(Interrupted::Refused(format!("{status}: {why}"), retry_after(&headers)))
+            }
         }
     }
 }

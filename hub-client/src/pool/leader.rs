@@ -79,6 +79,7 @@ impl Leader {
             leadership: leadership.clone(),
             clock: self.clock.clone(),
             metrics: self.metrics.clone(),
+            troubles: self.data.troubles().clone(),
             tasks: group.clone(),
         };
         group.spawn("forward-heartbeats", forward.run(group.token()));

@@ -16,6 +16,7 @@ use yurt_runtime::Clock;
 use yurt_runtime::http::client::HttpClient;
 
 use crate::replicas::source::CoordinatorState;
+use crate::troubles::Troubles;
 use crate::upstream::Cloud;
 
 /// Time between probes while the answer is yes.
@@ -28,6 +29,11 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 const ALONE: Duration = Duration::from_secs(1);
 /// Failed probes in a row after which the coordinator counts as unreachable.
 const FAILURES: u32 = 2;
+
+/// What does not work when the cloud does not answer.
+pub const CLOUD: &str = "cloud";
+/// What does not work when the coordinator does not answer.
+pub const COORDINATOR: &str = "coordinator";
 
 /// What is known of the cloud.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,14 +113,18 @@ pub async fn probe_cloud(
     cloud: Arc<Cloud>,
     reach: watch::Sender<CloudReach>,
     nudge: Arc<Notify>,
+    troubles: Troubles,
     token: CancellationToken,
 ) {
     loop {
         let ask = |place: usize| {
-            let client = cloud.at(place).beats.clone();
+            let (client, troubles) = (cloud.at(place).beats.clone(), &troubles);
             async move {
-                let answer = client.request_json(Method::GET, "/livez", None, TIMEOUT).await;
-                answer.is_ok_and(|(status, ..)| status == StatusCode::OK)
+                let answer = livez(&client).await;
+                if let Err(why) = &answer {
+                    troubles.unanswered(CLOUD, &format!("{}: {why}", client.server()));
+                }
+                answer.is_ok()
             }
         };
         let found = first_that_answers(cloud.len(), cloud.current(), ask).await;
@@ -127,13 +137,15 @@ pub async fn probe_cloud(
         }
         let up = found.is_some();
         let failed = if up {
+            troubles.works(CLOUD);
             0
         } else {
             reach.borrow().failed_probes.unwrap_or(0).saturating_add(1)
         };
         if reach.borrow().failed_probes != Some(failed) {
             if failed == 0 || failed == FAILURES {
-                tracing::info!(server = cloud.server().beats.server(), reachable = up, "Cloud");
+                let why = troubles.why(CLOUD);
+                tracing::info!(server = cloud.server().beats.server(), reachable = up, why, "Cloud");
             }
             reach.send_replace(CloudReach {
                 failed_probes: Some(failed),
@@ -142,6 +154,14 @@ pub async fn probe_cloud(
         if pause(up, &nudge, &token).await.is_none() {
             return;
         }
+    }
+}
+
+async fn livez(client: &HttpClient) -> Result<(), String> {
+    match client.request_json(Method::GET, "/livez", None, TIMEOUT).await {
+        Ok((StatusCode::OK, ..)) => Ok(()),
+        Ok((status, ..)) => Err(format!("/livez: {status}")),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -176,14 +196,19 @@ pub async fn probe_coordinator(
     clock: Clock,
     reach: watch::Sender<CoordinatorReach>,
     nudge: Arc<Notify>,
+    troubles: Troubles,
     token: CancellationToken,
 ) {
     let (mut failures, mut first_failure) = (0_u32, clock.boot());
     loop {
         let status = pool_status(&client, TIMEOUT).await;
         match &status {
-            Ok(_) => failures = 0,
+            Ok(_) => {
+                troubles.works(COORDINATOR);
+                failures = 0;
+            }
             Err(why) => {
+                troubles.unanswered(COORDINATOR, &format!("{}: {why}", client.server()));
                 failures = failures.saturating_add(1);
                 if failures == 1 {
                     first_failure = clock.boot();

@@ -21,6 +21,8 @@ const BACKOFF_MIN: Duration = Duration::from_millis(200);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// Pause when the coordinator has no complete data yet.
 const NOT_READY: Duration = Duration::from_millis(500);
+/// The longest that a server may ask to be left alone.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// Keeps one replica filled.
 pub struct Follower {
@@ -75,6 +77,7 @@ impl Follower {
                         active = next.take();
                         (expired_at, backoff.0) = (Source::None, BACKOFF_MIN);
                         self.data.confirmed(self.replica.name(), wanted);
+                        self.data.troubles().works(self.replica.name());
                         let (collection, source) = (self.replica.name(), wanted.as_str());
                         tracing::info!(collection, source, "Source confirmed");
                         continue;
@@ -88,26 +91,45 @@ impl Follower {
                     expired_at = source;
                     backoff.short()
                 }
-                Ended::NotReady => NOT_READY,
+                Ended::NotReady(after) => {
+                    self.troubles(source, "asks to come again later");
+                    backoff.asked_for(source, after)
+                }
                 Ended::Interrupted(why) => {
                     let (collection, source) = (self.replica.name(), source.as_str());
                     tracing::debug!(collection, source, why, "List interrupted");
                     backoff.0 = BACKOFF_MIN;
                     backoff.short()
                 }
+                Ended::Refused(why) => {
+                    let why = format!("{}: {why}", source.as_str());
+                    self.data.troubles().refused(self.replica.name(), &why);
+                    self.lost(&active);
+                    backoff.grow()
+                }
                 Ended::Failed(why) => {
-                    let (collection, source) = (self.replica.name(), source.as_str());
-                    tracing::debug!(collection, source, why, "Stream failed");
-                    // A stream that ended in good order is opened again at once: the source is not lost by that.
-                    if active.is_none() {
-                        self.data.lost(self.replica.name());
-                    }
+                    let collection = self.replica.name();
+                    tracing::debug!(collection, source = source.as_str(), why, "Stream failed");
+                    self.troubles(source, &why);
+                    self.lost(&active);
                     backoff.grow()
                 }
             };
             if self.pause(pause, &token).await.is_none() {
                 return;
             }
+        }
+    }
+
+    fn troubles(&self, source: Source, why: &str) {
+        let why = format!("{}: {why}", source.as_str());
+        self.data.troubles().unanswered(self.replica.name(), &why);
+    }
+
+    /// A stream failed. One that ended in good order is opened again at once: the source is not lost by that.
+    fn lost(&self, active: &Option<Running>) {
+        if active.is_none() {
+            self.data.lost(self.replica.name());
         }
     }
 
@@ -194,9 +216,42 @@ impl Backoff {
         Duration::from_millis(20 + random() % 80)
     }
 
+    /// The server asked to be left alone, `after` says for how long. A coordinator without complete data has them soon, and
+    /// is near.
+    fn asked_for(&mut self, source: Source, after: Option<Duration>) -> Duration {
+        match source {
+            Source::Cloud => {
+                let asked = after.unwrap_or_default().min(RETRY_AFTER_MAX);
+                asked + self.grow()
+            }
+            Source::Coordinator | Source::None => NOT_READY,
+        }
+    }
+
     fn grow(&mut self) -> Duration {
         let pause = self.0;
         self.0 = (self.0 * 2).min(BACKOFF_MAX);
         pause + pause.mul_f64((random() % 1000) as f64 / 1000.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_cloud_is_left_alone_as_long_as_it_asks_for() {
+        let mut backoff = Backoff(BACKOFF_MIN);
+        let asked = Duration::from_secs(7);
+        let first = backoff.asked_for(Source::Cloud, Some(asked));
+        assert!(first > asked, "not all hubs at the same moment: {first:?}");
+        let for_ever = Some(Duration::from_secs(1 << 40));
+        assert!(backoff.asked_for(Source::Cloud, for_ever) <= RETRY_AFTER_MAX + 2 * BACKOFF_MAX);
+        let (mut unsaid, mut last) = (Backoff(BACKOFF_MIN), Duration::ZERO);
+        for _ in 0..10 {
+            last = unsaid.asked_for(Source::Cloud, None);
+        }
+        assert!(last >= BACKOFF_MAX, "without a word the pauses grow: {last:?}");
+        assert_eq!(backoff.asked_for(Source::Coordinator, Some(asked)), NOT_READY);
     }
 }

@@ -74,8 +74,8 @@ impl Stream {
         match status {
             StatusCode::OK => {}
             StatusCode::NOT_FOUND | StatusCode::FORBIDDEN => return Ok(None),
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => return Err(Ended::NotReady),
-            status => return Err(Ended::Failed(format!("NodePool: {status}"))),
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => return Err(Ended::NotReady(None)),
+            status => return Err(Ended::Refused(format!("NodePool: {status}"))),
         }
         let list: Value = serde_json::from_slice(&body).map_err(|error| Ended::Failed(error.to_string()))?;
         let version = version_of(&list)?;

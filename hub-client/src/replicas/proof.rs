@@ -37,6 +37,8 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 const AGAIN: Duration = Duration::from_secs(1);
 /// Whether a proof rests on a connection that is still there is looked at this often.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// What does not work without a proof: nothing of the cloud's is taken.
+pub const TIMELINE: &str = "proof of the cloud's history";
 /// A renewal waits this long for the proof at the most.
 const RENEWAL_WAIT: Duration = Duration::from_secs(3);
 
@@ -179,9 +181,11 @@ impl Prover {
                     Ok(gone) => {
                         timeline.settle(gone, breaks);
                         rests_on = Some(self.way());
+                        self.data.troubles().works(TIMELINE);
                     }
                     Err(why) => {
                         tracing::debug!(why, "No proof of the cloud's history yet");
+                        self.data.troubles().unanswered(TIMELINE, &why);
                         timeline.away(true);
                         // A probe that changes its mind ends the pause.
                         let _ = tokio::time::timeout(AGAIN, self.reach.changed()).await;
@@ -288,7 +292,7 @@ impl Prover {
         let services = find_kind("", "services").ok_or("services are not built in")?;
         let path = format!("{}?limit=1", services.collection_path());
         let list = get(server, &path, "PartialObjectMetadataList").await?;
-        let list = list.ok_or("the cloud has no services")?;
+        let list = list.ok_or("services cannot be listed")?;
         let list = ParsedList::parse(list, services).map_err(|error| error.to_string())?;
         let mut answers = Answers {
             head: list.meta.resource_version,
@@ -347,7 +351,7 @@ async fn get(server: &CloudServer, path: &str, shape: &str) -> Result<Option<Byt
     match status {
         StatusCode::OK => Ok(Some(body)),
         StatusCode::NOT_FOUND | StatusCode::FORBIDDEN => Ok(None),
-        status => Err(format!("{path}: {status}")),
+        status => Err(format!("{}{path}: {status}", server.beats.server())),
     }
 }
 

@@ -23,6 +23,7 @@ use super::nodepool::is_named;
 use super::source::Source;
 use super::timeline::next_generation;
 use super::{PoolData, members};
+use crate::upstream::retry_after;
 
 /// Bytes of one page at the most.
 const PAGE_BYTES_MAX: usize = 256 << 20;
@@ -44,8 +45,10 @@ pub enum Ended {
     Closed,
     /// The server does not remember our position: list.
     Expired,
-    /// The server has no complete data yet.
-    NotReady,
+    /// The server asks to come again, after this long where it says so.
+    NotReady(Option<Duration>),
+    /// The server says no; the text is its reason.
+    Refused(String),
     /// Anything else; the text is for the log.
     Failed(String),
     /// As [`Self::Failed`], but something came that is kept.
@@ -106,7 +109,7 @@ impl Stream {
         };
         let lasted = self.opened.map_or(Duration::ZERO, |opened| opened.elapsed());
         let timed_out = matches!(ended, Ended::Closed) && lasted + TIMER_SLACK >= self.lasts();
-        if !timed_out && !matches!(ended, Ended::NotReady) {
+        if !timed_out && !matches!(ended, Ended::NotReady(_)) {
             timeline.reopen();
         }
         ended
@@ -399,11 +402,13 @@ impl Stream {
         match response.status() {
             StatusCode::OK => Ok(response),
             StatusCode::GONE => Err(Ended::Expired),
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Err(Ended::NotReady),
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                Err(Ended::NotReady(retry_after(response.headers())))
+            }
             status => {
                 let body = read_all(response).await.unwrap_or_default();
                 let message = Status::from_json(&body).map_or_else(String::new, |status| status.message().to_owned());
-                Err(Ended::Failed(format!("{status}: {message}")))
+                Err(Ended::Refused(format!("{status}: {message}")))
             }
         }
     }
@@ -420,7 +425,9 @@ pub(super) fn generation_of(headers: &HeaderMap) -> Option<u64> {
 pub(super) fn ended_by(status: &Bytes) -> Ended {
     match Status::from_json(status) {
         Some(status) if status.code() == StatusCode::GONE.as_u16() => Ended::Expired,
-        Some(status) if status.code() == StatusCode::TOO_MANY_REQUESTS.as_u16() => Ended::NotReady,
+        Some(status) if status.code() == StatusCode::TOO_MANY_REQUESTS.as_u16() => {
+            Ended::NotReady(status.retry_after().map(|seconds| Duration::from_secs(seconds.into())))
+        }
         Some(status) => Ended::Failed(status.message().to_owned()),
         None => Ended::Failed("unreadable ERROR event".into()),
     }

@@ -15,7 +15,11 @@ pub(crate) struct Facts {
     pub(crate) cloud: Option<bool>,
     /// The coordinator answers; `None` when none is configured.
     pub(crate) coordinator: Option<bool>,
-    /// Pool-scope collections that are not complete.
+    /// Why the cloud does not answer.
+    pub(crate) why_no_cloud: String,
+    /// Why the coordinator does not answer.
+    pub(crate) why_no_coordinator: String,
+    /// Pool-scope collections that are not complete, each with the reason where one is known.
     pub(crate) incomplete: Vec<String>,
     /// Pool-scope collections whose source is away or silent.
     pub(crate) stale: Vec<String>,
@@ -72,12 +76,15 @@ impl Facts {
         let cloud = match self.cloud {
             None => Condition::new("CloudReachable", None, "NotAskedYet", String::new()),
             Some(true) => Condition::new("CloudReachable", Some(true), "ProbeAnswered", String::new()),
-            Some(false) => Condition::new("CloudReachable", Some(false), "ProbeFailed", String::new()),
+            Some(false) => Condition::new("CloudReachable", Some(false), "ProbeFailed", self.why_no_cloud.clone()),
         };
         let coordinator = match self.coordinator {
             None => Condition::new("CoordinatorReachable", None, "NotConfigured", String::new()),
             Some(true) => Condition::new("CoordinatorReachable", Some(true), "ProbeAnswered", String::new()),
-            Some(false) => Condition::new("CoordinatorReachable", Some(false), "ProbesFailed", String::new()),
+            Some(false) => {
+                let why = self.why_no_coordinator.clone();
+                Condition::new("CoordinatorReachable", Some(false), "ProbesFailed", why)
+            }
         };
         let data = |kind, missing: &[String], good, bad| {
             let reason = if missing.is_empty() { good } else { bad };
@@ -130,6 +137,8 @@ mod tests {
         Facts {
             cloud: Some(true),
             coordinator: Some(true),
+            why_no_cloud: String::new(),
+            why_no_coordinator: String::new(),
             incomplete: Vec::new(),
             stale: Vec::new(),
             leader: "n2_1".into(),

@@ -11,8 +11,9 @@ use super::cloud::Cloud;
 use super::harness::{NODE, TestHub};
 
 const SERVICES: &str = "/api/v1/services";
+const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 /// What `state.json` has, at the top and per collection; tools read it by these names.
-const STATE: [&str; 15] = [
+const STATE: [&str; 16] = [
     "node",
     "nodePool",
     "hubState",
@@ -26,6 +27,7 @@ const STATE: [&str; 15] = [
     "relay",
     "electionsWon",
     "conditions",
+    "troubles",
     "feedLag",
     "collections",
 ];
@@ -168,6 +170,54 @@ async fn a_loss_is_told_as_a_condition_and_a_forced_relist_is_counted() {
         })
         .await;
     assert_eq!(status(&state, "PoolDataComplete"), "True", "what is held is served");
+}
+
+#[tokio::test]
+async fn what_the_cloud_refuses_is_told_in_its_words_until_it_is_granted() {
+    const REFUSAL: &str = "endpointslices.discovery.k8s.io is forbidden: User \"system:node:n1\" cannot list";
+    let cloud = Cloud::start().await;
+    cloud.on(SLICES, async |_| {
+        let status = json!({"kind": "Status", "status": "Failure", "code": 403, "message": REFUSAL});
+        let json = "application/json".parse().unwrap();
+        respond(
+            StatusCode::FORBIDDEN,
+            json,
+            yurt_runtime::http::full(status.to_string()),
+        )
+    });
+    let hub = TestHub::start_at_once(&cloud, &[]).await;
+    let name = "endpointslices.discovery.k8s.io";
+    let state = hub
+        .until("the refusal must be told", |state| state["troubles"][name].is_object())
+        .await;
+    let why = state["troubles"][name]["why"].as_str().unwrap();
+    assert_eq!(why, format!("cloud: 403 Forbidden: {REFUSAL}"));
+    let conditions = state["conditions"].as_array().unwrap();
+    let complete = conditions.iter().find(|one| one["type"] == "PoolDataComplete").unwrap();
+    assert!(complete["message"].as_str().unwrap().contains(REFUSAL), "{complete}");
+
+    cloud.off(SLICES);
+    let state = hub
+        .until("what is granted must come", |state| state["troubles"] == json!({}))
+        .await;
+    assert_eq!(state["collections"][name]["complete"], true);
+}
+
+#[tokio::test]
+async fn a_cloud_that_does_not_answer_is_told_with_the_reason() {
+    let mut cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    hub.until("the cloud must be found", |state| state["cloudReachable"] == true)
+        .await;
+    cloud.go_away().await;
+    let state = hub
+        .until("the loss must be told", |state| state["cloudReachable"] == false)
+        .await;
+    let why = state["troubles"]["cloud"]["why"].as_str().unwrap();
+    assert!(why.starts_with(&cloud.url()), "{why}");
+    let conditions = state["conditions"].as_array().unwrap();
+    let reachable = conditions.iter().find(|one| one["type"] == "CloudReachable").unwrap();
+    assert_eq!(reachable["message"], why);
 }
 
 #[tokio::test]

@@ -7,8 +7,8 @@ use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc, watch};
-use yurt_apimachinery::ResourceVersion;
 use yurt_apimachinery::watch::EventType;
+use yurt_apimachinery::{ResourceVersion, Status};
 use yurt_runtime::{Clock, TaskGroup};
 
 use super::machine::{
@@ -19,6 +19,7 @@ use crate::pool::lease_client::{Answer, Broken, LeaseClient, LeaseEvents, micro_
 use crate::pool::probe::{CloudReach, CoordinatorReach};
 use crate::random::random;
 use crate::replicas::source::CoordinatorState;
+use crate::troubles::Troubles;
 
 /// Facts waiting for the machine.
 const INPUTS_MAX: usize = 64;
@@ -66,6 +67,7 @@ pub struct Driver {
     view: watch::Sender<ElectionView>,
     start_leading: StartLeading,
     leading: Option<TaskGroup>,
+    troubles: Troubles,
     tasks: TaskGroup,
 }
 
@@ -85,6 +87,9 @@ pub struct Signals {
     /// Asks the coordinator's prober to look now.
     pub nudge: Arc<Notify>,
 }
+
+/// What does not work when the coordinator refuses this candidate.
+pub const ELECTION: &str = "election";
 
 // === impl Leadership ===
 
@@ -115,6 +120,7 @@ impl Driver {
         lease: LeaseClient,
         view: watch::Sender<ElectionView>,
         start_leading: StartLeading,
+        troubles: Troubles,
         tasks: TaskGroup,
     ) -> Result<Self, super::machine::ConfigError> {
         let (ignore_own_clock, request_timeout) = (config.ignore_own_clock, config.request_timeout());
@@ -132,6 +138,7 @@ impl Driver {
             view,
             start_leading,
             leading,
+            troubles,
             tasks,
         })
     }
@@ -261,7 +268,7 @@ impl Driver {
 
     fn read(&self, attempt: Attempt) {
         let (lease, inputs, timeout) = (self.lease.clone(), self.inputs.0.clone(), self.request_timeout);
-        let last = self.last.clone();
+        let (last, troubles) = (self.last.clone(), self.troubles.clone());
         self.tasks.spawn("election-read", async move {
             let outcome = match lease.read(timeout).await {
                 Ok(Answer {
@@ -273,7 +280,11 @@ impl Driver {
                     status: StatusCode::NOT_FOUND,
                     ..
                 }) => ReadOutcome::Absent,
-                Ok(_) | Err(_) => ReadOutcome::Failed,
+                Ok(answer) => {
+                    tell_refusal(&troubles, &answer);
+                    ReadOutcome::Failed
+                }
+                Err(_) => ReadOutcome::Failed,
             };
             // The driver is gone when the hub stops.
             let _ = inputs.send(Input::ReadDone(attempt, outcome)).await;
@@ -283,7 +294,7 @@ impl Driver {
     fn write(&self, write: LeaseWrite) {
         let body = self.body(&write);
         let (lease, inputs, timeout) = (self.lease.clone(), self.inputs.0.clone(), self.request_timeout);
-        let last = self.last.clone();
+        let (last, troubles) = (self.last.clone(), self.troubles.clone());
         self.tasks.spawn("election-write", async move {
             let answer = match write.resource_version {
                 Some(_) => lease.replace(&body, timeout).await,
@@ -294,8 +305,14 @@ impl Driver {
                     lease: Some(lease),
                     headers,
                     ..
-                }) => WriteOutcome::Stored(observe(lease, Some(&headers), &last)),
-                Ok(answer) => refusal(answer.status),
+                }) => {
+                    troubles.works(ELECTION);
+                    WriteOutcome::Stored(observe(lease, Some(&headers), &last))
+                }
+                Ok(answer) => {
+                    tell_refusal(&troubles, &answer);
+                    refusal(answer.status)
+                }
                 Err(error) if error.never_sent() => WriteOutcome::Refused,
                 Err(_) => WriteOutcome::Unknown,
             };
@@ -334,6 +351,14 @@ fn cloud_input(reach: CloudReach) -> Input {
     reach
         .failed_probes
         .map_or(Input::Tick, |failed_probes| Input::Cloud { failed_probes })
+}
+
+/// Conflicts and a lease that is not there are part of every election.
+fn tell_refusal(troubles: &Troubles, answer: &Answer) {
+    if ![StatusCode::CONFLICT, StatusCode::NOT_FOUND].contains(&answer.status) {
+        let why = Status::from_json(&answer.body).map_or_else(String::new, |status| status.message().to_owned());
+        troubles.refused(ELECTION, &format!("coordinator: {}: {why}", answer.status));
+    }
 }
 
 fn refusal(status: StatusCode) -> WriteOutcome {

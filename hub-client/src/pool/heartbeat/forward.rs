@@ -20,10 +20,13 @@ use super::renewal::{self, Written};
 use crate::metrics::Metrics;
 use crate::pool::election::driver::Leadership;
 use crate::pool::lease_client::{Broken, LeaseEvents, to_micros};
+use crate::troubles::Troubles;
 use crate::upstream::Cloud;
 
 /// Longest time for one beat at the cloud.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// What does not work when the cloud refuses the forwarding identity.
+const FORWARDING: &str = "heartbeats of cut-off nodes";
 /// Pause before the lease watch is opened again.
 const REWATCH: Duration = Duration::from_millis(500);
 
@@ -39,6 +42,8 @@ pub struct Forward {
     pub clock: Clock,
     /// Counters.
     pub metrics: Arc<Metrics>,
+    /// Where a refusal is told.
+    pub troubles: Troubles,
     /// Owner of the workers.
     pub tasks: TaskGroup,
 }
@@ -107,9 +112,13 @@ impl Forward {
         let now = self.clock.unix();
         let own = UnixMicros(now.secs * 1_000_000 + i64::from(now.nanos / 1000));
         match renewal::write(cloud, node, own, TIMEOUT).await {
-            Written::Done => Ok(()),
+            Written::Done => {
+                self.troubles.works(FORWARDING);
+                Ok(())
+            }
             Written::Refused(status) if status != StatusCode::CONFLICT => {
-                tracing::warn!(node, %status, "Heartbeat not forwarded");
+                let why = format!("{}: lease of {node}: {status}", cloud.server());
+                self.troubles.refused(FORWARDING, &why);
                 Err(())
             }
             _ => Err(()),

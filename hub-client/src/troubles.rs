@@ -1,0 +1,127 @@
+//! What does not work at the moment, and why, in the words of whoever said so: for the log and `/debug/state.json`.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use yurt_apimachinery::time::Time;
+use yurt_runtime::Clock;
+
+/// Characters that are kept of a reason.
+const REASON_MAX: usize = 500;
+
+/// The troubles of one hub, by what does not work; shared by its parts. There are no more than a hub has parts and replicas.
+#[derive(Clone, Debug)]
+pub struct Troubles {
+    known: Arc<Mutex<BTreeMap<String, Trouble>>>,
+    clock: Clock,
+}
+
+#[derive(Debug)]
+struct Trouble {
+    why: String,
+    /// Somebody answered, and said no: it stays so until an operator changes something.
+    is_refusal: bool,
+    /// Unix seconds.
+    since: i64,
+}
+
+// === impl Troubles ===
+
+impl Troubles {
+    /// None yet.
+    #[must_use]
+    pub fn new(clock: Clock) -> Self {
+        Self {
+            known: Arc::default(),
+            clock,
+        }
+    }
+
+    /// `what` was answered, with a no. The log has it once, and again when the reason is another one.
+    pub fn refused(&self, what: &str, why: &str) {
+        if self.note(what, why, true) {
+            tracing::warn!(what, why, "Refused");
+        }
+    }
+
+    /// `what` was not answered, or in a way nobody understands. Links come and go: the log has that elsewhere.
+    pub fn unanswered(&self, what: &str, why: &str) {
+        self.note(what, why, false);
+    }
+
+    /// `what` works.
+    pub fn works(&self, what: &str) {
+        let before = self.known.lock().remove(what);
+        if before.is_some_and(|before| before.is_refusal) {
+            tracing::info!(what, "Not refused any more");
+        }
+    }
+
+    /// Why `what` does not work; `None` when it does, or nobody tried.
+    #[must_use]
+    pub fn why(&self, what: &str) -> Option<String> {
+        self.known.lock().get(what).map(|trouble| trouble.why.clone())
+    }
+
+    /// The `troubles` part of `/debug/state.json`.
+    #[must_use]
+    pub fn describe(&self) -> Value {
+        let known = self.known.lock();
+        let described = known.iter().map(|(what, trouble)| {
+            let since = Time::from_unix(trouble.since).to_string();
+            (what.clone(), json!({ "since": since, "why": trouble.why }))
+        });
+        Value::Object(described.collect())
+    }
+
+    /// Whether it is news.
+    fn note(&self, what: &str, why: &str, is_refusal: bool) -> bool {
+        let why: String = why.chars().take(REASON_MAX).collect();
+        match self.known.lock().entry(what.to_owned()) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(Trouble {
+                    why,
+                    is_refusal,
+                    since: self.clock.unix().secs,
+                });
+                true
+            }
+            Entry::Occupied(mut known) => {
+                let known = known.get_mut();
+                let is_news = known.why != why || known.is_refusal != is_refusal;
+                (known.why, known.is_refusal) = (why, is_refusal);
+                is_news
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trouble_is_news_once_and_keeps_the_time_of_its_beginning() {
+        let (clock, hand) = Clock::fake();
+        let troubles = Troubles::new(clock);
+        assert!(troubles.note("services", "403", true));
+        let first = troubles.describe();
+        hand.advance(std::time::Duration::from_secs(60));
+        assert!(!troubles.note("services", "403", true));
+        assert!(troubles.note("services", "401", true), "another reason");
+        assert_eq!(troubles.describe()["services"]["since"], first["services"]["since"]);
+        assert_eq!(troubles.why("services").as_deref(), Some("401"));
+        troubles.works("services");
+        assert_eq!(troubles.describe(), json!({}));
+    }
+
+    #[test]
+    fn a_long_reason_is_cut() {
+        let troubles = Troubles::new(Clock::system());
+        troubles.refused("services", &"é".repeat(10_000));
+        assert_eq!(troubles.why("services").unwrap().chars().count(), REASON_MAX);
+    }
+}
