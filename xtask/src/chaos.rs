@@ -333,7 +333,7 @@ fn judge(outcome: &Outcome, lasted: Duration) -> Result<()> {
     println!(
         "{} changes in the cloud ({} not answered), {} clients, {} statements checked, {} whole states compared, \
          {} relists, {} streams, {} leaders, {} heartbeats (seen relayed {} times), {} writes at coordinators \
-         ({} not taken, {:.1} s the longest without one); at rest after {:.1} s",
+         ({} not taken, {:.1} s the longest without one); {}",
         outcome.written.total(),
         outcome.written.failed,
         outcome.clients,
@@ -347,7 +347,10 @@ fn judge(outcome: &Outcome, lasted: Duration) -> Result<()> {
         outcome.locals.count,
         outcome.locals.refused,
         outcome.locals.longest.as_secs_f64(),
-        rest.map_or(f64::NAN, Duration::as_secs_f64)
+        rest.map_or_else(
+            |_| "never at rest".to_owned(),
+            |after| format!("at rest after {:.1} s", after.as_secs_f64())
+        )
     );
     let violations = outcome.violations();
     for violation in &violations {
