@@ -309,11 +309,7 @@ impl Parts {
             self.cloud.1.clone(),
             self.config.cache_dir.join("node-lease"),
         );
-        let heartbeat = Arc::new(
-            heartbeat
-                .with_relaying(self.relaying())
-                .after(self.data.timeline().clone()),
-        );
+        let heartbeat = Arc::new(heartbeat.with_relaying(self.relaying()).beside(&self.data));
         let prover = Prover {
             data: self.data.clone(),
             cloud: self.upstreams.cloud.clone(),

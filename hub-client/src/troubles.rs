@@ -47,6 +47,14 @@ impl Troubles {
         }
     }
 
+    /// `what` was answered: with a no, for this reason, or else with a yes.
+    pub fn tell(&self, what: &str, refusal: Option<String>) {
+        match refusal {
+            Some(why) => self.refused(what, &why),
+            None => self.works(what),
+        }
+    }
+
     /// `what` was not answered, or in a way nobody understands. Links come and go: the log has that elsewhere.
     pub fn unanswered(&self, what: &str, why: &str) {
         self.note(what, why, false);

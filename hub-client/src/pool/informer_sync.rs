@@ -18,6 +18,8 @@ use crate::replicas::{POOL_SCOPE, PoolData};
 
 /// Namespace and name of the Lease.
 pub const LEASE: (&str, &str) = ("kube-system", "leader-informer-sync");
+/// What does not work when the coordinator refuses it.
+const SYNC: &str = "lease leader-informer-sync";
 /// Time between renewals, and the Lease's duration, as upstream's.
 const EVERY: Duration = Duration::from_secs(10);
 /// Time to the next look while the data is not complete and fresh, or after a failed write.
@@ -84,7 +86,9 @@ impl InformerSync {
         } else {
             self.lease.create(&body, TIMEOUT).await
         };
-        written.is_ok_and(|answer| answer.lease.is_some())
+        let Ok(answer) = written else { return false };
+        self.data.troubles().tell(SYNC, answer.refusal());
+        answer.lease.is_some()
     }
 
     fn annotate(&self, body: &mut Value) {

@@ -7,6 +7,7 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
+use yurt_apimachinery::Status;
 use yurt_apimachinery::time::MicroTime;
 use yurt_apimachinery::watch::{EventType, WatchDecoder};
 use yurt_runtime::http::client::{ClientError, HttpClient};
@@ -124,6 +125,22 @@ impl LeaseClient {
             lease,
             body,
         })
+    }
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// Why the server did not take or show the Lease; `None` when it did. A conflict, and a Lease that is not there, are part of
+    /// the game.
+    #[must_use]
+    pub fn refusal(&self) -> Option<String> {
+        let is_expected = [StatusCode::CONFLICT, StatusCode::NOT_FOUND].contains(&self.status);
+        if self.status.is_success() || is_expected {
+            return None;
+        }
+        let why = Status::from_json(&self.body).map_or_else(String::new, |status| status.message().to_owned());
+        Some(format!("coordinator: {}: {why}", self.status))
     }
 }
 

@@ -9,6 +9,7 @@ use yurt_runtime::http::respond;
 
 use super::cloud::Cloud;
 use super::harness::{NODE, TestHub};
+use super::pool::{ELECTION_LEASES, NODE_LEASES, Pool};
 
 const SERVICES: &str = "/api/v1/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
@@ -276,5 +277,38 @@ async fn stop_stores_what_is_known() {
     assert_eq!(
         (&services["objects"], &services["durableRv"]),
         (&json!(1), &services["rv"])
+    );
+}
+
+#[tokio::test]
+async fn what_the_coordinator_refuses_is_told_in_its_words() {
+    let pool = Pool::start().await;
+    let refuse = |path: &str, message: &'static str| {
+        pool.coordinator.on(path, move |_| {
+            let status = json!({"kind": "Status", "status": "Failure", "code": 403, "message": message});
+            let json = "application/json".parse().unwrap();
+            let body = yurt_runtime::http::full(status.to_string());
+            std::future::ready(respond(StatusCode::FORBIDDEN, json, body))
+        });
+    };
+    refuse(&format!("{ELECTION_LEASES}/yurthub"), "no candidate of this pool");
+    refuse(NODE_LEASES, "no member of this pool");
+    let hub = pool.hub(NODE, &[]).await;
+    let beat = format!(r#"{{"metadata":{{"name":"{NODE}"}},"spec":{{"holderIdentity":"{NODE}"}}}}"#);
+    hub.kubelet()
+        .put(&format!("{NODE_LEASES}/{NODE}"), "application/json", beat)
+        .await;
+    let state = hub
+        .until("both must be told", |state| {
+            state["troubles"].as_object().is_some_and(|troubles| {
+                troubles.contains_key("election") && troubles.contains_key("node lease in the pool")
+            })
+        })
+        .await;
+    let why = |what: &str| state["troubles"][what]["why"].as_str().unwrap().to_owned();
+    assert_eq!(why("election"), "coordinator: 403 Forbidden: no candidate of this pool");
+    assert_eq!(
+        why("node lease in the pool"),
+        "coordinator: 403 Forbidden: no member of this pool"
     );
 }

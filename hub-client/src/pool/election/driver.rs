@@ -7,8 +7,8 @@ use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{Notify, mpsc, watch};
+use yurt_apimachinery::ResourceVersion;
 use yurt_apimachinery::watch::EventType;
-use yurt_apimachinery::{ResourceVersion, Status};
 use yurt_runtime::{Clock, TaskGroup};
 
 use super::machine::{
@@ -281,7 +281,7 @@ impl Driver {
                     ..
                 }) => ReadOutcome::Absent,
                 Ok(answer) => {
-                    tell_refusal(&troubles, &answer);
+                    troubles.tell(ELECTION, answer.refusal());
                     ReadOutcome::Failed
                 }
                 Err(_) => ReadOutcome::Failed,
@@ -306,11 +306,11 @@ impl Driver {
                     headers,
                     ..
                 }) => {
-                    troubles.works(ELECTION);
+                    troubles.tell(ELECTION, None);
                     WriteOutcome::Stored(observe(lease, Some(&headers), &last))
                 }
                 Ok(answer) => {
-                    tell_refusal(&troubles, &answer);
+                    troubles.tell(ELECTION, answer.refusal());
                     refusal(answer.status)
                 }
                 Err(error) if error.never_sent() => WriteOutcome::Refused,
@@ -351,14 +351,6 @@ fn cloud_input(reach: CloudReach) -> Input {
     reach
         .failed_probes
         .map_or(Input::Tick, |failed_probes| Input::Cloud { failed_probes })
-}
-
-/// Conflicts and a lease that is not there are part of every election.
-fn tell_refusal(troubles: &Troubles, answer: &Answer) {
-    if ![StatusCode::CONFLICT, StatusCode::NOT_FOUND].contains(&answer.status) {
-        let why = Status::from_json(&answer.body).map_or_else(String::new, |status| status.message().to_owned());
-        troubles.refused(ELECTION, &format!("coordinator: {}: {why}", answer.status));
-    }
 }
 
 fn refusal(status: StatusCode) -> WriteOutcome {

@@ -27,8 +27,10 @@ use super::relaying::Relaying;
 use crate::pool::lease_client::{LeaseClient, from_micros, set_annotation};
 use crate::pool::relay;
 use crate::proxy::pass_through::answered;
+use crate::replicas::PoolData;
 use crate::replicas::proof::Timeline;
 use crate::replicas::timeline::LeaseState;
+use crate::troubles::Troubles;
 use crate::upstream::Cloud;
 
 /// How long a renewal may take at the cloud before the coordinator is asked to speak for this node. The kubelet's own
@@ -42,6 +44,8 @@ const STORE_EVERY: Duration = Duration::from_secs(600);
 const LEASE_BYTES_MAX: usize = 1 << 20;
 /// Duration written into the pool lease, s; the kubelet's default.
 const LEASE_SECONDS: u64 = 40;
+/// What does not work when the coordinator refuses this node's lease: nobody carries its beats then.
+const POOL_LEASE: &str = "node lease in the pool";
 /// Namespace of node leases.
 pub const NAMESPACE: &str = "kube-node-lease";
 
@@ -64,6 +68,7 @@ pub struct OwnHeartbeat {
     acknowledged: Mutex<Option<LeaseState>>,
     /// Renewals wait for the proof of that history.
     timeline: Timeline,
+    troubles: Troubles,
     kept_at: PathBuf,
     /// When the answer was last written to the disk.
     stored: Mutex<Option<BootTime>>,
@@ -93,18 +98,19 @@ impl OwnHeartbeat {
             cloud,
             pool,
             relaying: None,
-            clock,
             tasks,
             nudge,
             plan: Mutex::default(),
             pool_lease: tokio::sync::Mutex::default(),
             acknowledged: Mutex::new(last.as_ref().and_then(Kept::state)),
             timeline: Timeline::default(),
+            troubles: Troubles::new(clock.clone()),
             last: Mutex::new(last),
             kept_at,
             stored: Mutex::default(),
             annotated: AtomicBool::new(true),
             cleaning: tokio::sync::Mutex::default(),
+            clock,
         }
     }
 
@@ -121,10 +127,14 @@ impl OwnHeartbeat {
         self.relaying.as_ref()
     }
 
-    /// With renewals that wait for what `timeline` says, a few seconds at the most.
+    /// With renewals that wait for what the timeline of `data` says, a few seconds at the most, and what is refused told there.
     #[must_use]
-    pub fn after(self, timeline: Timeline) -> Self {
-        Self { timeline, ..self }
+    pub fn beside(self, data: &PoolData) -> Self {
+        Self {
+            timeline: data.timeline().clone(),
+            troubles: data.troubles().clone(),
+            ..self
+        }
     }
 
     /// The lease as the cloud acknowledged it last; `None` when it never did.
@@ -341,12 +351,13 @@ impl OwnHeartbeat {
                 pool.create(&lease, POOL_DEADLINE).await
             };
             let Ok(answer) = written else { return };
+            let refusal = answer.refusal();
+            let is_settled = answer.lease.is_some() || refusal.is_some();
+            self.troubles.tell(POOL_LEASE, refusal);
             if answer.lease.is_some() {
                 *seen = answer.lease;
-                return;
             }
-            if answer.status != StatusCode::CONFLICT && answer.status != StatusCode::NOT_FOUND {
-                tracing::debug!(status = %answer.status, "Pool lease not renewed");
+            if is_settled {
                 return;
             }
             let Ok(read) = pool.read(POOL_DEADLINE).await else {
