@@ -43,6 +43,8 @@ pub struct Metrics {
     pub leads: IntGaugeVec,
     /// Whether the cloud did not take this node's last heartbeat.
     pub cut_off: IntGauge,
+    /// How many things do not work; `/debug/state.json` has their reasons.
+    pub troubles: IntGauge,
     /// Requests being served, watches not counted.
     pub in_flight: IntGauge,
     /// Requests refused because too many were being served.
@@ -94,6 +96,10 @@ impl Metrics {
                 &["name"],
             )?,
             cut_off: gauge("cut_off", "1 while the cloud does not take this node's heartbeats")?,
+            troubles: gauge(
+                "troubles",
+                "Things that do not work; /debug/state.json says which, and why",
+            )?,
             in_flight: gauge("in_flight_requests_total", "Requests being served, watches not counted")?,
             rejected: counter(
                 "rejected_requests_counter",
@@ -115,6 +121,7 @@ impl Metrics {
         registry.register(Box::new(metrics.elections_won.clone()))?;
         registry.register(Box::new(metrics.leads.clone()))?;
         registry.register(Box::new(metrics.cut_off.clone()))?;
+        registry.register(Box::new(metrics.troubles.clone()))?;
         registry.register(Box::new(metrics.in_flight.clone()))?;
         registry.register(Box::new(metrics.rejected.clone()))?;
         Ok(metrics)

@@ -231,6 +231,7 @@ impl Report {
         let won = &self.metrics.elections_won;
         won.inc_by(election.elections_won.saturating_sub(won.get()));
         self.metrics.cut_off.set(i64::from(self.heartbeat.is_cut_off()));
+        self.metrics.troubles.set(self.data.troubles().count());
         self.metrics.registry.render()
     }
 }

@@ -74,6 +74,12 @@ impl Troubles {
         self.known.lock().get(what).map(|trouble| trouble.why.clone())
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> i64 {
+        self.known.lock().len().try_into().unwrap_or(i64::MAX)
+    }
+
     /// The `troubles` part of `/debug/state.json`.
     #[must_use]
     pub fn describe(&self) -> Value {
@@ -122,8 +128,9 @@ mod tests {
         assert!(troubles.note("services", "401", true), "another reason");
         assert_eq!(troubles.describe()["services"]["since"], first["services"]["since"]);
         assert_eq!(troubles.why("services").as_deref(), Some("401"));
+        assert_eq!(troubles.count(), 1);
         troubles.works("services");
-        assert_eq!(troubles.describe(), json!({}));
+        assert_eq!((troubles.count(), troubles.describe()), (0, json!({})));
     }
 
     #[test]

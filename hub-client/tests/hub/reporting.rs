@@ -121,6 +121,7 @@ async fn metrics_tell_where_requests_were_answered() {
         r#"leader_election_master_status{name="yurthub"} 0"#,
         "node_yurthub_elections_won_total 0",
         "node_yurthub_cut_off 0",
+        "node_yurthub_troubles 0",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
