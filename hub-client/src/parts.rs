@@ -33,9 +33,10 @@ use crate::proxy::authorize::Authorizer;
 use crate::proxy::caller::Callers;
 use crate::proxy::local::{Local, NodeFacts};
 use crate::proxy::pass_through::PassThrough;
+use crate::replicas::detour::Wanted;
 use crate::replicas::follow::Follower;
 use crate::replicas::proof::Prover;
-use crate::replicas::source::{CoordinatorState, Source};
+use crate::replicas::source::CoordinatorState;
 use crate::replicas::steer::Steering;
 use crate::replicas::{PoolData, lag, members};
 use crate::report::Report;
@@ -111,7 +112,7 @@ impl Parts {
 
     /// Starts following, steering and storing the replicas.
     pub(crate) fn start_replicas(&self) {
-        let wanted = watch::Sender::new(Source::None);
+        let wanted = watch::Sender::new(Wanted::default());
         self.start_scope();
         let following = self
             .data
@@ -146,7 +147,7 @@ impl Parts {
     }
 
     /// Follows a replica until it is gone.
-    fn follow(&self, wanted: watch::Receiver<Source>) -> impl FnMut(Arc<Replica>) + Send + use<> {
+    fn follow(&self, wanted: watch::Receiver<Wanted>) -> impl FnMut(Arc<Replica>) + Send + use<> {
         let (data, upstreams, tasks) = (self.data.clone(), self.upstreams.clone(), self.tasks.clone());
         let pool = self.config.pool.clone();
         move |replica| {

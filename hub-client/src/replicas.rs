@@ -1,11 +1,12 @@
 //! This node's copy of pool data: one replica per pool-scope resource, shared by all local clients.
 //!
 //! [`source`] (pure) decides where the data comes from, [`follow`] keeps one stream per replica open and moves it from
-//! source to source without a gap, [`stream`] speaks list and watch, [`draft`] (pure) is a list that is still coming, kept over
-//! cuts by [`drafts`] and fetched by `listing`, [`members`] is the pool's membership (`nodepool` where the cloud has
-//! NodePools), [`scope`] says what there is beside [`POOL_SCOPE`].
+//! source to source without a gap, [`detour`] (pure) says how to go on where a source cannot, [`stream`] speaks list and
+//! watch, [`draft`] (pure) is a list that is still coming, kept over cuts by [`drafts`] and fetched by `listing`, [`members`]
+//! is the pool's membership (`nodepool` where the cloud has NodePools), [`scope`] says what there is beside [`POOL_SCOPE`].
 //! [`proof`] asks the cloud whether it still has the history they come from, [`timeline`] (pure) decides it.
 
+pub mod detour;
 pub mod draft;
 pub mod drafts;
 pub mod follow;

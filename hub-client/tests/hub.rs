@@ -6,6 +6,7 @@ mod hub {
     mod callers;
     mod client;
     mod cloud;
+    mod detours;
     mod electing;
     mod filtering;
     mod harness;

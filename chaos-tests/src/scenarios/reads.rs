@@ -25,7 +25,7 @@ use client::{Client, Place};
 use cloud::{Cloud, SERVERS};
 use feeder::{Door, Feeder, Post};
 use hub::{Hub, Source, World};
-pub use setting::{MUTATIONS, Mutation, SETTINGS, Setting};
+pub use setting::{MUTATIONS, Mutation, Relists, SETTINGS, Setting};
 
 const HUBS: usize = 3;
 /// Clients behind each hub.
@@ -89,7 +89,7 @@ impl Simulation {
             setting,
             mutation,
             cloud,
-            hubs: (0..HUBS).map(|_| Hub::new(mutation)).collect(),
+            hubs: (0..HUBS).map(|_| Hub::new(setting.has_cloud, mutation)).collect(),
             coordinator: Coordinator {
                 pool: None,
                 saved: Recovered::default(),
@@ -371,7 +371,10 @@ impl Simulation {
         let mut violation = self.post.violation;
         let mut operations = 0;
         for client in &self.clients {
-            let lists_max = if self.setting.relists { u32::MAX } else { 1 };
+            let lists_max = match (self.setting.relists, client.place) {
+                (Relists::Anywhere, _) | (Relists::AtCoordinator, Place::Coordinator) => u32::MAX,
+                (Relists::Never | Relists::AtCoordinator, _) => 1,
+            };
             let verdict = check(&client.history, &self.cloud.truth, lists_max);
             operations += client.history.len() as u64;
             if let Some(what) = verdict.violations.first() {
@@ -447,9 +450,10 @@ mod tests {
     }
 
     #[test]
-    fn relist_after_a_lost_store_is_noticed() {
-        let mutation = Mutation::SnapshotWithoutHistory;
-        let setting = SETTINGS[mutation.strikes_in()].1;
-        assert!(first_violation(setting, Some(mutation), 20).is_some());
+    fn relists_are_noticed() {
+        for mutation in [Mutation::SnapshotWithoutHistory, Mutation::NoDetour] {
+            let setting = SETTINGS[mutation.strikes_in()].1;
+            assert!(first_violation(setting, Some(mutation), 20).is_some(), "{mutation:?}");
+        }
     }
 }

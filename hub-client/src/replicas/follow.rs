@@ -1,5 +1,6 @@
 //! Keeps one stream per replica open and moves it between sources make-before-break: the old stream goes on until the new
-//! one has confirmed our position. Both may deliver meanwhile; what `C` covers already is ignored.
+//! one has confirmed our position. Both may deliver meanwhile; what `C` covers already is ignored. What follows when a
+//! source cannot lead on from there is decided in [`detour`](super::detour).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,11 +8,12 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use yurt_runtime::TaskGroup;
-use yurt_storage::Replica;
+use yurt_storage::{Collection, Replica};
 
-use super::PoolData;
+use super::detour::{Begin, Detour, Wanted};
 use super::source::Source;
 use super::stream::{Ended, Stream};
+use super::{PoolData, members};
 use crate::random::random;
 use crate::upstream::Upstreams;
 
@@ -33,7 +35,7 @@ pub struct Follower {
     /// Connections.
     pub upstreams: Upstreams,
     /// The source to follow.
-    pub wanted: watch::Receiver<Source>,
+    pub wanted: watch::Receiver<Wanted>,
     /// The pool's name.
     pub pool: String,
     /// Owner of the streams' tasks.
@@ -58,63 +60,39 @@ impl Follower {
     pub async fn run(mut self) {
         let token = self.tasks.token();
         let (mut active, mut next): (Option<Running>, Option<Running>) = (None, None);
-        // The source that does not remember our position: it is listed, another one need not be.
-        let mut expired_at = Source::None;
+        let mut detour = Detour::default();
         let mut backoff = Backoff(BACKOFF_MIN);
         loop {
             let wanted = *self.wanted.borrow_and_update();
-            self.drop_unwanted(wanted, &mut active, &mut next);
-            let following = active.iter().chain(&next).any(|running| running.source == wanted);
-            if !following && wanted != Source::None {
-                next = self.open(wanted, expired_at == wanted);
+            let at_cloud = active.as_ref().is_some_and(|running| running.source == Source::Cloud);
+            let (target, begin) = detour.next(wanted, at_cloud);
+            self.drop_unwanted(target, &mut active, &mut next);
+            let following = active.iter().chain(&next).any(|running| running.source == target);
+            if !following && target != Source::None {
+                next = self.open(target, begin);
             }
             let (source, ended) = tokio::select! {
                 () = token.cancelled() => return,
                 changed = self.wanted.changed() => if changed.is_err() { return } else { continue },
                 event = confirmed_or_ended(&mut next) => match event {
-                    Some(ended) => (next.take().map_or(wanted, |running| running.source), ended),
+                    Some(ended) => (next.take().map_or(target, |running| running.source), ended),
                     None => {
                         active = next.take();
-                        (expired_at, backoff.0) = (Source::None, BACKOFF_MIN);
-                        self.data.confirmed(self.replica.name(), wanted);
+                        detour.confirmed(target);
+                        backoff.0 = BACKOFF_MIN;
+                        self.data.confirmed(self.replica.name(), target);
                         self.data.troubles().works(self.replica.name());
-                        let (collection, source) = (self.replica.name(), wanted.as_str());
+                        let (collection, source) = (self.replica.name(), target.as_str());
                         tracing::info!(collection, source, "Source confirmed");
                         continue;
                     }
                 },
-                ended = ended(&mut active) => (active.take().map_or(wanted, |running| running.source), ended),
+                ended = ended(&mut active) => (active.take().map_or(target, |running| running.source), ended),
             };
-            let pause = match ended {
-                Ended::Closed => backoff.short(),
-                Ended::Expired => {
-                    expired_at = source;
-                    backoff.short()
-                }
-                Ended::NotReady(after) => {
-                    self.troubles(source, "asks to come again later");
-                    backoff.asked_for(source, after)
-                }
-                Ended::Interrupted(why) => {
-                    let (collection, source) = (self.replica.name(), source.as_str());
-                    tracing::debug!(collection, source, why, "List interrupted");
-                    backoff.0 = BACKOFF_MIN;
-                    backoff.short()
-                }
-                Ended::Refused(why) => {
-                    let why = format!("{}: {why}", source.as_str());
-                    self.data.troubles().refused(self.replica.name(), &why);
-                    self.lost(&active);
-                    backoff.grow()
-                }
-                Ended::Failed(why) => {
-                    let collection = self.replica.name();
-                    tracing::debug!(collection, source = source.as_str(), why, "Stream failed");
-                    self.troubles(source, &why);
-                    self.lost(&active);
-                    backoff.grow()
-                }
-            };
+            if matches!(ended, Ended::Failed(_) | Ended::Refused(_)) && active.is_none() {
+                self.data.lost(self.replica.name());
+            }
+            let pause = self.after(source, ended, &mut detour, &mut backoff);
             if self.pause(pause, &token).await.is_none() {
                 return;
             }
@@ -126,20 +104,63 @@ impl Follower {
         self.data.troubles().unanswered(self.replica.name(), &why);
     }
 
-    /// A stream failed. One that ended in good order is opened again at once: the source is not lost by that.
-    fn lost(&self, active: &Option<Running>) {
-        if active.is_none() {
-            self.data.lost(self.replica.name());
+    /// What follows from the end of a stream of `source`, and how long to wait.
+    fn after(&self, source: Source, ended: Ended, detour: &mut Detour, backoff: &mut Backoff) -> Duration {
+        let wanted = *self.wanted.borrow();
+        let (collection, name) = (self.replica.name(), source.as_str());
+        match ended {
+            // A stream that ended in good order is opened again at once: the source is not lost by that.
+            Ended::Closed => backoff.short(),
+            Ended::Expired => {
+                // Nobody reads the members but this hub.
+                let has_copy =
+                    collection != members::COLLECTION && self.replica.collection().read(Collection::is_complete);
+                if detour.expired(source, wanted, has_copy) {
+                    tracing::info!(collection, "The coordinator cannot lead on from here, asking the cloud");
+                    self.data.timeline().reopen();
+                    return wanted.detour.unwrap_or_default() + backoff.short();
+                }
+                match detour {
+                    Detour::Taken { .. } => backoff.grow(),
+                    Detour::None | Detour::List(_) => backoff.short(),
+                }
+            }
+            Ended::OtherHistory => {
+                detour.contradicted(source);
+                backoff.short()
+            }
+            Ended::NotReady(after) => {
+                self.troubles(source, "asks to come again later");
+                detour.failed(source);
+                backoff.asked_for(source, after)
+            }
+            Ended::Interrupted(why) => {
+                tracing::debug!(collection, source = name, why, "List interrupted");
+                backoff.0 = BACKOFF_MIN;
+                backoff.short()
+            }
+            Ended::Refused(why) => {
+                let why = format!("{name}: {why}");
+                self.data.troubles().refused(collection, &why);
+                detour.failed(source);
+                backoff.grow()
+            }
+            Ended::Failed(why) => {
+                tracing::debug!(collection, source = name, why, "Stream failed");
+                self.troubles(source, &why);
+                detour.failed(source);
+                backoff.grow()
+            }
         }
     }
 
     /// Ends the stream of a source that is no longer wanted, unless it is the one that keeps us going until the wanted
     /// one has confirmed.
-    fn drop_unwanted(&self, wanted: Source, active: &mut Option<Running>, next: &mut Option<Running>) {
-        if next.as_ref().is_some_and(|running| running.source != wanted) {
+    fn drop_unwanted(&self, target: Source, active: &mut Option<Running>, next: &mut Option<Running>) {
+        if next.as_ref().is_some_and(|running| running.source != target) {
             *next = None;
         }
-        if wanted == Source::None && active.take().is_some() {
+        if target == Source::None && active.take().is_some() {
             self.data.lost(self.replica.name());
         }
     }
@@ -147,14 +168,15 @@ impl Follower {
     /// A pause that ends early when another source is wanted; `None` when the hub stops.
     async fn pause(&mut self, pause: Duration, token: &CancellationToken) -> Option<()> {
         let mut wanted = self.wanted.clone();
+        let source = wanted.borrow().source;
         tokio::select! {
             () = token.cancelled() => None,
-            _ = wanted.changed() => Some(()),
+            _ = wanted.wait_for(|wanted| wanted.source != source) => Some(()),
             () = tokio::time::sleep(pause) => Some(()),
         }
     }
 
-    fn open(&self, source: Source, list: bool) -> Option<Running> {
+    fn open(&self, source: Source, begin: Begin) -> Option<Running> {
         let client = match source {
             Source::None => return None,
             Source::Cloud => self.upstreams.cloud.server().streams.clone(),
@@ -175,7 +197,7 @@ impl Follower {
         let token = self.tasks.token().child_token();
         let cancel = token.clone().drop_guard();
         self.tasks.spawn("replica-stream", async move {
-            if let Some(result) = token.run_until_cancelled(stream.run(list)).await {
+            if let Some(result) = token.run_until_cancelled(stream.run(begin)).await {
                 // The follower is gone when the hub stops.
                 let _ = end.send(result);
             }

@@ -96,6 +96,13 @@ pub fn choose(situation: Situation) -> (Source, Option<BootTime>) {
     }
 }
 
+/// The pause before a copy that the coordinator cannot lead to the present goes on at the cloud; `None` while that does not
+/// answer.
+#[must_use]
+pub fn detour(situation: Situation) -> Option<Duration> {
+    situation.cloud_reachable.then_some(situation.jitter)
+}
+
 #[cfg(test)]
 mod herd;
 

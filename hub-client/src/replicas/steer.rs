@@ -8,7 +8,8 @@ use tokio_util::sync::CancellationToken;
 use yurt_runtime::Clock;
 
 use super::PoolData;
-use super::source::{CoordinatorState, Situation, Source, choose, jitter};
+use super::detour::Wanted;
+use super::source::{CoordinatorState, Situation, Source, choose, detour, jitter};
 use crate::pool::election::driver::ElectionView;
 use crate::pool::probe::{CloudReach, CoordinatorReach};
 use crate::random::random;
@@ -33,7 +34,7 @@ pub struct Steering {
 
 impl Steering {
     /// Runs until `token` is cancelled.
-    pub async fn run(mut self, wanted: watch::Sender<Source>, token: CancellationToken) {
+    pub async fn run(mut self, wanted: watch::Sender<Wanted>, token: CancellationToken) {
         let draw = (random() % 1000) as f64 / 1000.0;
         loop {
             let now = self.clock.boot();
@@ -48,10 +49,14 @@ impl Steering {
                 now,
             };
             let (source, again_at) = choose(situation);
-            if source == Source::Cloud && *wanted.borrow() != Source::Cloud {
+            if source == Source::Cloud && wanted.borrow().source != Source::Cloud {
                 self.data.timeline().reopen();
             }
-            wanted.send_if_modified(|current| std::mem::replace(current, source) != source);
+            let now_wanted = Wanted {
+                source,
+                detour: detour(situation),
+            };
+            wanted.send_if_modified(|current| std::mem::replace(current, now_wanted) != now_wanted);
             let again = again_at.map_or(Duration::MAX, |at| at.since(now));
             tokio::select! {
                 () = token.cancelled() => return,

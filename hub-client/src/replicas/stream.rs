@@ -19,6 +19,7 @@ use yurt_storage::collection::WriteError;
 use yurt_storage::serve::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_DIFF_WATCHED, ANNOTATION_STALE};
 use yurt_storage::{Collection, Replica};
 
+use super::detour::Begin;
 use super::nodepool::is_named;
 use super::source::Source;
 use super::timeline::next_generation;
@@ -43,12 +44,14 @@ pub const GENERATION_HEADER: &str = "yurt-generation";
 pub enum Ended {
     /// Cleanly: watch again from where it stopped.
     Closed,
-    /// The server does not remember our position: list.
+    /// The server does not remember our position.
     Expired,
     /// The server asks to come again, after this long where it says so.
     NotReady(Option<Duration>),
     /// The server says no; the text is its reason.
     Refused(String),
+    /// The server has another timeline than we have: list.
+    OtherHistory,
     /// Anything else; the text is for the log.
     Failed(String),
     /// As [`Self::Failed`], but something came that is kept.
@@ -85,10 +88,10 @@ struct PendingStep {
 // === impl Stream ===
 
 impl Stream {
-    /// Runs until the stream ends; with `list` the whole collection is fetched first.
-    pub async fn run(mut self, list: bool) -> Ended {
+    /// Runs until the stream ends.
+    pub async fn run(mut self, begin: Begin) -> Ended {
         if self.source != Source::Cloud {
-            return self.follow(list).await;
+            return self.follow(begin).await;
         }
         let timeline = self.data.timeline().clone();
         if !timeline.proven().await {
@@ -96,6 +99,11 @@ impl Stream {
         }
         let replica = self.replica.clone();
         let is_gone = self.is_gone();
+        let begin = match (is_gone, begin) {
+            (true, Begin::ResumeOnly) => return Ended::Expired,
+            (true, _) => Begin::List,
+            (false, begin) => begin,
+        };
         let lost = async {
             match is_gone {
                 // The list that comes now begins a new generation.
@@ -104,7 +112,7 @@ impl Stream {
             }
         };
         let ended = tokio::select! {
-            ended = self.follow(list || is_gone) => ended,
+            ended = self.follow(begin) => ended,
             () = lost => return Ended::Closed,
         };
         let lasted = self.opened.map_or(Duration::ZERO, |opened| opened.elapsed());
@@ -115,31 +123,34 @@ impl Stream {
         ended
     }
 
-    async fn follow(&mut self, list: bool) -> Ended {
+    async fn follow(&mut self, begin: Begin) -> Ended {
         if !self.reads_nodes() {
-            return self.follow_objects(list).await;
+            return self.follow_objects(begin).await;
         }
         match self.follow_node_pool().await {
             Err(ended) => ended,
-            Ok(None) => self.follow_objects(list).await,
+            Ok(None) => self.follow_objects(begin).await,
             Ok(Some(node_pool)) => tokio::select! {
-                ended = self.follow_objects(list) => ended,
+                ended = self.follow_objects(begin) => ended,
                 () = node_pool.decides() => Ended::Closed,
             },
         }
     }
 
-    async fn follow_objects(&mut self, list: bool) -> Ended {
+    async fn follow_objects(&mut self, begin: Begin) -> Ended {
         let is_known = |held: &Collection| {
             // What happened to the Nodes while a NodePool decided, nobody watched.
             let is_of_node_pool = self.reads_nodes() && held.objects().any(is_named);
             held.is_complete() && !is_of_node_pool
         };
         let is_known = self.replica.collection().read(is_known);
-        if (list || !is_known)
-            && let Err(ended) = self.list().await
-        {
-            return ended;
+        if begin == Begin::List || !is_known {
+            if begin == Begin::ResumeOnly {
+                return Ended::Expired;
+            }
+            if let Err(ended) = self.list().await {
+                return ended;
+            }
         }
         match self.watch().await {
             Ok(ended) | Err(ended) => ended,
@@ -212,7 +223,7 @@ impl Stream {
         self.opened = Some(Instant::now());
         let held = self.replica.collection().read(|c| c.generation());
         if generation_of(response.headers()).is_some_and(|generation| generation != held) {
-            return Ok(Ended::Expired);
+            return Ok(Ended::OtherHistory);
         }
         self.data.heard(self.replica.name(), self.source, false);
         self.data.drafts().tidy(self.replica.name()).await;

@@ -1,13 +1,17 @@
 //! A hub of the simulated reads: a replica that follows the cloud or the coordinator, and comes back from its last commit.
 //!
 //! What a stream does to the replica is what `replicas/stream.rs` of the hub does: events one by one, steps as a whole,
-//! bookmarks, lists by difference. A switch is make-before-break.
+//! bookmarks, lists by difference. A switch is make-before-break. What follows when a source cannot lead on is decided by the
+//! hub's own code.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion};
 use yurt_coordinator::simulation::Pool;
+use yurt_hub_client::replicas::detour::{Begin, Detour, Wanted};
+use yurt_hub_client::replicas::source;
 use yurt_storage::Collection;
 use yurt_storage::collection::{ChangeKind, Delivery, Expired, Reader, Recovered};
 
@@ -27,9 +31,14 @@ pub(super) struct Hub {
     saved: Recovered,
     /// The last one is the newest; older ones go on until it is confirmed.
     streams: Vec<Stream>,
+    detour: Detour,
+    /// Hubs that are followers reach the cloud.
+    has_cloud: bool,
     mutation: Option<Mutation>,
     /// Lists of the cloud.
     pub(super) lists: u32,
+    /// Times that the cloud led on where the coordinator did not.
+    pub(super) detours: u32,
 }
 
 struct Stream {
@@ -64,8 +73,11 @@ pub(super) struct World<'a> {
 // === impl Hub ===
 
 impl Hub {
-    pub(super) fn new(mutation: Option<Mutation>) -> Self {
+    pub(super) fn new(has_cloud: bool, mutation: Option<Mutation>) -> Self {
         Self {
+            detour: Detour::None,
+            has_cloud,
+            detours: 0,
             held: Collection::new(false),
             saved: Recovered::default(),
             streams: Vec::new(),
@@ -87,6 +99,7 @@ impl Hub {
         self.held.recover(std::mem::take(&mut self.saved));
         self.commit();
         self.streams.clear();
+        self.detour = Detour::None;
     }
 
     pub(super) fn cut(&mut self) {
@@ -97,13 +110,49 @@ impl Hub {
         self.streams.last().map(|stream| stream.source)
     }
 
-    /// Opens a stream; the old one goes on until this one is confirmed.
+    /// Opens a stream of `source`, or one that leads there; the old one goes on until this one is confirmed.
     pub(super) fn follow(&mut self, source: Source, world: &World<'_>) {
-        if self.follows() == Some(source) || !self.can_open(source, world) {
-            return;
+        let wanted = self.wanted(source);
+        // Coordinator, cloud, and a list at the coordinator.
+        for _ in 0..3 {
+            let at_cloud = self
+                .streams
+                .first()
+                .is_some_and(|stream| stream.source.kind() == source::Source::Cloud);
+            let (kind, begin) = self.detour.next(wanted, at_cloud);
+            let target = match kind {
+                kind if kind == source.kind() => source,
+                _ => Source::Cloud(0),
+            };
+            if self.follows() == Some(target) || !self.can_open(target, world) {
+                return;
+            }
+            let Err(Expired { .. }) = self.open(target, begin, world) else {
+                return;
+            };
+            self.expired(kind, wanted);
+            if matches!(self.detour, Detour::Taken { .. }) && at_cloud {
+                // Asked again later.
+                return;
+            }
         }
-        if !self.held.is_complete() && !self.list(source, world) {
-            return;
+    }
+
+    fn wanted(&self, source: Source) -> Wanted {
+        Wanted {
+            source: source.kind(),
+            detour: self.has_cloud.then_some(Duration::ZERO),
+        }
+    }
+
+    fn expired(&mut self, kind: source::Source, wanted: Wanted) {
+        let has_copy = self.held.is_complete() && self.mutation != Some(Mutation::NoDetour);
+        self.detours += u32::from(self.detour.expired(kind, wanted, has_copy));
+    }
+
+    fn open(&mut self, source: Source, begin: Begin, world: &World<'_>) -> Result<(), Expired> {
+        if (begin == Begin::List || !self.held.is_complete()) && !self.list(source, world) {
+            return Ok(());
         }
         let opened_at = self.held.position();
         let mut stream = Stream {
@@ -116,22 +165,17 @@ impl Hub {
             step: None,
         };
         if source == Source::Coordinator {
-            let pool = world.coordinator.map(Pool::objects);
-            let opened = pool.map(|pool| pool.read(|held| (held.open(opened_at), held.generation())));
-            let Some((Ok(reader), generation)) = opened else {
-                self.list(source, world);
-                return;
+            let Some(pool) = world.coordinator.map(Pool::objects) else {
+                return Ok(());
             };
-            if generation != self.held.generation() {
-                self.list(source, world);
-                return;
-            }
-            stream.reader = Some(reader);
+            stream.reader = Some(pool.read(|held| held.open(opened_at))?);
         } else {
             // The cloud is where every position comes from: whatever ours is, it is covered.
             self.streams.clear();
+            self.detour.confirmed(source.kind());
         }
         self.streams.push(stream);
+        Ok(())
     }
 
     fn can_open(&self, source: Source, world: &World<'_>) -> bool {
@@ -195,9 +239,14 @@ impl Hub {
                 return;
             };
             match self.take(index, frame) {
-                // Make before break: now the older ones may go.
-                Ok(true) if index > 0 => return drop(self.streams.drain(..index)),
-                Ok(_) => {}
+                Ok(true) => {
+                    self.detour.confirmed(self.streams[index].source.kind());
+                    // Make before break: now the older ones may go.
+                    if index > 0 {
+                        return drop(self.streams.drain(..index));
+                    }
+                }
+                Ok(false) => {}
                 Err(Expired { .. }) => return self.start_over(index, world),
             }
         }
@@ -205,7 +254,9 @@ impl Hub {
 
     fn start_over(&mut self, index: usize, world: &World<'_>) {
         let source = self.streams.remove(index).source;
-        self.list(source, world);
+        let wanted = self.wanted(source);
+        self.expired(source.kind(), wanted);
+        self.follow(source, world);
     }
 
     /// What a frame does to the replica. Whether the server has confirmed a position at or above ours.
@@ -275,6 +326,17 @@ pub(super) fn recovered(held: &Collection, mutation: Option<Mutation>) -> Recove
         _ => {}
     }
     saved
+}
+
+// === impl Source ===
+
+impl Source {
+    fn kind(self) -> source::Source {
+        match self {
+            Self::Cloud(_) => source::Source::Cloud,
+            Self::Coordinator => source::Source::Coordinator,
+        }
+    }
 }
 
 // === impl Stream ===

@@ -14,22 +14,36 @@ pub struct Setting {
     pub lists: bool,
     /// The coordinator loses its disk.
     pub store_lost: bool,
-    /// Clients may have to list again.
-    pub relists: bool,
-    /// Bytes of one message of the feed. A step that does not fit into one goes as a snapshot: whoever is behind a hub that
-    /// was inside of it when it was killed has to list.
+    /// Which clients may have to list again.
+    pub relists: Relists,
+    /// Followers reach the cloud.
+    pub has_cloud: bool,
+    /// Bytes of one message of the feed. A step that does not fit into one goes as a snapshot: whoever was inside of it has to
+    /// go on at the cloud, or to list.
     pub message: usize,
 }
 
+/// Which clients may have to list again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Relists {
+    /// None.
+    Never,
+    /// Those of the coordinator, which has nobody to ask.
+    AtCoordinator,
+    /// All.
+    Anywhere,
+}
+
 /// The settings, by name.
-pub const SETTINGS: [(&str, Setting); 4] = [
+pub const SETTINGS: [(&str, Setting); 5] = [
     (
         "reads/cuts",
         Setting {
             crashes: false,
             lists: false,
             store_lost: false,
-            relists: false,
+            relists: Relists::Never,
+            has_cloud: false,
             message: MESSAGE,
         },
     ),
@@ -39,7 +53,8 @@ pub const SETTINGS: [(&str, Setting); 4] = [
             crashes: true,
             lists: false,
             store_lost: false,
-            relists: true,
+            relists: Relists::Anywhere,
+            has_cloud: false,
             message: MESSAGE,
         },
     ),
@@ -49,7 +64,8 @@ pub const SETTINGS: [(&str, Setting); 4] = [
             crashes: true,
             lists: true,
             store_lost: true,
-            relists: true,
+            relists: Relists::Anywhere,
+            has_cloud: false,
             message: MESSAGE,
         },
     ),
@@ -59,8 +75,20 @@ pub const SETTINGS: [(&str, Setting); 4] = [
             crashes: true,
             lists: false,
             store_lost: true,
-            relists: false,
+            relists: Relists::Never,
+            has_cloud: false,
             message: MESSAGE_MAX,
+        },
+    ),
+    (
+        "reads/detours",
+        Setting {
+            crashes: true,
+            lists: false,
+            store_lost: true,
+            relists: Relists::AtCoordinator,
+            has_cloud: true,
+            message: MESSAGE,
         },
     ),
 ];
@@ -94,10 +122,12 @@ pub enum Mutation {
     GapsNotDurable,
     /// A coordinator that has lost its disk is told what there is, and not what went before.
     SnapshotWithoutHistory,
+    /// A copy that the coordinator cannot lead on is listed there at once.
+    NoDetour,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 13] = [
+pub const MUTATIONS: [Mutation; 14] = [
     Mutation::StepNotAtomic,
     Mutation::JumpNotTold,
     Mutation::JumpFromAnywhere,
@@ -111,6 +141,7 @@ pub const MUTATIONS: [Mutation; 13] = [
     Mutation::RangesNotDurable,
     Mutation::GapsNotDurable,
     Mutation::SnapshotWithoutHistory,
+    Mutation::NoDetour,
 ];
 
 // === impl Mutation ===
@@ -121,6 +152,7 @@ impl Mutation {
     pub fn strikes_in(self) -> usize {
         match self {
             Self::SnapshotWithoutHistory => 3,
+            Self::NoDetour => 4,
             _ => 2,
         }
     }

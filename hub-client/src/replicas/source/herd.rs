@@ -228,3 +228,30 @@ fn short_absences_of_the_coordinator_send_nobody_to_the_cloud() {
         );
     }
 }
+
+#[test]
+fn copies_that_the_coordinator_cannot_lead_on_come_to_the_cloud_one_after_the_other() {
+    let (clock, _) = Clock::fake();
+    for members in SIZES {
+        let pool = Pool::new(members, true);
+        let situation = |hub: &Hub| Situation {
+            leading: false,
+            coordinator: CoordinatorState::Reachable,
+            cloud_reachable: true,
+            jitter: hub.jitter,
+            now: clock.boot(),
+        };
+        let pauses: Vec<_> = pool.hubs.iter().filter_map(|hub| detour(situation(hub))).collect();
+        let members = members as usize;
+        assert_eq!(pauses.len(), members);
+        let within = |from: &Duration| {
+            let second = *from..*from + Duration::from_secs(1);
+            pauses.iter().filter(|&at| second.contains(at)).count()
+        };
+        let rush = pauses.iter().map(within).max().unwrap();
+        assert!(
+            rush <= rush_of_even_spread(members),
+            "{rush} of {members} within a second"
+        );
+    }
+}

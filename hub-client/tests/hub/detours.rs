@@ -1,0 +1,113 @@
+//! The coordinator cannot lead a follower's copy to the present: the cloud does where it can, and clients notice nothing.
+
+use serde_json::json;
+use yurt_test_support::eventually;
+
+use super::client::Watch;
+use super::cloud::Cloud;
+use super::harness::TestHub;
+use super::pool::Pool;
+
+const SERVICES: &str = "/api/v1/services";
+
+fn service(name: &str) -> serde_json::Value {
+    json!({"metadata": {"namespace": "shop", "name": name}})
+}
+
+/// Lists of a copy; the proof of the timeline asks for one object.
+fn lists(at: &Cloud) -> usize {
+    let is_list = |query: &str| query.starts_with("limit=") && query != "limit=1";
+    let seen = at.seen(SERVICES).into_iter();
+    seen.filter(|seen| seen.query.as_deref().is_some_and(is_list)).count()
+}
+
+fn watches(at: &Cloud) -> usize {
+    let seen = at.seen(SERVICES).into_iter();
+    seen.filter(|seen| seen.query.as_deref().is_some_and(|query| query.contains("watch=1")))
+        .count()
+}
+
+/// Nothing from before now is remembered, but what there is.
+fn forget(at: &Cloud) {
+    at.restore(at.backup());
+}
+
+/// A pool whose follower has copied one Service and is down, while that is deleted, another one comes, and the coordinator
+/// forgets how it came to that. And where a client of the follower stands.
+async fn follower_left_behind() -> (Pool, TestHub, String) {
+    let pool = Pool::start().await;
+    let both = [&pool.cloud, &pool.coordinator];
+    for at in both {
+        at.put("services", service("web"));
+    }
+    assert_eq!(pool.cloud.version(), pool.coordinator.version(), "one history");
+    let mut hub = pool.hub("n1", &["--leader-elect=false"]).await;
+    hub.wait_until_complete().await;
+    let listed = hub.kube_proxy().get(SERVICES).await;
+    assert_eq!((lists(&pool.cloud), lists(&pool.coordinator)), (0, 1));
+    hub.stop().await;
+    for at in both {
+        at.put("services", service("db"));
+        at.delete("services", "shop", "web");
+    }
+    forget(&pool.coordinator);
+    let at = listed.json()["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    (pool, hub, at)
+}
+
+async fn resumed(hub: &TestHub, at: &str) -> Watch {
+    hub.kube_proxy()
+        .watch(&format!("{SERVICES}?resourceVersion={at}"))
+        .await
+}
+
+#[tokio::test]
+async fn copy_that_the_coordinator_cannot_lead_on_goes_on_at_the_cloud_and_comes_back() {
+    let (pool, mut hub, at) = follower_left_behind().await;
+    hub.restart().await;
+    let mut watch = resumed(&hub, &at).await;
+    assert_eq!(watch.told().await, "ADDED db");
+    assert_eq!(watch.told().await, "DELETED web");
+    // Once the coordinator says something from there on, it is followed.
+    let asked = format!("resourceVersion={}&", pool.cloud.version());
+    let is_asked = async || {
+        let seen = pool.coordinator.seen(SERVICES).into_iter();
+        let mut queries = seen.filter_map(|seen| seen.query);
+        queries.any(|query| query.contains(&asked)).then_some(())
+    };
+    eventually("the coordinator is asked again", is_asked).await;
+    pool.coordinator.put("services", service("cache"));
+    assert_eq!(watch.told().await, "ADDED cache");
+    let is_back = |state: &serde_json::Value| state["collections"]["services"]["sourceSwitches"] == 1;
+    let state = hub.until("the coordinator is followed again", is_back).await;
+    assert_eq!(state["collections"]["services"]["relistsForced"], 0);
+    assert_eq!((lists(&pool.cloud), lists(&pool.coordinator)), (0, 1), "no list");
+    pool.cloud.put("services", service("nobody-reads-this"));
+    pool.coordinator.put("services", service("queue"));
+    assert_eq!(watch.told().await, "ADDED queue");
+    assert_eq!(watches(&pool.cloud), 1, "once per break");
+}
+
+#[tokio::test]
+async fn where_the_cloud_has_forgotten_as_well_the_coordinator_is_listed() {
+    let (pool, mut hub, _) = follower_left_behind().await;
+    forget(&pool.cloud);
+    hub.restart().await;
+    let is_there = async || Some(hub.kube_proxy().get(SERVICES).await.names()).filter(|names| *names == ["db"]);
+    eventually("the copy must follow", is_there).await;
+    assert_eq!((lists(&pool.cloud), lists(&pool.coordinator)), (0, 2));
+    assert_eq!(watches(&pool.cloud), 1, "the cloud is asked once");
+}
+
+#[tokio::test]
+async fn while_the_cloud_is_away_the_coordinator_is_listed() {
+    let (mut pool, mut hub, _) = follower_left_behind().await;
+    pool.cloud.go_away().await;
+    hub.restart().await;
+    let is_there = async || Some(hub.kube_proxy().get(SERVICES).await.names()).filter(|names| *names == ["db"]);
+    eventually("the copy must follow", is_there).await;
+    assert_eq!(lists(&pool.coordinator), 2);
+}
