@@ -26,6 +26,7 @@ mod apply;
 pub(crate) mod create;
 pub(crate) mod delete;
 pub(crate) mod get;
+pub(crate) mod kubelets;
 pub(crate) mod list;
 pub(crate) mod patch;
 pub(crate) mod pods;

@@ -49,7 +49,7 @@ impl Health {
 
     /// Whether a path is about health: who may ask for all checks together need not be known.
     pub(crate) fn is_meant(path: &str) -> Option<Asked> {
-        let mut parts = path.trim_matches('/').splitn(2, '/');
+        let mut parts = path.strip_prefix('/')?.splitn(2, '/');
         matches!(parts.next()?, "healthz" | "livez" | "readyz").then(|| match parts.next() {
             None => Asked::All,
             Some(_) => Asked::One,
@@ -58,7 +58,7 @@ impl Health {
 
     /// Answers a health path; `None` when it is not one.
     pub(crate) fn answer(&self, path: &str, query: Option<&str>) -> Option<Response<Body>> {
-        let mut parts = path.trim_matches('/').splitn(2, '/');
+        let mut parts = path.strip_prefix('/')?.splitn(2, '/');
         let (what, single) = (parts.next()?, parts.next());
         if !matches!(what, "healthz" | "livez" | "readyz") {
             return None;

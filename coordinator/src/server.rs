@@ -24,7 +24,7 @@ use crate::feed;
 use crate::gate::{self, Trail};
 use crate::handlers::review::Exchange;
 use crate::handlers::warnings::Warnings;
-use crate::handlers::{self, Call, review, token_request};
+use crate::handlers::{self, Call, kubelets, review, token_request};
 use crate::health::{self, Health};
 use crate::metrics::RequestLabels;
 use crate::registry::leases;
@@ -216,6 +216,9 @@ async fn dispatch(
         })
         .await;
     }
+    if let Some(answer) = kubelets::answer(app, &resource, &info).await? {
+        return Ok(answer);
+    }
     check_shape(&resource, &info, request.method())?;
     let warnings = Arc::new(Warnings::about(&resource.name));
     let (head, body) = request.into_parts();
@@ -336,7 +339,8 @@ async fn answer_path(
             let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
             Ok(web::respond(StatusCode::OK, content_type, web::full(text)))
         }
-        (&Method::GET, path, _) => {
+        // Discovery of all groups has no methods, it is read.
+        (&Method::GET, path, _) | (&Method::HEAD, path @ ("/api" | "/apis"), _) => {
             let asked = Asked {
                 headers: request.headers(),
                 query: request.uri().query(),
@@ -345,23 +349,27 @@ async fn answer_path(
             let document = app.served().discovery.answer(path, &asked, peer.local_addr);
             document.unwrap_or_else(|| no_document(app, info))
         }
-        (_, path, _) if app.served().discovery.knows(path) || !path.starts_with("/api") => {
-            Err(Status::method_not_allowed())
-        }
+        (_, path, _) if is_document(app, path) => Err(Status::method_not_allowed()),
         _ => no_document(app, info),
     }
+}
+
+/// A path that is there, for another method.
+fn is_document(app: &App, path: &str) -> bool {
+    let is_own = matches!(path, "/" | "/metrics" | "/version") || path.starts_with(feed::PATH);
+    is_own || app.served().discovery.knows(path)
 }
 
 /// Below the versions of a known group the API speaks, everywhere else the router.
 fn no_document(app: &App, info: &RequestInfo) -> Result<Response<Body>, Status> {
     let parts: Vec<&str> = info.path.trim_matches('/').split('/').collect();
     let is_known = match parts.as_slice() {
-        ["api", _, ..] => true,
+        ["api" | "version", _, ..] => true,
         ["apis", group, _, ..] => app
             .served()
             .registry
             .iter()
-            .any(|resource| resource.kind.group == *group),
+            .any(|resource| resource.kind.group == *group && !group.is_empty()),
         _ => false,
     };
     if is_known && !info.path.starts_with("//") {
@@ -421,6 +429,9 @@ fn check_shape(resource: &Resource, info: &RequestInfo, method: &Method) -> Resu
             None if subresource == "status" && kind.has_status && is_own && info.rest.is_none() => STATUS_VERBS,
             _ => return Err(Status::unknown_resource()),
         };
+        if info.verb == Verb::Watch {
+            return Err(Status::unknown_resource());
+        }
         return if verbs.contains(&info.verb.as_str()) && method != Method::HEAD {
             Ok(())
         } else {
@@ -433,7 +444,8 @@ fn check_shape(resource: &Resource, info: &RequestInfo, method: &Method) -> Resu
     }
     let is_offered = match info.verb {
         Verb::Get => has_name && has_namespace && method != Method::HEAD,
-        Verb::List | Verb::Watch => method != Method::HEAD,
+        // Paths below /watch/ are watches whatever the method is.
+        Verb::List | Verb::Watch => method == Method::GET,
         Verb::Update | Verb::Patch | Verb::Delete => has_name && has_namespace,
         Verb::Create => !has_name && has_namespace,
         Verb::DeleteCollection => !has_name && has_namespace && resource.strategy.deletes_collections(),

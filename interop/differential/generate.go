@@ -32,6 +32,7 @@ func Generate(seed uint64) ([]Script, error) {
 	scripts = append(scripts, reviewScripts()...)
 	scripts = append(scripts, namedScripts()...)
 	scripts = append(scripts, bodyScripts()...)
+	scripts = append(scripts, probeScripts()...)
 	scripts = append(scripts, sampledScripts(rand.New(rand.NewPCG(seed, seed)))...)
 	return scripts, checkUnique(scripts)
 }

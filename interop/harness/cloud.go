@@ -101,6 +101,9 @@ func (c *Cloud) prepare() error {
 	return err
 }
 
+// EtcdURL is where the cloud's etcd listens; it has room for others under prefixes of their own.
+func (c *Cloud) EtcdURL() string { return c.etcdURL }
+
 // onStop has f run when the cloud stops, last registered first.
 func (c *Cloud) onStop(f func()) {
 	c.mu.Lock()

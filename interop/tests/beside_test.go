@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"yurt.test/interop/harness"
@@ -68,6 +70,33 @@ source: {component: test}
 
 const besidePatchedMap = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings","labels":{"app":"a"}},"data":{"k":"changed","l":"two"}}`
 
+// besideBound are pods on a node: nobody's, and one of a controller.
+const besideBound = `apiVersion: v1
+kind: Pod
+metadata: {name: alone, labels: {app: alone}}
+spec: {nodeName: beside-node, automountServiceAccountToken: false, containers: [{name: c, image: "img:1"}], volumes: [{name: scratch, emptyDir: {}}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: owned, labels: {app: owned}, ownerReferences: [{apiVersion: apps/v1, kind: ReplicaSet, name: r, uid: 5f4c2a8e-0000-4000-8000-000000000000, controller: true}]}
+spec: {nodeName: beside-node, automountServiceAccountToken: false, containers: [{name: c, image: "img:1"}]}
+`
+
+// besideMixed has an error in the middle.
+const besideMixed = `apiVersion: v1
+kind: ConfigMap
+metadata: {name: first, labels: {app: mixed}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: second, labels: {app: mixed}}
+spec: {clusterIP: None, ports: [{port: 70000}]}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: third, labels: {app: mixed}}
+`
+
 // besideStep is one command, and what it reads.
 type besideStep struct {
 	args  string
@@ -99,10 +128,39 @@ var besideSteps = []besideStep{
 	{"wait --for=jsonpath={.status.phase}=Running pod/a --timeout=5s", ""}, {"wait --for=condition=Ready pod/a --timeout=1s", ""}, {"wait --for=delete pod/none --timeout=1s", ""}, {"wait --for=condition=Ready pod/none --timeout=1s", ""}, {"wait --for=create configmap/settings --timeout=5s", ""},
 	{"rollout status pod/a", ""}, {"rollout restart pod/a", ""}, {"rollout history pod/a", ""}, {"scale pod/a --replicas=2", ""}, {"autoscale pod/a --max=2", ""}, {"expose pod a --port=80 --cluster-ip=None", ""}, {"get service a -o wide", ""}, {"run p --image=img:1 --restart=Never --overrides='{\"spec\":{\"automountServiceAccountToken\":false}}'", ""}, {"run p --image=img:1", ""},
 	{"create configmap lit --from-literal=a=b", ""}, {"create configmap lit --from-literal=a=b", ""}, {"create secret generic gen --from-literal=a=b", ""}, {"create secret docker-registry reg --docker-username=u --docker-password=p", ""}, {"create serviceaccount robot", ""}, {"create service clusterip svc --clusterip=None --tcp=80:80", ""}, {"create configmap dry --from-literal=a=b --dry-run=server -o yaml", ""},
-	{"create -f -", `{"apiVersion":"v1","kind":"Node","metadata":{"name":"beside-node"}}`}, {"get nodes beside-node", ""}, {"get nodes beside-node -o wide", ""}, {"describe node beside-node", ""}, {"label node beside-node node-role.kubernetes.io/edge=", ""}, {"get node beside-node", ""}, {"taint node beside-node k=v:NoSchedule", ""}, {"taint node beside-node k=v:NoSchedule", ""}, {"taint node beside-node k:NoSchedule-", ""}, {"cordon beside-node", ""}, {"cordon beside-node", ""}, {"uncordon beside-node", ""}, {"delete node beside-node", ""},
+	{"create -f -", `{"apiVersion":"v1","kind":"Node","metadata":{"name":"beside-node"}}`}, {"get nodes beside-node", ""}, {"get nodes beside-node -o wide", ""}, {"describe node beside-node", ""}, {"label node beside-node node-role.kubernetes.io/edge=", ""}, {"get node beside-node", ""}, {"taint node beside-node k=v:NoSchedule", ""}, {"taint node beside-node k=v:NoSchedule", ""}, {"taint node beside-node k:NoSchedule-", ""}, {"cordon beside-node", ""}, {"cordon beside-node", ""}, {"uncordon beside-node", ""},
+	{"uncordon beside-node --dry-run=server", ""}, {"cordon none", ""}, {"cordon -l app=none", ""}, {"taint node beside-node k=v:Never", ""}, {"taint node beside-node k=w:NoSchedule --dry-run=server", ""}, {"taint node beside-node k=v:NoSchedule --overwrite", ""}, {"taint node none k:NoExecute-", ""}, {"taint node beside-node k-", ""},
+	{"create -f -", besideBound}, {"drain beside-node", ""}, {"drain beside-node --dry-run=client --force", ""}, {"drain beside-node --dry-run=server --force", ""}, {"drain beside-node --force", ""}, {"drain beside-node --pod-selector=app=owned --grace-period=0 --timeout=20s", ""}, {"drain beside-node --force --delete-emptydir-data --grace-period=0 --timeout=20s --disable-eviction", ""}, {"drain none", ""}, {"get pods --field-selector=spec.nodeName=beside-node", ""}, {"describe node beside-node", ""}, {"get node beside-node", ""},
+	{"get node beside-node --subresource=status -o jsonpath={.metadata.name}", ""}, {"patch node beside-node --subresource=status --type=merge -p '{\"status\":{\"phase\":\"Running\"}}'", ""}, {"debug node/none --image=x", ""}, {"delete node beside-node", ""},
+	{"logs none", ""}, {"logs a", ""}, {"logs b", ""}, {"logs b -c none", ""}, {"logs -l app=zz", ""}, {"exec none -- ls", ""}, {"attach none", ""}, {"port-forward pod/none 80", ""}, {"port-forward pod/b 80", ""}, {"cp none:/x /tmp/beside-none", ""}, {"debug none --image=x", ""},
+	{"get events --sort-by=.lastTimestamp", ""}, {"get events --sort-by=.metadata.creationTimestamp -o name", ""}, {"events -A --for pod/a", ""}, {"events --types=Odd", ""}, {"events --types=Normal,Warning --no-headers", ""}, {"get pods,configmaps --chunk-size=2 --no-headers", ""}, {"get pods --server-print=false", ""}, {"get pods -o go-template={{len(.items)}}", ""}, {"get pods -o jsonpath-as-json={.items[*].metadata.name}", ""}, {"get pods -o kyaml", ""}, {"get configmap settings --subresource=status", ""}, {"get pod a --subresource=status -o jsonpath={.status.phase}", ""}, {"get pod a --subresource=scale", ""}, {"get -f -", besideObjects}, {"get configmap/none configmap/settings", ""},
+	{"label pod a z=1 --dry-run=server", ""}, {"label pod a z=1 --resource-version=1", ""}, {"annotate pod a z=1 --resource-version=1", ""}, {"apply view-last-applied configmap/settings", ""}, {"apply set-last-applied -f -", besidePatchedMap}, {"set resources pod/a --limits=cpu=1", ""}, {"set selector service/web x=y", ""}, {"set env configmap/settings A=1", ""},
+	{"create -f -", besideMixed}, {"apply -f -", besideMixed}, {"apply -f - --server-side --field-manager=me", besideMixed}, {"get configmaps -l app=mixed", ""}, {"create -f - --validate=strict", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"strict"},"dada":{}}`}, {"create -f - --save-config", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"saved"}}`}, {"apply -f - --server-side --field-manager=me --force-conflicts", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings"},"data":{"k":"mine"}}`}, {"apply -f - --server-side --field-manager=other", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings"},"data":{"k":"theirs"}}`}, {"apply -f - --server-side --field-manager=me --dry-run=server -o yaml", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings"},"data":{"k":"dry"}}`}, {"apply -f - --prune", besidePatchedMap}, {"apply -f - --prune --all --prune-allowlist=core/v1/Nope", besidePatchedMap},
+	{"patch configmap settings --dry-run=server -p '{\"data\":{\"z\":\"1\"}}'", ""}, {"patch configmap settings -p '{'", ""}, {"patch configmap none -p '{}'", ""}, {"patch service web -p '{\"spec\":{\"ports\":[{\"port\":0}]}}'", ""}, {"replace --raw /api/v1/namespaces/beside/configmaps/none -f -", besidePatchedMap}, {"create --raw /api/v1/namespaces/beside/configmaps -f -", "{}"}, {"delete --raw /api/v1/namespaces/beside/configmaps/none", ""}, {"create token none", ""}, {"create token runner --duration=1s", ""}, {"create token runner --bound-object-kind=Pod --bound-object-name=none", ""},
+	{"wait --for=jsonpath='{.data.k}'=mine configmap/settings --timeout=5s", ""}, {"wait --for=jsonpath='{.data.none}' configmap/settings --timeout=1s", ""}, {"wait --for=delete configmap/settings --timeout=1s", ""}, {"wait --for=condition=Ready pods --all --timeout=1s", ""}, {"wait --for=odd pod/a", ""}, {"auth can-i --list --as=jane", ""}, {"auth can-i get /healthz --as=jane", ""}, {"auth can-i get pods --subresource=log --as=jane", ""}, {"get --raw '/api/v1/namespaces/beside/pods?labelSelector=a+b'", ""}, {"get --raw /api/v1/watch/namespaces/beside/nopes", ""},
 	{"top pod", ""}, {"top node", ""}, {"auth can-i create pods", ""}, {"auth can-i create nopes", ""}, {"auth can-i get pods/log --as=jane", ""}, {"auth can-i '*' '*'", ""}, {"get pods --as=jane", ""}, {"auth whoami --as=jane --as-group=devs", ""}, {"cluster-info", ""}, {"explain pods.nope", ""}, {"api-resources --api-group=coordination.k8s.io", ""}, {"api-resources --api-group=discovery.k8s.io -o wide", ""},
 	{"get --raw /healthz", ""}, {"get --raw /readyz/ping", ""}, {"get --raw /nope", ""}, {"get --raw /api/v1/namespaces/beside/configmaps/none", ""}, {"get --raw /api/v1/nopes", ""}, {"get --raw '/api/v1/namespaces/beside/pods?limit=x'", ""},
-	{"delete pod none", ""}, {"delete pods -l app=zz", ""}, {"delete configmap lit extra", ""}, {"delete pod a --grace-period=0 --force", ""}, {"delete pod b --now", ""}, {"delete service web --cascade=background", ""}, {"delete secrets --all", ""}, {"delete pods --all --wait=false", ""}, {"delete leases,endpointslices,events --all", ""}, {"delete serviceaccounts robot runner", ""}, {"delete -f -", besidePatchedMap}, {"delete namespace none", ""},
+	{"delete pod none", ""}, {"delete pod none --ignore-not-found", ""}, {"delete configmap saved --dry-run=server", ""}, {"delete configmap saved --dry-run=client", ""}, {"delete configmap saved --grace-period=5 --wait=false", ""}, {"delete configmap settings --cascade=odd", ""}, {"delete pod a --grace-period=0", ""}, {"delete pod,configmap none", ""}, {"delete configmaps", ""}, {"delete nopes --all", ""}, {"delete pods -l app=zz", ""}, {"delete configmap lit extra", ""}, {"delete pod a --grace-period=0 --force", ""}, {"delete pod b --now", ""}, {"delete service web --cascade=background", ""}, {"delete secrets --all", ""}, {"delete pods --all --wait=false", ""}, {"delete leases,endpointslices,events --all", ""}, {"delete serviceaccounts robot runner", ""}, {"delete -f -", besidePatchedMap}, {"delete namespace none", ""},
+}
+
+// besideAlone are commands about what is not served here: each fails, and says why.
+var besideAlone = []struct {
+	besideStep
+	says string
+}{
+	{besideStep{"get deployments", ""}, `the server doesn't have a resource type "deployments"`},
+	{besideStep{"rollout status deployment/x", ""}, `the server doesn't have a resource type "deployment"`},
+	{besideStep{"scale deployment/x --replicas=1", ""}, `the server doesn't have a resource type "deployment"`},
+	{besideStep{"autoscale deployment x --max=2", ""}, `the server doesn't have a resource type "deployment"`},
+	{besideStep{"certificate approve x", ""}, `the server doesn't have a resource type "certificatesigningrequests"`},
+	{besideStep{"create deployment d --image=x", ""}, "the server could not find the requested resource (post deployments.apps)"},
+	{besideStep{"create quota q", ""}, "the server could not find the requested resource"},
+	{besideStep{"auth reconcile -f -", `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"Role","metadata":{"name":"r","namespace":"beside"}}`}, "the server could not find the requested resource (post roles.rbac.authorization.k8s.io)"},
+	{besideStep{"logs placed", ""}, "pods/log is not served here: this server opens no connections to kubelets, pods or services"},
+	{besideStep{"exec placed -- ls", ""}, "pods/exec is not served here"},
+	{besideStep{"cp placed:/x /tmp/beside-none", ""}, "pods/exec is not served here"},
+	{besideStep{"get --raw /api/v1/namespaces/beside/pods/placed/proxy/x", ""}, "pods/proxy is not served here"},
+	{besideStep{"debug placed --image=x", ""}, "ephemeral containers are disabled for this cluster"},
 }
 
 // besideNoise is what may differ from call to call.
@@ -127,7 +185,7 @@ var besideNoise = []struct {
 }
 
 // TestKubectlBeside runs a platform engineer's commands against kube-apiserver and against the coordinator: what is printed,
-// and the exit codes, are the same but for what changes from call to call. Left out is what a coordinator does not have: fields
+// and the exit codes, are the same but for what changes from call to call, over the embedded store and over etcd. Left out is what a coordinator does not have: fields
 // described in words (explain), a garbage collector (--cascade=orphan), and in category `all` it has NodePools.
 //
 // Conformance: 1.30, 1.31
@@ -137,17 +195,44 @@ func TestKubectlBeside(t *testing.T) {
 		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,Priority,DefaultTolerationSeconds,PodTopologyLabels")
 	must(t, err)
 	t.Cleanup(func() { _ = cloud.Stop() })
-	ours := standalone(t)
+	ours := standalone(t, cloud.TokenFlags()...)
+	overEtcd := standaloneIn(t, "etcd", append(cloud.TokenFlags(), "--etcd-servers="+cloud.EtcdURL(), "--etcd-prefix=/beside")...)
 	binary, err := harness.StockBinary("kubectl")
 	must(t, err)
 	theirs := besideServer{kubectl{t: t, binary: binary, kubeconfig: cloud.AdminFile, home: testDir(t)}}
 	mine := besideServer{kubectl{t: t, binary: binary, kubeconfig: ours.AdminFile, home: testDir(t)}}
+	shared := besideServer{kubectl{t: t, binary: binary, kubeconfig: overEtcd.AdminFile, home: testDir(t)}}
 	for i, step := range besideSteps {
-		want, have := theirs.do(step), mine.do(step)
+		// What changes nothing says the same over both stores, once their objects are the same: every third is looked at.
+		runsOverEtcd := step.changes() || i%3 == 0
+		var have, haveOverEtcd string
+		var group sync.WaitGroup
+		group.Go(func() { have = mine.do(step) })
+		if runsOverEtcd {
+			group.Go(func() { haveOverEtcd = shared.do(step) })
+		}
+		want := theirs.do(step)
+		group.Wait()
 		if want != have {
 			t.Errorf("%d: kubectl %s\nwant %s\nhave %s", i, step.args, want, have)
 		}
+		if runsOverEtcd && want != haveOverEtcd {
+			t.Errorf("%d, over etcd: kubectl %s\nwant %s\nhave %s", i, step.args, want, haveOverEtcd)
+		}
 	}
+	mine.do(besideStep{"create -f -", strings.NewReplacer("alone", "placed", "beside-node", "node-1").Replace(besideBound)})
+	for _, alone := range besideAlone {
+		if said := mine.do(alone.besideStep); strings.HasPrefix(said, "0") || !strings.Contains(said, alone.says) {
+			t.Errorf("kubectl %s says\n%s\nand not %q", alone.args, said, alone.says)
+		}
+	}
+}
+
+// readers are the commands of kubectl that change nothing.
+var readers = []string{"get", "describe", "events", "diff", "wait", "rollout", "top", "auth", "cluster-info", "explain", "api-resources", "logs", "exec", "attach", "port-forward", "cp"}
+
+func (s besideStep) changes() bool {
+	return !slices.Contains(readers, strings.Fields(s.args)[0])
 }
 
 type besideServer struct{ kubectl }

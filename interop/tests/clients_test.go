@@ -25,7 +25,15 @@ import (
 // standalone starts a coordinator of its own that is a small control plane, until the test ends.
 func standalone(t *testing.T, flags ...string) *harness.Coordinator {
 	t.Helper()
-	coordinator, err := harness.StartStandalone(testContext(t), testDir(t), flags...)
+	return standaloneIn(t, ".", flags...)
+}
+
+// standaloneIn is [standalone] for a test with several: each has a folder of its own.
+func standaloneIn(t *testing.T, folder string, flags ...string) *harness.Coordinator {
+	t.Helper()
+	dir := filepath.Join(testDir(t), folder)
+	must(t, os.MkdirAll(dir, 0o755))
+	coordinator, err := harness.StartStandalone(testContext(t), dir, flags...)
 	must(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {

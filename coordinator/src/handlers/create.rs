@@ -32,8 +32,13 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let intent = call.intent(options.field_manager, options.dry_run);
     if !meta::generates_name(&body) {
         let name = meta::text(&body, "name").to_owned();
+        let is_prefixed = !meta::text(&body, "generateName").is_empty();
         return match create(call, body, account, &intent).await? {
             Some(created) => call.object(StatusCode::CREATED, &created, negotiated),
+            None if is_prefixed => Err(Status::generate_name_conflict(
+                &call.resource.kind.group_resource(),
+                &name,
+            )),
             None => Err(exists(call, &name)),
         };
     }
@@ -43,7 +48,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
         let random = uuid::Uuid::new_v4().as_u64_pair().0;
         meta::apply_generate_name(&mut object, &meta::suffix_from_random(random));
         last_name = meta::text(&object, "name").to_owned();
-        if let Some(created) = create(call, object, account, &intent).await? {
+        if let Some(created) = create_as(call, object, meta::text(&body, "generateName"), account, &intent).await? {
             return call.object(StatusCode::CREATED, &created, negotiated);
         }
     }
@@ -64,13 +69,29 @@ pub(super) async fn create(
     intent: &Intent,
 ) -> Result<Option<Object>, Status> {
     let name = meta::text(&object, "name").to_owned();
+    create_as(call, object, &name, account, intent).await
+}
+
+/// [`create`] of an object that is shown as `shown` where its namespace refuses it: a generated name is not told.
+async fn create_as(
+    call: &Call,
+    mut object: Value,
+    shown: &str,
+    account: Account<'_>,
+    intent: &Intent,
+) -> Result<Option<Object>, Status> {
     let namespace = call.namespace();
-    call.authorize(Verb::Create, &name)?;
+    call.authorize(Verb::Create, meta::text(&object, "name"))?;
     admission::create(call, &object)?;
+    if let Err(refused) = require_namespace(call, namespace, shown).await {
+        // A namespace that takes nothing refuses what is wrong, too, but not what is of another kind or place.
+        meta::complete_type_meta(&mut object, call.resource.kind)?;
+        meta::settle_namespace(&mut object, call.resource.kind, namespace)?;
+        return Err(refused);
+    }
     let uid = uuid::Uuid::new_v4().to_string();
     let object = prepare::created(&call.resource, object, namespace, call.now(), &uid, account)?;
     call.warnings.extend(call.resource.strategy.warnings(&object, None));
-    require_namespace(call, namespace, &name).await?;
     call.app.own.create(&call.resource, object, intent).await
 }
 

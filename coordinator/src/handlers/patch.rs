@@ -7,7 +7,7 @@ use yurt_apimachinery::patch::{
     apply_json_patch, apply_merge_patch, apply_strategic_merge_patch, read_strategic_merge_patch, show_patch,
 };
 use yurt_apimachinery::schema::{self, Message};
-use yurt_apimachinery::{Object, ResourceVersion, Status, Verb, WriteOptions, meta};
+use yurt_apimachinery::{Object, ResourceVersion, Status, WriteOptions, meta};
 use yurt_runtime::http::Body;
 
 use super::{Call, apply, check_version, reading, update, version_in};
@@ -21,8 +21,7 @@ use crate::registry::prepare::{self, Account};
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let negotiated = call.negotiate(Shape::Object)?;
     let patch_type = patch_type(call.header(http::header::CONTENT_TYPE))?;
-    let options = WriteOptions::parse(call.query.as_deref(), Verb::Patch)?;
-    options.check_patch(patch_type == PatchType::Apply)?;
+    let options = WriteOptions::parse_patch(call.query.as_deref(), patch_type == PatchType::Apply)?;
     let Some(patch) = Patch::new(call, patch_type)? else {
         return apply::handle(call, options, negotiated).await;
     };

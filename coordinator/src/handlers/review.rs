@@ -146,6 +146,11 @@ pub(crate) fn handle(
     }
     let api_version = format!("{}/{VERSION}", kind.group);
     exchange.run(&api_version, kind.kind, |review| {
+        let named = review["metadata"]["namespace"].as_str().unwrap_or_default();
+        if namespace.is_some_and(|namespace| !named.is_empty() && named != namespace) {
+            let why = "the namespace of the provided object does not match the namespace sent on the request";
+            return Err(Status::bad_request(why));
+        }
         (kind.answer)(&Question {
             app,
             user,

@@ -4,7 +4,7 @@ use serde_json::Value;
 use yurt_apimachinery::Status;
 use yurt_apimachinery::meta::{dns_label_faults, dns_subdomain_faults, label_key_faults};
 use yurt_apimachinery::status::FieldError;
-use yurt_apimachinery::values::{PROTOCOLS, endpoint_ip_faults, legacy_ip_faults, port_number_faults};
+use yurt_apimachinery::values::{PROTOCOLS, endpoint_ip_faults, ip_warnings, legacy_ip_faults, port_number_faults};
 
 use super::fields::{at, each, fill, invalid, items, one_of, text};
 use super::strategy::{MetaPass, Strategy};
@@ -34,6 +34,19 @@ impl Strategy for Endpoints {
             check_subset(&format!("subsets[{index}]"), subset, &mut errors);
         }
         Ok(errors)
+    }
+
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for (at_subset, subset) in items(object, &["subsets"]).iter().enumerate() {
+            for list in ["addresses", "notReadyAddresses"] {
+                for (index, address) in items(subset, &[list]).iter().enumerate() {
+                    let field = format!("subsets[{at_subset}].{list}[{index}].ip");
+                    warnings.extend(ip_warnings(field, text(address, &["ip"])));
+                }
+            }
+        }
+        warnings
     }
 
     fn meta_passes(&self) -> &'static [MetaPass] {

@@ -3,6 +3,7 @@
 use serde_json::Value;
 use yurt_apimachinery::Status;
 use yurt_apimachinery::meta::{label_key_faults, label_value_faults};
+use yurt_apimachinery::quantity::Quantity;
 use yurt_apimachinery::status::FieldError;
 use yurt_apimachinery::values::cidr_faults;
 
@@ -12,6 +13,8 @@ use super::strategy::{MetaPass, Strategy};
 /// Rules of `nodes`.
 pub(crate) struct Nodes;
 
+/// One, in billionths.
+const ONE: i128 = 1_000_000_000;
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 impl Strategy for Nodes {
@@ -43,20 +46,29 @@ impl Strategy for Nodes {
     }
 
     fn prepare_create(&self, object: &mut Value) {
-        for path in [["spec", "configSource"], ["status", "config"]] {
-            if let Some(Value::Object(part)) = object.get_mut(path[0]) {
-                part.remove(path[1]);
-            }
-        }
+        drop_configs(object);
+    }
+
+    fn prepare_update(&self, _old: &Value, new: &mut Value) {
+        drop_configs(new);
+    }
+
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        let is_told = !text(object, &["spec", "externalID"]).is_empty();
+        let told = "spec.externalID: this field is deprecated, and is unused by Kubernetes";
+        is_told.then(|| told.to_owned()).into_iter().collect()
     }
 
     fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
         let mut errors = Vec::new();
         check_taints(object, &mut errors);
+        check_amounts(object, &mut errors);
         check_ranges(object, &mut errors);
         if let Some(old) = old {
-            check_change(object, old, &mut errors);
+            // Told twice by kube-apiserver, as the taints below.
+            check_amounts(object, &mut errors);
             check_addresses(object, &mut errors);
+            check_change(object, old, &mut errors);
             // Told twice by kube-apiserver, too.
             check_taints(object, &mut errors);
         }
@@ -65,12 +77,22 @@ impl Strategy for Nodes {
 
     fn validate_status(&self, object: &Value, _old: &Value) -> Result<Vec<FieldError>, Status> {
         let mut errors = Vec::new();
+        check_amounts(object, &mut errors);
         check_addresses(object, &mut errors);
         Ok(errors)
     }
 
     fn meta_passes(&self) -> &'static [MetaPass] {
         &[MetaPass::Whole, MetaPass::Change]
+    }
+}
+
+/// Nobody configures kubelets through the API any more.
+fn drop_configs(object: &mut Value) {
+    for path in [["spec", "configSource"], ["status", "config"]] {
+        if let Some(Value::Object(part)) = object.get_mut(path[0]) {
+            part.remove(path[1]);
+        }
     }
 }
 
@@ -93,9 +115,41 @@ fn check_change(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
 }
 
 fn check_ranges(object: &Value, errors: &mut Vec<FieldError>) {
-    for (index, range) in items(object, &["spec", "podCIDRs"]).iter().enumerate() {
+    const FIELD: &str = "spec.podCIDRs";
+    let ranges = items(object, &["spec", "podCIDRs"]);
+    for (index, range) in ranges.iter().enumerate() {
         let faults = cidr_faults(range.as_str().unwrap_or_default());
-        invalid(errors, format!("spec.podCIDRs[{index}]"), range, faults);
+        invalid(errors, format!("{FIELD}[{index}]"), range, faults);
+    }
+    let of_v6 = ranges
+        .iter()
+        .filter(|range| range.as_str().unwrap_or_default().contains(':'))
+        .count();
+    if ranges.len() > 1 && (ranges.len(), of_v6) != (2, 1) {
+        let why = "may specify no more than one CIDR for each IP family";
+        errors.push(FieldError::invalid(FIELD, ranges.to_vec(), why));
+    }
+}
+
+/// Nothing is there less than not at all, and pods only whole.
+fn check_amounts(object: &Value, errors: &mut Vec<FieldError>) {
+    for list in ["capacity", "allocatable"] {
+        let amounts = at(object, &["status", list]).as_object().into_iter().flatten();
+        for (name, amount) in amounts {
+            let shown = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
+            let Some(amount) = Quantity::parse(&shown) else {
+                continue;
+            };
+            let field = format!("status.{list}.{name}");
+            if amount.nano() < 0 {
+                let why = "must be greater than or equal to 0";
+                errors.push(FieldError::invalid(field.as_str(), amount.to_string(), why));
+            }
+            let is_whole = name == "pods" || (name.contains('/') && !name.contains("kubernetes.io/"));
+            if is_whole && amount.nano() % ONE != 0 {
+                errors.push(FieldError::invalid(field, amount.to_string(), "must be an integer"));
+            }
+        }
     }
 }
 
@@ -104,7 +158,10 @@ fn check_addresses(object: &Value, errors: &mut Vec<FieldError>) {
     for (index, address) in addresses.iter().enumerate() {
         if addresses[..index].contains(address) {
             let field = format!("status.addresses[{index}]");
-            errors.push(FieldError::duplicate(field, address.clone()));
+            // As the type behind the API is written.
+            let (kind, address) = (at(address, &["type"]), at(address, &["address"]));
+            let shown = format!("{{\"Type\":{kind},\"Address\":{address}}}");
+            errors.push(FieldError::duplicate_shown(field, &shown, ""));
         }
     }
 }

@@ -49,6 +49,10 @@ impl Strategy for Pods {
         Ok(errors)
     }
 
+    fn validate_status(&self, object: &Value, old: &Value) -> Result<Vec<FieldError>, Status> {
+        Ok(validate::status(object, old))
+    }
+
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
         warnings::of(object, old.is_none())
     }
@@ -57,10 +61,12 @@ impl Strategy for Pods {
         &[MetaPass::Change, MetaPass::Whole]
     }
 
-    /// Kubelets do not know owners, and may forget the class of service and what was observed.
+    /// Kubelets do not know owners, end no pod with its status, and may forget the class of service and what was observed.
     fn prepare_status(&self, old: &Value, new: &mut Value) {
         if let Some(metadata) = new.get_mut("metadata") {
-            carry(at(old, &["metadata"]), metadata, "ownerReferences");
+            for name in ["ownerReferences", "deletionTimestamp"] {
+                carry(at(old, &["metadata"]), metadata, name);
+            }
         }
         let is_unset = |object: &Value, name: &str| {
             let held = at(object, &["status", name]);

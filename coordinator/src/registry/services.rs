@@ -167,7 +167,8 @@ fn patch_addresses(old: &Value, new: &mut Value) {
     let is_empty = |value: Option<&Value>| {
         value.is_none_or(|value| value.is_null() || value == "" || value.as_array().is_some_and(Vec::is_empty))
     };
-    if is_empty(spec.get("clusterIP")) && is_empty(spec.get("clusterIPs")) {
+    let is_kept = is_empty(spec.get("clusterIPs")) || spec.get("clusterIPs") == Some(&held("clusterIPs"));
+    if is_empty(spec.get("clusterIP")) && is_kept {
         for field in ["clusterIP", "clusterIPs"] {
             put(spec, field, held(field));
         }

@@ -73,7 +73,7 @@ impl RequestInfo {
         prefix.clone_into(&mut self.api_prefix);
         let parts = match parts {
             [group, rest @ ..] if prefix == "apis" => {
-                if rest.len() < 2 {
+                if rest.len() < 2 || group.is_empty() {
                     return Ok(());
                 }
                 (*group).clone_into(&mut self.group);

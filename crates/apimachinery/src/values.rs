@@ -135,18 +135,30 @@ pub fn ip_warnings(field: impl Display, text: &str) -> Vec<String> {
     Vec::new()
 }
 
-/// Faults of a range of addresses, as fields that are older than strict parsing take it.
+/// Faults of a range of addresses in a field that is older than strict parsing.
 pub fn cidr_faults(text: &str) -> Vec<String> {
-    let is_range = || {
+    let parts = || {
         let (address, bits) = text.split_once('/')?;
-        let most = if parse_sloppy(address)?.is_ipv4() { 32 } else { 128 };
+        let parsed = parse_sloppy(address)?;
+        let most = if parsed.is_ipv4() { 32 } else { 128 };
         let is_number = !bits.is_empty() && bits.bytes().all(|byte| byte.is_ascii_digit());
-        bits.parse::<u8>().ok().filter(|bits| is_number && *bits <= most)
+        let length = bits.parse::<u8>().ok().filter(|bits| is_number && *bits <= most)?;
+        Some((address, parsed, bits, length))
     };
-    if is_range().is_some() {
-        return Vec::new();
+    let Some((address, parsed, bits, length)) = parts() else {
+        return vec!["must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)".to_owned()];
+    };
+    if (parsed.is_ipv4() && address.parse::<Ipv4Addr>().is_err()) || (bits.len() > 1 && bits.starts_with('0')) {
+        return vec!["must not have leading 0s in IP or prefix length".to_owned()];
     }
-    vec!["must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)".to_owned()]
+    let has_more = match parsed {
+        IpAddr::V4(address) => address.to_bits().checked_shl(length.into()).unwrap_or_default() != 0,
+        IpAddr::V6(address) => address.to_bits().checked_shl(length.into()).unwrap_or_default() != 0,
+    };
+    if has_more {
+        return vec!["must not have bits set beyond the prefix length".to_owned()];
+    }
+    Vec::new()
 }
 
 /// Whether a text is an IPv6 address, whatever its form.
@@ -241,10 +253,21 @@ mod tests {
 
     #[test]
     fn ranges_and_odd_forms_of_addresses_are_told() {
-        for good in ["10.1.0.0/24", "2001:db8::/64", "10.1.2.3/0"] {
+        for good in ["10.1.0.0/24", "2001:db8::/64", "0.0.0.0/0", "10.1.2.3/32", "::1/128"] {
             assert!(cidr_faults(good).is_empty(), "{good}");
         }
-        for bad in ["10.1.0.0", "10.1.0.0/33", "::/129", "x/1", "10.1.0.0/+1", ""] {
+        for bad in [
+            "10.1.0.0",
+            "10.1.0.0/33",
+            "::/129",
+            "x/1",
+            "10.1.0.0/+1",
+            "",
+            "10.1.2.3/0",
+            "::1/64",
+            "010.1.0.0/24",
+            "10.1.0.0/024",
+        ] {
             assert_eq!(cidr_faults(bad).len(), 1, "{bad}");
         }
         let said = |text: &str| ip_warnings("f", text).join("");

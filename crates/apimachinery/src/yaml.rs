@@ -17,13 +17,15 @@ pub enum YamlError {
     TooLarge,
 }
 
-/// Reads one document as a value.
+/// Reads one document as a value. Numbers with a leading zero are octal, as in YAML 1.1: modes of files are written so.
 ///
 /// # Errors
 ///
 /// When it cannot be read, or stands for too much.
 pub fn parse(body: &[u8]) -> Result<Value, YamlError> {
-    serde_saphyr::from_slice(body).map_err(|error| YamlError::Yaml(first_line(&error.to_string())))
+    let options = serde_saphyr::options! { legacy_octal_numbers: true };
+    serde_saphyr::from_slice_with_options(body, options)
+        .map_err(|error| YamlError::Yaml(first_line(&error.to_string())))
 }
 
 /// Reads one document in which keys may occur twice: the last one counts.
@@ -32,7 +34,10 @@ pub fn parse(body: &[u8]) -> Result<Value, YamlError> {
 ///
 /// As [`parse`], but for such keys.
 pub fn parse_repeating(body: &[u8]) -> Result<Value, YamlError> {
-    let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
+    let options = serde_saphyr::options! {
+        legacy_octal_numbers: true,
+        duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins,
+    };
     serde_saphyr::from_slice_with_options(body, options)
         .map_err(|error| YamlError::Yaml(first_line(&error.to_string())))
 }
@@ -82,6 +87,12 @@ mod tests {
             parse(br#"{"a":[1,null,"x"]}"#).unwrap(),
             json!({"a": [1, null, "x"]}),
             "JSON is YAML"
+        );
+        let mode = json!({"mode": 420, "text": "0644", "zero": 0, "ten": 10});
+        let text = b"{mode: 0644, text: \"0644\", zero: 0, ten: 10}";
+        assert_eq!(
+            (parse(text).unwrap(), parse_repeating(text).unwrap()),
+            (mode.clone(), mode)
         );
         assert!(parse(b"a: [").is_err() && parse(b"\xff").is_err());
         let twice = b"a: 1\nb: {c: 1, c: 2}\na: 3\n";

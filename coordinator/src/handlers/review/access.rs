@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use yurt_apimachinery::meta::{label_key_faults, label_value_faults};
 use yurt_apimachinery::selector::LabelSelector;
 use yurt_apimachinery::status::FieldError;
 use yurt_apimachinery::{GroupKind, Status};
@@ -98,14 +99,14 @@ fn check(question: &Question<'_>, more: &[FieldError]) -> Result<(), Status> {
         if resource.is_object() && resource["namespace"].as_str().unwrap_or_default() != namespace {
             errors.push(FieldError::invalid(
                 format!("{RESOURCE}.namespace"),
-                resource["namespace"].clone(),
+                resource["namespace"].as_str().unwrap_or_default(),
                 "must match metadata.namespace",
             ));
         }
         if path.is_object() {
             errors.push(FieldError::invalid(
                 PATH,
-                path.clone(),
+                json!({ "Path": path["path"], "Verb": path["verb"] }),
                 "disallowed on this kind of request",
             ));
         }
@@ -135,6 +136,44 @@ fn check_selector(selector: &Value, field: &str, errors: &mut Vec<FieldError>) {
     if !has_raw && !has_requirements {
         let why = format!("when {field} is specified, requirements or rawSelector is required");
         errors.push(FieldError::required(format!("{field}.requirements"), &why));
+    }
+    let requirements = selector["requirements"].as_array().into_iter().flatten();
+    for (index, requirement) in requirements.enumerate() {
+        check_requirement(requirement, &format!("{field}.requirements[{index}]"), errors);
+    }
+}
+
+fn check_requirement(requirement: &Value, field: &str, errors: &mut Vec<FieldError>) {
+    let values = requirement["values"].as_array().map_or(&[][..], Vec::as_slice);
+    let key = requirement["key"].as_str().unwrap_or_default();
+    let is_label = field.contains(".labelSelector.");
+    if !is_label && key.is_empty() {
+        errors.push(FieldError::required(format!("{field}.key"), "must be specified"));
+    }
+    let of_values = format!("{field}.values");
+    match requirement["operator"].as_str() {
+        Some("In" | "NotIn") if values.is_empty() => {
+            let why = "must be specified when `operator` is 'In' or 'NotIn'";
+            errors.push(FieldError::required(of_values, why));
+        }
+        Some("Exists" | "DoesNotExist") if !values.is_empty() => {
+            let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+            errors.push(FieldError::forbidden(of_values, why));
+        }
+        // Operators of newer clients are not known, and no fault.
+        _ => {}
+    }
+    if !is_label {
+        return;
+    }
+    for fault in label_key_faults(key) {
+        errors.push(FieldError::invalid(format!("{field}.key"), key, &fault));
+    }
+    for (index, value) in values.iter().enumerate() {
+        let value = value.as_str().unwrap_or_default();
+        for fault in label_value_faults(value) {
+            errors.push(FieldError::invalid(format!("{field}.values[{index}]"), value, &fault));
+        }
     }
 }
 

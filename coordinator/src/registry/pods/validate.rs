@@ -2,7 +2,7 @@
 //! volumes by [`volumes`].
 //!
 //! Judged is what people get wrong and what kubelets rely on. Not judged: the insides of most volume sources, affinity,
-//! topology spread, resource claims, and everything about Windows.
+//! topology spread, resource claims, rules of restarts and resizing, and everything about Windows.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,14 @@ use yurt_apimachinery::values::{is_ipv4, is_ipv6, range_faults};
 use crate::registry::fields::{at, invalid, is_set, items, one_of, text};
 
 mod containers;
+mod environment;
 mod probes;
+mod security;
+mod status;
 mod volumes;
 
 pub(super) use containers::check_blanks;
+pub(super) use status::check as status;
 
 /// Most name servers of a pod.
 const NAMESERVERS_MAX: usize = 3;
@@ -37,8 +41,10 @@ pub(super) fn pod(pod: &Value) -> Vec<FieldError> {
     let policies = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
     one_of(errors, "spec.dnsPolicy", text(spec, &["dnsPolicy"]), &policies);
     check_selector(spec, errors);
+    security::check_pod(spec, errors);
     check_dns(spec, errors);
     check_gates(spec, errors);
+    security::check_host_users(spec, errors);
     for (name, faults) in [
         ("serviceAccountName", dns_subdomain_faults as fn(&str) -> Vec<String>),
         ("nodeName", dns_subdomain_faults),
@@ -55,15 +61,69 @@ pub(super) fn pod(pod: &Value) -> Vec<FieldError> {
     check_aliases(spec, errors);
     named(spec, "priorityClassName", dns_subdomain_faults, errors);
     named(spec, "runtimeClassName", dns_subdomain_faults, errors);
+    if is_set(spec, &["preemptionPolicy"]) {
+        let known = ["PreemptLowerPriority", "Never"];
+        one_of(
+            errors,
+            "spec.preemptionPolicy",
+            text(spec, &["preemptionPolicy"]),
+            &known,
+        );
+    }
+    check_system(spec, errors);
     volumes::check_tokens(spec, errors);
     containers::check_images(spec, errors);
     std::mem::take(errors)
 }
 
-/// A new pod has no ephemeral containers: those come through a subresource.
-pub(super) fn created(pod: &Value) -> Option<FieldError> {
-    let has_some = !items(pod, &["spec", "ephemeralContainers"]).is_empty();
-    has_some.then(|| FieldError::forbidden("spec.ephemeralContainers", "cannot be set on create"))
+/// A new pod has no ephemeral containers: those come through a subresource. One that waits at a gate has no node.
+pub(super) fn created(pod: &Value) -> Vec<FieldError> {
+    let has_some = |name: &str| !items(pod, &["spec", name]).is_empty();
+    let mut errors = Vec::new();
+    if has_some("ephemeralContainers") {
+        let why = "cannot be set on create";
+        errors.push(FieldError::forbidden("spec.ephemeralContainers", why));
+    }
+    if has_some("schedulingGates") && !text(pod, &["spec", "nodeName"]).is_empty() {
+        let why = "cannot be set until all schedulingGates have been cleared";
+        errors.push(FieldError::forbidden("spec.nodeName", why));
+    }
+    errors
+}
+
+/// The operating system, where it is named.
+fn check_system(spec: &Value, errors: &mut Vec<FieldError>) {
+    if !is_set(spec, &["os"]) {
+        return;
+    }
+    match text(spec, &["os", "name"]) {
+        "" => errors.push(FieldError::required("spec.os.name", "")),
+        "linux" | "windows" => {}
+        other => errors.push(FieldError::not_supported("spec.os", other, &["linux", "windows"])),
+    }
+}
+
+/// Numbers of users and groups.
+fn check_ids(context: &Value, path: &str, names: &[&str], errors: &mut Vec<FieldError>) {
+    for name in names {
+        let id = at(context, &[name]).as_i64().unwrap_or_default();
+        let faults = range_faults(id, 0, i64::from(i32::MAX));
+        invalid(errors, format!("{path}.{name}"), &id.into(), faults);
+    }
+}
+
+/// A path that stays below where it begins.
+fn check_descending(path: &str, field: &str, errors: &mut Vec<FieldError>) {
+    if path.starts_with('/') {
+        errors.push(FieldError::invalid(field, path, "must be a relative path"));
+    }
+    check_no_steps_back(path, field, errors);
+}
+
+fn check_no_steps_back(path: &str, field: &str, errors: &mut Vec<FieldError>) {
+    if path.split('/').any(|part| part == "..") {
+        errors.push(FieldError::invalid(field, path, "must not contain '..'"));
+    }
 }
 
 /// A name that may be missing.
@@ -192,8 +252,8 @@ pub(super) fn check_tolerations(spec: &Value, errors: &mut Vec<FieldError>) {
 fn check_aliases(spec: &Value, errors: &mut Vec<FieldError>) {
     for (index, alias) in items(spec, &["hostAliases"]).iter().enumerate() {
         check_ip(&format!("spec.hostAliases[{index}].ip"), at(alias, &["ip"]), errors);
-        for name in items(alias, &["hostnames"]) {
-            let field = "spec.hostAliases.hostnames";
+        for (at_name, name) in items(alias, &["hostnames"]).iter().enumerate() {
+            let field = format!("spec.hostAliases[{index}].hostnames[{at_name}]");
             let faults = dns_subdomain_faults(name.as_str().unwrap_or_default());
             invalid(errors, field, name, faults);
         }

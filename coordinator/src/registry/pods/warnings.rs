@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use yurt_apimachinery::meta::{self, dns_label_faults};
+use yurt_apimachinery::quantity::Quantity;
 
 use crate::registry::fields::{is_set, items, text};
 
@@ -25,12 +26,33 @@ pub(super) fn of(pod: &Value, is_new: bool) -> Vec<String> {
             ));
         }
     }
+    for (index, secret) in items(pod, &["spec", "imagePullSecrets"]).iter().enumerate() {
+        if text(secret, &["name"]).is_empty() {
+            warnings.push(format!("spec.imagePullSecrets[{index}].name: invalid empty name \"\""));
+        }
+    }
     for list in ["initContainers", "containers"] {
         for (index, container) in items(pod, &["spec", list]).iter().enumerate() {
-            hidden(container, &format!("spec.{list}[{index}]"), &mut warnings);
+            let path = format!("spec.{list}[{index}]");
+            fractions(container, &path, &mut warnings);
+            hidden(container, &path, &mut warnings);
         }
     }
     warnings
+}
+
+/// Memory comes in whole bytes.
+fn fractions(container: &Value, path: &str, warnings: &mut Vec<String>) {
+    for amounts in ["limits", "requests"] {
+        for name in ["memory", "ephemeral-storage"] {
+            let shown = text(container, &["resources", amounts, name]);
+            if Quantity::parse(shown).is_some_and(|amount| amount.nano() % 1_000_000_000 != 0) {
+                warnings.push(format!(
+                    "{path}.resources.{amounts}[{name}]: fractional byte value {shown:?} is invalid, must be an integer"
+                ));
+            }
+        }
+    }
 }
 
 /// Variables that hide an earlier one of the same name without using it.

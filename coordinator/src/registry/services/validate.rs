@@ -150,7 +150,8 @@ fn check_type(spec: &Value, kind: &str, errors: &mut Errors) {
         }
         "ExternalName" => {
             for field in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-                if is_set(spec, &[field]) && spec[field] != json!([]) {
+                let has_address = field == "clusterIPs" && !text(spec, &["clusterIP"]).is_empty();
+                if has_address || (is_set(spec, &[field]) && spec[field] != json!([])) {
                     let why = "may not be set for ExternalName services";
                     errors.push(FieldError::forbidden(format!("spec.{field}"), why));
                 }

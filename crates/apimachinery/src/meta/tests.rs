@@ -149,7 +149,7 @@ fn owners_and_finalizers() {
         errors[0],
         "metadata.ownerReferences.uid: Invalid value: \"\": must not be empty"
     );
-    assert!(errors[1].ends_with("must be <group>/<version> or <version>"));
+    assert!(errors[1].ends_with("version must not be empty"));
     assert!(
         errors[2].contains(
             "Only one reference can have Controller set to true. Found \"true\" in references for K/x and K/y"

@@ -259,11 +259,7 @@ fn check_owner_version(api_version: &str, owner: &Map<String, Value>, errors: &m
     let parts: Vec<&str> = api_version.split('/').collect();
     if parts.len() > 2 || (!api_version.is_empty() && parts.last() == Some(&"")) {
         let field = format!("{FIELD}.apiVersion");
-        errors.push(FieldError::invalid(
-            field,
-            api_version,
-            "must be <group>/<version> or <version>",
-        ));
+        errors.push(FieldError::invalid(field, api_version, "version must not be empty"));
     }
     if api_version == "v1" && owner.get("kind").and_then(Value::as_str) == Some("Event") {
         let why = "/v1, Kind=Event is disallowed from being an owner";

@@ -141,6 +141,9 @@ fn from_body(body: &[u8]) -> Result<RawDeleteOptions, String> {
         // Go reads it into options of which none is set.
         return Ok(RawDeleteOptions::default());
     }
+    // Of a member that is there twice the last one counts.
+    let once = serde_json::from_slice::<serde_json::Value>(body).map(|value| value.to_string());
+    let body = once.as_ref().map_or(body, |text| text.as_bytes());
     let raw: RawDeleteOptions = crate::mapping::from_slice(body).map_err(|error| {
         not_a_number(body).unwrap_or_else(|| format!("couldn't get version/kind; json parse error: {error}"))
     })?;

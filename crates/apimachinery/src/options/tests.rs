@@ -230,11 +230,14 @@ fn write_options_break_rules() {
 
 #[test]
 fn patch_types_have_their_own_rules() {
-    let forced = WriteOptions::parse(Some("force=true"), Verb::Patch).unwrap();
-    assert_eq!(forced.check_patch(false).unwrap_err().causes()[0].field, "force");
-    assert_eq!(forced.check_patch(true).unwrap_err().causes()[0].field, "fieldManager");
-    let named = WriteOptions::parse(Some("fieldManager=me&force=true"), Verb::Patch).unwrap();
-    assert_eq!(named.check_patch(true), Ok(()));
+    let fields = |query, is_apply| -> Vec<String> {
+        let refused = WriteOptions::parse_patch(Some(query), is_apply).unwrap_err();
+        refused.causes().iter().map(|cause| cause.field.clone()).collect()
+    };
+    assert_eq!(fields("force=true", false), ["force"]);
+    assert_eq!(fields("force=true&dryRun=Some", true), ["fieldManager", "dryRun"]);
+    let named = WriteOptions::parse_patch(Some("fieldManager=me&force=true"), true).unwrap();
+    assert_eq!(named.force, Some(true));
 }
 
 /// Conformance: 2.43

@@ -43,8 +43,36 @@ impl WriteOptions {
     ///
     /// 422 for values outside the rules.
     pub fn parse(query: Option<&str>, verb: Verb) -> Result<Self, Status> {
+        Self::parse_after(query, options_kind(verb), |_| Vec::new())
+    }
+
+    /// Reads and validates the options of a patch: an apply wants a manager, all others refuse `force`.
+    ///
+    /// # Errors
+    ///
+    /// 422 for values outside the rules.
+    pub fn parse_patch(query: Option<&str>, is_apply: bool) -> Result<Self, Status> {
+        Self::parse_after(query, options_kind(Verb::Patch), |query| {
+            let has_manager = query.get("fieldManager").is_some_and(|manager| !manager.is_empty());
+            let mut errors = Vec::new();
+            if is_apply && !has_manager {
+                errors.push(FieldError::required("fieldManager", "is required for apply patch"));
+            }
+            if !is_apply && query.get_bool("force").is_some() {
+                let why = "may not be specified for non-apply patch";
+                errors.push(FieldError::forbidden("force", why));
+            }
+            errors
+        })
+    }
+
+    fn parse_after(
+        query: Option<&str>,
+        kind: &str,
+        first: impl FnOnce(&Query) -> Vec<FieldError>,
+    ) -> Result<Self, Status> {
         let query = Query::parse(query);
-        let mut errors = Vec::new();
+        let mut errors = first(&query);
         let field_manager = query.get("fieldManager").filter(|manager| !manager.is_empty());
         check_field_manager("fieldManager", field_manager.unwrap_or_default(), &mut errors);
         let dry_run: Vec<&str> = query.get_all("dryRun").collect();
@@ -55,32 +83,13 @@ impl WriteOptions {
             let supported = ["", "Ignore", "Strict", "Warn"];
             errors.push(FieldError::not_supported("fieldValidation", validation, &supported));
         }
-        invalid_options(options_kind(verb), &errors)?;
+        invalid_options(kind, &errors)?;
         Ok(Self {
             dry_run,
             field_manager: field_manager.map(str::to_owned),
             field_validation: field_validation.unwrap_or_default(),
             force: query.get_bool("force"),
         })
-    }
-
-    /// Checks the rules that depend on the patch type: apply wants a manager, all others refuse `force`.
-    ///
-    /// # Errors
-    ///
-    /// 422 for a patch that breaks them.
-    pub fn check_patch(&self, is_apply: bool) -> Result<(), Status> {
-        let mut errors = Vec::new();
-        if is_apply && self.field_manager.is_none() {
-            errors.push(FieldError::required("fieldManager", "is required for apply patch"));
-        }
-        if !is_apply && self.force.is_some() {
-            errors.push(FieldError::forbidden(
-                "force",
-                "may not be specified for non-apply patch",
-            ));
-        }
-        invalid_options("PatchOptions", &errors)
     }
 
     /// The field manager; by default what is printable of the User-Agent up to its first slash, no longer than a name may be.

@@ -6,13 +6,15 @@ use serde_json::Value;
 use yurt_apimachinery::meta::{dns_label_faults, label_key_faults};
 use yurt_apimachinery::quantity::Quantity;
 use yurt_apimachinery::status::FieldError;
-use yurt_apimachinery::values::{PROTOCOLS, env_name_faults, port_name_faults, port_number_faults};
+use yurt_apimachinery::values::{PROTOCOLS, port_name_faults, port_number_faults};
 
-use super::probes;
+use super::{check_descending, environment, probes, security};
 use crate::registry::fields::{at, invalid, is_set, items, one_of, text};
 
 /// What a container may ask for under a name without a domain.
 const STANDARD: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+/// One, in billionths.
+const ONE: i128 = 1_000_000_000;
 const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 
 /// The faults of all containers; `volumes` are those they may mount.
@@ -29,6 +31,7 @@ pub(super) fn check_all(spec: &Value, volumes: &BTreeSet<&str>, errors: &mut Vec
         probes::check(container, &path, errors);
     }
     check_host_ports(regular, "spec.containers", errors);
+    let on_host = at(spec, &["hostNetwork"]).as_bool() == Some(true);
     for (index, container) in items(spec, &["initContainers"]).iter().enumerate() {
         let path = format!("spec.initContainers[{index}]");
         check(container, &path, volumes, errors);
@@ -43,6 +46,25 @@ pub(super) fn check_all(spec: &Value, volumes: &BTreeSet<&str>, errors: &mut Vec
                 if is_set(container, &[name]) {
                     errors.push(FieldError::forbidden(format!("{path}.{name}"), why));
                 }
+            }
+        }
+    }
+    if on_host {
+        for list in ["containers", "initContainers"] {
+            check_published(items(spec, &[list]), &format!("spec.{list}"), errors);
+        }
+    }
+}
+
+/// In the host's network a port is the host's.
+fn check_published(containers: &[Value], list: &str, errors: &mut Vec<FieldError>) {
+    for (at_container, container) in containers.iter().enumerate() {
+        for (index, port) in items(container, &["ports"]).iter().enumerate() {
+            let number = at(port, &["hostPort"]).as_i64().unwrap_or_default();
+            if number != at(port, &["containerPort"]).as_i64().unwrap_or_default() {
+                let field = format!("{list}[{at_container}].ports[{index}].hostPort");
+                let why = "must match `containerPort` when `hostNetwork` is true";
+                errors.push(FieldError::invalid(field, number, why));
             }
         }
     }
@@ -81,18 +103,12 @@ fn check(container: &Value, path: &str, volumes: &BTreeSet<&str>, errors: &mut V
     let known = ["File", "FallbackToLogsOnError"];
     one_of(errors, &format!("{path}.terminationMessagePolicy"), policy, &known);
     check_ports(container, path, errors);
-    check_variables(container, path, errors);
+    environment::check(container, path, errors);
     check_mounts(container, path, volumes, errors);
     let policy = text(container, &["imagePullPolicy"]);
     one_of(errors, &format!("{path}.imagePullPolicy"), policy, &PULL_POLICIES);
     check_resources(at(container, &["resources"]), &format!("{path}.resources"), errors);
-    for name in ["runAsUser", "runAsGroup"] {
-        let id = at(container, &["securityContext", name]).as_i64().unwrap_or_default();
-        if !(0..=i64::from(i32::MAX)).contains(&id) {
-            let why = format!("must be between 0 and {}, inclusive", i32::MAX);
-            errors.push(FieldError::invalid(format!("{path}.securityContext.{name}"), id, &why));
-        }
-    }
+    security::check_container(container, path, errors);
 }
 
 fn check_name<'a>(container: &'a Value, path: &str, names: &mut BTreeSet<&'a str>, errors: &mut Vec<FieldError>) {
@@ -147,40 +163,6 @@ fn check_host_ports(containers: &[Value], list: &str, errors: &mut Vec<FieldErro
     }
 }
 
-fn check_variables(container: &Value, path: &str, errors: &mut Vec<FieldError>) {
-    for (index, variable) in items(container, &["env"]).iter().enumerate() {
-        let (path, name) = (format!("{path}.env[{index}]"), text(variable, &["name"]));
-        if name.is_empty() {
-            errors.push(FieldError::required(format!("{path}.name"), ""));
-        } else {
-            invalid(errors, format!("{path}.name"), &name.into(), env_name_faults(name));
-        }
-        let Some(source) = at(variable, &["valueFrom"]).as_object() else {
-            continue;
-        };
-        let path = format!("{path}.valueFrom");
-        let sources = source.values().filter(|source| !source.is_null()).count();
-        let has_value = !text(variable, &["value"]).is_empty();
-        if sources == 0 {
-            let why = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`";
-            errors.push(FieldError::invalid(path, "", why));
-        } else if has_value {
-            let why = "may not be specified when `value` is not empty";
-            errors.push(FieldError::invalid(path, "", why));
-        } else if sources > 1 {
-            let why = "may not have more than one field specified at a time";
-            errors.push(FieldError::invalid(path, "", why));
-        } else {
-            for source in ["configMapKeyRef", "secretKeyRef"] {
-                let reference = at(variable, &["valueFrom", source]);
-                if reference.is_object() && text(reference, &["key"]).is_empty() {
-                    errors.push(FieldError::required(format!("{path}.{source}.key"), ""));
-                }
-            }
-        }
-    }
-}
-
 fn check_mounts(container: &Value, path: &str, volumes: &BTreeSet<&str>, errors: &mut Vec<FieldError>) {
     let mut places = BTreeSet::new();
     for (index, mount) in items(container, &["volumeMounts"]).iter().enumerate() {
@@ -206,16 +188,39 @@ fn check_mounts(container: &Value, path: &str, volumes: &BTreeSet<&str>, errors:
             errors.push(FieldError::invalid(of("subPathExpr"), expression, why));
         }
         check_descending(expression, &format!("{path}.volumeMounts.subPathExpr"), errors);
+        check_sharing(container, mount, &format!("{path}.volumeMounts"), errors);
     }
 }
 
-/// A path that stays below where it begins.
-fn check_descending(path: &str, field: &str, errors: &mut Vec<FieldError>) {
-    if path.starts_with('/') {
-        errors.push(FieldError::invalid(field, path, "must be a relative path"));
+/// What a mount shares with the host, and whether all below it can only be read.
+fn check_sharing(container: &Value, mount: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    const MODES: [&str; 3] = ["Bidirectional", "HostToContainer", "None"];
+    const DEPTHS: [&str; 3] = ["Disabled", "Enabled", "IfPossible"];
+    let (mode, field) = (text(mount, &["mountPropagation"]), format!("{path}.mountPropagation"));
+    if is_set(mount, &["mountPropagation"]) {
+        if !MODES.contains(&mode) {
+            errors.push(FieldError::not_supported(field.as_str(), mode, &MODES));
+        }
+        let is_privileged = at(container, &["securityContext", "privileged"]).as_bool() == Some(true);
+        if mode == "Bidirectional" && !is_privileged {
+            let why = "Bidirectional mount propagation is available only to privileged containers";
+            errors.push(FieldError::forbidden(field, why));
+        }
     }
-    if path.split('/').any(|part| part == "..") {
-        errors.push(FieldError::invalid(field, path, "must not contain '..'"));
+    let field = format!("{path}.recursiveReadOnly");
+    match at(mount, &["recursiveReadOnly"]).as_str() {
+        None | Some("Disabled") => {}
+        Some("Enabled" | "IfPossible") => {
+            if at(mount, &["readOnly"]).as_bool() != Some(true) {
+                let why = "may only be specified when readOnly is true";
+                errors.push(FieldError::forbidden(field.as_str(), why));
+            }
+            if !matches!(mode, "" | "None") {
+                let why = "may only be specified when mountPropagation is None or not specified";
+                errors.push(FieldError::forbidden(field, why));
+            }
+        }
+        Some(other) => errors.push(FieldError::not_supported(field, other, &DEPTHS)),
     }
 }
 
@@ -260,11 +265,19 @@ fn amounts(resources: &Value, list: &str) -> Vec<(String, String, i128)> {
 fn check_amount(name: &str, shown: &str, amount: i128, field: &str, errors: &mut Vec<FieldError>) {
     invalid(errors, field, &name.into(), label_key_faults(name));
     if !name.contains('/') && !STANDARD.contains(&name) && !name.starts_with("hugepages-") {
-        let why = "must be a standard resource for containers";
-        errors.push(FieldError::invalid(field, name, why));
+        for why in [
+            "must be a standard resource type or fully qualified",
+            "must be a standard resource for containers",
+        ] {
+            errors.push(FieldError::invalid(field, name, why));
+        }
     }
     if amount < 0 {
         let why = "must be greater than or equal to 0";
         errors.push(FieldError::invalid(field, shown, why));
+    }
+    let is_extended = name.contains('/') && !name.contains("kubernetes.io/");
+    if is_extended && amount % ONE != 0 {
+        errors.push(FieldError::invalid(field, shown, "must be an integer"));
     }
 }

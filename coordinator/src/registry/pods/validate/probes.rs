@@ -95,6 +95,14 @@ fn check_http(action: &Value, path: &str, errors: &mut Vec<FieldError>) {
         let field = format!("{path}.scheme");
         errors.push(FieldError::not_supported(field, scheme, &["HTTP", "HTTPS"]));
     }
+    for header in items(action, &["httpHeaders"]) {
+        let name = text(header, &["name"]);
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
+            let why = "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used \
+                for validation is '[-A-Za-z0-9]+')";
+            errors.push(FieldError::invalid(format!("{path}.httpHeaders"), name, why));
+        }
+    }
 }
 
 fn check_port(port: &Value, field: &str, errors: &mut Vec<FieldError>) {

@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use yurt_apimachinery::meta::dns_label_faults;
+use yurt_apimachinery::quantity::Quantity;
 use yurt_apimachinery::status::FieldError;
 
+use super::{check_descending, check_no_steps_back};
 use crate::registry::fields::{at, invalid, is_set, items, text};
 
 /// Sources that need to say one thing: the source, and the member that says it.
@@ -75,5 +77,61 @@ fn check_source(volume: &Value, path: &str, errors: &mut Vec<FieldError>) {
         if first.as_str() == source && text(at(volume, &[source]), &[member]).is_empty() {
             errors.push(FieldError::required(format!("{path}.{source}.{member}"), ""));
         }
+    }
+    match first.as_str() {
+        "hostPath" => check_host_path(at(volume, &["hostPath"]), &format!("{path}.hostPath"), errors),
+        source @ ("secret" | "configMap") => check_files(at(volume, &[source]), &format!("{path}.{source}"), errors),
+        "emptyDir" => {
+            let limit = text(volume, &["emptyDir", "sizeLimit"]);
+            if Quantity::parse(limit).is_some_and(|limit| limit.nano() < 0) {
+                let why = "SizeLimit field must be a valid resource quantity";
+                errors.push(FieldError::forbidden(format!("{path}.emptyDir.sizeLimit"), why));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn check_host_path(source: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    const TYPES: [&str; 8] = [
+        "",
+        "BlockDevice",
+        "CharDevice",
+        "Directory",
+        "DirectoryOrCreate",
+        "File",
+        "FileOrCreate",
+        "Socket",
+    ];
+    check_no_steps_back(text(source, &["path"]), &format!("{path}.path"), errors);
+    let kind = text(source, &["type"]);
+    if !TYPES.contains(&kind) {
+        errors.push(FieldError::not_supported(format!("{path}.type"), kind, &TYPES));
+    }
+}
+
+/// Files made of the keys of an object.
+fn check_files(source: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    check_mode(at(source, &["defaultMode"]), &format!("{path}.defaultMode"), errors);
+    for (index, item) in items(source, &["items"]).iter().enumerate() {
+        let of = |name: &str| format!("{path}.items[{index}].{name}");
+        for name in ["key", "path"] {
+            if text(item, &[name]).is_empty() {
+                errors.push(FieldError::required(of(name), ""));
+            }
+        }
+        let file = text(item, &["path"]);
+        check_descending(file, &of("path"), errors);
+        if file.starts_with("..") && !file.starts_with("../") {
+            errors.push(FieldError::invalid(of("path"), file, "must not start with '..'"));
+        }
+        check_mode(at(item, &["mode"]), &of("mode"), errors);
+    }
+}
+
+fn check_mode(mode: &Value, field: &str, errors: &mut Vec<FieldError>) {
+    if let Some(mode) = mode.as_i64().filter(|mode| !(0..=0o777).contains(mode)) {
+        let why = "must be a number between 0 and 0777 (octal), both inclusive";
+        errors.push(FieldError::invalid(field, mode, why));
     }
 }
