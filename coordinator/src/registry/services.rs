@@ -230,7 +230,8 @@ fn drop_what_the_type_does_not_have(old: &Value, new: &mut Value) {
     let same = |new: &Value, field: &str| at(old, &["spec", field]) == at(new, &["spec", field]);
     let mut dropped = Vec::new();
     if needs_cluster_ip(old) && after == "ExternalName" {
-        if same(new, "clusterIP") && same(new, "clusterIPs") {
+        let names_one = items(new, &["spec", "clusterIPs"]).is_empty();
+        if same(new, "clusterIP") && (names_one || same(new, "clusterIPs")) {
             dropped.extend(["clusterIP", "clusterIPs"]);
         }
         dropped.extend(
