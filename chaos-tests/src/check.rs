@@ -33,19 +33,21 @@ pub type Representative<State> = fn(&State) -> State;
 pub struct Failure {
     /// Which.
     pub property: &'static str,
-    /// Shortest way there that was found, one line per step.
+    /// The way there that was found, one line per step.
     pub trace: String,
 }
 
+/// In which order states are visited.
+#[derive(Debug)]
+pub enum Order<State> {
+    /// Nearest first: the path to a failure is the shortest. All states that are next are kept, gigabytes of them in a large model.
+    Nearest,
+    /// To the end of each path first: only that path is kept. States that are the same up to the representative count as one.
+    Deepest(Option<Representative<State>>),
+}
+
 /// Explores `model` with `threads` threads until everything is visited, a property fails, or `longest` has passed.
-///
-/// With `representative`, states that are the same up to it count as one; paths found are not the shortest then.
-pub fn explore<M>(
-    model: M,
-    representative: Option<Representative<M::State>>,
-    threads: usize,
-    longest: Duration,
-) -> Explored
+pub fn explore<M>(model: M, order: Order<M::State>, threads: usize, longest: Duration) -> Explored
 where
     M: Model + Send + Sync + 'static,
     M::State: Clone + Debug + Hash + PartialEq + Send + Sync + 'static,
@@ -63,9 +65,10 @@ where
         .threads(threads)
         .timeout(longest)
         .finish_when(HasDiscoveries::AnyFailures);
-    let (found, states, depth) = match representative {
-        Some(representative) => summary(&builder.symmetry_fn(representative).spawn_dfs().join()),
-        None => summary(&builder.spawn_bfs().join()),
+    let (found, states, depth) = match order {
+        Order::Nearest => summary(&builder.spawn_bfs().join()),
+        Order::Deepest(None) => summary(&builder.spawn_dfs().join()),
+        Order::Deepest(Some(representative)) => summary(&builder.symmetry_fn(representative).spawn_dfs().join()),
     };
     let took = clock.boot().since(began);
     let failures: Vec<_> = properties

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use yurt_runtime::{BootTime, Clock};
 
-use crate::check::{Explored, explore};
+use crate::check::{Explored, Order, explore};
 use crate::faults::{Fault, Struck};
 use crate::model::leadership::state::State;
 use crate::model::leadership::{Bounds, Leadership, Reached};
@@ -106,7 +106,7 @@ fn hunt(plan: &Plan, report: &mut Report, say: &mut dyn FnMut(&str)) {
                 struck: Arc::default(),
                 reached: Arc::default(),
             };
-            let caught = caught_by(&explore(model, None, plan.threads, plan.limit()));
+            let caught = caught_by(&explore(model, Order::Nearest, plan.threads, plan.limit()));
             report.mutants.push(Mutant { name, caught });
         }
     }
@@ -119,7 +119,7 @@ fn hunt(plan: &Plan, report: &mut Report, say: &mut dyn FnMut(&str)) {
                 mutation: Some(mutation),
                 struck: Arc::default(),
             };
-            let caught = caught_by(&explore(model, None, plan.threads, plan.limit()));
+            let caught = caught_by(&explore(model, Order::Nearest, plan.threads, plan.limit()));
             report.mutants.push(Mutant { name, caught });
         }
     }
@@ -177,7 +177,12 @@ fn explore_leadership(name: String, bounds: Bounds, plan: &Plan, struck: &Struck
         reached: Arc::default(),
     };
     let (faults, reached) = (model.struck.clone(), model.reached.clone());
-    let explored = explore(model, Some(State::representative), plan.threads, plan.limit());
+    let explored = explore(
+        model,
+        Order::Deepest(Some(State::representative)),
+        plan.threads,
+        plan.limit(),
+    );
     struck.add(&faults);
     let mut problems = problems_of(&explored);
     problems.extend(unreached(bounds, &reached).map(|what| format!("void: {what}")));
@@ -239,7 +244,11 @@ fn explore_replica(name: String, bounds: replica::Bounds, plan: &Plan, struck: &
         struck: Arc::default(),
     };
     let faults = model.struck.clone();
-    let explored = explore(model, None, plan.threads, plan.limit());
+    let mut explored = explore(model.clone(), Order::Deepest(None), plan.threads, plan.limit());
+    if !explored.failures.is_empty() {
+        // Deep paths are long ones: a reader is better served with the shortest.
+        explored = explore(model, Order::Nearest, plan.threads, plan.limit());
+    }
     struck.add(&faults);
     let problems = problems_of(&explored);
     row(name, &explored, bounds, problems)

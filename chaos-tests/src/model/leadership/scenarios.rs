@@ -163,7 +163,7 @@ mod tests {
     use super::super::Leadership;
     use super::super::state::State;
     use super::*;
-    use crate::check::{Explored, explore};
+    use crate::check::{Explored, Order, explore};
 
     fn tried(bounds: Bounds, mutation: Option<Mutation>) -> Explored {
         let model = Leadership {
@@ -172,7 +172,12 @@ mod tests {
             struck: Arc::default(),
             reached: Arc::default(),
         };
-        explore(model, Some(State::representative), 1, Duration::from_secs(600))
+        explore(
+            model,
+            Order::Deepest(Some(State::representative)),
+            1,
+            Duration::from_secs(600),
+        )
     }
 
     #[test]

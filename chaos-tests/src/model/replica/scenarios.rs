@@ -151,7 +151,7 @@ mod tests {
 
     use super::super::Replica;
     use super::*;
-    use crate::check::{Explored, explore};
+    use crate::check::{Explored, Order, explore};
 
     fn tried(bounds: Bounds, mutation: Option<Mutation>) -> Explored {
         let model = Replica {
@@ -159,7 +159,7 @@ mod tests {
             mutation,
             struck: Arc::default(),
         };
-        explore(model, None, 1, Duration::from_secs(600))
+        explore(model, Order::Nearest, 1, Duration::from_secs(600))
     }
 
     #[test]
