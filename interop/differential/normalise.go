@@ -173,6 +173,9 @@ var (
 
 // text normalises one string.
 func (n *normaliser) text(s string) string {
+	if tokenPattern.MatchString(s) { // before parts of it are taken for something else
+		return "<token>"
+	}
 	s = strings.ReplaceAll(s, n.server, "<server>")
 	s = advertised.ReplaceAllString(s, "<server>")
 	s = fingerprint.ReplaceAllString(s, "<fingerprint>")
@@ -201,9 +204,6 @@ func (n *normaliser) text(s string) string {
 	})
 	s = positionPattern.ReplaceAllString(s, "$1<n>")
 	s = traceback.ReplaceAllString(s, "<address>")
-	if tokenPattern.MatchString(s) {
-		return "<token>"
-	}
 	s = rvPattern.ReplaceAllStringFunc(s, func(found string) string {
 		rv := found[strings.LastIndexFunc(found, func(r rune) bool { return r < '0' || r > '9' })+1:]
 		if known := n.rvs[rv]; known != "" {
