@@ -16,9 +16,11 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -214,7 +216,7 @@ impl TaskGroup {
             let ended = tokio::select! {
                 biased;
                 ended = &mut future => ended,
-                () = group.shared.kill.cancelled() => Ok(()),
+                () = cancelled(&group.shared.kill) => Ok(()),
             };
             group.ended(name, importance, ended.err());
             // What it holds first: whoever waits for the task may need it (a file, a port).
@@ -302,6 +304,27 @@ impl Drop for Running {
             });
         }
     }
+}
+
+/// Waits for a token in a task that mostly wakes up for something else. It enters the token's list of waiters once and
+/// stays; [`CancellationToken::cancelled`] looks after its place there at every poll, under a lock that all tasks share.
+///
+/// # Cancel safety
+/// Safe. But made anew for each wait it is no better than that.
+pub async fn cancelled(token: &CancellationToken) {
+    let mut place = pin!(token.cancelled());
+    let mut waker: Option<Waker> = None;
+    poll_fn(|cx| {
+        if token.is_cancelled() {
+            return Poll::Ready(());
+        }
+        if waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            return Poll::Pending;
+        }
+        waker = Some(cx.waker().clone());
+        place.as_mut().poll(cx)
+    })
+    .await;
 }
 
 /// The text of a panic, for a log line.

@@ -1,7 +1,8 @@
 //! Who fails whom, and who waits for whom.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Context;
 
 use super::*;
 
@@ -134,4 +135,27 @@ async fn a_task_runs_until_what_it_holds_is_dropped() {
         Some(1),
         "a shutdown must not end before the task has let go"
     );
+}
+
+/// Counts how often it was woken.
+#[derive(Default)]
+struct Bell(AtomicUsize);
+
+impl std::task::Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn whoever_waits_for_a_token_is_woken_by_its_last_waker() {
+    let (token, bells) = (CancellationToken::new(), [(); 2].map(|()| Arc::<Bell>::default()));
+    let mut waits = pin!(cancelled(&token));
+    for bell in [&bells[0], &bells[0], &bells[1], &bells[1]] {
+        let waker = Waker::from(bell.clone());
+        assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    token.cancel();
+    assert_eq!(bells.each_ref().map(|bell| bell.0.load(Ordering::SeqCst)), [0, 1]);
+    assert!(waits.now_or_never().is_some());
 }

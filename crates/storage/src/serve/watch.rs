@@ -24,6 +24,7 @@ use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::watch::{EventType, INITIAL_EVENTS_END};
 use yurt_apimachinery::{ListOptions, Object, ResourceVersion, Space, Status};
 use yurt_runtime::Clock;
+use yurt_runtime::tasks::cancelled;
 
 use super::list::{check_space, not_ready, reach};
 use super::view::Lens;
@@ -113,7 +114,8 @@ struct Watch {
     replica: bool,
     least: ResourceVersion,
     is_fresh: Arc<dyn Fn() -> bool + Send + Sync>,
-    shutdown: CancellationToken,
+    /// Resolves at the shutdown, once. It waits from the beginning to the end of the stream, not anew after each event.
+    stop: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// Milliseconds; in half a word, as there are many watches.
     lingers: u16,
     phase: Phase,
@@ -183,7 +185,7 @@ pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<imp
         replica: request.replica,
         least: request.least,
         is_fresh: request.is_fresh,
-        shutdown: request.shutdown,
+        stop: Box::pin(async move { cancelled(&request.shutdown).await }),
         lingers: u16::try_from(request.lingers.as_millis()).unwrap_or(u16::MAX),
         phase: Phase::Starting,
         pending: VecDeque::new(),
@@ -434,10 +436,10 @@ impl Watch {
         }
         tokio::select! {
             biased;
-            () = self.shutdown.cancelled() => {
+            () = self.stop.as_mut() => {
                 let lingers = Duration::from_millis(self.lingers.into());
                 self.ends_at = self.ends_at.min(Instant::now() + lingers);
-                self.shutdown = CancellationToken::new();
+                self.stop = Box::pin(std::future::pending());
             }
             changed = self.changes.changed() => if changed.is_err() { return self.phase = Phase::Ended },
             () = any_changed(&mut self.inputs) => self.look_again = true,

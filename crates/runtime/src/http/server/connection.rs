@@ -28,7 +28,7 @@ use yurt_apimachinery::Status;
 use super::gather::Gather;
 use super::{CloseConnection, Handler, Limits, Peer};
 use crate::http::{Body, status_response, tcp};
-use crate::tasks::{TaskGroup, panic_message};
+use crate::tasks::{TaskGroup, cancelled, panic_message};
 use crate::tls::{PeerIdentity, ReloadingServerTls};
 
 /// What all connections of a server share.
@@ -165,6 +165,9 @@ impl Acceptor {
         async move {
             let mut stopping = false;
             let mut first_request = pin!(tokio::time::sleep(limit));
+            let mut stop = pin!(async {
+                tokio::select! { () = cancelled(&token) => {} () = cancelled(&closing) => {} }
+            });
             let mut waiting = true;
             let mut had_turn = true;
             let ended = loop {
@@ -179,11 +182,7 @@ impl Acceptor {
                 });
                 tokio::select! {
                     ended = turn => break ended,
-                    () = token.cancelled(), if !stopping => {
-                        stopping = true;
-                        connection.as_mut().graceful_shutdown();
-                    }
-                    () = closing.cancelled(), if !stopping => {
+                    () = stop.as_mut(), if !stopping => {
                         stopping = true;
                         connection.as_mut().graceful_shutdown();
                     }
