@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
@@ -85,7 +86,23 @@ func delegatePermissions(other string) []permission {
 			_, err := c.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, other, metav1.GetOptions{})
 			return err
 		}},
-		{"RenewLease", true, func(ctx context.Context, c kubernetes.Interface) error { return renewLease(ctx, c, other) }},
+		// While the mark is not there yet.
+		{"RenewLeaseAsTheNode", false, func(ctx context.Context, c kubernetes.Interface) error { return renewLease(ctx, c, other) }},
+		{"RenewLeaseForTheNode", true, func(ctx context.Context, c kubernetes.Interface) error {
+			return patchLease(ctx, c, other, forwarded("{}"))
+		}},
+		{"TakeTheMarkOff", false, func(ctx context.Context, c kubernetes.Interface) error {
+			return patchLease(ctx, c, other, fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, delegateAnnotation))
+		}},
+		{"GiveLeaseToAnotherNode", false, func(ctx context.Context, c kubernetes.Interface) error {
+			return patchLease(ctx, c, other, forwarded(`{"holderIdentity":"permitted-0"}`))
+		}},
+		{"MakeLeaseLast", false, func(ctx context.Context, c kubernetes.Interface) error {
+			return patchLease(ctx, c, other, forwarded(`{"leaseDurationSeconds":86400}`))
+		}},
+		{"AnnotateLease", false, func(ctx context.Context, c kubernetes.Interface) error {
+			return patchLease(ctx, c, other, fmt.Sprintf(`{"metadata":{"annotations":{%q:"true","a":"b"}}}`, delegateAnnotation))
+		}},
 		{"CreateLease", false, func(ctx context.Context, c kubernetes.Interface) error { return createLease(ctx, c, "permitted-2") }},
 		{"DeleteLease", false, func(ctx context.Context, c kubernetes.Interface) error {
 			return c.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, other, metav1.DeleteOptions{})
@@ -131,8 +148,29 @@ func createLease(ctx context.Context, client kubernetes.Interface, node string) 
 }
 
 func renewLease(ctx context.Context, client kubernetes.Interface, node string) error {
-	patch := fmt.Appendf(nil, `{"spec":{"renewTime":%q}}`, time.Now().UTC().Format(metav1.RFC3339Micro))
-	_, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+	return patchLease(ctx, client, node, fmt.Sprintf(`{"spec":{"renewTime":%q}}`, time.Now().UTC().Format(metav1.RFC3339Micro)))
+}
+
+// forwarded is a patch as the leader forwards a heartbeat, with this spec besides the time of renewal.
+func forwarded(spec string) string {
+	fields := map[string]any{}
+	if err := json.Unmarshal([]byte(spec), &fields); err != nil {
+		panic(err)
+	}
+	fields["renewTime"] = time.Now().UTC().Format(metav1.RFC3339Micro)
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": map[string]string{delegateAnnotation: "true"}},
+		"spec":     fields,
+	})
+	if err != nil {
+		panic(err)
+	}
+	return string(patch)
+}
+
+func patchLease(ctx context.Context, client kubernetes.Interface, node, patch string) error {
+	leases := client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	_, err := leases.Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	return err
 }
 

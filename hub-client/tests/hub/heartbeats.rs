@@ -21,6 +21,8 @@ const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// What the cloud answers to a renewal.
 const RENEWED: &str = r#"{"kind":"Lease","metadata":{"name":"n1","resourceVersion":"77"}}"#;
+const NO_ITEMS: &str = r#"{"kind":"List","apiVersion":"v1","metadata":{"resourceVersion":"9999"},"items":[]}"#;
+const NOT_FOUND: &str = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}"#;
 /// Bytes that no parser likes.
 const OPAQUE: &[u8] = b"k8s\0\n\x1f\n\x16coordination.k8s.io\x00\xff\xfe";
 
@@ -176,6 +178,34 @@ async fn create_and_patch_offline_need_a_lease_that_is_known() {
     hub.kubelet().get(LEASE).await.expect(200);
     cloud.go_away().await;
     assert_eq!(hub.kubelet().send(create()).await.expect(200), RENEWED);
+}
+
+/// The one answer that is kept beside pool data outlives whatever else is answered with nothing.
+#[tokio::test]
+async fn answers_of_nothing_leave_the_kept_lease() {
+    let mut cloud = Cloud::start().await;
+    let lease = Lease::at(&cloud);
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    hub.kubelet().put(LEASE, JSON, beat(1)).await.expect(200);
+    let (leases, secrets) = (LEASE.trim_end_matches("/n1"), "/api/v1/namespaces/shop/secrets");
+    for empty in [leases, secrets] {
+        cloud.on(empty, async |_| json(StatusCode::OK, NO_ITEMS));
+        for query in [
+            "fieldSelector=metadata.name%3Dmissing",
+            "limit=1",
+            "watch=1&fieldSelector=metadata.name%3Dn1",
+        ] {
+            hub.kubelet().get(&format!("{empty}?{query}")).await.expect(200);
+        }
+    }
+    for path in [LEASE, OTHER_LEASE] {
+        cloud.on(path, async |_| json(StatusCode::NOT_FOUND, NOT_FOUND));
+        hub.kubelet().get(path).await.expect(404);
+    }
+    hub.restart().await;
+    cloud.go_away().await;
+    assert_eq!(hub.kubelet().get(LEASE).await.expect(200), RENEWED);
+    assert_eq!(lease.bodies(), [beat(1)]);
 }
 
 /// Conformance: 5.07, 7.59

@@ -1,5 +1,7 @@
 //! kube-rs's watcher, with lists and with streaming lists, sees every change once and in order, and survives the end of its
-//! stream. Prints `all held` when it did.
+//! stream. Prints `all held` when it did. With the arguments `elector HOLDER` it is a candidate for a lease instead.
+
+mod elector;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,6 +18,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::main]
 async fn main() -> Result<()> {
+    if let [_, mode, holder] = &std::env::args().collect::<Vec<_>>()[..] {
+        ensure!(mode == "elector", "usage: kube-rs-client [elector HOLDER]");
+        return elector::run(holder.clone()).await;
+    }
     let client = Client::try_default().await?;
     for (name, config) in [
         ("lists", watcher::Config::default()),
