@@ -18,6 +18,7 @@ mod field;
 pub(crate) mod history;
 mod locals;
 mod report;
+mod rollback;
 mod run;
 mod traffic;
 mod worlds;
@@ -194,6 +195,7 @@ impl Args {
         match fault.need() {
             Some(Need::Etcd) => self.etcd,
             Some(Need::Packets) => self.links,
+            Some(Need::OurCloud) => !self.real,
             None => true,
         }
     }
@@ -422,11 +424,13 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_an_etcd_need_one() {
+    fn faults_need_a_pool_that_they_can_strike() {
         let all = |line| chosen(line).expect(line).faults.expect("faults");
         assert!(!all("").contains(&Fault::EtcdLeaderKilled));
         assert!(all("--etcd").contains(&Fault::EtcdLeaderKilled));
         assert!(chosen("--only etcd-leader-killed").is_err());
         assert_eq!(all("--only etcd-leader-killed --etcd"), [Fault::EtcdLeaderKilled]);
+        assert!(all("").contains(&Fault::CloudRolledBack));
+        assert!(!all("--real").contains(&Fault::CloudRolledBack));
     }
 }

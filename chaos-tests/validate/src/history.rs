@@ -10,7 +10,7 @@
 //! * at a bookmark the client holds exactly what the cloud had there: no last state and no deletion was lost;
 //! * nobody has to list twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Violations of one client that are told; the rest is counted.
 const TOLD_MAX: usize = 5;
@@ -51,7 +51,12 @@ pub struct Truth {
     states: BTreeMap<String, BTreeMap<u64, Option<String>>>,
     /// Objects of the first list existed before the witness looked.
     from: u64,
+    /// What the witness did not see, because it had to list again: RVs from the first to the second.
+    gaps: Vec<(u64, u64)>,
 }
+
+/// The mark of a state that the witness knows from a later list than its first.
+const UNKNOWN: &str = "?";
 
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,13 +70,17 @@ pub struct Verdict {
 }
 
 /// Replays one client's history.
-struct Replay<'a> {
+pub(crate) struct Replay<'a> {
     truth: &'a Truth,
-    position: u64,
-    held: BTreeMap<String, u64>,
+    pub(crate) position: u64,
+    pub(crate) held: BTreeMap<String, u64>,
     lists: u32,
     verdict: Verdict,
     untold: usize,
+    /// What is held may be of another history, until a list or a bookmark says what there is.
+    is_between: bool,
+    /// Objects told since then.
+    told_again: BTreeSet<String>,
 }
 
 // === impl Truth ===
@@ -81,20 +90,80 @@ impl Truth {
     #[must_use]
     pub fn of(witness: &[Seen]) -> Self {
         let mut truth = Self::default();
+        let mut position = None;
         for seen in witness {
             match seen {
-                Seen::List(version, objects) => {
-                    truth.from = *version;
-                    for (key, version) in objects {
-                        truth.add(key, *version, Some(String::new()));
+                Seen::List(version, objects) => match position {
+                    None => {
+                        truth.from = *version;
+                        for (key, version) in objects {
+                            truth.add(key, *version, Some(String::new()));
+                        }
                     }
-                }
+                    Some(position) => truth.jump(position, *version, objects),
+                },
                 Seen::Put { key, version, mark } => truth.add(key, *version, Some(mark.clone())),
                 Seen::Gone { key, version } => truth.add(key, *version, None),
                 Seen::Bookmark(_) | Seen::Error(_) => {}
             }
+            if let Seen::List(version, _)
+            | Seen::Bookmark(version)
+            | Seen::Put { version, .. }
+            | Seen::Gone { version, .. } = seen
+            {
+                position = Some(*version);
+            }
         }
         truth
+    }
+
+    /// The witness stood at `from` and listed at `to`.
+    fn jump(&mut self, from: u64, to: u64, objects: &BTreeMap<String, u64>) {
+        if to > from {
+            self.gaps.push((from + 1, to));
+        }
+        let gone: Vec<String> = self
+            .alive_at(to)
+            .filter(|key| !objects.contains_key(*key))
+            .cloned()
+            .collect();
+        for key in gone {
+            self.add(&key, to, None);
+        }
+        for (key, version) in objects.iter().filter(|(_, version)| **version > from) {
+            self.add(key, *version, Some(UNKNOWN.to_owned()));
+        }
+    }
+
+    /// How often the witness did not see what happened.
+    #[must_use]
+    pub fn gaps(&self) -> usize {
+        self.gaps.len()
+    }
+
+    fn is_in_gap(&self, version: u64) -> bool {
+        self.gaps
+            .iter()
+            .any(|(first, last)| (*first..=*last).contains(&version))
+    }
+
+    /// What a cloud has that came back from a backup of this one, as `witness` saw it from then on.
+    ///
+    /// # Errors
+    /// An object that this cloud never had.
+    pub fn restored(&self, witness: &[Seen]) -> Result<Self, String> {
+        let mut restored = Self::of(witness);
+        for objects in witness.iter().filter_map(|seen| match seen {
+            Seen::List(_, objects) => Some(objects),
+            _ => None,
+        }) {
+            for (key, version) in objects {
+                let mark = self.states.get(key).and_then(|states| states.get(version));
+                let mark = mark.ok_or_else(|| format!("{key}@{version} is in the backup and was never there"))?;
+                restored.add(key, *version, mark.clone());
+            }
+        }
+        Ok(restored)
     }
 
     /// `key` had this mark from `version` on; `None`: it was deleted there.
@@ -107,9 +176,23 @@ impl Truth {
         self.states.get(key)?.range(..=version).next_back()?.1.as_deref()
     }
 
+    /// Whether `key` changed at just this version.
+    fn was_at(&self, key: &str, version: u64) -> bool {
+        let states = self.states.get(key);
+        states.is_some_and(|states| matches!(states.get(&version), Some(Some(_))))
+    }
+
+    /// Or may have been: it changed while the witness did not see.
     fn was_deleted_after(&self, key: &str, version: u64) -> bool {
         let states = self.states.get(key);
-        states.is_some_and(|states| states.range(version + 1..).any(|(_, mark)| mark.is_none()))
+        let is_end = |(at, mark): (&u64, &Option<String>)| mark.is_none() || self.is_in_gap(*at);
+        states.is_some_and(|states| states.range(version + 1..).any(is_end))
+    }
+
+    /// Whether the cloud may have had this state of `key` at `version`.
+    fn may_have_had(&self, key: &str, version: u64, mark: &str) -> bool {
+        let had = self.at(key, version);
+        had == Some(mark) || self.is_in_gap(version) && (had == Some(UNKNOWN) || !self.was_at(key, version))
     }
 
     /// Everything that existed at `version`.
@@ -118,32 +201,70 @@ impl Truth {
     }
 }
 
+// === impl Verdict ===
+
+impl Verdict {
+    /// Counts what another check found, too.
+    pub fn add(&mut self, other: Self) {
+        self.checked += other.checked;
+        self.bookmarks += other.bookmarks;
+        self.violations.extend(other.violations);
+    }
+}
+
 /// Checks one client's history; `lists_max` is how often it may have listed.
 #[must_use]
 pub fn check(history: &[Seen], truth: &Truth, lists_max: u32) -> Verdict {
-    let mut replay = Replay {
-        truth,
-        position: 0,
-        held: BTreeMap::new(),
-        lists: 0,
-        verdict: Verdict::default(),
-        untold: 0,
-    };
+    let mut replay = Replay::new(truth);
     for seen in history {
         replay.step(seen);
     }
-    let lists = replay.lists;
-    replay.require(lists <= lists_max, || format!("listed {lists} times"));
-    if replay.untold > 0 {
-        replay.verdict.violations.push(format!("and {} more", replay.untold));
-    }
-    replay.verdict
+    replay.end(lists_max)
 }
 
 // === impl Replay ===
 
-impl Replay<'_> {
-    fn require(&mut self, holds: bool, violation: impl FnOnce() -> String) {
+impl<'a> Replay<'a> {
+    /// A client that knows nothing yet.
+    pub(crate) fn new(truth: &'a Truth) -> Self {
+        Self {
+            truth,
+            position: 0,
+            held: BTreeMap::new(),
+            lists: 0,
+            verdict: Verdict::default(),
+            untold: 0,
+            is_between: false,
+            told_again: BTreeSet::new(),
+        }
+    }
+
+    /// The same client, with nothing found yet.
+    pub(crate) fn afresh(self) -> Self {
+        Self {
+            position: self.position,
+            held: self.held,
+            ..Self::new(self.truth)
+        }
+    }
+
+    /// From here on the client hears of another history.
+    pub(crate) fn change_to(&mut self, truth: &'a Truth) {
+        (self.truth, self.position, self.is_between) = (truth, 0, true);
+        self.told_again.clear();
+    }
+
+    /// What was found.
+    pub(crate) fn end(mut self, lists_max: u32) -> Verdict {
+        let lists = self.lists;
+        self.require(lists <= lists_max, || format!("listed {lists} times"));
+        if self.untold > 0 {
+            self.verdict.violations.push(format!("and {} more", self.untold));
+        }
+        self.verdict
+    }
+
+    pub(crate) fn require(&mut self, holds: bool, violation: impl FnOnce() -> String) {
         self.verdict.checked += 1;
         match holds {
             true => {}
@@ -153,6 +274,9 @@ impl Replay<'_> {
     }
 
     fn move_to(&mut self, version: u64, by: &str) {
+        if self.is_between {
+            return;
+        }
         let from = self.position;
         self.require(version >= from, || {
             format!("{by} moved the position from {from} to {version}")
@@ -160,7 +284,7 @@ impl Replay<'_> {
         self.position = version;
     }
 
-    fn step(&mut self, seen: &Seen) {
+    pub(crate) fn step(&mut self, seen: &Seen) {
         match seen {
             Seen::List(version, objects) => self.list(*version, objects),
             Seen::Put { key, version, mark } => self.put(key, *version, mark),
@@ -173,15 +297,16 @@ impl Replay<'_> {
 
     fn list(&mut self, version: u64, objects: &BTreeMap<String, u64>) {
         self.lists += 1;
+        let was_between = std::mem::take(&mut self.is_between);
         self.move_to(version, "a list");
         for (key, version) in objects {
-            let exists = self.truth.at(key, *version).is_some();
+            let exists = self.truth.at(key, *version).is_some() || self.truth.is_in_gap(*version);
             self.require(exists, || format!("a list has {key}@{version}, which never existed"));
         }
         let missing: Vec<(String, u64)> = self
             .held
             .iter()
-            .filter(|(key, _)| !objects.contains_key(*key))
+            .filter(|(key, _)| !was_between && !objects.contains_key(*key))
             .map(|(key, version)| (key.clone(), *version))
             .collect();
         for (key, version) in missing {
@@ -195,24 +320,38 @@ impl Replay<'_> {
 
     fn put(&mut self, key: &str, version: u64, mark: &str) {
         self.move_to(version, key);
-        let truth = self.truth.at(key, version).map(str::to_owned);
-        self.require(truth.as_deref() == Some(mark), || {
-            format!("{key}@{version} was told with mark {mark:?}, the cloud had {truth:?}")
+        let truth = self.truth;
+        self.require(truth.may_have_had(key, version, mark), || {
+            let had = truth.at(key, version);
+            format!("{key}@{version} was told with mark {mark:?}, the cloud had {had:?}")
         });
         self.held.insert(key.to_owned(), version);
+        if self.is_between {
+            self.told_again.insert(key.to_owned());
+        }
     }
 
     fn gone(&mut self, key: &str, version: u64) {
         self.move_to(version, &format!("DELETED for {key}"));
-        if let Some(held) = self.held.remove(key) {
+        if let Some(held) = self.held.remove(key).filter(|_| !self.is_between) {
             let deleted = self.truth.was_deleted_after(key, held);
             self.require(deleted, || format!("DELETED for {key}, which is alive since {held}"));
         }
     }
 
     fn bookmark(&mut self, version: u64) {
+        let was_between = std::mem::take(&mut self.is_between);
         self.move_to(version, "a bookmark");
-        if version < self.truth.from {
+        if was_between {
+            let truth = self.truth;
+            let is_lost = |(key, held): &(&String, &u64)| !self.told_again.contains(*key) && !truth.was_at(key, **held);
+            let lost = self.held.iter().find(is_lost);
+            let lost = lost.map(|(key, held)| format!("{key}@{held}"));
+            self.require(lost.is_none(), || {
+                format!("{} is held, which the cloud has no more", lost.unwrap_or_default())
+            });
+        }
+        if version < self.truth.from || self.truth.is_in_gap(version) {
             return;
         }
         self.verdict.bookmarks += 1;
@@ -229,7 +368,7 @@ impl Replay<'_> {
         }
         self.held.iter().find_map(|(key, held)| {
             let (has, had) = (self.truth.at(key, *held), self.truth.at(key, version));
-            (has != had).then(|| format!("{key}@{held} is held with {has:?}, the cloud had {had:?}"))
+            (had.is_none() || has != had).then(|| format!("{key}@{held} is held with {has:?}, the cloud had {had:?}"))
         })
     }
 }
@@ -309,6 +448,41 @@ mod tests {
         ];
         for (name, lie) in lies {
             assert_eq!(violations(&lie).len(), 1, "{name}: {:?}", violations(&lie));
+        }
+    }
+
+    /// The witness of `truth` was away from 14 on, and found a, b and c at 30.
+    #[test]
+    fn what_the_witness_did_not_see_is_unknown_and_nothing_else_is() {
+        let witness = [
+            list(10, &[("a", 5), ("b", 6)]),
+            put("a", 12, "1"),
+            gone("a", 14),
+            list(30, &[("a", 20), ("b", 6), ("c", 25)]),
+            put("c", 31, "3"),
+        ];
+        let truth = Truth::of(&witness);
+        assert_eq!(truth.gaps(), 1);
+        let found = |later: &[Seen]| {
+            let told: Vec<Seen> = witness[..3].iter().chain(later).cloned().collect();
+            check(&told, &truth, 1).violations
+        };
+        let end = [
+            put("c", 25, "2"),
+            Seen::Bookmark(30),
+            put("c", 31, "3"),
+            Seen::Bookmark(31),
+        ];
+        let fine = [put("a", 16, "x"), gone("a", 18), put("a", 20, "2"), gone("c", 22)];
+        assert_eq!(found(&[&fine[..], &end].concat()), [""; 0]);
+        let lies: [(&str, Vec<Seen>); 4] = [
+            ("false deletion", vec![gone("b", 22), put("a", 20, "2")]),
+            ("lost last state", vec![put("a", 16, "x")]),
+            ("lost creation", vec![]),
+            ("not there any more", vec![put("a", 20, "2"), put("d", 22, "x")]),
+        ];
+        for (name, lie) in lies {
+            assert!(!found(&[&lie[..], &end].concat()).is_empty(), "{name}");
         }
     }
 

@@ -140,6 +140,8 @@ pub(super) enum Fault {
     ReadersStill,
     /// An object of hundreds of kilobytes comes, changes all the time, and goes
     HugeObject,
+    /// The cloud comes back from a backup, once, when everything else of a run is over
+    CloudRolledBack,
     /// SIGKILL to a member of the coordinators' etcd (--etcd)
     EtcdMemberKilled,
     /// SIGSTOP to a member of etcd (--etcd)
@@ -193,6 +195,8 @@ pub(super) enum Need {
     Etcd,
     /// Links that carry packets.
     Packets,
+    /// A cloud that is a program of ours: its data is one folder, and it serves NodePools without a definition.
+    OurCloud,
 }
 
 /// A program or a link that a fault is about.
@@ -286,6 +290,11 @@ impl Fault {
         self == Self::HubDiskLost
     }
 
+    /// It strikes once, alone, after all others.
+    pub(super) fn is_last(self) -> bool {
+        self == Self::CloudRolledBack
+    }
+
     /// What not every pool has.
     pub(super) fn need(self) -> Option<Need> {
         match self {
@@ -303,6 +312,7 @@ impl Fault {
             | Self::LinksJittery
             | Self::LinksRadio
             | Self::AllLinksRadio => Some(Need::Packets),
+            Self::CloudRolledBack | Self::ScopeChanged => Some(Need::OurCloud),
             _ => None,
         }
     }

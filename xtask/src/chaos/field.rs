@@ -57,7 +57,7 @@ const CONFIG_MAP: &str = "yurt-hub-cfg";
 /// Pause after a write that the cloud did not take.
 const AGAIN: Duration = Duration::from_millis(200);
 /// How long a program may take to end after SIGTERM.
-const STOP_LIMIT: Duration = Duration::from_secs(10);
+pub(super) const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// Files a process may open while it has few: less than it has open.
 const FEW_FILES: &str = "12";
 const MANY_FILES: &str = "1024";
@@ -166,7 +166,6 @@ impl Field {
                 !self.disks.is_empty() && self.disks.iter().all(Disk::is_breakable)
             }
             Fault::HubRebooted | Fault::CoordinatorRebooted => self.can_reboot,
-            Fault::ScopeChanged => self.collections.contains(&SOMETIMES_SHARED),
             _ => true,
         }
     }
@@ -265,7 +264,7 @@ impl Field {
 }
 
 /// Leaves the folder itself: a disk may be mounted there.
-fn empty(folder: &Path) -> Result<()> {
+pub(super) fn empty(folder: &Path) -> Result<()> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         entries => entries.with_context(|| format!("cannot read {}", folder.display()))?,

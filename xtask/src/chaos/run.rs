@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use yurt_chaos_validate::history::Verdict;
 
 use super::agenda::Agenda;
@@ -15,6 +15,7 @@ use super::faults::Fault;
 use super::field::{Field, Store};
 use super::locals::{self, Locals};
 use super::report::Totals;
+use super::rollback;
 use super::traffic::{self, Written};
 use crate::lab::Setup;
 use crate::lab::cloud::Choice;
@@ -61,6 +62,12 @@ pub(super) struct Leaders {
     pub(super) relayed: u64,
 }
 
+/// What is written at the cloud, until this is dropped.
+pub(super) struct Traffic {
+    written: watch::Receiver<Written>,
+    _ends: oneshot::Sender<()>,
+}
+
 /// The pool is up within this time, and at rest again after the faults.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// How often the agenda is looked at.
@@ -70,7 +77,7 @@ const ASK_LIMIT: Duration = Duration::from_millis(300);
 /// How long a program may take to say how it is.
 const SAVE_LIMIT: Duration = Duration::from_secs(3);
 /// Changes after the last fault.
-const MORE_CHANGES: u64 = 20;
+const MORE_CHANGES: u64 = 60;
 /// Where the coordinator tells how far it was fed.
 const FEED: &str = "/yurt/v1/feed";
 
@@ -84,9 +91,9 @@ pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
     begin(&mut field.stage).await?;
     field.start_scope();
     field.start_locals();
-    let witnesses = clients::witnesses(&field).await?;
+    let witnesses = clients::witnesses(&field, "cloud", field.collections()).await?;
     let mut clients = clients::behind_hubs(&field);
-    at_rest(&field, &clients).await?;
+    at_rest(&field, &clients, field.collections()).await?;
     let (lasts, seed) = (plan.lasts.as_secs(), plan.seed);
     println!("the pool is up; faults strike for {lasts} s, seed {seed}");
     let (kinds, absent): (Vec<Fault>, Vec<Fault>) = plan.kinds.iter().partition(|kind| field.has(**kind));
@@ -97,20 +104,33 @@ pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
     let mut agenda = Agenda::new(plan.seed, &kinds);
     let mut written = watch::Sender::new(Written::default()).subscribe();
     let mut leaders = Leaders::default();
-    let rest = play(&mut field, plan, &mut agenda, &mut clients, &mut written, &mut leaders).await;
+    let mut rest = play(&mut field, plan, &mut agenda, &mut clients, &mut written, &mut leaders).await;
+    let mut verdict = clients::verdict(&witnesses, &clients, field.stage.cloud.data.is_some());
+    // Leases go back with everything else.
+    let beats = beats.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let rolls_back = rest.is_ok() && is_rolled_back(&field, plan);
+    if rolls_back {
+        let leader = leaders.ask(&field.stage).await;
+        match rollback::play(&mut field, plan.seed, &witnesses, &clients, leader).await {
+            Ok(found) => verdict.add(found),
+            Err(error) => rest = Err(error.context("after the cloud came back from a backup")),
+        }
+    }
     save(&field.stage, witnesses.iter().chain(&clients)).await?;
     let suffered = clients.iter().map(|client| client.client.suffered());
     let (lists, streams) = suffered.fold((0, 0), |(lists, streams), one| {
         (lists + one.lists, streams + one.streams)
     });
-    let struck = |kind: &Fault| (*kind, agenda.struck().get(kind).copied().unwrap_or(0));
-    let beats = beats.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let struck = |kind: &Fault| match kind {
+        Fault::CloudRolledBack => (*kind, u32::from(rolls_back)),
+        _ => (*kind, agenda.struck().get(kind).copied().unwrap_or(0)),
+    };
     let written = *written.borrow();
     Ok(Outcome {
         struck: plan.kinds.iter().map(struck).collect(),
         written,
         clients: clients.len(),
-        verdict: clients::verdict(&witnesses, &clients),
+        verdict,
         relists: lists.saturating_sub(u32::try_from(clients.len()).unwrap_or(u32::MAX)),
         streams,
         beats,
@@ -129,31 +149,17 @@ async fn play(
     written: &mut watch::Receiver<Written>,
     leaders: &mut Leaders,
 ) -> Result<Duration> {
-    let (told, totals) = watch::channel(Written::default());
-    *written = totals;
-    let tasks = &field.stage.setup.tasks;
-    let (cloud, token) = (field.stage.cloud.api.clone(), tasks.token().child_token());
-    let plan_of_traffic = traffic::Plan {
-        seed: plan.seed,
-        collections: field.collections().to_vec(),
-        huge: field.huge(),
-    };
-    let writing = token.clone();
-    tasks.spawn("traffic", async move {
-        let write = traffic::write(cloud, plan_of_traffic, move |total| {
-            told.send_replace(total);
-        });
-        let _ = writing.run_until_cancelled(write).await;
-    });
+    let traffic = Traffic::start(field, (plan.seed, 1), field.collections());
+    *written = traffic.written.clone();
     strike(field, plan.lasts, agenda, clients, leaders).await?;
     let watch = Stopwatch::start();
+    if is_rolled_back(field, plan) {
+        rollback::back_up(&mut field.stage).await?;
+    }
     // Some more changes, with everything mended, then silence.
-    let enough = written.borrow().total() + MORE_CHANGES;
-    let going = tokio::time::timeout(PATIENCE, written.wait_for(|written| written.total() > enough)).await;
-    going.context("the cloud takes no writes after the faults")??;
-    token.cancel();
+    traffic.end_after(MORE_CHANGES).await?;
     all_run(&mut field.stage)?;
-    at_rest(field, clients)
+    at_rest(field, clients, field.collections())
         .await
         .context("the pool does not come to rest")?;
     if let Some(locals) = &field.locals {
@@ -161,8 +167,13 @@ async fn play(
     }
     let rest = watch.elapsed();
     println!("at rest; waiting for the last bookmarks");
-    clients::last_bookmarks(clients).await?;
+    clients::last_bookmarks(clients.iter()).await?;
     Ok(rest)
+}
+
+/// Whether the cloud comes back from a backup in the end.
+fn is_rolled_back(field: &Field, plan: &Plan) -> bool {
+    plan.kinds.contains(&Fault::CloudRolledBack) && field.stage.cloud.data.is_some()
 }
 
 async fn begin(stage: &mut Stage) -> Result<()> {
@@ -224,8 +235,8 @@ async fn strike(
 }
 
 /// Waits until all clients hold what the cloud has, and watch.
-async fn at_rest(field: &Field, clients: &[Recorded]) -> Result<()> {
-    let same = async || clients::hold_all(field, clients).await;
+pub(super) async fn at_rest(field: &Field, clients: &[Recorded], collections: &[&'static str]) -> Result<()> {
+    let same = async || clients::hold_all(field, clients, collections).await;
     until(PATIENCE, "all clients hold what the cloud has", same)
         .await
         .map(drop)
@@ -268,6 +279,43 @@ async fn save(stage: &Stage, recorded: impl Iterator<Item = &Recorded>) -> Resul
         write(format!("coordinator-{}.feed.json", index + 1), told)?;
     }
     Ok(())
+}
+
+// === impl Traffic ===
+
+impl Traffic {
+    /// Begins to write into these collections, from a seed and with marks from the second number on.
+    pub(super) fn start(field: &Field, (seed, first): (u64, u64), collections: &[&'static str]) -> Self {
+        let (told, written) = watch::channel(Written::default());
+        let tasks = &field.stage.setup.tasks;
+        let (cloud, token) = (field.stage.cloud.api.clone(), tasks.token());
+        let (ends, ended) = oneshot::channel();
+        let plan = traffic::Plan {
+            seed,
+            first,
+            collections: collections.to_vec(),
+            huge: field.huge(),
+        };
+        tasks.spawn("traffic", async move {
+            let write = traffic::write(cloud, plan, move |total| {
+                told.send_replace(total);
+            });
+            tokio::select! {
+                () = write => {}
+                _ = ended => {}
+                () = token.cancelled() => {}
+            }
+        });
+        Self { written, _ends: ends }
+    }
+
+    /// Waits for some more changes, then ends.
+    pub(super) async fn end_after(mut self, changes: u64) -> Result<()> {
+        let enough = self.written.borrow().total() + changes;
+        let going = tokio::time::timeout(PATIENCE, self.written.wait_for(|written| written.total() > enough)).await;
+        going.context("the cloud takes no writes after the faults")??;
+        Ok(())
+    }
 }
 
 // === impl Leaders ===

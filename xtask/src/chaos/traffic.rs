@@ -28,6 +28,8 @@ const HUGE_ENDPOINTS: u32 = 1_000;
 /// What to write.
 pub(super) struct Plan {
     pub(super) seed: u64,
+    /// The mark of the first write; later ones count on.
+    pub(super) first: u64,
     /// Into which collections.
     pub(super) collections: Vec<&'static str>,
     /// Whether there shall be a huge object.
@@ -78,7 +80,7 @@ pub(super) async fn write(cloud: Api, plan: Plan, told: impl Fn(Written)) {
         written: Written::default(),
     };
     let mut has_huge = false;
-    for mark in 1_u64.. {
+    for mark in plan.first.. {
         let wants_huge = *plan.huge.borrow();
         let outcome = match (mark % HUGE_SHARE, wants_huge) {
             (0, true) => {

@@ -33,6 +33,8 @@ pub(crate) struct Cloud {
     pub(crate) writable: bool,
     /// The server; killed when dropped, before the rest.
     pub(crate) seat: Seat,
+    /// Where it keeps all it has; `None` unless it is a program of ours.
+    pub(crate) data: Option<PathBuf>,
     _behind: Vec<Program>,
 }
 
@@ -53,6 +55,7 @@ impl Cloud {
                     title,
                     writable: true,
                     seat,
+                    data: Some(setup.dir.join("cloud.data")),
                     _behind: Vec::new(),
                 })
             }
@@ -66,6 +69,7 @@ impl Cloud {
                     title,
                     writable: true,
                     seat: real.apiserver,
+                    data: None,
                     _behind: vec![real.etcd],
                 })
             }
@@ -82,6 +86,7 @@ impl Cloud {
                     title,
                     writable: false,
                     seat,
+                    data: None,
                     _behind: Vec::new(),
                 })
             }

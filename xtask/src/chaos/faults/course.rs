@@ -253,7 +253,7 @@ impl Strike {
             Fault::LinksDoubled => Mode::Doubled,
             Fault::LinksJittery => Mode::Jittery,
             Fault::LinksRadio | Fault::AllLinksRadio => Mode::Radio,
-            // A test walks through all of them.
+            // One is elsewhere; a test walks through all others.
             _ => return None,
         };
         let hubs = match fault {
@@ -424,7 +424,7 @@ mod tests {
             pick: 4,
             ..CAST
         };
-        for fault in Fault::value_variants() {
+        for fault in Fault::value_variants().iter().filter(|fault| !fault.is_last()) {
             let steps = fault.steps(&cast, Duration::from_secs(5)).expect("there is a leader");
             for Step { target, .. } in &steps {
                 let of_target = steps.iter().filter(|step| step.target == *target);

@@ -1,0 +1,161 @@
+//! What clients were told after the cloud had come back from a backup: once, each of them goes from the one history to the other.
+//!
+//! Before the cloud goes back, everybody holds all it had. What a client is told after that is still of the old history as long as it
+//! agrees with it: it holds what it held. The first other statement is of the new one. From there on the rules of
+//! [`super::history`] hold with the new truth, but that the position and objects may go back until the next list or bookmark, where the
+//! client has to hold exactly what the new history has, each object at a version of it.
+
+use super::history::{Replay, Seen, Truth, Verdict};
+
+/// The end of a history, and the beginning of another one.
+#[derive(Clone, Copy, Debug)]
+pub struct Rollback<'a> {
+    /// What the cloud had.
+    pub before: &'a Truth,
+    /// What the cloud has that came back.
+    pub after: &'a Truth,
+    /// No RV of the old history is above this.
+    pub ended: u64,
+    /// How often a client may list after it.
+    pub lists_max: u32,
+}
+
+/// Checks what a client was told from the `from`-th statement on; those before it have been checked.
+#[must_use]
+pub fn check(told: &[Seen], from: usize, rollback: &Rollback<'_>) -> Verdict {
+    let (earlier, later) = told.split_at(from.min(told.len()));
+    let mut replay = Replay::new(rollback.before);
+    earlier.iter().for_each(|seen| replay.step(seen));
+    let mut replay = replay.afresh();
+    let mut is_old = true;
+    for seen in later {
+        let is_error = matches!(seen, Seen::Error(_));
+        if is_old && !is_error && !agrees(seen, &replay, rollback.ended) {
+            is_old = false;
+            replay.change_to(rollback.after);
+        }
+        replay.step(seen);
+    }
+    replay.require(!is_old, || "was told nothing of the new history".to_owned());
+    replay.end(rollback.lists_max)
+}
+
+/// Whether a client of the old history may be told this: it holds all of it.
+fn agrees(seen: &Seen, replay: &Replay<'_>, ended: u64) -> bool {
+    match seen {
+        Seen::Bookmark(version) => (replay.position..=ended).contains(version),
+        Seen::List(version, objects) => (replay.position..=ended).contains(version) && *objects == replay.held,
+        Seen::Put { .. } | Seen::Gone { .. } | Seen::Error(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(key: &str, version: u64, mark: &str) -> Seen {
+        Seen::Put {
+            key: key.into(),
+            version,
+            mark: mark.into(),
+        }
+    }
+
+    fn gone(key: &str, version: u64) -> Seen {
+        Seen::Gone {
+            key: key.into(),
+            version,
+        }
+    }
+
+    fn list(version: u64, objects: &[(&str, u64)]) -> Seen {
+        let objects = objects.iter().map(|(key, version)| ((*key).to_owned(), *version));
+        Seen::List(version, objects.collect())
+    }
+
+    /// Of the backup: a at 11, b at 6. Lost: a at 15, c at 16, the deletion of b at 17. New: a at 30, d at 31.
+    fn found(later: &[Seen]) -> Vec<String> {
+        let old = [
+            list(10, &[("a", 5), ("b", 6)]),
+            put("a", 11, "1"),
+            put("a", 15, "2"),
+            put("c", 16, "3"),
+            gone("b", 17),
+            Seen::Bookmark(17),
+        ];
+        let before = Truth::of(&old);
+        let new = [list(12, &[("a", 11), ("b", 6)]), put("a", 30, "8"), put("d", 31, "9")];
+        let after = before.restored(&new).expect("a backup of it");
+        let rollback = Rollback {
+            before: &before,
+            after: &after,
+            ended: 20,
+            lists_max: 1,
+        };
+        let told: Vec<Seen> = old.iter().chain(later).cloned().collect();
+        check(&told, old.len(), &rollback).violations
+    }
+
+    #[test]
+    fn client_may_start_over_or_be_told_what_differs() {
+        let over = [
+            Seen::Bookmark(18),
+            Seen::Error(410),
+            list(30, &[("a", 30), ("b", 6)]),
+            put("d", 31, "9"),
+            Seen::Bookmark(32),
+        ];
+        assert_eq!(found(&over), [""; 0]);
+        let in_stream = [
+            gone("c", 12),
+            put("b", 6, ""),
+            put("a", 11, "1"),
+            Seen::Bookmark(12),
+            put("a", 30, "8"),
+            put("d", 31, "9"),
+            Seen::Bookmark(31),
+        ];
+        assert_eq!(found(&in_stream), [""; 0]);
+    }
+
+    #[test]
+    fn each_kind_of_lie_is_noticed() {
+        let new = || list(31, &[("a", 30), ("b", 6), ("d", 31)]);
+        let lies: [(&str, Vec<Seen>); 8] = [
+            ("nothing new", vec![Seen::Bookmark(18)]),
+            (
+                "the lost state stays",
+                vec![put("b", 6, ""), put("d", 31, "9"), gone("c", 31), Seen::Bookmark(31)],
+            ),
+            (
+                "the lost object stays",
+                vec![
+                    put("a", 30, "8"),
+                    put("b", 6, ""),
+                    put("d", 31, "9"),
+                    Seen::Bookmark(31),
+                ],
+            ),
+            (
+                "what is back is missing",
+                vec![put("a", 30, "8"), put("d", 31, "9"), gone("c", 31), Seen::Bookmark(31)],
+            ),
+            (
+                "a list of both",
+                vec![list(31, &[("a", 30), ("b", 6), ("c", 16), ("d", 31)])],
+            ),
+            ("the old history again", vec![new(), put("c", 32, "3")]),
+            ("back again", vec![new(), Seen::Bookmark(30)]),
+            ("over twice", vec![new(), new()]),
+        ];
+        for (name, lie) in lies {
+            assert!(!found(&lie).is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn backup_of_another_cloud_is_none() {
+        let before = Truth::of(&[list(10, &[("a", 5)])]);
+        assert!(before.restored(&[list(10, &[("a", 6)])]).is_err());
+    }
+}

@@ -1,0 +1,154 @@
+//! The cloud comes back from a backup, once, when everything else of a run is over and everybody holds what it had.
+//!
+//! Alone at the end, so that the rules of everything else stay as strict as they are: from here on, and only here, a client may go back,
+//! once, into another history (`validate/`, `rollback`). Resources that are not shared are left out: their clients read the cloud itself.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow};
+use yurt_chaos_validate::history::{Truth, Verdict};
+use yurt_chaos_validate::rollback::{self, Rollback};
+use yurt_runtime::Clock;
+
+use super::clients::{self, Recorded};
+use super::faults::{Act, Target};
+use super::field::{self, Field};
+use super::run::{self, Traffic};
+use crate::lab::hub::COLLECTIONS;
+use crate::lab::link::Mode;
+use crate::lab::ready;
+use crate::lab::stage::Stage;
+
+/// Changes in the cloud that came back.
+const CHANGES: u64 = 100;
+/// Marks of them begin here: nothing before has such a mark.
+const FIRST_MARK: u64 = 1_000_000;
+const MICROS_PER_SECOND: u64 = 1_000_000;
+
+/// What happens to the pool meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meanwhile {
+    Nothing,
+    LeaderKilled,
+    /// No hub reaches the cloud until it has changed.
+    Offline,
+}
+
+/// Copies what the cloud has on its disk. It ends in order: after SIGKILL a coordinator that plays the cloud lacks the last renewals of
+/// leases, which hubs take for a cloud that came back.
+///
+/// # Errors
+/// A cloud that does not start again, or cannot be copied.
+pub(super) async fn back_up(stage: &mut Stage) -> Result<()> {
+    let (data, copy) = places(stage)?;
+    stage.cloud.seat.stop(field::STOP_LIMIT).await?;
+    copy_folder(&data, &copy)?;
+    start(stage).await
+}
+
+/// Takes the cloud back, changes it, and waits until every client has all of it; what was wrong with what they were told.
+///
+/// # Errors
+/// A cloud that does not start, a pool that does not come to rest.
+pub(super) async fn play(
+    field: &mut Field,
+    seed: u64,
+    witnesses: &[Recorded],
+    clients: &[Recorded],
+    leader: Option<usize>,
+) -> Result<Verdict> {
+    let meanwhile = match (seed % 3, leader) {
+        (0, _) => Meanwhile::Nothing,
+        (1, Some(_)) => Meanwhile::LeaderKilled,
+        _ => Meanwhile::Offline,
+    };
+    println!("the cloud comes back from a backup; meanwhile: {meanwhile:?}");
+    let lengths: Vec<usize> = clients.iter().map(|client| client.seen().len()).collect();
+    let before: Vec<(&str, Truth)> = witnesses
+        .iter()
+        .map(|one| (one.collection, Truth::of(&one.seen())))
+        .collect();
+    let (begin, end) = match meanwhile {
+        Meanwhile::Nothing => (Act::Good, Act::Good),
+        Meanwhile::LeaderKilled => (Act::Kill, Act::Start),
+        Meanwhile::Offline => (Act::Link(Mode::Cut), Act::Link(Mode::Pass)),
+    };
+    let targets: Vec<Target> = match (meanwhile, leader) {
+        (Meanwhile::LeaderKilled, Some(leader)) => vec![Target::Hub(leader)],
+        _ => (0..field.stage.hubs.len()).map(Target::CloudLink).collect(),
+    };
+    for target in &targets {
+        field.perform(*target, begin).await?;
+    }
+    restore(&mut field.stage).await?;
+    // Numbers of a cloud of ours are times.
+    let now = Clock::system().unix();
+    let ended = u64::try_from(now.secs).unwrap_or(0) * MICROS_PER_SECOND;
+    start(&mut field.stage).await?;
+    let again = clients::witnesses(field, "cloud that came back", &COLLECTIONS).await?;
+    Traffic::start(field, (seed, FIRST_MARK), &COLLECTIONS)
+        .end_after(CHANGES)
+        .await?;
+    for target in &targets {
+        field.perform(*target, end).await?;
+    }
+    run::at_rest(field, clients, &COLLECTIONS).await?;
+    // The others have listed again, or wait for theirs for a minute.
+    let resuming = clients
+        .iter()
+        .filter(|one| one.resumes && COLLECTIONS.contains(&one.collection));
+    clients::last_bookmarks(resuming).await?;
+    let mut verdict = Verdict::default();
+    for witness in &again {
+        witness.save(&field.stage.setup.dir)?;
+        let before = before.iter().find(|(collection, _)| *collection == witness.collection);
+        let (_, before) = before.context("nobody looked at the cloud before")?;
+        let after = before.restored(&witness.seen()).map_err(|why| anyhow!(why))?;
+        let rollback = Rollback {
+            before,
+            after: &after,
+            ended,
+            lists_max: 1,
+        };
+        let told = clients
+            .iter()
+            .zip(&lengths)
+            .filter(|(client, _)| client.collection == witness.collection);
+        for (client, length) in told {
+            verdict.add(client.named(rollback::check(&client.seen(), *length, &rollback)));
+        }
+    }
+    Ok(verdict)
+}
+
+async fn restore(stage: &mut Stage) -> Result<()> {
+    let (data, copy) = places(stage)?;
+    stage.cloud.seat.kill().await?;
+    field::empty(&data)?;
+    copy_folder(&copy, &data)
+}
+
+async fn start(stage: &mut Stage) -> Result<()> {
+    let cloud = &mut stage.cloud;
+    ready(cloud.seat.start()?, &cloud.api, "the cloud").await.map(drop)
+}
+
+/// Where the cloud's data are, and their copy.
+fn places(stage: &Stage) -> Result<(PathBuf, PathBuf)> {
+    let data = stage.cloud.data.clone().context("this cloud cannot be copied")?;
+    Ok((data, stage.setup.dir.join("cloud.backup")))
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from).with_context(|| format!("cannot read {}", from.display()))? {
+        let entry = entry?;
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        if from.is_dir() {
+            copy_folder(&from, &to)?;
+        } else {
+            std::fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
+        }
+    }
+    Ok(())
+}
