@@ -19,6 +19,8 @@ use crate::upstream::Upstreams;
 
 /// First pause after a failure.
 const BACKOFF_MIN: Duration = Duration::from_millis(200);
+/// Longest pause before the coordinator is asked again by who is on a detour.
+const ON_DETOUR_MAX: Duration = Duration::from_secs(2);
 /// Longest pause after failures.
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// Pause when the coordinator has no complete data yet.
@@ -92,8 +94,8 @@ impl Follower {
             if matches!(ended, Ended::Failed(_) | Ended::Refused(_)) && active.is_none() {
                 self.data.lost(self.replica.name());
             }
-            let pause = self.after(source, ended, &mut detour, &mut backoff);
-            if self.pause(pause, &token).await.is_none() {
+            let pause = self.after(source, ended, wanted, &mut detour, &mut backoff);
+            if self.pause(pause, wanted.source, &token).await.is_none() {
                 return;
             }
         }
@@ -105,8 +107,14 @@ impl Follower {
     }
 
     /// What follows from the end of a stream of `source`, and how long to wait.
-    fn after(&self, source: Source, ended: Ended, detour: &mut Detour, backoff: &mut Backoff) -> Duration {
-        let wanted = *self.wanted.borrow();
+    fn after(
+        &self,
+        source: Source,
+        ended: Ended,
+        wanted: Wanted,
+        detour: &mut Detour,
+        backoff: &mut Backoff,
+    ) -> Duration {
         let (collection, name) = (self.replica.name(), source.as_str());
         match ended {
             // A stream that ended in good order is opened again at once: the source is not lost by that.
@@ -121,7 +129,7 @@ impl Follower {
                     return wanted.detour.unwrap_or_default() + backoff.short();
                 }
                 match detour {
-                    Detour::Taken { .. } => backoff.grow(),
+                    Detour::Taken { .. } => backoff.grow().min(ON_DETOUR_MAX),
                     Detour::None | Detour::List(_) => backoff.short(),
                 }
             }
@@ -165,10 +173,9 @@ impl Follower {
         }
     }
 
-    /// A pause that ends early when another source is wanted; `None` when the hub stops.
-    async fn pause(&mut self, pause: Duration, token: &CancellationToken) -> Option<()> {
+    /// A pause that ends early when another source than `source` is wanted; `None` when the hub stops.
+    async fn pause(&mut self, pause: Duration, source: Source, token: &CancellationToken) -> Option<()> {
         let mut wanted = self.wanted.clone();
-        let source = wanted.borrow().source;
         tokio::select! {
             () = token.cancelled() => None,
             _ = wanted.wait_for(|wanted| wanted.source != source) => Some(()),

@@ -96,11 +96,11 @@ pub fn choose(situation: Situation) -> (Source, Option<BootTime>) {
     }
 }
 
-/// The pause before a copy that the coordinator cannot lead to the present goes on at the cloud; `None` while that does not
-/// answer.
+/// The pause before a copy that the coordinator cannot lead to the present goes on at the cloud, which failed so many probes in a
+/// row; `None` while it does not answer. A hub that has just started has not asked yet: trying shows.
 #[must_use]
-pub fn detour(situation: Situation) -> Option<Duration> {
-    situation.cloud_reachable.then_some(situation.jitter)
+pub fn detour(failed_probes: Option<u32>, jitter: Duration) -> Option<Duration> {
+    (failed_probes.unwrap_or(0) == 0).then_some(jitter)
 }
 
 #[cfg(test)]
@@ -134,6 +134,14 @@ mod tests {
             .0,
             Source::Coordinator
         );
+    }
+
+    #[test]
+    fn detour_is_taken_unless_the_cloud_is_known_to_be_away() {
+        let jitter = Duration::from_secs(3);
+        assert_eq!(detour(None, jitter), Some(jitter), "just started");
+        assert_eq!(detour(Some(0), jitter), Some(jitter));
+        assert_eq!(detour(Some(1), jitter), None);
     }
 
     #[test]

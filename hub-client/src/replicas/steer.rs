@@ -54,7 +54,7 @@ impl Steering {
             }
             let now_wanted = Wanted {
                 source,
-                detour: detour(situation),
+                detour: detour(self.cloud.borrow().failed_probes, situation.jitter),
             };
             wanted.send_if_modified(|current| std::mem::replace(current, now_wanted) != now_wanted);
             let again = again_at.map_or(Duration::MAX, |at| at.since(now));
