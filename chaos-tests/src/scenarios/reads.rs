@@ -373,7 +373,8 @@ impl Simulation {
         for client in &self.clients {
             let lists_max = match (self.setting.relists, client.place) {
                 (Relists::Anywhere, _) | (Relists::AtCoordinator, Place::Coordinator) => u32::MAX,
-                (Relists::Never | Relists::AtCoordinator, _) => 1,
+                (Relists::AtCoordinator, _) => 1 + client.excused,
+                (Relists::Never, _) => 1,
             };
             let verdict = check(&client.history, &self.cloud.truth, lists_max);
             operations += client.history.len() as u64;

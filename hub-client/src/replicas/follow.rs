@@ -71,7 +71,7 @@ impl Follower {
             self.drop_unwanted(target, &mut active, &mut next);
             let following = active.iter().chain(&next).any(|running| running.source == target);
             if !following && target != Source::None {
-                next = self.open(target, begin);
+                next = self.open(target, begin, wanted);
             }
             let (source, ended) = tokio::select! {
                 () = token.cancelled() => return,
@@ -183,7 +183,7 @@ impl Follower {
         }
     }
 
-    fn open(&self, source: Source, begin: Begin) -> Option<Running> {
+    fn open(&self, source: Source, begin: Begin, wanted: Wanted) -> Option<Running> {
         let client = match source {
             Source::None => return None,
             Source::Cloud => self.upstreams.cloud.server().streams.clone(),
@@ -200,6 +200,7 @@ impl Follower {
             random: random(),
             confirmed: Some(confirm),
             opened: None,
+            has_detour: begin != Begin::List && wanted.detour.is_some() && source == Source::Coordinator,
         };
         let token = self.tasks.token().child_token();
         let cancel = token.clone().drop_guard();

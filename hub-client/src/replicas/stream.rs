@@ -76,6 +76,8 @@ pub struct Stream {
     pub confirmed: Option<oneshot::Sender<()>>,
     /// When the watch began.
     pub opened: Option<Instant>,
+    /// There may be another way than a jump that readers would be lost in.
+    pub has_detour: bool,
 }
 
 /// Events between an announced step and its end. A cut drops them: `C` did not move.
@@ -297,6 +299,10 @@ impl Stream {
         } else if bookmark.annotations.contains_key(ANNOTATION_DIFF_DONE) {
             if let Some(pending) = step.take() {
                 let jumped = !bookmark.annotations.contains_key(ANNOTATION_DIFF_WATCHED);
+                let is_behind = |c: &Collection| c.may_be_behind() && c.position() < to;
+                if jumped && self.has_detour && self.replica.collection().read(is_behind) {
+                    return Err(Ended::Expired);
+                }
                 let stretch = (pending.from, to);
                 let followed = |c: &mut Collection| c.follow_step(stretch, pending.events, jumped);
                 self.replica.collection().update(followed).map_err(|_| Ended::Expired)?;

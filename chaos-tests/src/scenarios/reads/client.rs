@@ -27,8 +27,14 @@ pub(super) struct Client {
     /// Below this it may lack states that were already followed by others when it was cut inside a catch-up: what it holds
     /// is not the whole state there, although nothing is lost.
     unsure_to: ResourceVersion,
+    /// It has been told the beginning of a step and not its end.
+    in_step: bool,
+    /// It was cut there: where the step is a list's difference, it stands inside of what that jumped over.
+    cut_in_step: bool,
     pub(super) history: History,
     pub(super) lists: u32,
+    /// Lists after such a cut.
+    pub(super) excused: u32,
 }
 
 // === impl Client ===
@@ -40,8 +46,11 @@ impl Client {
             reader: None,
             position: None,
             unsure_to: ResourceVersion::ZERO,
+            in_step: false,
+            cut_in_step: false,
             history: History::new(),
             lists: 0,
+            excused: 0,
         }
     }
 
@@ -53,6 +62,7 @@ impl Client {
     /// The connection is gone, in the middle of whatever was going on; the server was at `position`.
     pub(super) fn cut(&mut self, position: ResourceVersion) {
         if self.reader.take().is_some() {
+            self.cut_in_step |= std::mem::take(&mut self.in_step);
             self.unsure_to = self.unsure_to.max(position);
         }
     }
@@ -95,10 +105,10 @@ impl Client {
             self.take(delivery);
         }
         if cut {
-            self.reader = None;
-            self.unsure_to = self.unsure_to.max(held.position());
+            self.cut(held.position());
         } else if is_quiet && at == held.position() && at >= self.unsure_to {
             self.tell(at, Seen::Bookmark(at.0));
+            self.cut_in_step = false;
         }
     }
 
@@ -121,6 +131,8 @@ impl Client {
         let entry = |object: &yurt_apimachinery::Object| (object.key().to_string(), object.resource_version().0);
         let at = snapshot.position;
         self.lists += 1;
+        self.in_step = false;
+        self.excused += u32::from(std::mem::take(&mut self.cut_in_step));
         self.tell(at, Seen::List(at.0, snapshot.objects.iter().map(entry).collect()));
         // A list is a whole state, as what is held at a bookmark.
         self.tell(at, Seen::Bookmark(at.0));
@@ -132,7 +144,10 @@ impl Client {
             Delivery::Exact(change) => (&change.object, change.kind == ChangeKind::Deleted),
             Delivery::Current { object, .. } => (object, false),
             Delivery::Gone(object) => (object, true),
-            Delivery::DiffBegin(_) | Delivery::DiffEnd { .. } => return,
+            Delivery::DiffBegin(_) | Delivery::DiffEnd { .. } => {
+                self.in_step = matches!(delivery, Delivery::DiffBegin(_));
+                return;
+            }
         };
         let (key, version) = (object.key().to_string(), object.resource_version().0);
         let seen = match gone {

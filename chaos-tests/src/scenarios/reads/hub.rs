@@ -52,6 +52,8 @@ struct Stream {
     frames: VecDeque<Frame>,
     /// Where it stands for the one who reads it.
     at: ResourceVersion,
+    /// There may be another way than a jump.
+    has_detour: bool,
     /// What belongs to one step, and where that began.
     step: Option<(ResourceVersion, Vec<(EventType, Object)>)>,
 }
@@ -163,6 +165,7 @@ impl Hub {
             frames: VecDeque::new(),
             at: opened_at,
             step: None,
+            has_detour: begin != Begin::List && source == Source::Coordinator,
         };
         if source == Source::Coordinator {
             let Some(pool) = world.coordinator.map(Pool::objects) else {
@@ -286,6 +289,12 @@ impl Hub {
             }
             Frame::StepEnds { to, jumped } => {
                 let jumped = jumped && self.mutation != Some(Mutation::JumpNotTold);
+                let is_behind = self.held.may_be_behind() && self.held.position() < to;
+                let may_jump = self.mutation == Some(Mutation::JumpBeforeDetour);
+                if jumped && is_behind && self.has_cloud && stream.has_detour && !may_jump {
+                    let (position, floor) = (self.held.position(), to);
+                    return Err(Expired { position, floor });
+                }
                 match stream.step.take() {
                     Some((_, step)) if jumped && self.mutation == Some(Mutation::JumpFromAnywhere) => {
                         self.held.apply_step(to, step);

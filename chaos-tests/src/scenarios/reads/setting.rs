@@ -28,7 +28,7 @@ pub struct Setting {
 pub enum Relists {
     /// None.
     Never,
-    /// Those of the coordinator, which has nobody to ask.
+    /// Those of the coordinator, which has nobody to ask, and whoever was cut in the middle of a list's difference.
     AtCoordinator,
     /// All.
     Anywhere,
@@ -124,10 +124,12 @@ pub enum Mutation {
     SnapshotWithoutHistory,
     /// A copy that the coordinator cannot lead on is listed there at once.
     NoDetour,
+    /// A copy that readers may be ahead of takes a jump of the coordinator although there is another way.
+    JumpBeforeDetour,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 14] = [
+pub const MUTATIONS: [Mutation; 15] = [
     Mutation::StepNotAtomic,
     Mutation::JumpNotTold,
     Mutation::JumpFromAnywhere,
@@ -142,6 +144,7 @@ pub const MUTATIONS: [Mutation; 14] = [
     Mutation::GapsNotDurable,
     Mutation::SnapshotWithoutHistory,
     Mutation::NoDetour,
+    Mutation::JumpBeforeDetour,
 ];
 
 // === impl Mutation ===
@@ -152,7 +155,7 @@ impl Mutation {
     pub fn strikes_in(self) -> usize {
         match self {
             Self::SnapshotWithoutHistory => 3,
-            Self::NoDetour => 4,
+            Self::NoDetour | Self::JumpBeforeDetour => 4,
             _ => 2,
         }
     }

@@ -39,6 +39,12 @@ impl Collection {
         self.high
     }
 
+    /// Whether a reader may know more than is held: what is held comes from a commit, and more may have been served before.
+    #[must_use]
+    pub fn may_be_behind(&self) -> bool {
+        self.served_to > self.position
+    }
+
     /// Objects of older generations that a client may still hold: their last states.
     #[must_use]
     pub fn former(&self) -> &[Object] {
