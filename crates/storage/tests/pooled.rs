@@ -329,3 +329,25 @@ async fn replica_comes_and_goes_at_every_coordinator() {
         ((ResourceVersion(0), 0), false)
     );
 }
+
+/// One that holds what it could not store, while the other one stored more: it is brought forward by all that is stored.
+#[tokio::test]
+async fn coordinator_that_could_not_store_is_brought_forward_without_a_jump() {
+    let pool = Pool::new().await;
+    let (one, other) = (pool.join(), pool.join());
+    let first = || vec![service("a", 5), service("b", 6)];
+    update(&one, |held| held.restart(0, first(), ResourceVersion(10)));
+    one.persist(None).await.expect("stored");
+    for replicas in [&one, &other] {
+        update(replicas, |held| held.apply(EventType::Modified, service("b", 11)));
+    }
+    update(&one, |held| held.apply(EventType::Added, service("c", 12)));
+    update(&one, |held| held.apply(EventType::Deleted, service("a", 13)));
+    one.persist(None).await.expect("stored");
+    assert_eq!(shown(&other), ["b@11", "c@12"]);
+    // A client that read at the other one knows more than was held here.
+    let mut reader = read(&other, |held| held.open(ResourceVersion(12))).expect("nothing was jumped over");
+    let told = read(&other, |held| held.read(&mut reader, 16)).expect("it goes on");
+    let gone = |delivery: &Delivery| matches!(delivery, Delivery::Gone(object) if object.name() == "a");
+    assert!(told.iter().any(gone), "{told:?}");
+}

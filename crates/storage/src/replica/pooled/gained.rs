@@ -1,11 +1,13 @@
 //! What a folder of the shared store has gained, and how a collection is brought to what its pointer says.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use yurt_apimachinery::watch::EventType;
-use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
+use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
 
 use super::Pointer;
-use crate::collection::{Collection, RangeTombstone, Recovered};
+use crate::collection::{Collection, Delivery, RangeTombstone, Recovered};
 
 /// What came into a folder.
 #[derive(Default)]
@@ -62,15 +64,53 @@ pub(super) fn is_ahead(held: &Collection, pointer: &Pointer) -> bool {
     held.is_complete() && (held.generation(), held.position()) >= (pointer.generation, pointer.position)
 }
 
-/// Brings `held` to the pointer by all that is stored.
+/// Brings `held` to the pointer by all that is stored. Where that remembers what happened since `C`, nothing is jumped over:
+/// whoever read more of it elsewhere can go on here.
 pub(super) fn apply_all(held: &mut Collection, pointer: &Pointer, all: Gained) -> Result<(), String> {
-    if held.is_complete() && held.generation() == pointer.generation {
-        return held
-            .replace(all.objects, pointer.position)
-            .map_err(|error| error.to_string());
+    let all = all.at(pointer);
+    if !held.is_complete() || held.generation() != pointer.generation {
+        held.recover(all);
+        return Ok(());
     }
-    held.recover(all.at(pointer));
-    Ok(())
+    let mut stored = Collection::new(false);
+    stored.recover(all);
+    let (from, to) = (held.position(), pointer.position);
+    match history(&stored, held) {
+        Some((events, jumped)) => held
+            .follow_step((from, to), events, jumped)
+            .map_err(|error| error.to_string()),
+        None => held
+            .replace(stored.objects().cloned().collect(), to)
+            .map_err(|error| error.to_string()),
+    }
+}
+
+/// What leads from `held` to `stored`, and whether it crosses a list; `None` when that is not remembered, or does not lead
+/// there: both are compared then.
+fn history(stored: &Collection, held: &Collection) -> Option<(Vec<(EventType, Object)>, bool)> {
+    let mut reader = stored.open(held.position()).ok()?;
+    let deliveries = stored.read(&mut reader, usize::MAX).ok()?;
+    let (mut events, mut jumped) = (Vec::new(), false);
+    for delivery in deliveries {
+        match delivery {
+            Delivery::Current { object, .. } => events.push((EventType::Modified, object)),
+            Delivery::Gone(object) => events.push((EventType::Deleted, object)),
+            Delivery::DiffEnd { jumped: crossed, .. } => jumped |= crossed,
+            Delivery::DiffBegin(_) | Delivery::Exact(_) => {}
+        }
+    }
+    let told: BTreeSet<&ObjectKey> = events.iter().map(|(_, object)| object.key()).collect();
+    let same = |object: &Object| {
+        let here = held.object(object.key());
+        here.is_some_and(|here| here.resource_version() == object.resource_version())
+    };
+    let is_whole = stored
+        .objects()
+        .all(|object| told.contains(object.key()) || same(object))
+        && held
+            .objects()
+            .all(|object| told.contains(object.key()) || stored.object(object.key()).is_some());
+    is_whole.then_some((events, jumped))
 }
 
 /// Brings `held`, which is as the commit before said, to `to`: a commit holds the last state of each key only.
