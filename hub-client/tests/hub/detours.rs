@@ -1,6 +1,11 @@
 //! The coordinator cannot lead a follower's copy to the present: the cloud does where it can, and clients notice nothing.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::{HeaderValue, StatusCode};
 use serde_json::json;
+use yurt_runtime::http::json as answer_json;
 use yurt_test_support::eventually;
 
 use super::client::Watch;
@@ -110,4 +115,45 @@ async fn while_the_cloud_is_away_the_coordinator_is_listed() {
     let is_there = async || Some(hub.kube_proxy().get(SERVICES).await.names()).filter(|names| *names == ["db"]);
     eventually("the copy must follow", is_there).await;
     assert_eq!(lists(&pool.coordinator), 2);
+}
+
+/// The cloud would lead a copy of the old history on in the new one: where a stream of the coordinator ends, it is asked there why.
+#[tokio::test]
+async fn coordinator_that_begins_another_history_is_listed_and_the_cloud_is_not_asked() {
+    let pool = Pool::start().await;
+    for at in [&pool.cloud, &pool.coordinator] {
+        at.put("services", service("web"));
+    }
+    let mut hub = pool.hub("n1", &["--leader-elect=false"]).await;
+    hub.wait_until_complete().await;
+    hub.stop().await;
+    let (has_begun, at) = (Arc::new(AtomicBool::new(false)), pool.coordinator.version());
+    pool.coordinator.on(SERVICES, move |request| {
+        let (has_begun, at) = (Arc::clone(&has_begun), at.clone());
+        async move {
+            let query = request.uri().query().unwrap_or_default().to_owned();
+            let bookmark = |at: &str| json!({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": at}}});
+            let gone = json!({"type": "ERROR", "object": {"kind": "Status", "code": 410, "reason": "Expired"}});
+            let list = json!({"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "9000"},
+                "items": [service("db")]});
+            let is_old = !has_begun.swap(true, Ordering::Relaxed);
+            let body = match query.contains("watch=1") {
+                true if is_old => format!("{}\n{gone}\n", bookmark(&at)),
+                true => format!("{}\n", bookmark("9000")),
+                false => list.to_string(),
+            };
+            let mut answer = answer_json(StatusCode::OK, body);
+            if !is_old {
+                answer
+                    .headers_mut()
+                    .insert("yurt-generation", HeaderValue::from_static("7"));
+            }
+            answer
+        }
+    });
+    hub.restart().await;
+    let is_there = async || Some(hub.kube_proxy().get(SERVICES).await).filter(|listed| listed.names() == ["db"]);
+    let listed = eventually("the new history must be served", is_there).await;
+    assert_eq!(listed.header("yurt-generation"), Some("7"));
+    assert_eq!(watches(&pool.cloud), 0);
 }
