@@ -140,7 +140,7 @@ pub(super) enum Fault {
     ReadersStill,
     /// An object of hundreds of kilobytes comes, changes all the time, and goes
     HugeObject,
-    /// The cloud comes back from a backup, once, when everything else of a run is over
+    /// The cloud comes back from a backup, once, when everything else of a run is over (only by name)
     CloudRolledBack,
     /// SIGKILL to a member of the coordinators' etcd (--etcd)
     EtcdMemberKilled,
