@@ -89,11 +89,7 @@ impl Follower {
                         continue;
                     }
                 },
-                ended = ended(&mut active) => match active.take().map_or(target, |running| running.source) {
-                    // It may have begun another history: what a new stream is answered says whether.
-                    Source::Coordinator if matches!(ended, Ended::Expired) => (Source::Coordinator, Ended::Closed),
-                    source => (source, ended),
-                },
+                ended = ended(&mut active) => (active.take().map_or(target, |running| running.source), ended),
             };
             if matches!(ended, Ended::Failed(_) | Ended::Refused(_)) && active.is_none() {
                 self.data.lost(self.replica.name());

@@ -263,7 +263,12 @@ impl Stream {
         opened_at: ResourceVersion,
     ) -> Result<(), Ended> {
         if event.event_type == EventType::Error {
-            return Err(ended_by(&event.object));
+            let is_confirmed = self.confirmed.is_none();
+            return Err(match ended_by(&event.object) {
+                // It may have begun another history: what a new stream is answered says whether.
+                Ended::Expired if is_confirmed && self.source == Source::Coordinator => Ended::Closed,
+                ended => ended,
+            });
         }
         let unreadable = |error: String| Ended::Failed(error);
         let (rv, stale) = if event.event_type == EventType::Bookmark {

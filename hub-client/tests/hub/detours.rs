@@ -1,11 +1,14 @@
 //! The coordinator cannot lead a follower's copy to the present: the cloud does where it can, and clients notice nothing.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
 use http::{HeaderValue, StatusCode};
 use serde_json::json;
-use yurt_runtime::http::json as answer_json;
+use yurt_runtime::http::{json as answer_json, respond, stream as body_of};
 use yurt_test_support::eventually;
 
 use super::client::Watch;
@@ -152,8 +155,53 @@ async fn coordinator_that_begins_another_history_is_listed_and_the_cloud_is_not_
         }
     });
     hub.restart().await;
-    let is_there = async || Some(hub.kube_proxy().get(SERVICES).await).filter(|listed| listed.names() == ["db"]);
+    let is_there = async || {
+        Some(hub.kube_proxy().get(SERVICES).await).filter(|listed| listed.code == 200 && listed.names() == ["db"])
+    };
     let listed = eventually("the new history must be served", is_there).await;
     assert_eq!(listed.header("yurt-generation"), Some("7"));
     assert_eq!(watches(&pool.cloud), 0);
+}
+
+/// What the coordinator tells is the difference of a list: readers may stand inside of what it jumps over.
+#[tokio::test]
+async fn copy_that_readers_may_be_ahead_of_takes_no_jump_but_the_way_over_the_cloud() {
+    let (pool, mut hub, at) = follower_left_behind().await;
+    let (behind, present) = (at.clone(), pool.cloud.version());
+    let db = pool.cloud.get("services", Some("shop"), "db").expect("it is there");
+    pool.coordinator.on(SERVICES, move |request| {
+        let (query, behind, present) = (
+            request.uri().query().unwrap_or_default().to_owned(),
+            behind.clone(),
+            present.clone(),
+        );
+        let bookmark = |at: &str, annotations: serde_json::Value| {
+            let metadata = json!({"resourceVersion": at, "annotations": annotations});
+            json!({"type": "BOOKMARK", "object": {"metadata": metadata}})
+        };
+        let is_behind = query.contains(&format!("resourceVersion={behind}&"));
+        let told = match is_behind {
+            true => format!(
+                "{}\n{}\n{}\n",
+                bookmark(&behind, json!({"openyurt.io/diff-to": present})),
+                json!({"type": "ADDED", "object": db}),
+                bookmark(&present, json!({"openyurt.io/diff-done": present})),
+            ),
+            false => format!("{}\n", bookmark(&present, json!({}))),
+        };
+        let told = stream::iter([Ok::<_, Infallible>(Bytes::from(told))]).chain(stream::pending());
+        std::future::ready(respond(
+            StatusCode::OK,
+            "application/json".parse().unwrap(),
+            body_of(told),
+        ))
+    });
+    hub.restart().await;
+    let mut watch = resumed(&hub, &at).await;
+    assert_eq!(watch.told().await, "ADDED db");
+    assert_eq!(watch.told().await, "DELETED web");
+    let is_back = |state: &serde_json::Value| state["collections"]["services"]["source"] == "coordinator";
+    hub.until("the coordinator is followed again", is_back).await;
+    assert_eq!(watches(&pool.cloud), 1, "once per break");
+    assert_eq!((lists(&pool.cloud), lists(&pool.coordinator)), (0, 1), "no list");
 }
