@@ -108,8 +108,8 @@ impl Local {
         if info.version != kind.version || is_impersonating(request.headers()) {
             return Ok(None);
         }
-        // What was added lately is read at the cloud until there is a copy to read.
-        let is_new = !POOL_SCOPE.contains(&replica.name()) && !replica.collection().read(|c| c.is_complete());
+        // What was added lately is read at the cloud until there is a copy to read, and watched there from where it began later.
+        let is_new = !POOL_SCOPE.contains(&replica.name()) && !holds(replica.collection(), request.uri().query(), info);
         if is_new && self.cloud.borrow().is_up() {
             return Ok(None);
         }
@@ -326,6 +326,17 @@ impl Local {
         }
         response
     }
+}
+
+/// Whether the copy is complete, and reaches back to where the request, if it is a watch, goes on.
+fn holds(copy: &SharedCollection, query: Option<&str>, info: &RequestInfo) -> bool {
+    let from = (info.verb == Verb::Watch)
+        .then(|| options(query, true, copy.kind(), info).ok()?.resource_version)
+        .flatten();
+    copy.read(|held| {
+        let is_before = |from: ResourceVersion| from > ResourceVersion::ZERO && from < held.position();
+        held.is_complete() && from.is_none_or(|from| !is_before(from) || held.open(from).is_ok())
+    })
 }
 
 fn is_impersonating(headers: &HeaderMap) -> bool {

@@ -4,6 +4,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use yurt_runtime::http::json as answer_json;
 
+use super::client::Answer;
 use super::cloud::resources::widgets;
 use super::cloud::{Cloud, Seen};
 use super::harness::TestHub;
@@ -198,4 +199,38 @@ async fn begun_list_of_a_resource_that_is_given_up_is_dropped() {
 /// Of a copy: the leader asks for one object to find out whether it may.
 fn is_first_page(query: &str) -> bool {
     query.starts_with("limit=") && query != "limit=1" && !query.contains("continue=")
+}
+
+/// A client that was away while the copy began.
+#[tokio::test]
+async fn watch_that_goes_on_before_the_copy_began_goes_on_at_the_cloud() {
+    let cloud = Cloud::start().await;
+    define_widgets(&cloud);
+    cloud.put("widgets", widget("a", 1));
+    let hub = TestHub::start(&cloud, &[]).await;
+    let listed = hub.kubelet().get(WIDGETS).await;
+    let at = |listed: &Answer| {
+        listed.json()["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    cloud.put("widgets", widget("b", 1));
+    cloud.delete("widgets", "shop", "a");
+    list(&cloud, &json!([entry("example.com", "v1", "widgets")]).to_string());
+    hub.until("the widgets must be copied", has_copy).await;
+    let watches = |cloud: &Cloud| {
+        let seen = cloud.seen(WIDGETS).into_iter();
+        let passed_on = |query: &str| query.contains("watch=1") && !query.contains("Bookmarks");
+        seen.filter(|seen| seen.query.as_deref().is_some_and(passed_on)).count()
+    };
+    let resume = async |at: String| hub.kubelet().watch(&format!("{WIDGETS}?resourceVersion={at}")).await;
+    let mut watch = resume(at(&listed)).await;
+    assert_eq!(watch.told().await, "ADDED b");
+    assert_eq!(watch.told().await, "DELETED a");
+    assert_eq!(watches(&cloud), 1);
+    let mut present = resume(at(&hub.kubelet().get(WIDGETS).await)).await;
+    cloud.put("widgets", widget("c", 1));
+    assert_eq!(present.told().await, "ADDED c");
+    assert_eq!(watches(&cloud), 1, "from then on the copy is enough");
 }
