@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
-use http::{HeaderMap, Uri};
+use http::{HeaderMap, StatusCode, Uri};
+use yurt_apimachinery::Status;
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::client::{ClientError, HttpClient, Protocol};
 use yurt_runtime::kubeconfig::{Kubeconfig, KubeconfigError};
@@ -21,6 +22,14 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
     Some(Duration::from_secs(seconds))
+}
+
+/// What a server answered instead, for people: the status, and the message of the Status in `body` if there is one.
+pub(crate) fn in_words(status: StatusCode, body: &[u8]) -> String {
+    match Status::from_json(body) {
+        Some(said) if !said.message().is_empty() => format!("{status}: {}", said.message()),
+        _ => status.to_string(),
+    }
 }
 
 /// Why the connections could not be set up; each message names the file or the flag.

@@ -376,28 +376,7 @@ impl<'a> Replay<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn put(key: &str, version: u64, mark: &str) -> Seen {
-        Seen::Put {
-            key: key.into(),
-            version,
-            mark: mark.into(),
-        }
-    }
-
-    fn gone(key: &str, version: u64) -> Seen {
-        Seen::Gone {
-            key: key.into(),
-            version,
-        }
-    }
-
-    fn list(version: u64, objects: &[(&str, u64)]) -> Seen {
-        Seen::List(
-            version,
-            objects.iter().map(|(key, version)| ((*key).into(), *version)).collect(),
-        )
-    }
+    use crate::told::{gone, list, put};
 
     /// a: written at 5, 12, deleted at 14, created at 20; b: written at 6.
     fn truth() -> Truth {

@@ -7,3 +7,5 @@
 pub mod history;
 pub mod leadership;
 pub mod rollback;
+#[cfg(test)]
+mod told;

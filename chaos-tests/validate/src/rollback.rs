@@ -52,26 +52,7 @@ fn agrees(seen: &Seen, replay: &Replay<'_>, ended: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn put(key: &str, version: u64, mark: &str) -> Seen {
-        Seen::Put {
-            key: key.into(),
-            version,
-            mark: mark.into(),
-        }
-    }
-
-    fn gone(key: &str, version: u64) -> Seen {
-        Seen::Gone {
-            key: key.into(),
-            version,
-        }
-    }
-
-    fn list(version: u64, objects: &[(&str, u64)]) -> Seen {
-        let objects = objects.iter().map(|(key, version)| ((*key).to_owned(), *version));
-        Seen::List(version, objects.collect())
-    }
+    use crate::told::{gone, list, put};
 
     /// Of the backup: a at 11, b at 6. Lost: a at 15, c at 16, the deletion of b at 17. New: a at 30, d at 31.
     fn found(later: &[Seen]) -> Vec<String> {

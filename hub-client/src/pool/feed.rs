@@ -17,7 +17,7 @@ use http::{Method, Request, StatusCode};
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::watch::EventType;
-use yurt_apimachinery::{Object, ResourceVersion, Status};
+use yurt_apimachinery::{Object, ResourceVersion};
 use yurt_runtime::BootTime;
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::{APPLICATION_JSON, full, gzip_bytes};
@@ -30,7 +30,7 @@ use crate::pool::probe::pool_status;
 use crate::random::random;
 use crate::replicas::PoolData;
 use crate::replicas::timeline::next_generation;
-use crate::upstream::retry_after;
+use crate::upstream::{in_words, retry_after};
 use progress::FeedProgress;
 use way::{Place, Way};
 use wire::Envelope;
@@ -411,10 +411,7 @@ impl Feeder {
                     answer.applied_up_to
                 )))
             }
-            status => {
-                let why = Status::from_json(&body).map_or_else(String::new, |status| status.message().to_owned());
-                Err(Interrupted::Refused(format!("{status}: {why}"), retry_after(&headers)))
-            }
+            status => Err(Interrupted::Refused(in_words(status, &body), retry_after(&headers))),
         }
     }
 }

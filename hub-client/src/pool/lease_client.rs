@@ -7,12 +7,13 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
-use yurt_apimachinery::Status;
 use yurt_apimachinery::time::MicroTime;
 use yurt_apimachinery::watch::{EventType, WatchDecoder};
 use yurt_runtime::http::client::{ClientError, HttpClient};
 use yurt_runtime::http::empty;
 use yurt_runtime::{Clock, UnixTime};
+
+use crate::upstream::in_words;
 
 /// One Lease at one server.
 #[derive(Clone, Debug)]
@@ -139,8 +140,7 @@ impl Answer {
         if self.status.is_success() || is_expected {
             return None;
         }
-        let why = Status::from_json(&self.body).map_or_else(String::new, |status| status.message().to_owned());
-        Some(format!("coordinator: {}: {why}", self.status))
+        Some(format!("coordinator: {}", in_words(self.status, &self.body)))
     }
 }
 

@@ -24,7 +24,7 @@ use super::nodepool::is_named;
 use super::source::Source;
 use super::timeline::next_generation;
 use super::{PoolData, members};
-use crate::upstream::retry_after;
+use crate::upstream::{in_words, retry_after};
 
 /// Bytes of one page at the most.
 const PAGE_BYTES_MAX: usize = 256 << 20;
@@ -429,8 +429,7 @@ impl Stream {
             }
             status => {
                 let body = read_all(response).await.unwrap_or_default();
-                let message = Status::from_json(&body).map_or_else(String::new, |status| status.message().to_owned());
-                Err(Ended::Refused(format!("{status}: {message}")))
+                Err(Ended::Refused(in_words(status, &body)))
             }
         }
     }

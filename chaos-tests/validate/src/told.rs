@@ -1,0 +1,25 @@
+//! What a client may be told, as the checkers' tests write it.
+
+use super::history::Seen;
+
+pub(crate) fn put(key: &str, version: u64, mark: &str) -> Seen {
+    Seen::Put {
+        key: key.into(),
+        version,
+        mark: mark.into(),
+    }
+}
+
+pub(crate) fn gone(key: &str, version: u64) -> Seen {
+    Seen::Gone {
+        key: key.into(),
+        version,
+    }
+}
+
+pub(crate) fn list(version: u64, objects: &[(&str, u64)]) -> Seen {
+    Seen::List(
+        version,
+        objects.iter().map(|(key, version)| ((*key).into(), *version)).collect(),
+    )
+}
