@@ -68,6 +68,11 @@ impl Troubles {
         }
     }
 
+    /// Nobody tries `what` any more: the hub does not lead now, or the resource is not shared.
+    pub fn forget(&self, what: &str) {
+        self.known.lock().remove(what);
+    }
+
     /// Why `what` does not work; `None` when it does, or nobody tried.
     #[must_use]
     pub fn why(&self, what: &str) -> Option<String> {

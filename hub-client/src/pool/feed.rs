@@ -109,6 +109,12 @@ enum Interrupted {
     Fenced,
 }
 
+impl Drop for Feeder {
+    fn drop(&mut self) {
+        self.data.troubles().forget(&self.what());
+    }
+}
+
 // === impl Feeder ===
 
 impl Feeder {

@@ -45,6 +45,12 @@ pub struct InformerSync {
     pub clock: Clock,
 }
 
+impl Drop for InformerSync {
+    fn drop(&mut self) {
+        self.data.troubles().forget(SYNC);
+    }
+}
+
 // === impl InformerSync ===
 
 impl InformerSync {

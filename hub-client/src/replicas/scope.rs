@@ -114,6 +114,7 @@ impl PoolData {
             }
             self.drafts().remove(&name).await;
             self.states.lock().remove(&name);
+            self.troubles().forget(&name);
         }
         for one in wanted.iter().filter(|one| !held.contains(one)) {
             let name = one.name();

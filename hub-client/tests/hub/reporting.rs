@@ -313,3 +313,30 @@ async fn what_the_coordinator_refuses_is_told_in_its_words() {
         "coordinator: 403 Forbidden: no member of this pool"
     );
 }
+
+#[tokio::test]
+async fn what_a_leader_was_refused_is_no_trouble_of_a_hub_that_does_not_lead() {
+    const FEED: &str = "feed of services";
+    let mut pool = Pool::start().await;
+    for call in ["events", "snapshot", "snapshot/bodies"] {
+        pool.coordinator
+            .on(&format!("/yurt/v1/feed/services/{call}"), async |_| {
+                let status = json!({"kind": "Status", "status": "Failure", "code": 503, "message": "the disk is full"});
+                let json = "application/json".parse().unwrap();
+                let body = yurt_runtime::http::full(status.to_string());
+                respond(StatusCode::SERVICE_UNAVAILABLE, json, body)
+            });
+    }
+    let hub = pool.hub(NODE, &[]).await;
+    let state = hub
+        .until("the refusal must be told", |state| state["troubles"][FEED].is_object())
+        .await;
+    let why = state["troubles"][FEED]["why"].as_str().unwrap();
+    assert_eq!(why, "503 Service Unavailable: the disk is full");
+
+    pool.cloud.go_away().await;
+    hub.until("it leads no more and has no feed", |state| {
+        state["hubState"] == "FollowerHub" && state["troubles"][FEED].is_null()
+    })
+    .await;
+}

@@ -48,6 +48,12 @@ pub struct Forward {
     pub tasks: TaskGroup,
 }
 
+impl Drop for Forward {
+    fn drop(&mut self) {
+        self.troubles.forget(FORWARDING);
+    }
+}
+
 // === impl Forward ===
 
 impl Forward {
