@@ -35,7 +35,7 @@ pub use history::{Gap, History, RangeTombstone};
 pub use log::{Change, ChangeKind, Step};
 pub use past::{KeyRange, Past};
 pub use reader::{Delivery, Expired, Reader, Snapshot};
-pub use timeline::{Resumption, UNCOMMITTED_MAX};
+pub use timeline::{Contradiction, Resumption, UNCOMMITTED_MAX};
 pub use touched::{TOUCH_BITS, Touched};
 pub use write::{Dirty, Recovered, WriteError};
 
@@ -177,6 +177,12 @@ impl Collection {
     /// The `count` objects with the highest RVs, and these.
     pub fn newest(&self, count: usize) -> impl Iterator<Item = (&ObjectKey, ResourceVersion)> {
         self.by_rv.iter().rev().take(count).map(|(rv, key)| (key, *rv))
+    }
+
+    /// Deletions that were watched, the latest first: last states, without those of what has come again.
+    pub fn deletions(&self) -> impl Iterator<Item = &Object> {
+        let buried = self.tombstones.values().rev();
+        buried.filter(|object| !self.objects.contains_key(object.key()))
     }
 
     /// Which keys changed since the last call.

@@ -241,7 +241,7 @@ impl Feeder {
                 }
             }
             self.progress.sending(self.replica.name(), read_at);
-            let Some(events) = as_events(&deliveries) else {
+            let Some(events) = as_events(fed, &deliveries) else {
                 return Interrupted::Snapshot;
             };
             let batches = wire::batches(events, reader.position(), CHUNK_BYTES);
@@ -431,8 +431,9 @@ async fn compressed(body: Bytes) -> Result<Bytes, Interrupted> {
     made.map_err(|error| Interrupted::Reopen(error.to_string()))
 }
 
-/// Deliveries as events of the source's log; `None` when they are a list's difference, which goes as a snapshot.
-pub fn as_events(deliveries: &[Delivery]) -> Option<Vec<(EventType, Object)>> {
+/// Deliveries as events of the source's log after `fed`; `None` when they are a list's difference, or say of a deletion only
+/// that it happened at some time before: these go as a snapshot.
+pub fn as_events(fed: ResourceVersion, deliveries: &[Delivery]) -> Option<Vec<(EventType, Object)>> {
     let jumped = |delivery: &Delivery| matches!(delivery, Delivery::DiffEnd { jumped: true, .. });
     if deliveries.iter().any(jumped) {
         return None;
@@ -451,5 +452,36 @@ pub fn as_events(deliveries: &[Delivery]) -> Option<Vec<(EventType, Object)>> {
         Delivery::Gone(object) => Some((EventType::Deleted, object.clone())),
         Delivery::DiffBegin(_) | Delivery::DiffEnd { .. } => None,
     };
-    Some(deliveries.iter().filter_map(event).collect())
+    let events: Vec<_> = deliveries.iter().filter_map(event).collect();
+    let versions = events.iter().map(|(_, object)| object.resource_version());
+    std::iter::once(fed)
+        .chain(versions)
+        .is_sorted_by(|a, b| a < b)
+        .then_some(events)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use yurt_apimachinery::kind::find_kind;
+
+    use super::*;
+
+    #[test]
+    fn what_does_not_follow_in_the_log_is_fed_as_a_snapshot() {
+        let at = |rv: u64| {
+            let metadata = json!({"namespace": "shop", "name": "web", "resourceVersion": rv.to_string()});
+            let object = Object::from_value(json!({"metadata": metadata}), find_kind("", "services").unwrap());
+            Delivery::Current {
+                object: object.unwrap(),
+                created: false,
+            }
+        };
+        let told =
+            |fed, deliveries: &[Delivery]| as_events(ResourceVersion(fed), deliveries).map(|events| events.len());
+        assert_eq!(told(4, &[at(5), at(7)]), Some(2));
+        assert_eq!(told(4, &[]), Some(0));
+        assert_eq!(told(5, &[at(5)]), None);
+        assert_eq!(told(4, &[at(7), at(6)]), None);
+    }
 }

@@ -4,6 +4,7 @@
 //! The proof is asked for once for all replicas: at the start, when the hub turns to the cloud, and whenever a connection or
 //! a watch ended before its time. What follows from the answers is decided in [`timeline`](super::timeline).
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,16 +17,14 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::list::ParsedList;
-use yurt_apimachinery::time::MicroTime;
-use yurt_apimachinery::{ObjectKey, ResourceKind, ResourceVersion};
+use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
 use yurt_runtime::http::empty;
 use yurt_storage::Replica;
 
 use super::drafts::Evidence;
-use super::timeline::{Answers, Known, LeaseState, NEWEST, Place, Verdict};
+use super::timeline::{Answers, Held, Known, NEWEST, Place, Verdict};
 use super::{POOL_SCOPE, PoolData};
 use crate::pool::heartbeat::own::{self, OwnHeartbeat};
-use crate::pool::lease_client::to_micros;
 use crate::pool::probe::{CloudReach, CoordinatorReach};
 use crate::upstream::{Cloud, CloudServer};
 
@@ -55,6 +54,8 @@ struct State {
     is_proven: bool,
     /// The last attempt failed: the cloud does not answer.
     is_away: bool,
+    /// What somebody was told that cannot follow from what is held: the next proof fails.
+    against: Option<String>,
     /// Replicas whose history is gone, with the generation that had it.
     gone: BTreeMap<String, u64>,
 }
@@ -80,6 +81,15 @@ impl Timeline {
     /// or still being had, does not count any more.
     pub fn reopen(&self) {
         self.0.send_modify(State::doubt);
+    }
+
+    /// The cloud told something (`why`) that cannot follow from what is held: it came back with another history, and had
+    /// passed all that the proof looked at.
+    pub fn contradict(&self, why: String) {
+        self.0.send_modify(|state| {
+            state.doubt();
+            state.against.get_or_insert(why);
+        });
     }
 
     /// Whether what replica `name` holds under `generation` is the present cloud's.
@@ -109,6 +119,16 @@ impl Timeline {
 
     fn breaks(&self) -> u64 {
         self.0.borrow().breaks
+    }
+
+    fn take_against(&self) -> Option<String> {
+        let mut against = None;
+        self.0.send_if_modified(|state| {
+            against = state.against.take();
+            // Nobody waits for that.
+            false
+        });
+        against
     }
 
     /// The outcome of a proof that was begun after `breaks`.
@@ -209,11 +229,16 @@ impl Prover {
 
     /// One proof: which replicas, under which generation, hold a history that is gone.
     async fn prove(&self) -> Result<BTreeMap<String, u64>, String> {
+        let against = self.data.timeline().take_against();
         let (known, generations) = self.known().await;
         if known.is_nothing() {
             return Ok(BTreeMap::new());
         }
-        match self.ask_around(&known).await? {
+        let verdict = match against {
+            Some(why) => Verdict::NewTimeline(why),
+            None => self.ask_around(&known).await?,
+        };
+        match verdict {
             Verdict::NewTimeline(why) => {
                 tracing::error!(why, "The cloud came back with another history: new generation");
                 self.heartbeat.forget_acknowledged();
@@ -248,13 +273,14 @@ impl Prover {
             lease: self.heartbeat.acknowledged(),
             ..Known::default()
         };
-        let mut generations = BTreeMap::new();
+        let (mut generations, mut last_deleted) = (BTreeMap::new(), Vec::new());
         for replica in self.data.replicas().iter() {
             let (name, kind) = (replica.name(), replica.collection().kind());
-            let (generation, at, held) = replica.collection().read(|c| {
+            let (generation, at, held, deleted) = replica.collection().read(|c| {
                 let newest = c.newest(NEWEST).map(|(key, rv)| (key.clone(), rv));
                 let held: Option<Evidence> = c.is_complete().then(|| (c.position(), newest.collect()));
-                (c.generation(), c.position(), held)
+                let deleted: Vec<_> = c.deletions().take(NEWEST).cloned().collect();
+                (c.generation(), c.position(), held, deleted)
             });
             let coming = self.data.drafts().evidence(name, kind, at, NEWEST).await;
             if self.data.timeline().is_gone(name, generation) {
@@ -267,15 +293,21 @@ impl Prover {
                 if POOL_SCOPE.contains(&name) {
                     for (key, version) in newest {
                         let held = known.newest.entry((name.to_owned(), key)).or_default();
-                        *held = version.max(*held);
+                        *held = Held { version, at: position }.max(*held);
                     }
                 }
+            }
+            if POOL_SCOPE.contains(&name) {
+                last_deleted.extend(deleted.into_iter().map(|object| (name.to_owned(), object)));
             }
         }
         let mut by_version: Vec<_> = known.newest.values().copied().collect();
         by_version.sort_unstable_by(|a, b| b.cmp(a));
         let least = by_version.get(NEWEST - 1).copied().unwrap_or_default();
-        known.newest.retain(|_, version| *version >= least);
+        known.newest.retain(|_, held| *held >= least);
+        last_deleted.sort_unstable_by_key(|(_, object)| Reverse(object.resource_version()));
+        let of_uid = |(name, object): (String, Object)| ((name, object.key().clone()), object.uid().to_owned());
+        known.deleted = last_deleted.into_iter().take(NEWEST).map(of_uid).collect();
         (known, generations)
     }
 
@@ -298,45 +330,86 @@ impl Prover {
             head: list.meta.resource_version,
             ..Answers::default()
         };
+        if answers.head < known.position {
+            // That decides, and what it was at our `C` it cannot tell yet.
+            return Ok(answers);
+        }
         if known.lease.is_some() {
             let path = format!(
                 "/apis/coordination.k8s.io/v1/namespaces/{}/leases/{}",
                 own::NAMESPACE,
                 self.node
             );
-            answers.lease = get(server, &path, "").await?.and_then(|lease| lease_state(&lease));
+            answers.lease = get(server, &path, "").await?.and_then(|lease| lease_version(&lease));
         }
-        for place in known.newest.keys() {
-            if let Some(version) = self.version_at(server, place).await? {
-                answers.newest.insert(place.clone(), version);
+        for (place, held) in &known.newest {
+            let now = self.at_place(server, place).await?;
+            let now = now.and_then(|now| version_of(&now));
+            answers.newest.extend(now.map(|now| (place.clone(), now)));
+            if !answers.settles(place, *held)
+                && let Some(then) = self.at_place_then(server, place, held.at).await?
+            {
+                answers.then.insert(place.clone(), then);
+            }
+        }
+        for (place, uid) in &known.deleted {
+            let now = self.at_place(server, place).await?;
+            if now.is_some_and(|now| now["metadata"]["uid"] == **uid) {
+                answers.back.insert(place.clone());
             }
         }
         Ok(answers)
     }
 
-    async fn version_at(&self, server: &CloudServer, (name, key): &Place) -> Result<Option<ResourceVersion>, String> {
+    /// What is there now, without its content.
+    async fn at_place(&self, server: &CloudServer, (name, key): &Place) -> Result<Option<Value>, String> {
         let Some(replica) = self.data.replicas().named(name) else {
             return Ok(None);
         };
-        let object = get(
-            server,
-            &path_of(replica.collection().kind(), key),
-            "PartialObjectMetadata",
-        )
-        .await?;
-        Ok(object.and_then(|object| version_of(&serde_json::from_slice(&object).ok()?)))
+        let path = path_of(replica.collection().kind(), key);
+        let object = get(server, &path, "PartialObjectMetadata").await?;
+        Ok(object.and_then(|object| serde_json::from_slice(&object).ok()))
+    }
+
+    /// RV of what was there at `at`; the outer `None` when the server does not remember, or does not say it.
+    async fn at_place_then(
+        &self,
+        server: &CloudServer,
+        (name, key): &Place,
+        at: ResourceVersion,
+    ) -> Result<Option<Option<ResourceVersion>>, String> {
+        let Some(replica) = self.data.replicas().named(name) else {
+            return Ok(None);
+        };
+        let kind = replica.collection().kind();
+        let path = format!(
+            "{}?fieldSelector=metadata.name%3D{}&resourceVersion={at}&resourceVersionMatch=Exact",
+            collection_of(kind, key),
+            key.name()
+        );
+        let Some(list) = get(server, &path, "PartialObjectMetadataList").await? else {
+            return Ok(None);
+        };
+        let list: Value = serde_json::from_slice(&list).map_err(|error| error.to_string())?;
+        // A server that does not know the parameter answers with what is there now.
+        let is_then = version_of(&list) == Some(at);
+        Ok(is_then.then(|| version_of(&list["items"][0])))
+    }
+}
+
+fn collection_of(kind: &ResourceKind, key: &ObjectKey) -> String {
+    match key.namespace() {
+        Some(namespace) => kind.namespaced_path(namespace),
+        None => kind.collection_path(),
     }
 }
 
 fn path_of(kind: &ResourceKind, key: &ObjectKey) -> String {
-    let collection = match key.namespace() {
-        Some(namespace) => kind.namespaced_path(namespace),
-        None => kind.collection_path(),
-    };
-    format!("{collection}/{}", key.name())
+    format!("{}/{}", collection_of(kind, key), key.name())
 }
 
-/// The body, as this shape of the object where it has one; `None` when it is not there, or not ours to read.
+/// The body, as this shape of the object where it has one; `None` when it is not there, not ours to read, forgotten, or not
+/// understood.
 async fn get(server: &CloudServer, path: &str, shape: &str) -> Result<Option<Bytes>, String> {
     let mut request = Request::new(empty());
     *request.uri_mut() = path.parse().map_err(|_| format!("{path:?} is not a path"))?;
@@ -350,7 +423,7 @@ async fn get(server: &CloudServer, path: &str, shape: &str) -> Result<Option<Byt
     let (status, _, body) = answered.map_err(|error| error.to_string())?;
     match status {
         StatusCode::OK => Ok(Some(body)),
-        StatusCode::NOT_FOUND | StatusCode::FORBIDDEN => Ok(None),
+        StatusCode::NOT_FOUND | StatusCode::FORBIDDEN | StatusCode::GONE | StatusCode::BAD_REQUEST => Ok(None),
         status => Err(format!("{}{path}: {status}", server.beats.server())),
     }
 }
@@ -359,17 +432,10 @@ fn version_of(object: &Value) -> Option<ResourceVersion> {
     ResourceVersion::parse(object["metadata"]["resourceVersion"].as_str()?).ok()
 }
 
-/// What a lease in JSON says.
+/// RV of a lease in JSON.
 #[must_use]
-pub fn lease_state(lease: &[u8]) -> Option<LeaseState> {
-    let lease: Value = serde_json::from_slice(lease).ok()?;
-    let renewed = lease["spec"]["renewTime"]
-        .as_str()
-        .and_then(|time| MicroTime::parse(time).ok());
-    Some(LeaseState {
-        version: version_of(&lease)?,
-        renewed: renewed.map_or(i64::MIN, to_micros),
-    })
+pub fn lease_version(lease: &[u8]) -> Option<ResourceVersion> {
+    version_of(&serde_json::from_slice(lease).ok()?)
 }
 
 #[cfg(test)]
@@ -408,6 +474,17 @@ mod tests {
         assert_eq!(is_proven(&timeline), None);
         timeline.settle(BTreeMap::new(), timeline.breaks());
         assert_eq!(is_proven(&timeline), Some(true));
+    }
+
+    #[test]
+    fn what_contradicts_puts_a_proof_in_doubt_once() {
+        let timeline = Timeline::default();
+        timeline.settle(BTreeMap::new(), timeline.breaks());
+        timeline.contradict("web has another uid".to_owned());
+        timeline.contradict("and db".to_owned());
+        assert_eq!(is_proven(&timeline), None);
+        assert_eq!(timeline.take_against().as_deref(), Some("web has another uid"));
+        assert_eq!(timeline.take_against(), None);
     }
 
     #[test]

@@ -281,7 +281,7 @@ impl Stream {
             match (step.as_mut(), self.reduce(&object)) {
                 (_, None) => {}
                 (Some(pending), Some(object)) => pending.events.push((event.event_type, object)),
-                (None, Some(object)) => self.apply(event.event_type, object),
+                (None, Some(object)) => self.apply(event.event_type, object)?,
             }
             (rv, false)
         };
@@ -319,20 +319,31 @@ impl Stream {
         Ok(stale.is_some_and(|value| value == "true"))
     }
 
-    fn apply(&self, event: EventType, object: Object) {
-        self.replica.collection().update(|collection| {
-            let unchanged = self.replica.name() == members::COLLECTION
-                && event != EventType::Deleted
-                && collection
-                    .object(object.key())
-                    .is_some_and(|held| held.uid() == object.uid());
-            if unchanged {
+    /// Applies an event of the source's log.
+    fn apply(&self, event: EventType, object: Object) -> Result<(), Ended> {
+        let of_members = self.replica.name() == members::COLLECTION;
+        let applied = self.replica.collection().update(|collection| {
+            if self.source == Source::Cloud && !of_members {
+                collection
+                    .check_follows(event, &object)
+                    .map_err(|why| (why, collection.generation()))?;
+            }
+            let is_held = |held: &Object| held.uid() == object.uid();
+            if of_members && event != EventType::Deleted && collection.object(object.key()).is_some_and(is_held) {
                 // A Node changes every few minutes, its membership does not.
                 collection.advance(object.resource_version());
             } else {
                 collection.apply(event, object);
             }
+            Ok(())
         });
+        applied.map_err(|(why, generation)| {
+            let timeline = self.data.timeline();
+            if !timeline.is_gone(self.replica.name(), generation) {
+                timeline.contradict(format!("{}: {why}", self.replica.name()));
+            }
+            Ended::Closed
+        })
     }
 
     pub(super) fn confirm(&mut self) {

@@ -2,9 +2,10 @@
 //!
 //! Pure. A cloud that was restored from a backup gives resourceVersions out again that stood for something else. It shows
 //! in reads without resourceVersion, which a server answers with all that was ever acknowledged: something of ours is ahead
-//! of them, or an object is older than it was.
+//! of them, an object is older than it was, one that was deleted is there. And in reads of the past: at our `C` an object
+//! was not what we hold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use yurt_apimachinery::{ObjectKey, ResourceVersion};
 
@@ -21,30 +22,33 @@ pub fn next_generation(last: u64, random: u64) -> u64 {
         .saturating_add(random % GENERATION_STEP)
 }
 
-/// Objects that are looked at again: those with the highest RVs.
+/// Objects that are looked at again, those with the highest RVs, and as many of the last deletions.
 pub const NEWEST: usize = 3;
-
-/// A lease as its RV and renewTime (Unix microseconds), or what is known of both.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LeaseState {
-    /// Its RV.
-    pub version: ResourceVersion,
-    /// Its renewTime; the least number when there is none.
-    pub renewed: i64,
-}
 
 /// One of our objects: collection and key.
 pub type Place = (String, ObjectKey);
+
+/// An object as we hold it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Held {
+    /// Its RV.
+    pub version: ResourceVersion,
+    /// `C` of the copy: up to there it was not changed again.
+    pub at: ResourceVersion,
+}
 
 /// What we hold of the history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
     /// The highest `C` of all replicas; zero when nothing is held.
     pub position: ResourceVersion,
-    /// This node's lease as the cloud acknowledged it last.
-    pub lease: Option<LeaseState>,
+    /// RV of this node's lease as the cloud acknowledged it last. Its renewTime says nothing: a coordinator that plays the
+    /// cloud keeps renewals in memory, and may have lost the last of them.
+    pub lease: Option<ResourceVersion>,
     /// The newest objects held.
-    pub newest: BTreeMap<Place, ResourceVersion>,
+    pub newest: BTreeMap<Place, Held>,
+    /// The last deletions of what did not come again: the uids.
+    pub deleted: BTreeMap<Place, String>,
 }
 
 /// What one server says. What it was not asked, or does not have, is no evidence.
@@ -52,10 +56,15 @@ pub struct Known {
 pub struct Answers {
     /// RV of a list of one Service.
     pub head: ResourceVersion,
-    /// This node's lease.
-    pub lease: Option<LeaseState>,
+    /// RV of this node's lease.
+    pub lease: Option<ResourceVersion>,
     /// The objects of [`Known::newest`] that are there.
     pub newest: BTreeMap<Place, ResourceVersion>,
+    /// What the others, and those that changed, were at [`Held::at`], `None` where there was nothing; without those of which
+    /// the server does not remember it.
+    pub then: BTreeMap<Place, Option<ResourceVersion>>,
+    /// The objects of [`Known::deleted`] that are there, under the same uid.
+    pub back: BTreeSet<Place>,
 }
 
 /// What follows from it.
@@ -95,15 +104,38 @@ impl Known {
             };
         }
         if let (Some(known), Some(now)) = (self.lease, answers.lease)
-            && (now.version < known.version || now.renewed < known.renewed)
+            && now < known
         {
-            return Verdict::NewTimeline(format!("the node lease went back from {known:?} to {now:?}"));
+            return Verdict::NewTimeline(format!("the node lease went back from {known} to {now}"));
         }
-        let older = self.newest.iter().find_map(|(place, held)| {
-            let now = answers.newest.get(place)?;
-            (now < held).then(|| format!("{} {} went back from {held} to {now}", place.0, place.1))
-        });
-        older.map_or(Verdict::Same, Verdict::NewTimeline)
+        let other = self
+            .newest
+            .iter()
+            .find_map(|(place, held)| answers.contradicts(place, *held));
+        let back = answers.back.first();
+        let back = back.map(|(name, key)| format!("{name} {key} is there, which was deleted"));
+        other.or(back).map_or(Verdict::Same, Verdict::NewTimeline)
+    }
+}
+
+// === impl Answers ===
+
+impl Answers {
+    /// Whether what is there at `place` now says how it was at our `C`; else the past has to be asked for.
+    #[must_use]
+    pub fn settles(&self, place: &Place, held: Held) -> bool {
+        self.newest.get(place).is_some_and(|now| *now <= held.version)
+    }
+
+    fn contradicts(&self, place: &Place, Held { version: held, at }: Held) -> Option<String> {
+        let (name, key) = place;
+        if let Some(now) = self.newest.get(place).filter(|now| **now < held) {
+            return Some(format!("{name} {key} went back from {held} to {now}"));
+        }
+        match self.then.get(place)? {
+            Some(then) => (*then != held).then(|| format!("{name} {key} was {then} at {at}, we hold {held}")),
+            None => Some(format!("{name} {key} was not there at {at}, we hold {held}")),
+        }
     }
 }
 
@@ -122,7 +154,12 @@ mod tests {
     struct Cloud {
         head: u64,
         objects: BTreeMap<u8, u64>,
-        lease: Option<LeaseState>,
+        /// Key and uid of each deletion.
+        deleted: Vec<(u8, String)>,
+        uids: BTreeMap<u8, String>,
+        lease: Option<ResourceVersion>,
+        /// The objects after each write; a backup has none of those before.
+        past: BTreeMap<u64, BTreeMap<u8, u64>>,
     }
 
     #[derive(Clone, Copy, Debug)]
@@ -148,49 +185,81 @@ mod tests {
     }
 
     impl Cloud {
-        fn write(&mut self, writes: &[Write], clock: &mut i64) {
+        /// `history` tells the uids of one history from those of another.
+        fn write(&mut self, writes: &[Write], history: &str) {
             for write in writes {
                 self.head += 1;
-                *clock += 10;
+                let head = self.head;
                 match *write {
-                    Write::Put(key) => drop(self.objects.insert(key, self.head)),
-                    Write::Delete(key) => drop(self.objects.remove(&key)),
-                    Write::Renew => {
-                        self.lease = Some(LeaseState {
-                            version: rv(self.head),
-                            renewed: *clock,
-                        });
+                    Write::Put(key) => {
+                        self.objects.insert(key, head);
+                        self.uids.entry(key).or_insert_with(|| format!("{history} {head}"));
                     }
+                    Write::Delete(key) => {
+                        if self.objects.remove(&key).is_some() {
+                            self.deleted.extend(self.uids.remove(&key).map(|uid| (key, uid)));
+                        }
+                    }
+                    Write::Renew => self.lease = Some(rv(head)),
                     Write::Other => {}
                 }
+                self.past.insert(head, self.objects.clone());
             }
         }
 
-        fn newest(&self) -> BTreeMap<Place, ResourceVersion> {
-            let mut newest: Vec<_> = self.objects.iter().collect();
-            newest.sort_by_key(|(_, version)| std::cmp::Reverse(**version));
-            let newest = newest.into_iter().take(NEWEST);
-            newest.map(|(key, version)| (place(*key), rv(*version))).collect()
+        fn restored(&self) -> Self {
+            Self {
+                past: BTreeMap::new(),
+                ..self.clone()
+            }
         }
 
         fn known(&self) -> Known {
+            let mut newest: Vec<_> = self.objects.iter().collect();
+            newest.sort_by_key(|(_, version)| std::cmp::Reverse(**version));
+            let held = |version: u64| Held {
+                version: rv(version),
+                at: rv(self.head),
+            };
+            let newest = newest.into_iter().take(NEWEST);
+            let gone = self
+                .deleted
+                .iter()
+                .rev()
+                .filter(|(key, _)| !self.objects.contains_key(key));
             Known {
                 position: rv(self.head),
                 lease: self.lease,
-                newest: self.newest(),
+                newest: newest.map(|(key, version)| (place(*key), held(*version))).collect(),
+                deleted: gone.take(NEWEST).map(|(key, uid)| (place(*key), uid.clone())).collect(),
             }
         }
 
         fn answers(&self, known: &Known) -> Answers {
-            let found = |place: &Place| {
-                let key = place.1.as_str().strip_prefix("x/")?.parse().ok()?;
-                Some((place.clone(), rv(*self.objects.get(&key)?)))
-            };
-            Answers {
+            let key_of = |place: &Place| -> u8 { place.1.as_str().strip_prefix("x/").unwrap().parse().unwrap() };
+            let found = |place: &Place| Some((place.clone(), rv(*self.objects.get(&key_of(place))?)));
+            let is_back = |(place, uid): &(&Place, &String)| self.uids.get(&key_of(place)) == Some(*uid);
+            let mut answers = Answers {
                 head: rv(self.head),
                 lease: self.lease,
                 newest: known.newest.keys().filter_map(found).collect(),
+                back: known
+                    .deleted
+                    .iter()
+                    .filter(is_back)
+                    .map(|(place, _)| place.clone())
+                    .collect(),
+                ..Answers::default()
+            };
+            for (place, held) in &known.newest {
+                if !answers.settles(place, *held)
+                    && let Some(then) = self.past.get(&held.at.0)
+                {
+                    let then = then.get(&key_of(place)).copied().map(rv);
+                    answers.then.insert(place.clone(), then);
+                }
             }
+            answers
         }
     }
 
@@ -198,42 +267,49 @@ mod tests {
         /// Whatever happened meanwhile, a history that goes on is never taken for another one.
         #[test]
         fn history_that_goes_on_is_the_same(before in writes(30), after in writes(30), others: bool) {
-            let (mut cloud, mut clock) = (Cloud::default(), 0);
-            cloud.write(&before, &mut clock);
+            let mut cloud = Cloud::default();
+            cloud.write(&before, "first");
             let known = cloud.known();
-            cloud.write(&after, &mut clock);
+            cloud.write(&after, "first");
             prop_assert_eq!(known.judge(&cloud.answers(&known), others), Verdict::Same);
         }
 
-        /// A cloud that came back from a backup is noticed while it is behind what was seen, or has any state of what we
-        /// look at that is older than ours.
+        /// A cloud that came back from a backup is noticed while it is behind what was seen, while anything of what we look
+        /// at is as it was in the backup, and, where it remembers its state at our `C`, when anything there was not ours.
         #[test]
         fn restored_cloud_is_noticed(kept in writes(20), lost in writes(20), after in writes(60)) {
-            let (mut cloud, mut clock) = (Cloud::default(), 0);
-            cloud.write(&kept, &mut clock);
-            let mut restored = cloud.clone();
-            cloud.write(&lost, &mut clock);
+            let mut cloud = Cloud::default();
+            cloud.write(&kept, "first");
+            let mut restored = cloud.restored();
+            cloud.write(&lost, "first");
             let known = cloud.known();
-            // Its node renewed nothing, its objects were not written again.
-            let after: Vec<Write> = after.iter().map(|_| Write::Other).collect();
-            restored.write(&after, &mut clock);
-            let is_older = restored.lease.is_some() && restored.lease != known.lease
-                || restored.objects.iter().any(|(key, now)| known.newest.get(&place(*key)).is_some_and(|held| rv(*now) < *held))
-                || restored.head < cloud.head;
+            restored.write(&after, "second");
+            let at = known.position.0;
+            let differs = |place: &Place, held: &Held| {
+                let key: u8 = place.1.as_str()[2..].parse().unwrap();
+                restored.past.get(&at).is_some_and(|past| past.get(&key).copied().map(rv) != Some(held.version))
+                    || restored.objects.get(&key).is_some_and(|now| rv(*now) < held.version)
+            };
+            let is_other = restored.head < cloud.head
+                || known.newest.iter().any(|(place, held)| differs(place, held))
+                || restored.lease.is_some() && restored.lease < known.lease
+                || known.deleted.values().any(|uid| restored.uids.values().any(|now| now == uid));
             let verdict = known.judge(&restored.answers(&known), false);
-            prop_assert_eq!(matches!(verdict, Verdict::NewTimeline(_)), is_older, "{:?}", verdict);
+            prop_assert_eq!(matches!(verdict, Verdict::NewTimeline(_)), is_other, "{:?}", verdict);
         }
     }
 
     fn known() -> Known {
         let place = |name: &str| ("services".to_owned(), ObjectKey::parse(name));
+        let held = |version| Held {
+            version: rv(version),
+            at: rv(100),
+        };
         Known {
             position: rv(100),
-            lease: Some(LeaseState {
-                version: rv(90),
-                renewed: 5_000,
-            }),
-            newest: [(place("x/a"), rv(95)), (place("x/b"), rv(80))].into(),
+            lease: Some(rv(90)),
+            newest: [(place("x/a"), held(95)), (place("x/b"), held(80))].into(),
+            deleted: [(place("x/c"), "1".to_owned())].into(),
         }
     }
 
@@ -242,7 +318,12 @@ mod tests {
         Answers {
             head: rv(100),
             lease: known.lease,
-            newest: known.newest,
+            newest: known
+                .newest
+                .into_iter()
+                .map(|(place, held)| (place, held.version))
+                .collect(),
+            ..Answers::default()
         }
     }
 
@@ -266,13 +347,12 @@ mod tests {
         };
         assert_eq!(known().judge(&ahead, true), Verdict::Same);
         let mut lease = ahead.clone();
-        lease.lease = Some(LeaseState {
-            version: rv(5_000),
-            renewed: 4_999,
-        });
+        lease.lease = Some(rv(89));
         let mut object = ahead.clone();
         object.newest.values_mut().for_each(|version| version.0 -= 1);
-        for went_back in [lease, object] {
+        let mut deleted = ahead.clone();
+        deleted.back = known().deleted.into_keys().collect();
+        for went_back in [lease, object, deleted] {
             let verdict = known().judge(&went_back, true);
             assert!(matches!(verdict, Verdict::NewTimeline(_)), "{verdict:?}");
         }
@@ -282,6 +362,30 @@ mod tests {
             ..ahead
         };
         assert_eq!(known().judge(&gone, false), Verdict::Same, "404 proves nothing");
+    }
+
+    /// All we look at was written again: only the past shows that it was not ours.
+    #[test]
+    fn another_state_at_our_position_is_a_proof() {
+        let (place, held) = known().newest.pop_first().unwrap();
+        let written_again = |then: Option<Option<u64>>| {
+            let mut answers = Answers {
+                head: rv(10_000),
+                ..answers()
+            };
+            answers.newest.values_mut().for_each(|version| version.0 += 1_000);
+            assert!(!answers.settles(&place, held));
+            answers.then.extend(then.map(|then| (place.clone(), then.map(rv))));
+            known().judge(&answers, false)
+        };
+        assert_eq!(written_again(None), Verdict::Same, "not remembered");
+        assert_eq!(written_again(Some(Some(95))), Verdict::Same);
+        for other in [Some(94), Some(96), None] {
+            assert!(
+                matches!(written_again(Some(other)), Verdict::NewTimeline(_)),
+                "{other:?}"
+            );
+        }
     }
 
     #[test]

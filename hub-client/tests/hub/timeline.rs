@@ -129,6 +129,126 @@ async fn restored_cloud_is_noticed_after_it_has_passed_what_was_seen_and_across_
     .await;
 }
 
+/// All that the proof looks at was written again with numbers above ours; the server remembers its state at our `C`.
+#[tokio::test]
+async fn restored_cloud_that_wrote_everything_again_is_noticed_by_its_past() {
+    let mut cloud = Cloud::start().await;
+    cloud.put("services", service("web", 80));
+    cloud.put("services", service("kept", 1));
+    let backup = cloud.backup();
+    cloud.put("services", service("kept", 2));
+    cloud.put("services", service("web", 81));
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    hub.stop().await;
+    cloud.go_away().await;
+    cloud.restore(backup);
+    for port in 0..5 {
+        cloud.put("services", service("web", port));
+    }
+    cloud.put("services", service("kept", 3));
+    cloud.come_back().await;
+    hub.restart().await;
+    let listed = list_of_generation(&hub, 1).await;
+    assert_eq!(listed.names(), ["kept", "web"]);
+}
+
+/// Nothing the proof looks at shows the restored cloud; the first event that cannot follow from what is held does.
+#[tokio::test]
+async fn restored_cloud_is_noticed_by_an_event_that_cannot_follow() {
+    let mut cloud = Cloud::start().await;
+    cloud.put("services", service("kept", 1));
+    let backup = cloud.backup();
+    cloud.put("services", service("stale", 80));
+    for number in 0..3 {
+        cloud.put("services", service(&format!("newer{number}"), 1));
+    }
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    hub.stop().await;
+    cloud.go_away().await;
+    cloud.restore(backup);
+    // Deleted and created again before our `C`, under the numbers they had.
+    cloud.put("pods", json!({"metadata": {"namespace": "shop", "name": "one"}}));
+    for number in 0..3 {
+        cloud.put("services", service(&format!("newer{number}"), 1));
+    }
+    cloud.come_back().await;
+    hub.restart().await;
+    hub.wait_until_complete().await;
+    let believed = hub.kube_proxy().get(SERVICES).await;
+    assert_eq!(
+        (believed.names().len(), generation(&believed)),
+        (5, None),
+        "nobody can know"
+    );
+    cloud.put(
+        "services",
+        json!({"metadata": {"namespace": "shop", "name": "kept", "uid": "another"}}),
+    );
+    let listed = list_of_generation(&hub, 1).await;
+    assert_eq!(
+        listed.names(),
+        ["kept", "newer0", "newer1", "newer2"],
+        "nothing stale remains"
+    );
+}
+
+/// A coordinator that plays the cloud has renewals in memory only: killed, it comes back with an older renewTime, under a
+/// later version.
+#[tokio::test]
+async fn cloud_that_lost_renewals_is_the_same() {
+    let mut cloud = Cloud::start().await;
+    cloud.put("services", service("web", 80));
+    let told = Arc::new(Mutex::new((5, "2026-01-01T00:00:09.000000Z")));
+    let says = told.clone();
+    cloud.on(LEASE, move |_| {
+        let (version, renewed) = *says.lock();
+        let lease =
+            json!({"metadata": {"name": "n1", "resourceVersion": version.to_string()}, "spec": {"renewTime": renewed}});
+        async move { answer_json(StatusCode::OK, lease.to_string()) }
+    });
+    let hub = TestHub::start(&cloud, &[]).await;
+    hub.wait_until_complete().await;
+    let beat = r#"{"metadata":{"name":"n1"},"spec":{"renewTime":"2026-01-01T00:00:09.000000Z"}}"#;
+    hub.kubelet().put(LEASE, "application/json", beat).await.expect(200);
+    let before = lists(&cloud);
+    cloud.go_away().await;
+    *told.lock() = (9, "2026-01-01T00:00:01.000000Z");
+    cloud.put("services", service("meanwhile", 1));
+    cloud.come_back().await;
+    eventually("the hub must follow", async || {
+        let listed = hub.kube_proxy().get(SERVICES).await;
+        (listed.names() == ["meanwhile", "web"]).then_some(())
+    })
+    .await;
+    assert_eq!(lists(&cloud), before, "nothing is fetched again");
+}
+
+/// What was deleted in the lost stretch is there again.
+#[tokio::test]
+async fn restored_cloud_is_noticed_by_what_was_deleted() {
+    let mut cloud = Cloud::start().await;
+    cloud.put("services", service("kept", 1));
+    cloud.put("services", service("web", 80));
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    let backup = cloud.backup();
+    cloud.delete("services", "shop", "web");
+    eventually("the hub must have heard", async || {
+        let listed = hub.kube_proxy().get(SERVICES).await;
+        (listed.names() == ["kept"]).then_some(())
+    })
+    .await;
+    hub.stop().await;
+    cloud.go_away().await;
+    cloud.restore(backup);
+    for number in 0..9 {
+        let name = format!("p{number}");
+        cloud.put("pods", json!({"metadata": {"namespace": "shop", "name": name}}));
+    }
+    cloud.come_back().await;
+    hub.restart().await;
+    assert_eq!(list_of_generation(&hub, 1).await.names(), ["kept", "web"]);
+}
+
 #[tokio::test]
 async fn cloud_that_was_only_away_is_resumed() {
     let mut cloud = Cloud::start().await;
@@ -146,7 +266,7 @@ async fn cloud_that_was_only_away_is_resumed() {
     assert_eq!(lists(&cloud), before, "nothing is fetched again");
 }
 
-/// The renewal would overwrite the lease's renewTime, which tells a cloud that came back from a backup.
+/// The renewal would overwrite the lease's version, which tells a cloud that came back from a backup.
 #[tokio::test]
 async fn renewal_waits_for_the_proof() {
     let mut cloud = Cloud::start().await;

@@ -129,8 +129,8 @@ impl Feeder {
             return Ok(());
         }
         let events = match door.mutation {
-            Some(Mutation::DifferenceAsEvents) => as_events(&without_ends(&deliveries)),
-            _ => as_events(&deliveries),
+            Some(Mutation::DifferenceAsEvents) => as_events(self.fed, &without_ends(&deliveries)),
+            _ => as_events(self.fed, &deliveries),
         };
         let Some(events) = events else {
             self.snapshot = true;

@@ -13,6 +13,7 @@
 
 use std::collections::BTreeMap;
 
+use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
 use super::{Collection, Expired, RangeTombstone, Reader};
@@ -20,6 +21,31 @@ use super::{Collection, Expired, RangeTombstone, Reader};
 /// A copy that comes from a commit may have served more before it ended: at most so many RVs above its `C`. A commit is a
 /// minute old at the most, and no etcd writes that much in a minute.
 pub const UNCOMMITTED_MAX: u64 = 1 << 20;
+
+/// What a source told that cannot follow from what is held: it has another history.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Contradiction {
+    /// Another object of that name was created, and no deletion was told.
+    #[error("object {key} is told with uid {told}, and with uid {held} it was never deleted")]
+    Replaced {
+        /// Key of the object.
+        key: String,
+        /// uid held.
+        held: String,
+        /// uid told.
+        told: String,
+    },
+    /// An object changed or went that never came.
+    #[error("object {key} at {version} is told as {event:?}, and it was never created")]
+    NeverCame {
+        /// Key of the object.
+        key: String,
+        /// What is told of it.
+        event: EventType,
+        /// Its RV.
+        version: ResourceVersion,
+    },
+}
 
 /// How a client that was cut may go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +111,31 @@ impl Collection {
             .filter(|object| object.resource_version() <= to);
         let gone = ranges.map(|range| &range.object).chain(buried).chain(&self.former);
         Ok((reader, gone.cloned().collect()))
+    }
+
+    /// Whether the event that comes next in the log of a source that tells all of it, every change of every object, can
+    /// follow from what is held. One that `C` covers says nothing.
+    ///
+    /// # Errors
+    /// [`Contradiction`] when it cannot.
+    pub fn check_follows(&self, event: EventType, object: &Object) -> Result<(), Contradiction> {
+        if !self.complete || object.resource_version() <= self.position {
+            return Ok(());
+        }
+        let key = || object.key().to_string();
+        match self.object(object.key()) {
+            Some(held) if held.uid() != object.uid() => Err(Contradiction::Replaced {
+                key: key(),
+                held: held.uid().to_owned(),
+                told: object.uid().to_owned(),
+            }),
+            None if matches!(event, EventType::Modified | EventType::Deleted) => Err(Contradiction::NeverCame {
+                key: key(),
+                event,
+                version: object.resource_version(),
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Gives what is held, which is of the source's present history, the number that generation has elsewhere. Ignored when

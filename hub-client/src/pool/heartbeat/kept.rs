@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use yurt_apimachinery::ResourceVersion;
 use yurt_apimachinery::negotiation::{body_format, body_json};
 use yurt_runtime::http::{Body, full};
 
 use super::plan::DELEGATE_HEARTBEAT_ANNOTATION;
-use crate::replicas::proof::lease_state;
-use crate::replicas::timeline::LeaseState;
+use crate::replicas::proof::lease_version;
 
 /// An answer kept for the time without the cloud.
 #[derive(Clone, Debug)]
@@ -25,11 +25,11 @@ impl Kept {
         (!body.is_empty()).then_some(Self { content_type, body })
     }
 
-    /// RV and renewTime; `None` when it is no lease.
-    pub(super) fn state(&self) -> Option<LeaseState> {
+    /// Its RV; `None` when it is no lease.
+    pub(super) fn version(&self) -> Option<ResourceVersion> {
         let format = body_format(self.content_type.to_str().ok()).ok()?;
         let lease = body_json(format, "coordination.k8s.io/v1", "Lease", &self.body).ok()?;
-        lease_state(&lease)
+        lease_version(&lease)
     }
 
     /// Whether the lease carries the delegate annotation: its name is plain text in JSON and in protobuf.

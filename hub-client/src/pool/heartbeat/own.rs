@@ -16,7 +16,7 @@ use http::{HeaderValue, Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
-use yurt_apimachinery::Status;
+use yurt_apimachinery::{ResourceVersion, Status};
 use yurt_runtime::http::{Body, full, status_response};
 use yurt_runtime::{BootTime, Clock, TaskGroup};
 
@@ -29,7 +29,6 @@ use crate::pool::relay;
 use crate::proxy::pass_through::answered;
 use crate::replicas::PoolData;
 use crate::replicas::proof::Timeline;
-use crate::replicas::timeline::LeaseState;
 use crate::troubles::Troubles;
 use crate::upstream::Cloud;
 
@@ -64,8 +63,8 @@ pub struct OwnHeartbeat {
     pool_lease: tokio::sync::Mutex<Option<Value>>,
     /// The cloud's last answer about the lease.
     last: Mutex<Option<Kept>>,
-    /// What it acknowledged of the lease in its present history.
-    acknowledged: Mutex<Option<LeaseState>>,
+    /// RV of the lease it acknowledged last in its present history.
+    acknowledged: Mutex<Option<ResourceVersion>>,
     /// Renewals wait for the proof of that history.
     timeline: Timeline,
     troubles: Troubles,
@@ -102,7 +101,7 @@ impl OwnHeartbeat {
             nudge,
             plan: Mutex::default(),
             pool_lease: tokio::sync::Mutex::default(),
-            acknowledged: Mutex::new(last.as_ref().and_then(Kept::state)),
+            acknowledged: Mutex::new(last.as_ref().and_then(Kept::version)),
             timeline: Timeline::default(),
             troubles: Troubles::new(clock.clone()),
             last: Mutex::new(last),
@@ -137,9 +136,9 @@ impl OwnHeartbeat {
         }
     }
 
-    /// The lease as the cloud acknowledged it last; `None` when it never did.
+    /// RV of the lease as the cloud acknowledged it last; `None` when it never did.
     #[must_use]
-    pub fn acknowledged(&self) -> Option<LeaseState> {
+    pub fn acknowledged(&self) -> Option<ResourceVersion> {
         *self.acknowledged.lock()
     }
 
@@ -281,9 +280,9 @@ impl OwnHeartbeat {
             && let Some(kept) = Kept::of(&headers, body.clone())
         {
             self.store(&kept);
-            let state = kept.state();
+            let version = kept.version();
             let mut acknowledged = self.acknowledged.lock();
-            *acknowledged = state.or(*acknowledged);
+            *acknowledged = version.or(*acknowledged);
             drop(acknowledged);
             if kept.is_annotated() {
                 self.annotated.store(true, Ordering::Relaxed);

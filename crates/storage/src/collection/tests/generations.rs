@@ -99,3 +99,26 @@ fn first_list_takes_its_generation_from_elsewhere() {
     fresh.advance(rv(71));
     assert_eq!(fresh.resumption(rv(71)), Ok(Resumption::ByNumber));
 }
+
+#[test]
+fn what_cannot_follow_from_what_is_held_contradicts_it() {
+    let mut collection = Collection::new(true);
+    collection.restart(0, vec![service("a", 1, 50)], rv(90));
+    let check = |event, object: Object| collection.check_follows(event, &object);
+    assert_eq!(check(EventType::Modified, service("a", 1, 91)), Ok(()));
+    assert_eq!(check(EventType::Deleted, service("a", 1, 91)), Ok(()));
+    assert_eq!(check(EventType::Added, service("b", 2, 91)), Ok(()));
+    assert_eq!(check(EventType::Modified, service("a", 2, 90)), Ok(()), "C covers it");
+    for event in [EventType::Added, EventType::Modified, EventType::Deleted] {
+        assert!(matches!(
+            check(event, service("a", 2, 91)),
+            Err(Contradiction::Replaced { .. })
+        ));
+    }
+    for event in [EventType::Modified, EventType::Deleted] {
+        assert!(matches!(
+            check(event, service("b", 2, 91)),
+            Err(Contradiction::NeverCame { .. })
+        ));
+    }
+}
