@@ -229,6 +229,15 @@ impl Field {
     }
 
     async fn on_program(&mut self, target: Target, act: Act) -> Result<()> {
+        if target == Target::Cloud && self.stage.cloud.data.is_some() {
+            match act {
+                Act::Kill => self.lost_renewals = true,
+                Act::Start if std::mem::take(&mut self.lost_renewals) => {
+                    self.beats.lock().unwrap_or_else(PoisonError::into_inner).forget();
+                }
+                _ => {}
+            }
+        }
         let stage = &mut self.stage;
         let (seat, disk) = match target {
             Target::Hub(hub) => {
@@ -245,15 +254,6 @@ impl Field {
             }
             _ => (&mut stage.cloud.seat, None),
         };
-        if target == Target::Cloud && stage.cloud.data.is_some() {
-            match act {
-                Act::Kill => self.lost_renewals = true,
-                Act::Start if std::mem::take(&mut self.lost_renewals) => {
-                    self.beats.lock().unwrap_or_else(PoisonError::into_inner).forget();
-                }
-                _ => {}
-            }
-        }
         match act {
             Act::Kill if seat.runs() => seat.kill().await,
             Act::Stop => seat.stop(STOP_LIMIT).await,
