@@ -79,6 +79,8 @@ pub(crate) struct Replay<'a> {
     untold: usize,
     /// What is held may be of another history, until a list or a bookmark says what there is.
     is_between: bool,
+    /// Everything may be told again until the next bookmark, the position aside by the same rules.
+    is_told_all: bool,
     /// Objects told since then.
     told_again: BTreeSet<String>,
 }
@@ -235,6 +237,7 @@ impl<'a> Replay<'a> {
             verdict: Verdict::default(),
             untold: 0,
             is_between: false,
+            is_told_all: false,
             told_again: BTreeSet::new(),
         }
     }
@@ -252,6 +255,11 @@ impl<'a> Replay<'a> {
     pub(crate) fn change_to(&mut self, truth: &'a Truth) {
         (self.truth, self.position, self.is_between) = (truth, 0, true);
         self.told_again.clear();
+    }
+
+    /// Until the next bookmark the client may be told everything once more, in any order.
+    pub(crate) fn let_tell_all(&mut self) {
+        self.is_told_all = true;
     }
 
     /// What was found.
@@ -274,7 +282,7 @@ impl<'a> Replay<'a> {
     }
 
     fn move_to(&mut self, version: u64, by: &str) {
-        if self.is_between {
+        if self.is_between || self.is_told_all {
             return;
         }
         let from = self.position;
@@ -341,6 +349,7 @@ impl<'a> Replay<'a> {
 
     fn bookmark(&mut self, version: u64) {
         let was_between = std::mem::take(&mut self.is_between);
+        self.is_told_all = false;
         self.move_to(version, "a bookmark");
         if was_between {
             let truth = self.truth;

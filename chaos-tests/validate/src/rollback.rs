@@ -3,7 +3,8 @@
 //! Before the cloud goes back, everybody holds all it had. What a client is told after that is still of the old history as long as it
 //! agrees with it: it holds what it held. The first other statement is of the new one. From there on the rules of
 //! [`super::history`] hold with the new truth, but that the position and objects may go back until the next list or bookmark, where the
-//! client has to hold exactly what the new history has, each object at a version of it.
+//! client has to hold exactly what the new history has, each object at a version of it. A client that lists at a number which the old
+//! history had, too, cannot say of which one it is: it may be told everything again, but nothing else.
 
 use super::history::{Replay, Seen, Truth, Verdict};
 
@@ -35,6 +36,9 @@ pub fn check(told: &[Seen], from: usize, rollback: &Rollback<'_>) -> Verdict {
             replay.change_to(rollback.after);
         }
         replay.step(seen);
+        if !is_old && matches!(seen, Seen::List(version, _) if *version <= rollback.ended) {
+            replay.let_tell_all();
+        }
     }
     replay.require(!is_old, || "was told nothing of the new history".to_owned());
     replay.end(rollback.lists_max)
@@ -97,6 +101,26 @@ mod tests {
             Seen::Bookmark(31),
         ];
         assert_eq!(found(&in_stream), [""; 0]);
+    }
+
+    /// The number of its list may be of either history.
+    #[test]
+    fn client_that_lists_at_an_old_number_may_be_told_everything_again() {
+        let listed = |told: &[Seen]| {
+            let over = [Seen::Error(410), list(12, &[("a", 11), ("b", 6)])];
+            found(&[&over, told].concat())
+        };
+        let rest = [
+            Seen::Bookmark(12),
+            put("a", 30, "8"),
+            put("d", 31, "9"),
+            Seen::Bookmark(31),
+        ];
+        let again = [gone("c", 12), put("b", 6, ""), put("a", 11, "1")];
+        assert_eq!(listed(&[&again[..], &rest].concat()), [""; 0]);
+        assert_eq!(listed(&rest), [""; 0]);
+        assert!(!listed(&[&[gone("a", 12), put("a", 11, "1")][..], &rest].concat()).is_empty());
+        assert!(!listed(&[&rest[..], &again].concat()).is_empty(), "once");
     }
 
     #[test]

@@ -24,6 +24,8 @@ const CHANGES: u64 = 100;
 /// Marks of them begin here: nothing before has such a mark.
 const FIRST_MARK: u64 = 1_000_000;
 const MICROS_PER_SECOND: u64 = 1_000_000;
+/// More numbers than the cloud gives out while it is asked for the last one.
+const MORE: u64 = 1_000;
 
 /// What happens to the pool meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +36,7 @@ enum Meanwhile {
     Offline,
 }
 
-/// Copies what the cloud has on its disk. It ends in order: after SIGKILL a coordinator that plays the cloud lacks the last renewals of
-/// leases, which hubs take for a cloud that came back.
+/// Copies what the cloud has on its disk. It ends in order: that stores the renewals of leases.
 ///
 /// # Errors
 /// A cloud that does not start again, or cannot be copied.
@@ -80,10 +81,12 @@ pub(super) async fn play(
     for target in &targets {
         field.perform(*target, begin).await?;
     }
+    let head = field.stage.cloud.api.list(COLLECTIONS[0]).await?.resource_version;
     restore(&mut field.stage).await?;
-    // Numbers of a cloud of ours are times.
+    // Numbers of a cloud of ours are times, but ahead of them when it was killed before.
     let now = Clock::system().unix();
-    let ended = u64::try_from(now.secs).unwrap_or(0) * MICROS_PER_SECOND;
+    let now = u64::try_from(now.secs).unwrap_or(0) * MICROS_PER_SECOND;
+    let ended = now.max(head + MORE);
     start(&mut field.stage).await?;
     let again = clients::witnesses(field, "cloud that came back", &COLLECTIONS).await?;
     Traffic::start(field, (seed, FIRST_MARK), &COLLECTIONS)

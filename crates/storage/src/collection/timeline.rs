@@ -94,7 +94,8 @@ impl Collection {
     }
 
     /// For a client that is told everything: a reader at or below H, and what is gone up to there. The objects up to the
-    /// reader's position are told in between, in any order: whoever is cut there is told everything again.
+    /// reader's position are told in between, in any order: whoever is cut there is told everything again. A name that is in use
+    /// again, by whatever object, is not among what is gone.
     ///
     /// # Errors
     /// [`Expired`] when a deletion may have been forgotten that the client has to be told.
@@ -110,6 +111,9 @@ impl Collection {
             .values()
             .filter(|object| object.resource_version() <= to);
         let gone = ranges.map(|range| &range.object).chain(buried).chain(&self.former);
+        // What is there again under that name is told as its change, as after a list: the client may well hold it.
+        let is_there = |key| self.objects.get(key).is_some_and(|live| live.created <= to);
+        let gone = gone.filter(|object| !is_there(object.key()));
         Ok((reader, gone.cloned().collect()))
     }
 

@@ -100,6 +100,21 @@ fn first_list_takes_its_generation_from_elsewhere() {
     assert_eq!(fresh.resumption(rv(71)), Ok(Resumption::ByNumber));
 }
 
+/// The client may be of the new generation, and hold what is there: it must not hear that it is gone.
+#[test]
+fn name_that_is_in_use_again_is_not_told_as_gone() {
+    let mut collection = rolled_back();
+    collection.apply(EventType::Added, service("b", 6, 99));
+    collection.apply(EventType::Added, service("c", 7, 101));
+    let (reader, gone) = collection.correction().expect("everything is remembered");
+    assert_eq!(reader.position(), rv(100));
+    assert_eq!(
+        names(&gone),
+        [("c", "u3")],
+        "c is there after what the reader is told first"
+    );
+}
+
 #[test]
 fn what_cannot_follow_from_what_is_held_contradicts_it() {
     let mut collection = Collection::new(true);
