@@ -52,8 +52,8 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["quick", "minutes"])]
     long: bool,
     /// The most that --long may take
-    #[arg(long, value_name = "N", default_value_t = 3, requires = "long")]
-    hours: u32,
+    #[arg(long, value_name = "N", default_value_t = 3.0, requires = "long", value_parser = hours)]
+    hours: f64,
     /// Only the pool of real processes, and faults strike it for this long
     #[arg(long, value_name = "N", conflicts_with = "quick")]
     minutes: Option<u32>,
@@ -116,6 +116,15 @@ pub(crate) fn quick() -> Result<()> {
         seed: 1,
         ..Args::default()
     })
+}
+
+/// Some time, and not for ever.
+fn hours(text: &str) -> Result<f64, String> {
+    let hours: f64 = text.parse().map_err(|_| "not a number of hours".to_owned())?;
+    match hours > 0.0 && hours <= 1000.0 {
+        true => Ok(hours),
+        false => Err("must be above 0 and at most 1000".to_owned()),
+    }
 }
 
 /// Runs it and prints what happened.
@@ -226,7 +235,7 @@ impl Args {
 
     /// All the time there is.
     fn whole(&self) -> Duration {
-        Duration::from_secs(3600 * u64::from(self.hours))
+        Duration::from_secs_f64(3600.0 * self.hours)
     }
 
     /// Strikes one pool, or, in a long run, one after the other until the time is over or something is wrong.
@@ -399,7 +408,7 @@ mod tests {
             worlds: Some(None),
             faults: all.clone(),
         };
-        for line in ["", "--quick --seed 3", "--long --hours 5"] {
+        for line in ["", "--quick --seed 3", "--long --hours 5", "--long --hours 0.5"] {
             assert_eq!(chosen(line).expect(line), both);
         }
         let processes = Chosen {
