@@ -46,11 +46,6 @@ pub(super) fn watch(tasks: &TaskGroup, cloud: &Api) -> Arc<Mutex<Beats>> {
 // === impl Beats ===
 
 impl Beats {
-    /// The cloud lost the renewals it had in memory only: what it says next is where they begin.
-    pub(super) fn forget(&mut self) {
-        self.last.clear();
-    }
-
     /// No clock that is right says more than `right`.
     fn see(&mut self, event: &Value, right: &str) {
         let object = &event["object"];

@@ -46,8 +46,6 @@ pub(super) enum Fault {
     PoolKilled,
     /// SIGTERM to the cloud's server
     CloudStopped,
-    /// SIGKILL to the cloud's server
-    CloudKilled,
     /// SIGSTOP to the cloud's server
     CloudPaused,
     /// A hub's link to the cloud refuses

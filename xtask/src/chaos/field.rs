@@ -2,7 +2,6 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -10,7 +9,6 @@ use serde_json::json;
 use tokio::process::Command;
 use tokio::sync::watch;
 
-use super::beats::{self, Beats};
 use super::faults::{Act, Cast, Fault, Target};
 use super::locals::Locals;
 use crate::lab::Setup;
@@ -44,10 +42,6 @@ pub(super) struct Field {
     readers: Vec<watch::Sender<bool>>,
     /// What the coordinators keep themselves; none before [`Field::start_locals`].
     pub(super) locals: Option<Locals>,
-    /// The node leases of the cloud.
-    pub(super) beats: Arc<Mutex<Beats>>,
-    /// The cloud is a coordinator, and was killed: it lost the renewals it had in memory.
-    lost_renewals: bool,
     /// Whether the time since boot can be another one.
     can_reboot: bool,
     /// Those that clients read and the traffic writes.
@@ -98,8 +92,6 @@ impl Field {
             scope: watch::Sender::new(false),
             huge: watch::Sender::new(false),
             locals: None,
-            beats: beats::watch(&stage.setup.tasks, &stage.cloud.api),
-            lost_renewals: false,
             can_reboot: program::can_shift_uptime(),
             readers: stage.hubs.iter().map(|_| watch::Sender::new(true)).collect(),
             collections,
@@ -229,15 +221,6 @@ impl Field {
     }
 
     async fn on_program(&mut self, target: Target, act: Act) -> Result<()> {
-        if target == Target::Cloud && self.stage.cloud.data.is_some() {
-            match act {
-                Act::Kill => self.lost_renewals = true,
-                Act::Start if std::mem::take(&mut self.lost_renewals) => {
-                    self.beats.lock().unwrap_or_else(PoisonError::into_inner).forget();
-                }
-                _ => {}
-            }
-        }
         let stage = &mut self.stage;
         let (seat, disk) = match target {
             Target::Hub(hub) => {

@@ -9,7 +9,7 @@ use tokio::sync::{oneshot, watch};
 use yurt_chaos_validate::history::Verdict;
 
 use super::agenda::Agenda;
-use super::beats::Beats;
+use super::beats::{self, Beats};
 use super::clients::{self, Recorded};
 use super::faults::Fault;
 use super::field::{Field, Store};
@@ -87,6 +87,7 @@ const FEED: &str = "/yurt/v1/feed";
 /// A pool that does not come up; whatever is wrong later is in the outcome.
 pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
     let mut field = Field::new(setup, &plan.cloud, plan.store).await?;
+    let beats = beats::watch(&field.stage.setup.tasks, &field.stage.cloud.api);
     begin(&mut field.stage).await?;
     field.start_scope();
     field.start_locals();
@@ -106,7 +107,7 @@ pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
     let mut rest = play(&mut field, plan, &mut agenda, &mut clients, &mut written, &mut leaders).await;
     let mut verdict = clients::verdict(&witnesses, &clients, field.stage.cloud.data.is_some());
     // Leases go back with everything else.
-    let beats = field.beats.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let beats = beats.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let rolls_back = rest.is_ok() && is_rolled_back(&field, plan);
     if rolls_back {
         let leader = leaders.ask(&field.stage).await;

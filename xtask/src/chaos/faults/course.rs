@@ -103,7 +103,6 @@ impl Strike {
             Fault::CoordinatorDiskLost => without_disk(Target::Coordinator(self.coordinator), self.lasts),
             Fault::PoolKilled => self.each(DEAD, self.pool()),
             Fault::CloudStopped => self.one(Target::Cloud, GONE),
-            Fault::CloudKilled => self.one(Target::Cloud, DEAD),
             Fault::CloudPaused => self.one(Target::Cloud, STILL),
             Fault::HubsRestartInTurn => in_turn(self.all().map(Target::Hub), GONE, Duration::ZERO, self.lasts),
             Fault::AllHubsPaused => self.each(STILL, self.all().map(Target::Hub)),
