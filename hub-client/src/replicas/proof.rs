@@ -286,15 +286,20 @@ impl Prover {
             if self.data.timeline().is_gone(name, generation) {
                 continue;
             }
-            let elsewhere = self.at_coordinator(name, generation).map(|at| (at, Vec::new()));
-            for (position, newest) in held.into_iter().chain(elsewhere).chain(coming) {
+            if let Some(there) = self.at_coordinator(name, generation) {
+                known.position = known.position.max(there);
+                generations.insert(name.to_owned(), generation);
+            }
+            let held = held.map(|(at, newest)| (at, newest, Some(at)));
+            // A list that is still coming is not one state yet: of its objects nothing is known but that they were there.
+            let coming = coming.map(|(at, newest)| (at, newest, None));
+            for (position, newest, at) in held.into_iter().chain(coming) {
                 known.position = known.position.max(position);
                 generations.insert(name.to_owned(), generation);
-                if POOL_SCOPE.contains(&name) {
-                    for (key, version) in newest {
-                        let held = known.newest.entry((name.to_owned(), key)).or_default();
-                        *held = Held { version, at: position }.max(*held);
-                    }
+                for (key, version) in newest.into_iter().filter(|_| POOL_SCOPE.contains(&name)) {
+                    let at = at.unwrap_or(version);
+                    let held = known.newest.entry((name.to_owned(), key)).or_default();
+                    *held = Held { version, at }.max(*held);
                 }
             }
             if POOL_SCOPE.contains(&name) {

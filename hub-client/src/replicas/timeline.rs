@@ -33,7 +33,7 @@ pub type Place = (String, ObjectKey);
 pub struct Held {
     /// Its RV.
     pub version: ResourceVersion,
-    /// `C` of the copy: up to there it was not changed again.
+    /// It is known to have been in this state at this RV: its own one, or a later one, up to `C`.
     pub at: ResourceVersion,
 }
 
