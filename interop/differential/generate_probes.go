@@ -61,7 +61,8 @@ func pathProbes() []Script {
 		if step.Query == "" {
 			separator = ""
 		}
-		step.Query += separator + "resourceVersion={rv:0}&timeoutSeconds=3"
+		// Well within eventLimit: that the server ends it is part of the answer.
+		step.Query += separator + "resourceVersion={rv:0}&timeoutSeconds=2"
 		step.Watch = &Watch{Events: 2, During: []Step{create(cm, cm.make("c")), patch(cm, "a", mergePatch, cm.change), patch(cm, "b", mergePatch, cm.change)}}
 		scripts = append(scripts, probe("watch/"+name, made, create(cm, cm.make("b")), step))
 	}

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use yurt_runtime::TaskGroup;
 
 use super::field::{self, Arrivals, PATIENCE, SLICES};
 use crate::bench::load::quantile;
@@ -22,6 +23,12 @@ const SETTLE: Duration = Duration::from_secs(3);
 /// How often a starting hub is asked.
 const ASK_EVERY: Duration = Duration::from_millis(2);
 
+/// A client of the cloud, and one behind the follower.
+struct Clients {
+    direct: Arrivals,
+    there: Arrivals,
+}
+
 pub(super) async fn measure(lab: &Lab, real: bool, notes: &mut Notes<'_>) -> Result<()> {
     let cloud = if real { Choice::Real } else { Choice::Demo };
     let mut stage = field::prepare(lab, &cloud, 2, Election::SHORT, SLICES).await?;
@@ -31,7 +38,61 @@ pub(super) async fn measure(lab: &Lab, real: bool, notes: &mut Notes<'_>) -> Res
     tokio::time::sleep(SETTLE).await;
     memory(&mut stage, leader, follower, notes)?;
     events(&mut stage, leader, follower, notes).await?;
+    field::end(stage).await?;
+    match real {
+        true => undisturbed(lab, notes).await,
+        false => Ok(()),
+    }
+}
+
+/// Events once more, from a cloud that leaves the cores to the pool: kube-apiserver works on after each write.
+async fn undisturbed(lab: &Lab, notes: &mut Notes<'_>) -> Result<()> {
+    let mut stage = field::prepare(lab, &Choice::Demo, 2, Election::SHORT, SLICES).await?;
+    field::start(&mut stage).await?;
+    field::at_rest(&stage).await?;
+    let leader = stage.leader().await?;
+    let follower = stage.follower(leader)?;
+    tokio::time::sleep(SETTLE).await;
+    let tasks = stage.setup.tasks.child();
+    let clients = Clients::watch(&stage, follower, &tasks).await?;
+    let added = clients.delays(&stage).await?;
+    let what = "event of 25 KB, a coordinator as the cloud, to a follower's client: added to a direct watch";
+    tell(&added, what, notes);
+    let _ = tasks.shutdown(SETTLE).await;
     field::end(stage).await
+}
+
+// === impl Clients ===
+
+impl Clients {
+    async fn watch(stage: &Stage, follower: usize, tasks: &TaskGroup) -> Result<Self> {
+        let clock = Stopwatch::start();
+        Ok(Self {
+            direct: Arrivals::watch(tasks, stage.cloud.api.clone(), clock).await?,
+            there: Arrivals::watch(tasks, stage.hubs[follower].proxy.clone(), clock).await?,
+        })
+    }
+
+    /// How much later the second one hears of each change, sorted.
+    async fn delays(&self, stage: &Stage) -> Result<Vec<Duration>> {
+        let mut added = Vec::new();
+        for turn in 0..EVENTS {
+            field::touch(&stage.cloud.api, turn).await?;
+            let (here, far) = (
+                self.direct.of(turn, PATIENCE).await?,
+                self.there.of(turn, PATIENCE).await?,
+            );
+            added.push(far.saturating_sub(here));
+        }
+        added.sort_unstable();
+        Ok(added)
+    }
+}
+
+fn tell(added: &[Duration], what: &str, notes: &mut Notes<'_>) {
+    for (share, word) in [(0.5, "p50"), (0.99, "p99")] {
+        notes.add("18", &format!("{what}, {word}"), Unit::Millis, quantile(added, share));
+    }
 }
 
 /// One hub and an empty coordinator; then the second hub.
@@ -119,9 +180,8 @@ fn memory(stage: &mut Stage, leader: usize, follower: usize, notes: &mut Notes<'
 }
 
 async fn events(stage: &mut Stage, leader: usize, follower: usize, notes: &mut Notes<'_>) -> Result<()> {
-    let (clock, tasks) = (Stopwatch::start(), stage.setup.tasks.child());
-    let direct = Arrivals::watch(&tasks, stage.cloud.api.clone(), clock).await?;
-    let there = Arrivals::watch(&tasks, stage.hubs[follower].proxy.clone(), clock).await?;
+    let tasks = stage.setup.tasks.child();
+    let clients = Clients::watch(stage, follower, &tasks).await?;
     let cpu = |stage: &mut Stage| -> Result<[f64; 3]> {
         let of = |seat: &mut Seat| Ok::<_, anyhow::Error>(field::usage(seat)?.cpu.as_secs_f64());
         Ok([
@@ -131,18 +191,13 @@ async fn events(stage: &mut Stage, leader: usize, follower: usize, notes: &mut N
         ])
     };
     let before = cpu(stage)?;
-    let mut added = Vec::new();
-    for turn in 0..EVENTS {
-        field::touch(&stage.cloud.api, turn).await?;
-        let (here, far) = (direct.of(turn, PATIENCE).await?, there.of(turn, PATIENCE).await?);
-        added.push(far.saturating_sub(here));
-    }
+    let added = clients.delays(stage).await?;
     let after = cpu(stage)?;
-    added.sort_unstable();
-    for (share, word) in [(0.5, "p50"), (0.99, "p99")] {
-        let what = format!("event of 25 KB, cloud to a follower's client: added to a direct watch, {word}");
-        notes.add("18", &what, Unit::Millis, quantile(&added, share));
-    }
+    tell(
+        &added,
+        "event of 25 KB, cloud to a follower's client: added to a direct watch",
+        notes,
+    );
     for (at, who) in ["leader's hub", "follower's hub", "pool's server"]
         .into_iter()
         .enumerate()
