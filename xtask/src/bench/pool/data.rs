@@ -18,6 +18,8 @@ use crate::stopwatch::Stopwatch;
 
 /// Changes of one slice, one after the other.
 pub(super) const EVENTS: usize = 300;
+/// What one change causes is over before the next one: how long one takes is asked, not how many there can be.
+pub(super) const BETWEEN: Duration = Duration::from_millis(20);
 /// Nothing moves any more.
 const SETTLE: Duration = Duration::from_secs(3);
 /// How often a starting hub is asked.
@@ -83,6 +85,7 @@ impl Clients {
                 self.there.of(turn, PATIENCE).await?,
             );
             added.push(far.saturating_sub(here));
+            tokio::time::sleep(BETWEEN).await;
         }
         added.sort_unstable();
         Ok(added)

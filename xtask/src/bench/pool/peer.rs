@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use yurt_runtime::TaskGroup;
 
-use super::data::EVENTS;
+use super::data::{BETWEEN, EVENTS};
 use super::field::{self, Arrivals, PATIENCE, SLICES};
 use crate::bench::load::quantile;
 use crate::bench::memory::mib;
@@ -94,6 +94,7 @@ async fn events(cloud: &Subject, pool: &Subject, tasks: &TaskGroup, notes: &mut 
         field::touch(&cloud.api, turn).await?;
         let (here, far) = (direct.of(turn, PATIENCE).await?, there.of(turn, PATIENCE).await?);
         added.push(far.saturating_sub(here));
+        tokio::time::sleep(BETWEEN).await;
     }
     let cpu = pool.usage()?.cpu.saturating_sub(before);
     added.sort_unstable();
