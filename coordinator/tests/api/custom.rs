@@ -134,6 +134,24 @@ async fn start_names_the_rules_that_are_not_enforced() {
     );
 }
 
+/// Conformance: 3.E03
+#[tokio::test]
+async fn items_of_a_list_say_what_they_are_built_in_or_declared() {
+    let declared = Declared::new(&[manifest("widgets", "Widget", &[version("v1", true)])]).await;
+    let admin = declared.server.admin();
+    admin.post(WIDGETS, &widget("a", "red")).await.expect(201);
+    for (list, version, kind) in [
+        (WIDGETS, "example.com/v1", "Widget"),
+        ("/api/v1/namespaces", "v1", "Namespace"),
+    ] {
+        let listed = admin.get(list).await.expect(200);
+        let items = listed["items"].as_array().expect("items");
+        assert!(!items.is_empty());
+        let is_told = |item: &Value| item["apiVersion"] == version && item["kind"] == kind;
+        assert!(items.iter().all(is_told), "{items:?}");
+    }
+}
+
 #[tokio::test]
 async fn kinds_come_change_and_go_while_the_server_runs() {
     let mut declared = Declared::new(&[]).await;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use proptest::prelude::*;
 use yurt_apimachinery::kind::find_kind;
+use yurt_apimachinery::negotiation::{Shape, negotiate};
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion};
 
@@ -564,4 +565,20 @@ proptest! {
             prop_assert_eq!(&client.known, &truth);
         }
     }
+}
+
+/// Conformance: 8.22
+#[test]
+fn frame_of_a_change_is_made_once_for_all_who_want_it_alike() {
+    let kind = find_kind("", "services").unwrap();
+    let how = |accept| negotiate(Some(accept), Shape::Watch, true, None, None).unwrap();
+    let change = Change::new(ChangeKind::Updated, service("a", 1, 5), None);
+    let frame = |event, accept| change.frame(event, how(accept), kind);
+    let json = frame(EventType::Modified, "application/json");
+    assert_eq!(frame(EventType::Modified, "application/json").as_ptr(), json.as_ptr());
+    let others = [
+        frame(EventType::Added, "application/json"),
+        frame(EventType::Modified, "application/vnd.kubernetes.protobuf;stream=watch"),
+    ];
+    assert!(others.iter().all(|other| *other != json));
 }
