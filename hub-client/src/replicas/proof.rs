@@ -6,6 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use http::header::ACCEPT;
 use http::{HeaderValue, Request, StatusCode};
 use serde_json::Value;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::list::ParsedList;
@@ -38,6 +40,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// What does not work without a proof: nothing of the cloud's is taken.
 pub const TIMELINE: &str = "proof of the cloud's history";
+/// A history that began this lately is not given up because an event does not follow from it.
+const CONTRADICTED_AGAIN: Duration = Duration::from_secs(60);
 /// A renewal waits this long for the proof at the most.
 const RENEWAL_WAIT: Duration = Duration::from_secs(3);
 
@@ -56,6 +60,8 @@ struct State {
     is_away: bool,
     /// What somebody was told that cannot follow from what is held: the next proof fails.
     against: Option<String>,
+    /// When that was last believed.
+    contradicted: Option<Instant>,
     /// Replicas whose history is gone, with the generation that had it.
     gone: BTreeMap<String, u64>,
 }
@@ -83,13 +89,28 @@ impl Timeline {
         self.0.send_modify(State::doubt);
     }
 
-    /// The cloud told something (`why`) that cannot follow from what is held: it came back with another history, and had
-    /// passed all that the proof looked at.
-    pub fn contradict(&self, why: String) {
-        self.0.send_modify(|state| {
-            state.doubt();
-            state.against.get_or_insert(why);
+    /// The cloud told something (`why`) that cannot follow from what replica `name` holds under `generation`: it came back
+    /// with another history, and had passed all that the proof looked at. False when that is not believed: it was just said,
+    /// and everything was listed since, so the server leaves events out.
+    #[must_use]
+    pub fn contradict(&self, name: &str, generation: u64, why: &dyn Display) -> bool {
+        let mut is_believed = true;
+        self.0.send_if_modified(|state| {
+            if state.gone.get(name) == Some(&generation) || state.against.is_some() {
+                // It is known, or will be at once.
+                return false;
+            }
+            is_believed = state
+                .contradicted
+                .is_none_or(|last| last.elapsed() >= CONTRADICTED_AGAIN);
+            if is_believed {
+                state.doubt();
+                state.against = Some(format!("{name}: {why}"));
+                state.contradicted = Some(Instant::now());
+            }
+            is_believed
         });
+        is_believed
     }
 
     /// Whether what replica `name` holds under `generation` is the present cloud's.
@@ -481,15 +502,27 @@ mod tests {
         assert_eq!(is_proven(&timeline), Some(true));
     }
 
-    #[test]
-    fn what_contradicts_puts_a_proof_in_doubt_once() {
+    #[tokio::test(start_paused = true)]
+    async fn what_contradicts_puts_a_proof_in_doubt_but_not_all_the_time() {
         let timeline = Timeline::default();
         timeline.settle(BTreeMap::new(), timeline.breaks());
-        timeline.contradict("web has another uid".to_owned());
-        timeline.contradict("and db".to_owned());
+        assert!(timeline.contradict("services", 0, &"web has another uid"));
+        assert!(timeline.contradict("endpoints", 0, &"and so has db"), "the same one");
         assert_eq!(is_proven(&timeline), None);
-        assert_eq!(timeline.take_against().as_deref(), Some("web has another uid"));
+        assert_eq!(
+            timeline.take_against().as_deref(),
+            Some("services: web has another uid")
+        );
         assert_eq!(timeline.take_against(), None);
+        timeline.settle([("services".to_owned(), 0)].into(), timeline.breaks());
+        assert!(timeline.contradict("services", 0, &"old"), "it is given up already");
+        assert_eq!(is_proven(&timeline), Some(true));
+
+        assert!(!timeline.contradict("services", 1, &"a server that leaves events out"));
+        assert_eq!(is_proven(&timeline), Some(true));
+        tokio::time::advance(CONTRADICTED_AGAIN).await;
+        assert!(timeline.contradict("services", 1, &"another backup"));
+        assert_eq!(is_proven(&timeline), None);
     }
 
     #[test]

@@ -321,13 +321,18 @@ impl Stream {
 
     /// Applies an event of the source's log.
     fn apply(&self, event: EventType, object: Object) -> Result<(), Ended> {
-        let of_members = self.replica.name() == members::COLLECTION;
-        let applied = self.replica.collection().update(|collection| {
-            if self.source == Source::Cloud && !of_members {
-                collection
-                    .check_follows(event, &object)
-                    .map_err(|why| (why, collection.generation()))?;
+        let (name, of_members) = (self.replica.name(), self.replica.name() == members::COLLECTION);
+        if self.source == Source::Cloud && !of_members {
+            let check = |c: &Collection| (c.check_follows(event, &object), c.generation());
+            let (follows, generation) = self.replica.collection().read(check);
+            if let Err(why) = follows {
+                if self.data.timeline().contradict(name, generation, &why) {
+                    return Err(Ended::Closed);
+                }
+                tracing::warn!(collection = name, %why, "The cloud left events out");
             }
+        }
+        self.replica.collection().update(|collection| {
             let is_held = |held: &Object| held.uid() == object.uid();
             if of_members && event != EventType::Deleted && collection.object(object.key()).is_some_and(is_held) {
                 // A Node changes every few minutes, its membership does not.
@@ -335,15 +340,8 @@ impl Stream {
             } else {
                 collection.apply(event, object);
             }
-            Ok(())
         });
-        applied.map_err(|(why, generation)| {
-            let timeline = self.data.timeline();
-            if !timeline.is_gone(self.replica.name(), generation) {
-                timeline.contradict(format!("{}: {why}", self.replica.name()));
-            }
-            Ended::Closed
-        })
+        Ok(())
     }
 
     pub(super) fn confirm(&mut self) {

@@ -118,7 +118,8 @@ impl Collection {
     }
 
     /// Whether the event that comes next in the log of a source that tells all of it, every change of every object, can
-    /// follow from what is held. One that `C` covers says nothing.
+    /// follow from what is held. One that `C` covers says nothing, and neither do objects without uid, which kube-apiserver
+    /// does not have.
     ///
     /// # Errors
     /// [`Contradiction`] when it cannot.
@@ -127,8 +128,9 @@ impl Collection {
             return Ok(());
         }
         let key = || object.key().to_string();
+        let are_two = |held: &Object| ![held.uid(), ""].contains(&object.uid()) && !held.uid().is_empty();
         match self.object(object.key()) {
-            Some(held) if held.uid() != object.uid() => Err(Contradiction::Replaced {
+            Some(held) if are_two(held) => Err(Contradiction::Replaced {
                 key: key(),
                 held: held.uid().to_owned(),
                 told: object.uid().to_owned(),
