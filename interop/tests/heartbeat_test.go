@@ -32,6 +32,7 @@ const (
 // speaks protobuf: the leader passes their heartbeats on, the nodes stay Ready, and a kubelet that falls silent is
 // noticed all the same. Takes about five minutes.
 func TestHeartbeatDelegation(t *testing.T) {
+	t.Parallel() // it mostly waits
 	cloud := sharedCloud(t)
 	ctx := testContext(t)
 	kcm, err := cloud.StartControllerManager(ctx)

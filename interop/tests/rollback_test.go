@@ -26,6 +26,7 @@ const rollbackLimit = 90 * time.Second
 // once, and all hubs and the coordinator agree on a new generation.
 // Conformance: 7.55
 func TestRollback(t *testing.T) {
+	t.Parallel() // it mostly waits, and has a cloud of its own
 	cloud := ownCloud(t)
 	t.Run("WhileThePoolWatches", func(t *testing.T) {
 		s := newRollback(t, cloud, "watching")

@@ -218,7 +218,8 @@ impl Prover {
             timeline.away(failed);
             if !failed && !state.borrow_and_update().is_proven {
                 let breaks = timeline.breaks();
-                match self.prove().await {
+                // Over a connection that has been there since, nobody came back from a backup.
+                match self.prove(rests_on.is_none()).await {
                     Ok(gone) => {
                         timeline.settle(gone, breaks);
                         rests_on = Some(self.way());
@@ -248,8 +249,9 @@ impl Prover {
         (place, self.cloud.at(place).beats.connections())
     }
 
-    /// One proof: which replicas, under which generation, hold a history that is gone.
-    async fn prove(&self) -> Result<BTreeMap<String, u64>, String> {
+    /// One proof: which replicas, under which generation, hold a history that is gone. Of the past the cloud is asked only
+    /// when the proof has to be thorough.
+    async fn prove(&self, is_thorough: bool) -> Result<BTreeMap<String, u64>, String> {
         let against = self.data.timeline().take_against();
         let (known, generations) = self.known().await;
         if known.is_nothing() {
@@ -257,7 +259,7 @@ impl Prover {
         }
         let verdict = match against {
             Some(why) => Verdict::NewTimeline(why),
-            None => self.ask_around(&known).await?,
+            None => self.ask_around(&known, is_thorough).await?,
         };
         match verdict {
             Verdict::NewTimeline(why) => {
@@ -270,11 +272,11 @@ impl Prover {
     }
 
     /// The verdict of the first server that gives one; that server is in use from then on.
-    async fn ask_around(&self, known: &Known) -> Result<Verdict, String> {
+    async fn ask_around(&self, known: &Known, is_thorough: bool) -> Result<Verdict, String> {
         let (mut behind, mut failure) = (None, String::new());
         let servers = self.cloud.len();
         for left in (0..servers).rev() {
-            match self.ask(self.cloud.server(), known).await {
+            match self.ask(self.cloud.server(), known, is_thorough).await {
                 Ok(answers) => match known.judge(&answers, left > 0) {
                     Verdict::Lagging => behind = Some(answers),
                     verdict => return Ok(verdict),
@@ -346,7 +348,7 @@ impl Prover {
     }
 
     /// Reads without resourceVersion: the answer has everything that was acknowledged before.
-    async fn ask(&self, server: &CloudServer, known: &Known) -> Result<Answers, String> {
+    async fn ask(&self, server: &CloudServer, known: &Known, is_thorough: bool) -> Result<Answers, String> {
         let services = find_kind("", "services").ok_or("services are not built in")?;
         let path = format!("{}?limit=1", services.collection_path());
         let list = get(server, &path, "PartialObjectMetadataList").await?;
@@ -372,7 +374,8 @@ impl Prover {
             let now = self.at_place(server, place).await?;
             let now = now.and_then(|now| version_of(&now));
             answers.newest.extend(now.map(|now| (place.clone(), now)));
-            if !answers.settles(place, *held)
+            if is_thorough
+                && !answers.settles(place, *held)
                 && let Some(then) = self.at_place_then(server, place, held.at).await?
             {
                 answers.then.insert(place.clone(), then);
@@ -409,7 +412,7 @@ impl Prover {
         };
         let kind = replica.collection().kind();
         let path = format!(
-            "{}?fieldSelector=metadata.name%3D{}&resourceVersion={at}&resourceVersionMatch=Exact",
+            "{}?fieldSelector=metadata.name%3D{}&limit=1&resourceVersion={at}&resourceVersionMatch=Exact",
             collection_of(kind, key),
             key.name()
         );
