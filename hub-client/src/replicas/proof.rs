@@ -217,9 +217,14 @@ impl Prover {
             let failed = self.reach.borrow_and_update().failed_probes.unwrap_or(0) > 0;
             timeline.away(failed);
             if !failed && !state.borrow_and_update().is_proven {
-                let breaks = timeline.breaks();
+                let (breaks, way) = (timeline.breaks(), self.way());
                 // Over a connection that has been there since, nobody came back from a backup.
-                match self.prove(rests_on.is_none()).await {
+                let is_thorough = rests_on != Some(way);
+                match self.prove(is_thorough).await {
+                    Ok(gone) if gone.is_empty() && !is_thorough && self.way() != way => {
+                        // The connection had ended unseen, and asking opened a new one.
+                        rests_on = None;
+                    }
                     Ok(gone) => {
                         timeline.settle(gone, breaks);
                         rests_on = Some(self.way());

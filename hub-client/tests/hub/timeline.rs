@@ -9,17 +9,36 @@ use yurt_runtime::http::{json as answer_json, read_body};
 use yurt_test_support::eventually;
 
 use super::client::{Answer, Watch};
-use super::cloud::Cloud;
+use super::cloud::{Backup, Cloud};
 use super::harness::TestHub;
 use super::pool::Pool;
 
 const SERVICES: &str = "/api/v1/services";
 /// Where the coordinator is fed its Services as a whole.
 const SNAPSHOT: &str = "/yurt/v1/feed/services/snapshot";
+const WEB: &str = "/api/v1/namespaces/shop/services/web";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
 
 fn service(name: &str, port: u16) -> serde_json::Value {
     json!({"metadata": {"namespace": "shop", "name": name}, "spec": {"ports": [{"port": port}]}})
+}
+
+/// The hub is down while the cloud comes back from `backup` and goes on as `meanwhile` says.
+async fn restored_unseen(cloud: &mut Cloud, hub: &mut TestHub, backup: Backup, meanwhile: impl FnOnce(&Cloud)) {
+    hub.stop().await;
+    cloud.go_away().await;
+    cloud.restore(backup);
+    meanwhile(cloud);
+    cloud.come_back().await;
+    hub.restart().await;
+}
+
+/// The numbers of the cloud go on by `count`.
+fn pass_numbers(cloud: &Cloud, count: usize) {
+    for number in 0..count {
+        let name = format!("p{number}");
+        cloud.put("pods", json!({"metadata": {"namespace": "shop", "name": name}}));
+    }
 }
 
 /// Lists without a limit: those of the replicas, not those of the proof.
@@ -101,17 +120,7 @@ async fn restored_cloud_is_noticed_after_it_has_passed_what_was_seen_and_across_
     let backup = cloud.backup();
     cloud.put("services", service("web", 81));
     let mut hub = TestHub::start(&cloud, &[]).await;
-    hub.stop().await;
-    cloud.go_away().await;
-    cloud.restore(backup);
-    for number in 0..20 {
-        cloud.put(
-            "pods",
-            json!({"metadata": {"namespace": "shop", "name": format!("p{number}")}}),
-        );
-    }
-    cloud.come_back().await;
-    hub.restart().await;
+    restored_unseen(&mut cloud, &mut hub, backup, |cloud| pass_numbers(cloud, 20)).await;
     let listed = list_of_generation(&hub, 1).await;
     assert_eq!(
         listed.json()["items"][0]["spec"]["ports"][0]["port"],
@@ -129,6 +138,14 @@ async fn restored_cloud_is_noticed_after_it_has_passed_what_was_seen_and_across_
     .await;
 }
 
+/// Nothing is as the backup had it, and our numbers are passed.
+fn write_both_again(cloud: &Cloud) {
+    for port in 0..5 {
+        cloud.put("services", service("web", port));
+    }
+    cloud.put("services", service("kept", 3));
+}
+
 /// All that the proof looks at was written again with numbers above ours; the server remembers its state at our `C`.
 #[tokio::test]
 async fn restored_cloud_that_wrote_everything_again_is_noticed_by_its_past() {
@@ -139,17 +156,62 @@ async fn restored_cloud_that_wrote_everything_again_is_noticed_by_its_past() {
     cloud.put("services", service("kept", 2));
     cloud.put("services", service("web", 81));
     let mut hub = TestHub::start(&cloud, &[]).await;
-    hub.stop().await;
-    cloud.go_away().await;
-    cloud.restore(backup);
-    for port in 0..5 {
-        cloud.put("services", service("web", port));
-    }
-    cloud.put("services", service("kept", 3));
-    cloud.come_back().await;
-    hub.restart().await;
+    restored_unseen(&mut cloud, &mut hub, backup, write_both_again).await;
     let listed = list_of_generation(&hub, 1).await;
     assert_eq!(listed.names(), ["kept", "web"]);
+}
+
+/// The same while the hub runs, and too soon for a probe to fail: the proof itself opens the new connection.
+#[tokio::test]
+async fn restored_cloud_that_was_away_for_a_moment_is_asked_for_its_past() {
+    let mut cloud = Cloud::start().await;
+    cloud.put("services", service("web", 80));
+    cloud.put("services", service("kept", 1));
+    let backup = cloud.backup();
+    cloud.put("services", service("kept", 2));
+    cloud.put("services", service("web", 81));
+    let hub = TestHub::start(&cloud, &[]).await;
+    hub.wait_until_complete().await;
+    cloud.go_away().await;
+    cloud.restore(backup);
+    write_both_again(&cloud);
+    cloud.come_back().await;
+    let listed = list_of_generation(&hub, 1).await;
+    assert_eq!(listed.names(), ["kept", "web"]);
+}
+
+/// The hub turns to the cloud over the connection that its probes have used all along: that asks for nothing of the past.
+#[tokio::test]
+async fn past_is_not_asked_for_over_a_connection_as_old_as_the_last_proof() {
+    let mut pool = Pool::start_fed().await;
+    pool.cloud.put("services", service("web", 80));
+    let hub = pool.hub("n1", &["--leader-elect=false"]).await;
+    hub.wait_until_complete().await;
+    let proofs = || {
+        pool.cloud
+            .seen(WEB)
+            .into_iter()
+            .filter(|seen| seen.at == pool.cloud.addr())
+    };
+    eventually("the cloud must be proved", async || {
+        (proofs().count() > 0).then_some(())
+    })
+    .await;
+    let before = proofs().count();
+    pool.coordinator.go_away().await;
+    pool.cloud.put("services", service("web", 81));
+    hub.until("the hub must turn to the cloud", |state| {
+        state["collections"]["services"]["source"] == "cloud"
+    })
+    .await;
+    let after = pool
+        .cloud
+        .seen(WEB)
+        .into_iter()
+        .filter(|seen| seen.at == pool.cloud.addr());
+    assert!(after.count() > before, "it was proved again");
+    let asked = pool.cloud.seen("/api/v1/namespaces/shop/services");
+    assert!(asked.is_empty(), "{asked:?}");
 }
 
 /// Nothing the proof looks at shows the restored cloud; the first event that cannot follow from what is held does.
@@ -163,16 +225,14 @@ async fn restored_cloud_is_noticed_by_an_event_that_cannot_follow() {
         cloud.put("services", service(&format!("newer{number}"), 1));
     }
     let mut hub = TestHub::start(&cloud, &[]).await;
-    hub.stop().await;
-    cloud.go_away().await;
-    cloud.restore(backup);
-    // Deleted and created again before our `C`, under the numbers they had.
-    cloud.put("pods", json!({"metadata": {"namespace": "shop", "name": "one"}}));
-    for number in 0..3 {
-        cloud.put("services", service(&format!("newer{number}"), 1));
-    }
-    cloud.come_back().await;
-    hub.restart().await;
+    restored_unseen(&mut cloud, &mut hub, backup, |cloud| {
+        // What is newest came again before our `C`, under the numbers it had.
+        pass_numbers(cloud, 1);
+        for number in 0..3 {
+            cloud.put("services", service(&format!("newer{number}"), 1));
+        }
+    })
+    .await;
     hub.wait_until_complete().await;
     let believed = hub.kube_proxy().get(SERVICES).await;
     assert_eq!(
@@ -237,15 +297,7 @@ async fn restored_cloud_is_noticed_by_what_was_deleted() {
         (listed.names() == ["kept"]).then_some(())
     })
     .await;
-    hub.stop().await;
-    cloud.go_away().await;
-    cloud.restore(backup);
-    for number in 0..9 {
-        let name = format!("p{number}");
-        cloud.put("pods", json!({"metadata": {"namespace": "shop", "name": name}}));
-    }
-    cloud.come_back().await;
-    hub.restart().await;
+    restored_unseen(&mut cloud, &mut hub, backup, |cloud| pass_numbers(cloud, 9)).await;
     assert_eq!(list_of_generation(&hub, 1).await.names(), ["kept", "web"]);
 }
 
@@ -275,7 +327,7 @@ async fn renewal_waits_for_the_proof() {
     cloud.go_away().await;
     hub.until("the hub must know", |state| state["cloudReachable"] == false)
         .await;
-    let proofs = cloud.seen("/api/v1/namespaces/shop/services/web").len();
+    let proofs = cloud.seen(WEB).len();
     let order = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
     let told = order.clone();
     cloud.on(LEASE, move |request| {
@@ -289,10 +341,7 @@ async fn renewal_waits_for_the_proof() {
         .await;
     let beat = r#"{"metadata":{"name":"n1"},"spec":{"renewTime":"2026-01-01T00:00:01.000000Z"}}"#;
     hub.kubelet().put(LEASE, "application/json", beat).await.expect(200);
-    assert!(
-        cloud.seen("/api/v1/namespaces/shop/services/web").len() > proofs,
-        "the proof came first"
-    );
+    assert!(cloud.seen(WEB).len() > proofs, "the proof came first");
     assert!(order.lock().contains(&http::Method::PUT));
 }
 

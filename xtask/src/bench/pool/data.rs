@@ -10,6 +10,7 @@ use crate::bench::load::quantile;
 use crate::bench::memory::mib;
 use crate::bench::subject::Lab;
 use crate::bench::table::{Notes, Unit};
+use crate::lab::api::Api;
 use crate::lab::cloud::Choice;
 use crate::lab::hub::Election;
 use crate::lab::program::Seat;
@@ -19,14 +20,17 @@ use crate::stopwatch::Stopwatch;
 /// Changes of one slice, one after the other.
 pub(super) const EVENTS: usize = 300;
 /// What one change causes is over before the next one: how long one takes is asked, not how many there can be.
-pub(super) const BETWEEN: Duration = Duration::from_millis(20);
+const BETWEEN: Duration = Duration::from_millis(20);
 /// Nothing moves any more.
 const SETTLE: Duration = Duration::from_secs(3);
 /// How often a starting hub is asked.
 const ASK_EVERY: Duration = Duration::from_millis(2);
 
-/// A client of the cloud, and one behind the follower.
-struct Clients {
+/// Row 18 on both sides.
+pub(super) const EVENT: &str = "event of 25 KB, cloud to a follower's client: added to a direct watch";
+
+/// A client of the cloud, and one of what copies it.
+pub(super) struct Clients {
     direct: Arrivals,
     there: Arrivals,
 }
@@ -56,8 +60,8 @@ async fn undisturbed(lab: &Lab, notes: &mut Notes<'_>) -> Result<()> {
     let follower = stage.follower(leader)?;
     tokio::time::sleep(SETTLE).await;
     let tasks = stage.setup.tasks.child();
-    let clients = Clients::watch(&stage, follower, &tasks).await?;
-    let added = clients.delays(&stage).await?;
+    let clients = Clients::watch(&tasks, &stage.cloud.api, &stage.hubs[follower].proxy).await?;
+    let added = clients.delays(&stage.cloud.api).await?;
     let what = "event of 25 KB, a coordinator as the cloud, to a follower's client: added to a direct watch";
     tell(&added, what, notes);
     let _ = tasks.shutdown(SETTLE).await;
@@ -67,19 +71,19 @@ async fn undisturbed(lab: &Lab, notes: &mut Notes<'_>) -> Result<()> {
 // === impl Clients ===
 
 impl Clients {
-    async fn watch(stage: &Stage, follower: usize, tasks: &TaskGroup) -> Result<Self> {
+    pub(super) async fn watch(tasks: &TaskGroup, cloud: &Api, there: &Api) -> Result<Self> {
         let clock = Stopwatch::start();
         Ok(Self {
-            direct: Arrivals::watch(tasks, stage.cloud.api.clone(), clock).await?,
-            there: Arrivals::watch(tasks, stage.hubs[follower].proxy.clone(), clock).await?,
+            direct: Arrivals::watch(tasks, cloud.clone(), clock).await?,
+            there: Arrivals::watch(tasks, there.clone(), clock).await?,
         })
     }
 
     /// How much later the second one hears of each change, sorted.
-    async fn delays(&self, stage: &Stage) -> Result<Vec<Duration>> {
+    pub(super) async fn delays(&self, cloud: &Api) -> Result<Vec<Duration>> {
         let mut added = Vec::new();
         for turn in 0..EVENTS {
-            field::touch(&stage.cloud.api, turn).await?;
+            field::touch(cloud, turn).await?;
             let (here, far) = (
                 self.direct.of(turn, PATIENCE).await?,
                 self.there.of(turn, PATIENCE).await?,
@@ -92,7 +96,7 @@ impl Clients {
     }
 }
 
-fn tell(added: &[Duration], what: &str, notes: &mut Notes<'_>) {
+pub(super) fn tell(added: &[Duration], what: &str, notes: &mut Notes<'_>) {
     for (share, word) in [(0.5, "p50"), (0.99, "p99")] {
         notes.add("18", &format!("{what}, {word}"), Unit::Millis, quantile(added, share));
     }
@@ -184,7 +188,7 @@ fn memory(stage: &mut Stage, leader: usize, follower: usize, notes: &mut Notes<'
 
 async fn events(stage: &mut Stage, leader: usize, follower: usize, notes: &mut Notes<'_>) -> Result<()> {
     let tasks = stage.setup.tasks.child();
-    let clients = Clients::watch(stage, follower, &tasks).await?;
+    let clients = Clients::watch(&tasks, &stage.cloud.api, &stage.hubs[follower].proxy).await?;
     let cpu = |stage: &mut Stage| -> Result<[f64; 3]> {
         let of = |seat: &mut Seat| Ok::<_, anyhow::Error>(field::usage(seat)?.cpu.as_secs_f64());
         Ok([
@@ -194,13 +198,9 @@ async fn events(stage: &mut Stage, leader: usize, follower: usize, notes: &mut N
         ])
     };
     let before = cpu(stage)?;
-    let added = clients.delays(stage).await?;
+    let added = clients.delays(&stage.cloud.api).await?;
     let after = cpu(stage)?;
-    tell(
-        &added,
-        "event of 25 KB, cloud to a follower's client: added to a direct watch",
-        notes,
-    );
+    tell(&added, EVENT, notes);
     for (at, who) in ["leader's hub", "follower's hub", "pool's server"]
         .into_iter()
         .enumerate()

@@ -10,16 +10,14 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use yurt_runtime::TaskGroup;
 
-use super::data::{BETWEEN, EVENTS};
-use super::field::{self, Arrivals, PATIENCE, SLICES};
-use crate::bench::load::quantile;
+use super::data::{self, Clients, EVENT, EVENTS};
+use super::field::{self, SLICES};
 use crate::bench::memory::mib;
 use crate::bench::samples;
 use crate::bench::subject::{Lab, Side, Subject};
 use crate::bench::table::{Notes, Unit};
 use crate::lab::api::Api;
 use crate::lab::client::{Client, Told, WATCH_SECONDS};
-use crate::stopwatch::Stopwatch;
 
 /// Changes on their way; the load has one at a time.
 const COPIES_MAX: usize = 64;
@@ -85,23 +83,11 @@ async fn copy(tasks: &TaskGroup, cloud: Api, pool: Api) -> Result<()> {
 }
 
 async fn events(cloud: &Subject, pool: &Subject, tasks: &TaskGroup, notes: &mut Notes<'_>) -> Result<()> {
-    let clock = Stopwatch::start();
-    let direct = Arrivals::watch(tasks, cloud.api.clone(), clock).await?;
-    let there = Arrivals::watch(tasks, pool.api.clone(), clock).await?;
+    let clients = Clients::watch(tasks, &cloud.api, &pool.api).await?;
     let before = pool.usage()?.cpu;
-    let mut added = Vec::new();
-    for turn in 0..EVENTS {
-        field::touch(&cloud.api, turn).await?;
-        let (here, far) = (direct.of(turn, PATIENCE).await?, there.of(turn, PATIENCE).await?);
-        added.push(far.saturating_sub(here));
-        tokio::time::sleep(BETWEEN).await;
-    }
+    let added = clients.delays(&cloud.api).await?;
     let cpu = pool.usage()?.cpu.saturating_sub(before);
-    added.sort_unstable();
-    for (share, word) in [(0.5, "p50"), (0.99, "p99")] {
-        let what = format!("event of 25 KB, cloud to a follower's client: added to a direct watch, {word}");
-        notes.add("18", &what, Unit::Millis, quantile(&added, share));
-    }
+    data::tell(&added, EVENT, notes);
     let each = cpu.as_secs_f64() * 1e6 / EVENTS as f64;
     notes.add("18", "CPU per event: pool's server", Unit::Micros, each);
     Ok(())

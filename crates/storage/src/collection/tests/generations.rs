@@ -130,6 +130,9 @@ fn what_cannot_follow_from_what_is_held_contradicts_it() {
             Err(Contradiction::Replaced { .. })
         ));
     }
+    let without_uid = r#"{"metadata":{"namespace":"shop","name":"a","resourceVersion":"91"}}"#;
+    let without_uid = Object::parse(Bytes::from(without_uid), find_kind("", "services").unwrap()).unwrap();
+    assert_eq!(check(EventType::Modified, without_uid), Ok(()), "who knows");
     for event in [EventType::Modified, EventType::Deleted] {
         assert!(matches!(
             check(event, service("b", 2, 91)),
