@@ -4,6 +4,7 @@
 //! reading one costs one pass over its bytes.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -38,7 +39,7 @@ struct Inner {
     bytes: Bytes,
     resource_version: ResourceVersion,
     /// Where the metadata begins in the bytes, once somebody had to know.
-    metadata_at: Option<usize>,
+    metadata_at: Option<NonZeroU32>,
     kept: Kept,
     meta: Arc<Meta>,
 }
@@ -124,7 +125,7 @@ impl Object {
         Ok(Self(Arc::new(Inner {
             bytes,
             resource_version,
-            metadata_at,
+            metadata_at: metadata_at.and_then(narrow),
             kept: Kept::default(),
             meta: Arc::new(meta),
         })))
@@ -153,14 +154,15 @@ impl Object {
     /// The same object with another resource version; every other byte is the same.
     #[must_use]
     pub fn with_resource_version(&self, resource_version: ResourceVersion) -> Self {
-        let metadata_at = self.0.metadata_at.or_else(|| wire::metadata_at(&self.0.bytes));
+        let known = self.0.metadata_at.map(|at| at.get() as usize);
+        let metadata_at = known.or_else(|| wire::metadata_at(&self.0.bytes));
         let bytes = metadata_at.and_then(|at| wire::set_resource_version(&self.0.bytes, at, resource_version));
         let bytes = bytes.expect("the bytes of an Object must have been checked to have metadata");
         Self(Arc::new(Inner {
             bytes,
             resource_version,
             // All before it stays as it is.
-            metadata_at,
+            metadata_at: metadata_at.and_then(narrow),
             kept: Kept::default(),
             meta: Arc::clone(&self.0.meta),
         }))
@@ -271,6 +273,11 @@ impl fmt::Debug for Object {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Object({} @{})", self.key(), self.resource_version())
     }
+}
+
+/// It never is at the beginning, and beyond 4 GiB it is looked for again.
+fn narrow(metadata_at: usize) -> Option<NonZeroU32> {
+    NonZeroU32::new(u32::try_from(metadata_at).ok()?)
 }
 
 fn object_key(extract: &Extract, namespaced: bool) -> Result<ObjectKey, ObjectError> {

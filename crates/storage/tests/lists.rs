@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use yurt_apimachinery::kind::{ResourceKind, find_kind};
 use yurt_apimachinery::options::ContinueToken;
 use yurt_apimachinery::watch::EventType;
@@ -59,6 +60,22 @@ fn token(listed: &Listed) -> &str {
 
 fn modify(shared: &SharedCollection, key: &str, rv: u64) {
     shared.update(|c| c.apply(EventType::Modified, service(key, rv, "even")));
+}
+
+/// A read of the latest state is a look at what is committed here: it asks nobody and waits for nothing.
+///
+/// Conformance: 8.25
+#[tokio::test]
+async fn consistent_list_does_not_wait() {
+    let shared = ten();
+    for at in [21, 22] {
+        modify(&shared, "shop/s00", at);
+        for query in ["", &format!("resourceVersion={at}"), "limit=3"] {
+            let at_once = list(&shared, query).now_or_never().expect("it must not wait");
+            assert_eq!(at_once.expect("a list").meta.resource_version, rv(at), "{query}");
+        }
+    }
+    assert!(list(&shared, "resourceVersion=23").now_or_never().is_none(), "not yet");
 }
 
 /// Conformance: 3.E08, 3.E06, 2.32

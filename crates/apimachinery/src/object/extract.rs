@@ -88,7 +88,7 @@ impl Extract {
     }
 }
 
-/// A member name, borrowed where it has no escapes.
+/// A text, most often the name of a member; borrowed where it has no escapes.
 pub(super) struct Name<'de>(pub(super) Cow<'de, str>);
 
 struct NameVisitor;
@@ -121,7 +121,7 @@ impl<'de> Visitor<'de> for NameVisitor {
     type Value = Cow<'de, str>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a member name")
+        f.write_str("a string")
     }
 
     fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
@@ -175,9 +175,9 @@ impl<'de> Deserialize<'de> for LabelPairs {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<LabelPairs, A::Error> {
-                let mut pairs: Vec<(Box<str>, Box<str>)> = Vec::new();
-                while let Some((key, value)) = members.next_entry::<Box<str>, Option<Box<str>>>()? {
-                    pairs.push((key, value.unwrap_or_default()));
+                let mut pairs: Vec<(Cow<'de, str>, Cow<'de, str>)> = Vec::new();
+                while let Some((Name(key), value)) = members.next_entry::<Name<'de>, Option<Name<'de>>>()? {
+                    pairs.push((key, value.map_or(Cow::Borrowed(""), |Name(value)| value)));
                 }
                 Ok(LabelPairs(pairs.into_iter().collect()))
             }

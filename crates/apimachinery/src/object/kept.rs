@@ -21,9 +21,12 @@ const ITEMS: u32 = 2;
 
 static KEPT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// The other forms of one object, as far as they are known.
+/// The other forms of one object, as far as they are known. Most objects have none.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct Kept(OnceLock<Box<Forms>>);
+
+#[derive(Default)]
+struct Forms {
     item: OnceLock<Form>,
     /// Of the JSON, and of the item.
     deflated: [OnceLock<Box<Deflated>>; 2],
@@ -48,6 +51,10 @@ enum Form {
 // === impl Kept ===
 
 impl Kept {
+    fn forms(&self) -> &Forms {
+        self.0.get_or_init(Box::default)
+    }
+
     /// The object as an item of a list: a field of the list, key and length included.
     pub(super) fn item(&self, message: Message, json: &[u8]) -> Bytes {
         match self.form(message, json) {
@@ -65,7 +72,7 @@ impl Kept {
     }
 
     fn form(&self, message: Message, json: &[u8]) -> &Form {
-        self.item.get_or_init(|| {
+        self.forms().item.get_or_init(|| {
             let item = encode(message, json);
             if reserve(item.len()) {
                 return Form::Item(item);
@@ -83,8 +90,8 @@ impl Kept {
         show: impl FnOnce(&Deflated) -> T,
     ) -> T {
         let (slot, bytes) = match plain {
-            Plain::Json => (&self.deflated[0], None),
-            Plain::Item(message) => (&self.deflated[1], Some(message)),
+            Plain::Json => (&self.forms().deflated[0], None),
+            Plain::Item(message) => (&self.forms().deflated[1], Some(message)),
         };
         if let Some(kept) = slot.get() {
             return show(kept);
@@ -103,7 +110,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for Forms {
     fn drop(&mut self) {
         let item = match self.item.get() {
             Some(Form::Item(item)) => item.len(),

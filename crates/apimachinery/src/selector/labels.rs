@@ -4,47 +4,68 @@ use std::fmt;
 
 /// Labels of one object. Sorted, each key once.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Labels(Box<[(Box<str>, Box<str>)]>);
+pub struct Labels {
+    /// Key, value, key, value, one behind the other: a text of its own for each would cost more than what it says.
+    text: Box<str>,
+    /// Where each of them ends.
+    ends: Box<[u32]>,
+}
 
 // === impl Labels ===
 
 impl Labels {
     /// Value of a label.
     pub fn get(&self, key: &str) -> Option<&str> {
-        let at = self.0.binary_search_by(|(candidate, _)| (**candidate).cmp(key)).ok()?;
-        self.0.get(at).map(|(_, value)| &**value)
+        self.iter().find(|(name, _)| *name == key).map(|(_, value)| value)
     }
 
     /// Every label, by key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(key, value)| (&**key, &**value))
+        let mut start = 0;
+        let mut piece = move |end: u32| {
+            let end = end as usize;
+            &self.text[std::mem::replace(&mut start, end)..end]
+        };
+        self.ends
+            .chunks_exact(2)
+            .map(move |pair| (piece(pair[0]), piece(pair[1])))
     }
 
     /// True if there are none.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.ends.is_empty()
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.ends.len() / 2
     }
 
     /// Bytes of all keys and values.
     pub(crate) fn text_len(&self) -> usize {
-        self.0.iter().map(|(key, value)| key.len() + value.len()).sum()
+        self.text.len()
     }
 }
 
 /// A key given twice keeps its last value.
-impl<K: Into<Box<str>>, V: Into<Box<str>>> FromIterator<(K, V)> for Labels {
+impl<K: AsRef<str>, V: AsRef<str>> FromIterator<(K, V)> for Labels {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(pairs: I) -> Self {
-        let mut pairs: Vec<(Box<str>, Box<str>)> = pairs.into_iter().map(|(k, v)| (k.into(), v.into())).collect();
+        let mut pairs: Vec<(K, V)> = pairs.into_iter().collect();
         // The sort is stable: after the reversal the last of equal keys comes first, and dedup keeps the first.
         pairs.reverse();
-        pairs.sort_by(|a, b| a.0.cmp(&b.0));
-        pairs.dedup_by(|a, b| a.0 == b.0);
-        Self(pairs.into())
+        pairs.sort_by(|a, b| a.0.as_ref().cmp(b.0.as_ref()));
+        pairs.dedup_by(|a, b| a.0.as_ref() == b.0.as_ref());
+        let len = |pair: &(K, V)| pair.0.as_ref().len() + pair.1.as_ref().len();
+        let mut text = String::with_capacity(pairs.iter().map(len).sum());
+        let mut ends = Vec::with_capacity(2 * pairs.len());
+        for piece in pairs.iter().flat_map(|(key, value)| [key.as_ref(), value.as_ref()]) {
+            text.push_str(piece);
+            ends.push(u32::try_from(text.len()).expect("labels are part of an object, which has no gigabytes"));
+        }
+        Self {
+            text: text.into(),
+            ends: ends.into(),
+        }
     }
 }
 

@@ -275,6 +275,7 @@ impl Collection {
         for object in list {
             self.insert_live(object, ResourceVersion::ZERO);
         }
+        self.pack();
         self.floor = at;
         self.complete = true;
         self.position = at;
@@ -303,6 +304,7 @@ impl Collection {
         for object in recovered.objects {
             self.insert_live(object, ResourceVersion::ZERO);
         }
+        self.pack();
         self.position = recovered.position;
         self.log_from = recovered.position;
         self.gap_to = recovered.position;
@@ -399,6 +401,12 @@ impl Collection {
                 .remove(&(live.object.resource_version(), live.object.key().clone()));
         }
         previous
+    }
+
+    /// What is filled in order is half empty, and stays so.
+    fn pack(&mut self) {
+        self.objects = std::mem::take(&mut self.objects).into_iter().collect();
+        self.by_rv = std::mem::take(&mut self.by_rv).into_iter().collect();
     }
 
     /// Whether this very object, in whatever state, is alive here.

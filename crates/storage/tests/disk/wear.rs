@@ -48,6 +48,8 @@ fn since(before: DiskStats, after: DiskStats) -> DiskStats {
 }
 
 /// Renewals alone move the durable mark and nothing else, however many there are.
+///
+/// Conformance: 8.29
 #[tokio::test]
 async fn renewals_cost_the_same_few_bytes_for_any_number_of_nodes() {
     for (nodes, most) in [(100, 5 * MEGABYTE), (1_000, 20 * MEGABYTE)] {
