@@ -179,6 +179,7 @@ impl PoolData {
         let state = states
             .entry(name.to_owned())
             .or_insert(SourceState::unknown(self.clock.boot()));
+        state.source = source;
         let before = std::mem::replace(&mut state.confirmed, source);
         if before != source && before != Source::None {
             state.switches += 1;

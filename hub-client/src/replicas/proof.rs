@@ -180,6 +180,28 @@ impl State {
     }
 }
 
+/// A server of the cloud, and how many connections to it there were.
+type Way = (usize, u64);
+
+/// What the last proof rests on.
+struct Ground {
+    way: Way,
+    /// Of the replicas it was about.
+    generations: BTreeMap<String, u64>,
+}
+
+// === impl Ground ===
+
+impl Ground {
+    /// Whether a proof about replicas of `generations` may leave the past out: over a connection that has been there since,
+    /// nobody came back from a backup. But what was not held then may come from a coordinator that was fed before one.
+    fn carries(&self, generations: &BTreeMap<String, u64>) -> bool {
+        generations
+            .iter()
+            .all(|(name, generation)| self.generations.get(name) == Some(generation))
+    }
+}
+
 /// Gets the proofs.
 pub struct Prover {
     /// What is held.
@@ -207,27 +229,29 @@ impl Prover {
     async fn keep_proving(&mut self) {
         let timeline = self.data.timeline().clone();
         let mut state = timeline.0.subscribe();
-        let mut rests_on = None;
+        let mut ground: Option<Ground> = None;
         loop {
-            if rests_on.is_some_and(|way| way != self.way()) {
+            if ground.as_ref().is_some_and(|ground| ground.way != self.way()) {
                 // The server that gave the proof may have ended just after it, and no stream with it.
                 timeline.reopen();
-                rests_on = None;
+                ground = None;
             }
             let failed = self.reach.borrow_and_update().failed_probes.unwrap_or(0) > 0;
             timeline.away(failed);
             if !failed && !state.borrow_and_update().is_proven {
                 let (breaks, way) = (timeline.breaks(), self.way());
-                // Over a connection that has been there since, nobody came back from a backup.
-                let is_thorough = rests_on != Some(way);
-                match self.prove(is_thorough).await {
-                    Ok(gone) if gone.is_empty() && !is_thorough && self.way() != way => {
+                let (known, generations) = self.known().await;
+                let is_thorough = ground.as_ref().is_none_or(|ground| !ground.carries(&generations));
+                match self.prove(&known, is_thorough).await {
+                    Ok(true) if !is_thorough && self.way() != way => {
                         // The connection had ended unseen, and asking opened a new one.
-                        rests_on = None;
+                        ground = None;
                     }
-                    Ok(gone) => {
+                    Ok(is_same) => {
+                        let gone = if is_same { BTreeMap::new() } else { generations.clone() };
                         timeline.settle(gone, breaks);
-                        rests_on = Some(self.way());
+                        let way = self.way();
+                        ground = Some(Ground { way, generations });
                         self.data.troubles().works(TIMELINE);
                     }
                     Err(why) => {
@@ -249,31 +273,27 @@ impl Prover {
     }
 
     /// The server that is asked, and how many connections to it there were so far. Probes use the same ones.
-    fn way(&self) -> (usize, u64) {
+    fn way(&self) -> Way {
         let place = self.cloud.current();
         (place, self.cloud.at(place).beats.connections())
     }
 
-    /// One proof: which replicas, under which generation, hold a history that is gone. Of the past the cloud is asked only
-    /// when the proof has to be thorough.
-    async fn prove(&self, is_thorough: bool) -> Result<BTreeMap<String, u64>, String> {
+    /// Whether the cloud still has the history of what is `known`. Of the past it is asked only when the proof has to be
+    /// thorough.
+    async fn prove(&self, known: &Known, is_thorough: bool) -> Result<bool, String> {
         let against = self.data.timeline().take_against();
-        let (known, generations) = self.known().await;
         if known.is_nothing() {
-            return Ok(BTreeMap::new());
+            return Ok(true);
         }
         let verdict = match against {
             Some(why) => Verdict::NewTimeline(why),
-            None => self.ask_around(&known, is_thorough).await?,
+            None => self.ask_around(known, is_thorough).await?,
         };
-        match verdict {
-            Verdict::NewTimeline(why) => {
-                tracing::error!(why, "The cloud came back with another history: new generation");
-                self.heartbeat.forget_acknowledged();
-                Ok(generations)
-            }
-            Verdict::Same | Verdict::Lagging => Ok(BTreeMap::new()),
+        if let Verdict::NewTimeline(why) = &verdict {
+            tracing::error!(why, "The cloud came back with another history: new generation");
+            self.heartbeat.forget_acknowledged();
         }
+        Ok(matches!(verdict, Verdict::Same | Verdict::Lagging))
     }
 
     /// The verdict of the first server that gives one; that server is in use from then on.
@@ -531,6 +551,23 @@ mod tests {
         tokio::time::advance(CONTRADICTED_AGAIN).await;
         assert!(timeline.contradict("services", 1, &"another backup"));
         assert_eq!(is_proven(&timeline), None);
+    }
+
+    #[test]
+    fn past_is_left_out_only_for_what_was_proved_before() {
+        let held = |replicas: &[(&str, u64)]| {
+            let replicas = replicas
+                .iter()
+                .map(|(name, generation)| ((*name).to_owned(), *generation));
+            replicas.collect::<BTreeMap<_, _>>()
+        };
+        let ground = Ground {
+            way: (0, 1),
+            generations: held(&[("services", 0), ("endpoints", 7)]),
+        };
+        assert!(ground.carries(&held(&[("services", 0)])));
+        assert!(!ground.carries(&held(&[("services", 0), ("members", 0)])), "came later");
+        assert!(!ground.carries(&held(&[("services", 1)])), "another history");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use yurt_storage::embedded::Medium;
 
 use crate::history::Fact;
@@ -24,7 +24,10 @@ pub(crate) enum Entry {
 
 /// Bytes, the record of what was done to them, and a fault to come.
 #[derive(Debug, Default)]
-pub(crate) struct Tape(Mutex<State>);
+pub(crate) struct Tape {
+    state: Mutex<State>,
+    flushing: Mutex<()>,
+}
 
 #[derive(Debug, Default)]
 struct State {
@@ -59,32 +62,40 @@ impl Tape {
             bytes,
             ..State::default()
         };
-        Arc::new(Self(Mutex::new(state)))
+        Arc::new(Self {
+            state: Mutex::new(state),
+            ..Self::default()
+        })
     }
 
     pub(crate) fn fact(&self, fact: Fact) {
-        self.0.lock().entries.push(Entry::Fact(fact));
+        self.state.lock().entries.push(Entry::Fact(fact));
     }
 
     /// Everything since the last call.
     pub(crate) fn take_entries(&self) -> Vec<Entry> {
-        std::mem::take(&mut self.0.lock().entries)
+        std::mem::take(&mut self.state.lock().entries)
     }
 
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        self.0.lock().bytes.clone()
+        self.state.lock().bytes.clone()
     }
 
     pub(crate) fn done(&self) -> u64 {
-        self.0.lock().done
+        self.state.lock().done
     }
 
     pub(crate) fn set_fault(&self, fault: Option<Fault>) {
-        self.0.lock().fault = fault;
+        self.state.lock().fault = fault;
+    }
+
+    /// Whoever flushes waits until this is dropped.
+    pub(crate) fn hold_flushes(&self) -> MutexGuard<'_, ()> {
+        self.flushing.lock()
     }
 
     fn change(&self, entry: Entry) -> io::Result<()> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.done += 1;
         if let Some(fault) = state.fault
             && state.done > fault.from
@@ -109,11 +120,11 @@ impl Tape {
 
 impl Medium for Tape {
     fn size(&self) -> io::Result<u64> {
-        Ok(self.0.lock().bytes.len() as u64)
+        Ok(self.state.lock().bytes.len() as u64)
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let state = self.0.lock();
+        let state = self.state.lock();
         let from = usize::try_from(offset).expect("test media are small");
         let bytes = state.bytes.get(from..from + out.len());
         out.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
@@ -132,6 +143,7 @@ impl Medium for Tape {
     }
 
     fn sync(&self) -> io::Result<()> {
+        let _turn = self.flushing.lock();
         self.change(Entry::Sync)
     }
 }
