@@ -1,9 +1,10 @@
 //! `cargo xtask bench`: the coordinator and kube-apiserver on etcd under the same load in the same run, side by side.
 //!
 //! Reading order: [`subject`] (what is measured), [`usage`] (what the kernel says about it), [`load`] (the client), then
-//! one file per group of rows: [`memory`], [`leases`], [`objects`], [`lists`], [`watches`], [`disk`]. [`origin`] says which
+//! one file per group of rows: [`memory`], [`leases`], [`objects`], [`lists`], [`watches`], [`companions`], [`disk`]. [`origin`] says which
 //! tree it was. A pool of several processes is measured in [`pool`], by commands of its own.
 
+mod companions;
 mod disk;
 mod leases;
 mod lists;
@@ -78,16 +79,19 @@ enum Group {
     Lists,
     /// Watchers: memory, fan-out, latency
     Watches,
+    /// One watcher beside some that never read, or begin anew all the time
+    Companions,
     /// Bytes written by heartbeats (minutes)
     Disk,
 }
 
-const ALL: [Group; 6] = [
+const ALL: [Group; 7] = [
     Group::Memory,
     Group::Leases,
     Group::Objects,
     Group::Lists,
     Group::Watches,
+    Group::Companions,
     Group::Disk,
 ];
 
@@ -232,6 +236,7 @@ async fn measure(group: Group, lab: &Lab, sides: &[Side], scale: Scale, table: &
             Group::Objects => objects::measure(subject, scale, &mut notes).await?,
             Group::Lists => lists::measure(subject, scale, &mut notes).await?,
             Group::Watches => watches::measure(subject, scale, &mut notes).await?,
+            Group::Companions => companions::measure(subject, scale, &mut notes).await?,
             Group::Disk => {}
         }
     }

@@ -81,12 +81,14 @@ async fn serial(subject: &Subject, session: &Session, total: usize, notes: &mut 
     Ok(())
 }
 
-fn renewal(micros: u64) -> String {
+/// A merge patch that renews a lease at this microsecond of a day, a second late.
+pub(super) fn renewal(micros: u64) -> String {
     let renewed = lease("", micros + 1_000_000, None);
     serde_json::json!({ "spec": { "renewTime": renewed["spec"]["renewTime"] } }).to_string()
 }
 
-fn name(at: usize) -> String {
+/// Name of a lease.
+pub(super) fn name(at: usize) -> String {
     format!("node-{at:04}")
 }
 

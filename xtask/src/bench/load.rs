@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderValue, Method, Request};
 use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use tokio::sync::Notify;
 use yurt_runtime::TaskGroup;
 use yurt_runtime::http::client::{HttpClient, Protocol};
@@ -29,6 +30,13 @@ const ANSWER_MAX: usize = 256 * 1024 * 1024;
 /// An administrator's client with one connection.
 #[derive(Clone)]
 pub(super) struct Session(HttpClient);
+
+/// Makes sessions.
+#[derive(Clone)]
+pub(super) struct Connector {
+    port: u16,
+    tls: ClientTls,
+}
 
 /// A request.
 pub(super) struct Ask<'a> {
@@ -110,23 +118,28 @@ impl<'a> Ask<'a> {
     }
 }
 
-// === impl Session ===
+// === impl Connector ===
 
-impl Session {
-    pub(super) fn new(port: u16, identities: &Identities) -> Result<Self> {
+impl Connector {
+    pub(super) fn new(port: u16, identities: &Identities) -> Self {
         let tls = ClientTls {
             ca: PemSource::inline("the benchmark's CA", identities.ca_pem()),
             identity: Some(PemIdentity::inline("the benchmark's administrator", &identities.admin)),
         };
-        let base = format!("https://127.0.0.1:{port}").parse()?;
-        Ok(Self(HttpClient::new(
-            base,
-            Some(tls.config()?),
-            Protocol::Http2,
-            CONNECT_TIMEOUT,
-        )?))
+        Self { port, tls }
     }
 
+    /// One more, which knows nothing of the TLS sessions of others.
+    pub(super) fn session(&self) -> Result<Session> {
+        let base = format!("https://127.0.0.1:{}", self.port).parse()?;
+        let tls = Some(self.tls.config()?);
+        Ok(Session(HttpClient::new(base, tls, Protocol::Http2, CONNECT_TIMEOUT)?))
+    }
+}
+
+// === impl Session ===
+
+impl Session {
     /// Sends and reads the whole answer; anything but success is an error.
     pub(super) async fn send(&self, ask: Ask<'_>) -> Result<Bytes> {
         let what = format!("{} {}", ask.method, ask.path);
@@ -143,16 +156,22 @@ impl Session {
         Ok(body)
     }
 
-    /// Sends and counts the bytes of the answer without keeping them; its Content-Type, too.
-    pub(super) async fn drain(&self, ask: Ask<'_>) -> Result<(u64, String)> {
-        let response = self.0.send(request(ask)?).await?;
-        ensure!(response.status().is_success(), "{}", response.status());
+    /// Sends and returns the answer once its head is there, with its Content-Type.
+    pub(super) async fn open(&self, ask: Ask<'_>) -> Result<(Incoming, String)> {
+        let what = format!("{} {}", ask.method, ask.path);
+        let response = self.0.send(request(ask)?).await.with_context(|| what.clone())?;
+        ensure!(response.status().is_success(), "{what}: {}", response.status());
         let content_type = response
             .headers()
             .get(CONTENT_TYPE)
             .and_then(|value| value.to_str().ok());
         let content_type = content_type.unwrap_or_default().to_owned();
-        let mut body = response.into_body();
+        Ok((response.into_body(), content_type))
+    }
+
+    /// Sends and counts the bytes of the answer without keeping them; its Content-Type, too.
+    pub(super) async fn drain(&self, ask: Ask<'_>) -> Result<(u64, String)> {
+        let (mut body, content_type) = self.open(ask).await?;
         let mut bytes = 0;
         while let Some(frame) = body.frame().await {
             bytes += frame?.data_ref().map_or(0, Bytes::len) as u64;
@@ -196,17 +215,10 @@ impl Watchers {
             accept,
             ..Ask::new(Method::GET, path, Bytes::new())
         };
-        let response = session.0.send(request(ask)?).await.context("opening a watch")?;
-        ensure!(response.status().is_success(), "a watch: {}", response.status());
-        let content_type = response
-            .headers()
-            .get(CONTENT_TYPE)
-            .and_then(|value| value.to_str().ok());
-        let content_type = content_type.unwrap_or_default().to_owned();
+        let (mut body, content_type) = session.open(ask).await?;
         let mut counter = Counter::of(&content_type);
         let (watchers, token) = (self.clone(), tasks.token());
         tasks.spawn("watcher", async move {
-            let mut body = response.into_body();
             loop {
                 let frame = tokio::select! {
                     frame = body.frame() => frame,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use yurt_runtime::TaskGroup;
 
-use super::load::Session;
+use super::load::{Connector, Session};
 use super::usage::{self, Usage};
 use crate::lab::api::Api;
 use crate::lab::identities::Identities;
@@ -145,7 +145,12 @@ impl Subject {
 
     /// A new client with a connection of its own.
     pub(super) fn session(&self) -> Result<Session> {
-        Session::new(self.port, &self.setup.identities)
+        self.connector().session()
+    }
+
+    /// Makes such clients.
+    pub(super) fn connector(&self) -> Connector {
+        Connector::new(self.port, &self.setup.identities)
     }
 
     /// What the processes have used so far: API server and, for CPU and bytes, its store.
