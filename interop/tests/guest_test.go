@@ -42,6 +42,7 @@ const (
 // clients of the hubs are told everything in the end, without starting over.
 // Conformance: 7.20, 7.22
 func TestGuestElector(t *testing.T) {
+	t.Parallel() // it mostly waits
 	cloud := sharedCloud(t)
 	ctx := testContext(t)
 	w := newWorkload(t, cloud, 20)
@@ -112,6 +113,7 @@ func TestGuestElector(t *testing.T) {
 // whose hub is off. They send no resourceVersion and judge expiry by the wall clock: the coordinator sees to it that one of
 // them gets the lease of dead hubs, that nobody is told to lead while another one does, and hubs wait until the holder is silent.
 func TestBlindElectors(t *testing.T) {
+	t.Parallel() // it mostly waits
 	cloud := sharedCloud(t)
 	ctx := testContext(t)
 	elector := buildElector(t)

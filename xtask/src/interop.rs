@@ -21,8 +21,10 @@ const ETCD_TESTS: [(&str, &str); 2] = [("yurt-storage", "etcd3"), ("yurt-coordin
 /// Tells the Go side where `yurt-coordinator` and `yurthub` are.
 const BIN_DIR_VARIABLE: &str = "YURT_BIN_DIR";
 
-/// The longest a whole run of the interop tests may take; `go test` prints all stacks and fails at its end.
-const TEST_TIMEOUT: &str = "60m";
+/// How the interop tests run. One package at a time: each starts whole clusters. Tests that call themselves parallel mostly
+/// wait: more of them than there are cores. No cached results: they know nothing of our programs. A whole run that takes
+/// longer than the timeout fails, and `go test` prints all stacks.
+const HOW: [&str; 4] = ["-p=1", "-parallel=4", "-count=1", "-timeout=60m"];
 
 /// Arguments of `cargo xtask figures`.
 #[derive(clap::Args)]
@@ -73,8 +75,7 @@ pub(crate) fn test(filter: Option<&str>) -> Result<()> {
     test_over_etcd(filter)?;
     process::run(go()?.args(["vet", "./..."]))?;
     let mut command = go()?;
-    // One package at a time: each starts whole clusters. No cached results: they know nothing of our programs.
-    command.args(["test", "-p=1", "-count=1", "-timeout", TEST_TIMEOUT]);
+    command.arg("test").args(HOW);
     if let Some(filter) = filter {
         command.args(["-v", "-run", filter]);
     }
@@ -112,7 +113,9 @@ pub(crate) fn test_events(names: &BTreeSet<&str>) -> Result<Command> {
     println!("   running {} tests of {FOLDER}", names.len());
     let mut command = go()?;
     command
-        .args(["test", "-json", "-p=1", "-count=1", "-timeout", TEST_TIMEOUT, "-run"])
+        .args(["test", "-json"])
+        .args(HOW)
+        .arg("-run")
         .arg(format!("^({})$", names.join("|")))
         .arg("./...")
         .env(BIN_DIR_VARIABLE, bin_dir);
