@@ -1,35 +1,38 @@
 //! What is counted, under kube-apiserver's names where it has one.
 //!
-//! [`collections`]: what is held, how fresh it is and what its clients suffered; [`election`]: who leads the pool.
+//! [`requests`]: requests and watches; [`collections`]: what is held, how fresh it is and what its clients suffered;
+//! [`election`]: who leads the pool.
 
 mod collections;
 mod election;
+mod requests;
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use http::StatusCode;
+use http::Response;
 use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
-use yurt_apimachinery::kind::find_kind;
-use yurt_apimachinery::{RequestInfo, ResourceKind, Verb};
-use yurt_runtime::BootTime;
+use yurt_runtime::http::Body;
 use yurt_runtime::metrics::Metrics as Render;
+use yurt_runtime::{BootTime, Clock};
 use yurt_storage::embedded::Disk;
 
 use collections::Collections;
 use election::Election;
+use requests::Requests;
+pub(crate) use requests::{RequestLabels, WatchCount};
 
 use crate::audit::Counters;
 use crate::feed::{Feed, Refusal};
 use crate::lanes::Refusals;
-use crate::registry::{Authority, Registry as Resources, Resource};
+use crate::registry::{Authority, Registry as Resources};
 
 /// All counters of this process.
 pub(crate) struct Metrics {
     custom: IntCounterVec,
     custom_kinds: prometheus::IntGauge,
     render: Render,
-    requests: IntCounterVec,
-    long_running: IntGaugeVec,
+    requests: Requests,
     lanes: [IntGaugeVec; 2],
     refused: IntCounterVec,
     audit: Counters,
@@ -58,17 +61,6 @@ pub(crate) struct FeedMetrics {
     late_accepted: prometheus::IntCounter,
 }
 
-/// Counts one long-running request until it is dropped.
-pub(crate) struct LongRunning(prometheus::IntGauge);
-
-/// What a finished request is counted as. Strangers may ask for anything: names that are not known here would make labels
-/// without end.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct RequestLabels {
-    verb: &'static str,
-    kind: Option<&'static ResourceKind>,
-}
-
 // === impl Metrics ===
 
 impl Metrics {
@@ -79,17 +71,7 @@ impl Metrics {
     pub(crate) fn new() -> prometheus::Result<Self> {
         let render = Render::new();
         let registry = render.registry();
-        let requests = counters(
-            registry,
-            "apiserver_request_total",
-            "Requests by verb, group, version, resource and answer.",
-            &["verb", "group", "version", "resource", "code"],
-        )?;
-        let long_running = IntGaugeVec::new(
-            Opts::new("apiserver_longrunning_requests", "Watches being served."),
-            &["verb", "resource"],
-        )?;
-        registry.register(Box::new(long_running.clone()))?;
+        let requests = Requests::new(registry)?;
         let lane = |name: &str, help: &str| {
             let gauge = IntGaugeVec::new(Opts::new(name, help), &["request_kind"])?;
             registry.register(Box::new(gauge.clone()))?;
@@ -132,7 +114,6 @@ impl Metrics {
         Ok(Self {
             disk,
             requests,
-            long_running,
             lanes,
             refused,
             audit,
@@ -170,12 +151,9 @@ impl Metrics {
         self.feed.clone()
     }
 
-    /// Counts an answered request.
-    pub(crate) fn answered(&self, labels: RequestLabels, code: StatusCode) {
-        let kind = labels.kind;
-        let [group, version, resource] = kind.map_or([""; 3], |kind| [&*kind.group, &*kind.version, &*kind.plural]);
-        let values = [labels.verb, group, version, resource, code.as_str()];
-        self.requests.with_label_values(&values).inc();
+    /// Counts a request that was answered after `took`.
+    pub(crate) fn answered(&self, labels: RequestLabels, response: &Response<Body>, took: Duration) {
+        self.requests.answered(labels, response, took);
     }
 
     /// The audit log's part.
@@ -200,11 +178,9 @@ impl Metrics {
         }
     }
 
-    /// Counts a watch of `resource` while the returned value lives.
-    pub(crate) fn watch(&self, resource: &str) -> LongRunning {
-        let gauge = self.long_running.with_label_values(&["WATCH", resource]);
-        gauge.inc();
-        LongRunning(gauge)
+    /// Counts a watch of the resource `name` while the returned value lives.
+    pub(crate) fn watch(&self, labels: RequestLabels, name: &str, clock: &Clock) -> WatchCount {
+        self.requests.watch(labels, name, clock)
     }
 
     /// Everything in Prometheus' text format.
@@ -224,37 +200,6 @@ impl Metrics {
         self.disk.update();
         self.election.set(feed);
         self.render.render()
-    }
-}
-
-// === impl RequestLabels ===
-
-impl RequestLabels {
-    /// Those of a request for `resource`, or for a built-in kind that is not served here.
-    pub(crate) fn of(info: Option<&RequestInfo>, resource: Option<&Resource>) -> Self {
-        let Some(info) = info else { return Self::default() };
-        let known = || find_kind(&info.group, &info.resource).filter(|_| info.is_resource);
-        Self {
-            verb: verb(info.verb),
-            kind: resource.map(|resource| resource.kind).or_else(known),
-        }
-    }
-}
-
-fn verb(verb: Verb) -> &'static str {
-    match verb {
-        Verb::Get => "GET",
-        Verb::List => "LIST",
-        Verb::Watch => "WATCH",
-        Verb::Create | Verb::Post => "POST",
-        Verb::Update | Verb::Put => "PUT",
-        Verb::Patch => "PATCH",
-        Verb::Delete => "DELETE",
-        Verb::DeleteCollection => "DELETECOLLECTION",
-        Verb::Proxy => "PROXY",
-        Verb::Head => "HEAD",
-        Verb::Options => "OPTIONS",
-        Verb::Other => "",
     }
 }
 
@@ -375,34 +320,5 @@ impl DiskMetrics {
     }
 }
 
-// === impl LongRunning ===
-
-impl LongRunning {
-    /// How many of its kind there are now.
-    pub(crate) fn open(&self) -> u32 {
-        u32::try_from(self.0.get()).unwrap_or(0)
-    }
-}
-
-impl Drop for LongRunning {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
-}
-
 /// Shared by everything that counts.
 pub(crate) type SharedMetrics = Arc<Metrics>;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_strangers_make_up_becomes_no_label() {
-        let of = |path| RequestLabels::of(Some(&RequestInfo::parse("GET", path, None).unwrap()), None);
-        let known = of("/api/v77/namespaces/a/services/x");
-        assert_eq!((known.verb, known.kind.map(|kind| &*kind.version)), ("GET", Some("v1")));
-        assert!(of("/apis/made.up/v1/things").kind.is_none());
-        assert!(of("/made/up").kind.is_none());
-    }
-}

@@ -61,7 +61,13 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
         None => {
             let info = RequestInfo::parse(request.method().as_str(), &path, query.as_deref());
             let resource = info.as_ref().ok().and_then(|info| find_resource(&app, info));
-            let labels = RequestLabels::of(info.as_ref().ok(), resource.as_deref());
+            let begun = app.clock.boot();
+            let labels = RequestLabels::of(
+                info.as_ref().ok(),
+                query.as_deref(),
+                request.headers(),
+                resource.as_deref(),
+            );
             let how = error_format(&request, resource.as_deref());
             let mut trail = Trail::new(&audit_id);
             let verb = info.as_ref().map(|info| info.verb).ok();
@@ -87,7 +93,7 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
             if trail.is_stranger {
                 response.extensions_mut().insert(CloseConnection);
             }
-            app.metrics.answered(labels, response.status());
+            app.metrics.answered(labels, &response, app.clock.boot().since(begun));
             match trail.record {
                 Some(record) => record.answered(verb, response),
                 None => response,

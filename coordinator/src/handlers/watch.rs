@@ -14,6 +14,7 @@ use yurt_runtime::http::{self as web, Body};
 use yurt_storage::serve::{Selection, WatchRequest, watch};
 
 use super::Call;
+use crate::metrics::RequestLabels;
 
 /// Sent by a hub that keeps a replica: it hears of every advance, and of diffs as one step.
 const REPLICA_HEADER: &str = "yurt-replica";
@@ -42,7 +43,13 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let is_replica = call.header(REPLICA_HEADER) == Some("1");
     options.allow_watch_bookmarks |= is_replica;
     let (resource, clock) = (call.resource.clone(), call.app.clock.clone());
-    let counted = call.app.metrics.watch(&call.resource.name);
+    let labels = RequestLabels::of(
+        Some(&call.info),
+        call.query.as_deref(),
+        &call.headers,
+        Some(&call.resource),
+    );
+    let counted = call.app.metrics.watch(labels, &call.resource.name, &clock);
     let request = WatchRequest {
         selection: selection(call, &options),
         view: call.resource.look(),
@@ -53,14 +60,14 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
         least: ResourceVersion::ZERO,
         is_fresh: Arc::new(move || !resource.is_stale(clock.boot())),
         shutdown: call.resource.gone.clone(),
+        on_initial_end: Some(Box::new(counted.on_first_state())),
         lingers: (END_OF_EACH * counted.open()).min(END_OF_ALL).mul_f64(random_share()),
         options,
     };
     let frames = watch(call.resource.objects().clone(), request)?;
-    let frames = frames.inspect(move |_| {
-        // Counted as long as the stream lives.
-        let _ = &counted;
-    });
+    // Counted as long as the stream lives.
+    let counted = counted.opened();
+    let frames = frames.inspect(move |frame| counted.told(frame.len()));
     // Others are answered as kube-apiserver does, which compresses no watch.
     let compressed = is_replica && web::accepts_gzip(&call.headers);
     let body = if compressed {

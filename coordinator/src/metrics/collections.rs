@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use prometheus::{GaugeVec, IntCounterVec, Opts, Registry};
+use yurt_apimachinery::GroupResource;
 use yurt_storage::SharedCollection;
 
 /// Set at every scrape.
@@ -14,6 +15,8 @@ pub(super) struct Collections {
     fresh: GaugeVec,
     staleness: GaugeVec,
     relists: IntCounterVec,
+    /// Under kube-apiserver's names, of which it has given up the first in favour of the second.
+    stored: [GaugeVec; 2],
 }
 
 // === impl Collections ===
@@ -36,7 +39,17 @@ impl Collections {
             &["collection"],
         )?;
         registry.register(Box::new(relists.clone()))?;
+        let stored = |what: &str, labels: &[&str]| {
+            let help = "Stored objects of a resource.";
+            let gauge = GaugeVec::new(Opts::new(format!("apiserver_{what}_objects"), help), labels)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
         Ok(Self {
+            stored: [
+                stored("storage", &["resource"])?,
+                stored("resource", &["group", "resource"])?,
+            ],
             objects: gauge("objects", "Live objects.")?,
             bytes: gauge("bytes", "Bytes held, history included.")?,
             rv: gauge("rv", "C: everything up to this resourceVersion has been applied.")?,
@@ -56,6 +69,9 @@ impl Collections {
             let _ = gauge.remove_label_values(&[name]);
         }
         let _ = self.relists.remove_label_values(&[name]);
+        let GroupResource { group, resource } = GroupResource::parse(name);
+        let _ = self.stored[0].remove_label_values(&[name]);
+        let _ = self.stored[1].remove_label_values(&[&*group, &*resource]);
     }
 
     /// Sets everything about the collection `name`. Only one that is fed has a staleness.
@@ -76,6 +92,14 @@ impl Collections {
             (&self.fresh, flag(fresh)),
         ] {
             gauge.with_label_values(&[name]).set(value);
+        }
+        let kind = objects.kind();
+        // Some collections are no resource, such as the members of the pool.
+        if name == GroupResource::new(&*kind.group, &*kind.plural).to_string() {
+            self.stored[0].with_label_values(&[name]).set(count as f64);
+            self.stored[1]
+                .with_label_values(&[&*kind.group, &*kind.plural])
+                .set(count as f64);
         }
         if let Some(staleness) = staleness {
             let seconds = staleness.map_or(f64::INFINITY, |time| time.as_secs_f64());

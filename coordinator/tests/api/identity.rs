@@ -86,26 +86,6 @@ async fn name_of_a_create_is_looked_at_once_it_is_known() {
 }
 
 #[tokio::test]
-async fn metrics_count_requests_by_what_they_were() {
-    let server = Server::standalone().await;
-    let admin = server.admin();
-    admin.get("/api/v1/namespaces").await.expect(200);
-    admin.get("/api/v1/unheard-of").await.expect(404);
-    let metrics = admin.get("/metrics").await.expect(200);
-    let text = metrics.as_str().unwrap();
-    let line = r#"apiserver_request_total{code="200",group="",resource="namespaces",verb="LIST",version="v1"} 1"#;
-    assert!(text.contains(line), "{text}");
-    assert!(!text.contains("unheard-of"), "strangers make no labels");
-    for name in [
-        "yurt_coordinator_feed_late_accepted_total 0",
-        "yurt_coordinator_members 0",
-        "process_resident_memory_bytes",
-    ] {
-        assert!(text.contains(name), "{name}");
-    }
-}
-
-#[tokio::test]
 async fn given_certificates_are_used_and_others_refused() {
     let cluster = CertificateAuthority::generate("cluster").unwrap();
     let server = Server::with_cluster_ca(&cluster).await;

@@ -39,6 +39,7 @@ mod limits;
 mod listing;
 #[cfg(test)]
 mod membership;
+mod metering;
 #[cfg(test)]
 mod objects;
 #[cfg(test)]

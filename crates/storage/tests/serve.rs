@@ -59,6 +59,7 @@ fn request(query: &str) -> WatchRequest {
         least: ResourceVersion::ZERO,
         is_fresh: Arc::new(|| true),
         shutdown: CancellationToken::new(),
+        on_initial_end: None,
         lingers: Duration::ZERO,
     }
 }

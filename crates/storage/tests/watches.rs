@@ -70,6 +70,7 @@ fn request(namespace: Option<&str>, options: ListOptions) -> WatchRequest {
         least: ResourceVersion::ZERO,
         is_fresh: Arc::new(|| true),
         shutdown: CancellationToken::new(),
+        on_initial_end: None,
         lingers: Duration::ZERO,
     }
 }

@@ -286,6 +286,7 @@ impl Local {
             least: self.least(replica),
             is_fresh: Arc::new(|| true),
             shutdown: self.shutdown.clone(),
+            on_initial_end: None,
             lingers: Duration::ZERO,
         };
         let frames = serve::watch(replica.collection().clone(), request)?;

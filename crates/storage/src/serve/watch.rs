@@ -61,6 +61,8 @@ pub struct WatchRequest {
     pub is_fresh: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Ends the stream cleanly.
     pub shutdown: CancellationToken,
+    /// Called once all initial events were told, if any were asked for with a bookmark at their end.
+    pub on_initial_end: Option<Box<dyn FnOnce() + Send>>,
     /// It goes on for this long after `shutdown`, as if its time were up then; a minute at most.
     pub lingers: Duration,
 }
@@ -101,6 +103,7 @@ struct Watch {
     look_again: bool,
     requested: Option<ResourceVersion>,
     sends_initial_events: bool,
+    on_initial_end: Option<Box<dyn FnOnce() + Send>>,
     /// Held until the initial events are sent.
     place: Option<OwnedSemaphorePermit>,
     wants_bookmarks: bool,
@@ -172,6 +175,9 @@ pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<imp
         inputs,
         look_again: false,
         requested,
+        on_initial_end: request
+            .on_initial_end
+            .filter(|_| sends_initial_events && request.options.allow_watch_bookmarks),
         sends_initial_events,
         place,
         wants_bookmarks: request.options.allow_watch_bookmarks,
@@ -291,6 +297,9 @@ impl Watch {
     fn continue_initial(&mut self, reader: Reader, from: Option<String>) -> Turn {
         let Some(from) = from else {
             self.place = None;
+            if let Some(told) = self.on_initial_end.take() {
+                told();
+            }
             if self.wants_bookmarks {
                 let annotations = [(INITIAL_EVENTS_END, "true")];
                 let end = self.bookmark(reader.position(), &annotations[usize::from(self.corrects())..]);

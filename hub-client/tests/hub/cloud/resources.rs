@@ -226,6 +226,7 @@ impl Resources {
                     least: ResourceVersion::ZERO,
                     is_fresh: Arc::new(|| true),
                     shutdown,
+                    on_initial_end: None,
                     lingers: std::time::Duration::ZERO,
                 };
                 let frames = serve::watch(collection.clone(), request)?.map(Ok::<_, std::convert::Infallible>);

@@ -1,0 +1,518 @@
+//! Requests and watches, under kube-apiserver's names, with its labels and buckets, so that its dashboards work here.
+//!
+//! Source of names and labels: `k8s.io/apiserver/pkg/endpoints/metrics` of 1.36.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, Response, StatusCode};
+use hyper::body::Body as _;
+use parking_lot::RwLock;
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+};
+use yurt_apimachinery::kind::find_kind;
+use yurt_apimachinery::{RequestInfo, Verb};
+use yurt_runtime::http::Body;
+use yurt_runtime::{BootTime, Clock};
+
+use super::counters;
+use crate::registry::Resource;
+
+/// Seconds.
+const DURATIONS: &[f64] = &[
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
+    45.0, 60.0,
+];
+/// Seconds until all initial events of a watch were told.
+const FIRST_STATES: &[f64] = &[
+    0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
+];
+/// Bytes of an answer.
+const ANSWER_SIZES: &[f64] = &[1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
+/// Bytes of an event.
+const EVENT_SIZES: &[f64] = &[1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131_072.0];
+const REQUEST: [&str; 9] = [
+    "verb",
+    "dry_run",
+    "group",
+    "version",
+    "resource",
+    "subresource",
+    "scope",
+    "component",
+    "code",
+];
+const DURATION: [&str; 8] = [
+    "verb",
+    "dry_run",
+    "group",
+    "version",
+    "resource",
+    "subresource",
+    "scope",
+    "component",
+];
+const SIZE: [&str; 7] = [
+    "verb",
+    "group",
+    "version",
+    "resource",
+    "subresource",
+    "scope",
+    "component",
+];
+const WATCH: [&str; 3] = ["group", "version", "resource"];
+const FIRST_STATE: [&str; 4] = ["group", "version", "resource", "scope"];
+/// All other segments after a name are somebody's invention.
+const SUBRESOURCES: [&str; 14] = [
+    "status",
+    "scale",
+    "finalize",
+    "token",
+    "binding",
+    "eviction",
+    "ephemeralcontainers",
+    "resize",
+    "approval",
+    "log",
+    "exec",
+    "attach",
+    "portforward",
+    "proxy",
+];
+/// The last of them reach through to a node.
+const CONNECTING: &[&str] = SUBRESOURCES.split_at(9).1;
+const APPLY: &str = "application/apply-patch+yaml";
+/// Combinations of labels that are kept: what comes after so many is counted without its labels. A client that wanted to
+/// could make some thousands, at 3 KB each.
+const KEPT_MAX: usize = 1000;
+
+/// Counters of requests and watches.
+pub(super) struct Requests {
+    total: IntCounterVec,
+    durations: HistogramVec,
+    sizes: HistogramVec,
+    running: IntGaugeVec,
+    /// Watches of a resource, whatever their labels; not shown.
+    open: IntGaugeVec,
+    events: IntCounterVec,
+    event_sizes: HistogramVec,
+    first_states: HistogramVec,
+    /// Looked up by labels once; guards nothing else.
+    kept: RwLock<HashMap<(RequestLabels, StatusCode), Kept>>,
+}
+
+#[derive(Clone)]
+struct Kept {
+    total: IntCounter,
+    duration: Histogram,
+    size: Histogram,
+}
+
+/// What a request is counted as. Strangers may ask for anything: names that are not known here would make labels without end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RequestLabels {
+    verb: &'static str,
+    dry_run: &'static str,
+    group: &'static str,
+    version: &'static str,
+    resource: &'static str,
+    subresource: &'static str,
+    scope: &'static str,
+}
+
+/// Counts one watch until it is dropped.
+pub(crate) struct WatchCount {
+    running: IntGauge,
+    open: IntGauge,
+    duration: Histogram,
+    events: IntCounter,
+    sizes: Histogram,
+    first_state: Histogram,
+    clock: Clock,
+    began: BootTime,
+    /// Else its duration is that of a refused request.
+    is_open: bool,
+}
+
+// === impl Requests ===
+
+impl Requests {
+    pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let histogram = |name: &str, help: &str, labels: &[&str], buckets: &[f64]| {
+            let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+            let histogram = HistogramVec::new(options, labels)?;
+            registry.register(Box::new(histogram.clone()))?;
+            Ok::<_, prometheus::Error>(histogram)
+        };
+        let running = IntGaugeVec::new(
+            Opts::new("apiserver_longrunning_requests", "Watches being served."),
+            &SIZE,
+        )?;
+        registry.register(Box::new(running.clone()))?;
+        Ok(Self {
+            total: counters(
+                registry,
+                "apiserver_request_total",
+                "Requests by verb, dry run, group, version, resource, subresource, scope and answer.",
+                &REQUEST,
+            )?,
+            durations: histogram(
+                "apiserver_request_duration_seconds",
+                "Time from a request's head to its answer's; of a watch, to its end.",
+                &DURATION,
+                DURATIONS,
+            )?,
+            sizes: histogram(
+                "apiserver_response_sizes",
+                "Bytes of answers to GET and LIST, where they are known before they are sent.",
+                &SIZE,
+                ANSWER_SIZES,
+            )?,
+            running,
+            open: IntGaugeVec::new(Opts::new("open", "Not shown."), &["resource"])?,
+            events: counters(
+                registry,
+                "apiserver_watch_events_total",
+                "Events sent to watches, bookmarks included.",
+                &WATCH,
+            )?,
+            event_sizes: histogram(
+                "apiserver_watch_events_sizes",
+                "Bytes of events sent to watches, before compression.",
+                &WATCH,
+                EVENT_SIZES,
+            )?,
+            first_states: histogram(
+                "apiserver_watch_list_duration_seconds",
+                "Time until a watch that asked for the initial events had been told all of them.",
+                &FIRST_STATE,
+                FIRST_STATES,
+            )?,
+            kept: RwLock::default(),
+        })
+    }
+
+    /// Counts an answered request. The duration of a watch is counted at its end.
+    pub(super) fn answered(&self, labels: RequestLabels, response: &Response<Body>, took: Duration) {
+        let kept = self.kept(labels, response.status());
+        kept.total.inc();
+        if labels.verb != "WATCH" || !response.status().is_success() {
+            kept.duration.observe(took.as_secs_f64());
+        }
+        if matches!(labels.verb, "GET" | "LIST")
+            && let Some(bytes) = response.body().size_hint().exact()
+        {
+            kept.size.observe(bytes as f64);
+        }
+    }
+
+    fn kept(&self, labels: RequestLabels, code: StatusCode) -> Kept {
+        if let Some(kept) = self.kept.read().get(&(labels, code)) {
+            return kept.clone();
+        }
+        let mut all = self.kept.write();
+        let labels = if all.len() < KEPT_MAX {
+            labels
+        } else {
+            RequestLabels::default()
+        };
+        let kept = all.entry((labels, code)).or_insert_with(|| Kept {
+            total: self.total.with_label_values(&labels.of_request(code.as_str())),
+            duration: self.durations.with_label_values(&labels.of_duration()),
+            size: self.sizes.with_label_values(&labels.of_size()),
+        });
+        kept.clone()
+    }
+
+    /// Counts a watch while the returned value lives.
+    pub(super) fn watch(&self, labels: RequestLabels, name: &str, clock: &Clock) -> WatchCount {
+        let of_resource = [labels.group, labels.version, labels.resource];
+        let [group, version, resource] = of_resource;
+        let count = WatchCount {
+            running: self.running.with_label_values(&labels.of_size()),
+            open: self.open.with_label_values(&[name]),
+            duration: self.durations.with_label_values(&labels.of_duration()),
+            events: self.events.with_label_values(&of_resource),
+            sizes: self.event_sizes.with_label_values(&of_resource),
+            first_state: self
+                .first_states
+                .with_label_values(&[group, version, resource, labels.scope]),
+            clock: clock.clone(),
+            began: clock.boot(),
+            is_open: false,
+        };
+        count.running.inc();
+        count.open.inc();
+        count
+    }
+}
+
+// === impl RequestLabels ===
+
+impl RequestLabels {
+    /// Those of a request for `resource`, or for a built-in kind that is not served here.
+    pub(crate) fn of(
+        info: Option<&RequestInfo>,
+        query: Option<&str>,
+        headers: &HeaderMap,
+        resource: Option<&Resource>,
+    ) -> Self {
+        let Some(info) = info else { return Self::default() };
+        let known = || find_kind(&info.group, &info.resource).filter(|_| info.is_resource);
+        let kind = resource.map(|resource| resource.kind).or_else(known);
+        let [group, version, resource] = kind.map_or([""; 3], |kind| [&*kind.group, &*kind.version, &*kind.plural]);
+        let subresource = info.subresource.as_deref().filter(|_| kind.is_some());
+        let mut labels = Self {
+            verb: "",
+            dry_run: dry_run(query.unwrap_or_default()),
+            group,
+            version,
+            resource,
+            subresource: SUBRESOURCES
+                .into_iter()
+                .find(|known| subresource == Some(known))
+                .unwrap_or_default(),
+            scope: scope(info),
+        };
+        labels.verb = verb(info.verb, &labels, headers);
+        labels
+    }
+
+    /// kube-apiserver leaves it empty for what is no resource.
+    fn component(&self) -> &'static str {
+        if self.resource.is_empty() { "" } else { "apiserver" }
+    }
+
+    fn of_size(&self) -> [&'static str; 7] {
+        [
+            self.verb,
+            self.group,
+            self.version,
+            self.resource,
+            self.subresource,
+            self.scope,
+            self.component(),
+        ]
+    }
+
+    fn of_duration(&self) -> [&'static str; 8] {
+        let [verb, rest @ ..] = self.of_size();
+        let [group, version, resource, subresource, scope, component] = rest;
+        [
+            verb,
+            self.dry_run,
+            group,
+            version,
+            resource,
+            subresource,
+            scope,
+            component,
+        ]
+    }
+
+    fn of_request<'a>(&self, code: &'a str) -> [&'a str; 9] {
+        let [verb, dry_run, group, version, resource, subresource, scope, component] = self.of_duration();
+        [
+            verb,
+            dry_run,
+            group,
+            version,
+            resource,
+            subresource,
+            scope,
+            component,
+            code,
+        ]
+    }
+}
+
+impl Default for RequestLabels {
+    /// Nothing is known of the request.
+    fn default() -> Self {
+        Self {
+            verb: "other",
+            dry_run: "",
+            group: "",
+            version: "",
+            resource: "",
+            subresource: "",
+            scope: "",
+        }
+    }
+}
+
+fn scope(info: &RequestInfo) -> &'static str {
+    if info.name.is_some() || info.verb == Verb::Create {
+        "resource"
+    } else if info.namespace.is_some() {
+        "namespace"
+    } else if info.is_resource {
+        "cluster"
+    } else {
+        ""
+    }
+}
+
+fn dry_run(query: &str) -> &'static str {
+    let mut values = query.split('&').filter_map(|pair| pair.strip_prefix("dryRun="));
+    match values.next() {
+        None => "",
+        Some("All") if values.all(|value| value == "All") => "All",
+        Some(_) => "invalid",
+    }
+}
+
+fn verb(verb: Verb, labels: &RequestLabels, headers: &HeaderMap) -> &'static str {
+    if CONNECTING.contains(&labels.subresource) {
+        return "CONNECT";
+    }
+    let is_apply = || headers.get(CONTENT_TYPE).is_some_and(|value| value == APPLY);
+    match verb {
+        Verb::Head if matches!(labels.scope, "namespace" | "cluster") => "LIST",
+        Verb::Get | Verb::Head => "GET",
+        Verb::List => "LIST",
+        Verb::Watch => "WATCH",
+        Verb::Create | Verb::Post => "POST",
+        Verb::Update | Verb::Put => "PUT",
+        Verb::Patch if is_apply() => "APPLY",
+        Verb::Patch => "PATCH",
+        Verb::Delete | Verb::DeleteCollection => "DELETE",
+        Verb::Proxy => "PROXY",
+        Verb::Options | Verb::Other => "other",
+    }
+}
+
+// === impl WatchCount ===
+
+impl WatchCount {
+    /// How many of its resource there are now.
+    pub(crate) fn open(&self) -> u32 {
+        u32::try_from(self.open.get()).unwrap_or(0)
+    }
+
+    /// It was not refused: its duration counts from when it was asked for to when this is dropped.
+    pub(crate) fn opened(mut self) -> Self {
+        self.is_open = true;
+        self
+    }
+
+    /// An event of so many bytes goes to the client.
+    pub(crate) fn told(&self, bytes: usize) {
+        self.events.inc();
+        self.sizes.observe(bytes as f64);
+    }
+
+    /// To be called when all initial events were told.
+    pub(crate) fn on_first_state(&self) -> impl FnOnce() + Send + use<> {
+        let (histogram, clock, began) = (self.first_state.clone(), self.clock.clone(), self.began);
+        move || histogram.observe(clock.boot().since(began).as_secs_f64())
+    }
+}
+
+impl Drop for WatchCount {
+    fn drop(&mut self) {
+        self.running.dec();
+        self.open.dec();
+        if self.is_open {
+            self.duration.observe(self.clock.boot().since(self.began).as_secs_f64());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    fn labels(method: &str, path: &str, query: Option<&str>) -> RequestLabels {
+        let info = RequestInfo::parse(method, path, query).unwrap();
+        RequestLabels::of(Some(&info), query, &HeaderMap::new(), None)
+    }
+
+    #[test]
+    fn requests_have_the_labels_that_kube_apiserver_gives_them() {
+        let leases = "/apis/coordination.k8s.io/v1/namespaces/a/leases";
+        let renewal = labels("PUT", &format!("{leases}/n1"), None);
+        assert_eq!(
+            renewal.of_request("200"),
+            [
+                "PUT",
+                "",
+                "coordination.k8s.io",
+                "v1",
+                "leases",
+                "",
+                "resource",
+                "apiserver",
+                "200"
+            ]
+        );
+        let of = |method, path: &str, query| {
+            let labels = labels(method, path, query);
+            (labels.verb, labels.scope, labels.subresource, labels.dry_run)
+        };
+        assert_eq!(of("GET", leases, None), ("LIST", "namespace", "", ""));
+        assert_eq!(of("HEAD", leases, None), ("LIST", "namespace", "", ""));
+        assert_eq!(of("DELETE", leases, None), ("DELETE", "namespace", "", ""));
+        assert_eq!(of("POST", leases, Some("dryRun=All")), ("POST", "resource", "", "All"));
+        assert_eq!(
+            of("POST", leases, Some("a=b&dryRun=x")),
+            ("POST", "resource", "", "invalid")
+        );
+        assert_eq!(of("GET", "/api/v1/pods", Some("watch=1")), ("WATCH", "cluster", "", ""));
+        let pod = "/api/v1/namespaces/a/pods/p";
+        assert_eq!(
+            of("PATCH", &format!("{pod}/status"), None),
+            ("PATCH", "resource", "status", "")
+        );
+        assert_eq!(
+            of("GET", &format!("{pod}/log"), None),
+            ("CONNECT", "resource", "log", "")
+        );
+        assert_eq!(of("GET", "/version", None), ("GET", "", "", ""));
+
+        let info = RequestInfo::parse("PATCH", pod, None).unwrap();
+        let apply = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(APPLY))]);
+        assert_eq!(RequestLabels::of(Some(&info), None, &apply, None).verb, "APPLY");
+    }
+
+    #[test]
+    fn what_strangers_make_up_becomes_no_label() {
+        let known = labels("GET", "/api/v77/namespaces/a/services/x/things", None);
+        assert_eq!((known.verb, known.version, known.subresource), ("GET", "v1", ""));
+        assert_eq!(labels("GET", "/apis/made.up/v1/things", None).resource, "");
+        assert_eq!(labels("GET", "/made/up", None).resource, "");
+        assert_eq!(labels("BREW", "/made/up", None).verb, "other");
+    }
+
+    #[test]
+    fn labels_without_end_are_counted_without_labels() {
+        let requests = Requests::new(&Registry::new()).unwrap();
+        let answer = |code: u16| {
+            let mut response = Response::new(yurt_runtime::http::empty());
+            *response.status_mut() = StatusCode::from_u16(code).unwrap();
+            response
+        };
+        let asked = labels("GET", "/api/v1/pods", None);
+        let codes = 100..=999_u16;
+        for code in codes.clone() {
+            requests.answered(asked, &answer(code), Duration::ZERO);
+        }
+        let other = labels("GET", "/api/v1/nodes", None);
+        for code in codes {
+            requests.answered(other, &answer(code), Duration::ZERO);
+        }
+        assert!(
+            requests.kept.read().len() <= KEPT_MAX + 900,
+            "bounded by what is left without labels"
+        );
+        let total = requests
+            .total
+            .with_label_values(&RequestLabels::default().of_request("999"));
+        assert_eq!(total.get(), 1);
+    }
+}
