@@ -1,11 +1,12 @@
 //! What is counted, under kube-apiserver's names where it has one.
 //!
-//! [`requests`]: requests and watches; [`collections`]: what is held, how fresh it is and what its clients suffered;
-//! [`election`]: who leads the pool.
+//! [`requests`]: requests and watches; [`told`]: what watches were told; [`collections`]: what is held, how fresh it is and
+//! what its clients suffered; [`election`]: who leads the pool.
 
 mod collections;
 mod election;
 mod requests;
+mod told;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

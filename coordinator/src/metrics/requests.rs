@@ -3,6 +3,7 @@
 //! Source of names and labels: `k8s.io/apiserver/pkg/endpoints/metrics` of 1.36.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
@@ -18,6 +19,7 @@ use yurt_runtime::http::Body;
 use yurt_runtime::{BootTime, Clock};
 
 use super::counters;
+use super::told::{Events, Told};
 use crate::registry::Resource;
 
 /// Seconds.
@@ -31,8 +33,6 @@ const FIRST_STATES: &[f64] = &[
 ];
 /// Bytes of an answer.
 const ANSWER_SIZES: &[f64] = &[1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
-/// Bytes of an event.
-const EVENT_SIZES: &[f64] = &[1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131_072.0];
 const REQUEST: [&str; 9] = [
     "verb",
     "dry_run",
@@ -63,7 +63,6 @@ const SIZE: [&str; 7] = [
     "scope",
     "component",
 ];
-const WATCH: [&str; 3] = ["group", "version", "resource"];
 const FIRST_STATE: [&str; 4] = ["group", "version", "resource", "scope"];
 /// All other segments after a name are somebody's invention.
 const SUBRESOURCES: [&str; 14] = [
@@ -97,8 +96,7 @@ pub(super) struct Requests {
     running: IntGaugeVec,
     /// Watches of a resource, whatever their labels; not shown.
     open: IntGaugeVec,
-    events: IntCounterVec,
-    event_sizes: HistogramVec,
+    events: Events,
     first_states: HistogramVec,
     /// Looked up by labels once; guards nothing else.
     kept: RwLock<HashMap<(RequestLabels, StatusCode), Kept>>,
@@ -128,8 +126,7 @@ pub(crate) struct WatchCount {
     running: IntGauge,
     open: IntGauge,
     duration: Histogram,
-    events: IntCounter,
-    sizes: Histogram,
+    told: Arc<Told>,
     first_state: Histogram,
     clock: Clock,
     began: BootTime,
@@ -152,6 +149,8 @@ impl Requests {
             &SIZE,
         )?;
         registry.register(Box::new(running.clone()))?;
+        let events = Events::new()?;
+        registry.register(Box::new(events.clone()))?;
         Ok(Self {
             total: counters(
                 registry,
@@ -173,18 +172,7 @@ impl Requests {
             )?,
             running,
             open: IntGaugeVec::new(Opts::new("open", "Not shown."), &["resource"])?,
-            events: counters(
-                registry,
-                "apiserver_watch_events_total",
-                "Events sent to watches, bookmarks included.",
-                &WATCH,
-            )?,
-            event_sizes: histogram(
-                "apiserver_watch_events_sizes",
-                "Bytes of events sent to watches, before compression.",
-                &WATCH,
-                EVENT_SIZES,
-            )?,
+            events,
             first_states: histogram(
                 "apiserver_watch_list_duration_seconds",
                 "Time until a watch that asked for the initial events had been told all of them.",
@@ -229,14 +217,12 @@ impl Requests {
 
     /// Counts a watch while the returned value lives.
     pub(super) fn watch(&self, labels: RequestLabels, name: &str, clock: &Clock) -> WatchCount {
-        let of_resource = [labels.group, labels.version, labels.resource];
-        let [group, version, resource] = of_resource;
+        let [group, version, resource] = [labels.group, labels.version, labels.resource];
         let count = WatchCount {
             running: self.running.with_label_values(&labels.of_size()),
             open: self.open.with_label_values(&[name]),
             duration: self.durations.with_label_values(&labels.of_duration()),
-            events: self.events.with_label_values(&of_resource),
-            sizes: self.event_sizes.with_label_values(&of_resource),
+            told: self.events.of([group, resource, version]),
             first_state: self
                 .first_states
                 .with_label_values(&[group, version, resource, labels.scope]),
@@ -401,8 +387,7 @@ impl WatchCount {
 
     /// An event of so many bytes goes to the client.
     pub(crate) fn told(&self, bytes: usize) {
-        self.events.inc();
-        self.sizes.observe(bytes as f64);
+        self.told.add(bytes);
     }
 
     /// To be called when all initial events were told.

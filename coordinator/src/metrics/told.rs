@@ -1,0 +1,187 @@
+//! Events told to watches. A thousand watchers hear of a change on all cores at once: each thread counts for itself, since
+//! they would fight over a number that they shared, at a microsecond an event.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::RwLock;
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::{Bucket, Counter, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+
+/// Upper bounds, in bytes; the last is the one without.
+const SIZES: [f64; 8] = [1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131_072.0];
+/// In alphabetical order, as they are shown.
+const LABELS: [&str; 3] = ["group", "resource", "version"];
+const TOTAL: (&str, &str) = (
+    "apiserver_watch_events_total",
+    "Events sent to watches, bookmarks included.",
+);
+const BYTES: (&str, &str) = (
+    "apiserver_watch_events_sizes",
+    "Bytes of events sent to watches, before compression.",
+);
+/// Threads beyond so many share.
+const SHARDS: usize = 4;
+
+/// Labels of a resource: group, resource, version.
+type Labels = [&'static str; 3];
+
+/// All resources that were ever watched; clones share them.
+#[derive(Clone)]
+pub(super) struct Events {
+    told: Arc<RwLock<BTreeMap<Labels, Arc<Told>>>>,
+    about: [Desc; 2],
+}
+
+/// Events of one resource.
+#[derive(Default)]
+pub(super) struct Told([Shard; SHARDS]);
+
+/// What one thread has told, on cache lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard {
+    by_size: [AtomicU64; SIZES.len() + 1],
+    bytes: AtomicU64,
+}
+
+// === impl Events ===
+
+impl Events {
+    pub(super) fn new() -> prometheus::Result<Self> {
+        let about = |(name, help): (&str, &str)| {
+            let labels = LABELS.map(str::to_owned).to_vec();
+            Desc::new(name.to_owned(), help.to_owned(), labels, HashMap::new())
+        };
+        Ok(Self {
+            told: Arc::default(),
+            about: [about(TOTAL)?, about(BYTES)?],
+        })
+    }
+
+    pub(super) fn of(&self, labels: Labels) -> Arc<Told> {
+        Arc::clone(self.told.write().entry(labels).or_default())
+    }
+}
+
+impl Collector for Events {
+    fn desc(&self) -> Vec<&Desc> {
+        self.about.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let (mut total, mut sizes) = (Vec::new(), Vec::new());
+        for (labels, told) in self.told.read().iter() {
+            let histogram = told.histogram();
+            let mut counter = Counter::default();
+            counter.set_value(histogram.get_sample_count() as f64);
+            let mut metric = Metric::from_label(pairs(labels));
+            metric.set_counter(counter);
+            total.push(metric);
+            let mut metric = Metric::from_label(pairs(labels));
+            metric.set_histogram(histogram);
+            sizes.push(metric);
+        }
+        let family = |(name, help): (&str, &str), kind, metrics: Vec<Metric>| {
+            let mut family = MetricFamily::default();
+            family.set_name(name.to_owned());
+            family.set_help(help.to_owned());
+            family.set_field_type(kind);
+            family.set_metric(metrics);
+            family
+        };
+        let families = [
+            family(TOTAL, MetricType::COUNTER, total),
+            family(BYTES, MetricType::HISTOGRAM, sizes),
+        ];
+        // One without metrics is an error to the encoder.
+        families
+            .into_iter()
+            .filter(|family| !family.get_metric().is_empty())
+            .collect()
+    }
+}
+
+fn pairs(labels: &Labels) -> Vec<LabelPair> {
+    let pair = |(name, value): (&str, &&str)| {
+        let mut pair = LabelPair::default();
+        pair.set_name(name.to_owned());
+        pair.set_value((*value).to_owned());
+        pair
+    };
+    LABELS.into_iter().zip(labels).map(pair).collect()
+}
+
+// === impl Told ===
+
+impl Told {
+    /// One more event, of so many bytes.
+    pub(super) fn add(&self, bytes: usize) {
+        let shard = &self.0[place()];
+        let size = SIZES.partition_point(|bound| *bound < bytes as f64);
+        shard.by_size[size].fetch_add(1, Ordering::Relaxed);
+        shard.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn histogram(&self) -> Histogram {
+        let sum = |number: &dyn Fn(&Shard) -> &AtomicU64| -> u64 {
+            let numbers = self.0.iter().map(|shard| number(shard).load(Ordering::Relaxed));
+            numbers.sum()
+        };
+        let mut count = 0;
+        let mut buckets = Vec::new();
+        for size in 0..=SIZES.len() {
+            count += sum(&|shard| &shard.by_size[size]);
+            if let Some(bound) = SIZES.get(size) {
+                let mut bucket = Bucket::default();
+                bucket.set_upper_bound(*bound);
+                bucket.set_cumulative_count(count);
+                buckets.push(bucket);
+            }
+        }
+        let mut histogram = Histogram::default();
+        histogram.set_sample_count(count);
+        histogram.set_sample_sum(sum(&|shard| &shard.bytes) as f64);
+        histogram.set_bucket(buckets);
+        histogram
+    }
+}
+
+/// The shard of this thread.
+fn place() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static PLACE: Cell<Option<usize>> = const { Cell::new(None) });
+    PLACE.with(|place| {
+        place.get().unwrap_or_else(|| {
+            let mine = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
+            place.set(Some(mine));
+            mine
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_several_threads_told_is_shown_together() {
+        let events = Events::new().unwrap();
+        assert!(events.collect().is_empty());
+        let told = events.of(["", "pods", "v1"]);
+        std::thread::scope(|scope| {
+            for bytes in [1, 1024, 1025, 200_000, 7] {
+                let told = &told;
+                scope.spawn(move || (0..100).for_each(|_| told.add(bytes)));
+            }
+        });
+        let [total, sizes] = events.collect().try_into().unwrap();
+        assert_eq!(total.get_metric()[0].get_counter().get_value(), 500.0);
+        let sizes = sizes.get_metric()[0].get_histogram().clone();
+        let cumulative: Vec<u64> = sizes.get_bucket().iter().map(Bucket::cumulative_count).collect();
+        assert_eq!(cumulative, [300, 400, 400, 400, 400, 400, 400, 400]);
+        assert_eq!((sizes.get_sample_count(), sizes.get_sample_sum()), (500, 20_205_700.0));
+    }
+}
