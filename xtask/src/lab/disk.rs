@@ -91,7 +91,9 @@ impl Disk {
     /// # Errors
     /// When the file cannot be removed.
     pub(crate) fn clear(&self) -> Result<()> {
-        match std::fs::remove_file(self.ballast()) {
+        // Truncated first: a process that is just being forked holds the file for a moment, and its space with it.
+        let truncated = File::options().write(true).truncate(true).open(self.ballast());
+        match truncated.and_then(|_| std::fs::remove_file(self.ballast())) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error).context("cannot clear a disk"),
             _ => Ok(()),
         }
@@ -133,7 +135,10 @@ mod tests {
         disk.fill().expect("it is full already");
         let error = std::fs::write(place.join("more"), "more").expect_err("no space");
         assert_eq!(error.kind(), ErrorKind::StorageFull);
+        // As a program does that was begun meanwhile, until it runs.
+        let held = File::open(disk.ballast()).expect("it is there");
         disk.clear().expect("it is cleared");
         std::fs::write(place.join("more"), "more").expect("space");
+        drop(held);
     }
 }
