@@ -33,36 +33,20 @@ const FIRST_STATES: &[f64] = &[
 ];
 /// Bytes of an answer.
 const ANSWER_SIZES: &[f64] = &[1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
-const REQUEST: [&str; 9] = [
+/// Of requests. Durations have all but the last, sizes all but the last two.
+const LABELS: [&str; 9] = [
     "verb",
-    "dry_run",
     "group",
     "version",
     "resource",
     "subresource",
     "scope",
     "component",
+    "dry_run",
     "code",
 ];
-const DURATION: [&str; 8] = [
-    "verb",
-    "dry_run",
-    "group",
-    "version",
-    "resource",
-    "subresource",
-    "scope",
-    "component",
-];
-const SIZE: [&str; 7] = [
-    "verb",
-    "group",
-    "version",
-    "resource",
-    "subresource",
-    "scope",
-    "component",
-];
+const DURATION: usize = 8;
+const SIZE: usize = 7;
 const FIRST_STATE: [&str; 4] = ["group", "version", "resource", "scope"];
 /// All other segments after a name are somebody's invention.
 const SUBRESOURCES: [&str; 14] = [
@@ -146,7 +130,7 @@ impl Requests {
         };
         let running = IntGaugeVec::new(
             Opts::new("apiserver_longrunning_requests", "Watches being served."),
-            &SIZE,
+            &LABELS[..SIZE],
         )?;
         registry.register(Box::new(running.clone()))?;
         let events = Events::new()?;
@@ -156,18 +140,18 @@ impl Requests {
                 registry,
                 "apiserver_request_total",
                 "Requests by verb, dry run, group, version, resource, subresource, scope and answer.",
-                &REQUEST,
+                &LABELS,
             )?,
             durations: histogram(
                 "apiserver_request_duration_seconds",
                 "Time from a request's head to its answer's; of a watch, to its end.",
-                &DURATION,
+                &LABELS[..DURATION],
                 DURATIONS,
             )?,
             sizes: histogram(
                 "apiserver_response_sizes",
                 "Bytes of answers to GET and LIST, where they are known before they are sent.",
-                &SIZE,
+                &LABELS[..SIZE],
                 ANSWER_SIZES,
             )?,
             running,
@@ -207,10 +191,11 @@ impl Requests {
         } else {
             RequestLabels::default()
         };
+        let values = labels.values(code.as_str());
         let kept = all.entry((labels, code)).or_insert_with(|| Kept {
-            total: self.total.with_label_values(&labels.of_request(code.as_str())),
-            duration: self.durations.with_label_values(&labels.of_duration()),
-            size: self.sizes.with_label_values(&labels.of_size()),
+            total: self.total.with_label_values(&values),
+            duration: self.durations.with_label_values(&values[..DURATION]),
+            size: self.sizes.with_label_values(&values[..SIZE]),
         });
         kept.clone()
     }
@@ -218,10 +203,11 @@ impl Requests {
     /// Counts a watch while the returned value lives.
     pub(super) fn watch(&self, labels: RequestLabels, name: &str, clock: &Clock) -> WatchCount {
         let [group, version, resource] = [labels.group, labels.version, labels.resource];
+        let values = labels.values("");
         let count = WatchCount {
-            running: self.running.with_label_values(&labels.of_size()),
+            running: self.running.with_label_values(&values[..SIZE]),
             open: self.open.with_label_values(&[name]),
-            duration: self.durations.with_label_values(&labels.of_duration()),
+            duration: self.durations.with_label_values(&values[..DURATION]),
             told: self.events.of([group, resource, version]),
             first_state: self
                 .first_states
@@ -267,12 +253,10 @@ impl RequestLabels {
         labels
     }
 
-    /// kube-apiserver leaves it empty for what is no resource.
-    fn component(&self) -> &'static str {
-        if self.resource.is_empty() { "" } else { "apiserver" }
-    }
-
-    fn of_size(&self) -> [&'static str; 7] {
+    /// Values of [`LABELS`].
+    fn values<'a>(&self, code: &'a str) -> [&'a str; 9] {
+        // kube-apiserver names no component for what is no resource.
+        let component = if self.resource.is_empty() { "" } else { "apiserver" };
         [
             self.verb,
             self.group,
@@ -280,36 +264,8 @@ impl RequestLabels {
             self.resource,
             self.subresource,
             self.scope,
-            self.component(),
-        ]
-    }
-
-    fn of_duration(&self) -> [&'static str; 8] {
-        let [verb, rest @ ..] = self.of_size();
-        let [group, version, resource, subresource, scope, component] = rest;
-        [
-            verb,
+            component,
             self.dry_run,
-            group,
-            version,
-            resource,
-            subresource,
-            scope,
-            component,
-        ]
-    }
-
-    fn of_request<'a>(&self, code: &'a str) -> [&'a str; 9] {
-        let [verb, dry_run, group, version, resource, subresource, scope, component] = self.of_duration();
-        [
-            verb,
-            dry_run,
-            group,
-            version,
-            resource,
-            subresource,
-            scope,
-            component,
             code,
         ]
     }
@@ -423,16 +379,16 @@ mod tests {
         let leases = "/apis/coordination.k8s.io/v1/namespaces/a/leases";
         let renewal = labels("PUT", &format!("{leases}/n1"), None);
         assert_eq!(
-            renewal.of_request("200"),
+            renewal.values("200"),
             [
                 "PUT",
-                "",
                 "coordination.k8s.io",
                 "v1",
                 "leases",
                 "",
                 "resource",
                 "apiserver",
+                "",
                 "200"
             ]
         );
@@ -497,7 +453,7 @@ mod tests {
         );
         let total = requests
             .total
-            .with_label_values(&RequestLabels::default().of_request("999"));
+            .with_label_values(&RequestLabels::default().values("999"));
         assert_eq!(total.get(), 1);
     }
 }
