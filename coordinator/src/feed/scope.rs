@@ -188,7 +188,7 @@ impl Feed {
             if self.collections.named(&name).is_some() {
                 continue;
             }
-            match self.replicas.add(&name, kind) {
+            match self.replicas.add(&name, kind).await {
                 Ok(replica) => {
                     tracing::info!(collection = name, "Pool-scope from now on");
                     self.collections.insert(PoolCollection::told(replica));

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::{ResourceKind, ResourceVersion};
 
 use crate::backend::{Committed, Loaded, Op, Storage, StorageError};
-use crate::collection::Collection;
+use crate::collection::{Collection, Dirty};
 use crate::embedded::replicas::{Meta, Part, ReplicaStore};
 use crate::shared::SharedCollection;
 
@@ -60,6 +60,13 @@ pub struct Replicas {
 type Committing = tokio::sync::OwnedMutexGuard<Option<Instant>>;
 
 type ByName = BTreeMap<String, Arc<Replica>>;
+
+/// Changes on their way to the disk. Dropped before they are known to be there, they go back to their collection, and with
+/// the next commit.
+struct Taken {
+    replica: Arc<Replica>,
+    part: Part,
+}
 
 /// Where replicas last.
 enum Store {
@@ -164,23 +171,32 @@ impl Replicas {
         }
     }
 
-    /// Adds a replica while others are at work, with what the store has of it; one that is there already stays. Blocks for
-    /// a read of the store.
+    /// Adds a replica while others are at work, with what the store has of it; one that is there already stays. Waits for a
+    /// commit that is under way: nobody else does.
     ///
     /// # Errors
     /// [`StorageError`] when the store cannot be read.
-    pub fn add(&self, name: &str, kind: &'static ResourceKind) -> Result<Arc<Replica>, StorageError> {
-        let mut replicas = self.replicas.write();
-        if let Some(replica) = replicas.get(name) {
-            return Ok(replica.clone());
+    ///
+    /// # Cancel safety
+    /// Dropped before its end, nothing was added.
+    pub async fn add(&self, name: &str, kind: &'static ResourceKind) -> Result<Arc<Replica>, StorageError> {
+        // What is read must not be deleted at the same time.
+        let place = self.committing.clone().lock_owned().await;
+        if let Some(replica) = self.named(name) {
+            return Ok(replica);
         }
-        let replica = Arc::new(match &self.store {
-            Store::Nowhere => Replica::load(name, kind, None)?,
-            Store::File(store) => Replica::load(name, kind, Some(store))?,
-            Store::Pooled(_) => Replica::new(name, kind, true),
-        });
-        Arc::make_mut(&mut replicas).insert(name.to_owned(), replica.clone());
-        drop(replicas);
+        let (replica, _place) = match &self.store {
+            Store::Nowhere => (Replica::load(name, kind, None)?, place),
+            Store::Pooled(_) => (Replica::new(name, kind, true), place),
+            Store::File(store) => {
+                let (store, name) = (store.clone(), name.to_owned());
+                let read =
+                    tokio::task::spawn_blocking(move || Ok((Replica::load(&name, kind, Some(&store))?, place))).await;
+                read.map_err(|error| StorageError::Unavailable(format!("reading was interrupted: {error}")))??
+            }
+        };
+        let replica = Arc::new(replica);
+        Arc::make_mut(&mut self.replicas.write()).insert(name.to_owned(), replica.clone());
         if let Store::Pooled(pooled) = &self.store {
             pooled.adopt(&replica);
         }
@@ -193,8 +209,8 @@ impl Replicas {
     /// # Errors
     /// [`StorageError`] when the data could not be deleted. It is nobody's then, and comes back with a replica of that name.
     pub async fn remove(&self, name: &str) -> Result<(), StorageError> {
-        // No commit may bring back what is deleted.
-        let _none = self.committing.lock().await;
+        // No commit may bring back what is deleted, also when the caller goes away before it is.
+        let place = self.committing.clone().lock_owned().await;
         let removed = Arc::make_mut(&mut self.replicas.write()).remove(name);
         let Some(replica) = removed else { return Ok(()) };
         replica.gone.cancel();
@@ -202,7 +218,11 @@ impl Replicas {
             return Ok(());
         };
         let (store, name) = (store.clone(), name.to_owned());
-        let deleted = tokio::task::spawn_blocking(move || store.forget(&name)).await;
+        let deleted = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            store.forget(&name)
+        })
+        .await;
         deleted.map_err(|error| StorageError::Unavailable(format!("the deletion was interrupted: {error}")))?
     }
 
@@ -304,44 +324,54 @@ impl Replicas {
     }
 
     async fn persist_to(&self, store: ReplicaStore, mut committed: Committing) -> Result<(), StorageError> {
-        let mut parts = Vec::new();
-        for replica in self.iter() {
-            let taken = replica.collection.update_quietly(|collection| {
-                let meta = Meta::of(collection);
-                collection.take_dirty().map(|dirty| Part {
-                    name: replica.name.clone(),
-                    dirty,
-                    meta,
-                })
-            });
-            parts.extend(taken);
-        }
-        if parts.is_empty() {
+        let taken: Vec<Taken> = self.iter().filter_map(Taken::of).collect();
+        if taken.is_empty() {
             *committed = Some(Instant::now());
             return Ok(());
         }
+        // The commit settles itself: its caller may be gone by then.
         let written = tokio::task::spawn_blocking(move || {
-            let outcome = store.commit(&parts);
-            drop(store);
-            if outcome.is_ok() {
-                *committed = Some(Instant::now());
-            }
-            (outcome, parts, committed)
+            store.commit(taken.iter().map(|one| &one.part))?;
+            taken.into_iter().for_each(Taken::stored);
+            *committed = Some(Instant::now());
+            Ok(())
         });
         let interrupted = |error| StorageError::Unavailable(format!("the commit was interrupted: {error}"));
-        let (outcome, parts, _committed) = written.await.map_err(interrupted)?;
-        for part in parts {
-            let Some(replica) = self.named(&part.name) else {
-                continue;
-            };
-            match outcome {
-                Ok(()) => replica.mark_durable(&part.meta),
-                Err(_) => replica
-                    .collection
-                    .update_quietly(|collection| collection.restore_dirty(part.dirty)),
-            }
+        written.await.map_err(interrupted)?
+    }
+}
+
+// === impl Taken ===
+
+impl Taken {
+    /// What changed of `replica`; `None` when nothing did.
+    fn of(replica: Arc<Replica>) -> Option<Self> {
+        let part = replica.collection.update_quietly(|collection| {
+            let meta = Meta::of(collection);
+            collection.take_dirty().map(|dirty| Part {
+                name: replica.name.clone(),
+                dirty,
+                meta,
+            })
+        })?;
+        Some(Self { replica, part })
+    }
+
+    /// It is on the disk.
+    fn stored(mut self) {
+        self.part.dirty = Dirty::default();
+        self.replica.mark_durable(&self.part.meta);
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let dirty = std::mem::take(&mut self.part.dirty);
+        if !dirty.is_empty() {
+            self.replica
+                .collection
+                .update_quietly(|collection| collection.restore_dirty(dirty));
         }
-        outcome
     }
 }
 

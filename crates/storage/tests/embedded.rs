@@ -218,7 +218,7 @@ async fn replica_that_is_given_up_leaves_nothing_and_can_come_back() {
     };
     let replicas = open(&["services"]);
     // Beside one whose name begins like that of another.
-    let added = replicas.add("services.x", kind).expect("added");
+    let added = replicas.add("services.x", kind).await.expect("added");
     for replica in replicas.iter() {
         let collection = replica.collection();
         collection.update(|c| c.restart(3, vec![service("a", 5), service("b", 6)], ResourceVersion(10)));
@@ -254,6 +254,6 @@ async fn replica_that_is_given_up_leaves_nothing_and_can_come_back() {
         .update(|c| c.restart(0, vec![service("d", 30)], ResourceVersion(30)));
     replicas.remove("services").await.expect("removed");
     assert!(again.gone().is_cancelled(), "readers are told");
-    let fresh = replicas.add("services", kind).expect("added");
+    let fresh = replicas.add("services", kind).await.expect("added");
     assert!(fresh.collection().read(|c| c.is_empty() && !c.is_complete()));
 }

@@ -295,7 +295,7 @@ async fn replica_comes_and_goes_at_every_coordinator() {
     let pool = Pool::new().await;
     let (one, other) = (pool.join(), pool.join());
     let kind = find_kind("", NAME).expect("services");
-    let fed = one.add(LATE, kind).expect("added");
+    let fed = one.add(LATE, kind).await.expect("added");
     fed.collection()
         .update(|held| held.restart(0, vec![service("a", 5), service("b", 6)], ResourceVersion(10)));
     one.persist(None).await.expect("stored");
@@ -303,7 +303,7 @@ async fn replica_comes_and_goes_at_every_coordinator() {
         .update(|held| held.apply(EventType::Modified, service("a", 11)));
     one.persist(None).await.expect("stored");
     // The other was told before it had a place for it.
-    let late = other.add(LATE, kind).expect("added");
+    let late = other.add(LATE, kind).await.expect("added");
     let held = |replica: &yurt_storage::Replica| replica.collection().read(|held| (held.position(), held.len()));
     assert_eq!((held(&late), late.durable().complete), ((ResourceVersion(11), 2), true));
     fed.collection()
@@ -323,7 +323,7 @@ async fn replica_comes_and_goes_at_every_coordinator() {
         .cloned()
         .collect();
     assert!(left.is_empty(), "{left:?}");
-    let again = other.add(LATE, kind).expect("added");
+    let again = other.add(LATE, kind).await.expect("added");
     assert_eq!(
         (held(&again), again.durable().complete),
         ((ResourceVersion(0), 0), false)

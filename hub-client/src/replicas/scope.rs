@@ -118,8 +118,15 @@ impl PoolData {
         }
         for one in wanted.iter().filter(|one| !held.contains(one)) {
             let name = one.name();
-            let added = self.scope.kinds.shared(one).map_err(|error| error.to_string());
-            match added.and_then(|kind| self.replicas().add(&name, kind).map_err(|error| error.to_string())) {
+            let added = match self.scope.kinds.shared(one) {
+                Ok(kind) => self
+                    .replicas()
+                    .add(&name, kind)
+                    .await
+                    .map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            match added {
                 Ok(_) => tracing::info!(collection = name, "Pool-scope from now on"),
                 Err(error) => tracing::error!(collection = name, error, "Resource is not copied"),
             }

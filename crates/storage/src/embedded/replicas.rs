@@ -144,9 +144,8 @@ impl ReplicaStore {
     ///
     /// # Errors
     /// [`StorageError`]; the parts have to be written again then.
-    pub fn commit(&self, parts: &[Part]) -> Result<(), StorageError> {
-        self.disk
-            .write(|txn| parts.iter().try_for_each(|part| write_part(txn, part)))
+    pub fn commit<'a>(&self, mut parts: impl Iterator<Item = &'a Part>) -> Result<(), StorageError> {
+        self.disk.write(|txn| parts.try_for_each(|part| write_part(txn, part)))
     }
 }
 

@@ -1,0 +1,247 @@
+//! A commit settles itself when its caller has gone away, and does not hold up who shares the disk with it.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use parking_lot::Mutex;
+use yurt_apimachinery::kind::find_kind;
+use yurt_apimachinery::watch::EventType;
+use yurt_apimachinery::{Object, ResourceVersion};
+use yurt_runtime::{Clock, FakeClock};
+use yurt_storage::embedded::replicas::ReplicaStore;
+use yurt_storage::embedded::{Disk, Medium};
+use yurt_storage::{Collection, Replicas};
+
+/// Longer than any machine takes for what does not wait.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A medium whose changes wait while `gate` is held, and fail while `fails` is set.
+#[derive(Debug, Default)]
+struct Slow {
+    bytes: Mutex<Vec<u8>>,
+    gate: Mutex<()>,
+    /// Changes that wait at the gate.
+    waiting: AtomicUsize,
+    fails: AtomicBool,
+}
+
+/// Replicas on a [`Slow`] medium.
+struct Pool {
+    medium: Arc<Slow>,
+    time: FakeClock,
+    replicas: Arc<Replicas>,
+}
+
+// === impl Slow ===
+
+impl Slow {
+    fn pass(&self) -> io::Result<()> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        drop(self.gate.lock());
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        match self.fails.load(Ordering::SeqCst) {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns once a commit has come as far as the gate.
+    fn wait_for_a_commit(&self) {
+        while self.waiting.load(Ordering::SeqCst) == 0 {
+            std::thread::yield_now();
+        }
+    }
+
+    /// The same bytes, as a process finds them that starts after a kill.
+    fn killed(&self) -> Arc<Self> {
+        Arc::new(Self {
+            bytes: Mutex::new(self.bytes.lock().clone()),
+            ..Self::default()
+        })
+    }
+}
+
+impl Medium for Slow {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.bytes.lock().len() as u64)
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let bytes = self.bytes.lock();
+        let from = usize::try_from(offset).expect("test media are small");
+        out.copy_from_slice(bytes.get(from..from + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.pass()?;
+        let from = usize::try_from(offset).expect("test media are small");
+        let mut bytes = self.bytes.lock();
+        let size = bytes.len().max(from + data.len());
+        bytes.resize(size, 0);
+        bytes[from..from + data.len()].copy_from_slice(data);
+        Ok(())
+    }
+
+    fn set_size(&self, size: u64) -> io::Result<()> {
+        self.pass()?;
+        self.bytes
+            .lock()
+            .resize(usize::try_from(size).expect("test media are small"), 0);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.pass()
+    }
+}
+
+// === impl Pool ===
+
+impl Pool {
+    fn on(medium: Arc<Slow>) -> Self {
+        let (clock, time) = Clock::fake();
+        let disk = Disk::open_on(Path::new("slow"), medium.clone(), clock).expect("opens");
+        let kinds = [("services".to_owned(), find_kind("", "services").expect("services"))];
+        let store = ReplicaStore::open(disk).expect("tables");
+        let replicas = Replicas::open(&kinds, Some(store)).expect("replicas");
+        Self {
+            medium,
+            time,
+            replicas: Arc::new(replicas),
+        }
+    }
+
+    fn list(&self, generation: u64, names: &[&str], at: u64) {
+        let list = names.iter().map(|name| service(name, at - 1)).collect();
+        let services = self.replicas.named("services").expect("services");
+        services
+            .collection()
+            .update(|held| held.restart(generation, list, ResourceVersion(at)));
+    }
+
+    fn names(&self) -> String {
+        let services = self.replicas.named("services").expect("services");
+        let names = |held: &Collection| {
+            held.objects()
+                .map(|object| object.name().to_owned())
+                .collect::<Vec<_>>()
+        };
+        services.collection().read(names).join(",")
+    }
+}
+
+fn service(name: &str, version: u64) -> Object {
+    let json =
+        format!(r#"{{"metadata":{{"namespace":"x","name":"{name}","uid":"{name}","resourceVersion":"{version}"}}}}"#);
+    Object::parse(Bytes::from(json), find_kind("", "services").expect("services")).expect("fixture")
+}
+
+/// A feed call is dropped when its leader hangs up, a hub's list when its stream ends.
+#[tokio::test]
+async fn commit_that_fails_after_its_caller_left_is_part_of_the_next_one() {
+    let pool = Pool::on(Arc::default());
+    pool.list(0, &["a", "b"], 10);
+    let held = pool.medium.gate.lock();
+    let waited = pool.replicas.persist(None).now_or_never();
+    assert!(waited.is_none(), "the medium does not answer, and the caller goes away");
+    pool.medium.fails.store(true, Ordering::SeqCst);
+    drop(held);
+    let next = pool.replicas.persist(None).await;
+    assert!(next.is_err(), "what failed is waiting still: {next:?}");
+    pool.medium.fails.store(false, Ordering::SeqCst);
+    pool.time.advance(Duration::from_secs(30));
+
+    let services = pool.replicas.named("services").expect("services");
+    services
+        .collection()
+        .update(|held| held.apply(EventType::Added, service("c", 11)));
+    pool.replicas.persist(None).await.expect("the medium works again");
+    let restarted = Pool::on(pool.medium.killed());
+    assert_eq!(restarted.names(), "a,b,c", "everything that is complete at C");
+}
+
+#[tokio::test]
+async fn commit_that_succeeds_after_its_caller_left_is_served() {
+    let pool = Pool::on(Arc::default());
+    pool.list(7, &["a"], 10);
+    let held = pool.medium.gate.lock();
+    let waited = pool.replicas.persist(None).now_or_never();
+    assert!(waited.is_none(), "the medium does not answer, and the caller goes away");
+    drop(held);
+    pool.replicas.persist(None).await.expect("nothing is left to do");
+    let services = pool.replicas.named("services").expect("services");
+    assert!(services.is_served(), "it is on the disk: {:?}", services.durable());
+}
+
+/// A crash would go back to serving the generation before.
+#[tokio::test]
+async fn generation_that_no_commit_knows_is_not_served() {
+    let pool = Pool::on(Arc::default());
+    pool.list(7, &["a"], 10);
+    pool.replicas.persist(None).await.expect("stored");
+    let services = pool.replicas.named("services").expect("services");
+    assert!(services.is_served());
+    pool.list(8, &["b"], 9);
+    assert!(!services.is_served(), "generation 8 is in memory only");
+    pool.medium.fails.store(true, Ordering::SeqCst);
+    pool.replicas.persist(None).await.expect_err("the medium fails");
+    assert!(!services.is_served(), "generation 8 could not be stored");
+    pool.medium.fails.store(false, Ordering::SeqCst);
+    pool.time.advance(Duration::from_secs(30));
+    pool.replicas.persist(None).await.expect("stored");
+    assert!(services.is_served());
+}
+
+/// The data of a replica is deleted in the background when nobody waits for it: what comes back under its name is empty.
+#[tokio::test]
+async fn replica_that_comes_back_does_not_meet_its_own_deletion() {
+    let pool = Pool::on(Arc::default());
+    pool.list(0, &["a", "b"], 10);
+    pool.replicas.persist(None).await.expect("stored");
+    let held = pool.medium.gate.lock();
+    let removed = pool.replicas.remove("services").now_or_never();
+    assert!(
+        removed.is_none(),
+        "the medium does not answer, and the caller goes away"
+    );
+    let kind = find_kind("", "services").expect("services");
+    let mut added = Box::pin(pool.replicas.add("services", kind));
+    assert!(added.as_mut().now_or_never().is_none(), "the deletion is under way");
+    drop(held);
+    let added = added.await.expect("added");
+    assert!(added.collection().read(|held| held.is_empty() && !held.is_complete()));
+}
+
+/// Every request asks which replicas there are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn requests_do_not_wait_for_the_disk_when_a_replica_comes() {
+    let pool = Pool::on(Arc::default());
+    pool.list(0, &["a"], 10);
+    let held = pool.medium.gate.lock();
+    let mut committing = Box::pin(pool.replicas.persist(None));
+    assert!(committing.as_mut().now_or_never().is_none());
+    pool.medium.wait_for_a_commit();
+    let kind = find_kind("", "endpoints").expect("endpoints");
+    let mut adding = Box::pin(pool.replicas.add("endpoints", kind));
+    assert!(adding.as_mut().now_or_never().is_none(), "the disk is busy");
+    let (done, asked) = std::sync::mpsc::channel();
+    let replicas = pool.replicas.clone();
+    let asking = std::thread::spawn(move || {
+        let names: Vec<_> = replicas.iter().map(|replica| replica.name().to_owned()).collect();
+        // Nobody hears it when it came too late.
+        let _ = done.send(names);
+    });
+    let told = asked.recv_timeout(LONG);
+    drop(held);
+    asking.join().expect("it ends");
+    assert_eq!(told.expect("a request waited for a commit to end"), ["services"]);
+    committing.await.expect("stored");
+    adding.await.expect("added");
+    assert!(pool.replicas.named("endpoints").is_some());
+}
