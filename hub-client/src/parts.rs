@@ -33,6 +33,7 @@ use crate::proxy::authorize::Authorizer;
 use crate::proxy::caller::Callers;
 use crate::proxy::local::{Local, NodeFacts};
 use crate::proxy::pass_through::PassThrough;
+use crate::proxy::written::Written;
 use crate::replicas::detour::Wanted;
 use crate::replicas::follow::Follower;
 use crate::replicas::proof::Prover;
@@ -350,7 +351,7 @@ impl Parts {
             min_request_timeout: config.min_request_timeout,
             clock: self.clock.clone(),
             shutdown: end_watches,
-            written: Mutex::default(),
+            written: Arc::new(Written::new(self.clock.clone())),
         };
         Proxy {
             node: config.node.clone(),

@@ -4,13 +4,15 @@
 //!   listener → caller (caller.rs) → request info → router (here) → own lease (pool/heartbeat/own.rs)
 //!                                                                 → replica (local.rs, authorised by authorize.rs)
 //!                                                                 → cloud   (pass_through.rs; the Node's status also
-//!                                                                            by relay, pool/heartbeat/relaying.rs)
+//!                                                                            by relay, pool/heartbeat/relaying.rs;
+//!                                                                            writes of pool data noted by written.rs)
 //! ```
 
 pub mod authorize;
 pub mod caller;
 pub mod local;
 pub mod pass_through;
+pub mod written;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -113,7 +115,7 @@ impl Proxy {
             return self.send_status(request, &info, &caller).await;
         }
         let response = self.cloud.send(request.map(pass), &info, &caller).await?;
-        Ok(self.local.note_write(&info, response).await)
+        Ok(self.local.note_write(&info, response))
     }
 
     /// The kubelet's NodeStatus: to the cloud, else through a relay; the other way round while the cloud is known to be away.

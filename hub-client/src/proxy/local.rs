@@ -1,27 +1,25 @@
 //! Answers get, list and watch of pool data from this node's replicas, filtered for the component that asks.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use http::header::{ACCEPT, CONTENT_TYPE};
+use http::header::ACCEPT;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
-use hyper::body::Incoming;
-use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use yurt_apimachinery::negotiation::{Negotiated, Shape, body_format, body_json, negotiate};
+use yurt_apimachinery::negotiation::{Negotiated, Shape, negotiate};
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceKind, ResourceVersion, Status, Verb};
 use yurt_runtime::Clock;
-use yurt_runtime::http::{Body, full, joined, pieces, status_response, stream};
+use yurt_runtime::http::{Body, full, joined, pieces, stream};
 use yurt_storage::serve::{self, Selection, Unfiltered, View, WatchRequest};
 use yurt_storage::{Replica, SharedCollection};
 
 use super::authorize::Authorizer;
 use super::caller::Caller;
+use super::written::Written;
 use crate::filter::{Chain, FilterContext, HubAddress, Pool, ServiceLookup, TopologyKeys, binding};
 use crate::pool::probe::CloudReach;
 use crate::random::random;
@@ -30,8 +28,6 @@ use crate::replicas::{POOL_SCOPE, PoolData};
 
 /// Annotation of a Service that asks for topology.
 const TOPOLOGY_KEYS: &str = "openyurt.io/topologyKeys";
-/// Bytes of a write's answer that are looked at for its resourceVersion.
-const WRITE_ANSWER_MAX: usize = 3 << 20;
 /// Longest life of a watch, whatever the client asks for; beyond it timers overflow.
 const WATCH_LASTS_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Header of lists and watches whose data is complete but whose source is away.
@@ -53,8 +49,8 @@ pub struct Local {
     pub clock: Clock,
     /// Ends all watches.
     pub shutdown: CancellationToken,
-    /// Per collection its generation and the RV of the last write this hub passed on: reads reflect it.
-    pub written: Mutex<BTreeMap<String, (u64, ResourceVersion)>>,
+    /// The writes this hub passed on: reads reflect them.
+    pub written: Arc<Written>,
 }
 
 /// What filters need to know of this node; fixed for the life of the process.
@@ -89,33 +85,34 @@ impl Local {
     ///
     /// # Errors
     /// What the client is told instead of data.
-    pub async fn answer(
+    pub async fn answer<B>(
         &self,
-        request: &Request<Incoming>,
+        request: &Request<B>,
         info: &RequestInfo,
         caller: &Caller,
     ) -> Result<Option<Response<Body>>, Status> {
-        let readable = matches!(info.verb, Verb::Get | Verb::List | Verb::Watch) && info.subresource.is_none();
         let Some(replica) = self
             .data
             .serving(&info.group, &info.resource)
-            .filter(|_| readable && info.is_resource)
+            .filter(|_| info.is_resource && is_object(info))
         else {
             return Ok(None);
         };
         let kind = replica.collection().kind();
+        let chain = binding::chain(&caller.component, &info.resource, info.verb);
+        let impersonates = is_impersonating(request.headers());
+        if !chain.is_empty() {
+            require_filterable(info, kind, caller, impersonates)?;
+        }
         // What somebody else may see, for whom this caller speaks, only the cloud knows.
-        if info.version != kind.version || is_impersonating(request.headers()) {
+        if info.version != kind.version || info.subresource.is_some() || impersonates {
             return Ok(None);
         }
         // What was added lately is read at the cloud until there is a copy to read, and watched there from where it began later.
         let is_new = !POOL_SCOPE.contains(&replica.name()) && !holds(replica.collection(), request.uri().query(), info);
-        if is_new && self.cloud.borrow().is_up() {
-            return Ok(None);
-        }
-        let chain = binding::chain(&caller.component, &info.resource, info.verb);
-        // An unfiltered GET by name goes to the cloud while it answers: it is always the latest there.
-        if info.verb == Verb::Get && chain.is_empty() && self.cloud.borrow().is_up() {
+        // Unfiltered, a GET by name goes to the cloud while it answers, too: it is always the latest there.
+        let prefers_cloud = chain.is_empty() && (is_new || info.verb == Verb::Get);
+        if prefers_cloud && self.cloud.borrow().is_up() {
             return Ok(None);
         }
         self.authorizer.check(caller, info).await?;
@@ -145,31 +142,12 @@ impl Local {
         Ok(Some(response))
     }
 
-    /// Remembers the RV of a write that passed, so that this node's reads reflect it.
-    pub async fn note_write(&self, info: &RequestInfo, response: Response<Body>) -> Response<Body> {
-        let is_write = matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch);
-        let Some(replica) = self.data.serving(&info.group, &info.resource).filter(|_| is_write) else {
-            return response;
-        };
-        let content_type = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
-        let format = content_type.and_then(|kind| body_format(Some(kind)).ok());
-        let Some(format) = format.filter(|_| response.status().is_success()) else {
-            return response;
-        };
-        let (head, body) = response.into_parts();
-        let Ok(body) = yurt_runtime::http::read_body(body, WRITE_ANSWER_MAX).await else {
-            let why = "the cloud's answer broke off; the write may have happened";
-            return status_response(&Status::failure(StatusCode::BAD_GATEWAY.as_u16(), "", why));
-        };
-        let kind = replica.collection().kind();
-        let json = body_json(format, &kind.api_version(), &kind.kind, &body);
-        if let Some(object) = json.ok().and_then(|json| Object::parse(json, kind).ok()) {
-            let generation = replica.collection().read(|c| c.generation());
-            let mut written = self.written.lock();
-            let last = written.entry(replica.name().to_owned()).or_default();
-            *last = (generation, object.resource_version()).max(*last);
+    /// Remembers the RV of a write that passes, so that this node's reads reflect it.
+    pub fn note_write(&self, info: &RequestInfo, response: Response<Body>) -> Response<Body> {
+        match self.data.serving(&info.group, &info.resource) {
+            Some(replica) => self.written.noting(replica, info, response),
+            None => response,
         }
-        Response::from_parts(head, full(body))
     }
 
     fn view(&self, chain: Chain, kind: &'static ResourceKind) -> Result<Arc<dyn View>, Status> {
@@ -300,10 +278,7 @@ impl Local {
             return ResourceVersion::ZERO;
         }
         let generation = replica.collection().read(|c| c.generation());
-        let written = self.written.lock();
-        // What was written before the cloud came back from a backup may be gone, and its number says nothing.
-        let last = written.get(replica.name()).filter(|(then, _)| *then == generation);
-        last.map(|(_, version)| *version).unwrap_or_default()
+        self.written.least(replica.name(), generation)
     }
 
     fn now(&self) -> Time {
@@ -338,6 +313,36 @@ fn holds(copy: &SharedCollection, query: Option<&str>, info: &RequestInfo) -> bo
         let is_before = |from: ResourceVersion| from > ResourceVersion::ZERO && from < held.position();
         held.is_complete() && from.is_none_or(|from| !is_before(from) || held.open(from).is_ok())
     })
+}
+
+/// Whether this reads objects: they themselves, or their `status`, which is the whole object.
+fn is_object(info: &RequestInfo) -> bool {
+    matches!(info.verb, Verb::Get | Verb::List | Verb::Watch)
+        && matches!(info.subresource.as_deref(), None | Some("status"))
+}
+
+/// Refuses what the cloud would answer unfiltered to a component whose view is filtered.
+fn require_filterable(
+    info: &RequestInfo,
+    kind: &ResourceKind,
+    caller: &Caller,
+    impersonates: bool,
+) -> Result<(), Status> {
+    if info.version != kind.version || info.subresource.is_some() {
+        return Err(Status::unknown_resource());
+    }
+    if impersonates {
+        let why = format!(
+            "the view of {} is filtered, and impersonation is not supported there",
+            caller.component
+        );
+        return Err(Status::forbidden_because(
+            &info.group_resource(),
+            info.name.as_deref().unwrap_or_default(),
+            &why,
+        ));
+    }
+    Ok(())
 }
 
 fn is_impersonating(headers: &HeaderMap) -> bool {

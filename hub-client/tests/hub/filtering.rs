@@ -245,3 +245,127 @@ async fn without_members_nothing_of_the_pool_is_shown() {
     let event = watch.next().await.unwrap();
     assert_eq!((event.kind.as_str(), nodes(&event.object)), ("ADDED", vec!["n1"]));
 }
+
+/// What cannot be filtered is not passed: the cloud is not even asked.
+#[tokio::test]
+async fn unfiltered_data_reaches_no_filtered_component() {
+    let cloud = cloud_with_nodes().await;
+    cloud.put("services", service(None));
+    cloud.put("endpointslices", slice("web-1", &["n1", "n3"]));
+    let hub = TestHub::start(&cloud, POOL).await;
+    let beta = "/apis/discovery.k8s.io/v1beta1";
+    let impersonating: &[(&str, &str)] = &[("impersonate-user", "jane")];
+    for (component, path, headers, code) in [
+        ("kube-proxy/v1", format!("{beta}/endpointslices"), &[][..], 404),
+        ("kube-proxy/v1", format!("{beta}/endpointslices?watch=1"), &[], 404),
+        (
+            "coredns",
+            format!("{beta}/namespaces/shop/endpointslices/web-1"),
+            &[],
+            404,
+        ),
+        ("coredns", format!("{beta}/watch/endpointslices"), &[], 404),
+        ("kubelet/v1", format!("{SERVICES}/status"), &[], 404),
+        (
+            "kubelet/v1",
+            "/api/v1/namespaces/shop/services/web/status".to_owned(),
+            &[],
+            404,
+        ),
+        ("kube-proxy/v1", SLICES.to_owned(), impersonating, 403),
+        ("kubelet/v1", SERVICES.to_owned(), impersonating, 403),
+    ] {
+        let asked = path.split('?').next().unwrap().to_owned();
+        cloud.on(&asked, async |_| {
+            yurt_runtime::http::json(http::StatusCode::OK, r#"{"kind":"EndpointSliceList","items":[]}"#)
+        });
+        let own = cloud.seen(&asked).len();
+        let refused = hub.component(component).get_with(&path, headers).await;
+        assert_eq!(refused.code, code, "{component} {path}: {:?}", refused.body);
+        let passed = cloud.seen(&asked).into_iter().skip(own).filter(|seen| {
+            let agent = seen.headers.get("user-agent").and_then(|agent| agent.to_str().ok());
+            agent.is_some_and(|agent| component.starts_with(agent) || agent.starts_with(component))
+        });
+        assert_eq!(passed.count(), 0, "{component} {path}");
+        cloud.off(&asked);
+    }
+    // What no filter is bound to goes to the cloud as before.
+    let path = format!("{beta}/endpointslices");
+    cloud.on(&path, async |_| yurt_runtime::http::json(http::StatusCode::OK, "{}"));
+    hub.bearer("pod/v1", "t").get(&path).await.expect(200);
+    hub.kubelet().get(&path).await.expect(200);
+    // A backend behind a Service answers for itself.
+    let path = "/api/v1/namespaces/shop/services/web/proxy/";
+    cloud.on(path, async |_| yurt_runtime::http::text(http::StatusCode::OK, "hello"));
+    assert_eq!(hub.kubelet().get(path).await.expect(200), "hello");
+}
+
+/// A filter sees the object before it becomes a row or is reduced to its metadata; other encodings are refused.
+#[tokio::test]
+async fn every_representation_is_filtered() {
+    let cloud = cloud_with_nodes().await;
+    cloud.put("services", service(Some("openyurt.io/nodepool")));
+    cloud.put("endpointslices", slice("web-1", &["n1", "n3"]));
+    cloud.put("endpointslices", {
+        let mut orphan = slice("orphan", &["n3"]);
+        orphan["metadata"]["labels"]["kubernetes.io/service-name"] = "unknown".into();
+        orphan
+    });
+    let hub = TestHub::start(&cloud, POOL).await;
+    let proxy = hub.kube_proxy();
+    for accept in [
+        "application/json;as=Table;g=meta.k8s.io;v=v1",
+        "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
+        "application/yaml",
+        "application/vnd.kubernetes.protobuf",
+    ] {
+        let path = format!("{SLICES}?includeObject=Object");
+        let body = proxy.get_with(&path, &[("accept", accept)]).await.expect(200);
+        let text = String::from_utf8_lossy(&body);
+        assert!(text.contains("web-1") && !text.contains("orphan"), "{accept}: {text}");
+        assert!(!text.contains("n3"), "{accept}: {text}");
+    }
+    for accept in ["application/cbor", "application/x-unknown"] {
+        let own = cloud.seen(SLICES).len();
+        proxy.get_with(SLICES, &[("accept", accept)]).await.expect(406);
+        assert_eq!(cloud.seen(SLICES).len(), own, "{accept}");
+    }
+}
+
+#[tokio::test]
+async fn filtered_get_reflects_this_nodes_write() {
+    let cloud = Cloud::start().await;
+    cloud.put("services", service(None));
+    let hub = TestHub::start(&cloud, &[]).await;
+    let path = "/api/v1/namespaces/shop/services/web";
+    // The copy hears of it only when the test says so.
+    let ahead = cloud.version().parse::<u64>().unwrap() + 1;
+    let metadata = json!({"namespace": "shop", "name": "web", "resourceVersion": ahead.to_string()});
+    let written = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata}).to_string();
+    cloud.on(path, move |_| {
+        let written = written.clone();
+        async move { yurt_runtime::http::json(http::StatusCode::OK, written) }
+    });
+    let kubelet = hub.kubelet();
+    kubelet.put(path, "application/json", "{}").await.expect(200);
+    let reading = kubelet.get(path);
+    let storing = async {
+        // The read has arrived, and waits.
+        eventually("the read must be counted", async || {
+            let metrics = hub.admin().get("/metrics").await.expect(200);
+            let text = String::from_utf8(metrics.to_vec()).unwrap();
+            text.lines()
+                .any(|line| line.contains("in_flight") && line.ends_with(" 1"))
+                .then_some(())
+        })
+        .await;
+        cloud.put("services", service(None));
+    };
+    tokio::pin!(reading, storing);
+    let read = tokio::select! {
+        biased;
+        read = &mut reading => read,
+        () = &mut storing => reading.await,
+    };
+    assert_eq!(read.json()["metadata"]["resourceVersion"], ahead.to_string());
+}

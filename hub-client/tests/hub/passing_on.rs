@@ -17,6 +17,8 @@ use super::cloud::Cloud;
 use super::harness::TestHub;
 
 const PODS: &str = "/api/v1/pods";
+/// Bytes above every limit the hub has for an answer that it looks at.
+const LARGE: usize = 4 << 20;
 const LOG: &str = "/api/v1/namespaces/shop/pods/web/log";
 
 /// A body that is fed by the test: what is sent on the channel is a piece, `Err` breaks it, a dropped channel ends it.
@@ -307,4 +309,91 @@ async fn unreachable_cloud_is_503_with_retry_after() {
     hub.until("the cloud must be found again", |state| state["cloudReachable"] == true)
         .await;
     hub.kubelet().get(PODS).await.expect(200);
+}
+
+/// What a Service's own server answers is no Service, whatever it looks like: nothing waits for its end.
+#[tokio::test]
+async fn answer_of_a_proxied_service_streams_and_has_no_limit() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let path = "/api/v1/namespaces/shop/services/graph/proxy/query";
+    let post = || request(Method::POST, path, &[("content-type", "application/json")], full("{}"));
+    let feed = answer_with_pieces(&cloud, path);
+    let mut body = hub.kubelet().open(post()).await.into_body();
+    // The second piece is sent only after the first one has arrived.
+    for sent in ["one", "two"] {
+        feed.send(Ok(sent.into())).await.unwrap();
+        assert_eq!(piece(&mut body).await.unwrap().unwrap(), sent);
+    }
+    drop(feed);
+    cloud.on(path, async |_| {
+        json(StatusCode::OK, format!(r#"{{"data":"{}"}}"#, "x".repeat(LARGE)))
+    });
+    assert_eq!(hub.kubelet().send(post()).await.expect(200).len(), LARGE + 11);
+}
+
+/// The cloud stored it: its answer gets through at any size.
+#[tokio::test]
+async fn answer_to_a_write_of_pool_data_has_no_limit() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let path = "/api/v1/namespaces/shop/services/web";
+    let metadata = serde_json::json!({"namespace": "shop", "name": "web", "annotations": {"large": "x".repeat(LARGE)}});
+    let large = serde_json::json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata}).to_string();
+    let answer = large.clone();
+    cloud.on(path, move |_| {
+        let answer = answer.clone();
+        async move { json(StatusCode::OK, answer) }
+    });
+    let stored = hub.kubelet().put(path, "application/json", "{}").await.expect(200);
+    assert_eq!(stored.len(), large.len());
+}
+
+/// A number that is not of the cloud's history is waited for by nobody.
+#[tokio::test]
+async fn only_the_written_object_tells_a_number_to_wait_for() {
+    let cloud = Cloud::start().await;
+    cloud.put(
+        "services",
+        serde_json::json!({"metadata": {"namespace": "shop", "name": "web"}}),
+    );
+    let hub = TestHub::start(&cloud, &[]).await;
+    let service = ("v1", "Service", "shop", "web");
+    let web = "/api/v1/namespaces/shop/services/web";
+    for (method, path, (version, kind, namespace, name)) in [
+        // Another Kubernetes API behind a Service.
+        (
+            Method::POST,
+            "/api/v1/namespaces/shop/services/web/proxy/api/v1/namespaces/shop/services",
+            service,
+        ),
+        (Method::PUT, "/api/v1/namespaces/shop/services/web/proxy", service),
+        (Method::PUT, web, ("v1", "ConfigMap", "shop", "web")),
+        (Method::PUT, web, ("other/v1", "Service", "shop", "web")),
+        (Method::PUT, web, ("v1", "Service", "other", "web")),
+        (Method::PUT, web, ("v1", "Service", "shop", "other")),
+        (
+            Method::POST,
+            "/api/v1/namespaces/shop/services",
+            ("v1", "Service", "other", "web"),
+        ),
+        (Method::DELETE, web, service),
+    ] {
+        let metadata = serde_json::json!({"namespace": namespace, "name": name, "resourceVersion": "99999999"});
+        let answer = serde_json::json!({"apiVersion": version, "kind": kind, "metadata": metadata}).to_string();
+        cloud.on(path, move |_| {
+            let answer = answer.clone();
+            async move { json(StatusCode::OK, answer) }
+        });
+        let sent = request(
+            method.clone(),
+            path,
+            &[("content-type", "application/json")],
+            full("{}"),
+        );
+        hub.kubelet().send(sent).await.expect(200);
+        cloud.off(path);
+        let read = hub.kubelet().get("/api/v1/services").await;
+        assert_eq!(read.names(), ["web"], "after {method} {path}");
+    }
 }

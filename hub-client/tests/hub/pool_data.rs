@@ -245,8 +245,8 @@ async fn own_write_is_seen_by_the_next_list() {
     let shop = "/api/v1/namespaces/shop/services";
     // The copy hears of it only when the test says so.
     let ahead: u64 = cloud.version().parse::<u64>().unwrap() + 1;
-    let body =
-        json!({"metadata": {"namespace": "shop", "name": "web", "resourceVersion": ahead.to_string()}}).to_string();
+    let metadata = json!({"namespace": "shop", "name": "web", "resourceVersion": ahead.to_string()});
+    let body = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata}).to_string();
     cloud.on(shop, move |_| {
         let body = body.clone();
         async move { answer_json(StatusCode::CREATED, body) }

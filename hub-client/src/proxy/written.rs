@@ -1,0 +1,258 @@
+//! Remembers how far the writes of this node are that were passed on, so that its reads reflect them.
+//!
+//! Only the written object itself tells a number to wait for: the answer has to be of the kind, the namespace and the name
+//! that the request was about. It is read on its way, at its end; nothing of it is held back, whatever its size. A number
+//! is waited for only for a while: one that the copy never reaches must not cost every later read its time.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::Response;
+use http::header::CONTENT_TYPE;
+use hyper::body::{Frame, SizeHint};
+use parking_lot::Mutex;
+use serde::Deserialize;
+use yurt_apimachinery::negotiation::{Format, body_format, body_json};
+use yurt_apimachinery::{RequestInfo, ResourceKind, ResourceVersion, Verb};
+use yurt_runtime::http::{Body, BoxError};
+use yurt_runtime::{BootTime, Clock};
+use yurt_storage::Replica;
+
+/// Bytes of an answer that are looked at for its resourceVersion; a larger one is passed on unread.
+const ANSWER_MAX: usize = 3 << 20;
+/// How long reads wait for a write that the copy does not reflect.
+const WAITED_FOR: Duration = Duration::from_secs(30);
+
+/// The last write to each collection.
+pub struct Written {
+    clock: Clock,
+    writes: Mutex<BTreeMap<String, Write>>,
+}
+
+#[derive(Clone, Copy)]
+struct Write {
+    generation: u64,
+    version: ResourceVersion,
+    at: BootTime,
+}
+
+/// An answer on its way to the client, read as it passes.
+struct Noted {
+    body: Body,
+    /// What has passed; `None` once it is read, or not worth reading.
+    seen: Option<BytesMut>,
+    note: Note,
+}
+
+/// What has to be known to read an answer.
+struct Note {
+    written: Arc<Written>,
+    replica: Arc<Replica>,
+    format: Format,
+    namespace: String,
+    /// `None` for a create.
+    name: Option<String>,
+}
+
+/// What every object says of itself.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Head {
+    api_version: String,
+    kind: String,
+    metadata: Metadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+struct Metadata {
+    namespace: String,
+    name: String,
+    resource_version: String,
+}
+
+// === impl Written ===
+
+impl Written {
+    /// Knows of no write.
+    #[must_use]
+    pub fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            writes: Mutex::default(),
+        }
+    }
+
+    /// The number that reads of this collection wait for; zero when there is none.
+    #[must_use]
+    pub fn least(&self, collection: &str, generation: u64) -> ResourceVersion {
+        let last = self.writes.lock().get(collection).copied();
+        // What was written before the cloud came back from a backup may be gone, and its number says nothing.
+        let last = last.filter(|last| last.generation == generation && self.is_waited_for(last));
+        last.map(|last| last.version).unwrap_or_default()
+    }
+
+    /// The response, whose object is noted when it has passed.
+    #[must_use]
+    pub fn noting(
+        self: &Arc<Self>,
+        replica: Arc<Replica>,
+        info: &RequestInfo,
+        response: Response<Body>,
+    ) -> Response<Body> {
+        let is_write = matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch);
+        // Any other subresource is something else, or is answered by somebody else.
+        let is_object = matches!(info.subresource.as_deref(), None | Some("status"));
+        let is_known = info.version == replica.collection().kind().version;
+        if !is_write || !is_object || !is_known || !response.status().is_success() {
+            return response;
+        }
+        let content_type = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        let Some(format) = content_type.and_then(|kind| body_format(Some(kind)).ok()) else {
+            return response;
+        };
+        let note = Note {
+            written: self.clone(),
+            replica,
+            format,
+            namespace: info.namespace.clone().unwrap_or_default(),
+            name: info.name.clone(),
+        };
+        response.map(|body| {
+            let seen = Some(BytesMut::new());
+            http_body_util::BodyExt::boxed_unsync(Noted { body, seen, note })
+        })
+    }
+
+    fn note(&self, collection: &str, generation: u64, version: ResourceVersion) {
+        let at = self.clock.boot();
+        let mut writes = self.writes.lock();
+        let later = writes
+            .get(collection)
+            .filter(|last| last.generation == generation && last.version >= version && self.is_waited_for(last));
+        if later.is_none() {
+            let write = Write {
+                generation,
+                version,
+                at,
+            };
+            writes.insert(collection.to_owned(), write);
+        }
+    }
+
+    fn is_waited_for(&self, write: &Write) -> bool {
+        self.clock.boot().since(write.at) < WAITED_FOR
+    }
+}
+
+// === impl Noted ===
+
+impl hyper::body::Body for Noted {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        match &frame {
+            Some(Ok(frame)) => {
+                if let Some(piece) = frame.data_ref() {
+                    self.keep(piece);
+                }
+                // With a length in front the client has everything before the end is polled.
+                if self.body.is_end_stream() {
+                    self.read();
+                }
+            }
+            Some(Err(_)) => self.seen = None,
+            None => self.read(),
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Noted {
+    fn keep(&mut self, piece: &Bytes) {
+        let fits = |seen: &BytesMut| seen.len() + piece.len() <= ANSWER_MAX;
+        self.seen = self.seen.take().filter(fits);
+        if let Some(seen) = &mut self.seen {
+            seen.extend_from_slice(piece);
+        }
+    }
+
+    fn read(&mut self) {
+        let Some(seen) = self.seen.take() else { return };
+        let collection = self.note.replica.collection();
+        if let Some(version) = self.note.version(collection.kind(), &seen.freeze()) {
+            let generation = collection.read(|held| held.generation());
+            self.note.written.note(self.note.replica.name(), generation, version);
+        }
+    }
+}
+
+// === impl Note ===
+
+impl Note {
+    /// The RV of the object, if it is the one that was written.
+    fn version(&self, kind: &ResourceKind, body: &Bytes) -> Option<ResourceVersion> {
+        let json = body_json(self.format, &kind.api_version(), &kind.kind, body).ok()?;
+        let head: Head = serde_json::from_slice(&json).ok()?;
+        let is_asked_for = head.api_version == kind.api_version()
+            && head.kind == *kind.kind
+            && head.metadata.namespace == self.namespace
+            && self.name.as_ref().is_none_or(|name| head.metadata.name == *name);
+        let version = ResourceVersion::parse(&head.metadata.resource_version).ok()?;
+        is_asked_for.then_some(version)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: &str = "services";
+
+    #[test]
+    fn reads_wait_for_the_latest_write_of_their_history() {
+        let written = Written::new(Clock::fake().0);
+        assert_eq!(written.least(ALL, 0), ResourceVersion::ZERO);
+        written.note(ALL, 0, ResourceVersion(20));
+        written.note(ALL, 0, ResourceVersion(10));
+        assert_eq!(written.least(ALL, 0), ResourceVersion(20));
+        assert_eq!(written.least("endpoints", 0), ResourceVersion::ZERO);
+        assert_eq!(
+            written.least(ALL, 7),
+            ResourceVersion::ZERO,
+            "the cloud came back from a backup"
+        );
+        written.note(ALL, 7, ResourceVersion(5));
+        assert_eq!(written.least(ALL, 7), ResourceVersion(5));
+    }
+
+    #[test]
+    fn number_that_never_comes_is_waited_for_only_for_a_while() {
+        let (clock, hand) = Clock::fake();
+        let written = Written::new(clock);
+        written.note(ALL, 0, ResourceVersion(99_999_999));
+        hand.advance(WAITED_FOR / 2);
+        written.note(ALL, 0, ResourceVersion(10));
+        written.note(ALL, 0, ResourceVersion(99_999_999));
+        assert_eq!(written.least(ALL, 0), ResourceVersion(99_999_999));
+        hand.advance(WAITED_FOR / 2);
+        assert_eq!(written.least(ALL, 0), ResourceVersion::ZERO);
+        written.note(ALL, 0, ResourceVersion(11));
+        assert_eq!(written.least(ALL, 0), ResourceVersion(11));
+    }
+}
