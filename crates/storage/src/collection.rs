@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
-pub use history::{Gap, History, RangeTombstone};
+pub use history::{Gap, History, Limits, RangeTombstone};
 pub use log::{Change, ChangeKind, Step};
 pub use past::{KeyRange, Past};
 pub use reader::{Delivery, Expired, Reader, Snapshot};
@@ -87,6 +87,7 @@ pub struct Collection {
     former: Vec<Object>,
     /// Above `C` after a recovery: up to here may have been served before it.
     served_to: ResourceVersion,
+    limits: Limits,
     dirty: Option<Dirty>,
     /// Which keys changed since somebody asked.
     touched: Touched,
@@ -96,6 +97,12 @@ impl Collection {
     /// An empty, incomplete collection. `durable` keeps a [`Dirty`] record of changes for a store to take.
     #[must_use]
     pub fn new(durable: bool) -> Self {
+        Self::with_limits(durable, Limits::default())
+    }
+
+    /// As [`Self::new`], with other limits than those of the programs.
+    #[must_use]
+    pub fn with_limits(durable: bool, limits: Limits) -> Self {
         Self {
             objects: BTreeMap::new(),
             by_rv: BTreeSet::new(),
@@ -116,6 +123,7 @@ impl Collection {
             high: ResourceVersion::ZERO,
             former: Vec::new(),
             served_to: ResourceVersion::ZERO,
+            limits,
             dirty: durable.then(Dirty::default),
             touched: Touched::default(),
         }
@@ -191,7 +199,7 @@ impl Collection {
     }
 
     fn history_budget(&self) -> usize {
-        HISTORY_BYTES_MIN.max(self.object_bytes / HISTORY_SHARE)
+        self.limits.bytes_min.max(self.object_bytes / HISTORY_SHARE)
     }
 
     fn push(&mut self, step: Step) {

@@ -276,6 +276,24 @@ async fn list_waits_for_a_version_that_arrives_in_time() {
     assert_eq!(listed.meta.resource_version, rv(31));
 }
 
+/// Conformance: 3.E13
+#[tokio::test(start_paused = true)]
+async fn list_not_older_than_a_version_waits_for_it_and_gives_up() {
+    let shared = ten();
+    let query = |at: u64| format!("resourceVersion={at}&resourceVersionMatch=NotOlderThan");
+    let write = async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        modify(&shared, "shop/s00", 31);
+    };
+    let until_30 = query(30);
+    let (listed, ()) = tokio::join!(list(&shared, &until_30), write);
+    assert_eq!(listed.expect("it came").meta.resource_version, rv(31));
+    for limit in ["", "&limit=3"] {
+        let late = list(&shared, &(query(32) + limit)).await.expect_err("it never comes");
+        assert_eq!(late.code(), 504, "{limit}");
+    }
+}
+
 /// Shows every third object.
 struct Thirds;
 

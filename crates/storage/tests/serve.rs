@@ -140,6 +140,37 @@ async fn too_old_and_foreign_positions_get_410_in_the_stream() {
     }
 }
 
+/// The message of the ERROR event that comes next.
+async fn refusal(frames: &mut Frames) -> String {
+    let frame = frames.next().await.expect("an event");
+    let event: Value = serde_json::from_slice(&frame).expect("a frame must be JSON");
+    assert_eq!((&event["type"], &event["object"]["code"]), (&"ERROR".into(), &410.into()));
+    event["object"]["message"].as_str().unwrap_or_default().to_owned()
+}
+
+/// The number in brackets is the oldest one that the client could go on from.
+///
+/// Conformance: 3.F40
+#[tokio::test(start_paused = true)]
+async fn refusal_names_the_version_that_was_asked_for() {
+    let shared = collection();
+    let mut old = watch(&shared, request("watch=1&resourceVersion=9"));
+    assert_eq!(refusal(&mut old).await, "too old resource version: 9 (10)");
+
+    let mut running = watch(&shared, request("watch=1&resourceVersion=10"));
+    shared.update(|c| c.apply(EventType::Modified, service("a", 15, "x")));
+    assert_eq!(next(&mut running).await, "MODIFIED a@15");
+    let b_is_gone = vec![service("a", 15, "x")];
+    shared
+        .update(|c| c.replace(b_is_gone, rv(30)))
+        .expect("a later list must be taken");
+    let mut inside = watch(&shared, request("watch=1&resourceVersion=20"));
+    assert_eq!(refusal(&mut inside).await, "too old resource version: 20 (30)");
+
+    shared.update(|c| c.restart(1, vec![service("a", 40, "x")], rv(50)));
+    assert_eq!(refusal(&mut running).await, "too old resource version: 10 (50)");
+}
+
 /// Conformance: 3.F32
 #[tokio::test(start_paused = true)]
 async fn selector_transitions_follow_what_the_client_saw() {
@@ -153,6 +184,28 @@ async fn selector_transitions_follow_what_the_client_saw() {
     assert_eq!(next(&mut frames).await, "DELETED b@13", "it leaves the selection");
     shared.update(|c| c.apply(EventType::Modified, service("b", 14, "q")));
     assert!(is_silent(&mut frames).await);
+}
+
+/// Many changes of `busy`: the log does not reach back to a reader that was there before.
+fn overrun(shared: &SharedCollection, from: u64) {
+    for at in from..from + 10_000 {
+        shared.update(|c| c.apply(EventType::Modified, service("busy", at, "z")));
+    }
+}
+
+/// Conformance: 3.F32
+#[tokio::test(start_paused = true)]
+async fn object_that_left_the_selection_while_nobody_watched_is_gone_for_who_may_know_it() {
+    let shared = collection();
+    shared.update(|c| c.apply(EventType::Modified, service("a", 11, "y")));
+    shared.update(|c| c.apply(EventType::Added, service("new", 12, "x")));
+    shared.update(|c| c.apply(EventType::Modified, service("new", 13, "y")));
+    overrun(&shared, 20);
+    let mut resumed = watch(&shared, request("watch=1&resourceVersion=10&labelSelector=l%3Dx"));
+    assert_eq!(next(&mut resumed).await, "DELETED a@11", "it was selected at 10");
+    assert!(is_silent(&mut resumed).await, "\"new\" was created after 10: nobody there knows it");
+    let mut resumed = watch(&shared, request("watch=1&resourceVersion=12&labelSelector=l%3Dx"));
+    assert_eq!(next(&mut resumed).await, "DELETED new@13", "it was selected at 12");
 }
 
 /// Conformance: 3.F20, 3.F50

@@ -267,6 +267,24 @@ async fn bookmarks_come_every_minute_also_where_nothing_matches() {
     );
 }
 
+/// Its source crashed and is behind what it said before: a bookmark must not take the client back.
+///
+/// Conformance: 3.F42
+#[tokio::test(start_paused = true)]
+async fn client_ahead_of_its_source_hears_of_no_position_below_its_own() {
+    let shared = collection(2);
+    let mut frames = watch(&shared, "resourceVersion=10005&allowWatchBookmarks=true");
+    let five_minutes = Duration::from_secs(300);
+    assert!(
+        tokio::time::timeout(five_minutes, frames.next()).await.is_err(),
+        "C has not passed it"
+    );
+    put(&shared, "shop/s0000", 10_005);
+    assert_eq!(next(&mut frames).await, "BOOKMARK @10005");
+    put(&shared, "shop/s0000", 10_006);
+    assert_eq!(next(&mut frames).await, "MODIFIED s0000@10006");
+}
+
 /// Conformance: 3.F40, 3.F41
 #[tokio::test(start_paused = true)]
 async fn a_hundred_thousand_updates_later_a_watch_still_resumes() {

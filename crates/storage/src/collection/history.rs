@@ -3,7 +3,18 @@
 use serde::{Deserialize, Serialize};
 use yurt_apimachinery::{Object, ResourceVersion};
 
-use super::{Collection, GAPS_MAX, TOMBSTONES_MAX, UNCOMMITTED_MAX};
+use super::{Collection, GAPS_MAX, HISTORY_BYTES_MIN, TOMBSTONES_MAX, UNCOMMITTED_MAX};
+
+/// How much of the past a collection remembers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Least size in bytes of the log and of the tombstones, however small the collection is.
+    pub bytes_min: usize,
+    /// Most tombstones, ranges included.
+    pub tombstones: usize,
+    /// Most gaps.
+    pub gaps: usize,
+}
 
 /// A deletion nobody watched: it happened somewhere in `(after, to]`.
 #[derive(Clone, Debug)]
@@ -39,6 +50,18 @@ pub struct History {
     pub ranges: Vec<RangeTombstone>,
 }
 
+// === impl Limits ===
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            bytes_min: HISTORY_BYTES_MIN,
+            tombstones: TOMBSTONES_MAX,
+            gaps: GAPS_MAX,
+        }
+    }
+}
+
 // === impl Gap ===
 
 impl Gap {
@@ -61,14 +84,20 @@ impl Collection {
         }
         self.gaps.push(gap);
         self.gaps.sort_by_key(|gap| gap.to);
-        if self.gaps.len() > GAPS_MAX {
+        if self.gaps.len() > self.limits.gaps {
             self.floor = self.floor.max(self.gaps[0].to);
         }
         self.gaps.retain(|gap| gap.to > self.floor);
     }
 
     pub(super) fn is_in_gap(&self, position: ResourceVersion) -> bool {
-        self.gaps.iter().any(|gap| gap.holds(position))
+        self.end_of_gap(position).is_some()
+    }
+
+    /// Where the last gap ends that `position` is inside of.
+    pub(super) fn end_of_gap(&self, position: ResourceVersion) -> Option<ResourceVersion> {
+        let around = self.gaps.iter().filter(|gap| gap.holds(position));
+        around.map(|gap| gap.to).max()
     }
 
     /// Deletions remembered with their RV, oldest first.
@@ -150,14 +179,14 @@ impl Collection {
     /// it.
     fn count_burial(&mut self, object: &Object) {
         self.tombstone_bytes += object.size();
-        let (bytes, count) = (self.history_budget() / 4, TOMBSTONES_MAX / 4);
+        let (bytes, count) = (self.history_budget() / 4, self.limits.tombstones / 4);
         self.touched.add_burial(object.size(), bytes, count);
     }
 
     /// Drops the oldest tombstones above the budget and raises the floor past them.
     fn forget_old(&mut self) {
         let budget = self.history_budget();
-        while self.tombstone_bytes > budget || self.tombstones.len() + self.ranges.len() > TOMBSTONES_MAX {
+        while self.tombstone_bytes > budget || self.tombstones.len() + self.ranges.len() > self.limits.tombstones {
             let exact = self.tombstones.first_key_value().map(|((rv, _), _)| *rv);
             let range = self.ranges.first().map(|range| range.to);
             let dropped = match (exact, range) {

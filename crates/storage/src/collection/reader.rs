@@ -91,6 +91,10 @@ impl Reader {
         self.seq = None;
         self
     }
+
+    pub(super) fn resumed_at(&self) -> ResourceVersion {
+        self.resumed_at
+    }
 }
 
 // === impl Collection ===
@@ -178,10 +182,9 @@ impl Collection {
     }
 
     fn expired(&self, reader: &Reader) -> Expired {
-        Expired {
-            position: reader.position,
-            floor: self.floor,
-        }
+        let position = reader.position;
+        let floor = self.end_of_gap(position).unwrap_or(self.floor);
+        Expired { position, floor }
     }
 
     fn read_log(&self, reader: &mut Reader, mut seq: u64, max: usize, keys: &KeyRange) -> Vec<Delivery> {

@@ -14,6 +14,7 @@ use super::*;
 mod ahead;
 mod generations;
 mod history;
+mod limits;
 
 fn service(name: &str, uid: u64, rv: u64) -> Object {
     let kind = find_kind("", "services").expect("services must be built in");
@@ -412,18 +413,47 @@ impl Source {
     }
 }
 
-/// Resumes a client where it stands; it starts over only if it stands inside a gap.
+/// Resumes a client where it stands; it starts over only if what came after that is not remembered.
 fn resume(collection: &Collection, (client, reader): &mut (Client, Reader), how: impl Fn(Reader) -> Reader) {
     match collection.open(rv(client.position)) {
         Ok(opened) => *reader = how(opened),
         Err(_) => {
             assert!(
-                collection.is_in_gap(rv(client.position)),
-                "nothing is forgotten in this test"
+                collection.is_in_gap(rv(client.position)) || rv(client.position) < collection.floor(),
+                "what it asks for is remembered"
             );
             (*client, *reader) = Client::start(collection);
         }
     }
+}
+
+/// Lets a client read; it starts over only if it fell behind what is remembered. Whether it did.
+fn read_on(collection: &Collection, (client, reader): &mut (Client, Reader), max: usize) -> bool {
+    match collection.read(reader, max) {
+        Ok(deliveries) => client.take(deliveries),
+        Err(expired) => {
+            assert!(
+                expired.position < collection.floor() || collection.is_in_gap(reader.resumed_at()),
+                "what it asks for is remembered"
+            );
+            (*client, *reader) = Client::start(collection);
+            return true;
+        }
+    }
+    false
+}
+
+/// Those of the programs, and some that are reached within a few acts.
+fn limits() -> impl Strategy<Value = Limits> {
+    let few = (300..3_000_usize, 1..6_usize, 1..4_usize);
+    prop_oneof![
+        Just(Limits::default()),
+        few.prop_map(|(bytes_min, tombstones, gaps)| Limits {
+            bytes_min,
+            tombstones,
+            gaps
+        })
+    ]
 }
 
 /// The state at `at`, read in pages of `size`.
@@ -539,17 +569,15 @@ proptest! {
 
     /// Conformance: 7.50, 7.54
     #[test]
-    fn every_reader_ends_with_the_truth(acts in prop::collection::vec(act(), 1..120)) {
-        let mut collection = Collection::new(false);
+    fn every_reader_ends_with_the_truth(acts in prop::collection::vec(act(), 1..120), limits in limits()) {
+        let mut collection = Collection::with_limits(false, limits);
         collection.restart(0, vec![], rv(100));
         let mut source = Source { truth: BTreeMap::new(), rv: 100, uids: 0, connected: true };
         let mut clients: Vec<(Client, Reader)> = (0..3).map(|_| Client::start(&collection)).collect();
+        let mut expired = false;
         for act in acts {
             match act {
-                Act::Read(n, max) => {
-                    let (client, reader) = &mut clients[n];
-                    client.take(collection.read(reader, max).expect("nothing is forgotten in this test"));
-                }
+                Act::Read(n, max) => expired |= read_on(&collection, &mut clients[n], max),
                 Act::Resume(n) => resume(&collection, &mut clients[n], |reader| reader),
                 Act::ResumeByIndex(n) => resume(&collection, &mut clients[n], Reader::without_tail),
                 act => source.act(&mut collection, &act),
@@ -557,13 +585,14 @@ proptest! {
         }
         source.relist(&mut collection);
         let truth = source.now();
-        for (client, reader) in &mut clients {
-            while reader.position() < collection.position() {
-                client.take(collection.read(reader, 2).expect("nothing is forgotten in this test"));
+        for client in &mut clients {
+            while client.1.position() < collection.position() {
+                expired |= read_on(&collection, client, 2);
             }
-            client.take(collection.read(reader, usize::MAX).expect("nothing is forgotten in this test"));
-            prop_assert_eq!(&client.known, &truth);
+            expired |= read_on(&collection, client, usize::MAX);
+            prop_assert_eq!(&client.0.known, &truth);
         }
+        prop_assert!(!expired || limits != Limits::default(), "nothing is forgotten within the limits of the programs");
     }
 }
 

@@ -187,3 +187,45 @@ fn bare(object: &Object) -> Bytes {
     }
     Bytes::from(value.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use yurt_apimachinery::kind::find_kind;
+
+    use super::*;
+
+    struct Nothing;
+
+    impl View for Nothing {
+        fn show(&self, _: &Object) -> Option<Object> {
+            None
+        }
+    }
+
+    /// A stream lasts for hours, and names come and go.
+    #[test]
+    fn deleted_object_is_not_remembered_as_hidden() {
+        let kind = find_kind("", "services").expect("services must be built in");
+        let json = r#"{"metadata":{"namespace":"shop","name":"a","uid":"u","resourceVersion":"5"}}"#;
+        let object = Object::parse(Bytes::from(json), kind).expect("fixture must parse");
+        let mut lens = Lens {
+            selection: Selection::default(),
+            view: Arc::new(Nothing),
+            kind,
+            how: Negotiated::default(),
+            clock: Clock::system(),
+            began: false,
+            hidden: BTreeSet::new(),
+        };
+        let deletions = [
+            Delivery::Gone(object.clone()),
+            Delivery::Exact(Change::new(ChangeKind::Deleted, object.clone(), Some(object.clone()))),
+        ];
+        for deletion in deletions {
+            assert_eq!(lens.see(&object), None);
+            assert_eq!(lens.hidden.len(), 1);
+            let _ = lens.frame(&deletion);
+            assert_eq!(lens.hidden.len(), 0, "{deletion:?}");
+        }
+    }
+}

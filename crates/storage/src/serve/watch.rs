@@ -443,8 +443,11 @@ impl Watch {
         }
     }
 
+    /// Names the version that was asked for, as kube-apiserver does, however far the client has got since.
     fn expire(&mut self, expired: Expired) {
-        self.fail(&Status::too_old_resource_version(expired.position, expired.floor));
+        let asked = self.requested.filter(|version| !version.is_zero());
+        let asked = asked.unwrap_or(expired.position);
+        self.fail(&Status::too_old_resource_version(asked, expired.floor));
     }
 
     fn fail(&mut self, status: &Status) {
