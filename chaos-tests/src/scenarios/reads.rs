@@ -89,7 +89,7 @@ impl Simulation {
             setting,
             mutation,
             cloud,
-            hubs: (0..HUBS).map(|_| Hub::new(setting.has_cloud, mutation)).collect(),
+            hubs: (0..HUBS).map(|_| Hub::new(setting, mutation)).collect(),
             coordinator: Coordinator {
                 pool: None,
                 saved: Recovered::default(),

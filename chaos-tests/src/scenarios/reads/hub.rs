@@ -13,9 +13,9 @@ use yurt_coordinator::simulation::Pool;
 use yurt_hub_client::replicas::detour::{Begin, Detour, Wanted};
 use yurt_hub_client::replicas::source;
 use yurt_storage::Collection;
-use yurt_storage::collection::{ChangeKind, Delivery, Expired, Reader, Recovered};
+use yurt_storage::collection::{ChangeKind, Delivery, Expired, Limits, Reader, Recovered};
 
-use super::Mutation;
+use super::{Mutation, Setting};
 use super::cloud::Cloud;
 use crate::random::Random;
 
@@ -28,6 +28,7 @@ pub(super) enum Source {
 
 pub(super) struct Hub {
     pub(super) held: Collection,
+    limits: Limits,
     saved: Recovered,
     /// The last one is the newest; older ones go on until it is confirmed.
     streams: Vec<Stream>,
@@ -75,12 +76,14 @@ pub(super) struct World<'a> {
 // === impl Hub ===
 
 impl Hub {
-    pub(super) fn new(has_cloud: bool, mutation: Option<Mutation>) -> Self {
+    pub(super) fn new(setting: Setting, mutation: Option<Mutation>) -> Self {
+        let (has_cloud, limits) = (setting.has_cloud, setting.limits());
         Self {
+            limits,
             detour: Detour::None,
             has_cloud,
             detours: 0,
-            held: Collection::new(false),
+            held: Collection::with_limits(false, limits),
             saved: Recovered::default(),
             streams: Vec::new(),
             mutation,
@@ -97,7 +100,7 @@ impl Hub {
         if disk_lost {
             self.saved = Recovered::default();
         }
-        self.held = Collection::new(false);
+        self.held = Collection::with_limits(false, self.limits);
         self.held.recover(std::mem::take(&mut self.saved));
         self.commit();
         self.streams.clear();

@@ -1,9 +1,18 @@
 //! What may strike in the simulated reads, and which rules are left out to see whether that is noticed.
 
+use yurt_storage::collection::Limits;
+
 /// Bytes of one message of the feed: few, so that there are several.
 const MESSAGE: usize = 900;
 /// Bytes of one message that holds whatever there is to say.
 pub(super) const MESSAGE_MAX: usize = 1 << 20;
+
+/// Reached within some ten acts.
+const FEW: Limits = Limits {
+    bytes_min: 6_000,
+    tombstones: 6,
+    gaps: 4,
+};
 
 /// What may strike beside cut, switched and lagging streams, lost feed calls and changes of leader.
 #[derive(Clone, Copy, Debug)]
@@ -146,6 +155,18 @@ pub const MUTATIONS: [Mutation; 15] = [
     Mutation::NoDetour,
     Mutation::JumpBeforeDetour,
 ];
+
+// === impl Setting ===
+
+impl Setting {
+    /// How much of the past hubs remember: little where clients may have to list again, so that the limits are reached.
+    pub(super) fn limits(&self) -> Limits {
+        match self.lists {
+            true => FEW,
+            false => Limits::default(),
+        }
+    }
+}
 
 // === impl Mutation ===
 
