@@ -16,7 +16,7 @@ use http::Request;
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use yurt_apimachinery::{ObjectKey, Status};
+use yurt_apimachinery::{ObjectKey, Status, nesting};
 use yurt_runtime::http::{inflate_for, read_body};
 use yurt_runtime::{BootTime, Clock};
 use yurt_storage::{Action, Durability, Expect, Op, Replicas, SharedCollection, Storage, StorageError};
@@ -290,5 +290,7 @@ pub(crate) async fn read_call(request: Request<Incoming>) -> Result<Bytes, Statu
 
 /// Reads a feed message.
 fn decode<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, Status> {
-    serde_json::from_slice(body).map_err(|error| Status::bad_request(format!("not a feed message: {error}")))
+    let refused = |error: &dyn std::fmt::Display| Status::bad_request(format!("not a feed message: {error}"));
+    nesting::check(body).map_err(|error| refused(&error))?;
+    serde_json::from_slice(body).map_err(|error| refused(&error))
 }

@@ -86,6 +86,27 @@ async fn bodies_of_the_feed_are_bounded_compressed_or_not() {
     send(Bytes::from(long).slice(..8 << 20), "identity").await.expect(200);
 }
 
+/// In a member that nobody reads, or in an object.
+#[tokio::test]
+async fn bodies_of_the_feed_are_nested_as_deeply_as_other_bodies() {
+    let (_server, leader) = fed_pool().await;
+    let arrays = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+    let body = json!({"after": "100", "events": [event("MODIFIED", service("a", 110))], "upTo": "110", "fresh": true});
+    let text = leader.claiming(body).to_string();
+    let more = |levels: usize| text.replacen('{', &format!("{{\"more\":{},", arrays(levels)), 1);
+    let inside = text.replacen("\"spec\":{", &format!("\"spec\":{{\"more\":{},", arrays(20_000)), 1);
+    assert_ne!(inside, text);
+    for body in [more(10_000), more(200_000), inside] {
+        let answer = leader.client.send_bytes(Method::POST, EVENTS, body.into(), &[]).await;
+        assert_eq!(answer.code, 400, "{}", answer.body);
+    }
+    let deepest = leader
+        .client
+        .send_bytes(Method::POST, EVENTS, more(9_999).into(), &[])
+        .await;
+    assert_eq!(deepest.expect(200)["appliedUpTo"], "110");
+}
+
 /// An object of about 11.6 KB as pods make them: most of it repeats, ids do not.
 fn slice_like(number: u64) -> Value {
     let noise = |n: u64| (number * 1_000 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15);

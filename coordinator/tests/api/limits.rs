@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::Method;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use yurt_runtime::pki::CertificateAuthority;
@@ -46,6 +48,65 @@ async fn bodies_are_taken_up_to_the_last_byte_allowed() {
             answer.body["message"]
         );
     }
+}
+
+/// JSON whose member `extra`, which no kind has, is nested so that the whole has this many levels.
+fn nested(head: &str, levels: usize) -> Bytes {
+    let (open, close) = ("[".repeat(levels - 1), "]".repeat(levels - 1));
+    format!("{{{head}\"extra\":{open}{close}}}").into()
+}
+
+/// Every way that a body is read in, also where the member would be dropped.
+#[tokio::test]
+async fn bodies_are_nested_as_deeply_as_gos_parser_takes() {
+    const DEEPEST: usize = 10_000;
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    admin.post(MAPS, &config_map("kept", "1")).await.expect(201);
+    let kept = format!("{MAPS}/kept");
+    let named = |name: &str| format!(r#""apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{name}"}},"#);
+    let send = async |method: &Method, path: &str, media_type: &str, body: Bytes| {
+        let headers = [("content-type", media_type)];
+        admin.send_bytes(method.clone(), path, body, &headers).await
+    };
+    let json = "application/json";
+    let deepest = nested(&named("deepest"), DEEPEST);
+    send(&Method::POST, MAPS, json, deepest).await.expect(201);
+    let refused = send(&Method::POST, MAPS, json, nested(&named("deeper"), DEEPEST + 1)).await;
+    let refused = refused.expect(400);
+    let message = refused["message"].as_str().unwrap();
+    assert!(
+        message.ends_with("json parse error: invalid character '[' exceeded max depth"),
+        "{message}"
+    );
+    let of_one = r#""op":"test","path":"/data/key","value":"1","#;
+    let operations = |levels: usize| [b"[", &*nested(of_one, levels - 1), b"]"].concat().into();
+    let apply = format!("{kept}?fieldManager=me");
+    let review = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    for levels in [DEEPEST + 1, 200_000] {
+        let object = nested(&named("kept"), levels);
+        let rows = [
+            (Method::POST, MAPS, json, object.clone()),
+            (Method::POST, MAPS, "application/yaml", object.clone()),
+            (Method::PUT, &kept, json, object.clone()),
+            (Method::PATCH, &kept, "application/merge-patch+json", object.clone()),
+            (
+                Method::PATCH,
+                &kept,
+                "application/strategic-merge-patch+json",
+                object.clone(),
+            ),
+            (Method::PATCH, &kept, "application/json-patch+json", operations(levels)),
+            (Method::PATCH, &apply, "application/apply-patch+yaml", object.clone()),
+            (Method::POST, review, json, nested("", levels)),
+            (Method::DELETE, &kept, json, nested("", levels)),
+        ];
+        for (method, path, media_type, body) in rows {
+            let answer = send(&method, path, media_type, body).await;
+            assert_eq!(answer.code, 400, "{method} {path} {media_type}: {}", answer.body);
+        }
+    }
+    admin.get(&kept).await.expect(200);
 }
 
 /// Conformance: 2.81

@@ -61,6 +61,7 @@ pub mod list;
 mod mapping;
 pub mod meta;
 pub mod negotiation;
+pub mod nesting;
 pub mod object;
 pub mod options;
 pub mod partial;

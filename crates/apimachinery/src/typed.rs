@@ -16,6 +16,7 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAcces
 use serde_json::map::Entry;
 use serde_json::{Map, Value};
 
+use crate::nesting;
 use crate::schema::{Field, FieldType, Message};
 
 mod conforms;
@@ -53,6 +54,7 @@ pub enum TypedError {
 ///
 /// Text that is not JSON, or a value of another type than its field has.
 pub fn read(text: &[u8], message: Message) -> Result<Typed, TypedError> {
+    nesting::check(text).map_err(|error| TypedError::Syntax(serde::de::Error::custom(error)))?;
     let mut reader = Reader::default();
     // Looked at as a whole, text costs a tenth of what it does string by string. What is none is refused with its place.
     let read = match std::str::from_utf8(text) {

@@ -144,7 +144,10 @@ async fn too_old_and_foreign_positions_get_410_in_the_stream() {
 async fn refusal(frames: &mut Frames) -> String {
     let frame = frames.next().await.expect("an event");
     let event: Value = serde_json::from_slice(&frame).expect("a frame must be JSON");
-    assert_eq!((&event["type"], &event["object"]["code"]), (&"ERROR".into(), &410.into()));
+    assert_eq!(
+        (&event["type"], &event["object"]["code"]),
+        (&"ERROR".into(), &410.into())
+    );
     event["object"]["message"].as_str().unwrap_or_default().to_owned()
 }
 
@@ -203,7 +206,10 @@ async fn object_that_left_the_selection_while_nobody_watched_is_gone_for_who_may
     overrun(&shared, 20);
     let mut resumed = watch(&shared, request("watch=1&resourceVersion=10&labelSelector=l%3Dx"));
     assert_eq!(next(&mut resumed).await, "DELETED a@11", "it was selected at 10");
-    assert!(is_silent(&mut resumed).await, "\"new\" was created after 10: nobody there knows it");
+    assert!(
+        is_silent(&mut resumed).await,
+        "\"new\" was created after 10: nobody there knows it"
+    );
     let mut resumed = watch(&shared, request("watch=1&resourceVersion=12&labelSelector=l%3Dx"));
     assert_eq!(next(&mut resumed).await, "DELETED new@13", "it was selected at 12");
 }

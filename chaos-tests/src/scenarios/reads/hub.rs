@@ -15,8 +15,8 @@ use yurt_hub_client::replicas::source;
 use yurt_storage::Collection;
 use yurt_storage::collection::{ChangeKind, Delivery, Expired, Limits, Reader, Recovered};
 
-use super::{Mutation, Setting};
 use super::cloud::Cloud;
+use super::{Mutation, Setting};
 use crate::random::Random;
 
 /// Where a stream comes from.

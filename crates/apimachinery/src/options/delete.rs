@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use super::{check_dry_run, invalid_options};
 use crate::mapping::Mapping;
+use crate::nesting;
 use crate::query::Query;
 use crate::status::{FieldError, Status};
 use crate::text::parse_int;
@@ -141,6 +142,7 @@ fn from_body(body: &[u8]) -> Result<RawDeleteOptions, String> {
         // Go reads it into options of which none is set.
         return Ok(RawDeleteOptions::default());
     }
+    nesting::check(body).map_err(|error| format!("couldn't get version/kind; json parse error: {error}"))?;
     // Of a member that is there twice the last one counts.
     let once = serde_json::from_slice::<serde_json::Value>(body).map(|value| value.to_string());
     let body = once.as_ref().map_or(body, |text| text.as_bytes());
