@@ -1,22 +1,37 @@
 //! The embedded backend: one redb file, one writer thread, group commit, resourceVersions that never go back.
 //!
 //! ```text
-//!   write(ops) ──► bounded queue ──► writer thread: drain ► check ► assign RV ► one redb commit ► publish ► answer
-//!        └──── in memory only, and nobody else writes: check ► assign RV ► publish ───────────────────────►
+//!   write(ops) ──► bounded queue ──► writer thread: drain ► stage ► one redb commit ► settle ► answer
+//!        └──── in memory only: check ► assign RV ► publish ───────────────────────────────►
 //! ```
 //!
 //! Lease renewals ([`Durability::Volatile`](crate::backend::Durability::Volatile)) ride along without a commit (one costs ≈ 28 KB of writes); a durable mark
 //! above every RV issued lets a killed process restart above all of them. Pool replicas share the file: [`replicas`].
+//!
+//! A commit may take long: the medium is slow, or pool data is being written. Reads and renewals go on meanwhile, by these
+//! rules:
+//!
+//! 1. The engine is locked to stage a group (check, assign RVs) and to settle it (publish, answer), not in between. One
+//!    group is under way at a time, so groups are published in the order they were staged in.
+//! 2. A group's RVs are in its rows, so they are fixed when it is staged. Numbers below the first of them are left free for
+//!    writes in memory, which are published at once: they come before the group, in RV and in time ([`mark`]). So nothing is
+//!    published at or below an RV that was published, and no list or bookmark names an RV that is not complete.
+//! 3. Such a write must be right *before* the group: it is checked against the published state, and one that names a key of
+//!    the group, be it changed or only compared there, waits in the queue. So what the group was checked against holds until
+//!    it is published.
+//! 4. It is published only if the stored mark covers its RV: a group's own mark counts once it is on the disk.
 
 mod disk;
 pub mod drafts;
 mod engine;
+mod ledger;
 mod mark;
 mod medium;
 mod open;
 pub mod replicas;
 mod rows;
 mod tables;
+mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -29,8 +44,10 @@ use yurt_runtime::Clock;
 
 use crate::backend::{Op, Sink, Storage, StorageError, TXN_OPS_MAX};
 pub use disk::{Disk, DiskStats};
-use engine::{Engine, Request, Writer};
+use engine::Engine;
+use ledger::Ledger;
 pub use medium::{FileMedium, Medium};
+use writer::{Request, Writer};
 
 /// Most transactions waiting for the writer thread.
 const QUEUE_MAX: usize = 1024;
@@ -70,7 +87,7 @@ pub struct Embedded {
     disk: Arc<Disk>,
     requests: mpsc::Sender<Request>,
     /// Handed to the writer thread by [`Storage::attach`].
-    pending: Mutex<Option<(Engine, mpsc::Receiver<Request>)>>,
+    pending: Mutex<Option<(Engine, Ledger, mpsc::Receiver<Request>)>>,
     /// What the writer thread shares, once it runs.
     writer: OnceLock<Arc<Writer>>,
 }
@@ -118,13 +135,14 @@ impl Embedded {
     /// # Errors
     /// [`StorageError`] when its tables cannot be read or made.
     pub fn on(disk: Arc<Disk>, clock: Clock, space: Space) -> Result<Self, StorageError> {
-        let (engine, id) = Engine::open(disk.clone(), clock, space)?;
+        let (ledger, identity) = Ledger::open(disk.clone())?;
+        let engine = Engine::new(identity.mark, clock, space);
         let (requests, queue) = mpsc::channel(QUEUE_MAX);
         Ok(Self {
-            id,
+            id: identity.id,
             disk,
             requests,
-            pending: Mutex::new(Some((engine, queue))),
+            pending: Mutex::new(Some((engine, ledger, queue))),
             writer: OnceLock::new(),
         })
     }
@@ -151,13 +169,19 @@ impl Storage for Embedded {
     fn attach(&self, sink: Arc<dyn Sink>) -> BoxFuture<'_, Result<(), StorageError>> {
         Box::pin(async move {
             let taken = self.pending.lock().take();
-            let (mut engine, queue) = taken.ok_or_else(|| StorageError::Unavailable("already attached".into()))?;
-            sink.load(engine.load()?)?;
+            let already = || StorageError::Unavailable("already attached".into());
+            let (mut engine, mut ledger, queue) = taken.ok_or_else(already)?;
+            let mut loaded = ledger.load()?;
+            if let Some(mark) = engine.load(&mut loaded) {
+                ledger.store_mark(mark)?;
+                engine.stored(mark);
+            }
+            sink.load(loaded)?;
             let writer = self.writer.get_or_init(|| Arc::new(Writer::new(engine, sink))).clone();
             std::thread::Builder::new()
                 .name("embedded-writer".into())
                 .stack_size(512 * 1024)
-                .spawn(move || writer.run(queue))
+                .spawn(move || writer.run(ledger, queue))
                 .map_err(|error| StorageError::Unavailable(format!("cannot start the writer thread: {error}")))?;
             Ok(())
         })

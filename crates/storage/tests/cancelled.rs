@@ -11,12 +11,14 @@ use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::watch::EventType;
-use yurt_apimachinery::{Object, ResourceVersion};
+use yurt_apimachinery::{Object, ResourceVersion, Space};
 use yurt_runtime::{Clock, FakeClock};
+use yurt_storage::backend::{Committed, Durability, Loaded, Sink};
 use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_storage::embedded::{Disk, Medium};
-use yurt_storage::{Collection, Replicas};
+use yurt_storage::{Action, Collection, Embedded, Expect, Op, Replicas, Storage, StorageError};
 
+const LEASE: &str = "/leases.coordination.k8s.io/kube-system/yurthub";
 /// Longer than any machine takes for what does not wait.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -34,8 +36,12 @@ struct Slow {
 struct Pool {
     medium: Arc<Slow>,
     time: FakeClock,
+    clock: Clock,
+    disk: Arc<Disk>,
     replicas: Arc<Replicas>,
 }
+
+struct Nobody;
 
 // === impl Slow ===
 
@@ -101,18 +107,32 @@ impl Medium for Slow {
     }
 }
 
+// === impl Nobody ===
+
+impl Sink for Nobody {
+    fn load(&self, _: Loaded) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    fn committed(&self, _: ResourceVersion, _: &[Committed]) {}
+
+    fn reloaded(&self, _: Loaded) {}
+}
+
 // === impl Pool ===
 
 impl Pool {
     fn on(medium: Arc<Slow>) -> Self {
         let (clock, time) = Clock::fake();
-        let disk = Disk::open_on(Path::new("slow"), medium.clone(), clock).expect("opens");
+        let disk = Disk::open_on(Path::new("slow"), medium.clone(), clock.clone()).expect("opens");
         let kinds = [("services".to_owned(), find_kind("", "services").expect("services"))];
-        let store = ReplicaStore::open(disk).expect("tables");
+        let store = ReplicaStore::open(disk.clone()).expect("tables");
         let replicas = Replicas::open(&kinds, Some(store)).expect("replicas");
         Self {
             medium,
             time,
+            clock,
+            disk,
             replicas: Arc::new(replicas),
         }
     }
@@ -140,6 +160,15 @@ fn service(name: &str, version: u64) -> Object {
     let json =
         format!(r#"{{"metadata":{{"namespace":"x","name":"{name}","uid":"{name}","resourceVersion":"{version}"}}}}"#);
     Object::parse(Bytes::from(json), find_kind("", "services").expect("services")).expect("fixture")
+}
+
+fn put(key: &str, expect: Expect, durability: Durability) -> Op {
+    let value = Bytes::from_static(br#"{"metadata":{"name":"n"}}"#);
+    Op {
+        key: key.to_owned(),
+        expect,
+        action: Action::Put(value.into(), durability),
+    }
 }
 
 /// A feed call is dropped when its leader hangs up, a hub's list when its stream ends.
@@ -244,4 +273,64 @@ async fn requests_do_not_wait_for_the_disk_when_a_replica_comes() {
     committing.await.expect("stored");
     adding.await.expect("added");
     assert!(pool.replicas.named("endpoints").is_some());
+}
+
+/// A first snapshot, or a card that stalls: pool data and own objects are being committed for long.
+#[tokio::test]
+async fn renewals_do_not_wait_for_commits() {
+    let pool = Pool::on(Arc::default());
+    let store = Embedded::on(pool.disk.clone(), pool.clock.clone(), Space::Own).expect("tables");
+    store.attach(Arc::new(Nobody)).await.expect("attached");
+    let create = vec![put(LEASE, Expect::Absent, Durability::Durable)];
+    let mut at = store.write(create).await.expect("created");
+    for pool_first in [false, true] {
+        pool.list(0, &["a"], 10);
+        let held = pool.medium.gate.lock();
+        let mut event = store.write(vec![put("/events/x/e", Expect::Any, Durability::Durable)]);
+        let mut committing = Box::pin(pool.replicas.persist(None));
+        if pool_first {
+            assert!(committing.as_mut().now_or_never().is_none());
+            pool.medium.wait_for_a_commit();
+        }
+        assert!(event.as_mut().now_or_never().is_none(), "it has to be durable");
+        if !pool_first {
+            pool.medium.wait_for_a_commit();
+            assert!(committing.as_mut().now_or_never().is_none());
+        }
+        for round in 0..1000 {
+            let renewal = vec![put(LEASE, Expect::At(at), Durability::Volatile)];
+            let renewed = store.write(renewal).now_or_never();
+            at = renewed
+                .unwrap_or_else(|| panic!("renewal {round} waits for a commit"))
+                .expect("renewed");
+            std::thread::yield_now();
+        }
+        drop(held);
+        assert!(event.await.expect("stored") > at, "RVs are published in order");
+        committing.await.expect("stored");
+    }
+}
+
+/// An operation with a fence: it must not become visible behind a change of what it was compared with.
+#[tokio::test]
+async fn renewal_of_what_a_commit_relies_upon_waits_for_it() {
+    let pool = Pool::on(Arc::default());
+    let store = Embedded::on(pool.disk.clone(), pool.clock.clone(), Space::Own).expect("tables");
+    store.attach(Arc::new(Nobody)).await.expect("attached");
+    let create = vec![put(LEASE, Expect::Absent, Durability::Durable)];
+    let at = store.write(create).await.expect("created");
+    let held = pool.medium.gate.lock();
+    let fenced = Op {
+        action: Action::Check,
+        ..put(LEASE, Expect::At(at), Durability::Durable)
+    };
+    let record = put("/~scope/x", Expect::Any, Durability::Durable);
+    let mut fenced = store.write(vec![fenced, record]);
+    assert!((&mut fenced).now_or_never().is_none(), "it has to be durable");
+    pool.medium.wait_for_a_commit();
+    let mut renewal = store.write(vec![put(LEASE, Expect::At(at), Durability::Volatile)]);
+    assert!((&mut renewal).now_or_never().is_none(), "the record is not there yet");
+    drop(held);
+    let recorded = fenced.await.expect("the lease is what it was compared with");
+    assert!(renewal.await.expect("renewed") > recorded);
 }

@@ -156,6 +156,33 @@ async fn clean_stop_stores_renewals() {
     );
 }
 
+/// A change of holder that came after a renewal.
+#[tokio::test]
+async fn clean_stop_keeps_a_change_that_came_after_a_renewal() {
+    let disk = OnDisk::new();
+    let store = disk.embedded();
+    let cacher = Arc::new(Cacher::new(builtin_kinds()));
+    store.attach(cacher).await.expect("attach");
+    for (renew, durability) in [
+        (0, Durability::Durable),
+        (1, Durability::Volatile),
+        (2, Durability::Durable),
+    ] {
+        let written = store.write(vec![lease(renew, durability, Expect::Any)]).await;
+        written.expect("written");
+    }
+    store.close().await.expect("close");
+    drop(store);
+    let store = disk.embedded();
+    let cacher = Arc::new(Cacher::new(builtin_kinds()));
+    store.attach(cacher.clone()).await.expect("attach");
+    let leases = cacher
+        .collection("leases.coordination.k8s.io")
+        .expect("leases are built in");
+    let held = leases.read(|held| held.objects().next().map(Object::to_value));
+    assert_eq!(held.expect("lease")["renew"], 2);
+}
+
 fn service(name: &str, rv: u64) -> Object {
     let json =
         format!(r#"{{"metadata":{{"namespace":"x","name":"{name}","uid":"u-{name}","resourceVersion":"{rv}"}}}}"#);

@@ -2,14 +2,21 @@
 //!
 //! Pure. After a crash the next RV starts above the mark, so no RV is ever used twice and none goes back, whatever the
 //! wall clock does.
+//!
+//! A group of transactions has its RVs before its commit begins, and RVs are published in order. So a group leaves numbers
+//! free below its first RV: writes in memory that are done while it is being committed take those, one by one.
 
 use yurt_apimachinery::{ResourceVersion, Space};
 use yurt_runtime::UnixTime;
 
 /// How far ahead of the last RV the mark is set, µs.
-const AHEAD_MICROS: u64 = 60_000_000;
-/// The mark is renewed when less than this is left, µs.
-const LEFT_MICROS: u64 = 10_000_000;
+const AHEAD_MICROS: u64 = 120_000_000;
+/// The mark is renewed when less than this is left, µs: renewals go on for as long while the disk does not answer.
+const LEFT_MICROS: u64 = 60_000_000;
+/// Numbers left free below a group. A group costs time as soon as groups come faster than this many µs.
+const RESERVE: u64 = 1 << 16;
+/// RVs further ahead of the clock than this leave no numbers free, µs: many fast commits would take them ever further.
+const LEAD_MICROS_MAX: u64 = 3_600_000_000;
 
 /// Issues RVs and says when the mark has to be stored first.
 #[derive(Debug)]
@@ -17,6 +24,14 @@ pub(super) struct Sequencer {
     tag: u64,
     last: u64,
     mark: u64,
+    group: Option<Group>,
+}
+
+/// The numbers of a group under way: from `first` up to, not including, `next`.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    first: u64,
+    next: u64,
 }
 
 // === impl Sequencer ===
@@ -33,35 +48,70 @@ impl Sequencer {
             tag,
             last: mark.max(tag),
             mark,
+            group: None,
         }
     }
 
-    /// The next RV at wall-clock time `now`.
+    /// The next RV at wall-clock time `now`, while no group is under way.
     pub(super) fn next(&mut self, now: UnixTime) -> ResourceVersion {
-        self.last = (self.tag | micros(now)).max(self.last + 1);
+        self.last = self.at(now).max(self.last + 1);
         ResourceVersion(self.last)
     }
 
-    /// Whether an RV issued at wall-clock time `now` would need a new mark first.
-    pub(super) fn is_mark_near(&self, now: UnixTime) -> bool {
-        (self.tag | micros(now)).max(self.last + 1) + LEFT_MICROS > self.mark
+    /// The next RV for a write in memory; `None` when the mark would have to be stored first, or a group under way has left
+    /// no number free.
+    pub(super) fn next_in_memory(&mut self, now: UnixTime) -> Option<ResourceVersion> {
+        let next = match self.group {
+            None => self.at(now).max(self.last + 1),
+            Some(group) => Some(self.last + 1).filter(|next| *next < group.first)?,
+        };
+        let next = Some(next).filter(|next| *next <= self.mark)?;
+        self.last = next;
+        Some(ResourceVersion(next))
+    }
+
+    /// A group begins: until it ends, writes in memory take the numbers below its own.
+    pub(super) fn begin_group(&mut self, now: UnixTime) {
+        let now = self.at(now);
+        let reserve = if self.last < now.saturating_add(LEAD_MICROS_MAX) {
+            RESERVE
+        } else {
+            0
+        };
+        let first = now.max(self.last + 1 + reserve);
+        self.group = Some(Group { first, next: first });
+    }
+
+    /// The next RV of the group under way.
+    pub(super) fn next_of_group(&mut self, now: UnixTime) -> ResourceVersion {
+        let Some(group) = &mut self.group else {
+            return self.next(now);
+        };
+        group.next += 1;
+        ResourceVersion(group.next - 1)
+    }
+
+    /// The group is over. What it used is used up, also when its commit failed.
+    pub(super) fn end_group(&mut self) {
+        self.last = self.highest();
+        self.group = None;
     }
 
     /// The mark to store before the RVs issued so far become visible; `None` while the stored one is far enough ahead.
     pub(super) fn mark_needed(&self) -> Option<u64> {
-        (self.last + LEFT_MICROS > self.mark).then_some(self.mark_ahead())
+        (self.highest() + LEFT_MICROS > self.mark).then_some(self.mark_ahead())
     }
 
     /// A mark as far ahead as one is set.
     pub(super) fn mark_ahead(&self) -> u64 {
-        self.last + AHEAD_MICROS
+        self.highest() + AHEAD_MICROS
     }
 
     /// Says so when the stored mark is further ahead of the wall clock than a kill can leave it: the clock was stepped
     /// back, or was wrong before. RVs go on above the mark, counting by one until the clock has caught up.
     pub(super) fn warn_if_ahead(&self, now: UnixTime) {
-        let ahead = (self.mark & !self.tag).saturating_sub(micros(now));
-        if ahead > 2 * AHEAD_MICROS {
+        let ahead = self.mark.saturating_sub(self.at(now));
+        if ahead > LEAD_MICROS_MAX + 2 * AHEAD_MICROS {
             let seconds = ahead / 1_000_000;
             tracing::warn!(
                 seconds,
@@ -78,6 +128,15 @@ impl Sequencer {
     /// The mark `stored` is on the disk.
     pub(super) fn stored(&mut self, stored: u64) {
         self.mark = stored;
+    }
+
+    fn highest(&self) -> u64 {
+        let group = self.group.filter(|group| group.next > group.first);
+        group.map_or(self.last, |group| group.next - 1)
+    }
+
+    fn at(&self, now: UnixTime) -> u64 {
+        self.tag | micros(now)
     }
 }
 
@@ -113,13 +172,68 @@ mod tests {
         let mark = sequencer.mark_needed().expect("the first RV needs a mark");
         sequencer.stored(mark);
         assert_eq!(sequencer.mark_needed(), None);
-        for (secs, is_near) in [(0, false), (1_000, false), (1_050, false), (1_051, true), (9_000, true)] {
-            assert_eq!(sequencer.is_mark_near(at(secs)), is_near, "{secs}");
+        for (secs, is_near, is_beyond) in [
+            (0, false, false),
+            (1_060, false, false),
+            (1_061, true, false),
+            (1_120, true, false),
+            (1_121, true, true),
+            (9_000, true, true),
+        ] {
+            let mut next = Sequencer { ..sequencer };
+            assert_eq!(next.next_in_memory(at(secs)).is_none(), is_beyond, "{secs}");
             let mut next = Sequencer { ..sequencer };
             next.next(at(secs));
             assert_eq!(next.mark_needed().is_some(), is_near, "{secs}");
         }
         let restarted = Sequencer::after(mark, Space::Own).next(at(1_000));
         assert!(restarted > issued && restarted.0 > mark);
+    }
+
+    /// Whatever the clock does meanwhile.
+    #[test]
+    fn writes_in_memory_beside_a_group_lie_below_it() {
+        for secs in [1_000, 1_050, 10] {
+            let mut sequencer = Sequencer::after(0, Space::Own);
+            let before = sequencer.next(at(1_000));
+            sequencer.stored(sequencer.mark_ahead());
+            sequencer.begin_group(at(1_000));
+            let group = [sequencer.next_of_group(at(1_000)), sequencer.next_of_group(at(1_000))];
+            let beside = [(); 2].map(|()| sequencer.next_in_memory(at(secs)).expect("there are free numbers"));
+            let all = [before, beside[0], beside[1], group[0], group[1]];
+            sequencer.end_group();
+            let after = sequencer.next_in_memory(at(10)).expect("the mark is ahead");
+            assert!(
+                all.is_sorted_by(|a, b| a < b) && after > group[1],
+                "{secs}: {all:?}, {after}"
+            );
+        }
+    }
+
+    #[test]
+    fn numbers_beside_a_group_end_below_it() {
+        let mut sequencer = Sequencer::after(0, Space::Own);
+        sequencer.next(at(1_000));
+        sequencer.stored(sequencer.mark_ahead());
+        sequencer.begin_group(at(1_000));
+        let of_group = sequencer.next_of_group(at(1_000));
+        let mut beside = Vec::new();
+        while let Some(rv) = sequencer.next_in_memory(at(1_000)) {
+            beside.push(rv);
+        }
+        assert_eq!(beside.len() as u64, RESERVE);
+        assert!(beside.last().is_some_and(|last| *last < of_group));
+    }
+
+    #[test]
+    fn groups_alone_do_not_run_away_from_the_clock() {
+        let mut sequencer = Sequencer::after(0, Space::Own);
+        for _ in 0..1_000_000 {
+            sequencer.begin_group(at(1_000));
+            sequencer.next_of_group(at(1_000));
+            sequencer.end_group();
+        }
+        let ahead = sequencer.last - sequencer.at(at(1_000));
+        assert!(ahead < LEAD_MICROS_MAX + RESERVE + 1_000_000, "{ahead} µs");
     }
 }

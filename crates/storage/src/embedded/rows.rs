@@ -1,7 +1,7 @@
 //! Own objects as rows: what a group of transactions changes, and how a group that failed is taken back.
 //!
 //! A commit that failed may have reached the disk. Its writers were told that it did not happen, so the rows it touched
-//! are set back to what memory holds, in the same transaction as the next thing that is written.
+//! are set back to what memory holds before anything else is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -124,19 +124,8 @@ impl Undo {
         }
     }
 
-    /// Adds what a later commit would have to take back. It saw the rows as this one restores them.
-    pub(super) fn extend(&mut self, later: Self) {
-        for (key, before) in later.rows {
-            self.rows.entry(key).or_insert(before);
-        }
-        self.tombstones.extend(later.tombstones);
-    }
-
     /// Sets the rows back. A floor that was raised stays: it only sends readers to a list.
     pub(super) fn apply(&self, txn: &WriteTransaction) -> Result<(), StorageError> {
-        if self.is_empty() {
-            return Ok(());
-        }
         let mut own = txn.open_table(OWN).map_err(storage_error)?;
         for (key, before) in &self.rows {
             match before {

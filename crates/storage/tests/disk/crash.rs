@@ -13,7 +13,7 @@ use crate::random::{Random, seeds};
 /// Lives per run; each is about seventy commits.
 const LIVES: u64 = 1;
 /// Things that happen between two starts of one life.
-const STEPS: u64 = 45;
+const STEPS: u64 = 50;
 /// One recovery in so many is crashed itself, at each of its writes.
 const CRASH_RECOVERY_ONE_IN: u64 = 40;
 
@@ -33,11 +33,14 @@ fn live(random: &mut Random) -> Vec<Entry> {
             life.step(random).await;
         }
         assert_eq!(life.refused, []);
+        let mut beside = life.beside;
         life.close().await;
         let mut life = Life::on(tape.clone(), clock, hand).await;
         for _ in 0..STEPS {
             life.step(random).await;
         }
+        beside += life.beside;
+        assert!(beside > 5, "{beside} renewals beside a commit");
         life.kill();
     });
     tape.take_entries()

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::watch::EventType;
@@ -86,6 +87,8 @@ pub(crate) struct Memory {
     pub(crate) loaded: Mutex<Option<Loaded>>,
     /// Value and RV per live key, as readers see them.
     pub(crate) live: Mutex<BTreeMap<String, (ResourceVersion, Bytes)>>,
+    /// RV of the last thing it was given.
+    position: Mutex<ResourceVersion>,
 }
 
 /// A running store over a tape.
@@ -99,6 +102,8 @@ pub(crate) struct Life {
     pub(crate) hand: FakeClock,
     /// Errors met.
     pub(crate) refused: Vec<StorageError>,
+    /// Renewals that were done while a commit was under way.
+    pub(crate) beside: usize,
     n: u64,
     cloud: u64,
 }
@@ -111,11 +116,14 @@ impl Sink for Memory {
         for stored in &loaded.live {
             live.insert(stored.key.clone(), (stored.rv, stored.value.clone()));
         }
+        *self.position.lock() = loaded.at;
         *self.loaded.lock() = Some(loaded);
         Ok(())
     }
 
     fn committed(&self, rv: ResourceVersion, changes: &[Committed]) {
+        let before = std::mem::replace(&mut *self.position.lock(), rv);
+        assert!(rv > before, "{rv} is published after {before}");
         let mut live = self.live.lock();
         for change in changes {
             if change.deleted {
@@ -254,6 +262,7 @@ impl Life {
             clock,
             hand,
             refused: Vec::new(),
+            beside: 0,
             n: highest,
             cloud: position.0,
         }
@@ -276,7 +285,7 @@ impl Life {
 
     /// Lets one thing happen.
     pub(crate) async fn step(&mut self, random: &mut Random) {
-        match random.below(12) {
+        match random.below(14) {
             0..3 => {
                 let (key, n) = (config_map(random.below(14)), self.next());
                 self.write(vec![put(&key, n, Durability::Durable)]).await;
@@ -294,7 +303,8 @@ impl Life {
                     .await;
             }
             8..10 => self.feed(random).await,
-            10 => self.hand.advance(Duration::from_secs(random.below(50))),
+            10..12 => self.renew_beside_commits(random).await,
+            12 => self.hand.advance(Duration::from_secs(random.below(50))),
             _ => {
                 let now = self.clock.unix();
                 let secs = now.secs - i64::try_from(random.below(5_000)).expect("small");
@@ -371,8 +381,79 @@ impl Life {
         }
     }
 
+    /// Leases are renewed while the medium is at work: for an own object, and for pool data that lies on it, too.
+    async fn renew_beside_commits(&mut self, random: &mut Random) {
+        let (key, n, with_pool) = (config_map(random.below(14)), self.next(), random.one_in(2));
+        if with_pool {
+            self.change_services(random);
+        }
+        let leases: Vec<String> = (0..5).map(node_lease).collect();
+        let leases = leases.into_iter().zip(self.n + 1..);
+        let leases: Vec<_> = leases
+            .filter(|(key, _)| self.seen(std::slice::from_ref(key)) != [None])
+            .collect();
+        self.n += 5;
+        let ops = vec![put(&key, n, Durability::Durable)];
+        self.tape.fact(Fact::Doing(changes(&ops)));
+        let (tape, mut waiting) = (self.tape.clone(), Vec::new());
+        let mut writing = self.store.write(ops).shared();
+        let mut persisting = self.replicas.persist(None).boxed_local().shared();
+        {
+            let _held = tape.hold_flushes();
+            if with_pool && random.one_in(2) {
+                persisting.clone().now_or_never();
+            }
+            // One that fails may not come as far as that.
+            while writing.clone().now_or_never().is_none() && tape.flushes() == 0 {
+                std::thread::yield_now();
+            }
+            if with_pool {
+                persisting.clone().now_or_never();
+            }
+            for (key, n) in leases {
+                let mut renewing = self.store.write(vec![put(&key, n, Durability::Volatile)]);
+                match (&mut renewing).now_or_never() {
+                    // It needs a mark first.
+                    None => waiting.push((key, n, renewing)),
+                    Some(Err(error)) => self.refused.push(error),
+                    Some(Ok(rv)) => {
+                        self.beside += usize::from(tape.flushes() > 0);
+                        tape.fact(Fact::Renewed { key, n, rv });
+                    }
+                }
+            }
+        }
+        for (key, n, renewing) in waiting {
+            match renewing.await {
+                Ok(rv) => tape.fact(Fact::Renewed { key, n, rv }),
+                Err(error) => self.refused.push(error),
+            }
+        }
+        match (&mut writing).await {
+            Ok(rv) => tape.fact(Fact::Done { rv }),
+            Err(error) => {
+                tape.fact(Fact::Refused(vec![key]));
+                self.refused.push(error);
+            }
+        }
+        if with_pool {
+            match (&mut persisting).await {
+                Ok(()) => tape.fact(Fact::Persisted),
+                Err(error) => self.refused.push(error),
+            }
+        }
+    }
+
     /// Pool data changes, and is made durable.
     pub(crate) async fn feed(&mut self, random: &mut Random) {
+        self.change_services(random);
+        match self.replicas.persist(None).await {
+            Ok(()) => self.tape.fact(Fact::Persisted),
+            Err(error) => self.refused.push(error),
+        }
+    }
+
+    fn change_services(&mut self, random: &mut Random) {
         let services = self.replicas.named("services").expect("services").collection().clone();
         services.update(|held| {
             self.cloud += 1 + random.below(5);
@@ -393,10 +474,6 @@ impl Life {
             }
         });
         self.tape.fact(Fact::Persisting(services.read(copy_of)));
-        match self.replicas.persist(None).await {
-            Ok(()) => self.tape.fact(Fact::Persisted),
-            Err(error) => self.refused.push(error),
-        }
     }
 
     /// A clean stop.

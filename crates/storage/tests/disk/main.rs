@@ -2,6 +2,7 @@
 
 mod corrupt;
 mod crash;
+mod deletions;
 mod full;
 mod history;
 mod medium;

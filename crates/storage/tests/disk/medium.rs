@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use yurt_storage::embedded::Medium;
@@ -27,6 +28,7 @@ pub(crate) enum Entry {
 pub(crate) struct Tape {
     state: Mutex<State>,
     flushing: Mutex<()>,
+    flushes: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -50,8 +52,18 @@ pub(crate) struct Fault {
     pub(crate) error: io::ErrorKind,
     /// Half of a failing write arrives.
     pub(crate) tears: bool,
-    /// Only what needs room fails: growing.
-    pub(crate) only_growth: bool,
+    /// What fails.
+    pub(crate) hits: Hits,
+}
+
+/// What a fault makes fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hits {
+    All,
+    /// What needs room.
+    Growth,
+    /// Everything is written, and nobody may rely on it.
+    Flushes,
 }
 
 // === impl Tape ===
@@ -94,14 +106,23 @@ impl Tape {
         self.flushing.lock()
     }
 
+    /// Flushes under way.
+    pub(crate) fn flushes(&self) -> usize {
+        self.flushes.load(Ordering::SeqCst)
+    }
+
     fn change(&self, entry: Entry) -> io::Result<()> {
         let mut state = self.state.lock();
         state.done += 1;
         if let Some(fault) = state.fault
             && state.done > fault.from
         {
-            let grows = matches!(&entry, Entry::Size(size) if *size > state.bytes.len());
-            if grows || !fault.only_growth {
+            let is_hit = match fault.hits {
+                Hits::All => true,
+                Hits::Growth => matches!(&entry, Entry::Size(size) if *size > state.bytes.len()),
+                Hits::Flushes => matches!(&entry, Entry::Sync),
+            };
+            if is_hit {
                 if let (true, Entry::Write { offset, data }) = (fault.tears, &entry) {
                     let half = Entry::Write {
                         offset: *offset,
@@ -143,8 +164,12 @@ impl Medium for Tape {
     }
 
     fn sync(&self) -> io::Result<()> {
-        let _turn = self.flushing.lock();
-        self.change(Entry::Sync)
+        self.flushes.fetch_add(1, Ordering::SeqCst);
+        let turn = self.flushing.lock();
+        let flushed = self.change(Entry::Sync);
+        drop(turn);
+        self.flushes.fetch_sub(1, Ordering::SeqCst);
+        flushed
     }
 }
 

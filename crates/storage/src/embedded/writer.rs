@@ -1,0 +1,110 @@
+//! The one who commits: a thread that takes what waits as one group, and callers that write in memory beside it.
+//!
+//! The engine is locked to stage a group and to settle it, never while the disk is at work. A transaction that lives only in
+//! memory (a lease renewal) is done by its caller: two changes of thread would cost more than the rest of it.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use yurt_apimachinery::ResourceVersion;
+
+use super::engine::{Answer, Engine};
+use super::ledger::Ledger;
+use crate::backend::{Op, Sink, StorageError};
+
+/// Most transactions in one commit.
+const GROUP_MAX: usize = 256;
+
+/// A message to the writer thread.
+pub(super) enum Request {
+    Write {
+        ops: Vec<Op>,
+        answer: Answer<ResourceVersion>,
+    },
+    Check {
+        answer: Answer<()>,
+    },
+    Close {
+        answer: Answer<()>,
+    },
+}
+
+/// The engine, and the sink it publishes to. The lock orders what is published.
+pub(super) struct Writer {
+    engine: Mutex<Engine>,
+    sink: Arc<dyn Sink>,
+}
+
+// === impl Writer ===
+
+impl Writer {
+    pub(super) fn new(engine: Engine, sink: Arc<dyn Sink>) -> Self {
+        Self {
+            engine: Mutex::new(engine),
+            sink,
+        }
+    }
+
+    /// The thread's life: until every sender is gone or a close was answered.
+    pub(super) fn run(&self, mut ledger: Ledger, mut queue: mpsc::Receiver<Request>) {
+        let mut waiting = Vec::with_capacity(GROUP_MAX);
+        while let Some(first) = queue.blocking_recv() {
+            waiting.push(first);
+            while waiting.len() < GROUP_MAX
+                && let Ok(request) = queue.try_recv()
+            {
+                waiting.push(request);
+            }
+            if self.take(&mut ledger, waiting.drain(..)) {
+                return;
+            }
+        }
+    }
+
+    /// Does a transaction that needs no disk on the caller's thread; gives it back when it needs one. Waits for no commit.
+    pub(super) fn write_in_memory(&self, ops: Vec<Op>) -> Result<Result<ResourceVersion, StorageError>, Vec<Op>> {
+        self.engine.lock().write_in_memory(ops, &*self.sink)
+    }
+
+    /// Returns whether that was all.
+    fn take(&self, ledger: &mut Ledger, requests: impl Iterator<Item = Request>) -> bool {
+        let mut writes = Vec::new();
+        let (mut checks, mut close) = (Vec::new(), None);
+        for request in requests {
+            match request {
+                Request::Write { ops, answer } => writes.push((ops, answer)),
+                Request::Check { answer } => checks.push(answer),
+                Request::Close { answer } => close = Some(answer),
+            }
+        }
+        let group = self.engine.lock().stage(writes, &*self.sink);
+        let committed = if group.is_empty() {
+            Ok(())
+        } else {
+            ledger.commit(&group)
+        };
+        self.engine.lock().settle(group, committed, &*self.sink);
+        for answer in checks {
+            // A caller that went away needs no answer.
+            let _ = answer.send(self.check(ledger));
+        }
+        let Some(answer) = close else { return false };
+        let volatile = self.engine.lock().close();
+        // A caller that went away needs no answer.
+        let _ = answer.send(ledger.flush(&volatile));
+        true
+    }
+
+    /// After a failure, tries to write the mark, and with it settles what the failure left.
+    fn check(&self, ledger: &mut Ledger) -> Result<(), StorageError> {
+        let Some(trouble) = ledger.trouble() else {
+            return Ok(());
+        };
+        let mark = self.engine.lock().mark_ahead();
+        ledger.store_mark(mark)?;
+        self.engine.lock().stored(mark);
+        // A mark fits in where more may not: the trouble is over when nothing failed for a while.
+        ledger.trouble().map_or(Ok(()), |_| Err(trouble))
+    }
+}
