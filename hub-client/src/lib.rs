@@ -27,15 +27,13 @@ use tokio_util::sync::CancellationToken;
 use yurt_runtime::http::server::{BindError, Server, Serving, handler};
 use yurt_runtime::tls::TlsError;
 use yurt_runtime::{Clock, Readiness, TaskGroup};
-use yurt_storage::StorageError;
-use yurt_storage::embedded::replicas::ReplicaStore;
-use yurt_storage::embedded::{Disk, OpenError};
 
 use config::Config;
 use metrics::Metrics;
 use parts::Parts;
 use preflight::PreflightError;
 use replicas::PoolData;
+use replicas::disk::{self, DiskError};
 use upstream::{UpstreamError, Upstreams};
 
 /// Clients get this long to finish at a stop.
@@ -67,12 +65,9 @@ pub enum StartError {
     /// The serving certificate is of no use.
     #[error("--root-dir: {0}")]
     Serving(#[from] TlsError),
-    /// The durable copy cannot be opened.
+    /// The durable copy cannot be used.
     #[error("--disk-cache-path: {0}")]
-    Cache(#[from] OpenError),
-    /// The durable copy cannot be read.
-    #[error("--disk-cache-path: {0}")]
-    Store(#[from] StorageError),
+    Cache(#[from] DiskError),
     /// A certificate can never work.
     #[error(transparent)]
     Preflight(#[from] PreflightError),
@@ -112,20 +107,15 @@ impl Hub {
         let admin = Server::bind(config.admin_addr, "--bind-address, --serve-port").await?;
         let mut proxies = vec![Server::bind(config.proxy_addr, "--bind-proxy-address, --proxy-port").await?];
         proxies.push(ports::secure(&config, &upstreams, config.secure_addr).await?);
-        let store = config.cache_dir.join("replicas.redb");
-        if !store.exists() {
+        if !config.cache_dir.join(disk::FILE).exists() {
             preflight::check(&config, &upstreams).await?;
         }
         make_folder("root-dir", &config.root_dir)?;
         make_folder("disk-cache-path", &config.cache_dir)?;
-        let disk = Disk::open(&store, clock.clone())?;
-        let data = Arc::new(PoolData::open(
-            ReplicaStore::open(disk)?,
-            &config.cache_dir,
-            clock.clone(),
-        )?);
+        let data = Arc::new(PoolData::open(&config.cache_dir, &config.pool, clock.clone())?);
         let metrics = Arc::new(Metrics::new().map_err(|error| StartError::Internal(error.to_string()))?);
         checked();
+        data.log_opening();
         proxies.extend(ports::dummy(&mut config, &upstreams).await?);
         let parts = Parts::new(config, clock, tasks.clone(), upstreams, data.clone(), metrics);
         let (end_watches, election_tasks) = (CancellationToken::new(), TaskGroup::new());
@@ -187,7 +177,10 @@ fn make_folder(flag: &'static str, path: &Path) -> Result<(), StartError> {
     };
     std::fs::create_dir_all(path).map_err(fail)?;
     let probe = path.join(".writable");
-    std::fs::write(&probe, b"")
-        .and_then(|()| std::fs::remove_file(&probe))
-        .map_err(fail)
+    let written = std::fs::write(&probe, b"").and_then(|()| std::fs::remove_file(&probe));
+    match written {
+        // A hub does without the disk while there is no space.
+        Err(error) if disk::is_full(&error) => Ok(()),
+        written => written.map_err(fail),
+    }
 }

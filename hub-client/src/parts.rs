@@ -319,6 +319,7 @@ impl Parts {
             reach: self.cloud.0.subscribe(),
             coordinator: self.coordinator.0.subscribe(),
             node: self.config.node.clone(),
+            is_other_cluster: false,
         };
         self.tasks
             .spawn_critical("prove-timeline", prover.run(self.tasks.token()));
@@ -438,7 +439,7 @@ async fn report_members(
         count.send_replace(u32::try_from(names.len().max(1)).unwrap_or(u32::MAX));
         rank.send_if_modified(|rank| std::mem::replace(rank, place) != place);
         if told.as_ref() != Some(&names) {
-            data.set_members(names.clone());
+            data.members_changed();
             told = Some(names);
         }
         let leads_another = async {

@@ -4,9 +4,12 @@
 //! source to source without a gap, [`detour`] (pure) says how to go on where a source cannot, [`stream`] speaks list and
 //! watch, [`draft`] (pure) is a list that is still coming, kept over cuts by [`drafts`] and fetched by `listing`, [`members`]
 //! is the pool's membership (`nodepool` where the cloud has NodePools), [`scope`] says what there is beside [`POOL_SCOPE`].
+//! [`disk`] opens the durable copy, [`origin`] remembers of which pool and which cluster it is.
 //! [`proof`] asks the cloud whether it still has the history they come from, [`timeline`] (pure) decides it.
 
+mod cluster;
 pub mod detour;
+pub mod disk;
 pub mod draft;
 pub mod drafts;
 pub mod follow;
@@ -14,6 +17,7 @@ pub mod lag;
 mod listing;
 pub mod members;
 mod nodepool;
+pub mod origin;
 pub mod proof;
 pub mod scope;
 pub mod source;
@@ -22,7 +26,7 @@ pub mod stream;
 pub mod timeline;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,12 +34,14 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use yurt_apimachinery::kind::find_kind;
-use yurt_apimachinery::{GroupResource, ResourceKind};
+use yurt_apimachinery::{GroupResource, ResourceKind, ResourceVersion};
 use yurt_runtime::{BootTime, Clock};
-use yurt_storage::embedded::replicas::ReplicaStore;
-use yurt_storage::{Replica, Replicas, StorageError};
+use yurt_storage::embedded::Disk;
+use yurt_storage::{Replica, Replicas};
 
+use disk::{DiskError, Opened};
 use drafts::Drafts;
+use origin::Origin;
 use proof::Timeline;
 use scope::Scope;
 use source::Source;
@@ -73,37 +79,88 @@ pub struct PoolData {
     drafts: Drafts,
     scope: Scope,
     states: Mutex<BTreeMap<String, SourceState>>,
-    /// Names of the pool's members, kept beside the collection so that filters need not gather them per object.
-    members: watch::Sender<Arc<BTreeSet<String>>>,
-    /// Counts changes of `members`, for the views that depend on them.
+    /// Names of the pool's members as they were last read, so that filters need not gather them per object.
+    members: Mutex<Members>,
+    /// Counts changes of the members, for the views that depend on them.
     members_version: watch::Sender<u64>,
+    folder: PathBuf,
+    origin: Origin,
+    /// The pool whose members were dropped at the start.
+    other_pool: Option<String>,
     timeline: Timeline,
     troubles: Troubles,
     clock: Clock,
 }
 
+/// The members' names, and where the collection was that they were read from: its generation and its `C`.
+#[derive(Clone, Default)]
+struct Members(Option<((u64, ResourceVersion), Arc<BTreeSet<String>>)>);
+
 // === impl PoolData ===
 
 impl PoolData {
-    /// Opens the replicas with what `store` has of them; `folder` remembers which there are.
+    /// Opens the replicas of a hub in `pool` with what `folder` has of them, which remembers also which there are.
     ///
     /// # Errors
-    /// [`StorageError`] when the store is damaged.
-    pub fn open(store: ReplicaStore, folder: &Path, clock: Clock) -> Result<Self, StorageError> {
+    /// [`DiskError`] for what neither a new file nor doing without one can help.
+    pub fn open(folder: &Path, pool: &str, clock: Clock) -> Result<Self, DiskError> {
         let scope = Scope::open(folder.join(scope::FILE));
         let kinds: Vec<_> = pool_kinds().into_iter().chain(scope.named()).collect();
-        let replicas = Replicas::open(&kinds, Some(store.clone()))?;
+        let Opened {
+            replicas,
+            store,
+            origin,
+            trouble,
+            other_pool,
+        } = disk::open(folder, pool, &kinds, &|file| Disk::open(file, clock.clone()))?;
+        let troubles = Troubles::new(clock.clone());
+        if let Some(why) = trouble {
+            troubles.unanswered(disk::COPY, &why);
+        }
         Ok(Self {
             replicas,
             drafts: Drafts::new(store),
             scope,
             states: Mutex::default(),
-            members: watch::Sender::default(),
+            members: Mutex::default(),
             members_version: watch::Sender::default(),
+            folder: folder.to_owned(),
+            origin,
+            other_pool,
             timeline: Timeline::default(),
-            troubles: Troubles::new(clock.clone()),
+            troubles,
             clock,
         })
+    }
+
+    /// Writes to the log how the durable copy was found.
+    pub fn log_opening(&self) {
+        if let Some(why) = self.troubles.why(disk::COPY) {
+            tracing::error!(why, "The durable copy cannot be used as it was");
+        }
+        if let Some(former) = &self.other_pool {
+            tracing::warn!(
+                former,
+                "The durable copy had the members of another pool; they are dropped"
+            );
+        }
+    }
+
+    /// Where the replicas come from.
+    #[must_use]
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// The replicas are copies of another cluster: drops all of them, and what was told beside them, for the next start.
+    ///
+    /// # Errors
+    /// The file that is still there.
+    pub fn drop_copies(&self) -> Result<(), String> {
+        let removed = disk::remove(&self.folder);
+        removed.map_err(|error| format!("{}: {error}", self.folder.join(disk::FILE).display()))?;
+        self.scope.forget();
+        Ok(())
     }
 
     /// The replicas.
@@ -139,20 +196,25 @@ impl PoolData {
         is_named.then_some(replica)
     }
 
-    /// The pool's members; `None` while they are not known.
+    /// The pool's members; `None` while they are not known. Names and completeness are of one moment.
     #[must_use]
     pub fn members(&self) -> Option<Arc<BTreeSet<String>>> {
-        let known = self
-            .replicas
-            .named(members::COLLECTION)?
-            .collection()
-            .read(|c| c.is_complete());
-        known.then(|| self.members.borrow().clone())
+        let replica = self.replicas.named(members::COLLECTION)?;
+        let Members(known) = self.members.lock().clone();
+        let read = replica.collection().read(|held| {
+            let at = (held.generation(), held.position());
+            held.is_complete().then(|| match known {
+                Some(known) if known.0 == at => known,
+                _ => (at, Arc::new(members::names(held.objects()))),
+            })
+        });
+        let names = read.as_ref().map(|(_, names)| names.clone());
+        *self.members.lock() = Members(read);
+        names
     }
 
-    /// Replaces the members' names.
-    pub fn set_members(&self, names: BTreeSet<String>) {
-        self.members.send_replace(Arc::new(names));
+    /// Says that the members changed to the views that depend on them.
+    pub fn members_changed(&self) {
         self.members_version.send_modify(|version| *version += 1);
     }
 
@@ -285,4 +347,45 @@ pub fn pool_kinds() -> Vec<(String, &'static ResourceKind)> {
     builtin
         .chain([(members::COLLECTION.to_owned(), members::kind())])
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use yurt_apimachinery::Object;
+    use yurt_storage::Collection;
+    use yurt_test_support::TestDir;
+
+    use super::*;
+
+    fn member(name: &str) -> Object {
+        let metadata = json!({"name": name, "uid": name, "resourceVersion": "5"});
+        let member =
+            json!({"apiVersion": members::kind().api_version(), "kind": members::kind().kind, "metadata": metadata});
+        Object::from_value(member, members::kind()).unwrap()
+    }
+
+    #[test]
+    fn members_are_those_of_the_collection_at_every_moment() {
+        let folder = TestDir::new();
+        let data = PoolData::open(folder.path(), "p", Clock::system()).unwrap();
+        let told = || {
+            data.members()
+                .map(|names| names.iter().cloned().collect::<Vec<_>>().join(","))
+        };
+        assert_eq!(told(), None, "not known");
+        let copy = data.replicas().named(members::COLLECTION).unwrap();
+        let list = |names: &[&str], generation, at| {
+            let list = names.iter().map(|name| member(name)).collect();
+            copy.collection()
+                .update(|held| held.restart(generation, list, ResourceVersion(at)));
+        };
+        list(&["n1"], 0, 5);
+        assert_eq!(told().as_deref(), Some("n1"));
+        list(&["n1", "n2"], 0, 6);
+        assert_eq!(told().as_deref(), Some("n1,n2"));
+        list(&["n3"], 7, 6);
+        assert_eq!(told().as_deref(), Some("n3"), "another generation at the same number");
+        copy.collection().update(Collection::distrust);
+        assert_eq!(told(), None, "not known any more");
+    }
 }

@@ -7,6 +7,7 @@ mod hub {
     mod client;
     mod cloud;
     mod detours;
+    mod disks;
     mod electing;
     mod filtering;
     mod harness;

@@ -25,7 +25,7 @@ const SAVE_EVERY: Duration = Duration::from_secs(10);
 /// All drafts.
 pub struct Drafts {
     slots: Mutex<BTreeMap<(String, bool), Arc<Slot>>>,
-    disk: Disk,
+    disk: Option<Disk>,
 }
 
 /// The file, one use at a time. A use goes on when whoever waits for it is cancelled; the next one waits for it.
@@ -83,15 +83,16 @@ pub type Held = (ResourceVersion, u64);
 // === impl Drafts ===
 
 impl Drafts {
-    /// No drafts but those in `store`.
+    /// No drafts but those in `store`; without one they do not outlive the process.
     #[must_use]
-    pub fn new(store: ReplicaStore) -> Self {
+    pub fn new(store: Option<ReplicaStore>) -> Self {
+        let on = |store| Disk {
+            store,
+            busy: Arc::default(),
+        };
         Self {
             slots: Mutex::default(),
-            disk: Disk {
-                store,
-                busy: Arc::default(),
-            },
+            disk: store.map(on),
         }
     }
 
@@ -104,7 +105,7 @@ impl Drafts {
             Arc::new(Slot {
                 name: name.to_owned(),
                 kind,
-                disk: from_cloud.then(|| self.disk.clone()),
+                disk: self.disk.clone().filter(|_| from_cloud),
                 state: Mutex::default(),
                 loading: tokio::sync::Mutex::default(),
                 ticks: watch::Sender::default(),
@@ -175,7 +176,9 @@ impl Drafts {
             slot.save().await;
         }
         // The file is free afterwards.
-        drop(self.disk.busy.lock().await);
+        if let Some(disk) = &self.disk {
+            drop(disk.busy.lock().await);
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 //! renewals, which would overwrite part of the evidence.
 //!
 //! The proof is asked for once for all replicas: at the start, when the hub turns to the cloud, and whenever a connection or
-//! a watch ended before its time. What follows from the answers is decided in [`timeline`](super::timeline).
+//! a watch ended before its time. What follows from the answers is decided in [`timeline`](super::timeline). Before all of it,
+//! over each new connection, stands the question whether this is the cluster that the replicas are copies of (`cluster.rs`).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -216,12 +217,14 @@ pub struct Prover {
     pub coordinator: watch::Receiver<CoordinatorReach>,
     /// This node.
     pub node: String,
+    /// The copies are of another cluster, and are dropped: the process has to end.
+    pub is_other_cluster: bool,
 }
 
 // === impl Prover ===
 
 impl Prover {
-    /// Proves again and again until `token` is cancelled.
+    /// Proves again and again until `token` is cancelled. Ends by itself where the copies are of another cluster.
     pub async fn run(mut self, token: CancellationToken) {
         token.run_until_cancelled(self.keep_proving()).await;
     }
@@ -254,6 +257,7 @@ impl Prover {
                         ground = Some(Ground { way, generations });
                         self.data.troubles().works(TIMELINE);
                     }
+                    Err(_) if self.is_other_cluster => return,
                     Err(why) => {
                         tracing::debug!(why, "No proof of the cloud's history yet");
                         self.data.troubles().unanswered(TIMELINE, &why);
@@ -280,7 +284,10 @@ impl Prover {
 
     /// Whether the cloud still has the history of what is `known`. Of the past it is asked only when the proof has to be
     /// thorough.
-    async fn prove(&self, known: &Known, is_thorough: bool) -> Result<bool, String> {
+    async fn prove(&mut self, known: &Known, is_thorough: bool) -> Result<bool, String> {
+        if is_thorough {
+            self.check_cluster().await?;
+        }
         let against = self.data.timeline().take_against();
         if known.is_nothing() {
             return Ok(true);
@@ -464,7 +471,7 @@ fn path_of(kind: &ResourceKind, key: &ObjectKey) -> String {
 
 /// The body, as this shape of the object where it has one; `None` when it is not there, not ours to read, forgotten, or not
 /// understood.
-async fn get(server: &CloudServer, path: &str, shape: &str) -> Result<Option<Bytes>, String> {
+pub(super) async fn get(server: &CloudServer, path: &str, shape: &str) -> Result<Option<Bytes>, String> {
     let mut request = Request::new(empty());
     *request.uri_mut() = path.parse().map_err(|_| format!("{path:?} is not a path"))?;
     let accept = match shape {

@@ -62,6 +62,13 @@ impl Scope {
         shared.iter().filter_map(named).collect()
     }
 
+    /// Remembers nothing for the next start.
+    pub(super) fn forget(&self) {
+        if let Err(error) = std::fs::remove_file(&self.file) {
+            tracing::debug!(%error, path = %self.file.display(), "No pool-scope resources to forget");
+        }
+    }
+
     fn save(&self, shared: &[SharedResource]) -> std::io::Result<()> {
         let temporary = self.file.with_extension("tmp");
         std::fs::write(&temporary, serde_json::to_vec(shared)?)?;

@@ -28,6 +28,8 @@ use resources::Resources;
 pub(crate) const SELF_REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 /// Where the hub asks about the rights of others.
 pub(crate) const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+/// The Namespace whose uid tells one cluster from another.
+pub(crate) const IDENTITY: &str = "/api/v1/namespaces/kube-system";
 /// Bytes of a request body at the most.
 const BODY_MAX: usize = 1 << 20;
 
@@ -59,6 +61,8 @@ struct Shared {
     epoch: Mutex<(String, u64)>,
     /// What it says its store is, if it is a coordinator.
     store: Mutex<String>,
+    /// uid of its Namespace kube-system.
+    cluster: Mutex<String>,
 }
 
 /// A request as it arrived.
@@ -113,6 +117,7 @@ impl Cloud {
             forbidden: Mutex::default(),
             epoch: Mutex::default(),
             store: Mutex::default(),
+            cluster: Mutex::new("uid-of-the-cluster".to_owned()),
         };
         Self::serve(Arc::new(shared)).await
     }
@@ -206,6 +211,11 @@ impl Cloud {
     /// From now on this user may do nothing but ask whether the server lives.
     pub(crate) fn forbid(&self, user: &str) {
         self.shared.forbidden.lock().insert(user.to_owned());
+    }
+
+    /// From now on it is a cluster of this identity.
+    pub(crate) fn set_cluster(&self, uid: &str) {
+        uid.clone_into(&mut self.shared.cluster.lock());
     }
 
     /// From now on it answers as a coordinator with this store.
@@ -304,6 +314,10 @@ impl Shared {
         }
         match path.as_str() {
             "/livez" => our_http::text(StatusCode::OK, "ok"),
+            IDENTITY => {
+                let metadata = json!({"name": "kube-system", "uid": *self.cluster.lock()});
+                our_http::json(StatusCode::OK, json!({"metadata": metadata}).to_string())
+            }
             SELF_REVIEWS | REVIEWS => self.review(path, request).await,
             _ => {
                 let uri = request.uri();

@@ -99,6 +99,21 @@ impl TestHub {
         (self.hub, self.ports) = (Some(hub), ports);
     }
 
+    /// The next start has `flag` (`--name=value`) in place of the one of that name.
+    pub(crate) fn set_flag(&mut self, flag: &str) {
+        let name = flag.split('=').next().unwrap_or(flag);
+        self.flags.retain(|old| old.split('=').next() != Some(name));
+        self.flags.push(flag.to_owned());
+    }
+
+    /// Waits until a task of the hub ends that must not, which ends the process; its name.
+    pub(crate) async fn failed(&self) -> &'static str {
+        let failed = self.hub.as_ref().unwrap().failed();
+        tokio::time::timeout(Duration::from_secs(60), failed)
+            .await
+            .expect("a task must end")
+    }
+
     /// Starts again with what was on the disk when this was called, as after a SIGKILL at that moment.
     pub(crate) async fn crash(&mut self) {
         let (cache, aside) = (self.folder.path().join("cache"), self.folder.path().join("aside"));

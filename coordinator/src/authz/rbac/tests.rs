@@ -343,11 +343,13 @@ fn shipped_manifest_gives_hubs_what_they_read() {
         "watch endpointslices.discovery.k8s.io",
         "list nodepools.apps.openyurt.io",
         "get configmaps kube-system/yurt-hub-cfg",
+        "get namespaces kube-system/kube-system",
     ] {
         assert!(may(&hub, cell), "{cell}");
     }
     assert!(
         !may(&hub, "get configmaps kube-system/other")
+            && !may(&hub, "get namespaces shop/shop")
             && !may(&hub, "patch leases.coordination.k8s.io kube-node-lease/n2")
     );
     let delegate = User::new("delegate", &["openyurt:yurt-coordinator"]);

@@ -148,6 +148,13 @@ impl OwnHeartbeat {
         *self.stored.lock() = None;
     }
 
+    /// What is kept for the next start is of another cluster.
+    pub fn forget_kept(&self) {
+        if let Err(error) = std::fs::remove_file(&self.kept_at) {
+            tracing::debug!(%error, path = %self.kept_at.display(), "No node lease to forget");
+        }
+    }
+
     /// Whether the cloud did not hear the last beat from this node itself.
     #[must_use]
     pub fn is_cut_off(&self) -> bool {

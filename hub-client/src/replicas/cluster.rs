@@ -1,0 +1,62 @@
+//! Asks the cloud which cluster it is, before anything of it is taken or proved.
+
+use serde_json::Value;
+
+use super::origin::{IDENTITY_PATH, Verdict};
+use super::proof::{Prover, get};
+use crate::upstream::CloudServer;
+
+/// What is not known while the cloud does not say which cluster it is.
+const CLUSTER: &str = "identity of the cluster";
+
+// === impl Prover ===
+
+impl Prover {
+    /// Compares the cluster that answers with the one the copies come from. A cloud that does not say who it is, is taken for
+    /// the same one.
+    ///
+    /// # Errors
+    /// No server answers; or it is another cluster, and the copies are dropped.
+    pub(super) async fn check_cluster(&mut self) -> Result<(), String> {
+        let troubles = self.data.troubles();
+        let Some(uid) = self.ask_identity().await? else {
+            let why = format!("GET {IDENTITY_PATH} is refused; apply manifests/pool-rbac.yaml in the cloud");
+            troubles.refused(CLUSTER, &why);
+            return Ok(());
+        };
+        if self.data.origin().judge(&uid) == Verdict::Same {
+            troubles.works(CLUSTER);
+            return Ok(());
+        }
+        let why = "the copies on this node are of another cluster";
+        self.data.drop_copies().inspect_err(|error| {
+            troubles.refused(CLUSTER, &format!("{why} and cannot be deleted: {error}"));
+        })?;
+        self.heartbeat.forget_kept();
+        tracing::error!(
+            cluster = uid,
+            "{why}: they are dropped, and the hub starts again without them"
+        );
+        self.is_other_cluster = true;
+        Err(why.to_owned())
+    }
+
+    /// uid of the cluster that the first server names which answers; `None` when it may not be read there.
+    async fn ask_identity(&self) -> Result<Option<String>, String> {
+        let mut failure = String::new();
+        for _ in 0..self.cloud.len() {
+            match identity_of(self.cloud.server()).await {
+                Ok(uid) => return Ok(uid),
+                Err(why) => failure = why,
+            }
+            self.cloud.try_next();
+        }
+        Err(failure)
+    }
+}
+
+async fn identity_of(server: &CloudServer) -> Result<Option<String>, String> {
+    let namespace = get(server, IDENTITY_PATH, "PartialObjectMetadata").await?;
+    let namespace: Option<Value> = namespace.and_then(|body| serde_json::from_slice(&body).ok());
+    Ok(namespace.and_then(|namespace| Some(namespace["metadata"]["uid"].as_str()?.to_owned())))
+}
