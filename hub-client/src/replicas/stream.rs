@@ -34,6 +34,8 @@ pub(super) const IDLE: Duration = Duration::from_secs(30);
 const WATCH_SECONDS: u64 = 300;
 /// A watch that ends this long before its time, or less, ended by it: the server's clock began earlier than ours.
 const TIMER_SLACK: Duration = Duration::from_secs(1);
+/// What does not work while no Node carries the pool's label any more.
+const LABELS: &str = "labels of the pool's Nodes";
 /// Header by which a replica tells the coordinator that it is one.
 pub const REPLICA_HEADER: &str = "yurt-replica";
 /// Header that carries the timeline of pool data.
@@ -177,6 +179,9 @@ impl Stream {
         generation: Option<u64>,
     ) -> Result<(), Ended> {
         let count = objects.len();
+        if self.reads_nodes() && objects.is_empty() {
+            return Err(Ended::Refused(self.nobody()));
+        }
         let is_gone = self.is_gone();
         let taken = self.replica.collection().update(|collection| {
             let held = collection.generation();
@@ -208,6 +213,9 @@ impl Stream {
             }
         });
         taken.map_err(|error: WriteError| Ended::Failed(error.to_string()))?;
+        if self.reads_nodes() {
+            self.data.troubles().works(LABELS);
+        }
         self.data.heard(self.replica.name(), self.source, false);
         // Events can be had again after a crash. What went before a list cannot: clients that are resumed below the next
         // one would have to list.
@@ -280,7 +288,19 @@ impl Stream {
             let rv = object.resource_version();
             match (step.as_mut(), self.reduce(&object)) {
                 (_, None) => {}
-                (Some(pending), Some(object)) => pending.events.push((event.event_type, object)),
+                (Some(pending), Some(object)) => {
+                    pending.events.push((event.event_type, object));
+                    if self.reads_nodes() && event.event_type != EventType::Deleted {
+                        self.take_members(step, rv);
+                    }
+                }
+                (None, Some(object)) if self.leaves_nobody(event.event_type, &object) => {
+                    self.data.troubles().refused(LABELS, &self.nobody());
+                    *step = Some(PendingStep {
+                        from: rv,
+                        events: vec![(event.event_type, object)],
+                    });
+                }
                 (None, Some(object)) => self.apply(event.event_type, object)?,
             }
             (rv, false)
@@ -342,6 +362,30 @@ impl Stream {
             }
         });
         Ok(())
+    }
+
+    /// Why there is no membership. Labels may be gone by mistake, or while somebody rewrites them; a pool that believed it
+    /// could be told by nobody that they are back.
+    fn nobody(&self) -> String {
+        format!(
+            "no Node carries the label {}={}; the members are not known until one does",
+            members::POOL_LABEL,
+            self.pool
+        )
+    }
+
+    /// Whether the last labelled Node goes with this event: it waits for the next one that comes.
+    fn leaves_nobody(&self, event: EventType, object: &Object) -> bool {
+        let is_last = |c: &Collection| c.len() == 1 && c.object(object.key()).is_some();
+        self.reads_nodes() && event == EventType::Deleted && self.replica.collection().read(is_last)
+    }
+
+    /// Somebody is a member again.
+    fn take_members(&self, step: &mut Option<PendingStep>, at: ResourceVersion) {
+        if let Some(step) = step.take() {
+            self.replica.collection().update(|c| c.catch_up_to(at, step.events));
+            self.data.troubles().works(LABELS);
+        }
     }
 
     pub(super) fn confirm(&mut self) {

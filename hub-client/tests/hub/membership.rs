@@ -43,8 +43,40 @@ async fn node_pool_wins_over_labels_while_it_names_somebody() {
     hub.until("the labels decide", |state| members(state) == 2).await;
     cloud.delete("nodes", "", "n1");
     cloud.delete("nodes", "", "n2");
-    let state = hub.until("two leave", |state| members(state) == 0).await;
-    assert_eq!(state["collections"]["members"]["generation"], 0);
+    // Nobody is left who could be meant: that is no membership.
+    let state = hub
+        .until("the loss of all labels is noticed", |state| {
+            state["troubles"]["labels of the pool's Nodes"]["why"]
+                .as_str()
+                .is_some_and(|why| why.contains("no Node"))
+        })
+        .await;
+    let copy = &state["collections"]["members"];
+    assert_eq!(
+        (members(&state), &copy["complete"], &copy["generation"]),
+        (1, &json!(true), &json!(0))
+    );
+    node(&cloud, "n3");
+    hub.until("the labels decide again", |state| {
+        members(state) == 1 && state["troubles"] == json!({})
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn pool_without_any_labelled_node_is_not_known() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start_at_once(&cloud, &["--nodepool-name=p"]).await;
+    let state = hub
+        .until("the lack of labels is noticed", |state| {
+            state["troubles"]["members"]["why"]
+                .as_str()
+                .is_some_and(|why| why.contains("no Node"))
+        })
+        .await;
+    assert_eq!(state["collections"]["members"]["complete"], false);
+    node(&cloud, "n1");
+    hub.until("a node joins", |state| members(state) == 1).await;
 }
 
 #[tokio::test]
