@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use yurt_runtime::kubeconfig::write_admin;
 use yurt_runtime::pki::{CertificateAuthority, PemPair, PkiError, write_public, write_secret};
-use yurt_runtime::tls::{PemIdentity, PemSource, ServerTls};
+use yurt_runtime::tls::{PemIdentity, PemSource, ServerTls, TlsError, load_pair};
 
 use crate::StartError;
 use crate::config::Config;
@@ -30,14 +30,15 @@ const NAMES: [&str; 4] = [
     "yurt-coordinator-apiserver.kube-system.svc",
 ];
 
-/// Checks the certificate files that were given; nothing is written.
+/// Checks the certificate files that were given, and waits for a pair that is being replaced; nothing is written.
 ///
 /// # Errors
 /// Which flag, which file, what is wrong with it.
-pub(crate) fn check_given(config: &Config) -> Result<(), StartError> {
+pub(crate) async fn check_given(config: &Config) -> Result<(), StartError> {
     if let (Some(cert), Some(key)) = (&config.tls_cert_file, &config.tls_private_key_file) {
-        PemIdentity::files(cert, key)
-            .load()
+        let identity = PemIdentity::files(cert, key);
+        load_pair(|| identity.load(), TlsError::is_mismatch)
+            .await
             .map_err(|error| StartError::new(format!("--tls-cert-file/--tls-private-key-file: {error}")))?;
     }
     if let Some(ca) = &config.client_ca_file {

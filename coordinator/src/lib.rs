@@ -58,7 +58,7 @@ mod waiting;
 
 use parking_lot::{Mutex, RwLock};
 use yurt_runtime::http::server::{Limits, Server};
-use yurt_runtime::tls::ReloadingServerTls;
+use yurt_runtime::tls::{ReloadingServerTls, TlsError, load_pair};
 use yurt_runtime::{Clock, TaskGroup};
 use yurt_storage::{Cacher, SharedCollection};
 
@@ -128,7 +128,7 @@ impl StartError {
 /// [`StartError`], to be printed as it is.
 pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let clock = Clock::system();
-    bootstrap::check_given(&config)?;
+    bootstrap::check_given(&config).await?;
     let source = InitialMembers::parse(&config.initial_members);
     let initial = source.read().map_err(StartError::new)?;
     let metrics = Arc::new(Metrics::new().map_err(|error| StartError::new(format!("cannot set up metrics: {error}")))?);
@@ -208,10 +208,10 @@ async fn open(
     let mut opening = std::pin::pin!(opening);
     if let Ok(stores) = tokio::time::timeout(OPEN_QUIETLY, &mut opening).await {
         let stores = stores?;
-        let (tls, files) = credentials(config, &server)?;
+        let (tls, files) = credentials(config, &server).await?;
         return Ok((stores, Port::Bound(server.with_tls(tls)), files));
     }
-    let (tls, files) = credentials(config, &server)?;
+    let (tls, files) = credentials(config, &server).await?;
     let waiting = Waiting::serve(server.with_tls(tls), tasks);
     Ok((opening.await?, Port::Waiting(waiting), files))
 }
@@ -229,9 +229,13 @@ fn watch_disk(metrics: &Metrics, stores: &Stores) {
 }
 
 /// The server's certificate, made where none is given, and what was written for the user.
-fn credentials(config: &Config, server: &Server) -> Result<(ReloadingServerTls, Files), StartError> {
+async fn credentials(config: &Config, server: &Server) -> Result<(ReloadingServerTls, Files), StartError> {
     let credentials = bootstrap::prepare(config, server.local_addr())?;
-    let tls = ReloadingServerTls::new(credentials.tls).map_err(|error| StartError::new(error.to_string()))?;
+    // The files may have been replaced since they were checked.
+    let load = || ReloadingServerTls::new(credentials.tls.clone());
+    let tls = load_pair(load, TlsError::is_mismatch)
+        .await
+        .map_err(|error| StartError::new(error.to_string()))?;
     let files = Files {
         admin_kubeconfig: credentials.admin_kubeconfig,
         ca: credentials.ca,

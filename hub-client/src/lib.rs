@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use yurt_runtime::http::server::{BindError, Server, Serving, handler};
-use yurt_runtime::tls::TlsError;
+use yurt_runtime::tls::{TlsError, load_pair};
 use yurt_runtime::{Clock, Readiness, TaskGroup};
 
 use config::Config;
@@ -103,7 +103,7 @@ impl Hub {
     /// [`StartError`]; nothing keeps running then.
     pub async fn start_after(mut config: Config, checked: impl FnOnce()) -> Result<Self, StartError> {
         let (tasks, clock) = (TaskGroup::new(), Clock::system());
-        let upstreams = Upstreams::new(&config, &tasks)?;
+        let upstreams = load_pair(|| Upstreams::new(&config, &tasks), UpstreamError::is_mismatch).await?;
         let admin = Server::bind(config.admin_addr, "--bind-address, --serve-port").await?;
         let mut proxies = vec![Server::bind(config.proxy_addr, "--bind-proxy-address, --proxy-port").await?];
         proxies.push(ports::secure(&config, &upstreams, config.secure_addr).await?);

@@ -37,8 +37,9 @@ fn main() -> ExitCode {
 }
 
 async fn run(config: Config) -> ExitCode {
-    let verbosity = config.verbosity;
-    let hub = match Hub::start_after(config, || log::init(verbosity)).await {
+    // A start that fails says so in one line and nothing else.
+    let log = log::init_held(config.verbosity);
+    let hub = match Hub::start_after(config, || log.release()).await {
         Ok(hub) => hub,
         Err(error) => return exit::fail(error),
     };

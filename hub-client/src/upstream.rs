@@ -75,6 +75,16 @@ pub enum UpstreamError {
     },
 }
 
+// === impl UpstreamError ===
+
+impl UpstreamError {
+    /// Whether a certificate and its key do not belong together, which the second half of a rotation mends.
+    #[must_use]
+    pub fn is_mismatch(&self) -> bool {
+        matches!(self, UpstreamError::Tls { error, .. } if error.is_mismatch())
+    }
+}
+
 /// Clients of one cloud apiserver.
 #[derive(Clone, Debug)]
 pub struct CloudServer {

@@ -3,8 +3,10 @@
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
+use std::task::Poll;
 
-use yurt_runtime::pki::CertificateAuthority;
+use yurt_coordinator::config::Config;
+use yurt_runtime::pki::{CertificateAuthority, PemPair};
 use yurt_test_support::free_port;
 
 use crate::harness::{Server, config_map};
@@ -27,16 +29,7 @@ fn write(folder: &Path, name: &str, text: &str) -> String {
 #[test]
 fn bad_starts_say_one_clear_line_and_write_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let (a, b) = (
-        CertificateAuthority::generate("a").unwrap(),
-        CertificateAuthority::generate("b").unwrap(),
-    );
-    let (one, two) = (
-        a.issue_server("s", &["localhost"]).unwrap(),
-        b.issue_server("s", &["localhost"]).unwrap(),
-    );
-    let cert = write(folder.path(), "one.crt", &one.cert_pem);
-    let key = write(folder.path(), "two.key", &two.key_pem);
+    let cert = write(folder.path(), "one.crt", &serving_pair().cert_pem);
     let text = write(folder.path(), "text", "nothing of use");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
@@ -49,14 +42,9 @@ fn bad_starts_say_one_clear_line_and_write_nothing() {
         "kinds.yaml",
         "{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition}",
     );
-    let cases: [(&[&str], i32, &str); 10] = [
+    let cases: [(&[&str], i32, &str); 9] = [
         (&["--nonsense"], 2, "--nonsense"),
         (&["--secure-port", "70000"], 2, "--secure-port"),
-        (
-            &["--tls-cert-file", &cert, "--tls-private-key-file", &key],
-            1,
-            "does not belong to the certificate",
-        ),
         (
             &["--tls-cert-file", &cert, "--tls-private-key-file", "/nowhere/key"],
             1,
@@ -80,6 +68,45 @@ fn bad_starts_say_one_clear_line_and_write_nothing() {
     for (flags, code, part) in cases {
         refused(flags, code, part, data);
     }
+}
+
+/// Waits for the pair as long as a rotation may take, and then says what a person has to mend.
+#[test]
+fn key_of_another_certificate_is_refused_with_both_files_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let cert = write(folder.path(), "one.crt", &serving_pair().cert_pem);
+    let key = write(folder.path(), "two.key", &serving_pair().key_pem);
+    let data = folder.path().join("data");
+    let flags = ["--tls-cert-file", &cert, "--tls-private-key-file", &key];
+    let said = format!("the private key in {key} does not belong to the certificate in {cert}");
+    refused(&flags, 1, &said, data.to_str().unwrap());
+}
+
+/// A supervisor may start the program between the two renames of a rotation.
+#[tokio::test]
+async fn start_in_the_middle_of_a_rotation_serves_the_new_pair() {
+    let folder = tempfile::tempdir().unwrap();
+    let new = serving_pair();
+    let cert = write(folder.path(), "tls.crt", &new.cert_pem);
+    let key = write(folder.path(), "tls.key", &serving_pair().key_pem);
+    let data = folder.path().join("data");
+    let flags = ["--tls-cert-file", &cert, "--tls-private-key-file", &key];
+    let config = ["--bind-address", "127.0.0.1", "--secure-port", "0", "--data-dir"]
+        .into_iter()
+        .chain([data.to_str().unwrap()])
+        .chain(flags);
+    let config = Config::parse(std::iter::once("yurt-coordinator").chain(config)).unwrap();
+    let mut starting = std::pin::pin!(yurt_coordinator::build(config));
+    let first = std::future::poll_fn(|context| Poll::Ready(starting.as_mut().poll(context))).await;
+    assert!(first.is_pending(), "a pair that does not fit is waited for");
+    write(folder.path(), "tls.key", &new.key_pem);
+    let coordinator = starting.await.unwrap();
+    coordinator.run(std::future::ready(())).await.unwrap();
+}
+
+fn serving_pair() -> PemPair {
+    let authority = CertificateAuthority::generate("a").unwrap();
+    authority.issue_server("s", &["localhost"]).unwrap()
 }
 
 #[test]

@@ -11,6 +11,7 @@ use rustls::crypto::CryptoProvider;
 
 mod client;
 mod identity;
+mod pair;
 mod peer;
 mod pem;
 mod reload;
@@ -20,6 +21,7 @@ mod tests;
 
 pub use client::{ClientTls, ReloadingClientTls};
 pub use identity::PeerIdentity;
+pub use pair::{PAIR_WAIT, load_pair};
 pub use peer::PeerTls;
 pub use pem::{PemIdentity, PemSource, check_pair};
 pub use reload::POLL_INTERVAL;
@@ -61,6 +63,16 @@ pub enum TlsError {
         /// rustls' reason.
         error: rustls::Error,
     },
+}
+
+// === impl TlsError ===
+
+impl TlsError {
+    /// Whether certificate and key do not belong together, which the second half of a rotation mends.
+    #[must_use]
+    pub fn is_mismatch(&self) -> bool {
+        matches!(self, TlsError::KeyMismatch { .. })
+    }
 }
 
 /// Makes ring the provider of the whole process, for libraries that ask for the default. First line of `main`; calling it
