@@ -3,10 +3,17 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 
 use crate::{process, workspace};
+use events::Events;
+
+mod events;
+
+/// How often a run of all tests says which ones are at work.
+const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 
 /// Tells tests written in Rust where the etcd is that [`build`] made.
 pub(crate) const ETCD_VARIABLE: &str = "YURT_ETCD";
@@ -75,11 +82,15 @@ pub(crate) fn test(filter: Option<&str>) -> Result<()> {
     test_over_etcd(filter)?;
     process::run(go()?.args(["vet", "./..."]))?;
     let mut command = go()?;
-    command.arg("test").args(HOW);
+    command.arg("test").args(HOW).env(BIN_DIR_VARIABLE, bin_dir);
     if let Some(filter) = filter {
-        command.args(["-v", "-run", filter]);
+        return process::run(command.args(["-v", "-run", filter, "./..."]));
     }
-    process::run(command.arg("./...").env(BIN_DIR_VARIABLE, bin_dir))
+    let mut events = Events::default();
+    process::run_lines(command.args(["-json", "./..."]), PROGRESS_EVERY, |line| match line {
+        Some(line) => print!("{}", events.take(line)),
+        None => println!("   {}", events.progress()),
+    })
 }
 
 /// The etcd that [`build`] made, if it did.

@@ -1,6 +1,5 @@
 //! The half of the chaos tests that needs no processes: models and simulations, by the program `yurt-chaos`.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -10,6 +9,9 @@ use anyhow::{Context, Result, bail};
 use super::report::Totals;
 use crate::process;
 
+/// How often a run beside others says how far it is.
+const PROGRESS_EVERY: Duration = Duration::from_secs(20);
+
 /// What to explore and simulate.
 pub(super) struct Plan {
     /// With large bounds, and for this long at most.
@@ -17,7 +19,7 @@ pub(super) struct Plan {
     /// Only what has this in its name.
     pub(super) only: Option<String>,
     pub(super) seed: u64,
-    /// Beside others: at the lowest priority, and nothing is printed before the end.
+    /// Beside others: at the lowest priority, and only how far it is is printed before the end.
     pub(super) is_aside: bool,
     /// `yurt-chaos`.
     pub(super) program: PathBuf,
@@ -28,10 +30,10 @@ pub(super) struct Plan {
 /// # Errors
 /// When the program ended without its totals.
 pub(super) fn run(plan: &Plan, dir: &Path) -> Result<(Totals, Result<()>)> {
-    let (file, said) = (dir.join("totals.json"), dir.join("said"));
+    let file = dir.join("totals.json");
     let mut command = if plan.is_aside {
         let mut nice = Command::new("nice");
-        nice.args(["-n", "19"]).arg(&plan.program).stdout(File::create(&said)?);
+        nice.args(["-n", "19"]).arg(&plan.program);
         nice
     } else {
         Command::new(&plan.program)
@@ -42,10 +44,18 @@ pub(super) fn run(plan: &Plan, dir: &Path) -> Result<(Totals, Result<()>)> {
         None => command.arg("--quick"),
     };
     command.args(plan.only.iter().map(|only| format!("--only={only}")));
-    let outcome = process::run(command.arg("--totals").arg(&file));
-    if plan.is_aside {
-        println!("\n{}", std::fs::read_to_string(&said)?);
-    }
+    command.arg("--totals").arg(&file);
+    let outcome = if plan.is_aside {
+        let mut said = Vec::new();
+        let outcome = process::run_lines(&mut command, PROGRESS_EVERY, |line| match line {
+            Some(line) => said.push(line.to_owned()),
+            None => println!("   beside, models and simulations: {} lines so far", said.len()),
+        });
+        println!("\n{}", said.join("\n"));
+        outcome
+    } else {
+        process::run(&mut command)
+    };
     match std::fs::read(&file) {
         Ok(text) => Ok((Totals::parse(&text).context("yurt-chaos --totals")?, outcome)),
         Err(_) if outcome.is_err() => bail!("models and simulations did not come to their end"),
