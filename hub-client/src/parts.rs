@@ -29,7 +29,7 @@ use crate::pool::relay::serve::Relay;
 use crate::pool::relay::tunnel::Limits;
 use crate::pool::scope::ScopeTeller;
 use crate::proxy::Proxy;
-use crate::proxy::authorize::Authorizer;
+use crate::proxy::authorize::{self, Authorizer, Means};
 use crate::proxy::caller::Callers;
 use crate::proxy::local::{Local, NodeFacts};
 use crate::proxy::pass_through::PassThrough;
@@ -344,9 +344,19 @@ impl Parts {
             host: config.hub_host,
             secure_port: config.secure_addr.port(),
         };
+        let means = Means {
+            reviews: Arc::new(cloud.clone()),
+            reach: self.cloud.0.subscribe(),
+            nudge: self.cloud.1.clone(),
+            clock: self.clock.clone(),
+            tasks: self.tasks.clone(),
+        };
+        let authorizer = Authorizer::open(means, config.cache_dir.join(authorize::FILE));
+        self.tasks
+            .spawn_critical("keep-authorizations", authorizer.clone().keep(self.tasks.token()));
         let local = Local {
             data: self.data.clone(),
-            authorizer: Authorizer::new(cloud.clone(), self.clock.clone()),
+            authorizer,
             node,
             cloud: self.cloud.0.subscribe(),
             min_request_timeout: config.min_request_timeout,

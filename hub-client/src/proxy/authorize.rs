@@ -1,210 +1,317 @@
 //! May this caller read this from the hub's own copy? Exactly what the cloud would allow, asked there and remembered.
 //!
-//! A caller with a token is asked about with its own token (SelfSubjectAccessReview), one with a certificate through the
-//! node's right to create SubjectAccessReviews. An answer is used past its time only while the cloud is away; what was
-//! never asked is refused then.
+//! ```text
+//!   caller, request ──► key (credential.rs) ──► what is known (answers.rs) ──► decision (decision.rs, pure)
+//!                                                   ▲          ▲                   │ answer, answer and ask, ask,
+//!                      the file, at a start (kept.rs)          │ verdict           ▼ try later
+//!                                                       question in flight ◄── the cloud (review.rs)
+//! ```
+//!
+//! * A known yes costs no time in any state of the cloud: it is renewed behind the answer, and used as it is while the
+//!   cloud is away. A no is asked about again as soon as it is old. What is not known and cannot be asked gets 429: a
+//!   client waits then and keeps its resourceVersion; 403 would make it list again.
+//! * There is one question at a time for a caller and its attributes. All who wait share it, and it goes on to its end
+//!   when they hang up.
+//! * The answers survive a restart, callers as keyed hashes. The file is written behind, at most once a minute; a crash
+//!   costs no more than asking again.
+//! * A right that is taken away ends with the next answer of the cloud. Until that is there it can be used for
+//!   [`decision::ALLOWED_FOR`] after the last yes, while the cloud is away for [`decision::KEPT_FOR`]. A token is good
+//!   until the `exp` it carries, at the longest.
+
+pub mod answers;
+pub mod credential;
+pub mod decision;
+pub mod kept;
+pub mod review;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
-use http::{Method, Request, StatusCode};
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::{RequestInfo, Status};
-use yurt_runtime::http::{APPLICATION_JSON, full};
-use yurt_runtime::{BootTime, Clock};
+use yurt_runtime::pki::write_secret;
+use yurt_runtime::{BootTime, Clock, TaskGroup};
 
 use super::caller::{Caller, Credential};
-use crate::upstream::Cloud;
+use crate::pool::probe::CloudReach;
+use answers::Answers;
+use credential::{Key, Salt};
+use decision::{Next, Verdict};
+use kept::{Kept, Wall};
+use review::Reviews;
 
-/// How long a yes is good for.
-const ALLOWED_FOR: Duration = Duration::from_secs(60);
-/// How long a no is good for.
-const DENIED_FOR: Duration = Duration::from_secs(10);
-/// Answers remembered; the oldest goes first.
-const ANSWERS_MAX: usize = 4096;
-/// Longest wait for the cloud's answer.
-const TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of an answer at the most.
-const ANSWER_BYTES: usize = 1 << 20;
+/// Name of the file below the cache folder.
+pub const FILE: &str = "authorizations";
+/// Questions in flight; further ones get 429.
+const QUESTIONS_MAX: usize = 128;
+/// No question is asked behind an answer while so many are in flight.
+const BEHIND_MAX: usize = 16;
+/// When to come back, in seconds, where nothing is known and nobody can be asked.
+const RETRY_AFTER: u32 = 5;
+/// What is new is stored so long after it was learned, together with what else is learned until then.
+const SAVED_AFTER: Duration = Duration::from_secs(2);
+/// Shortest time between two writes of the file.
+const SAVED_EVERY: Duration = Duration::from_secs(60);
+/// Answers that only became younger are stored so often: after a restart they are older by that much than they were.
+const RENEWALS_SAVED_EVERY: Duration = Duration::from_secs(6 * 3600);
 
-/// Asks and remembers.
-pub struct Authorizer {
-    cloud: Arc<Cloud>,
-    clock: Clock,
-    // Leaf lock: never held while asking.
-    answers: Mutex<HashMap<Question, Answer>>,
+/// Asks and remembers. Cheap to clone; clones are the same.
+#[derive(Clone)]
+pub struct Authorizer(Arc<Inner>);
+
+/// What the authorizer works with.
+pub struct Means {
+    /// Who may what.
+    pub reviews: Arc<dyn Reviews>,
+    /// Whether the cloud answers.
+    pub reach: watch::Receiver<CloudReach>,
+    /// Asks the cloud's prober to look now.
+    pub nudge: Arc<Notify>,
+    /// Ages, and the end of tokens.
+    pub clock: Clock,
+    /// Owner of the questions.
+    pub tasks: TaskGroup,
 }
 
-#[derive(Clone, PartialEq, Eq, Hash)]
-struct Question {
-    credential: String,
-    attributes: String,
+struct Inner {
+    means: Means,
+    salt: Salt,
+    wall: Wall,
+    // Leaf lock: never held while asking or writing.
+    answers: Mutex<Answers>,
+    // Taken before no other lock.
+    asked: Mutex<HashMap<Key, Question>>,
+    file: PathBuf,
+    saved_at: Mutex<BootTime>,
+    is_dirty: AtomicBool,
+    /// There is something worth a write.
+    news: Notify,
 }
 
-#[derive(Clone, Copy)]
-struct Answer {
-    verdict: Verdict,
-    at: BootTime,
-}
+/// A question in flight.
+type Question = Shared<BoxFuture<'static, Result<Verdict, String>>>;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    Allowed,
-    Denied,
-    /// The cloud does not know the token.
-    Unauthorized,
+/// Takes a question off the list when it ends, however it does.
+struct Asked {
+    inner: Arc<Inner>,
+    key: Key,
 }
 
 // === impl Authorizer ===
 
 impl Authorizer {
-    /// Remembers nothing yet.
+    /// Knows what the file holds, if there is one.
     #[must_use]
-    pub fn new(cloud: Arc<Cloud>, clock: Clock) -> Self {
-        Self {
-            cloud,
-            clock,
-            answers: Mutex::default(),
-        }
+    pub fn open(means: Means, file: PathBuf) -> Self {
+        let Kept { salt, wall, answers } = Kept::load(&file, &means.clock);
+        let saved_at = means.clock.boot();
+        Self(Arc::new(Inner {
+            means,
+            salt,
+            wall,
+            answers: Mutex::new(answers),
+            asked: Mutex::default(),
+            file,
+            saved_at: Mutex::new(saved_at),
+            is_dirty: AtomicBool::new(false),
+            news: Notify::new(),
+        }))
     }
 
     /// Whether `caller` may do what `info` says.
     ///
     /// # Errors
-    /// 401 or 403, as the cloud would answer; 403 when it cannot be asked and never was.
+    /// 401 or 403, as the cloud would answer; 429 where nothing is known and the cloud cannot be asked.
+    ///
+    /// # Cancel safety
+    /// May be dropped; a question that was asked goes on.
     pub async fn check(&self, caller: &Caller, info: &RequestInfo) -> Result<(), Status> {
-        let attributes = attributes(info);
-        let credential = match &caller.credential {
+        let credential = &caller.credential;
+        if *credential == Credential::Node {
             // The copy was made with this identity's own rights.
-            Credential::Node => return Ok(()),
-            Credential::Token(token) => token.clone(),
-            Credential::Certificate { user, groups } => format!("{user}\n{}", groups.join("\n")),
-        };
-        let question = Question {
-            credential,
-            attributes: attributes.to_string(),
-        };
-        let known = self.answers.lock().get(&question).copied();
-        if let Some(answer) = known.filter(|answer| self.is_good(answer)) {
-            return verdict(answer.verdict, caller, info);
+            return Ok(());
         }
-        let verdict_now = match self.ask(caller, &attributes).await {
-            Some(verdict) => {
-                self.remember(question, verdict);
+        let inner = &self.0;
+        let attributes = review::attributes(info);
+        let key = inner.salt.key(credential, &attributes);
+        let is_over = credential::ends_at(credential).is_some_and(|end| end <= inner.wall.now());
+        let known = inner.answers.lock().known(&key, inner.means.clock.boot());
+        let reach = *inner.means.reach.borrow();
+        let verdict = match decision::next(known, reach, is_over) {
+            Next::Answer(verdict) => verdict,
+            Next::AnswerAndAsk(verdict) => {
+                drop(inner.question(key, credential, attributes, BEHIND_MAX));
                 verdict
             }
-            None => known.map_or(Verdict::Denied, |answer| answer.verdict),
+            Next::Ask => {
+                let answer = inner.ask(key, credential, attributes).await;
+                let left = |why: String| decision::unanswered(known, is_over).ok_or(why);
+                answer.or_else(left).map_err(|why| not_known(credential, info, &why))?
+            }
+            Next::TryLater => return Err(not_known(credential, info, "it does not answer")),
         };
-        verdict(verdict_now, caller, info)
+        in_status(verdict, credential, info)
     }
 
-    fn is_good(&self, answer: &Answer) -> bool {
-        let good_for = if answer.verdict == Verdict::Allowed {
-            ALLOWED_FOR
-        } else {
-            DENIED_FOR
-        };
-        self.clock.boot().since(answer.at) < good_for
-    }
-
-    fn remember(&self, question: Question, verdict: Verdict) {
-        let mut answers = self.answers.lock();
-        if answers.len() >= ANSWERS_MAX
-            && let Some(oldest) = answers
-                .iter()
-                .min_by_key(|(_, answer)| answer.at)
-                .map(|(question, _)| question.clone())
-        {
-            answers.remove(&oldest);
+    /// Stores what is learned, until `token` is cancelled, and once more then.
+    pub async fn keep(self, token: CancellationToken) {
+        let inner = &self.0;
+        loop {
+            let news = async {
+                inner.news.notified().await;
+                tokio::time::sleep(SAVED_AFTER).await;
+            };
+            if token.run_until_cancelled(news).await.is_none() {
+                break;
+            }
+            // Not cancelled half-way: the file has one writer at a time.
+            inner.save().await;
+            if token
+                .run_until_cancelled(tokio::time::sleep(SAVED_EVERY))
+                .await
+                .is_none()
+            {
+                break;
+            }
         }
-        answers.insert(
-            question,
-            Answer {
-                verdict,
-                at: self.clock.boot(),
-            },
+        inner.save().await;
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    /// The cloud's answer; waits no longer than the probes take to see that there will be none.
+    async fn ask(self: &Arc<Self>, key: Key, credential: &Credential, attributes: Value) -> Result<Verdict, String> {
+        let question = self.question(key, credential, attributes, QUESTIONS_MAX);
+        let question = question.ok_or_else(|| format!("{QUESTIONS_MAX} questions are in flight already"))?;
+        let mut reach = self.means.reach.clone();
+        let goes_away = async {
+            if reach.wait_for(|reach| decision::is_away(*reach)).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            answer = question => answer,
+            () = goes_away => Err("it does not answer".to_owned()),
+        }
+    }
+
+    /// The question of this key: one in flight, or a new one, if fewer than `max` are. It needs nobody to wait for it.
+    fn question(
+        self: &Arc<Self>,
+        key: Key,
+        credential: &Credential,
+        attributes: Value,
+        max: usize,
+    ) -> Option<Question> {
+        let mut asked = self.asked.lock();
+        if let Some(question) = asked.get(&key) {
+            return Some(question.clone());
+        }
+        if asked.len() >= max {
+            return None;
+        }
+        let in_flight = Asked {
+            inner: self.clone(),
+            key,
+        };
+        let asking = self.means.reviews.ask(credential.clone(), attributes);
+        let answering = self.means.tasks.detached("ask-authorization", async move {
+            let answer = asking.await;
+            in_flight.inner.answered(key, &answer);
+            answer
+        });
+        let question = answering.map(|answer| answer.unwrap_or_else(|lost| Err(lost.to_string())));
+        let question = question.boxed().shared();
+        asked.insert(key, question.clone());
+        Some(question)
+    }
+
+    fn answered(&self, key: Key, answer: &Result<Verdict, String>) {
+        let now = self.means.clock.boot();
+        let Ok(verdict) = *answer else {
+            self.answers.lock().failed(&key, now);
+            self.means.nudge.notify_one();
+            return;
+        };
+        let before = self.answers.lock().learn(key, verdict, Duration::ZERO, now);
+        self.is_dirty.store(true, Ordering::Relaxed);
+        let is_old = now.since(*self.saved_at.lock()) >= RENEWALS_SAVED_EVERY;
+        // Strangers, of whom there may be any number, are worth no write of their own.
+        let is_news = match (before, verdict) {
+            (Some(Verdict::Allowed), Verdict::Allowed) => is_old,
+            (before, verdict) => before == Some(Verdict::Allowed) || verdict == Verdict::Allowed,
+        };
+        if is_news {
+            self.news.notify_one();
+        }
+    }
+
+    async fn save(self: &Arc<Self>) {
+        if !self.is_dirty.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let now = self.means.clock.boot();
+        *self.saved_at.lock() = now;
+        let inner = self.clone();
+        let writing = tokio::task::spawn_blocking(move || {
+            let text = kept::encode(&inner.salt, &inner.answers.lock(), &inner.wall, now);
+            write_secret(&inner.file, text)
+        });
+        let error = match writing.await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        self.is_dirty.store(true, Ordering::Relaxed);
+        tracing::warn!(
+            error,
+            "Authorizations not stored; after a restart without the cloud they are missing"
         );
     }
+}
 
-    /// `None` when the cloud does not answer.
-    async fn ask(&self, caller: &Caller, attributes: &Value) -> Option<Verdict> {
-        let server = self.cloud.server();
-        let (client, kind, mut spec) = match &caller.credential {
-            Credential::Token(_) => (&server.token, "SelfSubjectAccessReview", json!({})),
-            Credential::Certificate { user, groups } => {
-                // kube-apiserver adds this group to every authenticated user.
-                let groups: Vec<&str> = groups
-                    .iter()
-                    .map(String::as_str)
-                    .chain(["system:authenticated"])
-                    .collect();
-                (
-                    &server.beats,
-                    "SubjectAccessReview",
-                    json!({"user": user, "groups": groups}),
-                )
-            }
-            Credential::Node => return Some(Verdict::Allowed),
-        };
-        spec["resourceAttributes"] = attributes.clone();
-        let body = json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec});
-        let mut request = Request::new(full(body.to_string()));
-        *request.method_mut() = Method::POST;
-        let path = format!("/apis/authorization.k8s.io/v1/{}s", kind.to_lowercase());
-        *request.uri_mut() = path.parse().ok()?;
-        request.headers_mut().insert(CONTENT_TYPE, APPLICATION_JSON);
-        request.headers_mut().insert(ACCEPT, APPLICATION_JSON);
-        if let Credential::Token(token) = &caller.credential {
-            let value = HeaderValue::try_from(format!("Bearer {token}")).ok()?;
-            request.headers_mut().insert(AUTHORIZATION, value);
-        }
-        let (status, _, body) = client.request_bytes(request, TIMEOUT, ANSWER_BYTES).await.ok()?;
-        match status {
-            StatusCode::CREATED | StatusCode::OK => {
-                let review: Value = serde_json::from_slice(&body).ok()?;
-                Some(if review["status"]["allowed"] == true {
-                    Verdict::Allowed
-                } else {
-                    Verdict::Denied
-                })
-            }
-            StatusCode::UNAUTHORIZED => Some(Verdict::Unauthorized),
-            StatusCode::FORBIDDEN => Some(Verdict::Denied),
-            _ => None,
-        }
+// === impl Asked ===
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.inner.asked.lock().remove(&self.key);
     }
 }
 
-fn attributes(info: &RequestInfo) -> Value {
-    let mut attributes = json!({
-        "verb": info.verb.as_str(),
-        "group": info.group,
-        "version": info.version,
-        "resource": info.resource,
-    });
-    for (name, value) in [
-        ("namespace", &info.namespace),
-        ("subresource", &info.subresource),
-        ("name", &info.name),
-    ] {
-        if let Some(value) = value {
-            attributes[name] = value.as_str().into();
-        }
-    }
-    attributes
-}
-
-fn verdict(verdict: Verdict, caller: &Caller, info: &RequestInfo) -> Result<(), Status> {
-    let user = match &caller.credential {
-        Credential::Certificate { user, .. } => user.as_str(),
+fn name_of(credential: &Credential) -> &str {
+    match credential {
+        Credential::Certificate { user, .. } => user,
         Credential::Node | Credential::Token(_) => "the bearer of this token",
-    };
+    }
+}
+
+fn in_status(verdict: Verdict, credential: &Credential, info: &RequestInfo) -> Result<(), Status> {
     match verdict {
         Verdict::Allowed => Ok(()),
         Verdict::Unauthorized => Err(Status::unauthorized()),
-        Verdict::Denied => Err(Status::forbidden(user, info, "")),
+        Verdict::Denied => Err(Status::forbidden(name_of(credential), info, "")),
     }
+}
+
+fn not_known(credential: &Credential, info: &RequestInfo, why: &str) -> Status {
+    let message = format!(
+        "whether {} may {} {} is not known on this node, and the cloud cannot be asked: {why}",
+        name_of(credential),
+        info.verb.as_str(),
+        info.group_resource(),
+    );
+    Status::too_many_requests(message, RETRY_AFTER)
 }

@@ -411,3 +411,94 @@ impl ServiceLookup for Services<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use futures_util::future::BoxFuture;
+    use serde_json::Value;
+    use yurt_runtime::TaskGroup;
+    use yurt_storage::embedded::Disk;
+    use yurt_storage::embedded::replicas::ReplicaStore;
+    use yurt_test_support::TestDir;
+
+    use super::*;
+    use crate::proxy::authorize::decision::Verdict;
+    use crate::proxy::authorize::review::Reviews;
+    use crate::proxy::authorize::{FILE, Means};
+    use crate::proxy::caller::Credential;
+
+    struct Nobody;
+
+    impl Reviews for Nobody {
+        fn ask(&self, _: Credential, _: Value) -> BoxFuture<'static, Result<Verdict, String>> {
+            async { Err("nobody is asked here".to_owned()) }.boxed()
+        }
+    }
+
+    /// Pool data of a hub that was just started, whose cloud is `reach`.
+    fn local(folder: &TestDir, reach: &watch::Sender<CloudReach>) -> Local {
+        let (clock, _) = Clock::fake();
+        let disk = Disk::open(&folder.path().join("replicas.redb"), clock.clone()).unwrap();
+        let store = ReplicaStore::open(disk).unwrap();
+        let means = Means {
+            reviews: Arc::new(Nobody),
+            reach: reach.subscribe(),
+            nudge: Arc::default(),
+            clock: clock.clone(),
+            tasks: TaskGroup::new(),
+        };
+        Local {
+            data: Arc::new(PoolData::open(store, folder.path(), clock.clone()).unwrap()),
+            authorizer: Authorizer::open(means, folder.path().join(FILE)),
+            node: NodeFacts {
+                node: "n1".to_owned(),
+                pool: String::new(),
+                host: IpAddr::from([127, 0, 0, 1]),
+                secure_port: 10268,
+            },
+            cloud: reach.subscribe(),
+            min_request_timeout: Duration::from_secs(1800),
+            clock: clock.clone(),
+            shutdown: CancellationToken::new(),
+            written: Arc::new(Written::new(clock)),
+        }
+    }
+
+    #[tokio::test]
+    async fn generation_that_no_commit_knows_is_not_served() {
+        let (folder, reach) = (TestDir::new(), watch::Sender::default());
+        let local = local(&folder, &reach);
+        let services = local.data.replicas().named("services").unwrap();
+        let kind = services.collection().kind();
+        let web = br#"{"metadata":{"namespace":"shop","name":"web","resourceVersion":"5"}}"#;
+        let kubelet = Caller {
+            component: "kubelet".to_owned(),
+            credential: Credential::Node,
+        };
+        let code = async |path: &str| {
+            let request = Request::builder().uri(path).body(()).unwrap();
+            let info = RequestInfo::parse("GET", request.uri().path(), request.uri().query()).unwrap();
+            match local.answer(&request, &info, &kubelet).await {
+                Ok(answer) => answer.map(|answer| answer.status().as_u16()),
+                Err(status) => Some(status.code()),
+            }
+        };
+        for (generation, at_first) in [(0, 200), (7, 429)] {
+            let object = Object::parse(web.as_slice().into(), kind).unwrap();
+            let began = ResourceVersion(10 + generation);
+            let restart = |held: &mut yurt_storage::Collection| held.restart(generation, vec![object], began);
+            services.collection().update(restart);
+            for expected in [at_first, 200] {
+                for path in [
+                    "/api/v1/services",
+                    "/api/v1/services?watch=1",
+                    "/api/v1/namespaces/shop/services/web",
+                ] {
+                    assert_eq!(code(path).await, Some(expected), "generation {generation}: {path}");
+                }
+                local.data.replicas().persist(None).await.unwrap();
+            }
+        }
+    }
+}

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use yurt_apimachinery::negotiation::{Format, body_format, body_json};
 use yurt_apimachinery::{RequestInfo, ResourceKind, ResourceVersion, Verb};
-use yurt_runtime::http::{Body, BoxError};
+use yurt_runtime::http::{Body, BoxError, Inflate, inflate_for};
 use yurt_runtime::{BootTime, Clock};
 use yurt_storage::Replica;
 
@@ -53,6 +53,7 @@ struct Note {
     written: Arc<Written>,
     replica: Arc<Replica>,
     format: Format,
+    inflate: Option<Box<Inflate>>,
     namespace: String,
     /// `None` for a create.
     name: Option<String>,
@@ -116,10 +117,14 @@ impl Written {
         let Some(format) = content_type.and_then(|kind| body_format(Some(kind)).ok()) else {
             return response;
         };
+        let Ok(inflate) = inflate_for(response.headers()) else {
+            return response;
+        };
         let note = Note {
             written: self.clone(),
             replica,
             format,
+            inflate,
             namespace: info.namespace.clone().unwrap_or_default(),
             name: info.name.clone(),
         };
@@ -193,12 +198,31 @@ impl Noted {
     }
 
     fn read(&mut self) {
-        let Some(seen) = self.seen.take() else { return };
+        let seen = self.seen.take().map(BytesMut::freeze);
+        let Some(seen) = seen.and_then(|seen| plain(self.note.inflate.take(), seen)) else {
+            return;
+        };
         let collection = self.note.replica.collection();
-        if let Some(version) = self.note.version(collection.kind(), &seen.freeze()) {
+        if let Some(version) = self.note.version(collection.kind(), &seen) {
             let generation = collection.read(|held| held.generation());
             self.note.written.note(self.note.replica.name(), generation, version);
         }
+    }
+}
+
+/// The text of a body; `None` when it is no gzip stream, or larger than what is looked at.
+fn plain(inflate: Option<Box<Inflate>>, mut body: Bytes) -> Option<Bytes> {
+    let Some(mut inflate) = inflate else { return Some(body) };
+    let mut plain = BytesMut::new();
+    loop {
+        let piece = inflate.step(&mut body).ok()?;
+        if piece.is_empty() {
+            return Some(plain.freeze());
+        }
+        if plain.len() + piece.len() > ANSWER_MAX {
+            return None;
+        }
+        plain.extend_from_slice(&piece);
     }
 }
 

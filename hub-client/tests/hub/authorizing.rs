@@ -1,18 +1,24 @@
 //! The hub answers from its copy only what the cloud would allow the caller (I13).
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clap::Parser as _;
+use futures_util::FutureExt as _;
 use http::StatusCode;
 use serde_json::json;
+use tokio::sync::{Semaphore, watch};
 use yurt_apimachinery::RequestInfo;
 use yurt_hub_client::config::Flags;
-use yurt_hub_client::proxy::authorize::Authorizer;
+use yurt_hub_client::pool::probe::CloudReach;
+use yurt_hub_client::proxy::authorize::decision::{ALLOWED_FOR, DENIED_FOR, RENEWED_FROM};
+use yurt_hub_client::proxy::authorize::{Authorizer, Means};
 use yurt_hub_client::proxy::caller::{Caller, Credential};
 use yurt_hub_client::upstream::Upstreams;
 use yurt_runtime::http::json as answer_json;
 use yurt_runtime::{Clock, TaskGroup};
-use yurt_test_support::TestDir;
+use yurt_test_support::{TestDir, eventually};
 
 use super::cloud::{Cloud, REVIEWS, SELF_REVIEWS};
 use super::harness::{NODE, NODE_USER, TestHub};
@@ -66,7 +72,8 @@ async fn question_names_verb_namespace_and_object() {
     let asked = cloud.reviews(SELF_REVIEWS).pop().unwrap()["spec"]["resourceAttributes"].clone();
     assert_eq!((&asked["verb"], &asked["name"]), (&json!("get"), &json!("web")));
     cloud.go_away().await;
-    assert_eq!(pod.get(SHOP).await.code, 403, "a yes to watch is no yes to list");
+    let refused = pod.get(SHOP).await;
+    assert_eq!(refused.code, 429, "a yes to watch is no yes to list");
 }
 
 #[tokio::test]
@@ -119,14 +126,71 @@ async fn offline_only_what_was_allowed_before_is_answered() {
     hub.bearer("pod/v1", "asked").get(SERVICES).await.expect(200);
     cloud.go_away().await;
     assert_eq!(hub.bearer("pod/v1", "asked").get(SERVICES).await.names(), ["web"]);
-    hub.bearer("pod/v1", "never-asked").get(SERVICES).await.expect(403);
+    // A client that gets 403 lists again and again; on 429 it waits where it is.
+    let refused = hub.bearer("pod/v1", "never-asked").get(SERVICES).await;
+    assert_eq!((refused.code, refused.header("retry-after")), (429, Some("5")));
     assert_eq!(
         hub.component("coredns").get(SERVICES).await.names(),
         ["web"],
         "the node's own need not be asked about"
     );
     cloud.come_back().await;
-    hub.bearer("pod/v1", "never-asked").get(SERVICES).await.expect(200);
+    eventually("the cloud must be asked again", async || {
+        let answer = hub.bearer("pod/v1", "never-asked").get(SERVICES).await;
+        (answer.code == 200).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn answers_are_good_after_a_restart_without_the_cloud() {
+    let mut cloud = cloud_with_a_service().await;
+    cloud.allow("good", true);
+    cloud.allow("bad", false);
+    let mut hub = TestHub::start(&cloud, &[]).await;
+    for (token, code) in [("good", 200), ("bad", 403), ("unknown", 401)] {
+        hub.bearer("pod/v1", token).get(SERVICES).await.expect(code);
+    }
+    cloud.go_away().await;
+    hub.restart().await;
+    assert_eq!(hub.bearer("pod/v1", "good").get(SERVICES).await.names(), ["web"]);
+    for (token, code) in [("bad", 403), ("unknown", 401), ("never-asked", 429)] {
+        hub.bearer("pod/v1", token).get(SERVICES).await.expect(code);
+    }
+    let file = std::fs::read(hub.folder().path().join("cache/authorizations")).unwrap();
+    assert!(!String::from_utf8_lossy(&file).contains("good"));
+}
+
+#[tokio::test]
+async fn clients_that_ask_at_the_same_time_share_a_question() {
+    let cloud = cloud_with_a_service().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let (arrived, answer) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+    let (counted, gate) = (arrived.clone(), answer.clone());
+    cloud.on(SELF_REVIEWS, move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        let gate = gate.clone();
+        async move {
+            let _open = gate.acquire().await.unwrap();
+            answer_json(StatusCode::CREATED, r#"{"status":{"allowed":true}}"#)
+        }
+    });
+    let clients: Vec<_> = (0..5).map(|_| hub.bearer("pod/v1", "good")).collect();
+    let reads = futures_util::future::join_all(clients.iter().map(|client| client.get(SERVICES)));
+    let answering = async {
+        eventually("all must have arrived", async || {
+            let metrics = hub.admin().get("/metrics").await.expect(200);
+            let text = String::from_utf8(metrics.to_vec()).unwrap();
+            text.lines()
+                .any(|line| line.contains("in_flight") && line.ends_with(" 5"))
+                .then_some(())
+        })
+        .await;
+        answer.add_permits(1);
+    };
+    let (reads, ()) = tokio::join!(reads, answering);
+    assert!(reads.into_iter().all(|read| read.names() == ["web"]));
+    assert_eq!(arrived.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
@@ -149,6 +213,14 @@ async fn certificate_is_asked_about_with_the_nodes_rights() {
     );
     assert_eq!(cloud.seen(REVIEWS)[0].user.as_deref(), Some(NODE_USER));
     hub.with_certificate(&cloud, "joe", &[]).get(SERVICES).await.expect(403);
+    // Other groups may have other rights.
+    let asked = cloud.reviews(REVIEWS).len();
+    hub.with_certificate(&cloud, "jane", &["dev", "ops"])
+        .get(SERVICES)
+        .await
+        .expect(200);
+    let spec = cloud.reviews(REVIEWS)[asked..][0]["spec"].clone();
+    assert_eq!(spec["groups"], json!(["dev", "ops", "system:authenticated"]));
 }
 
 #[tokio::test]
@@ -190,6 +262,7 @@ async fn right_to_watch_one_object_shows_no_other() {
 struct Aging {
     authorizer: Authorizer,
     clock: yurt_runtime::FakeClock,
+    reach: watch::Sender<CloudReach>,
     _tasks: TaskGroup,
     _folder: TestDir,
 }
@@ -211,12 +284,25 @@ impl Aging {
         ];
         let config = Flags::try_parse_from(flags).unwrap().check().unwrap();
         let upstreams = Upstreams::new(&config, &tasks).unwrap();
+        let reach = watch::Sender::new(CloudReach { failed_probes: Some(0) });
+        let means = Means {
+            reviews: Arc::new(upstreams.cloud),
+            reach: reach.subscribe(),
+            nudge: Arc::default(),
+            clock,
+            tasks: tasks.clone(),
+        };
         Self {
-            authorizer: Authorizer::new(upstreams.cloud, clock),
+            authorizer: Authorizer::open(means, folder.path().join("authorizations")),
             clock: hands,
+            reach,
             _tasks: tasks,
             _folder: folder,
         }
+    }
+
+    fn probed(&self, failed_probes: Option<u32>) {
+        self.reach.send_replace(CloudReach { failed_probes });
     }
 
     /// The code of the refusal, or 200.
@@ -240,16 +326,16 @@ async fn answer_is_used_past_its_time_only_while_the_cloud_is_away() {
     let aging = Aging::new(&cloud);
     assert_eq!(aging.check("good").await, 200);
     cloud.allow("good", false);
-    aging.clock.advance(Duration::from_secs(59));
-    assert_eq!(aging.check("good").await, 200, "a yes is good for a minute");
     cloud.go_away().await;
-    aging.clock.advance(Duration::from_secs(3600));
+    aging.probed(Some(1));
+    aging.clock.advance(ALLOWED_FOR);
     assert_eq!(aging.check("good").await, 200, "better an old answer than none");
     cloud.come_back().await;
+    aging.probed(Some(0));
     assert_eq!(aging.check("good").await, 403, "and no longer than that");
     cloud.allow("good", true);
-    aging.clock.advance(Duration::from_secs(11));
-    assert_eq!(aging.check("good").await, 200, "a no is good for ten seconds");
+    aging.clock.advance(DENIED_FOR);
+    assert_eq!(aging.check("good").await, 200);
 }
 
 #[tokio::test]
@@ -258,15 +344,42 @@ async fn cloud_that_cannot_decide_is_as_good_as_away() {
     cloud.allow("good", true);
     let aging = Aging::new(&cloud);
     assert_eq!(aging.check("good").await, 200);
-    aging.clock.advance(Duration::from_secs(61));
+    aging.clock.advance(ALLOWED_FOR);
     cloud.on(SELF_REVIEWS, async |_| {
         answer_json(StatusCode::INTERNAL_SERVER_ERROR, "{}")
     });
     assert_eq!(aging.check("good").await, 200);
-    assert_eq!(aging.check("never-asked").await, 403);
+    assert_eq!(aging.check("never-asked").await, 429);
     cloud.off(SELF_REVIEWS);
     cloud.on(SELF_REVIEWS, async |_| {
         answer_json(StatusCode::CREATED, r#"{"status":{}}"#)
     });
     assert_eq!(aging.check("good").await, 403, "no word of allowed is a no");
+}
+
+/// The link swallows everything: what is known costs no wait, although nobody has noticed yet.
+#[tokio::test]
+async fn known_yes_does_not_wait_for_a_cloud_that_accepts_and_never_answers() {
+    let cloud = Cloud::start().await;
+    cloud.allow("good", true);
+    let aging = Aging::new(&cloud);
+    assert_eq!(aging.check("good").await, 200);
+    let arrived = Arc::new(AtomicUsize::new(0));
+    let counted = arrived.clone();
+    cloud.on(SELF_REVIEWS, move |_| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        std::future::pending()
+    });
+    aging.clock.advance(RENEWED_FROM);
+    for _ in 0..20 {
+        let answer = aging.check("good").now_or_never();
+        assert_eq!(answer, Some(200), "at once, without waiting for anything");
+        aging.clock.advance(Duration::from_secs(1));
+    }
+    eventually("the cloud must be asked behind the answers", async || {
+        (arrived.load(Ordering::Relaxed) > 0).then_some(())
+    })
+    .await;
+    assert_eq!(aging.check("good").now_or_never(), Some(200));
+    assert_eq!(arrived.load(Ordering::Relaxed), 1, "one question at a time");
 }

@@ -4,7 +4,7 @@ use http::StatusCode;
 use serde_json::json;
 use yurt_apimachinery::ResourceVersion;
 use yurt_apimachinery::options::ContinueToken;
-use yurt_runtime::http::json as answer_json;
+use yurt_runtime::http::{gzip_bytes, json as answer_json};
 use yurt_test_support::eventually;
 
 use super::cloud::{Cloud, Seen};
@@ -243,30 +243,44 @@ async fn own_write_is_seen_by_the_next_list() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
     let shop = "/api/v1/namespaces/shop/services";
-    // The copy hears of it only when the test says so.
-    let ahead: u64 = cloud.version().parse::<u64>().unwrap() + 1;
-    let metadata = json!({"namespace": "shop", "name": "web", "resourceVersion": ahead.to_string()});
-    let body = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata}).to_string();
-    cloud.on(shop, move |_| {
-        let body = body.clone();
-        async move { answer_json(StatusCode::CREATED, body) }
-    });
-    let create = super::client::request(
-        http::Method::POST,
-        shop,
-        &[("content-type", "application/json")],
-        yurt_runtime::http::full(service("web", 80).to_string()),
-    );
-    hub.component("coredns").send(create).await.expect(201);
     let client = hub.component("coredns");
-    let (listed, ()) = tokio::join!(client.get(SERVICES), async {
-        // Answers that were asked for later come first: the list waits for the write.
-        for _ in 0..5 {
-            hub.state().await;
-        }
-        cloud.put("services", service("web", 80));
-    });
-    assert_eq!(listed.names(), ["web"], "a list after a write reflects it");
+    for (name, is_gzip) in [("first", false), ("second", true)] {
+        // The copy hears of it only when the test says so.
+        let ahead: u64 = cloud.version().parse::<u64>().unwrap() + 1;
+        let metadata = json!({"namespace": "shop", "name": name, "resourceVersion": ahead.to_string()});
+        let stored = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata}).to_string();
+        cloud.on(shop, move |_| {
+            let stored = stored.clone();
+            async move {
+                if !is_gzip {
+                    return answer_json(StatusCode::CREATED, stored);
+                }
+                // As kube-apiserver does it with large objects.
+                let mut answer = answer_json(StatusCode::CREATED, gzip_bytes(stored.as_bytes()));
+                let gzip = "gzip".parse().unwrap();
+                answer.headers_mut().insert(http::header::CONTENT_ENCODING, gzip);
+                answer
+            }
+        });
+        let create = super::client::request(
+            http::Method::POST,
+            shop,
+            &[("content-type", "application/json"), ("accept-encoding", "gzip")],
+            yurt_runtime::http::full(service(name, 80).to_string()),
+        );
+        client.send(create).await.expect(201);
+        let (listed, ()) = tokio::join!(client.get(SERVICES), async {
+            // Answers that were asked for later come first: the list waits for the write.
+            for _ in 0..5 {
+                hub.state().await;
+            }
+            cloud.put("services", service(name, 80));
+        });
+        assert!(
+            listed.names().contains(&name.to_owned()),
+            "a list after a write reflects it"
+        );
+    }
 }
 
 #[tokio::test]

@@ -1,0 +1,190 @@
+//! The answers that are remembered, bounded: yeses of one caller never push out those of all others, a no never a yes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use yurt_runtime::BootTime;
+
+use super::credential::{Hash, Key};
+use super::decision::{KEPT_FOR, Known, Verdict};
+
+/// Answers remembered.
+pub const ANSWERS_MAX: usize = 4096;
+/// Answers remembered of one caller.
+pub const ANSWERS_PER_CALLER: usize = 256;
+
+/// The last answer to every question.
+pub struct Answers {
+    rows: BTreeMap<Key, Answer>,
+    max: usize,
+    per_caller: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Answer {
+    verdict: Verdict,
+    /// Its age at `since`: it may be older than this boot.
+    before: Duration,
+    since: BootTime,
+    failed: Option<BootTime>,
+}
+
+// === impl Answers ===
+
+impl Default for Answers {
+    fn default() -> Self {
+        Self::bounded(ANSWERS_MAX, ANSWERS_PER_CALLER)
+    }
+}
+
+impl Answers {
+    fn bounded(max: usize, per_caller: usize) -> Self {
+        let rows = BTreeMap::new();
+        Self { rows, max, per_caller }
+    }
+
+    /// What is known of a question.
+    #[must_use]
+    pub fn known(&self, key: &Key, now: BootTime) -> Option<Known> {
+        self.rows.get(key).map(|answer| Known {
+            verdict: answer.verdict,
+            age: answer.age(now),
+            failed: answer.failed.map(|at| now.since(at)),
+        })
+    }
+
+    /// Remembers an answer of this age; returns the verdict before, if there was one.
+    pub fn learn(&mut self, key: Key, verdict: Verdict, age: Duration, now: BootTime) -> Option<Verdict> {
+        let answer = Answer {
+            verdict,
+            before: age,
+            since: now,
+            failed: None,
+        };
+        if let Some(known) = self.rows.get_mut(&key) {
+            return Some(std::mem::replace(known, answer).verdict);
+        }
+        if self.make_room(&key, verdict, now) {
+            self.rows.insert(key, answer);
+        }
+        None
+    }
+
+    /// A question got no answer.
+    pub fn failed(&mut self, key: &Key, now: BootTime) {
+        if let Some(known) = self.rows.get_mut(key) {
+            known.failed = Some(now);
+        }
+    }
+
+    /// Every answer that is still worth something, with its age.
+    pub fn each(&self, now: BootTime) -> impl Iterator<Item = (&Key, Verdict, Duration)> {
+        let all = self
+            .rows
+            .iter()
+            .map(move |(key, answer)| (key, answer.verdict, answer.age(now)));
+        all.filter(|(_, _, age)| *age < KEPT_FOR)
+    }
+
+    /// Makes room for an answer; false when there is none for it.
+    fn make_room(&mut self, key: &Key, verdict: Verdict, now: BootTime) -> bool {
+        let own = (key.caller, Hash::default())..=(key.caller, [u8::MAX; 32]);
+        let own = Key::from(*own.start())..=Key::from(*own.end());
+        let of_caller = self.rows.range(own).map(|(key, answer)| (*key, *answer));
+        let of_caller: Vec<_> = of_caller.collect();
+        let victim = if of_caller.len() >= self.per_caller {
+            victim(of_caller.into_iter(), verdict, now)
+        } else if self.rows.len() >= self.max {
+            victim(self.rows.iter().map(|(key, answer)| (*key, *answer)), verdict, now)
+        } else {
+            return true;
+        };
+        victim.is_some_and(|victim| self.rows.remove(&victim).is_some())
+    }
+}
+
+/// The oldest no, else, for a yes, the oldest yes.
+fn victim(answers: impl Iterator<Item = (Key, Answer)>, newcomer: Verdict, now: BootTime) -> Option<Key> {
+    let is_yes = |answer: &Answer| answer.verdict == Verdict::Allowed;
+    let candidates = answers.filter(|(_, answer)| newcomer == Verdict::Allowed || !is_yes(answer));
+    let worst = candidates.max_by_key(|(_, answer)| (!is_yes(answer), answer.age(now)));
+    worst.map(|(key, _)| key)
+}
+
+// === impl Answer ===
+
+impl Answer {
+    fn age(&self, now: BootTime) -> Duration {
+        self.before + now.since(self.since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX: usize = 40;
+    const PER_CALLER: usize = 8;
+    const NOW: BootTime = BootTime::from_boot(Duration::from_secs(30));
+
+    fn key(caller: usize, question: usize) -> Key {
+        let hash = |number: usize| {
+            let mut hash = Hash::default();
+            hash[..8].copy_from_slice(&number.to_be_bytes());
+            hash
+        };
+        Key::from((hash(caller), hash(question)))
+    }
+
+    fn learn(answers: &mut Answers, key: Key, verdict: Verdict, age: usize) {
+        answers.learn(key, verdict, Duration::from_secs(age as u64), NOW);
+    }
+
+    #[test]
+    fn age_goes_on_from_before_the_boot() {
+        let mut answers = Answers::default();
+        learn(&mut answers, key(1, 1), Verdict::Allowed, 86_400);
+        let known = answers.known(&key(1, 1), NOW + Duration::from_secs(5)).unwrap();
+        assert_eq!(known.age, Duration::from_secs(86_405));
+    }
+
+    #[test]
+    fn strangers_push_out_nobody_who_is_allowed() {
+        let mut answers = Answers::bounded(MAX, PER_CALLER);
+        learn(&mut answers, key(0, 0), Verdict::Allowed, 1000);
+        for stranger in 1..=2 * MAX {
+            learn(&mut answers, key(stranger, 0), Verdict::Unauthorized, 0);
+        }
+        assert_eq!(answers.rows.len(), MAX);
+        assert!(answers.known(&key(0, 0), NOW).is_some());
+        for caller in 1..MAX {
+            learn(&mut answers, key(caller, 1), Verdict::Allowed, 10);
+        }
+        let yeses = answers
+            .rows
+            .values()
+            .filter(|answer| answer.verdict == Verdict::Allowed);
+        assert_eq!(yeses.count(), MAX);
+        learn(&mut answers, key(99, 9), Verdict::Denied, 0);
+        assert!(
+            answers.known(&key(99, 9), NOW).is_none(),
+            "a no takes no place of a yes"
+        );
+        learn(&mut answers, key(99, 9), Verdict::Allowed, 0);
+        assert_eq!(answers.rows.len(), MAX);
+        assert!(answers.known(&key(0, 0), NOW).is_none(), "the oldest yes goes");
+    }
+
+    #[test]
+    fn one_caller_pushes_out_its_own() {
+        let mut answers = Answers::bounded(MAX, PER_CALLER);
+        learn(&mut answers, key(1, 0), Verdict::Allowed, 1000);
+        for question in 0..2 * PER_CALLER {
+            learn(&mut answers, key(2, question), Verdict::Allowed, 999 - question);
+        }
+        assert_eq!(answers.rows.len(), PER_CALLER + 1);
+        assert!(answers.known(&key(1, 0), NOW).is_some());
+        assert!(answers.known(&key(2, 0), NOW).is_none());
+        assert!(answers.known(&key(2, 2 * PER_CALLER - 1), NOW).is_some());
+    }
+}

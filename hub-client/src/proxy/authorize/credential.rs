@@ -1,0 +1,145 @@
+//! Callers and their questions as keyed hashes, and until when a token can be good at all.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::hmac;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::proxy::caller::Credential;
+
+/// HMAC-SHA-256 under a [`Salt`].
+pub type Hash = [u8; 32];
+
+/// One question of one caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// Who.
+    pub caller: Hash,
+    /// What; different for every caller.
+    pub question: Hash,
+}
+
+/// A secret of one file: hashes of two files tell nothing about each other.
+#[derive(Clone)]
+pub struct Salt {
+    bytes: [u8; 32],
+    key: hmac::Key,
+}
+
+// === impl Key ===
+
+impl From<(Hash, Hash)> for Key {
+    fn from((caller, question): (Hash, Hash)) -> Self {
+        Self { caller, question }
+    }
+}
+
+// === impl Salt ===
+
+impl Salt {
+    /// The salt of a file.
+    #[must_use]
+    pub fn new(bytes: [u8; 32]) -> Self {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &bytes);
+        Self { bytes, key }
+    }
+
+    /// As it is in the file.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.bytes
+    }
+
+    /// The key of a question.
+    #[must_use]
+    pub fn key(&self, credential: &Credential, attributes: &Value) -> Key {
+        let caller = match credential {
+            Credential::Node => json!(["node"]),
+            Credential::Token(token) => json!(["token", token]),
+            Credential::Certificate { user, groups } => json!(["certificate", user, groups]),
+        };
+        let caller = self.hash(caller.to_string().as_bytes());
+        let question = self.hash(&[&caller[..], attributes.to_string().as_bytes()].concat());
+        Key { caller, question }
+    }
+
+    fn hash(&self, bytes: &[u8]) -> Hash {
+        let mut hash = Hash::default();
+        hash.copy_from_slice(hmac::sign(&self.key, bytes).as_ref());
+        hash
+    }
+}
+
+/// Unix second at which a credential ends, if it says so itself. A token's word is not verified: it can only end sooner.
+#[must_use]
+pub fn ends_at(credential: &Credential) -> Option<i64> {
+    #[derive(Deserialize)]
+    struct Claims {
+        exp: f64,
+    }
+    let Credential::Token(token) = credential else {
+        return None;
+    };
+    let claims = token.split('.').nth(1)?;
+    let claims = URL_SAFE_NO_PAD.decode(claims).ok()?;
+    let Claims { exp } = serde_json::from_slice(&claims).ok()?;
+    Some(exp as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(claims: &str) -> Credential {
+        Credential::Token(format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims)))
+    }
+
+    #[test]
+    fn token_ends_when_it_says_so() {
+        for (claims, expected) in [
+            (r#"{"sub":"a","exp":1700000000}"#, Some(1_700_000_000)),
+            (r#"{"exp":1700000000.9}"#, Some(1_700_000_000)),
+            (r#"{"exp":1e300}"#, Some(i64::MAX)),
+            (r#"{"exp":"soon"}"#, None),
+            (r#"{"sub":"a"}"#, None),
+            ("[]", None),
+        ] {
+            assert_eq!(ends_at(&token(claims)), expected, "{claims}");
+        }
+        for opaque in ["", "abc", "a.b", "a.!.c", "..."] {
+            assert_eq!(ends_at(&Credential::Token(opaque.to_owned())), None, "{opaque}");
+        }
+        assert_eq!(ends_at(&Credential::Node), None);
+    }
+
+    #[test]
+    fn every_caller_question_and_file_has_hashes_of_its_own() {
+        let of = |user: &str, groups: &[&str]| Credential::Certificate {
+            user: user.to_owned(),
+            groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+        };
+        let callers = [
+            of("jane", &["dev"]),
+            of("jane", &["dev", "ops"]),
+            of("jane", &["dev\nops"]),
+            of("jane\ndev", &[]),
+            of("jane", &[]),
+            Credential::Token("jane".to_owned()),
+            Credential::Node,
+        ];
+        let salts = [Salt::new([1; 32]), Salt::new([2; 32])];
+        let (list, watch) = (json!({"verb": "list"}), json!({"verb": "watch"}));
+        let mut seen = std::collections::BTreeSet::new();
+        for (salt, caller) in salts
+            .iter()
+            .flat_map(|salt| callers.iter().map(move |caller| (salt, caller)))
+        {
+            let (one, other) = (salt.key(caller, &list), salt.key(caller, &watch));
+            assert_eq!(one.caller, other.caller);
+            for hash in [one.caller, one.question, other.question] {
+                assert!(seen.insert(hash), "{caller:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The answers on the disk, for the time after a restart without the cloud.
+//!
+//! One small JSON file with mode 0600, replaced as a whole. Callers and questions are keyed hashes: whoever reads the file
+//! learns no credential. It holds ages beside the time at which it was written: a wall clock that went back makes no answer
+//! younger. A file that cannot be read is taken as none.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use serde::{Deserialize, Serialize};
+use yurt_runtime::{BootTime, Clock};
+
+use super::answers::Answers;
+use super::credential::{Hash, Key, Salt};
+use super::decision::Verdict;
+
+/// Layout of the file; another one is not read.
+const VERSION: u32 = 1;
+/// Bytes of a file that is read.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// What a start finds.
+pub struct Kept {
+    /// Under which the answers are remembered.
+    pub salt: Salt,
+    /// The wall clock as far as it can be trusted.
+    pub wall: Wall,
+    /// The answers themselves.
+    pub answers: Answers,
+}
+
+/// Wall-clock time that is never before a time seen earlier.
+pub struct Wall {
+    clock: Clock,
+    /// Unix second at `since`.
+    floor: i64,
+    since: BootTime,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    version: u32,
+    salt: String,
+    saved_at: i64,
+    answers: Vec<Row>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Row {
+    caller: String,
+    question: String,
+    verdict: Verdict,
+    /// Seconds, at `saved_at`.
+    age: u64,
+}
+
+// === impl Wall ===
+
+impl Wall {
+    fn new(clock: Clock, floor: i64) -> Self {
+        let since = clock.boot();
+        Self { clock, floor, since }
+    }
+
+    /// Unix second.
+    #[must_use]
+    pub fn now(&self) -> i64 {
+        let passed = self.clock.boot().since(self.since).as_secs();
+        self.clock.unix().secs.max(self.floor.saturating_add_unsigned(passed))
+    }
+}
+
+// === impl Kept ===
+
+impl Kept {
+    /// What the file at `path` holds; nothing, under a new salt, when it cannot be read, which the log says.
+    #[must_use]
+    pub fn load(path: &Path, clock: &Clock) -> Self {
+        let why = match read(path).and_then(|text| Self::parse(&text, clock)) {
+            Ok(kept) => return kept,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => Some(error),
+        };
+        if let Some(error) = why {
+            let path = path.display();
+            tracing::warn!(%path, %error, "Remembered authorizations cannot be read; the cloud is asked again");
+        }
+        Self::nothing(clock)
+    }
+
+    /// Nothing, under a new salt.
+    #[must_use]
+    pub fn nothing(clock: &Clock) -> Self {
+        let mut salt = Hash::default();
+        salt[..16].copy_from_slice(uuid::Uuid::new_v4().as_bytes());
+        salt[16..].copy_from_slice(uuid::Uuid::new_v4().as_bytes());
+        Self {
+            salt: Salt::new(salt),
+            wall: Wall::new(clock.clone(), i64::MIN),
+            answers: Answers::default(),
+        }
+    }
+
+    fn parse(text: &[u8], clock: &Clock) -> io::Result<Self> {
+        let document: Document = serde_json::from_slice(text)?;
+        if document.version != VERSION {
+            let why = format!("version {} is not {VERSION}", document.version);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        let wall = Wall::new(clock.clone(), document.saved_at);
+        let away = Duration::from_secs(wall.now().saturating_sub(document.saved_at).unsigned_abs());
+        let mut answers = Answers::default();
+        for row in document.answers {
+            let key = Key::from((hash(&row.caller)?, hash(&row.question)?));
+            let age = Duration::from_secs(row.age).saturating_add(away);
+            answers.learn(key, row.verdict, age, clock.boot());
+        }
+        Ok(Self {
+            salt: Salt::new(hash(&document.salt)?),
+            wall,
+            answers,
+        })
+    }
+}
+
+/// The file for these answers.
+#[must_use]
+pub fn encode(salt: &Salt, answers: &Answers, wall: &Wall, now: BootTime) -> Vec<u8> {
+    let row = |(key, verdict, age): (&Key, Verdict, Duration)| Row {
+        caller: STANDARD_NO_PAD.encode(key.caller),
+        question: STANDARD_NO_PAD.encode(key.question),
+        verdict,
+        age: age.as_secs(),
+    };
+    let document = Document {
+        version: VERSION,
+        salt: STANDARD_NO_PAD.encode(salt.bytes()),
+        saved_at: wall.now(),
+        answers: answers.each(now).map(row).collect(),
+    };
+    serde_json::to_vec(&document).unwrap_or_default()
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        let why = format!("more than {FILE_BYTES_MAX} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    Ok(text)
+}
+
+fn hash(text: &str) -> io::Result<Hash> {
+    let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    let bytes = STANDARD_NO_PAD
+        .decode(text)
+        .map_err(|error| invalid(error.to_string()))?;
+    bytes
+        .try_into()
+        .map_err(|_| invalid("a hash has another length".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use yurt_runtime::UnixTime;
+    use yurt_test_support::TestDir;
+
+    use super::*;
+    use crate::proxy::authorize::answers::ANSWERS_MAX;
+    use crate::proxy::authorize::decision::KEPT_FOR;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn key(number: usize) -> Key {
+        let mut hash = Hash::default();
+        hash[..8].copy_from_slice(&number.to_be_bytes());
+        Key::from((hash, hash))
+    }
+
+    fn one_yes(clock: &Clock) -> Vec<u8> {
+        let mut kept = Kept::nothing(clock);
+        kept.answers
+            .learn(key(1), Verdict::Allowed, Duration::from_secs(60), clock.boot());
+        encode(&kept.salt, &kept.answers, &kept.wall, clock.boot())
+    }
+
+    #[test]
+    fn everything_comes_back_older_by_the_time_between() {
+        let (clock, hand) = Clock::fake();
+        let mut kept = Kept::nothing(&clock);
+        for (number, verdict) in [Verdict::Allowed, Verdict::Denied, Verdict::Unauthorized]
+            .into_iter()
+            .enumerate()
+        {
+            kept.answers
+                .learn(key(number), verdict, Duration::from_secs(60), clock.boot());
+        }
+        let text = encode(&kept.salt, &kept.answers, &kept.wall, clock.boot());
+        hand.advance(DAY);
+        let again = Kept::parse(&text, &clock).unwrap();
+        assert_eq!(again.salt.bytes(), kept.salt.bytes());
+        for (number, verdict) in [Verdict::Allowed, Verdict::Denied, Verdict::Unauthorized]
+            .into_iter()
+            .enumerate()
+        {
+            let known = again.answers.known(&key(number), clock.boot()).unwrap();
+            assert_eq!((known.verdict, known.age), (verdict, DAY + Duration::from_secs(60)));
+        }
+    }
+
+    #[test]
+    fn answers_that_are_too_old_are_not_written() {
+        let (clock, hand) = Clock::fake();
+        let mut kept = Kept::nothing(&clock);
+        kept.answers
+            .learn(key(1), Verdict::Allowed, Duration::ZERO, clock.boot());
+        hand.advance(KEPT_FOR);
+        let text = encode(&kept.salt, &kept.answers, &kept.wall, clock.boot());
+        assert_eq!(
+            Kept::parse(&text, &clock).unwrap().answers.each(clock.boot()).count(),
+            0
+        );
+    }
+
+    #[test]
+    fn clock_that_went_back_makes_nothing_younger() {
+        let (clock, hand) = Clock::fake();
+        let mut text = one_yes(&clock);
+        let before = clock.unix().secs;
+        for days in 1..=3 {
+            // A board without a battery: every boot begins in 1970.
+            hand.set_unix(UnixTime::default());
+            let kept = Kept::parse(&text, &clock).unwrap();
+            assert!(kept.wall.now() >= before, "a token that had ended has not come back");
+            hand.advance(DAY);
+            let known = kept.answers.known(&key(1), clock.boot()).unwrap();
+            assert_eq!(known.age, days * DAY + Duration::from_secs(60));
+            text = encode(&kept.salt, &kept.answers, &kept.wall, clock.boot());
+        }
+    }
+
+    #[test]
+    fn damaged_file_is_taken_as_none() {
+        let (folder, (clock, _)) = (TestDir::new(), Clock::fake());
+        let path = folder.path().join("authorizations");
+        let text = String::from_utf8(one_yes(&clock)).unwrap();
+        std::fs::write(&path, &text).unwrap();
+        assert_eq!(Kept::load(&path, &clock).answers.each(clock.boot()).count(), 1);
+        for damaged in [
+            String::new(),
+            text[..text.len() / 2].to_owned(),
+            text.replace("\"version\":1", "\"version\":2"),
+            text.replace("allowed", "perhaps"),
+            text.replace("\"caller\":\"", "\"caller\":\"!"),
+            text.replace("\"salt\":\"", "\"salt\":\"AAAA"),
+            format!("{text}{}", " ".repeat(1 << 20)),
+        ] {
+            std::fs::write(&path, &damaged).unwrap();
+            let kept = Kept::load(&path, &clock);
+            assert_eq!(kept.answers.each(clock.boot()).count(), 0, "{damaged:.80}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert_eq!(Kept::load(&path, &clock).answers.each(clock.boot()).count(), 0);
+    }
+
+    #[test]
+    fn full_file_is_one_that_is_read() {
+        let (clock, _) = Clock::fake();
+        let mut kept = Kept::nothing(&clock);
+        for number in 0..ANSWERS_MAX {
+            let age = Duration::from_secs(KEPT_FOR.as_secs() - 1);
+            kept.answers
+                .learn(key(number), Verdict::Unauthorized, age, clock.boot());
+        }
+        let text = encode(&kept.salt, &kept.answers, &kept.wall, clock.boot());
+        assert!(text.len() as u64 <= FILE_BYTES_MAX, "{}", text.len());
+        assert_eq!(
+            Kept::parse(&text, &clock).unwrap().answers.each(clock.boot()).count(),
+            ANSWERS_MAX
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! Asks the cloud: a caller with a token is asked about with its own token (SelfSubjectAccessReview), one with a
+//! certificate through the node's right to create SubjectAccessReviews.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use http::{Method, Request, StatusCode};
+use serde_json::{Value, json};
+use yurt_apimachinery::RequestInfo;
+use yurt_runtime::http::{APPLICATION_JSON, full};
+
+use super::decision::Verdict;
+use crate::proxy::caller::Credential;
+use crate::upstream::{Cloud, in_words};
+
+/// Longest wait for the cloud's answer.
+pub const TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of an answer at the most.
+const ANSWER_BYTES: usize = 1 << 20;
+
+/// Who may what.
+pub trait Reviews: Send + Sync {
+    /// Whether `credential` may do what `attributes` say; an error says why there is no answer. Ends by itself.
+    fn ask(&self, credential: Credential, attributes: Value) -> BoxFuture<'static, Result<Verdict, String>>;
+}
+
+// === impl Cloud ===
+
+impl Reviews for Arc<Cloud> {
+    fn ask(&self, credential: Credential, attributes: Value) -> BoxFuture<'static, Result<Verdict, String>> {
+        let cloud = self.clone();
+        async move { review(&cloud, &credential, attributes).await }.boxed()
+    }
+}
+
+async fn review(cloud: &Cloud, credential: &Credential, attributes: Value) -> Result<Verdict, String> {
+    let server = cloud.server();
+    let (client, kind, mut spec) = match credential {
+        Credential::Token(_) => (&server.token, "SelfSubjectAccessReview", json!({})),
+        Credential::Certificate { user, groups } => {
+            // kube-apiserver adds this group to every authenticated user.
+            let groups: Vec<&str> = groups
+                .iter()
+                .map(String::as_str)
+                .chain(["system:authenticated"])
+                .collect();
+            let spec = json!({"user": user, "groups": groups});
+            (&server.beats, "SubjectAccessReview", spec)
+        }
+        Credential::Node => return Ok(Verdict::Allowed),
+    };
+    spec["resourceAttributes"] = attributes;
+    let body = json!({"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec});
+    let mut request = Request::new(full(body.to_string()));
+    *request.method_mut() = Method::POST;
+    let path = format!("/apis/authorization.k8s.io/v1/{}s", kind.to_lowercase());
+    *request.uri_mut() = path.parse().map_err(|error| format!("{path}: {error}"))?;
+    request.headers_mut().insert(CONTENT_TYPE, APPLICATION_JSON);
+    request.headers_mut().insert(ACCEPT, APPLICATION_JSON);
+    if let Credential::Token(token) = credential {
+        // What cannot be in a header came from none.
+        let value = HeaderValue::try_from(format!("Bearer {token}")).map_err(|error| error.to_string())?;
+        request.headers_mut().insert(AUTHORIZATION, value);
+    }
+    let answer = client.request_bytes(request, TIMEOUT, ANSWER_BYTES).await;
+    let (status, _, body) = answer.map_err(|error| error.to_string())?;
+    match status {
+        StatusCode::CREATED | StatusCode::OK => {
+            let review: Value = serde_json::from_slice(&body).map_err(|error| format!("{kind}: {error}"))?;
+            let is_allowed = review["status"]["allowed"] == true;
+            Ok(if is_allowed { Verdict::Allowed } else { Verdict::Denied })
+        }
+        StatusCode::UNAUTHORIZED => Ok(Verdict::Unauthorized),
+        StatusCode::FORBIDDEN => Ok(Verdict::Denied),
+        _ => Err(in_words(status, &body)),
+    }
+}
+
+/// What a request wants to do, as reviews name it.
+#[must_use]
+pub fn attributes(info: &RequestInfo) -> Value {
+    let mut attributes = json!({
+        "verb": info.verb.as_str(),
+        "group": info.group,
+        "version": info.version,
+        "resource": info.resource,
+    });
+    for (name, value) in [
+        ("namespace", &info.namespace),
+        ("subresource", &info.subresource),
+        ("name", &info.name),
+    ] {
+        if let Some(value) = value {
+            attributes[name] = value.as_str().into();
+        }
+    }
+    attributes
+}

@@ -1,0 +1,442 @@
+//! What callers get, and when the cloud is asked, as clock, cloud and restarts go on.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use tokio::time::Instant;
+use yurt_runtime::FakeClock;
+use yurt_test_support::TestDir;
+
+use super::decision::{ALLOWED_FOR, ASKED_AGAIN_AFTER, DENIED_FOR, KEPT_FOR, RENEWED_FROM};
+use super::*;
+
+/// How the cloud takes a question.
+#[derive(Clone, Copy)]
+enum Mood {
+    Says(Verdict),
+    /// Accepts it and never answers.
+    IsSilent,
+    Fails,
+}
+
+/// Counts questions, and answers by its mood.
+struct Oracle {
+    mood: Mutex<Mood>,
+    asked: Mutex<usize>,
+}
+
+impl Reviews for Arc<Oracle> {
+    fn ask(&self, _: Credential, _: Value) -> BoxFuture<'static, Result<Verdict, String>> {
+        *self.asked.lock() += 1;
+        let mood = *self.mood.lock();
+        async move {
+            match mood {
+                Mood::Says(verdict) => Ok(verdict),
+                Mood::IsSilent => {
+                    tokio::time::sleep(review::TIMEOUT).await;
+                    Err("no answer within 5s".to_owned())
+                }
+                Mood::Fails => Err("500".to_owned()),
+            }
+        }
+        .boxed()
+    }
+}
+
+/// An authorizer in a world that the test moves. Its time is tokio's, which is paused, and that of a fake clock.
+struct World {
+    authorizer: Authorizer,
+    oracle: Arc<Oracle>,
+    reach: watch::Sender<CloudReach>,
+    clock: Clock,
+    hand: FakeClock,
+    tasks: TaskGroup,
+    folder: TestDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let oracle = Arc::new(Oracle {
+            mood: Mutex::new(Mood::Says(Verdict::Allowed)),
+            asked: Mutex::default(),
+        });
+        let (reach, tasks, folder) = (watch::Sender::default(), TaskGroup::new(), TestDir::new());
+        let (clock, hand) = Clock::fake();
+        let authorizer = open(&oracle, &reach, &clock, &tasks, &folder);
+        let world = Self {
+            authorizer,
+            oracle,
+            reach,
+            clock,
+            hand,
+            tasks,
+            folder,
+        };
+        world.probed(Some(0));
+        world
+    }
+
+    /// The same node after a restart.
+    fn restarted(mut self) -> Self {
+        self.reach = watch::Sender::default();
+        self.authorizer = open(&self.oracle, &self.reach, &self.clock, &self.tasks, &self.folder);
+        self
+    }
+
+    fn mood(&self, mood: Mood) {
+        *self.oracle.mood.lock() = mood;
+    }
+
+    fn probed(&self, failed_probes: Option<u32>) {
+        self.reach.send_replace(CloudReach { failed_probes });
+    }
+
+    /// The code of the answer, and how long it took.
+    async fn check(&self, token: &str) -> (u16, Duration) {
+        let began = Instant::now();
+        let answer = self.authorizer.check(&bearer(token), &list()).await;
+        (answer.map_or_else(|status| status.code(), |()| 200), began.elapsed())
+    }
+
+    async fn code(&self, token: &str) -> u16 {
+        self.check(token).await.0
+    }
+
+    /// Questions asked since the last call; those behind an answer have ended.
+    async fn asked(&self) -> usize {
+        while !self.authorizer.0.asked.lock().is_empty() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        std::mem::take(&mut *self.oracle.asked.lock())
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join(FILE)
+    }
+}
+
+fn open(
+    oracle: &Arc<Oracle>,
+    reach: &watch::Sender<CloudReach>,
+    clock: &Clock,
+    tasks: &TaskGroup,
+    folder: &TestDir,
+) -> Authorizer {
+    let means = Means {
+        reviews: Arc::new(oracle.clone()),
+        reach: reach.subscribe(),
+        nudge: Arc::default(),
+        clock: clock.clone(),
+        tasks: tasks.clone(),
+    };
+    Authorizer::open(means, folder.path().join(FILE))
+}
+
+fn bearer(token: &str) -> Caller {
+    Caller {
+        component: "pod".to_owned(),
+        credential: Credential::Token(token.to_owned()),
+    }
+}
+
+fn list() -> RequestInfo {
+    RequestInfo::parse("GET", "/api/v1/services", None).unwrap()
+}
+
+/// A token that says that it ends in so many seconds of the world's clock.
+fn ending(world: &World, seconds: i64) -> String {
+    let claims = format!(r#"{{"exp":{}}}"#, world.clock.unix().secs + seconds);
+    format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims))
+}
+
+#[tokio::test(start_paused = true)]
+async fn known_yes_costs_no_time_while_the_cloud_is_silent() {
+    let world = World::new();
+    assert_eq!(world.code("good").await, 200);
+    world.mood(Mood::IsSilent);
+    // Nobody has noticed yet.
+    for _ in 0..ALLOWED_FOR.as_secs() / 10 - 1 {
+        world.hand.advance(Duration::from_secs(10));
+        assert_eq!(world.check("good").await, (200, Duration::ZERO));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    // The probes have.
+    world.probed(Some(1));
+    for _ in 0..3 {
+        world.hand.advance(KEPT_FOR / 4);
+        assert_eq!(world.check("good").await, (200, Duration::ZERO));
+    }
+    world.probed(None);
+    assert_eq!(
+        world.check("good").await,
+        (200, Duration::ZERO),
+        "not probed since the start"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn old_yes_waits_for_the_cloud_or_until_the_probes_give_it_up() {
+    let world = World::new();
+    assert_eq!(world.code("good").await, 200);
+    world.hand.advance(ALLOWED_FOR);
+    world.mood(Mood::Says(Verdict::Denied));
+    assert_eq!(world.code("good").await, 403, "the cloud was asked first");
+    world.mood(Mood::Says(Verdict::Allowed));
+    world.hand.advance(DENIED_FOR);
+    assert_eq!(world.code("good").await, 200);
+    world.hand.advance(ALLOWED_FOR);
+    world.mood(Mood::IsSilent);
+    let noticed = async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        world.probed(Some(1));
+    };
+    let (answer, ()) = tokio::join!(world.check("good"), noticed);
+    assert_eq!(answer, (200, Duration::from_secs(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn question_is_shared_and_outlives_those_who_asked() {
+    let world = World::new();
+    world.mood(Mood::IsSilent);
+    let (caller, info) = (bearer("new"), list());
+    let all = || (0..10).map(|_| world.authorizer.check(&caller, &info));
+    let answers = futures_util::future::join_all(all()).await;
+    assert!(
+        answers
+            .iter()
+            .all(|answer| answer.as_ref().is_err_and(|status| status.code() == 429))
+    );
+    assert_eq!(world.asked().await, 1);
+    world.mood(Mood::Says(Verdict::Allowed));
+    // All hang up at once.
+    let _ = futures_util::future::join_all(all()).now_or_never();
+    assert_eq!(world.asked().await, 1);
+    world.mood(Mood::Fails);
+    assert_eq!(world.code("new").await, 200, "the answer came although nobody waited");
+    assert_eq!(world.asked().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn used_yes_is_renewed_before_it_ends() {
+    let world = World::new();
+    world.code("good").await;
+    world.hand.advance(RENEWED_FROM - Duration::from_secs(1));
+    world.code("good").await;
+    assert_eq!(world.asked().await, 1);
+    world.hand.advance(Duration::from_secs(1));
+    assert_eq!(world.check("good").await, (200, Duration::ZERO));
+    assert_eq!(world.asked().await, 1);
+    world.code("good").await;
+    assert_eq!(world.asked().await, 0, "it is young again");
+    world.hand.advance(RENEWED_FROM);
+    world.mood(Mood::Says(Verdict::Denied));
+    assert_eq!(world.code("good").await, 200, "what the cloud said last");
+    assert_eq!(world.asked().await, 1);
+    assert_eq!(world.code("good").await, 403, "what it says now");
+}
+
+#[tokio::test(start_paused = true)]
+async fn questions_are_bounded_and_failures_are_not_repeated_at_once() {
+    let world = World::new();
+    let tokens: Vec<_> = (0..2 * QUESTIONS_MAX).map(|number| format!("token-{number}")).collect();
+    for token in &tokens {
+        assert_eq!(world.code(token).await, 200);
+    }
+    world.asked().await;
+    world.hand.advance(RENEWED_FROM);
+    world.mood(Mood::IsSilent);
+    for token in &tokens {
+        assert_eq!(world.check(token).await, (200, Duration::ZERO));
+    }
+    assert_eq!(world.asked().await, BEHIND_MAX);
+    for _ in 0..3 {
+        assert_eq!(world.code(&tokens[0]).await, 200);
+    }
+    assert_eq!(world.asked().await, 0, "that one failed a moment ago");
+    world.hand.advance(ASKED_AGAIN_AFTER);
+    world.code(&tokens[0]).await;
+    assert_eq!(world.asked().await, 1);
+    let (callers, info): (Vec<_>, _) = (
+        tokens.iter().map(|token| bearer(&format!("new-{token}"))).collect(),
+        list(),
+    );
+    let all = callers.iter().map(|caller| world.authorizer.check(caller, &info));
+    futures_util::future::join_all(all).await;
+    assert_eq!(world.asked().await, QUESTIONS_MAX);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_is_asked_about_again_and_stays_a_no_without_the_cloud() {
+    for (no, code) in [(Verdict::Denied, 403), (Verdict::Unauthorized, 401)] {
+        let world = World::new();
+        world.mood(Mood::Says(no));
+        assert_eq!(world.code("bad").await, code);
+        world.hand.advance(DENIED_FOR - Duration::from_secs(1));
+        assert_eq!((world.code("bad").await, world.asked().await), (code, 1));
+        world.hand.advance(Duration::from_secs(1));
+        assert_eq!((world.code("bad").await, world.asked().await), (code, 1), "{no:?}");
+        world.probed(Some(3));
+        world.hand.advance(KEPT_FOR / 2);
+        assert_eq!(
+            (world.check("bad").await, world.asked().await),
+            ((code, Duration::ZERO), 0)
+        );
+        world.probed(Some(0));
+        world.mood(Mood::Says(Verdict::Allowed));
+        assert_eq!(world.code("bad").await, 200);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_never_asked_has_to_wait() {
+    let world = World::new();
+    world.probed(Some(1));
+    let refused = world.authorizer.check(&bearer("new"), &list()).await.unwrap_err();
+    assert_eq!((refused.code(), refused.retry_after()), (429, Some(RETRY_AFTER)));
+    let words = "whether the bearer of this token may list services is not known on this node";
+    assert!(refused.message().starts_with(words), "{}", refused.message());
+    assert_eq!(world.asked().await, 0, "what is known to be away is not asked");
+    world.probed(Some(0));
+    world.mood(Mood::Fails);
+    let refused = world.authorizer.check(&bearer("new"), &list()).await.unwrap_err();
+    assert_eq!(refused.code(), 429);
+    assert!(
+        refused.message().ends_with("cannot be asked: 500"),
+        "{}",
+        refused.message()
+    );
+    world.mood(Mood::Says(Verdict::Allowed));
+    world.code("good").await;
+    world.probed(Some(1));
+    world.hand.advance(KEPT_FOR);
+    assert_eq!(world.code("good").await, 429, "too old to be worth anything");
+}
+
+#[tokio::test(start_paused = true)]
+async fn token_is_good_until_its_own_end() {
+    let world = World::new();
+    let token = ending(&world, 10);
+    assert_eq!(world.code(&token).await, 200);
+    world.probed(Some(1));
+    world.hand.advance(Duration::from_secs(9));
+    assert_eq!(world.code(&token).await, 200);
+    world.hand.advance(Duration::from_secs(1));
+    assert_eq!(world.code(&token).await, 401);
+    world.probed(Some(0));
+    world.asked().await;
+    world.mood(Mood::Says(Verdict::Unauthorized));
+    assert_eq!(
+        (world.code(&token).await, world.asked().await),
+        (401, 1),
+        "the cloud decides while it is there"
+    );
+    // The clock here may be wrong.
+    world.mood(Mood::Says(Verdict::Allowed));
+    assert_eq!(world.code(&token).await, 200);
+    world.mood(Mood::Fails);
+    assert_eq!(world.code(&token).await, 401);
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_survive_a_restart() {
+    let world = World::new();
+    let token = ending(&world, 3600);
+    assert_eq!((world.code("good").await, world.code(&token).await), (200, 200));
+    for (name, verdict, code) in [("bad", Verdict::Denied, 403), ("unknown", Verdict::Unauthorized, 401)] {
+        world.mood(Mood::Says(verdict));
+        assert_eq!(world.code(name).await, code);
+    }
+    world.authorizer.0.save().await;
+    let mode = std::fs::metadata(world.file()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let text = std::fs::read_to_string(world.file()).unwrap();
+    for credential in ["good", "bad", "unknown", &token] {
+        let encoded = base64::engine::general_purpose::STANDARD_NO_PAD.encode(credential);
+        assert!(
+            !text.contains(credential) && !text.contains(&encoded),
+            "{credential}: {text}"
+        );
+    }
+    world.hand.advance(Duration::from_secs(3000));
+    world.mood(Mood::IsSilent);
+    let world = world.restarted();
+    assert_eq!(
+        world.check("good").await,
+        (200, Duration::ZERO),
+        "before the first probe"
+    );
+    world.probed(Some(1));
+    assert_eq!(world.check("good").await, (200, Duration::ZERO));
+    assert_eq!(world.code(&token).await, 200);
+    assert_eq!((world.code("bad").await, world.code("unknown").await), (403, 401));
+    assert_eq!(world.code("new").await, 429);
+    world.hand.advance(Duration::from_secs(600));
+    assert_eq!(
+        world.code(&token).await,
+        401,
+        "its time is over, whatever is remembered"
+    );
+    world.hand.advance(KEPT_FOR);
+    assert_eq!(world.code("good").await, 429);
+}
+
+#[tokio::test(start_paused = true)]
+async fn damaged_file_costs_what_it_held_and_nothing_else() {
+    let world = World::new();
+    world.code("good").await;
+    world.authorizer.0.save().await;
+    std::fs::write(world.file(), "{").unwrap();
+    let world = world.restarted();
+    world.probed(Some(1));
+    assert_eq!(world.code("good").await, 429);
+    world.probed(Some(0));
+    assert_eq!(world.code("good").await, 200);
+    world.authorizer.0.save().await;
+    let world = world.restarted();
+    world.probed(Some(1));
+    assert_eq!(world.code("good").await, 200, "written again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn file_is_written_behind_for_what_matters_and_seldom() {
+    let world = World::new();
+    let token = CancellationToken::new();
+    let keeping = world
+        .tasks
+        .detached("keep", world.authorizer.clone().keep(token.clone()));
+    // Takes the file away, to see whether it comes back.
+    let is_written = async |after: Duration| {
+        tokio::time::sleep(after + Duration::from_millis(1)).await;
+        std::fs::remove_file(world.file()).is_ok()
+    };
+    world.mood(Mood::Says(Verdict::Unauthorized));
+    for stranger in 0..10 {
+        world.code(&format!("stranger-{stranger}")).await;
+    }
+    assert!(!is_written(10 * SAVED_EVERY).await, "strangers wear out no disk");
+    world.mood(Mood::Says(Verdict::Allowed));
+    world.code("good").await;
+    assert!(is_written(SAVED_AFTER).await);
+    world.code("other").await;
+    assert!(!is_written(SAVED_EVERY / 2).await, "once a minute is enough");
+    assert!(is_written(SAVED_EVERY).await);
+    let renew = async |after: Duration| {
+        world.hand.advance(after);
+        world.code("good").await;
+        world.asked().await;
+    };
+    renew(RENEWED_FROM).await;
+    assert!(!is_written(2 * SAVED_EVERY).await, "nothing but ages changed");
+    renew(RENEWALS_SAVED_EVERY).await;
+    assert!(is_written(2 * SAVED_EVERY).await, "but not for ever");
+    world.mood(Mood::Says(Verdict::Denied));
+    renew(RENEWED_FROM).await;
+    assert!(is_written(2 * SAVED_EVERY).await, "a right that was taken away");
+    world.hand.advance(DENIED_FOR);
+    world.mood(Mood::Says(Verdict::Unauthorized));
+    assert_eq!(world.code("last").await, 401);
+    token.cancel();
+    keeping.await.unwrap();
+    assert!(world.file().exists(), "a stop stores the rest");
+}
