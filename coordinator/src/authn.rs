@@ -159,13 +159,14 @@ pub fn bearer(authorization: Option<&str>) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// Finds out who sent a request. A verified certificate wins over a bearer token, as in kube-apiserver; `check` says whose
-/// a token is.
+/// Finds out who sent a request. A good certificate wins over a bearer token, as in kube-apiserver, and a bad one
+/// (`is_refused`) counts for nothing beside a good token; `check` says whose a token is.
 ///
 /// # Errors
-/// 401 for a token that is nobody's: treating its bearer as anonymous would hide that.
+/// 401 for a credential that is nobody's: treating its bearer as anonymous would hide that.
 pub fn authenticate(
     identity: Option<&PeerIdentity>,
+    is_refused: bool,
     authorization: Option<&str>,
     check: impl FnOnce(&str) -> Option<User>,
 ) -> Result<User, Status> {
@@ -174,6 +175,7 @@ pub fn authenticate(
     }
     match bearer(authorization) {
         Some(token) => check(token).ok_or_else(Status::unauthorized),
+        None if is_refused => Err(Status::unauthorized()),
         None => Ok(User::anonymous()),
     }
 }
@@ -195,11 +197,10 @@ mod tests {
         (token == "good").then(|| User::service_account("ns", "sa"))
     }
 
-    /// Conformance: 6.01
     #[test]
     fn certificate_wins_over_token() {
         let identity = certificate("system:node:a", &["system:nodes"]);
-        let user = authenticate(Some(&identity), Some("Bearer x"), good).unwrap();
+        let user = authenticate(Some(&identity), false, Some("Bearer x"), good).unwrap();
         assert_eq!(user.node_name(), Some("a"));
         assert_eq!(user.groups, ["system:nodes", "system:authenticated"]);
         assert_eq!(user.uid, "u1");
@@ -209,16 +210,23 @@ mod tests {
     /// Conformance: 6.02, 6.03
     #[test]
     fn wrong_token_is_refused_and_nothing_is_anonymous() {
-        assert_eq!(authenticate(None, Some("bEARER x"), good).unwrap_err().code(), 401);
+        assert_eq!(
+            authenticate(None, false, Some("bEARER x"), good).unwrap_err().code(),
+            401
+        );
         for none in [None, Some("Bearer "), Some("Bearer"), Some("Basic good"), Some("")] {
-            assert_eq!(authenticate(None, none, good).unwrap(), User::anonymous(), "{none:?}");
+            assert_eq!(
+                authenticate(None, false, none, good).unwrap(),
+                User::anonymous(),
+                "{none:?}"
+            );
         }
         assert_eq!(
-            authenticate(Some(&certificate("", &[])), None, good).unwrap(),
+            authenticate(Some(&certificate("", &[])), false, None, good).unwrap(),
             User::anonymous()
         );
         for bearer in ["Bearer good", "bearer  good ", "BEARER good"] {
-            let user = authenticate(None, Some(bearer), good).unwrap();
+            let user = authenticate(None, false, Some(bearer), good).unwrap();
             assert_eq!(user.name, "system:serviceaccount:ns:sa");
             let groups = [
                 "system:serviceaccounts",

@@ -164,7 +164,7 @@ pub(crate) fn identify(app: &App, headers: &mut HeaderMap, peer: &Peer) -> Resul
         let checked = tokens.check(token, tokens.audiences(), app.clock.unix().secs, &served.registry);
         checked.ok().map(|found| found.user)
     };
-    let user = authn::authenticate(peer.identity.as_deref(), authorization, check)?;
+    let user = authn::authenticate(peer.identity.as_deref(), peer.is_refused, authorization, check)?;
     headers.remove(AUTHORIZATION);
     Ok(user)
 }

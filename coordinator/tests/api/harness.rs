@@ -13,7 +13,7 @@ use yurt_apimachinery::watch::WatchDecoder;
 use yurt_runtime::http::client::{HttpClient, Protocol};
 use yurt_runtime::http::{empty, full, stream};
 use yurt_runtime::kubeconfig::Kubeconfig;
-use yurt_runtime::pki::CertificateAuthority;
+use yurt_runtime::pki::{CertificateAuthority, PemPair};
 use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource};
 use yurt_test_support::etcd::{EtcdMember, EtcdTls, OVER_ETCD_VARIABLE};
 use yurt_test_support::free_port;
@@ -257,15 +257,22 @@ impl Server {
     }
 
     pub(crate) fn user(&self, name: &str, groups: &[&str]) -> Client {
+        self.user_of(&self.authority(), name, groups)
+    }
+
+    /// That of the clients, where the server made it.
+    pub(crate) fn authority(&self) -> CertificateAuthority {
         let read = |file: &str| std::fs::read_to_string(self.folder.path().join("pki").join(file)).unwrap();
-        let authority = CertificateAuthority::load(&read("ca.crt"), &read("ca.key")).unwrap();
-        self.user_of(&authority, name, groups)
+        CertificateAuthority::load(&read("ca.crt"), &read("ca.key")).unwrap()
     }
 
     /// A user with a certificate of `authority`.
     pub(crate) fn user_of(&self, authority: &CertificateAuthority, name: &str, groups: &[&str]) -> Client {
-        let pair = authority.issue_client(name, groups).unwrap();
-        self.client(Some(PemIdentity::inline("the test's certificate", &pair)))
+        self.with_pair(&authority.issue_client(name, groups).unwrap())
+    }
+
+    pub(crate) fn with_pair(&self, pair: &PemPair) -> Client {
+        self.client(Some(PemIdentity::inline("the test's certificate", pair)))
     }
 
     fn client(&self, identity: Option<PemIdentity>) -> Client {

@@ -254,7 +254,7 @@ async fn authorities_change_under_open_watches() {
     let before = server.user_of(&old, "root", &["system:masters"]);
     let mut watch = before.watch("/api/v1/namespaces/default/configmaps").await;
     let newcomer = || server.user_of(&new, "root", &["system:masters"]);
-    assert_eq!(newcomer().try_get("/api/v1/namespaces").await, None);
+    assert_eq!(newcomer().try_get("/api/v1/namespaces").await, Some(401));
     let both = format!("{}{}", old.cert_pem(), new.cert_pem());
     server.write("clients", &both);
     // Files are looked at every 10 s.
@@ -271,6 +271,13 @@ async fn authorities_change_under_open_watches() {
         "ADDED a",
         "the watch lives, and both authorities are trusted"
     );
+    server.write("clients", new.cert_pem());
+    let gone = async || (other.try_get("/api/v1/namespaces").await == Some(401)).then_some(());
+    eventually(
+        "who is known by the old one alone is nobody, over the same connection",
+        gone,
+    )
+    .await;
 }
 
 /// Conformance: 2.97

@@ -1,10 +1,13 @@
 //! Bearer tokens: signed here, good here as long as what they are bound to lives; reviews of tokens and of other users;
 //! acting as somebody else.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use yurt_runtime::Clock;
 use yurt_runtime::pki::CertificateAuthority;
 
-use crate::harness::{Client, Server};
+use crate::harness::{Answer, Client, Server};
 
 const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
 const TOKENS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
@@ -52,6 +55,60 @@ async fn who(server: &Server, token: &str) -> u16 {
         .post_with(WHO, &json!({}), &[("authorization", &bearer)])
         .await
         .code
+}
+
+/// A certificate that is not good is refused by name, over a connection that works, and stands in nobody's way.
+///
+/// Conformance: 6.01
+#[tokio::test]
+async fn certificate_counts_if_it_is_good_and_else_a_token_does() {
+    let (server, _key) = signing(&["--profile", "standalone"]).await;
+    let admin = server.admin();
+    account(&admin, "robot").await;
+    let robot = format!("Bearer {}", token(&admin, "robot", json!({})).await);
+    let who = async |client: &Client, authorization: &str| {
+        let headers = [("authorization", authorization)];
+        client.post_with(WHO, &json!({}), &headers).await
+    };
+    let user = |answer: Answer| answer.expect(201)["status"]["userInfo"].clone();
+    let jane = user(who(&server.user("jane", &["a", "b"]), "Bearer wrong").await);
+    assert_eq!(jane["username"], "jane");
+    assert_eq!(jane["groups"], json!(["a", "b", "system:authenticated"]));
+    let id = jane["extra"]["authentication.kubernetes.io/credential-id"][0].as_str();
+    assert!(id.unwrap().starts_with("X509SHA256="), "{id:?}");
+
+    let strange = CertificateAuthority::generate("yurt-coordinator").unwrap();
+    let (clock, time) = Clock::fake();
+    time.set_unix(Clock::system().unix() - Duration::from_secs(48 * 3600));
+    let past = server
+        .authority()
+        .with_clock(clock)
+        .with_leaf_validity(Duration::from_secs(3600));
+    let masters = ["system:masters"];
+    let serving = server.authority().issue_server("admin", &["admin"]).unwrap();
+    for (why, client) in [
+        ("of another authority", server.user_of(&strange, "admin", &masters)),
+        ("past its time", server.user_of(&past, "admin", &masters)),
+        ("not for clients", server.with_pair(&serving)),
+    ] {
+        for authorization in ["", "Bearer wrong"] {
+            let refused = who(&client, authorization).await.expect(401);
+            assert_eq!(
+                (&refused["kind"], &refused["reason"]),
+                (&"Status".into(), &"Unauthorized".into()),
+                "{why}"
+            );
+        }
+        client.get("/version").await.expect(401);
+        let robot = user(who(&client, &robot).await);
+        assert_eq!(robot["username"], "system:serviceaccount:default:robot", "{why}");
+    }
+    let unnamed = server.user("", &masters).get("/api/v1/namespaces").await.expect(403);
+    let message = unnamed["message"].as_str().unwrap();
+    assert!(
+        message.contains("\"system:anonymous\""),
+        "a certificate without a name is none: {message}"
+    );
 }
 
 /// Conformance: 6.02, 6.03, 6.04

@@ -1,14 +1,16 @@
 //! Turns PEM files into rustls configurations, and a peer's certificate into a user and groups.
 //!
-//! One provider (ring), TLS 1.2 and 1.3. Servers ask for a client certificate without requiring one; a certificate that is
-//! presented must chain to the client CA bundle. Nothing is resumed (no tickets, no session cache): the identity of a
-//! connection is always the one of its own handshake.
+//! One provider (ring), TLS 1.2 and 1.3. Servers ask for a client certificate without requiring one. The handshake proves
+//! that the client holds the key of a certificate that it presents; each request asks whether that certificate is good
+//! (`certificate`). Nothing is resumed (no tickets, no session cache): the certificate of a connection is always the one of
+//! its own handshake.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 
+mod certificate;
 mod client;
 mod identity;
 mod pair;
@@ -19,6 +21,7 @@ mod server;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use certificate::ClientCertificate;
 pub use client::{ClientTls, ReloadingClientTls};
 pub use identity::PeerIdentity;
 pub use pair::{PAIR_WAIT, load_pair};

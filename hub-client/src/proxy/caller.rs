@@ -71,7 +71,7 @@ impl Callers {
                 groups: identity.organizations.clone(),
             },
             (Some(token), _) => Credential::Token(token.to_owned()),
-            (None, _) if is_local(peer) && self.components.contains(&component) => Credential::Node,
+            (None, _) if !peer.is_refused && is_local(peer) && self.components.contains(&component) => Credential::Node,
             (None, _) => return Err(Status::unauthorized()),
         };
         Ok(Caller { component, credential })
@@ -127,6 +127,7 @@ mod tests {
             addr,
             local_addr,
             identity: None,
+            is_refused: false,
             tls: false,
         }
     }
@@ -168,6 +169,20 @@ mod tests {
         let caller = identify("kubelet/v1", "bearer abc", &peer("127.0.0.1:5000")).expect("identified");
         assert_eq!(caller.credential, Credential::Token("abc".into()));
         assert!(!caller.is_node_component("kubelet"));
+    }
+
+    /// Conformance: 6.01
+    #[test]
+    fn certificate_that_is_not_good_is_nobodys_and_a_token_beside_it_counts() {
+        let peer = Peer {
+            is_refused: true,
+            tls: true,
+            ..peer("127.0.0.1:5000")
+        };
+        let refused = identify("kubelet/v1", "", &peer).expect_err("not even the node");
+        assert_eq!(refused.code(), 401);
+        let caller = identify("kubelet/v1", "Bearer abc", &peer).expect("identified");
+        assert_eq!(caller.credential, Credential::Token("abc".into()));
     }
 
     #[test]

@@ -38,8 +38,10 @@ pub struct Peer {
     pub addr: SocketAddr,
     /// Our address that the client connected to.
     pub local_addr: SocketAddr,
-    /// Subject of the verified client certificate, if one was presented.
+    /// Subject of the client certificate, if one was presented that is good at the time of the request.
     pub identity: Option<Arc<PeerIdentity>>,
+    /// A client certificate was presented that is not good: of an unknown authority, not for clients, or past its time.
+    pub is_refused: bool,
     /// Whether the connection is encrypted.
     pub tls: bool,
 }

@@ -19,6 +19,7 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use super::client::Present;
 use super::server::Clients;
 use super::{PeerIdentity, PemIdentity, PemSource, ReloadingServerTls, ServerTls, TlsError, provider};
+use crate::clock::Clock;
 
 /// What a node needs to talk to other nodes.
 #[derive(Clone, Debug)]
@@ -46,7 +47,7 @@ impl PeerTls {
             identity: self.identity.clone(),
             client_ca: Some(self.ca.clone()),
         };
-        ReloadingServerTls::with_clients(source, Clients::Required)
+        ReloadingServerTls::with_clients(source, Clients::Required, Clock::system())
     }
 
     /// The dialling side, from the present content of the files. The server name of a connection is the name of the node;

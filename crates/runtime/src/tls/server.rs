@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use rustls::ServerConfig;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
 use tracing::{info, warn};
 
+use super::certificate::{Authorities, HolderVerifier};
 use super::reload::{POLL_INTERVAL, WatchedFiles};
 use super::{PemIdentity, PemSource, TlsError, provider};
+use crate::clock::Clock;
 use crate::tasks::TaskGroup;
 
 /// What a server needs for TLS.
@@ -30,7 +33,7 @@ pub struct ReloadingServerTls {
 /// Who may finish a handshake, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Clients {
-    /// Anybody; a certificate that is presented must be good. TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1.
+    /// Anybody; whether a certificate is good is asked at each request. TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1.
     Any,
     /// Only those with a good certificate. TLS 1.3, HTTP/1.1.
     Required,
@@ -41,8 +44,15 @@ struct Shared {
     source: ServerTls,
     clients: Clients,
     files: WatchedFiles,
-    // Guards only the pointer: handshakes clone it, a reload replaces it.
-    current: RwLock<Arc<ServerConfig>>,
+    clock: Clock,
+    // Guards only the pointers: handshakes and requests clone them, a reload replaces them.
+    current: RwLock<Current>,
+}
+
+#[derive(Debug)]
+struct Current {
+    config: Arc<ServerConfig>,
+    authorities: Option<Arc<Authorities>>,
 }
 
 // === impl ServerTls ===
@@ -53,10 +63,23 @@ impl ServerTls {
     /// # Errors
     /// Which file, and what is wrong with it.
     pub fn config(&self) -> Result<ServerConfig, TlsError> {
-        self.config_for(Clients::Any)
+        let verifier = self.verifier()?;
+        self.config_for(Clients::Any, verifier)
     }
 
-    fn config_for(&self, clients: Clients) -> Result<ServerConfig, TlsError> {
+    /// Says of a certificate whether it chains to one of the authorities, and may be a client's.
+    fn verifier(&self) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsError> {
+        let Some(ca) = &self.client_ca else { return Ok(None) };
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(ca.roots()?), provider()).build();
+        let verifier = verifier.map_err(|error| ca.refused(rustls::Error::General(error.to_string())))?;
+        Ok(Some(verifier))
+    }
+
+    fn config_for(
+        &self,
+        clients: Clients,
+        verifier: Option<Arc<dyn ClientCertVerifier>>,
+    ) -> Result<ServerConfig, TlsError> {
         let identity = self.identity.load()?;
         let versions: &[_] = match clients {
             Clients::Any => &[&rustls::version::TLS13, &rustls::version::TLS12],
@@ -65,19 +88,10 @@ impl ServerTls {
         let builder = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(versions)
             .map_err(|error| self.identity.cert.refused(error))?;
-        let builder = match &self.client_ca {
-            None => builder.with_no_client_auth(),
-            Some(ca) => {
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(ca.roots()?), provider());
-                let verifier = match clients {
-                    Clients::Any => verifier.allow_unauthenticated(),
-                    Clients::Required => verifier,
-                };
-                let verifier = verifier
-                    .build()
-                    .map_err(|error| ca.refused(rustls::Error::General(error.to_string())))?;
-                builder.with_client_cert_verifier(verifier)
-            }
+        let builder = match (verifier, clients) {
+            (None, _) => builder.with_no_client_auth(),
+            (Some(verifier), Clients::Any) => builder.with_client_cert_verifier(Arc::new(HolderVerifier(verifier))),
+            (Some(verifier), Clients::Required) => builder.with_client_cert_verifier(verifier),
         };
         let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(identity)));
         config.alpn_protocols = match clients {
@@ -90,6 +104,18 @@ impl ServerTls {
     }
 }
 
+// === impl Current ===
+
+impl Current {
+    fn of(source: &ServerTls, clients: Clients, version: u64) -> Result<Self, TlsError> {
+        let verifier = source.verifier()?;
+        Ok(Self {
+            config: Arc::new(source.config_for(clients, verifier.clone())?),
+            authorities: verifier.map(|verifier| Arc::new(Authorities { verifier, version })),
+        })
+    }
+}
+
 // === impl ReloadingServerTls ===
 
 impl ReloadingServerTls {
@@ -98,21 +124,22 @@ impl ReloadingServerTls {
     /// # Errors
     /// Which file, and what is wrong with it.
     pub fn new(source: ServerTls) -> Result<Self, TlsError> {
-        Self::with_clients(source, Clients::Any)
+        Self::with_clients(source, Clients::Any, Clock::system())
     }
 
-    pub(super) fn with_clients(source: ServerTls, clients: Clients) -> Result<Self, TlsError> {
+    pub(super) fn with_clients(source: ServerTls, clients: Clients, clock: Clock) -> Result<Self, TlsError> {
         let sources = [&source.identity.cert, &source.identity.key]
             .into_iter()
             .chain(&source.client_ca);
         // Contents are remembered before they are parsed: a change in between is seen by the next poll.
         let files = WatchedFiles::new(sources)?;
-        let current = RwLock::new(Arc::new(source.config_for(clients)?));
+        let current = RwLock::new(Current::of(&source, clients, 0)?);
         Ok(ReloadingServerTls {
             shared: Arc::new(Shared {
                 source,
                 clients,
                 files,
+                clock,
                 current,
             }),
         })
@@ -121,11 +148,20 @@ impl ReloadingServerTls {
     /// The configuration for the next handshake.
     #[must_use]
     pub fn current(&self) -> Arc<ServerConfig> {
-        self.shared.current.read().clone()
+        self.shared.current.read().config.clone()
     }
 
-    /// Reads the files again and takes over what changed; true when it did. Connections that exist keep the identity of
-    /// their handshake. Blocks for a few small reads.
+    /// Who is trusted at present; `None` where no certificate is asked for.
+    pub(super) fn authorities(&self) -> Option<Arc<Authorities>> {
+        self.shared.current.read().authorities.clone()
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.shared.clock
+    }
+
+    /// Reads the files again and takes over what changed; true when it did. The next requests of connections that exist
+    /// are judged by it, too. Blocks for a few small reads.
     ///
     /// # Errors
     /// Which file, and what is wrong with it; the previous configuration stays in use.
@@ -133,8 +169,9 @@ impl ReloadingServerTls {
         if !self.shared.files.changed()? {
             return Ok(false);
         }
-        let config = Arc::new(self.shared.source.config_for(self.shared.clients)?);
-        *self.shared.current.write() = config;
+        let version = self.authorities().map_or(0, |authorities| authorities.version + 1);
+        let current = Current::of(&self.shared.source, self.shared.clients, version)?;
+        *self.shared.current.write() = current;
         Ok(true)
     }
 

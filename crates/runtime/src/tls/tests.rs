@@ -10,7 +10,10 @@ use http_body_util::BodyExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 
+use rustls_pki_types::CertificateDer;
+
 use super::*;
+use crate::clock::Clock;
 use crate::http::BoxError;
 use crate::http::client::{ClientError, HttpClient, Protocol};
 use crate::http::server::{Limits, Server, Serving, handler};
@@ -27,7 +30,8 @@ async fn whoami(tls: ReloadingServerTls, tasks: &TaskGroup) -> Serving {
         .unwrap()
         .with_tls(tls);
     let who = handler(|_, peer| async move {
-        let seen = peer.identity.map_or("nobody".to_owned(), |id| {
+        let nobody = if peer.is_refused { "refused" } else { "nobody" };
+        let seen = peer.identity.map_or(nobody.to_owned(), |id| {
             format!("{}/{}", id.common_name, id.organizations.join("+"))
         });
         text(StatusCode::OK, seen)
@@ -139,28 +143,138 @@ async fn many_streams_of_one_connection_get_all_their_pieces() {
     }
 }
 
+/// Whoever shows one may have another credential, which the handshake does not know.
+///
+/// Conformance: 6.01
 #[tokio::test]
-async fn certificates_of_a_strange_ca_are_refused_on_both_sides() {
+async fn certificate_that_is_not_good_is_an_answer_and_no_broken_connection() {
     let tasks = TaskGroup::new();
-    let (ca, strange) = (
-        CertificateAuthority::generate("a").unwrap(),
-        CertificateAuthority::generate("a").unwrap(),
-    );
-    let serving = whoami(
-        ReloadingServerTls::new(server_tls(&ca, ca.cert_pem().to_owned())).unwrap(),
-        &tasks,
-    )
-    .await;
+    let [ca, strange] = ["a", "a"].map(|name| CertificateAuthority::generate(name).unwrap());
+    let tls = ReloadingServerTls::new(server_tls(&ca, ca.cert_pem().to_owned())).unwrap();
+    let serving = whoami(tls, &tasks).await;
+    let (clock, time) = Clock::fake();
+    time.set_unix(Clock::system().unix() - Duration::from_secs(7 * 24 * 3600));
+    let past = CertificateAuthority::load(ca.cert_pem(), &ca.pair().key_pem)
+        .unwrap()
+        .with_clock(clock)
+        .with_leaf_validity(Duration::from_secs(24 * 3600));
+    for (why, pair) in [
+        (
+            "of a strange authority",
+            strange.issue_client("admin", &["system:masters"]),
+        ),
+        ("past its time", past.issue_client("admin", &["system:masters"])),
+        ("a server's", ca.issue_server("admin", &["admin"])),
+        ("the authority's own", Ok(strange.pair().clone())),
+    ] {
+        for protocol in [Protocol::Http1, Protocol::Http2] {
+            let config = client_config(ca.cert_pem(), Some(pair.as_ref().unwrap()));
+            let seen = ask(&serving, config, protocol).await;
+            assert_eq!(seen.unwrap(), "refused", "{why}, {protocol:?}");
+        }
+    }
+}
 
-    let pair = strange.issue_client("admin", &["system:masters"]).unwrap();
-    let error = ask(&serving, client_config(ca.cert_pem(), Some(&pair)), Protocol::Http1)
-        .await
-        .unwrap_err();
-    assert!(
-        !error.to_string().is_empty() && !matches!(error, ClientError::Timeout { .. }),
-        "{error:?}"
-    );
+/// A connection lives for days, and so would who is on it.
+#[tokio::test]
+async fn identity_ends_with_the_certificate_and_with_its_authority() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let tasks = TaskGroup::new();
+    let [ca, other] = ["a", "b"].map(|name| CertificateAuthority::generate(name).unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let trusted = folder.path().join("clients.crt");
+    std::fs::write(&trusted, ca.cert_pem()).unwrap();
+    let source = ServerTls {
+        client_ca: Some(PemSource::File(trusted.clone())),
+        ..server_tls(&ca, String::new())
+    };
+    let (clock, time) = Clock::fake();
+    time.set_unix(Clock::system().unix());
+    let tls = ReloadingServerTls::with_clients(source, server::Clients::Any, clock).unwrap();
+    let serving = whoami(tls.clone(), &tasks).await;
+    let issuer = CertificateAuthority::load(ca.cert_pem(), &ca.pair().key_pem)
+        .unwrap()
+        .with_leaf_validity(HOUR);
+    let pair = issuer.issue_client("jane", &["dev"]).unwrap();
+    let base = format!("https://{}", serving.local_addr()).parse().unwrap();
+    let config = client_config(ca.cert_pem(), Some(&pair));
+    let client = HttpClient::new(base, Some(config), Protocol::Http2, TIMEOUT).unwrap();
+    let seen = async || said(&client).await.unwrap();
+    assert_eq!(seen().await, "jane/dev");
+    let trust = |ca: &CertificateAuthority| {
+        std::fs::write(&trusted, ca.cert_pem()).unwrap();
+        assert!(tls.poll_files().unwrap());
+    };
+    trust(&other);
+    assert_eq!(seen().await, "refused", "its authority is gone");
+    trust(&ca);
+    assert_eq!(seen().await, "jane/dev", "and is back");
+    time.advance(HOUR - Duration::from_secs(60));
+    assert_eq!(seen().await, "jane/dev");
+    time.advance(Duration::from_secs(120));
+    assert_eq!(seen().await, "refused", "its time is over");
+    time.set_unix(Clock::system().unix());
+    assert_eq!(seen().await, "jane/dev", "the clock was wrong");
+    assert_eq!(client.connections(), 1, "all over one connection");
+}
 
+/// What a client presents, whether its key fits or not.
+fn presenting(
+    ca: &CertificateAuthority,
+    chain: Vec<CertificateDer<'static>>,
+    key: &PemPair,
+    version: &'static rustls::SupportedProtocolVersion,
+) -> rustls::ClientConfig {
+    let key = PemIdentity::inline("key", key).load().unwrap().key.clone();
+    let certified = rustls::sign::CertifiedKey::new(chain, key);
+    rustls::ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[version])
+        .unwrap()
+        .with_root_certificates(PemSource::inline("CA", ca.cert_pem()).roots().unwrap())
+        .with_client_cert_resolver(Arc::new(client::Present(Arc::new(certified))))
+}
+
+#[tokio::test]
+async fn handshake_needs_a_certificate_that_can_be_read_and_its_key() {
+    let tasks = TaskGroup::new();
+    let ca = CertificateAuthority::generate("a").unwrap();
+    let tls = ReloadingServerTls::new(server_tls(&ca, ca.cert_pem().to_owned())).unwrap();
+    let serving = whoami(tls, &tasks).await;
+    let [jane, john] = ["jane", "john"].map(|name| ca.issue_client(name, &["dev"]).unwrap());
+    let chain = PemIdentity::inline("jane", &jane).load().unwrap().cert.clone();
+    let leaf = chain[0].clone();
+    let many = |count: usize| vec![leaf.clone(); count];
+    let garbage = |len: usize| CertificateDer::from(vec![0x30; len]);
+    for (why, chain, key, is_taken) in [
+        ("as it is", many(1), &jane, true),
+        ("somebody else's key", many(1), &john, false),
+        ("as long as a chain may be", many(9), &jane, true),
+        ("longer", many(10), &jane, false),
+        ("nothing that can be read", vec![garbage(100)], &jane, false),
+        ("large", vec![garbage(60_000)], &jane, false),
+        (
+            "with something that cannot be read",
+            vec![leaf.clone(), garbage(20_000)],
+            &jane,
+            true,
+        ),
+    ] {
+        for version in [&rustls::version::TLS13, &rustls::version::TLS12] {
+            let config = presenting(&ca, chain.clone(), key, version);
+            let seen = ask(&serving, config, Protocol::Http1).await;
+            assert_eq!(seen.is_ok(), is_taken, "{why}, {version:?}: {seen:?}");
+        }
+    }
+    let nobody = ask(&serving, client_config(ca.cert_pem(), None), Protocol::Http1).await;
+    assert_eq!(nobody.unwrap(), "nobody", "the server goes on");
+}
+
+#[tokio::test]
+async fn server_of_a_strange_ca_is_refused() {
+    let tasks = TaskGroup::new();
+    let [ca, strange] = ["a", "a"].map(|name| CertificateAuthority::generate(name).unwrap());
+    let tls = ReloadingServerTls::new(server_tls(&ca, ca.cert_pem().to_owned())).unwrap();
+    let serving = whoami(tls, &tasks).await;
     let error = ask(&serving, client_config(strange.cert_pem(), None), Protocol::Http1)
         .await
         .unwrap_err();

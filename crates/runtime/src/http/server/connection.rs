@@ -29,7 +29,7 @@ use super::gather::Gather;
 use super::{CloseConnection, Handler, Limits, Peer};
 use crate::http::{Body, status_response, tcp};
 use crate::tasks::{TaskGroup, cancelled, panic_message};
-use crate::tls::{PeerIdentity, ReloadingServerTls};
+use crate::tls::{ClientCertificate, ReloadingServerTls};
 
 /// What all connections of a server share.
 pub(super) struct Acceptor {
@@ -93,10 +93,11 @@ impl Acceptor {
             addr,
             local_addr,
             identity: None,
+            is_refused: false,
             tls: self.tls.is_some(),
         };
         let Some(tls) = &self.tls else {
-            return self.requests(stream, peer).await;
+            return self.requests(stream, peer, None).await;
         };
         // A handshake in progress is not worth waiting for at shutdown.
         match self
@@ -108,11 +109,10 @@ impl Acceptor {
             None => {}
             Some(Err(reason)) => debug!(peer = %addr, reason, "TLS handshake failed"),
             Some(Ok(stream)) => {
-                let chain = stream.get_ref().1.peer_certificates();
-                let identity = chain.and_then(PeerIdentity::from_chain).map(Arc::new);
+                let certificate = ClientCertificate::of(stream.get_ref().1.peer_certificates(), tls);
                 let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 let stream = Gather::new(stream, is_http2);
-                self.requests(stream, Peer { identity, ..peer }).await;
+                self.requests(stream, peer, certificate).await;
             }
         }
     }
@@ -137,6 +137,7 @@ impl Acceptor {
         &self,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
         peer: Peer,
+        certificate: Option<ClientCertificate>,
     ) -> impl Future<Output = ()> {
         let (addr, handler) = (peer.addr, self.handler.clone());
         let any_request = Arc::new(AtomicBool::new(false));
@@ -145,7 +146,13 @@ impl Acceptor {
         let close = closing.clone();
         let service = service_fn(move |request| {
             seen.store(true, Ordering::Relaxed);
-            let (handler, peer, close) = (handler.clone(), peer.clone(), close.clone());
+            let (handler, close) = (handler.clone(), close.clone());
+            let identity = certificate.as_ref().and_then(ClientCertificate::identity);
+            let peer = Peer {
+                is_refused: certificate.is_some() && identity.is_none(),
+                identity,
+                ..peer.clone()
+            };
             // Boxed: an answer may take hours (a watch), and by then only its body is needed.
             Box::pin(async move {
                 // The call is inside the guarded future: it may panic before the first await.
