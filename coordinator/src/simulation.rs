@@ -13,7 +13,7 @@ use yurt_runtime::BootTime;
 
 use crate::authn::{NODE_PREFIX, NODES, User};
 use crate::feed::fence::{Claim, Fence};
-use crate::registry::leases::{Attempt, Author, ELECTION_KEY, Guard};
+use crate::registry::leases::{Attempt, Author, ELECTION_KEY, Guard, Written};
 
 pub use pool::Pool;
 
@@ -77,7 +77,12 @@ impl Election {
             self.fence.published(rv, record);
         }
         let (before, after) = write.holders();
-        self.guard.accepted(ELECTION_KEY, &write.author(), before, after, now);
+        let written = Written {
+            before,
+            after,
+            renewed: true,
+        };
+        self.guard.accepted(ELECTION_KEY, &write.author(), written, now);
     }
 
     /// The epoch as published last.

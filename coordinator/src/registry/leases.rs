@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 use yurt_apimachinery::lease::LeaseSpec;
 use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::time::MicroTime;
 use yurt_apimachinery::{Object, ObjectKey, Status};
 use yurt_storage::Durability;
 
@@ -14,7 +15,7 @@ use super::strategy::Strategy;
 
 mod guard;
 
-pub(crate) use guard::{Attempt, Author, Guard};
+pub(crate) use guard::{Attempt, Author, Guard, Written};
 
 /// Rules of `leases.coordination.k8s.io`.
 pub(crate) struct Leases;
@@ -133,6 +134,11 @@ pub(crate) fn standing(lease: Option<&Object>) -> (String, Duration) {
         spec.holder().unwrap_or_default().to_owned(),
         Duration::from_secs(seconds),
     )
+}
+
+/// `renewTime` of a stored lease.
+pub(crate) fn renew_time(lease: Option<&Object>) -> Option<MicroTime> {
+    LeaseSpec::from_object(lease?).ok()?.renew_time
 }
 
 #[cfg(test)]

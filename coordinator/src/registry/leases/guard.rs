@@ -6,7 +6,8 @@
 //!
 //! ```text
 //!   holder empty ─────────────────────────────► pass
-//!   store opened < duration ago, other holder ─► refuse (with or without resourceVersion)
+//!   store opened < duration ago, not renewed
+//!   since, other holder ──────────────────────► refuse (with or without resourceVersion)
 //!   silent for its duration ──────────────────► pass
 //!   no resourceVersion, not the owner ────────► refuse
 //!   else ─────────────────────────────────────► pass (optimistic locking decides)
@@ -36,6 +37,8 @@ pub(crate) struct Seen {
     pub(crate) holder: String,
     /// It was acquired through another coordinator, which knows the owner.
     pub(crate) elsewhere: bool,
+    /// It was acquired or renewed since the store was opened: what a crash lost is older than that.
+    pub(crate) renewed: bool,
     /// Time of the last write seen, on our clock.
     pub(crate) last_write: BootTime,
 }
@@ -66,6 +69,17 @@ pub(crate) struct Attempt<'a> {
     pub(crate) holder: Option<&'a str>,
 }
 
+/// An accepted write of a lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written<'a> {
+    /// Holder before it; empty: none.
+    pub(crate) before: &'a str,
+    /// Holder after it; empty: none.
+    pub(crate) after: &'a str,
+    /// It moved `renewTime`.
+    pub(crate) renewed: bool,
+}
+
 /// What is remembered of every guarded lease that has a holder; the number of leases bounds it.
 #[derive(Debug)]
 pub(crate) struct Guard {
@@ -92,7 +106,8 @@ pub(crate) fn judge(standing: Standing<'_>, attempt: Attempt<'_>) -> Result<(), 
         return Ok(());
     }
     let replaces = attempt.holder.is_some_and(|new| !new.is_empty() && new != holder);
-    if replaces && now.since(opened) < duration {
+    let may_lack_renewals = !seen.is_some_and(|seen| seen.renewed);
+    if replaces && may_lack_renewals && now.since(opened) < duration {
         return Err(format!(
             "the store was opened less than the lease duration ago and renewals of \"{holder}\" may have been lost; try \
              again in {} s",
@@ -121,6 +136,23 @@ fn is_owner(owner: &Author, attempt: &Attempt<'_>) -> bool {
     owner.user == attempt.author.user && (attempt.holder.is_none() || owner.manager == attempt.author.manager)
 }
 
+// === impl Seen ===
+
+impl Seen {
+    /// What is remembered of the lease `key`, which was just written.
+    fn entry<'a>(seen: &'a mut BTreeMap<String, Self>, key: &str, now: BootTime) -> &'a mut Self {
+        let entry = seen.entry(key.to_owned()).or_insert(Self {
+            owner: None,
+            holder: String::new(),
+            elsewhere: false,
+            renewed: false,
+            last_write: now,
+        });
+        entry.last_write = now;
+        entry
+    }
+}
+
 // === impl Guard ===
 
 impl Guard {
@@ -136,30 +168,29 @@ impl Guard {
     /// Restores the owner of `key` from a durable record.
     pub(crate) fn restore(&self, key: &str, holder: &str, owner: Author) {
         let mut seen = self.seen.lock();
-        let last_write = seen.get(key).map_or(self.opened, |seen| seen.last_write);
+        let (last_write, renewed) = seen
+            .get(key)
+            .map_or((self.opened, false), |seen| (seen.last_write, seen.renewed));
         let entry = Seen {
             owner: Some(owner),
             holder: holder.to_owned(),
             elsewhere: false,
+            renewed,
             last_write,
         };
         seen.insert(key.to_owned(), entry);
     }
 
-    /// A write was published, by this coordinator or another one; after it, `holder` (empty: nobody) has the lease.
+    /// A write was published, by this coordinator or another one; after it, `holder` (empty: nobody) has the lease. What is
+    /// published to several coordinators is stored: no renewal before it is lost.
     pub(crate) fn observed(&self, key: &str, holder: &str, now: BootTime) {
         let mut seen = self.seen.lock();
         if holder.is_empty() {
             seen.remove(key);
             return;
         }
-        let entry = seen.entry(key.to_owned()).or_insert(Seen {
-            owner: None,
-            holder: String::new(),
-            elsewhere: false,
-            last_write: now,
-        });
-        entry.last_write = now;
+        let entry = Seen::entry(&mut seen, key, now);
+        entry.renewed = true;
         if entry.holder != holder {
             // Until the writer, if it is ours, says who it was.
             (entry.owner, entry.elsewhere) = (None, true);
@@ -191,20 +222,16 @@ impl Guard {
         )
     }
 
-    /// Remembers an accepted write that took the holder from `before` to `after` (empty: none).
-    pub(crate) fn accepted(&self, key: &str, author: &Author, before: &str, after: &str, now: BootTime) {
+    /// Remembers an accepted write.
+    pub(crate) fn accepted(&self, key: &str, author: &Author, written: Written<'_>, now: BootTime) {
+        let Written { before, after, .. } = written;
         let mut seen = self.seen.lock();
         if after.is_empty() {
             seen.remove(key);
             return;
         }
-        let entry = seen.entry(key.to_owned()).or_insert(Seen {
-            owner: None,
-            holder: String::new(),
-            elsewhere: false,
-            last_write: now,
-        });
-        entry.last_write = now;
+        let entry = Seen::entry(&mut seen, key, now);
+        entry.renewed |= written.renewed || before != after;
         after.clone_into(&mut entry.holder);
         if before != after || entry.owner.is_none() {
             entry.owner = Some(author.clone());
@@ -229,6 +256,14 @@ mod tests {
 
     const DURATION: Duration = Duration::from_secs(15);
 
+    fn written<'a>(before: &'a str, after: &'a str) -> Written<'a> {
+        Written {
+            before,
+            after,
+            renewed: true,
+        }
+    }
+
     fn at(secs: u64) -> BootTime {
         BootTime::from_boot(Duration::from_secs(secs))
     }
@@ -246,6 +281,7 @@ mod tests {
             owner: Some(self::author("u", "m-a")),
             holder: "a".into(),
             elsewhere: false,
+            renewed: true,
             last_write: at(100),
         };
         let standing = Standing {
@@ -317,11 +353,45 @@ mod tests {
     }
 
     #[test]
+    fn lease_renewed_since_the_start_changes_hands_at_once() {
+        let guard = Guard::new(at(200));
+        let (a, b) = (author("u", "m-a"), author("u", "m-b"));
+        let takes_over = |at_secs| {
+            let attempt = Attempt {
+                author: &b,
+                has_resource_version: true,
+                holder: Some("b"),
+            };
+            guard.judge("k", ("a", DURATION), attempt, at(at_secs)).is_ok()
+        };
+        guard.restore("k", "a", a.clone());
+        let relabelled = Written {
+            renewed: false,
+            ..written("a", "a")
+        };
+        guard.accepted("k", &b, relabelled, at(201));
+        assert!(!takes_over(202), "renewals before this write may be lost");
+        guard.accepted("k", &a, written("a", "a"), at(203));
+        guard.restore("k", "a", a.clone());
+        assert!(takes_over(204), "renewed since");
+        guard.accepted("new", &a, written("", "a"), at(205));
+        let attempt = Attempt {
+            author: &b,
+            has_resource_version: true,
+            holder: Some("b"),
+        };
+        assert!(
+            guard.judge("new", ("a", DURATION), attempt, at(206)).is_ok(),
+            "created since"
+        );
+    }
+
+    #[test]
     fn ownership_follows_acquisitions_only() {
         let guard = Guard::new(at(0));
         let (a, b) = (author("u", "m-a"), author("u", "m-b"));
-        guard.accepted("k", &a, "", "a", at(20));
-        guard.accepted("k", &b, "a", "a", at(21));
+        guard.accepted("k", &a, written("", "a"), at(20));
+        guard.accepted("k", &b, written("a", "a"), at(21));
         assert_eq!(
             guard.owner_after("k", &b, "a", "a"),
             Some(a.clone()),
@@ -333,7 +403,7 @@ mod tests {
             holder: Some("b"),
         };
         assert!(guard.judge("k", ("a", DURATION), attempt, at(30)).is_err());
-        guard.accepted("k", &a, "a", "", at(31));
+        guard.accepted("k", &a, written("a", ""), at(31));
         assert_eq!(guard.owner_after("k", &b, "", ""), None);
         assert!(guard.judge("k", ("", DURATION), attempt, at(31)).is_ok());
     }
@@ -361,7 +431,7 @@ mod tests {
         assert!(guard.judge("k", ("a", DURATION), guarded, at(31)).is_ok());
         // Published before the writer is answered: the owner is known afterwards.
         guard.observed("k", "b", at(50));
-        guard.accepted("k", &b, "a", "b", at(50));
+        guard.accepted("k", &b, written("a", "b"), at(50));
         guard.observed("k", "b", at(52));
         assert!(guard.judge("k", ("b", DURATION), blind(&b, "b"), at(53)).is_ok());
         assert!(guard.judge("k", ("b", DURATION), blind(&a, "a"), at(53)).is_err());

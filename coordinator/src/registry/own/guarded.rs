@@ -10,7 +10,7 @@ use super::{Failure, Intent, OwnStore, Write, op};
 use crate::authn::NODE_PREFIX;
 use crate::feed::fence::EPOCH_KEY;
 use crate::registry::Resource;
-use crate::registry::leases::{self, Attempt, Author};
+use crate::registry::leases::{self, Attempt, Author, Written};
 
 // === impl OwnStore ===
 
@@ -43,8 +43,12 @@ impl OwnStore {
             ops.push(self.next_epoch(&after, owner));
         }
         let rv = self.commit(ops).await?;
-        self.guard
-            .accepted(key, &intent.author, &before, &after, self.clock.boot());
+        let written = Written {
+            before: &before,
+            after: &after,
+            renewed: leases::renew_time(write.old) != leases::renew_time(write.new),
+        };
+        self.guard.accepted(key, &intent.author, written, self.clock.boot());
         Ok(Some(rv))
     }
 
