@@ -36,7 +36,7 @@ pub(crate) struct App {
     /// Writer of own objects.
     pub(crate) own: OwnStore,
     /// Receiving end of the feed.
-    pub(crate) feed: Feed,
+    pub(crate) feed: Arc<Feed>,
     /// Liveness and readiness.
     pub(crate) health: Health,
     /// Counters.

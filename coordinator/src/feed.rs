@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use yurt_apimachinery::{ObjectKey, Status, nesting};
 use yurt_runtime::http::{inflate_for, read_body};
-use yurt_runtime::{BootTime, Clock};
+use yurt_runtime::{BootTime, Clock, TaskGroup};
 use yurt_storage::{Action, Durability, Expect, Op, Replicas, SharedCollection, Storage, StorageError};
 
 use crate::authn::User;
@@ -43,6 +43,8 @@ pub(crate) use wire::Refusal;
 
 /// Path of the feed.
 pub(crate) const PATH: &str = "/yurt/v1/feed";
+/// Path of the members' names.
+pub(crate) const MEMBERS_PATH: &str = "/yurt/v1/members";
 /// What is posted below [`PATH`] to say which collections there are.
 pub(crate) const SCOPE: &str = "scope";
 /// Largest body of one feed call.
@@ -70,6 +72,8 @@ pub(crate) struct Feed {
     pending: Mutex<BTreeMap<String, Pending>>,
     /// Where the election lease is, to look over the fence's shoulder.
     leases: Arc<SharedCollection>,
+    /// Owner of calls, which finish when their leader hangs up.
+    calls: TaskGroup,
     clock: Clock,
     metrics: FeedMetrics,
 }
@@ -90,6 +94,8 @@ pub(crate) struct Parts {
     pub(crate) storage: Arc<dyn Storage>,
     /// The collection with the election lease.
     pub(crate) leases: Arc<SharedCollection>,
+    /// Owner of calls, which finish when their leader hangs up.
+    pub(crate) calls: TaskGroup,
 }
 
 /// Why a feed call changed nothing.
@@ -114,6 +120,7 @@ impl Feed {
             replicas,
             storage,
             leases,
+            calls,
         } = parts;
         Self {
             fence,
@@ -125,6 +132,7 @@ impl Feed {
             told: Mutex::default(),
             pending: Mutex::default(),
             leases,
+            calls,
             clock,
             metrics,
         }
@@ -179,23 +187,36 @@ impl Feed {
             "store": self.fence.store(),
             "epoch": election.epoch,
             "holder": election.holder,
-            "members": self.members.names(),
+            "members": self.members.count(),
             "encodings": ENCODINGS,
             "scope": self.scope.state(),
             "collections": self.collections().map(state_of).collect::<serde_json::Map<_, _>>(),
         })
     }
 
-    /// `POST <collection>/<what>`: takes what the leader sends.
+    /// `POST <collection>/<what>`: takes what the leader sends. A call that was begun finishes even when its leader hangs up:
+    /// what is applied must become durable and shown. One call of a collection at a time, so that a leader that repeats
+    /// itself before a slow disk waits instead of piling up.
     ///
     /// # Errors
     /// [`FeedError`]; nothing was applied.
-    pub(crate) async fn take(&self, user: &User, path: &str, body: &[u8]) -> Result<Value, FeedError> {
-        let (name, what) = path.split_once('/').unwrap_or((path, ""));
-        let Some(collection) = self.collections.named(name) else {
-            let message = format!("{name} is not a collection of this pool; see --pool-scope-resources");
-            return Err(Status::failure(404, "NotFound", message).into());
+    pub(crate) async fn take(self: &Arc<Self>, user: &User, path: &str, body: Bytes) -> Result<Value, FeedError> {
+        let turn = self.collection_of(path)?.0.turn().await;
+        let (feed, user, path) = (self.clone(), user.clone(), path.to_owned());
+        let call = async move {
+            let _turn = turn;
+            feed.take_attached(&user, &path, &body).await
         };
+        let taken = self.calls.detached("feed", call).await;
+        taken.map_err(|lost| Status::internal(&lost.to_string()))?
+    }
+
+    /// As [`Self::take`], for a caller that neither goes away nor calls twice at a time.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn take_attached(&self, user: &User, path: &str, body: &[u8]) -> Result<Value, FeedError> {
+        let (collection, what) = self.collection_of(path)?;
         let taken = match what {
             "events" => self.take_events(&collection, user, body).await,
             "snapshot" => self.take_snapshot(&collection, user, body).await,
@@ -204,9 +225,28 @@ impl Feed {
         };
         if let Err(FeedError::Refused(refusal)) = &taken {
             self.metrics.refused(refusal);
-            tracing::debug!(collection = name, user = user.name, ?refusal, "Feed call refused");
+            tracing::debug!(
+                collection = collection.name(),
+                user = user.name,
+                ?refusal,
+                "Feed call refused"
+            );
         }
         taken
+    }
+
+    /// The collection that a call is about, and what of it.
+    fn collection_of<'a>(&self, path: &'a str) -> Result<(Arc<PoolCollection>, &'a str), Status> {
+        let (name, what) = path.split_once('/').unwrap_or((path, ""));
+        let message = || format!("{name} is not a collection of this pool; see --pool-scope-resources");
+        let collection = self.collections.named(name);
+        let collection = collection.ok_or_else(|| Status::failure(404, "NotFound", message()))?;
+        Ok((collection, what))
+    }
+
+    /// `GET` of [`MEMBERS_PATH`]: for people. What every hub asks every few seconds has their number only.
+    pub(crate) fn member_names(&self) -> Value {
+        json!({ "members": self.members.names() })
     }
 
     /// Makes pool data durable, while nobody else is elected where that is part of it.

@@ -151,7 +151,6 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     stores.attach(publisher).await?;
     let members = Arc::new(Members::new(source, initial, stores.members()));
     let electorate = (config.profile == Profile::Pool).then(|| members.clone());
-    let election = election_leases(&cacher)?;
     let end_watches = tasks.token().child_token();
     let registry = Registry::new(config.profile, &cacher, &stores.pool(), &end_watches);
     let feed = Feed::new(
@@ -162,7 +161,8 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
             collections: stores.collections().clone(),
             replicas: stores.replicas().clone(),
             storage: stores.storage().clone(),
-            leases: election,
+            leases: election_leases(&cacher)?,
+            calls: tasks.child(),
         },
         clock.clone(),
         metrics.feed(),
@@ -175,7 +175,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
         declared: Mutex::new(declared),
         custom,
         cacher,
-        feed,
+        feed: Arc::new(feed),
         health: Health::default(),
         metrics,
         clock,

@@ -1,5 +1,8 @@
 //! Changes of what the pool shares, as far as they concern everything else: one resource has one authority.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use serde_json::{Value, json};
 use yurt_apimachinery::Status;
 use yurt_apimachinery::pool_scope::SharedResource;
@@ -14,11 +17,23 @@ use crate::registry::Authority;
 
 impl App {
     /// `POST scope` of the feed: the leader says which resources the pool shares beside those every pool does. Answers which
-    /// of them are not taken, and why.
+    /// of them are not taken, and why. A call that was begun finishes even when its leader hangs up: a collection comes or
+    /// goes as a whole. One call at a time.
     ///
     /// # Errors
     /// [`FeedError`]; nothing has changed then.
-    pub(crate) async fn take_scope(&self, user: &User, body: &[u8]) -> Result<Value, FeedError> {
+    pub(crate) async fn take_scope(self: &Arc<Self>, user: &User, body: Bytes) -> Result<Value, FeedError> {
+        let turn = self.feed.scope().turn().await;
+        let (app, user) = (self.clone(), user.clone());
+        let call = async move {
+            let _turn = turn;
+            app.take_scope_in_turn(&user, &body).await
+        };
+        let taken = self.writes.detached("feed of the scope", call).await;
+        taken.map_err(|lost| Status::internal(&lost.to_string()))?
+    }
+
+    async fn take_scope_in_turn(&self, user: &User, body: &[u8]) -> Result<Value, FeedError> {
         if self.settings.profile == Profile::Standalone {
             return Err(Status::failure(404, "NotFound", "a standalone server shares no resources with a pool").into());
         }
@@ -51,3 +66,6 @@ impl App {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

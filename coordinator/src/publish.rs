@@ -143,3 +143,59 @@ impl Sink for Publisher {
         self.cacher.reloaded(loaded);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::OnceLock;
+    use std::task::{Context, Wake, Waker};
+
+    use bytes::Bytes;
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::Profile;
+    use crate::registry;
+
+    /// Looks at the fence at the moment in which readers of the lease are woken.
+    struct Woken {
+        fence: Arc<Fence>,
+        holder: OnceLock<String>,
+    }
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            let _ = self.holder.set(self.fence.election().holder);
+        }
+    }
+
+    #[test]
+    fn who_sees_the_new_holder_finds_the_old_one_shut_out() {
+        let cacher = Arc::new(Cacher::new(registry::stored_kinds(Profile::Pool)));
+        let fence = Arc::new(Fence::new("s"));
+        let publisher = Publisher::new(cacher.clone(), fence.clone(), Arc::new(Scope::new(&[])));
+        publisher.load(Loaded::default()).expect("an empty store");
+        let lease = json!({
+            "metadata": {"name": "yurthub", "namespace": "kube-system", "uid": "u"},
+            "spec": {"holderIdentity": "n1_1"},
+        });
+        let record = json!({"epoch": 1, "holder": "n1_1"});
+        let commit = |key: &str, value: serde_json::Value| Committed {
+            key: key.to_owned(),
+            value: Bytes::from(value.to_string()).into(),
+            deleted: false,
+        };
+        let rv = ResourceVersion(1 << 62);
+        let lease_objects = cacher.collection(leases::COLLECTION).expect("leases are built in");
+        let woken = Arc::new(Woken {
+            fence,
+            holder: OnceLock::new(),
+        });
+        let waker = Waker::from(woken.clone());
+        let mut seen = pin!(lease_objects.reached(rv));
+        assert!(seen.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        let key = format!("/{}/{}", leases::COLLECTION, leases::ELECTION_KEY);
+        publisher.committed(rv, &[commit(&key, lease), commit(EPOCH_KEY, record)]);
+        assert_eq!(woken.holder.get().map(String::as_str), Some("n1_1"));
+    }
+}

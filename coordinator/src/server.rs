@@ -327,11 +327,12 @@ async fn answer_path(
         .and_then(|rest| rest.strip_prefix('/'));
     match (request.method(), info.path.as_str(), feed_call) {
         (&Method::GET, feed::PATH, _) => Ok(web::json(StatusCode::OK, app.feed.state().to_string())),
+        (&Method::GET, feed::MEMBERS_PATH, _) => Ok(web::json(StatusCode::OK, app.feed.member_names().to_string())),
         (&Method::POST, _, Some(call)) => {
             let body = feed::read_call(request).await?;
             let taken = match call {
-                feed::SCOPE => app.take_scope(user, &body).await,
-                _ => app.feed.take(user, call, &body).await,
+                feed::SCOPE => app.take_scope(user, body).await,
+                _ => app.feed.take(user, call, body).await,
             };
             Ok(match taken {
                 Ok(answer) => web::json(StatusCode::OK, answer.to_string()),
@@ -362,7 +363,7 @@ async fn answer_path(
 
 /// A path that is there, for another method.
 fn is_document(app: &App, path: &str) -> bool {
-    let is_own = matches!(path, "/" | "/metrics" | "/version") || path.starts_with(feed::PATH);
+    let is_own = matches!(path, "/" | "/metrics" | "/version" | feed::MEMBERS_PATH) || path.starts_with(feed::PATH);
     is_own || app.served().discovery.knows(path)
 }
 

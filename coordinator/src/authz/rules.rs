@@ -71,7 +71,7 @@ const HEALTH: &[&str] = &[
     "/version/",
 ];
 const DISCOVERY: &[&str] = &["/", "/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*"];
-const FEED: &[&str] = &["/yurt/v1/feed"];
+const FEED: &[&str] = &["/yurt/v1/feed", "/yurt/v1/members"];
 const FEED_INTO: &[&str] = &["/yurt/v1/feed/*"];
 const METRICS: &[&str] = &["/metrics"];
 
@@ -157,7 +157,7 @@ static POOL: [Rule; 9] = [
     Rule {
         who: Who::Member,
         verbs: GET,
-        what: What::Paths(&["/yurt/v1/feed", "/metrics"]),
+        what: What::Paths(&["/yurt/v1/feed", "/yurt/v1/members", "/metrics"]),
     },
     // Whether the caller leads is decided by the fence, in the same step as the data.
     Rule {

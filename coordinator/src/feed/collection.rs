@@ -13,6 +13,8 @@ use yurt_storage::{Replica, SharedCollection};
 pub(crate) struct PoolCollection {
     replica: Arc<Replica>,
     is_told: bool,
+    /// One feed call at a time.
+    turn: Arc<tokio::sync::Mutex<()>>,
     // Never held while the collection's lock is taken.
     promise: Mutex<Promise>,
 }
@@ -70,6 +72,7 @@ impl PoolCollection {
         Self {
             replica,
             is_told: false,
+            turn: Arc::default(),
             promise: Mutex::default(),
         }
     }
@@ -85,6 +88,14 @@ impl PoolCollection {
     /// Whether the leader said that the pool shares it: it may come and go.
     pub(crate) fn is_told(&self) -> bool {
         self.is_told
+    }
+
+    /// Resolves when no other feed call is at work here.
+    ///
+    /// # Cancel safety
+    /// Safe: who stops waiting loses its place only.
+    pub(super) async fn turn(&self) -> tokio::sync::OwnedMutexGuard<()> {
+        self.turn.clone().lock_owned().await
     }
 
     /// Name of the collection, `resource.group`.
@@ -136,5 +147,30 @@ impl PoolCollection {
     /// How long ago the cloud's changes were last known to arrive; `None` when they never were since the start.
     pub(crate) fn staleness(&self, now: BootTime) -> Option<Duration> {
         self.promise.lock().fresh_at.map(|at| now.since(at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use yurt_apimachinery::kind::find_kind;
+    use yurt_storage::Replicas;
+
+    use super::*;
+
+    #[test]
+    fn silence_makes_data_stale() {
+        let services = find_kind("", "services").expect("services are built in");
+        let replicas = Replicas::open(&[("services".to_owned(), services)], None).expect("memory must open");
+        let collection = PoolCollection::new(replicas.named("services").expect("it was just made"));
+        let at = |secs| BootTime::from_boot(Duration::from_secs(secs));
+        assert!(!collection.is_fresh(at(1)), "nobody has said so");
+        collection.heard(true, at(10));
+        let silent_from = at(10) + FRESH_FOR;
+        assert!(collection.is_fresh(at(39)) && silent_from == at(40));
+        assert!(!collection.is_fresh(silent_from));
+        collection.heard(true, at(41));
+        assert!(collection.is_fresh(at(41)));
+        collection.heard(false, at(42));
+        assert!(!collection.is_fresh(at(42)));
     }
 }

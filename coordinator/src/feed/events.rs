@@ -1,5 +1,7 @@
 //! Applies a batch of events: facts of the cloud's log that continue exactly where the collection stands.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion, Status};
@@ -7,7 +9,7 @@ use yurt_storage::Collection;
 
 use super::collection::PoolCollection;
 use super::wire::{EventsCall, Progress};
-use super::{Feed, FeedError, Refusal, decode};
+use super::{Feed, FeedError, Refusal, decode, members};
 use crate::authn::User;
 
 impl Feed {
@@ -24,7 +26,8 @@ impl Feed {
         self.require_members(collection)?;
         let (applied, guard) = {
             let election = self.fence.enter(&call.claim(), user).map_err(|_| self.fenced())?;
-            let applied = collection.objects().update(|held| apply(held, &call, events))?;
+            let judge = |held: &Collection, events: &[_]| self.judge_members(collection, user, held, events);
+            let applied = collection.objects().update(|held| apply(held, &call, events, judge))?;
             // The collection goes on without the snapshot that somebody began.
             self.pending.lock().remove(collection.name());
             self.metrics.batch(collection.name(), self.is_late(&election.holder));
@@ -40,6 +43,27 @@ impl Feed {
             durable: collection.replica().durable().position.min(applied),
         }
         .to_json())
+    }
+
+    /// Whether the membership after these events may be one, where it is the membership that is fed.
+    fn judge_members(
+        &self,
+        collection: &PoolCollection,
+        user: &User,
+        held: &Collection,
+        events: &[(EventType, Object)],
+    ) -> Result<(), Refusal> {
+        if collection.name() != members::COLLECTION || events.is_empty() {
+            return Ok(());
+        }
+        let mut names: BTreeSet<&str> = held.objects().map(Object::name).collect();
+        for (event_type, object) in events {
+            match event_type {
+                EventType::Deleted => names.remove(object.name()),
+                _ => names.insert(object.name()),
+            };
+        }
+        self.members.judge(user.node_name(), names.into_iter())
     }
 
     pub(super) fn fenced(&self) -> Refusal {
@@ -86,6 +110,7 @@ fn apply(
     held: &mut Collection,
     call: &EventsCall<'_>,
     events: Vec<(EventType, Object)>,
+    judge: impl Fn(&Collection, &[(EventType, Object)]) -> Result<(), Refusal>,
 ) -> Result<ResourceVersion, Refusal> {
     let at = held.position();
     if held.generation() != call.generation {
@@ -101,6 +126,7 @@ fn apply(
     if !held.is_complete() || call.after != at {
         return Err(Refusal::Gap { applied: at });
     }
+    judge(held, &events)?;
     if call.step {
         held.catch_up_to(call.up_to, events);
     } else {
@@ -118,5 +144,5 @@ pub(crate) fn apply_unfenced(held: &mut Collection, kind: &ResourceKind, body: &
     let Ok(call) = decode::<EventsCall<'_>>(body) else {
         return false;
     };
-    read_events(&call, kind).is_ok_and(|events| apply(held, &call, events).is_ok())
+    read_events(&call, kind).is_ok_and(|events| apply(held, &call, events, |_, _| Ok(())).is_ok())
 }

@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use yurt_apimachinery::ObjectKey;
+use yurt_storage::Collection;
 
+use super::Refusal;
 use super::collection::PoolCollection;
 
 pub(crate) use yurt_storage::members::COLLECTION;
@@ -91,7 +93,7 @@ impl Members {
 
     /// Whether nobody has told the membership yet: every node of the cluster is let in then.
     pub(crate) fn on_trust(&self) -> bool {
-        self.source == InitialMembers::None && !self.told.objects().read(yurt_storage::Collection::is_complete)
+        self.source == InitialMembers::None && !self.told.objects().read(Collection::is_complete)
     }
 
     /// Whether a node belongs to the pool.
@@ -116,9 +118,44 @@ impl Members {
         Some(names)
     }
 
+    /// How many they are; `None` while membership is on trust.
+    pub(crate) fn count(&self) -> Option<usize> {
+        if self.on_trust() {
+            return None;
+        }
+        let initial = self.initial.read();
+        let is_told = |held: &Collection, name: &String| held.object(&ObjectKey::new(None, name)).is_some();
+        let count = |held: &Collection| held.len() + initial.iter().filter(|name| !is_told(held, name)).count();
+        Some(self.told.objects().read(count))
+    }
+
+    /// Whether the names `told` may become the membership by the word of `caller`. A pool that shuts its leader out has nobody
+    /// who could tell it better.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn judge<'a>(&self, caller: Option<&str>, told: impl Iterator<Item = &'a str>) -> Result<(), Refusal> {
+        let (mut is_empty, mut has_caller) = (true, false);
+        for name in told {
+            is_empty = false;
+            has_caller |= caller == Some(name);
+        }
+        let is_initial = |caller: &str| self.initial.read().contains(caller);
+        let message = match caller {
+            _ if is_empty => "a membership without any node is not taken: it would shut the whole pool out".to_owned(),
+            Some(caller) if has_caller || is_initial(caller) => return Ok(()),
+            Some(caller) => format!(
+                "a membership without the caller's own node, \"{caller}\", is not taken: a node that belongs to the pool has to \
+                 lead and to tell it"
+            ),
+            None => "the membership is taken from a node that belongs to it only".to_owned(),
+        };
+        Err(Refusal::Members { message })
+    }
+
     /// Their names, once a leader has told them: what the flag alone says may be less than the pool.
     pub(crate) fn told_names(&self) -> Option<BTreeSet<String>> {
-        let is_told = self.told.objects().read(yurt_storage::Collection::is_complete);
+        let is_told = self.told.objects().read(Collection::is_complete);
         is_told.then(|| self.names()).flatten()
     }
 

@@ -32,6 +32,8 @@ pub(crate) struct Scope {
     told: watch::Sender<Option<Vec<SharedResource>>>,
     /// One change at a time.
     changing: tokio::sync::Mutex<()>,
+    /// One call at a time.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// `POST scope`: everything the pool shares beside what every pool does.
@@ -60,6 +62,7 @@ impl Scope {
             configured: shared.map(|one| SharedResource::of(one.objects().kind())).collect(),
             told: watch::Sender::default(),
             changing: tokio::sync::Mutex::default(),
+            turn: Arc::default(),
         }
     }
 
@@ -77,6 +80,14 @@ impl Scope {
     /// Resolves when the leader tells another scope, also through another coordinator.
     pub(crate) fn changes(&self) -> watch::Receiver<Option<Vec<SharedResource>>> {
         self.told.subscribe()
+    }
+
+    /// Resolves when no other call is at work.
+    ///
+    /// # Cancel safety
+    /// Safe: who stops waiting loses its place only.
+    pub(crate) async fn turn(&self) -> tokio::sync::OwnedMutexGuard<()> {
+        self.turn.clone().lock_owned().await
     }
 
     /// For `GET` of the feed.

@@ -177,14 +177,13 @@ impl Feed {
         self.answer(collection, guard, call.fresh, outcome).await
     }
 
-    /// While membership is on trust, whoever tells it must belong to it: a wrong pool's leader stops here.
+    /// Who tells the membership must belong to it: a wrong pool's leader stops here, and no pool shuts itself out.
     fn require_caller(&self, collection: &PoolCollection, user: &User, call: &SnapshotCall<'_>) -> Result<(), Refusal> {
-        let is_listed = || call.index.iter().any(|(key, _)| user.node_name() == Some(key));
-        if collection.name() != members::COLLECTION || !self.members.on_trust() || is_listed() {
+        if collection.name() != members::COLLECTION {
             return Ok(());
         }
-        let message = format!("the first membership must contain the caller, {}", user.name);
-        Err(Refusal::Members { message })
+        let names = call.index.iter().map(|(key, _)| key.as_str());
+        self.members.judge(user.node_name(), names)
     }
 
     fn pending_of(&self, collection: &PoolCollection, call: &BodiesCall<'_>) -> Option<Pending> {

@@ -122,7 +122,7 @@ pub(crate) enum Refusal {
         /// `C`.
         applied: ResourceVersion,
     },
-    /// The membership must come first, and must contain the caller.
+    /// The membership must come first, and must contain the caller's node.
     Members {
         /// What is expected.
         message: String,

@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use yurt_apimachinery::{ResourceKind, ResourceVersion, kind};
-use yurt_runtime::Clock;
+use yurt_runtime::{Clock, TaskGroup};
 use yurt_storage::backend::Sink;
 use yurt_storage::collection::Recovered;
 use yurt_storage::{Op, Replicas, SharedCollection, Storage, StorageError};
@@ -67,6 +67,7 @@ impl Pool {
             replicas: Arc::new(replicas),
             storage: Arc::new(NoStorage),
             leases: Arc::new(SharedCollection::new(leases, false)),
+            calls: TaskGroup::new(),
         };
         let metrics = Metrics::new().expect("names differ").feed();
         let feed = Feed::new(parts, Clock::fake().0, metrics);
@@ -95,7 +96,7 @@ impl Pool {
     /// The body of the refusal.
     pub fn take(&self, node: &str, path: &str, body: &[u8]) -> Result<Value, Value> {
         let user = User::new(&format!("{NODE_PREFIX}{node}"), &[NODES]);
-        let taken = self.feed.take(&user, path, body).now_or_never();
+        let taken = self.feed.take_attached(&user, path, body).now_or_never();
         match taken {
             Some(Ok(answer)) => Ok(answer),
             Some(Err(FeedError::Refused(refusal))) => Err(refusal.to_json()),

@@ -409,6 +409,10 @@ async fn new_generation_starts_over_and_ends_old_streams() {
     let answer = reader.get(SERVICES).await;
     assert_eq!(answer.header("yurt-generation"), Some("1"));
     assert_eq!(rv(&answer.body), "40");
+    // Bodies of the timeline before are not taken for those that were applied on this one.
+    let late = json!({"generation": 0, "at": "30", "objects": []});
+    let late = leader.call("services/snapshot/bodies", late).await.expect(409);
+    assert_eq!(late["reason"], "gap");
     assert_eq!(
         leader.snapshot("services", 0, 500, &[]).await.expect(409)["reason"],
         "generation"
@@ -439,8 +443,74 @@ async fn membership_comes_first_and_contains_who_tells_it() {
         "trust has ended"
     );
     let state = server.node("n2").get("/yurt/v1/feed").await.expect(200);
-    assert_eq!(state["members"], json!(["n1", "n2"]));
+    assert_eq!(state["members"], json!(2));
     assert_eq!(state["collections"]["services"]["complete"], false);
+    let names = server.node("n2").get("/yurt/v1/members").await.expect(200);
+    assert_eq!(names, json!({"members": ["n1", "n2"]}));
+    server.node("n3").get("/yurt/v1/members").await.expect(403);
+    server.node("n2").post("/yurt/v1/members", &names).await.expect(403);
+    server.admin().post("/yurt/v1/members", &names).await.expect(405);
+}
+
+/// All labels of a pool are taken away by mistake, or by a controller that writes them again. Leaders feed what the cloud says.
+#[tokio::test]
+async fn membership_never_shuts_out_the_node_that_tells_it() {
+    let (server, leader) = fed_pool().await;
+    let member = |name: &str, at: &str| json!({"metadata": {"name": name, "uid": name, "resourceVersion": at}});
+    let events = async |events: Value| {
+        let body = json!({"after": "10", "events": events, "upTo": "20", "fresh": true});
+        leader.call("members/events", body).await
+    };
+    for refused in [
+        leader.snapshot("members", 0, 20, &[]).await,
+        leader.snapshot("members", 0, 20, &[member("n2", "10")]).await,
+        leader.snapshot("members", 1, 20, &[member("n2", "10")]).await,
+        events(json!([event("DELETED", member("n1", "11"))])).await,
+        events(json!([
+            event("DELETED", member("n1", "11")),
+            event("DELETED", member("n2", "12"))
+        ]))
+        .await,
+    ] {
+        let refused = refused.expect(409);
+        assert_eq!(refused["reason"], "members");
+        let message = refused["message"].as_str().unwrap();
+        assert!(
+            message.contains("n1") || message.contains("without any node"),
+            "{message}"
+        );
+    }
+    let names = async || server.node("n2").get("/yurt/v1/members").await.expect(200)["members"].clone();
+    assert_eq!(names().await, json!(["n1", "n2"]), "nothing was taken");
+    // It left and came back: what counts is how it ends.
+    let around = json!([
+        event("DELETED", member("n1", "11")),
+        event("DELETED", member("n2", "12")),
+        event("ADDED", member("n1", "13"))
+    ]);
+    events(around).await.expect(200);
+    assert_eq!(
+        leader.client.get("/yurt/v1/members").await.expect(200)["members"],
+        json!(["n1"])
+    );
+    leader
+        .snapshot("members", 0, 30, &[member("n1", "13"), member("n2", "25")])
+        .await
+        .expect(200);
+    assert_eq!(names().await, json!(["n1", "n2"]));
+}
+
+/// Every hub asks every 5 s.
+#[tokio::test]
+async fn state_of_the_feed_stays_small_in_a_pool_of_ten_thousand_nodes() {
+    let server = Server::pool().await;
+    let leader = Leader::elect(&server, "edge-node-00001").await;
+    let names: Vec<String> = (0..10_000).map(|n| format!("edge-node-{n:05}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    leader.feed_members(&names).await;
+    let answer = leader.client.get("/yurt/v1/feed").await;
+    assert_eq!(answer.body["members"], json!(10_000));
+    assert!(answer.bytes.len() < 8 << 10, "{} bytes", answer.bytes.len());
 }
 
 /// Conformance: 7.43, 7.57
@@ -462,7 +532,7 @@ async fn restart_keeps_complete_data_position_members_and_epoch() {
         (&state["epoch"], &state["store"]),
         (&json!(leader.epoch), &json!(leader.store))
     );
-    assert_eq!(state["members"], json!(["n1", "n2"]));
+    assert_eq!(state["members"], json!(2));
     server.node("n3").get(SERVICES).await.expect(403);
     let leader = Leader {
         client: server.node("n1"),

@@ -1,13 +1,19 @@
-//! A store that fails under a snapshot.
+//! A store that fails or stalls under a snapshot.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use yurt_apimachinery::kind::find_kind;
-use yurt_runtime::Clock;
+use yurt_runtime::{Clock, TaskGroup};
+use yurt_storage::backend::{Committed, Loaded, Sink};
 use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_storage::embedded::{Disk, FileMedium, Medium};
-use yurt_storage::{Embedded, Replicas, SharedCollection};
+use yurt_storage::{Action, Embedded, Expect, Replicas, SharedCollection, StorageError};
+
+use futures_util::FutureExt as _;
+use parking_lot::{Condvar, Mutex};
+use tokio::sync::Notify;
+use yurt_test_support::eventually;
 
 use super::*;
 use crate::authn::{NODE_PREFIX, NODES};
@@ -15,18 +21,39 @@ use crate::feed::Parts;
 use crate::feed::collection::PoolCollections;
 use crate::feed::fence::Fence;
 use crate::feed::members::{InitialMembers, Members};
-use crate::feed::scope::Scope;
+use crate::feed::scope::{SCOPE_KEY, Scope};
 use crate::metrics::Metrics;
 
-/// A file that takes nothing while it fails.
+/// A file that takes nothing while it fails, and waits while its gate is held.
 #[derive(Debug)]
 struct Faulty {
     file: FileMedium,
     fails: AtomicBool,
+    is_held: Mutex<bool>,
+    let_go: Condvar,
+    /// Gets a permit for each write that comes to the gate.
+    reached: Notify,
 }
 
 impl Faulty {
+    fn open(path: &std::path::Path) -> Arc<Self> {
+        Arc::new(Self {
+            file: FileMedium::open(path).unwrap(),
+            fails: AtomicBool::new(false),
+            is_held: Mutex::default(),
+            let_go: Condvar::new(),
+            reached: Notify::new(),
+        })
+    }
+
+    fn hold(&self, held: bool) {
+        *self.is_held.lock() = held;
+        self.let_go.notify_all();
+    }
+
     fn check(&self) -> io::Result<()> {
+        self.reached.notify_one();
+        self.let_go.wait_while(&mut self.is_held.lock(), |held| *held);
         let fails = self.fails.load(Ordering::Relaxed);
         if fails {
             Err(io::Error::other("the disk is broken"))
@@ -61,8 +88,21 @@ impl Medium for Faulty {
     }
 }
 
+/// Publishes nothing.
+struct Nobody;
+
+impl Sink for Nobody {
+    fn load(&self, _: Loaded) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    fn committed(&self, _: ResourceVersion, _: &[Committed]) {}
+
+    fn reloaded(&self, _: Loaded) {}
+}
+
 /// The feed of Services over `disk`, with node n1 as the leader.
-fn feed_on(disk: &Arc<Disk>) -> (Feed, Arc<PoolCollection>) {
+fn feed_on(disk: &Arc<Disk>) -> (Arc<Feed>, Arc<PoolCollection>) {
     let [services, leases] =
         [("", "services"), ("coordination.k8s.io", "leases")].map(|(g, r)| find_kind(g, r).unwrap());
     let store = ReplicaStore::open(disk.clone()).unwrap();
@@ -84,22 +124,23 @@ fn feed_on(disk: &Arc<Disk>) -> (Feed, Arc<PoolCollection>) {
         replicas: Arc::new(replicas),
         storage: Arc::new(own),
         leases: Arc::new(SharedCollection::new(leases, false)),
+        calls: TaskGroup::new(),
     };
     let metrics = Metrics::new().unwrap().feed();
-    (Feed::new(parts, clock, metrics), collection)
+    (Arc::new(Feed::new(parts, clock, metrics)), collection)
 }
 
-async fn take(feed: &Feed, path: &str, mut body: Value) -> Result<Value, FeedError> {
+async fn take(feed: &Arc<Feed>, path: &str, mut body: Value) -> Result<Value, FeedError> {
     body["store"] = json!("s");
     body["epoch"] = json!(1);
     body["generation"] = json!(0);
     body["fresh"] = json!(true);
     let user = User::new(&format!("{NODE_PREFIX}n1"), &[NODES]);
-    feed.take(&user, path, body.to_string().as_bytes()).await
+    feed.take(&user, path, body.to_string().into()).await
 }
 
 /// The first list of a pool, as its leader feeds it.
-async fn feed_list(feed: &Feed) -> Result<Value, FeedError> {
+async fn feed_list(feed: &Arc<Feed>) -> Result<Value, FeedError> {
     let service = json!({"metadata": {"namespace": "x", "name": "a", "uid": "u", "resourceVersion": "5"}});
     let index = json!({"after": "0", "at": "7", "index": [["x/a", "5"]]});
     let answer = take(feed, "services/snapshot", index).await?;
@@ -114,10 +155,7 @@ async fn feed_list(feed: &Feed) -> Result<Value, FeedError> {
 async fn store_that_fails_under_the_first_list_leaves_it_unserved_until_it_is_stored() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store.redb");
-    let medium = Arc::new(Faulty {
-        file: FileMedium::open(&path).unwrap(),
-        fails: AtomicBool::new(false),
-    });
+    let medium = Faulty::open(&path);
     let (clock, hand) = Clock::fake();
     let disk = Disk::open_on(&path, medium.clone(), clock).unwrap();
     let (feed, collection) = feed_on(&disk);
@@ -140,4 +178,57 @@ async fn store_that_fails_under_the_first_list_leaves_it_unserved_until_it_is_st
     feed_list(&feed).await.unwrap();
     assert!(collection.is_served());
     assert_eq!(collection.objects().read(Collection::len), 1);
+}
+
+/// The leader's time-out, a reset, the end of its leadership: its call is dropped while the disk is at work.
+#[tokio::test]
+async fn call_whose_leader_hangs_up_during_the_commit_is_finished_all_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.redb");
+    let medium = Faulty::open(&path);
+    let (clock, _) = Clock::fake();
+    let disk = Disk::open_on(&path, medium.clone(), clock.clone()).unwrap();
+    let (feed, collection) = feed_on(&disk);
+    let service = json!({"metadata": {"namespace": "x", "name": "a", "uid": "u", "resourceVersion": "5"}});
+    let index = json!({"after": "0", "at": "7", "index": [["x/a", "5"]]});
+    take(&feed, "services/snapshot", index).await.unwrap();
+    let bodies = json!({"at": "7", "objects": [service], "last": true});
+    // Permits of earlier writes.
+    while medium.reached.notified().now_or_never().is_some() {}
+    medium.hold(true);
+    tokio::select! {
+        biased;
+        answer = take(&feed, "services/snapshot/bodies", bodies) => panic!("the disk stands still: {answer:?}"),
+        () = medium.reached.notified() => {}
+    }
+    medium.hold(false);
+    eventually("the snapshot is stored and shown", async || {
+        collection.is_served().then_some(())
+    })
+    .await;
+    eventually("the leader's word counts", async || {
+        collection.is_fresh(clock.boot()).then_some(())
+    })
+    .await;
+}
+
+/// Another hub was elected, and the store knows it before the fence does.
+#[tokio::test]
+async fn scope_of_a_leader_that_the_store_has_replaced_is_not_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.redb");
+    let disk = Disk::open_on(&path, Faulty::open(&path), Clock::fake().0).unwrap();
+    let (feed, _) = feed_on(&disk);
+    feed.storage.attach(Arc::new(Nobody)).await.unwrap();
+    let user = User::new(&format!("{NODE_PREFIX}n1"), &[NODES]);
+    let body = json!({"store": "s", "epoch": 1, "resources": []}).to_string();
+    // The fixture's record is the fence's alone: in the store it is not the one the leader was elected with.
+    let refused = feed.take_scope(&user, body.as_bytes(), |_| Ok(())).await;
+    assert!(matches!(refused, Err(FeedError::Refused(Refusal::Fenced { .. }))));
+    let absent = Op {
+        key: SCOPE_KEY.to_owned(),
+        expect: Expect::Absent,
+        action: Action::Check,
+    };
+    feed.storage.write(vec![absent]).await.expect("no record was written");
 }
