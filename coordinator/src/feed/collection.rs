@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use yurt_runtime::BootTime;
-use yurt_storage::{Replica, SharedCollection};
+use yurt_storage::{OnlyWriter as _, Replica, SharedCollection};
 
 /// A replica of a cloud collection, with what the feed has promised about it.
 #[derive(Debug)]

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion, Status};
-use yurt_storage::Collection;
+// Whoever feeds holds the fence: there is no other writer, and `apply` compares the generation.
+use yurt_storage::{Collection, OnlyWriter as _};
 
 use super::collection::PoolCollection;
 use super::wire::{EventsCall, Progress};

@@ -181,6 +181,8 @@ impl Members {
 
 #[cfg(test)]
 mod tests {
+    use yurt_storage::OnlyWriter as _;
+
     use super::*;
 
     fn members(flag: &str) -> Members {

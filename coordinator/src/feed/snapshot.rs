@@ -7,7 +7,8 @@ use parking_lot::MutexGuard;
 use serde_json::{Value, json};
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
 use yurt_storage::collection::{History, WriteError};
-use yurt_storage::{Collection, Op};
+// Whoever feeds holds the fence: there is no other writer, and `check` compares the generation.
+use yurt_storage::{Collection, OnlyWriter as _, Op};
 
 use super::collection::PoolCollection;
 use super::events::read_object;

@@ -9,7 +9,7 @@ use yurt_apimachinery::{ResourceKind, ResourceVersion, kind};
 use yurt_runtime::{Clock, TaskGroup};
 use yurt_storage::backend::Sink;
 use yurt_storage::collection::Recovered;
-use yurt_storage::{Op, Replicas, SharedCollection, Storage, StorageError};
+use yurt_storage::{OnlyWriter as _, Op, Replicas, SharedCollection, Storage, StorageError};
 
 use crate::authn::{NODE_PREFIX, NODES, User};
 use crate::feed::collection::{PoolCollection, PoolCollections};

@@ -2,7 +2,7 @@
 //!
 //! The same set of replicas stands in the leader hub (source: cloud), in the coordinator (source: the feed) and in
 //! every hub (source: coordinator, else cloud, else none). Whoever owns the source applies to
-//! [`SharedCollection::update`]; [`Replicas::persist`] commits what changed.
+//! [`SharedCollection::update_of`]; [`Replicas::persist`] commits what changed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -38,6 +38,23 @@ pub struct Progress {
 /// Watches of one collection that are being sent its present state, at a time; further ones are asked to come back.
 pub const STARTING_WATCHES_MAX: usize = 2000;
 
+/// The collection has begun another history than the change belongs to; nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a change of generation {of} came to a collection of generation {held}")]
+pub struct OtherHistory {
+    /// Generation of the collection.
+    pub held: u64,
+    /// Generation that the change is of.
+    pub of: u64,
+}
+
+/// Changes by the only writer that a collection has, whatever its generation is. Where several sources write, each names
+/// the generation it was opened for ([`SharedCollection::update_of`]).
+pub trait OnlyWriter {
+    /// Changes the collection and wakes the readers.
+    fn update<T>(&self, change: impl FnOnce(&mut Collection) -> T) -> T;
+}
+
 /// Resolves when a part of a collection may have changed.
 #[derive(Debug)]
 pub struct Changes(watch::Receiver<u64>);
@@ -123,22 +140,43 @@ impl SharedCollection {
         look(&self.inner.read())
     }
 
-    /// Changes the collection and wakes the readers.
-    pub fn update<T>(&self, change: impl FnOnce(&mut Collection) -> T) -> T {
+    /// Changes the collection for a source of `generation` and wakes the readers. Generations are compared under the lock of
+    /// the change: RVs of one history say nothing in another, and a source learns of a new one later than the collection.
+    ///
+    /// # Errors
+    /// [`OtherHistory`] when the collection is of another generation.
+    pub fn update_of<T>(&self, generation: u64, change: impl FnOnce(&mut Collection) -> T) -> Result<T, OtherHistory> {
+        let (result, touched) = {
+            let mut collection = self.inner.write();
+            let held = collection.generation();
+            if held != generation {
+                return Err(OtherHistory { held, of: generation });
+            }
+            (change(&mut collection), collection.take_touched())
+        };
+        self.wake(&touched);
+        Ok(result)
+    }
+
+    pub(crate) fn update<T>(&self, change: impl FnOnce(&mut Collection) -> T) -> T {
         let (result, touched) = {
             let mut collection = self.inner.write();
             (change(&mut collection), collection.take_touched())
         };
+        self.wake(&touched);
+        result
+    }
+
+    fn wake(&self, touched: &Touched) {
         self.version.send_modify(|version| *version += 1);
         if let Some(by_key) = self.by_key.get() {
             let senders = by_key.iter().enumerate().filter(|(bit, _)| touched.has(*bit));
             senders.for_each(|(_, sender)| sender.send_modify(|version| *version += 1));
         }
-        result
     }
 
     /// Changes book-keeping no reader can see (dirty records), without waking anybody.
-    pub fn update_quietly<T>(&self, change: impl FnOnce(&mut Collection) -> T) -> T {
+    pub(crate) fn update_quietly<T>(&self, change: impl FnOnce(&mut Collection) -> T) -> T {
         change(&mut self.inner.write())
     }
 
@@ -214,6 +252,14 @@ impl SharedCollection {
     }
 }
 
+// === impl OnlyWriter ===
+
+impl OnlyWriter for SharedCollection {
+    fn update<T>(&self, change: impl FnOnce(&mut Collection) -> T) -> T {
+        Self::update(self, change)
+    }
+}
+
 // === impl Changes ===
 
 impl Changes {
@@ -231,5 +277,25 @@ impl Changes {
     /// Holds nothing; may be dropped at any point.
     pub async fn changed(&mut self) -> Result<(), watch::error::RecvError> {
         self.0.changed().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn change_of_another_generation_changes_nothing_and_wakes_nobody() {
+        let services = yurt_apimachinery::kind::find_kind("", "services").unwrap();
+        let shared = SharedCollection::new(services, false);
+        let start = |held: &mut Collection| held.restart(7, Vec::new(), ResourceVersion(10));
+        shared.update_of(0, start).unwrap();
+        let woken = shared.subscribe();
+        let refused = shared.update_of(0, |held| held.advance(ResourceVersion(20)));
+        assert_eq!(refused, Err(OtherHistory { held: 7, of: 0 }));
+        assert!(!woken.has_changed().unwrap());
+        assert_eq!(shared.read(Collection::position), ResourceVersion(10));
+        assert_eq!(shared.update_of(7, |held| held.advance(ResourceVersion(20))), Ok(true));
+        assert!(woken.has_changed().unwrap());
     }
 }

@@ -16,7 +16,7 @@ use yurt_runtime::{Clock, FakeClock};
 use yurt_storage::backend::{Committed, Durability, Loaded, Sink};
 use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_storage::embedded::{Disk, Medium};
-use yurt_storage::{Action, Collection, Embedded, Expect, Op, Replicas, Storage, StorageError};
+use yurt_storage::{Action, Collection, Embedded, Expect, OnlyWriter as _, Op, Replicas, Storage, StorageError};
 
 const LEASE: &str = "/leases.coordination.k8s.io/kube-system/yurthub";
 /// Longer than any machine takes for what does not wait.

@@ -11,7 +11,7 @@ use yurt_runtime::Clock;
 use yurt_storage::backend::{Action, Durability, Expect, Op};
 use yurt_storage::contract::{self, Harness};
 use yurt_storage::embedded::replicas::ReplicaStore;
-use yurt_storage::{Cacher, Embedded, Replicas, Storage};
+use yurt_storage::{Cacher, Embedded, OnlyWriter as _, Replicas, Storage};
 
 struct OnDisk {
     folder: tempfile::TempDir,

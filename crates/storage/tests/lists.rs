@@ -8,8 +8,8 @@ use yurt_apimachinery::kind::{ResourceKind, find_kind};
 use yurt_apimachinery::options::ContinueToken;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{ListOptions, Object, ResourceVersion, Status};
-use yurt_storage::SharedCollection;
 use yurt_storage::serve::{self, Listed, Selection, Unfiltered, View};
+use yurt_storage::{OnlyWriter as _, SharedCollection};
 
 fn kind() -> &'static ResourceKind {
     find_kind("", "services").expect("services must be built in")

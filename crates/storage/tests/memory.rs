@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::{Object, ResourceVersion};
-use yurt_storage::SharedCollection;
+use yurt_storage::{OnlyWriter as _, SharedCollection};
 
 const OBJECTS: u64 = 20_000;
 /// Times its bytes, and bytes beside, that an object may take.

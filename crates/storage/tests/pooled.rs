@@ -14,7 +14,9 @@ use yurt_apimachinery::{Object, ResourceVersion, Space};
 use yurt_runtime::Clock;
 use yurt_storage::backend::{Committed, Loaded, Sink};
 use yurt_storage::contract::put;
-use yurt_storage::{Action, Collection, Delivery, Embedded, Expect, Op, Reader, Replicas, Storage, StorageError};
+use yurt_storage::{
+    Action, Collection, Delivery, Embedded, Expect, OnlyWriter as _, Op, Reader, Replicas, Storage, StorageError,
+};
 
 const NAME: &str = "services";
 

@@ -14,8 +14,8 @@ use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{ListOptions, Object, ResourceVersion};
 use yurt_runtime::Clock;
-use yurt_storage::SharedCollection;
 use yurt_storage::serve::{self, Selection, Unfiltered, View, WatchRequest};
+use yurt_storage::{OnlyWriter as _, SharedCollection};
 
 type Frames = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
 

@@ -169,7 +169,7 @@ impl Feeder {
         match Way::of(there, here, proven, random()) {
             Way::AwaitProof => Err(Interrupted::Reopen("not proved to be the present cloud's".into())),
             Way::Begin(generation) => {
-                self.replica.collection().update(|c| c.adopt(generation));
+                self.renumber(here.generation, generation);
                 self.send_snapshot(there).await
             }
             Way::Wait if !snapshot => {
@@ -205,8 +205,14 @@ impl Feeder {
                 why,
                 "The coordinator has another history: new generation"
             );
-            let next = next_generation(generation, random());
-            self.replica.collection().update(|c| c.adopt(next));
+            self.renumber(generation, next_generation(generation, random()));
+        }
+    }
+
+    /// Ours, of which generation `from` was proved to be the present cloud's, has this number from now on.
+    fn renumber(&self, from: u64, to: u64) {
+        if let Err(error) = self.replica.collection().update_of(from, |c| c.adopt(to)) {
+            tracing::debug!(collection = self.replica.name(), %error, "Not numbered again");
         }
     }
 

@@ -118,7 +118,7 @@ impl Follower {
         let (collection, name) = (self.replica.name(), source.as_str());
         match ended {
             // A stream that ended in good order is opened again at once: the source is not lost by that.
-            Ended::Closed => backoff.short(),
+            Ended::Closed | Ended::Overtaken => backoff.short(),
             Ended::Expired => {
                 // Nobody reads the members but this hub.
                 let has_copy =
@@ -200,6 +200,7 @@ impl Follower {
             random: random(),
             confirmed: Some(confirm),
             opened: None,
+            generation: self.replica.collection().read(Collection::generation),
             has_detour: begin != Begin::List && wanted.detour.is_some() && source == Source::Coordinator,
         };
         let token = self.tasks.token().child_token();

@@ -93,7 +93,7 @@ impl Stream {
     /// Makes the members those of the pool, as one step.
     async fn take_node_pool(&mut self, pool: &NodePool) -> Result<(), Ended> {
         let is_gone = self.is_gone();
-        let members = self.replica.collection().update(|held| {
+        let members = self.change(|held| {
             let is_same = names(held.objects()) == pool.nodes && held.objects().all(is_named);
             if !is_gone && held.is_complete() && is_same {
                 held.advance(pool.version);
@@ -105,7 +105,7 @@ impl Stream {
                 known.cloned().or_else(|| member(name, pool.version))
             };
             Some(pool.nodes.iter().filter_map(member).collect())
-        });
+        })?;
         self.data.heard(self.replica.name(), self.source, false);
         match members {
             Some(members) => self.take_list(members, pool.version, None).await,

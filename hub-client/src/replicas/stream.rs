@@ -54,6 +54,8 @@ pub enum Ended {
     Refused(String),
     /// The server has another timeline than we have: list.
     OtherHistory,
+    /// Another source began another generation of the replica: what this one tells does not belong to it.
+    Overtaken,
     /// Anything else; the text is for the log.
     Failed(String),
     /// As [`Self::Failed`], but something came that is kept.
@@ -78,6 +80,8 @@ pub struct Stream {
     pub confirmed: Option<oneshot::Sender<()>>,
     /// When the watch began.
     pub opened: Option<Instant>,
+    /// Generation of the replica that this stream was opened for, or began: it changes no other.
+    pub generation: u64,
     /// There may be another way than a jump that readers would be lost in.
     pub has_detour: bool,
 }
@@ -101,6 +105,7 @@ impl Stream {
         if !timeline.proven().await {
             return Ended::Failed("the cloud does not answer".into());
         }
+        self.generation = self.replica.collection().read(Collection::generation);
         let replica = self.replica.clone();
         let is_gone = self.is_gone();
         let begin = match (is_gone, begin) {
@@ -121,7 +126,7 @@ impl Stream {
         };
         let lasted = self.opened.map_or(Duration::ZERO, |opened| opened.elapsed());
         let timed_out = matches!(ended, Ended::Closed) && lasted + TIMER_SLACK >= self.lasts();
-        if !timed_out && !matches!(ended, Ended::NotReady(_)) {
+        if !timed_out && !matches!(ended, Ended::NotReady(_) | Ended::Overtaken) {
             timeline.reopen();
         }
         ended
@@ -163,8 +168,19 @@ impl Stream {
 
     /// The cloud does not have the history any more that our objects come from.
     pub(super) fn is_gone(&self) -> bool {
-        let generation = self.replica.collection().read(|c| c.generation());
-        self.source == Source::Cloud && self.data.timeline().is_gone(self.replica.name(), generation)
+        self.source == Source::Cloud && self.data.timeline().is_gone(self.replica.name(), self.generation)
+    }
+
+    /// Changes the replica, as long as it is of the generation that this stream is of.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Collection) -> T) -> Result<T, Ended> {
+        let changed = self.replica.collection().update_of(self.generation, change);
+        changed.map_err(|_| Ended::Overtaken)
+    }
+
+    /// Looks at the replica, as long as it is of the generation that this stream is of.
+    fn look<T>(&self, look: impl FnOnce(&Collection) -> T) -> Result<T, Ended> {
+        let look = |held: &Collection| (held.generation() == self.generation).then(|| look(held));
+        self.replica.collection().read(look).ok_or(Ended::Overtaken)
     }
 
     /// How long the watch is asked to last.
@@ -183,36 +199,33 @@ impl Stream {
             return Err(Ended::Refused(self.nobody()));
         }
         let is_gone = self.is_gone();
-        let taken = self.replica.collection().update(|collection| {
+        let taken = self.change(|collection| {
             let held = collection.generation();
             let objects = match self.reads_nodes() && !is_gone {
                 true => members::going_on(collection, objects, at),
                 false => objects,
             };
             let new = next_generation(held, self.random);
-            match generation {
-                Some(other) if other != held => {
-                    collection.restart(other, objects, at);
-                    Ok(())
-                }
-                _ if is_gone => {
-                    collection.restart(new, objects, at);
-                    Ok(())
-                }
+            let begun = match generation {
+                Some(other) if other != held => Some(other),
+                _ if is_gone => Some(new),
                 _ => match collection.replace(objects.clone(), at) {
                     // Lists without resourceVersion are never older than what the cloud served before, unless its
                     // store was rolled back: that is a new timeline. A coordinator may be behind, but never have
                     // another history under our number.
                     Err(error) if self.source == Source::Cloud || !matches!(error, WriteError::Behind { .. }) => {
                         tracing::error!(collection = self.replica.name(), %error, "The cloud was rolled back: new generation");
-                        collection.restart(new, objects, at);
-                        Ok(())
+                        Some(new)
                     }
-                    other => other,
+                    taken => taken.map(|()| None)?,
                 },
+            };
+            if let Some(begun) = begun {
+                collection.restart(begun, objects, at);
             }
-        });
-        taken.map_err(|error: WriteError| Ended::Failed(error.to_string()))?;
+            Ok(collection.generation())
+        })?;
+        self.generation = taken.map_err(|error: WriteError| Ended::Failed(error.to_string()))?;
         if self.reads_nodes() {
             self.data.troubles().works(LABELS);
         }
@@ -227,12 +240,11 @@ impl Stream {
     }
 
     async fn watch(&mut self) -> Result<Ended, Ended> {
-        let position = self.replica.collection().read(|c| c.position());
+        let position = self.look(Collection::position)?;
         let response = self.send_as(&self.watch_query(position), true).await?;
         let response = self.require_ok(response).await?;
         self.opened = Some(Instant::now());
-        let held = self.replica.collection().read(|c| c.generation());
-        if generation_of(response.headers()).is_some_and(|generation| generation != held) {
+        if generation_of(response.headers()).is_some_and(|generation| generation != self.generation) {
             return Ok(Ended::OtherHistory);
         }
         self.data.heard(self.replica.name(), self.source, false);
@@ -291,7 +303,7 @@ impl Stream {
                 (Some(pending), Some(object)) => {
                     pending.events.push((event.event_type, object));
                     if self.reads_nodes() && event.event_type != EventType::Deleted {
-                        self.take_members(step, rv);
+                        self.take_members(step, rv)?;
                     }
                 }
                 (None, Some(object)) if self.leaves_nobody(event.event_type, &object) => {
@@ -329,11 +341,11 @@ impl Stream {
                     return Err(Ended::Expired);
                 }
                 let stretch = (pending.from, to);
-                let followed = |c: &mut Collection| c.follow_step(stretch, pending.events, jumped);
-                self.replica.collection().update(followed).map_err(|_| Ended::Expired)?;
+                let followed = self.change(|c| c.follow_step(stretch, pending.events, jumped))?;
+                followed.map_err(|_| Ended::Expired)?;
             }
-        } else if step.is_none() && to > self.replica.collection().read(|c| c.position()) {
-            self.replica.collection().update(|c| c.advance(to));
+        } else if step.is_none() && to > self.look(Collection::position)? {
+            self.change(|c| c.advance(to))?;
         }
         let stale = bookmark.annotations.get(ANNOTATION_STALE);
         Ok(stale.is_some_and(|value| value == "true"))
@@ -343,16 +355,15 @@ impl Stream {
     fn apply(&self, event: EventType, object: Object) -> Result<(), Ended> {
         let (name, of_members) = (self.replica.name(), self.replica.name() == members::COLLECTION);
         if self.source == Source::Cloud && !of_members {
-            let check = |c: &Collection| (c.check_follows(event, &object), c.generation());
-            let (follows, generation) = self.replica.collection().read(check);
+            let follows = self.look(|c| c.check_follows(event, &object))?;
             if let Err(why) = follows {
-                if self.data.timeline().contradict(name, generation, &why) {
+                if self.data.timeline().contradict(name, self.generation, &why) {
                     return Err(Ended::Closed);
                 }
                 tracing::warn!(collection = name, %why, "The cloud left events out");
             }
         }
-        self.replica.collection().update(|collection| {
+        self.change(|collection| {
             let is_held = |held: &Object| held.uid() == object.uid();
             if of_members && event != EventType::Deleted && collection.object(object.key()).is_some_and(is_held) {
                 // A Node changes every few minutes, its membership does not.
@@ -360,8 +371,7 @@ impl Stream {
             } else {
                 collection.apply(event, object);
             }
-        });
-        Ok(())
+        })
     }
 
     /// Why there is no membership. Labels may be gone by mistake, or while somebody rewrites them; a pool that believed it
@@ -381,11 +391,12 @@ impl Stream {
     }
 
     /// Somebody is a member again.
-    fn take_members(&self, step: &mut Option<PendingStep>, at: ResourceVersion) {
+    fn take_members(&self, step: &mut Option<PendingStep>, at: ResourceVersion) -> Result<(), Ended> {
         if let Some(step) = step.take() {
-            self.replica.collection().update(|c| c.catch_up_to(at, step.events));
+            self.change(|c| c.catch_up_to(at, step.events))?;
             self.data.troubles().works(LABELS);
         }
+        Ok(())
     }
 
     pub(super) fn confirm(&mut self) {
@@ -527,3 +538,6 @@ pub(super) async fn read_all(response: Response<Incoming>) -> Result<Bytes, Ende
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,11 +1,17 @@
 //! The cloud comes back from a backup while the hub does not see it, and clients are not misled.
 
+use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
-use http::StatusCode;
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use http::{HeaderValue, StatusCode};
 use parking_lot::Mutex;
-use serde_json::json;
-use yurt_runtime::http::{json as answer_json, read_body};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use yurt_runtime::http::{json as answer_json, read_body, respond, stream as body_of};
 use yurt_test_support::eventually;
 
 use super::client::{Answer, Watch};
@@ -387,4 +393,105 @@ async fn snapshot_that_contradicts_the_coordinator_is_fed_under_a_new_number() {
         state["collections"]["services"]["generation"] == taken
     })
     .await;
+}
+
+/// The list, once these are in it.
+async fn list_that_has(hub: &TestHub, names: &[&str]) -> Answer {
+    eventually("the objects must be served", async || {
+        let listed = hub.kube_proxy().get(SERVICES).await;
+        (listed.code == 200 && listed.names() == names).then_some(listed)
+    })
+    .await
+}
+
+/// A Service as a server tells it.
+fn told(name: &str, version: u64) -> Value {
+    let metadata = json!({"namespace": "shop", "name": name, "uid": name, "resourceVersion": version.to_string()});
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {}})
+}
+
+fn list_of(version: u64, items: &[Value]) -> String {
+    let metadata = json!({"resourceVersion": version.to_string()});
+    json!({"kind": "ServiceList", "apiVersion": "v1", "metadata": metadata, "items": items}).to_string()
+}
+
+fn line(kind: &str, object: &Value) -> Result<Bytes, Infallible> {
+    Ok(Bytes::from(format!("{}\n", json!({"type": kind, "object": object}))))
+}
+
+fn bookmark(version: u64) -> Result<Bytes, Infallible> {
+    let metadata = json!({"resourceVersion": version.to_string()});
+    line(
+        "BOOKMARK",
+        &json!({"kind": "Service", "apiVersion": "v1", "metadata": metadata}),
+    )
+}
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+
+/// A hub that is elected after the cloud came back from a backup lists the cloud while its stream of the coordinator, which
+/// has the lost history, is still up: that one ends when the cloud's watch has confirmed.
+#[tokio::test]
+async fn what_the_coordinator_says_of_the_lost_history_does_not_count_in_the_new_one() {
+    let mut pool = Pool::start().await;
+    let web = pool.cloud.version().parse::<u64>().unwrap() + 1;
+    for at in [&pool.cloud, &pool.coordinator] {
+        at.put("services", service("web", 80));
+    }
+    let backup = pool.cloud.backup();
+    for at in [&pool.cloud, &pool.coordinator] {
+        at.put("services", service("late", 90));
+        at.put("services", service("late", 91));
+    }
+    let old: u64 = pool.coordinator.version().parse().unwrap();
+    // The coordinator says once more where it is, while the cloud is asked for a watch; that one waits for the effect.
+    let (say, has_ended) = (Arc::new(Semaphore::new(0)), CancellationToken::new());
+    let (said, ended) = (say.clone(), has_ended.clone());
+    pool.coordinator.on(SERVICES, move |request| {
+        let (said, ended) = (said.clone(), ended.clone());
+        async move {
+            if !request.uri().query().unwrap_or_default().contains("watch=1") {
+                return answer_json(StatusCode::OK, list_of(old, &[told("web", web), told("late", old)]));
+            }
+            let again = stream::once(async move {
+                said.acquire().await.unwrap().forget();
+                bookmark(old)
+            });
+            let rest = stream::once(async move {
+                let _ended = ended.drop_guard();
+                std::future::pending().await
+            });
+            let frames = stream::iter([bookmark(old)]).chain(again).chain(rest);
+            respond(StatusCode::OK, JSON, body_of(frames))
+        }
+    });
+    pool.give_lease_to("n2_x");
+    let hub = pool.hub("n1", &[]).await;
+    hub.wait_until_complete().await;
+    list_that_has(&hub, &["late", "web"]).await;
+
+    pool.cloud.go_away().await;
+    pool.cloud.restore(backup);
+    pool.cloud.on(SERVICES, move |request| {
+        let (say, has_ended) = (say.clone(), has_ended.clone());
+        async move {
+            if !request.uri().query().unwrap_or_default().contains("watch=1") {
+                return answer_json(StatusCode::OK, list_of(web, &[told("web", web)]));
+            }
+            say.add_permits(1);
+            // A hub that goes on with the coordinator does so until it has this answer.
+            let _ = tokio::time::timeout(Duration::from_secs(5), has_ended.cancelled()).await;
+            let frames = stream::iter([line("ADDED", &told("new", web + 1)), bookmark(web + 1)]);
+            respond(StatusCode::OK, JSON, body_of(frames.chain(stream::pending())))
+        }
+    });
+    pool.cloud.come_back().await;
+    pool.give_lease_to("");
+    pool.until_held_by("n1").await;
+    hub.until("the cloud must be followed", |state| {
+        state["collections"]["services"]["source"] == "cloud"
+    })
+    .await;
+    let listed = list_that_has(&hub, &["new", "web"]).await;
+    assert_eq!(generation(&listed), Some(1), "another one would hide what was left out");
 }

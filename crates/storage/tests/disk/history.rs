@@ -15,7 +15,7 @@ use yurt_runtime::{Clock, FakeClock, UnixTime};
 use yurt_storage::backend::{Action, Committed, Durability, Expect, Loaded, Op, Sink};
 use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_storage::embedded::{Disk, Medium};
-use yurt_storage::{Collection, Embedded, Replicas, Storage, StorageError};
+use yurt_storage::{Collection, Embedded, OnlyWriter as _, Replicas, Storage, StorageError};
 
 use crate::medium::{Lent, Tape};
 use crate::random::Random;

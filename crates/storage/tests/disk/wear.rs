@@ -9,7 +9,7 @@ use yurt_runtime::Clock;
 use yurt_storage::backend::Durability;
 use yurt_storage::embedded::DiskStats;
 use yurt_storage::replica::POSITIONS_EVERY;
-use yurt_storage::{Collection, Storage as _};
+use yurt_storage::{Collection, OnlyWriter as _, Storage as _};
 
 use crate::history::{Life, config_map, node_lease, put, service};
 use crate::medium::Tape;

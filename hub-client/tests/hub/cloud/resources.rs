@@ -18,8 +18,8 @@ use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{ListOptions, Object, ObjectKey, RequestInfo, ResourceVersion, Status, Verb};
 use yurt_runtime::Clock;
 use yurt_runtime::http::{APPLICATION_JSON, Body, full, json, respond, stream};
-use yurt_storage::SharedCollection;
 use yurt_storage::serve::{self, Selection, Unfiltered, WatchRequest};
+use yurt_storage::{OnlyWriter as _, SharedCollection};
 
 /// Group and plural of what is stored.
 const STORED: [(&str, &str); 7] = [

@@ -1,0 +1,194 @@
+//! One stream and its replica, without a server: what it is told, in order.
+
+use serde_json::{Value, json};
+use yurt_runtime::Clock;
+use yurt_runtime::http::client::Protocol;
+use yurt_runtime::tls::install_crypto_provider;
+use yurt_storage::embedded::Disk;
+use yurt_storage::embedded::replicas::ReplicaStore;
+use yurt_test_support::TestDir;
+
+use super::*;
+
+const SERVICES: &str = "services";
+
+/// A replica that holds `web` at 1001 and stands at 1006.
+struct Held {
+    data: Arc<PoolData>,
+    replica: Arc<Replica>,
+    _folder: TestDir,
+}
+
+fn rv(value: u64) -> ResourceVersion {
+    ResourceVersion(value)
+}
+
+fn object(name: &str, version: u64) -> Value {
+    let metadata = json!({"namespace": "shop", "name": name, "uid": name, "resourceVersion": version.to_string()});
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata})
+}
+
+fn service(name: &str, version: u64) -> Object {
+    let text = object(name, version).to_string();
+    Object::parse(text.into(), find_kind("", SERVICES).unwrap()).unwrap()
+}
+
+fn event(event_type: EventType, object: &Value) -> RawEvent {
+    RawEvent {
+        event_type,
+        object: object.to_string().into(),
+    }
+}
+
+fn bookmark(at: u64, annotations: &[&str]) -> RawEvent {
+    let annotations: serde_json::Map<_, _> = annotations
+        .iter()
+        .map(|name| ((*name).to_owned(), json!("1")))
+        .collect();
+    let metadata = json!({"resourceVersion": at.to_string(), "annotations": annotations});
+    event(EventType::Bookmark, &json!({"metadata": metadata}))
+}
+
+impl Held {
+    fn new() -> Self {
+        install_crypto_provider();
+        let folder = TestDir::new();
+        let disk = Disk::open(&folder.path().join("replicas.redb"), Clock::system()).unwrap();
+        let data = PoolData::open(ReplicaStore::open(disk).unwrap(), folder.path(), Clock::system()).unwrap();
+        let replica = data.replicas().named(SERVICES).unwrap();
+        let first = |held: &mut Collection| held.restart(0, vec![service("web", 1001)], rv(1006));
+        replica.collection().update_of(0, first).unwrap();
+        Self {
+            data: Arc::new(data),
+            replica,
+            _folder: folder,
+        }
+    }
+
+    /// A stream of the generation that is held now.
+    fn stream(&self, source: Source) -> Stream {
+        let client = HttpClient::new("http://127.0.0.1:9".parse().unwrap(), None, Protocol::Http1, IDLE);
+        Stream {
+            source,
+            client: client.unwrap(),
+            replica: self.replica.clone(),
+            data: self.data.clone(),
+            pool: "hangzhou".to_owned(),
+            random: 5,
+            confirmed: None,
+            opened: None,
+            generation: self.look(Collection::generation),
+            has_detour: false,
+        }
+    }
+
+    fn look<T>(&self, look: impl FnOnce(&Collection) -> T) -> T {
+        self.replica.collection().read(look)
+    }
+
+    /// `C` and the names.
+    fn state(&self) -> (u64, Vec<String>) {
+        let names = |c: &Collection| c.objects().map(|object| object.name().to_owned()).collect();
+        self.look(|c| (c.position().0, names(c)))
+    }
+}
+
+/// The events in turn, as the stream of a server tells them.
+fn told(stream: &mut Stream, events: Vec<RawEvent>) -> Result<(), Ended> {
+    let mut step = None;
+    let mut take = |event| stream.take_event(event, &mut step, rv(1006));
+    events.into_iter().try_for_each(&mut take)
+}
+
+#[tokio::test]
+async fn stream_changes_only_the_generation_it_was_opened_for() {
+    let held = Held::new();
+    let mut old = held.stream(Source::Coordinator);
+    // The cloud came back from a backup, and its stream lists it while the coordinator's is still up.
+    let begin = |held: &mut Collection| held.restart(7_000_000, vec![service("web", 1001)], rv(1004));
+    held.replica.collection().update_of(0, begin).unwrap();
+    let of_the_lost_history = [
+        vec![bookmark(1006, &[])],
+        vec![event(EventType::Added, &object("late", 1007))],
+        vec![
+            bookmark(1007, &[ANNOTATION_DIFF_TO]),
+            event(EventType::Added, &object("late", 1007)),
+            bookmark(1007, &[ANNOTATION_DIFF_DONE]),
+        ],
+    ];
+    for events in of_the_lost_history {
+        let ended = told(&mut old, events.clone());
+        assert!(matches!(ended, Err(Ended::Overtaken)), "{events:?}: {ended:?}");
+    }
+    let listed = old.take_list(vec![service("late", 1006)], rv(1006), Some(0)).await;
+    assert!(matches!(listed, Err(Ended::Overtaken)), "{listed:?}");
+    assert_eq!(held.state(), (1004, vec!["web".to_owned()]));
+}
+
+#[tokio::test]
+async fn stream_goes_on_in_the_generation_that_its_list_began() {
+    let held = Held::new();
+    let mut stream = held.stream(Source::Coordinator);
+    let listed = stream.take_list(vec![service("web", 1001)], rv(1004), Some(7_000_000));
+    listed.await.unwrap();
+    assert_eq!(held.look(Collection::generation), 7_000_000);
+    told(&mut stream, vec![event(EventType::Added, &object("new", 1005))]).unwrap();
+    assert_eq!(held.state(), (1005, vec!["new".to_owned(), "web".to_owned()]));
+}
+
+#[tokio::test]
+async fn list_of_a_coordinator_that_is_behind_is_refused_and_begins_no_generation() {
+    let held = Held::new();
+    let listed = held
+        .stream(Source::Coordinator)
+        .take_list(vec![service("web", 1001)], rv(1004), Some(0))
+        .await;
+    assert!(matches!(listed, Err(Ended::Failed(_))), "{listed:?}");
+    assert_eq!(held.look(Collection::generation), 0);
+    assert_eq!(held.state(), (1006, vec!["web".to_owned()]));
+    // The cloud is never behind what it told: it lost its history.
+    let listed = held
+        .stream(Source::Cloud)
+        .take_list(vec![service("web", 1001)], rv(1004), None)
+        .await;
+    listed.unwrap();
+    assert_eq!(held.look(Collection::generation), next_generation(0, 5));
+}
+
+/// A jump that a coordinator announces at 1000 or 1003, ends at 1010, and leaves out what came and went on the way.
+#[tokio::test]
+async fn jump_of_the_coordinator_over_our_position_is_not_taken() {
+    for from in [1000, 1003] {
+        let held = Held::new();
+        let jump = vec![
+            bookmark(from, &[ANNOTATION_DIFF_TO]),
+            event(EventType::Added, &object("late", 1009)),
+            bookmark(1010, &[ANNOTATION_DIFF_DONE]),
+        ];
+        let ended = told(&mut held.stream(Source::Coordinator), jump);
+        assert!(matches!(ended, Err(Ended::Expired)), "from {from}: {ended:?}");
+        assert_eq!(held.state(), (1006, vec!["web".to_owned()]));
+    }
+    for from in [1006, 1008] {
+        let held = Held::new();
+        let jump = vec![
+            bookmark(from, &[ANNOTATION_DIFF_TO]),
+            event(EventType::Added, &object("late", 1009)),
+            bookmark(1010, &[ANNOTATION_DIFF_DONE]),
+        ];
+        told(&mut held.stream(Source::Coordinator), jump).unwrap();
+        assert_eq!(held.state(), (1010, vec!["late".to_owned(), "web".to_owned()]));
+    }
+}
+
+#[tokio::test]
+async fn bookmark_inside_a_step_says_nothing_of_the_position() {
+    let held = Held::new();
+    let step = vec![
+        bookmark(1006, &[ANNOTATION_DIFF_TO]),
+        event(EventType::Added, &object("late", 1009)),
+        bookmark(1008, &[]),
+    ];
+    told(&mut held.stream(Source::Coordinator), step).unwrap();
+    assert_eq!(held.state(), (1006, vec!["web".to_owned()]), "the step has not ended");
+}
