@@ -16,6 +16,7 @@
 //! reader that may start at X sees the last state of every key changed after X and every deletion after X, also of
 //! objects that only it knew.
 
+mod dirty;
 mod history;
 mod log;
 mod past;
@@ -31,13 +32,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
+pub use dirty::Dirty;
 pub use history::{Gap, History, Limits, RangeTombstone};
 pub use log::{Change, ChangeKind, Step};
 pub use past::{KeyRange, Past};
 pub use reader::{Delivery, Expired, Reader, Snapshot};
 pub use timeline::{Contradiction, Resumption, UNCOMMITTED_MAX};
 pub use touched::{TOUCH_BITS, Touched};
-pub use write::{Dirty, Recovered, WriteError};
+pub use write::{Recovered, WriteError};
 
 /// Least size in bytes of the log and of the tombstones, however small the collection is.
 pub const HISTORY_BYTES_MIN: usize = 1 << 20;

@@ -233,6 +233,40 @@ async fn replica_comes_back_as_it_was_committed() {
     });
 }
 
+/// So many keys went between two commits that all of it is written again.
+#[tokio::test]
+async fn replica_is_stored_as_it_is_after_any_number_of_deletions() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("replicas.redb");
+    let kinds = [("services".to_owned(), find_kind("", "services").expect("services"))];
+    let open = || {
+        let disk = yurt_storage::embedded::Disk::open(&path, Clock::system()).expect("open");
+        Replicas::open(&kinds, Some(ReplicaStore::open(disk).expect("tables"))).expect("replicas")
+    };
+    let replicas = open();
+    let services = replicas.named("services").expect("services");
+    let collection = services.collection().clone();
+    collection.update(|c| c.restart(0, vec![service("a", 5), service("b", 6)], ResourceVersion(10)));
+    replicas.persist(None).await.expect("commit");
+    collection.update(|c| {
+        c.apply(EventType::Deleted, service("a", 11));
+        for n in 0..12_000 {
+            c.apply(EventType::Deleted, service(&format!("s{n}"), 20 + n));
+        }
+    });
+    replicas.persist(None).await.expect("commit");
+    let held = |c: &yurt_storage::Collection| {
+        let names: Vec<String> = c.objects().map(|object| object.name().to_owned()).collect();
+        (names, c.tombstones().count(), c.floor(), c.position())
+    };
+    let before = collection.read(held);
+    assert_eq!(before.0, ["b"]);
+    drop((replicas, services, collection));
+    let replicas = open();
+    let services = replicas.named("services").expect("services");
+    assert_eq!(services.collection().read(held), before);
+}
+
 #[tokio::test]
 async fn replica_that_is_given_up_leaves_nothing_and_can_come_back() {
     let folder = tempfile::tempdir().expect("a temporary folder");

@@ -12,6 +12,7 @@ use yurt_apimachinery::{Object, ResourceVersion};
 use super::*;
 
 mod ahead;
+mod dirty;
 mod generations;
 mod history;
 mod limits;

@@ -1,11 +1,11 @@
 //! How a collection changes: events in order, bookmarks, whole lists compared with what is held, recovery from a store.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
-use super::{Change, ChangeKind, Collection, Expired, Gap, Live, RangeTombstone, Step, UNCOMMITTED_MAX};
+use super::{Change, ChangeKind, Collection, Dirty, Expired, Gap, Live, RangeTombstone, Step, UNCOMMITTED_MAX};
 
 /// Why a write was refused; nothing was changed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -40,21 +40,6 @@ pub enum WriteError {
     },
 }
 
-/// What changed since a store last took it. Taken as a whole, written in one transaction.
-#[derive(Debug, Default)]
-pub struct Dirty {
-    /// New state per key; `None` means deleted.
-    pub objects: BTreeMap<ObjectKey, Option<Object>>,
-    /// Tombstones added.
-    pub tombstones: Vec<Object>,
-    /// Range tombstones added.
-    pub ranges: Vec<RangeTombstone>,
-    /// Everything stored before is void (new generation or first list).
-    pub wiped: bool,
-    /// `C`, floor, completeness or generation moved.
-    pub moved: bool,
-}
-
 /// A collection as a store gives it back.
 #[derive(Debug, Default)]
 pub struct Recovered {
@@ -76,35 +61,6 @@ pub struct Recovered {
     pub generation: u64,
     /// See [`Collection::high`].
     pub high: ResourceVersion,
-}
-
-// === impl Dirty ===
-
-impl Dirty {
-    /// Whether there is nothing to store.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        !self.moved && !self.has_content()
-    }
-
-    /// Whether objects came, changed or went.
-    fn has_content(&self) -> bool {
-        self.wiped || !(self.objects.is_empty() && self.tombstones.is_empty() && self.ranges.is_empty())
-    }
-
-    /// Puts back a record whose commit failed; what changed meanwhile (`self`) is newer and wins.
-    fn merge_older(&mut self, older: Dirty) {
-        if self.wiped {
-            return;
-        }
-        for (key, state) in older.objects {
-            self.objects.entry(key).or_insert(state);
-        }
-        self.tombstones.splice(0..0, older.tombstones);
-        self.ranges.splice(0..0, older.ranges);
-        self.wiped = older.wiped;
-        self.moved |= older.moved;
-    }
 }
 
 // === impl Collection ===
@@ -288,13 +244,7 @@ impl Collection {
                 .iter()
                 .map(|(key, live)| (key.clone(), Some(live.object.clone())))
                 .collect();
-            *dirty = Dirty {
-                objects,
-                ranges: former,
-                wiped: true,
-                moved: true,
-                ..Dirty::default()
-            };
+            *dirty = Dirty::restart(objects, former);
         }
     }
 
@@ -349,25 +299,6 @@ impl Collection {
     /// Stops calling the collection complete: something of it could not be read.
     pub fn distrust(&mut self) {
         self.complete = false;
-    }
-
-    /// Takes the record of changes since the last call, for a store to commit together with the current meta data.
-    pub fn take_dirty(&mut self) -> Option<Dirty> {
-        let dirty = self.dirty.as_mut()?;
-        (!dirty.is_empty()).then(|| std::mem::take(dirty))
-    }
-
-    /// Whether more changed since the last [`Self::take_dirty`] than where the collection stands.
-    #[must_use]
-    pub fn has_unsaved_content(&self) -> bool {
-        self.dirty.as_ref().is_some_and(Dirty::has_content)
-    }
-
-    /// Gives back a record whose commit failed, so that the next one includes it.
-    pub fn restore_dirty(&mut self, older: Dirty) {
-        if let Some(dirty) = &mut self.dirty {
-            dirty.merge_older(older);
-        }
     }
 
     fn move_to(&mut self, rv: ResourceVersion) {
@@ -445,10 +376,10 @@ impl Collection {
     fn remove(&mut self, last: Object) {
         let previous = self.take_live(last.key()).unwrap_or_else(|| last.clone());
         if let Some(dirty) = &mut self.dirty {
-            dirty.objects.insert(last.key().clone(), None);
-            dirty.tombstones.push(last.clone());
+            dirty.bury(last.clone());
         }
         self.bury(last.clone());
+        self.bound_dirty();
         self.push(Step::Change(Change::new(ChangeKind::Deleted, last, Some(previous))));
     }
 
@@ -461,10 +392,10 @@ impl Collection {
             object: previous.clone(),
         };
         if let Some(dirty) = &mut self.dirty {
-            dirty.objects.insert(key.clone(), None);
-            dirty.ranges.push(range.clone());
+            dirty.bury_range(range.clone());
         }
         self.bury_range(range);
+        self.bound_dirty();
         let last = previous.with_resource_version(after);
         self.push(Step::Unwatched(Change::new(ChangeKind::Deleted, last, Some(previous))));
     }

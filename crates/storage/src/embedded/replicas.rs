@@ -247,12 +247,12 @@ fn write_part(txn: &WriteTransaction, part: &Part) -> Result<(), StorageError> {
     let mut ranges = txn.open_table(REPLICA_RANGES).map_err(storage_error)?;
     let mut metas = txn.open_table(REPLICA_META).map_err(storage_error)?;
     let beyond = beyond(name);
-    if dirty.wiped {
+    if dirty.replaces_all() {
         objects
             .retain_in((name, "")..(beyond.as_str(), ""), |_, _| false)
             .map_err(storage_error)?;
     }
-    let forgotten = if dirty.wiped { u64::MAX } else { meta.floor.0 };
+    let forgotten = if dirty.replaces_all() { u64::MAX } else { meta.floor.0 };
     tombstones
         .retain_in((name, 0, "")..(name, forgotten, ""), |_, _| false)
         .map_err(storage_error)?;

@@ -248,7 +248,7 @@ impl Pooled {
             let rows = rows_of(&dirty);
             let bytes: usize = rows.iter().map(|(_, value)| value.as_ref().map_or(0, Bytes::len)).sum();
             let builds_upon = stored.is_some() && stored.as_ref().map(|(rv, _)| *rv) == base;
-            let is_small = builds_upon && !dirty.wiped && rows.len() <= BATCH_MAX && bytes <= BATCH_BYTES_MAX;
+            let is_small = builds_upon && !dirty.replaces_all() && rows.len() <= BATCH_MAX && bytes <= BATCH_BYTES_MAX;
             let whole = (!is_small).then(|| whole(held));
             let stored = stored.clone();
             Some(Change {

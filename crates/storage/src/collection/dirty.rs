@@ -1,0 +1,153 @@
+//! What waits for a store, bounded by what the collection holds itself, however long the store fails.
+
+use std::collections::BTreeMap;
+
+use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
+
+use super::{Collection, RangeTombstone};
+
+/// Most deleted keys that wait for a store. Beyond, all of the collection is written again instead.
+const DELETED_KEYS_MAX: usize = 10_000;
+/// What waits is looked through when it has grown by this factor.
+const SLACK: usize = 2;
+
+/// What changed since a store last took it. Taken as a whole, written in one transaction.
+#[derive(Debug, Default)]
+pub struct Dirty {
+    /// New state per key; `None` means deleted.
+    pub objects: BTreeMap<ObjectKey, Option<Object>>,
+    /// Tombstones added.
+    pub tombstones: Vec<Object>,
+    /// Range tombstones added.
+    pub ranges: Vec<RangeTombstone>,
+    /// Everything stored before is void (new generation or first list).
+    pub wiped: bool,
+    /// `C`, floor, completeness or generation moved.
+    pub moved: bool,
+    /// This is all there is: no key that is not named here is left.
+    whole: bool,
+    /// Size of the deletions added.
+    bytes: usize,
+    /// What is below the floor was dropped when they had this size.
+    bytes_kept: usize,
+}
+
+// === impl Dirty ===
+
+impl Dirty {
+    /// Whether there is nothing to store.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        !self.moved && !self.has_content()
+    }
+
+    /// Whether what is stored has to go first.
+    #[must_use]
+    pub fn replaces_all(&self) -> bool {
+        self.wiped || self.whole
+    }
+
+    /// Whether objects came, changed or went.
+    pub(super) fn has_content(&self) -> bool {
+        self.replaces_all() || !(self.objects.is_empty() && self.tombstones.is_empty() && self.ranges.is_empty())
+    }
+
+    /// A new start with `objects`, told of `ranges`.
+    pub(super) fn restart(objects: BTreeMap<ObjectKey, Option<Object>>, ranges: Vec<RangeTombstone>) -> Self {
+        let bytes = ranges.iter().map(|range| range.object.size()).sum();
+        Self {
+            objects,
+            ranges,
+            wiped: true,
+            moved: true,
+            bytes,
+            bytes_kept: bytes,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn bury(&mut self, object: Object) {
+        self.bytes += object.size();
+        self.objects.insert(object.key().clone(), None);
+        self.tombstones.push(object);
+    }
+
+    pub(super) fn bury_range(&mut self, range: RangeTombstone) {
+        self.bytes += range.object.size();
+        self.objects.insert(range.object.key().clone(), None);
+        self.ranges.push(range);
+    }
+
+    /// Puts back a record whose commit failed; what changed meanwhile (`self`) is newer and wins.
+    fn merge_older(&mut self, older: Dirty) {
+        if self.replaces_all() {
+            self.wiped |= older.wiped;
+            return;
+        }
+        for (key, state) in older.objects {
+            self.objects.entry(key).or_insert(state);
+        }
+        self.tombstones.splice(0..0, older.tombstones);
+        self.ranges.splice(0..0, older.ranges);
+        (self.wiped, self.whole) = (older.wiped, older.whole);
+        self.moved |= older.moved;
+        self.bytes += older.bytes;
+    }
+
+    /// Drops deletions that no reader can be told of any more.
+    fn forget(&mut self, floor: ResourceVersion) {
+        self.tombstones.retain(|object| object.resource_version() > floor);
+        self.ranges.retain(|range| range.to > floor);
+        let ranges = self.ranges.iter().map(|range| range.object.size());
+        self.bytes = self.tombstones.iter().map(Object::size).chain(ranges).sum();
+        self.bytes_kept = self.bytes;
+    }
+}
+
+// === impl Collection ===
+
+impl Collection {
+    /// Takes the record of changes since the last call, for a store to commit together with the current meta data.
+    pub fn take_dirty(&mut self) -> Option<Dirty> {
+        let dirty = self.dirty.as_mut()?;
+        (!dirty.is_empty()).then(|| std::mem::take(dirty))
+    }
+
+    /// Whether more changed since the last [`Self::take_dirty`] than where the collection stands.
+    #[must_use]
+    pub fn has_unsaved_content(&self) -> bool {
+        self.dirty.as_ref().is_some_and(Dirty::has_content)
+    }
+
+    /// Gives back a record whose commit failed, so that the next one includes it.
+    pub fn restore_dirty(&mut self, older: Dirty) {
+        if let Some(dirty) = &mut self.dirty {
+            dirty.merge_older(older);
+            self.bound_dirty();
+        }
+    }
+
+    /// Forgets what need not be stored any more, and writes everything where too many keys would have to be deleted.
+    pub(super) fn bound_dirty(&mut self) {
+        let (budget, floor) = (self.history_budget(), self.floor);
+        let Some(dirty) = &mut self.dirty else { return };
+        if dirty.bytes > SLACK * budget.max(dirty.bytes_kept) {
+            dirty.forget(floor);
+        }
+        if dirty.objects.len() > self.objects.len() + DELETED_KEYS_MAX {
+            let live = self.objects.iter();
+            let objects = live.map(|(key, live)| (key.clone(), Some(live.object.clone())));
+            let mut all = Dirty {
+                objects: objects.collect(),
+                tombstones: self.tombstones.values().cloned().collect(),
+                wiped: dirty.wiped,
+                moved: true,
+                whole: true,
+                ranges: self.range_tombstones(),
+                ..Dirty::default()
+            };
+            all.forget(floor);
+            self.dirty = Some(all);
+        }
+    }
+}
