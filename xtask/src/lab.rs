@@ -10,7 +10,7 @@ pub(crate) mod client;
 pub(crate) mod cloud;
 pub(crate) mod disk;
 pub(crate) mod etcd;
-mod faulty;
+pub(crate) mod faulty;
 mod front;
 pub(crate) mod hub;
 pub(crate) mod identities;

@@ -28,6 +28,10 @@ pub(super) enum Fault {
     AllHubsKilled,
     /// SIGKILL to a hub, and to what it had on its disk
     HubDiskLost,
+    /// SIGKILL to a hub, and its cache is damaged when it starts again
+    HubCacheDamaged,
+    /// A hub is moved to another pool, and comes back
+    HubChangesPool,
     /// A hub cannot open another file or socket
     HubWithoutFiles,
     /// SIGKILL to the coordinator
@@ -118,6 +122,8 @@ pub(super) enum Fault {
     CoordinatorDiskEio,
     /// Every read, write and sync of all disks fails
     AllDisksEio,
+    /// The coordinator's disk stalls, its hubs hang up on their calls meanwhile, then the disk fails
+    FeedCallDropped,
     /// A hub's client certificates are replaced
     HubCertificateRotated,
     /// The coordinator's serving certificate is replaced
@@ -237,6 +243,8 @@ pub(super) enum Act {
     Bad,
     /// Disks fail.
     Eio,
+    /// Disks do not answer.
+    Stall,
     /// No longer. Nothing to a program.
     Good,
     /// A new certificate.
@@ -246,6 +254,10 @@ pub(super) enum Act {
     Start,
     /// Also what is on the disk; only while it does not run.
     LoseDisk,
+    /// Bytes of its store are wrong; only while it does not run.
+    DamageDisk,
+    /// It belongs to another pool from its next start on, or to this one again.
+    Move(bool),
     Pause,
     Continue,
     FewFiles,
@@ -287,7 +299,7 @@ pub(super) struct Cast {
 impl Fault {
     /// A hub may have to let its clients list again after this: what it needs to resume them is gone.
     pub(super) fn may_relist(self) -> bool {
-        self == Self::HubDiskLost
+        matches!(self, Self::HubDiskLost | Self::HubCacheDamaged)
     }
 
     /// It strikes once, alone, after all others.
@@ -312,7 +324,7 @@ impl Fault {
             | Self::LinksJittery
             | Self::LinksRadio
             | Self::AllLinksRadio => Some(Need::Packets),
-            Self::CloudRolledBack | Self::ScopeChanged => Some(Need::OurCloud),
+            Self::CloudRolledBack | Self::ScopeChanged | Self::HubChangesPool => Some(Need::OurCloud),
             _ => None,
         }
     }

@@ -15,9 +15,10 @@ use crate::lab::Setup;
 use crate::lab::api::{Api, refusal};
 use crate::lab::cloud::Choice;
 use crate::lab::disk::Disk;
+use crate::lab::faulty::Health;
 use crate::lab::hub::COLLECTIONS;
 use crate::lab::program;
-use crate::lab::sample::NODES;
+use crate::lab::sample::{FOREIGN_NODE, NODES, POOL};
 use crate::lab::stage::Stage;
 
 /// What the coordinators keep their data in.
@@ -54,6 +55,8 @@ const SHARED: &str = r#"[{"Group": "apps.openyurt.io", "Version": "v1beta2", "Re
 const CONFIG_MAPS: &str = "/api/v1/namespaces/kube-system/configmaps";
 /// Where the list of what is shared is.
 const CONFIG_MAP: &str = "yurt-hub-cfg";
+/// A pool that a hub may be moved to; one node more belongs to it.
+const OTHER_POOL: &str = "adrift";
 /// Pause after a write that the cloud did not take.
 const AGAIN: Duration = Duration::from_millis(200);
 /// How long a program may take to end after SIGTERM.
@@ -86,6 +89,7 @@ impl Field {
         let mut collections = COLLECTIONS.to_vec();
         if matches!(choice, Choice::Demo) {
             collections.push(SOMETIMES_SHARED);
+            make_other_pool(&stage.cloud.api).await?;
         }
         Ok(Self {
             disks: disks.unwrap_or_default(),
@@ -162,7 +166,7 @@ impl Field {
     pub(super) fn has(&self, fault: Fault) -> bool {
         match fault {
             Fault::HubDiskFull | Fault::CoordinatorDiskFull | Fault::AllDisksFull => !self.disks.is_empty(),
-            Fault::HubDiskEio | Fault::CoordinatorDiskEio | Fault::AllDisksEio => {
+            Fault::HubDiskEio | Fault::CoordinatorDiskEio | Fault::AllDisksEio | Fault::FeedCallDropped => {
                 !self.disks.is_empty() && self.disks.iter().all(Disk::is_breakable)
             }
             Fault::HubRebooted | Fault::CoordinatorRebooted => self.can_reboot,
@@ -249,6 +253,13 @@ impl Field {
                 }
                 Ok(())
             }
+            Act::DamageDisk => damage(disk.context("this one has no disk to damage")?),
+            Act::Move(is_away) => {
+                seat.set_flag("nodepool-name", if is_away { OTHER_POOL } else { POOL });
+                // That pool has no coordinator.
+                seat.set_flag("enable-coordinator", !is_away);
+                Ok(())
+            }
             Act::Reboot(days) => {
                 seat.set_uptime(DAY * days);
                 Ok(())
@@ -280,9 +291,47 @@ pub(super) fn empty(folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Turns bits over in the middle of every store in `folder`.
+fn damage(folder: &Path) -> Result<()> {
+    /// The first page of a store says where the others are: with it damaged nobody looks at the rest.
+    const FIRST_PAGE: usize = 4096;
+    for entry in std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|extension| extension != "redb") {
+            continue;
+        }
+        let mut bytes = std::fs::read(&path)?;
+        let half = bytes.len() / 2;
+        let middle = bytes.get_mut(FIRST_PAGE..half).unwrap_or_default();
+        middle.iter_mut().for_each(|byte| *byte ^= 0x55);
+        std::fs::write(&path, bytes)?;
+    }
+    Ok(())
+}
+
+/// A NodePool that no hub belongs to at first, with the nodes of this one and another node.
+async fn make_other_pool(cloud: &Api) -> Result<()> {
+    let nodes: Vec<&str> = NODES.into_iter().chain([FOREIGN_NODE]).collect();
+    let pool = json!({
+        "apiVersion": "apps.openyurt.io/v1beta2", "kind": "NodePool",
+        "metadata": {"name": OTHER_POOL},
+        "spec": {"type": "Edge"},
+    });
+    cloud.create(SOMETIMES_SHARED, &pool).await?;
+    let status = json!({"status": {"nodes": nodes}});
+    cloud
+        .merge(&format!("{SOMETIMES_SHARED}/{OTHER_POOL}/status"), &status)
+        .await?;
+    Ok(())
+}
+
 fn on_disk(disk: Option<&Disk>, act: Act) -> Result<()> {
     let disk = disk.context("no disk could be mounted")?;
-    disk.set_broken(act == Act::Eio);
+    disk.set(match act {
+        Act::Eio => Health::Fails,
+        Act::Stall => Health::Stalls,
+        _ => Health::Works,
+    });
     if act == Act::Bad { disk.fill() } else { disk.clear() }
 }
 

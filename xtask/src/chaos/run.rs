@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use anyhow::{Context, Error, Result};
+use anyhow::{Context, Error, Result, ensure};
 use tokio::sync::{oneshot, watch};
 use yurt_chaos_validate::history::Verdict;
 
@@ -162,6 +162,7 @@ async fn play(
     at_rest(field, clients, field.collections())
         .await
         .context("the pool does not come to rest")?;
+    know_members(&field.stage).await?;
     if let Some(locals) = &field.locals {
         locals.goes_on(PATIENCE).await?;
     }
@@ -240,6 +241,22 @@ pub(super) async fn at_rest(field: &Field, clients: &[Recorded], collections: &[
     until(PATIENCE, "all clients hold what the cloud has", same)
         .await
         .map(drop)
+}
+
+/// Waits until every hub knows exactly the nodes of this pool.
+async fn know_members(stage: &Stage) -> Result<()> {
+    let all = async || {
+        for hub in &stage.hubs {
+            let (known, members) = (hub.state().await?.members(), stage.hubs.len());
+            ensure!(
+                known == Some(members as u64),
+                "{} knows {known:?} members of the pool's {members}",
+                hub.node
+            );
+        }
+        Ok(())
+    };
+    until(PATIENCE, "all hubs know the pool's members", all).await.map(drop)
 }
 
 /// No program ended by itself.

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::faulty::Faulty;
+use super::faulty::{Faulty, Health};
 
 /// Room for a store with what the runs write, several times.
 const OPTIONS: &str = "size=64m,mode=0700";
@@ -57,10 +57,10 @@ impl Disk {
         self.front.is_some()
     }
 
-    /// From now on nothing can be read, written or synced; or all can again.
-    pub(crate) fn set_broken(&self, is_broken: bool) {
+    /// From now on everything can be read, written and synced, or it waits, or it fails.
+    pub(crate) fn set(&self, health: Health) {
         if let Some(front) = &self.front {
-            front.set_broken(is_broken);
+            front.set(health);
         }
     }
 

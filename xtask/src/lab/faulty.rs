@@ -1,4 +1,4 @@
-//! A file system in front of another folder that answers EIO while it is told to: a disk that dies and is mended. The kernel asks by FUSE;
+//! A file system in front of another folder that stalls or answers EIO on request: a disk that hangs or dies, and is mended. The kernel asks by FUSE;
 //! what it asks is read and answered in [`wire`], what is behind is [`behind`].
 //!
 //! As much of a file system as our programs use: files and folders, no links, no attributes but those that a file is born with.
@@ -11,16 +11,16 @@ use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result};
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use behind::Behind;
+pub(crate) use behind::Health;
+use behind::{Behind, Switch};
 
 /// The mounted file system. It ends with its mount.
 pub(crate) struct Faulty {
-    is_broken: Arc<AtomicBool>,
+    switch: Arc<Switch>,
 }
 
 /// Where the kernel asks.
@@ -50,18 +50,25 @@ impl Faulty {
         if !is_mounted {
             return Ok(None);
         }
-        let is_broken = Arc::new(AtomicBool::new(false));
-        let behind = Behind::new(behind.to_path_buf(), Arc::clone(&is_broken));
+        let switch = Arc::<Switch>::default();
+        let behind = Behind::new(behind.to_path_buf(), Arc::clone(&switch));
         let thread = std::thread::Builder::new().name("faulty disk".to_owned());
         thread
             .spawn(move || serve(device, behind))
             .context("cannot start a thread")?;
-        Ok(Some(Self { is_broken }))
+        Ok(Some(Self { switch }))
     }
 
-    /// From now on every read, write and sync fails; or none does.
-    pub(crate) fn set_broken(&self, is_broken: bool) {
-        self.is_broken.store(is_broken, Ordering::SeqCst);
+    /// From now on every read, write and sync works, stalls or fails.
+    pub(crate) fn set(&self, health: Health) {
+        self.switch.set(health);
+    }
+}
+
+impl Drop for Faulty {
+    fn drop(&mut self) {
+        // Requests that stall would keep its thread, and whoever asked, for ever.
+        self.set(Health::Works);
     }
 }
 
@@ -113,13 +120,13 @@ mod tests {
         fs::create_dir(place.join("inner")).expect("a folder in it");
         fs::write(&path, "one").expect("a file");
         let file = OpenOptions::new().read(true).write(true).open(&path).expect("it opens");
-        disk.set_broken(true);
+        disk.set(Health::Fails);
         let is_error = |outcome: io::Result<()>| outcome.expect_err("EIO").raw_os_error() == Some(5);
         assert!(is_error(file.write_all_at(b"two", 0)));
         assert!(is_error(file.sync_all()));
         assert!(is_error(file.read_exact_at(&mut [0; 3], 0)));
         assert!(is_error(File::open(&path).map(drop)));
-        disk.set_broken(false);
+        disk.set(Health::Works);
         file.write_all_at(b"two and more", 0).expect("it is mended");
         file.set_len(3).expect("shorter");
         file.sync_all().expect("synced");
@@ -134,5 +141,32 @@ mod tests {
         );
         fs::remove_dir_all(place.join("inner")).expect("all gone");
         assert_eq!(fs::read_dir(&behind).expect("a folder").count(), 0);
+    }
+
+    #[test]
+    fn stalled_disk_answers_once_it_works_or_fails() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (place, behind) = (folder.path().join("place"), folder.path().join("behind"));
+        fs::create_dir(&place).expect("a folder");
+        fs::create_dir(&behind).expect("a folder");
+        let Some(disk) = Faulty::mount(&place, &behind).expect("a thread") else {
+            eprintln!("SKIPPED: a file system of ours cannot be mounted here");
+            return;
+        };
+        let _mounted = Mounted(place.clone());
+        let file = File::create(place.join("file")).expect("a file");
+        let written = |health: Health| {
+            disk.set(Health::Stalls);
+            std::thread::scope(|scope| {
+                let writing = scope.spawn(|| file.write_all_at(b"one", 0).and_then(|()| file.sync_all()));
+                assert!(!writing.is_finished(), "nothing answers while it stalls");
+                disk.set(health);
+                writing.join().expect("no panic")
+            })
+        };
+        written(Health::Works).expect("it works again");
+        assert_eq!(fs::read_to_string(place.join("file")).expect("read"), "one");
+        let error = written(Health::Fails).expect_err("it fails in the end");
+        assert_eq!(error.raw_os_error(), Some(5));
     }
 }

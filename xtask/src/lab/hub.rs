@@ -262,6 +262,11 @@ impl State {
         self.0["epoch"].as_u64().unwrap_or(0)
     }
 
+    /// How many nodes of the pool the hub knows.
+    pub(crate) fn members(&self) -> Option<u64> {
+        self.0["collections"]["members"]["objects"].as_u64()
+    }
+
     /// Collections, the pool's members among them, that are not complete on this hub.
     pub(crate) fn incomplete(&self) -> Vec<&str> {
         let collections = self.0["collections"].as_object().into_iter().flatten();

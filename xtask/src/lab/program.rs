@@ -198,6 +198,13 @@ impl Seat {
         self.launch.arguments.push(format!("--{flag}={value}"));
     }
 
+    /// Replaces `--flag` from the next start on.
+    pub(crate) fn set_flag(&mut self, flag: &str, value: impl std::fmt::Display) {
+        let prefix = format!("--{flag}=");
+        self.launch.arguments.retain(|argument| !argument.starts_with(&prefix));
+        self.add_flag(flag, value);
+    }
+
     /// Sets a variable of the environment, from the next start on.
     pub(crate) fn add_variable(&mut self, name: &str, value: impl std::fmt::Display) {
         self.launch.environment.push((name.to_owned(), value.to_string()));

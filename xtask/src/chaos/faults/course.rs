@@ -30,6 +30,10 @@ const AN_HOUR_LATE: [Act; 2] = [Act::Skew(-3600), Act::Skew(0)];
 const AN_HOUR_EARLY: [Act; 2] = [Act::Skew(3600), Act::Skew(0)];
 /// After a reboot the machine seems to have been up for less than so many days more.
 const UPTIMES: usize = 10;
+/// After the coordinator lost its disk, hubs feed it within this time; the disk stalls at some moment of it.
+const FED_AGAIN: Duration = Duration::from_secs(4);
+/// How long a disk stalls before it fails.
+const STALLED: Duration = Duration::from_millis(1500);
 /// Keeps other faults away.
 const NOTHING: [Act; 2] = [Act::Good, Act::Good];
 
@@ -46,6 +50,8 @@ struct Strike {
     member: usize,
     member_leader: Option<usize>,
     days: u32,
+    /// Of [`FED_AGAIN`].
+    moment: Duration,
     lasts: Duration,
 }
 
@@ -68,6 +74,7 @@ impl Fault {
             member: cast.pick.checked_rem(cast.members).unwrap_or(0),
             member_leader: cast.member_leader,
             days: u32::try_from(cast.pick % UPTIMES).unwrap_or(0),
+            moment: FED_AGAIN / 16 * u32::try_from(cast.pick / UPTIMES % 16).unwrap_or(0),
             lasts,
         };
         strike.of_programs(self)
@@ -87,20 +94,18 @@ impl Strike {
             Fault::LeaderPaused => self.one(Target::Hub(self.leader?), STILL),
             Fault::FollowerPaused => self.one(Target::Hub(self.follower?), STILL),
             Fault::AllHubsKilled => self.each(DEAD, self.all().map(Target::Hub)),
-            Fault::HubDiskLost => {
-                // A hub that has nothing yet does not start with certificates that can never work.
-                let certificates = [Target::HubCertificate(self.any), Target::CoordinatorCertificate];
-                let mut steps = without_disk(Target::Hub(self.any), self.lasts);
-                steps.extend(self.each(NOTHING, certificates));
-                steps
-            }
+            Fault::HubDiskLost => self.without_cache(Act::LoseDisk),
+            Fault::HubCacheDamaged => self.without_cache(Act::DamageDisk),
+            Fault::HubChangesPool => moved(Target::Hub(self.any), self.lasts),
             Fault::HubWithoutFiles => self.one(Target::Hub(self.any), POOR),
             Fault::CoordinatorKilled => self.one(Target::Coordinator(self.coordinator), DEAD),
             Fault::CoordinatorStopped => self.one(Target::Coordinator(self.coordinator), GONE),
             Fault::CoordinatorPaused => self.one(Target::Coordinator(self.coordinator), STILL),
             Fault::CoordinatorCrashLoop => repeated(Target::Coordinator(self.coordinator), DEAD, self.lasts),
             Fault::CoordinatorWithoutFiles => self.one(Target::Coordinator(self.coordinator), POOR),
-            Fault::CoordinatorDiskLost => without_disk(Target::Coordinator(self.coordinator), self.lasts),
+            Fault::CoordinatorDiskLost => {
+                without_disk(Target::Coordinator(self.coordinator), Act::LoseDisk, self.lasts)
+            }
             Fault::PoolKilled => self.each(DEAD, self.pool()),
             Fault::CloudStopped => self.one(Target::Cloud, GONE),
             Fault::CloudPaused => self.one(Target::Cloud, STILL),
@@ -172,6 +177,7 @@ impl Strike {
             Fault::HubDiskEio => self.on_disks(EIO, [self.any], []),
             Fault::CoordinatorDiskEio => self.on_disks(EIO, [], [COORDINATOR_DISK]),
             Fault::AllDisksEio => self.on_disks(EIO, self.all(), [COORDINATOR_DISK]),
+            Fault::FeedCallDropped => self.feed_call_dropped(),
             Fault::HubCertificateRotated => vec![issued(Target::HubCertificate(self.any), Issue::Usual)],
             Fault::CoordinatorCertificateRotated => vec![issued(Target::CoordinatorCertificate, Issue::Usual)],
             Fault::AuthorityRotated => authority_rotated(self.hubs),
@@ -300,6 +306,32 @@ impl Strike {
         hubs.chain(others).flat_map(both).flatten().collect()
     }
 
+    /// A hub that has nothing yet does not start with certificates that can never work.
+    fn without_cache(&self, loss: Act) -> Vec<Step> {
+        let certificates = [Target::HubCertificate(self.any), Target::CoordinatorCertificate];
+        let mut steps = without_disk(Target::Hub(self.any), loss, self.lasts);
+        steps.extend(self.each(NOTHING, certificates));
+        steps
+    }
+
+    /// The coordinator has lost its data, so hubs send it everything, which is committed at once. At some moment of it the disk
+    /// stalls; whoever called hangs up and comes back; then the disk fails for a while.
+    fn feed_call_dropped(&self) -> Vec<Step> {
+        let coordinator = Target::Coordinator(0);
+        let stalls = CATCHING_UP + self.moment;
+        let mut steps = without_disk(coordinator, Act::LoseDisk, BLINK);
+        let disk = |after, act| step(after, Target::CoordinatorDisk, act);
+        steps.extend([
+            disk(stalls, Act::Stall),
+            disk(stalls + STALLED, Act::Eio),
+            disk(stalls + STALLED + self.lasts, Act::Good),
+            step(stalls + STALLED + self.lasts, coordinator, Act::Good),
+        ]);
+        let links = self.all().map(Target::PoolLink);
+        steps.extend(links.flat_map(|link| later(stalls + STALLED / 2, during(link, CUT, BLINK))));
+        steps
+    }
+
     fn link(&self, target: Target, mode: Mode) -> Vec<Step> {
         self.links(mode, [target])
     }
@@ -368,10 +400,17 @@ fn authority_rotated(hubs: usize) -> Vec<Step> {
     certificates.chain(trust).collect()
 }
 
-fn without_disk(target: Target, lasts: Duration) -> Vec<Step> {
-    let mut steps = during(target, [Act::Kill, Act::Start], lasts);
-    steps.insert(1, step(Duration::ZERO, target, Act::LoseDisk));
+/// Killed, and `loss` happens to what is on its disk.
+fn without_disk(target: Target, loss: Act, lasts: Duration) -> Vec<Step> {
+    let mut steps = during(target, DEAD, lasts);
+    steps.insert(1, step(Duration::ZERO, target, loss));
     steps
+}
+
+/// It ends in good order, runs in another pool, and comes back.
+fn moved(target: Target, lasts: Duration) -> Vec<Step> {
+    let at = |after, is_away| [Act::Stop, Act::Move(is_away), Act::Start].map(|act| step(after, target, act));
+    [at(Duration::ZERO, true), at(lasts, false)].concat()
 }
 
 /// Another time than before, later or earlier.

@@ -6,12 +6,30 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// How a disk answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Health {
+    /// As it should.
+    #[default]
+    Works,
+    /// Not before it works or fails again.
+    Stalls,
+    /// With an input/output error.
+    Fails,
+}
+
+/// The health of a disk, which its owner sets and every request looks at.
+#[derive(Debug, Default)]
+pub(super) struct Switch {
+    health: Mutex<Health>,
+    changed: Condvar,
+}
 
 /// The folder, as the kernel knows it: by numbers.
 pub(super) struct Behind {
-    is_broken: Arc<AtomicBool>,
+    switch: Arc<Switch>,
     paths: HashMap<u64, PathBuf>,
     open: HashMap<u64, File>,
     next: u64,
@@ -25,23 +43,39 @@ pub(super) const ROOT: u64 = 1;
 /// Input/output error.
 const EIO: i32 = 5;
 
+// === impl Switch ===
+
+impl Switch {
+    pub(super) fn set(&self, health: Health) {
+        *self.health.lock().unwrap_or_else(PoisonError::into_inner) = health;
+        self.changed.notify_all();
+    }
+
+    /// The health once the disk does not stall.
+    fn settled(&self) -> Health {
+        let health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        let settled = self.changed.wait_while(health, |health| *health == Health::Stalls);
+        *settled.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 // === impl Behind ===
 
 impl Behind {
-    pub(super) fn new(folder: PathBuf, is_broken: Arc<AtomicBool>) -> Self {
+    pub(super) fn new(folder: PathBuf, switch: Arc<Switch>) -> Self {
         Self {
-            is_broken,
+            switch,
             paths: HashMap::from([(ROOT, folder)]),
             open: HashMap::new(),
             next: ROOT + 1,
         }
     }
 
-    /// An error while the disk is broken.
+    /// Waits while the disk stalls; an error while it fails.
     pub(super) fn works(&self) -> io::Result<()> {
-        match self.is_broken.load(Ordering::SeqCst) {
-            true => Err(io::Error::from_raw_os_error(EIO)),
-            false => Ok(()),
+        match self.switch.settled() {
+            Health::Fails => Err(io::Error::from_raw_os_error(EIO)),
+            Health::Works | Health::Stalls => Ok(()),
         }
     }
 
