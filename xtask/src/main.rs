@@ -56,6 +56,8 @@ enum Command {
     BenchPool(bench::pool::Args),
     /// Let a pool lose its coordinator and the cloud, and look for what grows
     Soak(bench::pool::soak::Args),
+    /// Measure one coordinator under 1,000 hubs, and the forwarding of their heartbeats (minutes)
+    Scale(bench::pool::scale::Args),
     /// Play the same requests against kube-apiserver and the coordinator and compare the answers
     Differential(interop::DifferentialArgs),
     /// Measure the figures the README quotes (minutes)
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::BenchPool(args) => bench::pool::run(&args),
         Command::Soak(args) => bench::pool::soak::run(&args),
+        Command::Scale(args) => bench::pool::scale::run(&args),
         Command::Differential(args) => interop::differential(&args),
         Command::Figures(args) => interop::figures(&args),
     };

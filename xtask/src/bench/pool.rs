@@ -2,13 +2,14 @@
 //!
 //! Reading order: [`field`] (what is started), [`election`] (a leader goes: rows 15, 16, 22), [`data`] (memory, events, start:
 //! rows 17, 18, 19), [`bytes`] (what the cloud sends: row 20), [`slow`] (a thin link: row 21), [`peer`] (kube-apiserver on etcd as the pool's server),
-//! [`soak`] (`cargo xtask soak`: does anything grow).
+//! [`soak`] (`cargo xtask soak`: does anything grow), [`scale`] (`cargo xtask scale`: a pool of 1,000 hubs).
 
 mod bytes;
 mod data;
 mod election;
 mod field;
 mod peer;
+pub(crate) mod scale;
 mod slow;
 pub(crate) mod soak;
 

@@ -78,6 +78,13 @@ impl Election {
         retry: Duration::from_millis(500),
     };
 
+    /// As hubs have it without flags.
+    pub(crate) const DEFAULT: Self = Self {
+        lease: Duration::from_secs(15),
+        renew: Duration::from_secs(10),
+        retry: Duration::from_secs(2),
+    };
+
     fn flags(self, launch: Launch) -> Launch {
         let millis = |time: Duration| format!("{}ms", time.as_millis());
         launch

@@ -121,6 +121,11 @@ impl Identities {
         Ok(path)
     }
 
+    /// A client certificate without files.
+    pub(crate) fn client_pair(&self, name: &str, groups: &[&str]) -> Result<PemPair> {
+        self.ca.issue_client(name, groups).context("client certificate")
+    }
+
     /// Writes the file with certificate and key that the kubeconfig `file` names.
     pub(crate) fn replace_client(&self, file: &str, issue: Issue, name: &str, groups: &[&str]) -> Result<PathBuf> {
         let pair = self.authority(issue).issue_client(name, groups)?;
