@@ -11,10 +11,12 @@ mod client;
 mod cloud;
 mod feeder;
 mod hub;
+mod proof;
+mod rollback;
 mod setting;
 
 use yurt_apimachinery::ResourceVersion;
-use yurt_chaos_validate::history::check;
+use yurt_chaos_validate::history::{Truth, check};
 use yurt_coordinator::simulation::Pool;
 use yurt_storage::collection::Recovered;
 
@@ -71,11 +73,15 @@ pub fn simulate(setting: Setting, mutation: Option<Mutation>, seed: u64) -> Ran 
         simulation.commit();
     }
     simulation.post.is_rough = true;
+    let before = match setting.rolls_back {
+        true => simulation.roll_back(),
+        false => None,
+    };
     for _ in 0..ACTS {
         simulation.act();
     }
     let rests = simulation.come_to_rest();
-    simulation.judge(rests)
+    simulation.judge(rests, before.as_ref())
 }
 
 // === impl Simulation ===
@@ -202,7 +208,7 @@ impl Simulation {
             cloud: &self.cloud,
             coordinator: self.coordinator.pool.as_ref(),
         };
-        self.hubs[hub].follow(source, &world);
+        self.hubs[hub].follow(source, &world, &mut self.random);
     }
 
     /// A hub goes to another source. The leader stays at the cloud, at another server perhaps.
@@ -228,7 +234,7 @@ impl Simulation {
             mutation: self.mutation,
         };
         let feeder = &mut self.feeders[feeder];
-        feeder.feed(&self.hubs[feeder.hub].held, max, &mut door);
+        feeder.feed(&mut self.hubs[feeder.hub], max, &mut door);
         self.keep_durable();
     }
 
@@ -327,6 +333,7 @@ impl Simulation {
         let client = &mut self.clients[client];
         let (random, mutation) = (&mut self.random, self.mutation);
         match client.place {
+            Place::Hub(hub) if !self.hubs[hub].is_served() => client.cut(self.hubs[hub].held.position()),
             Place::Hub(hub) => client.read(&self.hubs[hub].held, max, cut, mutation, random),
             Place::Coordinator => match self.coordinator.pool.as_ref().filter(|pool| pool.is_served()) {
                 Some(pool) => pool
@@ -352,6 +359,7 @@ impl Simulation {
                 };
                 self.follow(hub, source);
                 self.pump(hub, 16, 32);
+                self.hubs[hub].commit();
             }
             self.feed(leader, 16);
             for client in 0..self.clients.len() {
@@ -367,8 +375,9 @@ impl Simulation {
         false
     }
 
-    fn judge(self, rests: bool) -> Ran {
-        let mut violation = self.post.violation;
+    fn judge(self, rests: bool, before: Option<&Truth>) -> Ran {
+        let other = before.and_then(|before| self.judge_histories(before));
+        let mut violation = self.post.violation.or(other);
         let mut operations = 0;
         for client in &self.clients {
             let lists_max = match (self.setting.relists, client.place) {
@@ -376,14 +385,18 @@ impl Simulation {
                 (Relists::AtCoordinator, _) => 1 + client.excused,
                 (Relists::Never, _) => 1,
             };
+            let former = client.former.iter().map(|(_, told)| told.len());
+            operations += (former.sum::<usize>() + client.history.len()) as u64;
+            if before.is_some() {
+                continue;
+            }
             let verdict = check(&client.history, &self.cloud.truth, lists_max);
-            operations += client.history.len() as u64;
             if let Some(what) = verdict.violations.first() {
                 let told = client.told_of(what);
                 violation.get_or_insert(format!("client at {:?}: {what}{told}", client.place));
             }
         }
-        if self.hubs.iter().any(|hub| hub.held.generation() > 0) {
+        if before.is_none() && self.hubs.iter().any(|hub| hub.held.generation() > 0) {
             violation.get_or_insert("a new generation began although the cloud never went back".to_owned());
         }
         if !rests {

@@ -3,7 +3,7 @@
 use yurt_apimachinery::ResourceVersion;
 use yurt_chaos_validate::history::{History, Seen};
 use yurt_storage::Collection;
-use yurt_storage::collection::{ChangeKind, Delivery, Reader};
+use yurt_storage::collection::{ChangeKind, Delivery, Reader, Resumption};
 
 use super::Mutation;
 use super::cloud::mark;
@@ -31,7 +31,14 @@ pub(super) struct Client {
     in_step: bool,
     /// It was cut there: where the step is a list's difference, it stands inside of what that jumped over.
     cut_in_step: bool,
+    /// What it was told of the present generation.
     pub(super) history: History,
+    /// Of which generation that is.
+    pub(super) generation: u64,
+    /// What it was told of the generations before, each from its list on.
+    pub(super) former: Vec<(u64, History)>,
+    /// It was resumed by a number of another generation.
+    pub(super) violation: Option<String>,
     pub(super) lists: u32,
     /// Lists after such a cut.
     pub(super) excused: u32,
@@ -49,6 +56,9 @@ impl Client {
             in_step: false,
             cut_in_step: false,
             history: History::new(),
+            generation: 0,
+            former: Vec::new(),
+            violation: None,
             lists: 0,
             excused: 0,
         }
@@ -119,6 +129,14 @@ impl Client {
         let Some(position) = self.position else {
             return self.list(held);
         };
+        // Over the wire it would be told everything: the same as a list.
+        if held.resumption(position) != Ok(Resumption::ByNumber) {
+            return self.list(held);
+        }
+        if held.generation() != self.generation {
+            let (from, to) = (self.generation, held.generation());
+            self.violation = Some(format!("resumed at {position} of generation {from} in generation {to}"));
+        }
         match held.open(position) {
             Ok(_) if mutation == Some(Mutation::ResumeAtPresent) => self.reader = Some(held.follow()),
             Ok(reader) => self.reader = Some(reader),
@@ -131,6 +149,12 @@ impl Client {
         let entry = |object: &yurt_apimachinery::Object| (object.key().to_string(), object.resource_version().0);
         let at = snapshot.position;
         self.lists += 1;
+        // Up to H nobody knows of which history a number is: ahead of a copy that was killed, the client starts over.
+        let starts_over = !held.high().is_zero() && self.position.is_some_and(|position| position > at);
+        if held.generation() != self.generation || starts_over {
+            self.former.push((self.generation, std::mem::take(&mut self.history)));
+            (self.generation, self.unsure_to) = (held.generation(), ResourceVersion::ZERO);
+        }
         self.in_step = false;
         self.excused += u32::from(std::mem::take(&mut self.cut_in_step));
         self.tell(at, Seen::List(at.0, snapshot.objects.iter().map(entry).collect()));

@@ -1,10 +1,10 @@
 //! The cloud of the simulated reads: a log of changes, what it remembers of it, and servers that lag behind it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use yurt_apimachinery::watch::EventType;
-use yurt_apimachinery::{Object, ResourceKind, ResourceVersion, kind};
+use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion, kind};
 use yurt_chaos_validate::history::Truth;
 
 use crate::random::Random;
@@ -26,6 +26,20 @@ pub(super) struct Cloud {
     /// How far each server is.
     pub(super) seen_by: [u64; SERVERS],
     pub(super) truth: Truth,
+    /// Histories that ended because the cloud came back from a backup.
+    era: u32,
+    /// RV of each object where the log begins.
+    base: BTreeMap<String, u64>,
+    /// States of histories that ended: key and RV. The same RV of the same object would stand for two contents, which nobody
+    /// can tell apart; in a real cloud it takes two histories that write the same objects in step.
+    ended: BTreeSet<(u64, u64)>,
+}
+
+/// The cloud at some moment, for later.
+#[derive(Clone)]
+pub(super) struct Backup {
+    live: BTreeMap<u64, (u64, Object)>,
+    head: u64,
 }
 
 pub(super) fn kind() -> &'static ResourceKind {
@@ -41,12 +55,16 @@ pub(super) fn mark(object: &Object) -> String {
     format!("{hash:016x}")
 }
 
-fn service(key: u64, uid: u64, rv: u64) -> Object {
+fn service(key: u64, uid: u64, rv: u64, era: u32) -> Object {
     // The unknown field has to travel, too.
     let json = format!(
-        r#"{{"apiVersion":"v1","kind":"Service","metadata":{{"namespace":"shop","name":"s{key}","uid":"u{uid}","resourceVersion":"{rv}"}},"spec":{{"later":{rv}}}}}"#
+        r#"{{"apiVersion":"v1","kind":"Service","metadata":{{"namespace":"shop","name":"s{key}","uid":"u{uid}","resourceVersion":"{rv}"}},"spec":{{"later":"{era}-{rv}"}}}}"#
     );
     Object::parse(Bytes::from(json), kind()).expect("a service of the simulation must parse")
+}
+
+fn key_of(object: &Object) -> Option<u64> {
+    object.name().strip_prefix('s')?.parse().ok()
 }
 
 // === impl Cloud ===
@@ -61,6 +79,9 @@ impl Cloud {
             forgotten: 100,
             seen_by: [100; SERVERS],
             truth: Truth::default(),
+            era: 0,
+            base: BTreeMap::new(),
+            ended: BTreeSet::new(),
         };
         for _ in 0..KEYS {
             cloud.change(random);
@@ -90,12 +111,15 @@ impl Cloud {
 
     fn put(&mut self, key: u64) {
         self.head += 1;
+        while self.ended.contains(&(key, self.head)) {
+            self.head += 1;
+        }
         let known = self.live.get(&key).map(|(uid, _)| *uid);
         let uid = known.unwrap_or_else(|| {
             self.uids += 1;
             self.uids
         });
-        let object = service(key, uid, self.head);
+        let object = service(key, uid, self.head, self.era);
         let event = if known.is_some() {
             EventType::Modified
         } else {
@@ -137,6 +161,58 @@ impl Cloud {
     /// What happened up to now is forgotten by watches.
     pub(super) fn compact(&mut self) {
         self.forgotten = self.head;
+        self.base = self.versions();
+    }
+
+    pub(super) fn backup(&self) -> Backup {
+        Backup {
+            live: self.live.clone(),
+            head: self.head,
+        }
+    }
+
+    /// Comes back with what the backup has: what happened since never did, and its numbers are given out again.
+    pub(super) fn restore(&mut self, backup: Backup) {
+        let lost = self.log.iter().filter(|(_, event, _)| *event != EventType::Deleted);
+        let lost = lost.filter_map(|(rv, _, object)| Some((key_of(object)?, *rv)));
+        self.ended.extend(lost);
+        self.era += 1;
+        (self.live, self.head) = (backup.live, backup.head);
+        self.log.clear();
+        self.forgotten = self.head;
+        self.base = self.versions();
+        self.catch_up();
+        self.truth = Truth::default();
+        for (_, object) in self.live.values() {
+            let version = object.resource_version().0;
+            self.truth.add(object.key().as_str(), version, Some(mark(object)));
+        }
+    }
+
+    /// RV and uid of an object now.
+    pub(super) fn now(&self, key: &ObjectKey) -> Option<(u64, &str)> {
+        let objects = self.live.values().map(|(_, object)| object);
+        let found = objects.filter(|object| object.key() == key);
+        found.map(|object| (object.resource_version().0, object.uid())).next()
+    }
+
+    /// RV of an object as it was at `at`, the inner `None` where there was none; `None` when that is not remembered.
+    pub(super) fn then(&self, key: &ObjectKey, at: u64) -> Option<Option<u64>> {
+        if !(self.forgotten..=self.head).contains(&at) {
+            return None;
+        }
+        let mut then = self.base.get(key.as_str()).copied();
+        for (rv, event, object) in self.log.iter().take_while(|(rv, ..)| *rv <= at) {
+            if object.key() == key {
+                then = (*event != EventType::Deleted).then_some(*rv);
+            }
+        }
+        Some(then)
+    }
+
+    fn versions(&self) -> BTreeMap<String, u64> {
+        let version = |object: &Object| (object.key().to_string(), object.resource_version().0);
+        self.live.values().map(|(_, object)| version(object)).collect()
     }
 
     /// No server lags.

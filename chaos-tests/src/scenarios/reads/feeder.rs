@@ -7,11 +7,14 @@ use serde_json::Value;
 use yurt_apimachinery::ResourceVersion;
 use yurt_coordinator::simulation::Pool;
 use yurt_hub_client::pool::feed::as_events;
+use yurt_hub_client::pool::feed::way::{Place, Way};
 use yurt_hub_client::pool::feed::wire::{self, Envelope};
+use yurt_hub_client::replicas::timeline::next_generation;
 use yurt_storage::Collection;
 use yurt_storage::collection::{Delivery, Reader};
 
 use super::Mutation;
+use super::hub::Hub;
 use super::setting::MESSAGE_MAX;
 use crate::faults::{Fault, Struck};
 use crate::random::Random;
@@ -26,6 +29,8 @@ pub(super) struct Feeder {
     reader: Option<Reader>,
     fed: ResourceVersion,
     snapshot: bool,
+    /// The coordinator has newer states than ours under our number.
+    is_contradicted: bool,
     /// Bytes of one message.
     message: usize,
 }
@@ -53,6 +58,8 @@ pub(super) struct Post {
     /// Calls taken, and refused.
     pub(super) taken: u64,
     pub(super) refused: u64,
+    /// The last refusal said that the coordinator has another history.
+    is_contradicted: bool,
     /// A snapshot was taken: what the coordinator holds is durable.
     pub(super) is_durable: bool,
 }
@@ -80,6 +87,7 @@ impl Feeder {
             reader: None,
             fed: ResourceVersion::ZERO,
             snapshot: false,
+            is_contradicted: false,
             message,
         }
     }
@@ -90,15 +98,37 @@ impl Feeder {
     }
 
     /// Sends what there is to send, about `max` deliveries of it.
-    pub(super) fn feed(&mut self, held: &Collection, max: usize, door: &mut Door<'_>) {
-        if !held.is_complete() {
+    pub(super) fn feed(&mut self, hub: &mut Hub, max: usize, door: &mut Door<'_>) {
+        if !hub.held.is_complete() {
             return;
         }
         if self.reader.is_none() {
-            self.open(held, door);
+            self.begin(hub, door);
+            self.open(&hub.held, door);
         }
+        let held = &hub.held;
         let Some(mut reader) = self.reader.take() else { return };
         self.reader = self.follow(&mut reader, held, max, door).ok().map(|()| reader);
+    }
+
+    /// Where the coordinator has another history than the hub, what is held gets a number of its own.
+    fn begin(&mut self, hub: &mut Hub, door: &mut Door<'_>) {
+        let place = |held: &Collection| Place {
+            position: held.position(),
+            generation: held.generation(),
+            complete: held.is_complete(),
+        };
+        let (there, here) = (door.pool.objects().read(place), place(&hub.held));
+        let random = door.random.below(u64::MAX);
+        let is_refused = std::mem::take(&mut self.is_contradicted) && hub.holds();
+        match Way::of(there, here, hub.holds(), random) {
+            Way::Begin(generation) if door.mutation == Some(Mutation::NumberTakenOver) => {
+                hub.held.adopt(generation.min(there.generation));
+            }
+            Way::Begin(generation) => hub.held.adopt(generation),
+            _ if is_refused => hub.held.adopt(next_generation(here.generation, random)),
+            _ => {}
+        }
     }
 
     fn open(&mut self, held: &Collection, door: &mut Door<'_>) {
@@ -186,7 +216,7 @@ impl Feeder {
         }
     }
 
-    fn call(&self, path: &'static str, body: bytes::Bytes, door: &mut Door<'_>) -> Result<Value, Interrupted> {
+    fn call(&mut self, path: &'static str, body: bytes::Bytes, door: &mut Door<'_>) -> Result<Value, Interrupted> {
         let call = Call {
             hub: self.hub,
             epoch: self.epoch,
@@ -194,7 +224,9 @@ impl Feeder {
             path,
             body,
         };
-        door.send(call)
+        let answer = door.send(call);
+        self.is_contradicted |= std::mem::take(&mut door.post.is_contradicted);
+        answer
     }
 }
 
@@ -276,6 +308,7 @@ impl Door<'_> {
             }
             Err(refusal) => {
                 self.post.refused += 1;
+                self.post.is_contradicted = refusal["reason"] == "backwards";
                 if !leads {
                     self.struck.count(Fault::StaleFeed);
                 } else if refusal["reason"] == "fenced" {

@@ -2,7 +2,7 @@
 //!
 //! What a stream does to the replica is what `replicas/stream.rs` of the hub does: events one by one, steps as a whole,
 //! bookmarks, lists by difference. A switch is make-before-break. What follows when a source cannot lead on is decided by the
-//! hub's own code.
+//! hub's own code; of the cloud's history, in [`super::proof`].
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use yurt_apimachinery::{Object, ResourceVersion};
 use yurt_coordinator::simulation::Pool;
 use yurt_hub_client::replicas::detour::{Begin, Detour, Wanted};
 use yurt_hub_client::replicas::source;
+use yurt_hub_client::replicas::timeline::next_generation;
 use yurt_storage::Collection;
 use yurt_storage::collection::{ChangeKind, Delivery, Expired, Limits, Reader, Recovered};
 
@@ -35,7 +36,13 @@ pub(super) struct Hub {
     detour: Detour,
     /// Hubs that are followers reach the cloud.
     has_cloud: bool,
-    mutation: Option<Mutation>,
+    pub(super) mutation: Option<Mutation>,
+    /// The cloud was asked since the last break whether it has our history.
+    pub(super) proven: bool,
+    /// The generation whose history the cloud does not have any more.
+    pub(super) gone: Option<u64>,
+    /// Listed, and the watch is not open yet.
+    listed: Option<Source>,
     /// Lists of the cloud.
     pub(super) lists: u32,
     /// Times that the cloud led on where the coordinator did not.
@@ -45,6 +52,8 @@ pub(super) struct Hub {
 struct Stream {
     source: Source,
     opened_at: ResourceVersion,
+    /// Of the copy when it was opened.
+    generation: u64,
     /// What was last sent by the cloud.
     sent: u64,
     /// Place in the coordinator's collection.
@@ -59,7 +68,7 @@ struct Stream {
     step: Option<(ResourceVersion, Vec<(EventType, Object)>)>,
 }
 
-enum Frame {
+pub(super) enum Frame {
     Event(EventType, Object),
     Bookmark(ResourceVersion),
     StepBegins,
@@ -87,12 +96,20 @@ impl Hub {
             saved: Recovered::default(),
             streams: Vec::new(),
             mutation,
+            proven: false,
+            gone: None,
+            listed: None,
             lists: 0,
         }
     }
 
     pub(super) fn commit(&mut self) {
         self.saved = recovered(&self.held, self.mutation);
+    }
+
+    /// Whether clients may read it: a commit knows of the generation.
+    pub(super) fn is_served(&self) -> bool {
+        self.saved.generation == self.held.generation()
     }
 
     /// SIGKILL and a start from the last commit, or from nothing.
@@ -103,12 +120,20 @@ impl Hub {
         self.held = Collection::with_limits(false, self.limits);
         self.held.recover(std::mem::take(&mut self.saved));
         self.commit();
-        self.streams.clear();
-        self.detour = Detour::None;
+        self.cut();
+        (self.detour, self.gone) = (Detour::None, None);
     }
 
+    /// Every connection ends. What the cloud proved over one of them counts no more.
     pub(super) fn cut(&mut self) {
         self.streams.clear();
+        (self.proven, self.listed) = (false, None);
+    }
+
+    /// Connections to the cloud end.
+    pub(super) fn lose_cloud(&mut self) {
+        self.streams.retain(|stream| stream.source == Source::Coordinator);
+        (self.proven, self.listed) = (false, None);
     }
 
     pub(super) fn follows(&self) -> Option<Source> {
@@ -116,7 +141,7 @@ impl Hub {
     }
 
     /// Opens a stream of `source`, or one that leads there; the old one goes on until this one is confirmed.
-    pub(super) fn follow(&mut self, source: Source, world: &World<'_>) {
+    pub(super) fn follow(&mut self, source: Source, world: &World<'_>, random: &mut Random) {
         let wanted = self.wanted(source);
         // Coordinator, cloud, and a list at the coordinator.
         for _ in 0..3 {
@@ -132,10 +157,13 @@ impl Hub {
             if self.follows() == Some(target) || !self.can_open(target, world) {
                 return;
             }
-            let Err(Expired { .. }) = self.open(target, begin, world) else {
+            let Err(Expired { .. }) = self.open(target, begin, world, random) else {
                 return;
             };
-            self.expired(kind, wanted);
+            match target {
+                Source::Coordinator if self.is_of_other_history(world) => self.detour.contradicted(kind),
+                _ => self.expired(kind, wanted),
+            }
             if matches!(self.detour, Detour::Taken { .. }) && at_cloud {
                 // Asked again later.
                 return;
@@ -155,14 +183,30 @@ impl Hub {
         self.detours += u32::from(self.detour.expired(kind, wanted, has_copy));
     }
 
-    fn open(&mut self, source: Source, begin: Begin, world: &World<'_>) -> Result<(), Expired> {
-        if (begin == Begin::List || !self.held.is_complete()) && !self.list(source, world) {
-            return Ok(());
+    fn open(&mut self, source: Source, begin: Begin, world: &World<'_>, random: &mut Random) -> Result<(), Expired> {
+        let (position, floor) = (self.held.position(), ResourceVersion::ZERO);
+        let is_gone = source != Source::Coordinator && !self.has_cloud_history(world);
+        if is_gone && begin == Begin::ResumeOnly {
+            return Err(Expired { position, floor });
+        }
+        if is_gone || begin == Begin::List || !self.held.is_complete() {
+            if !self.list(source, world, random) {
+                return Ok(());
+            }
+            if random.once_in(2) {
+                // The list is taken, and its watch is on the way: until that is open, the other streams go on.
+                self.listed = Some(source);
+                return Ok(());
+            }
+        }
+        if source == Source::Coordinator && self.is_of_other_history(world) {
+            return Err(Expired { position, floor });
         }
         let opened_at = self.held.position();
         let mut stream = Stream {
             source,
             opened_at,
+            generation: self.held.generation(),
             sent: opened_at.0,
             reader: None,
             frames: VecDeque::new(),
@@ -184,16 +228,30 @@ impl Hub {
         Ok(())
     }
 
+    /// The coordinator says of which generation its data is.
+    fn is_of_other_history(&self, world: &World<'_>) -> bool {
+        let there = world
+            .coordinator
+            .map(|pool| pool.objects().read(Collection::generation));
+        let is_compared = self.mutation != Some(Mutation::GenerationNotCompared);
+        is_compared && there.is_some_and(|there| there != self.held.generation())
+    }
+
     fn can_open(&self, source: Source, world: &World<'_>) -> bool {
         source != Source::Coordinator || world.coordinator.is_some_and(Pool::is_served)
     }
 
     /// Fetches everything there is. Whether it was taken.
-    fn list(&mut self, source: Source, world: &World<'_>) -> bool {
+    fn list(&mut self, source: Source, world: &World<'_>, random: &mut Random) -> bool {
         let (mut objects, at, generation) = match (source, world.coordinator) {
             (Source::Cloud(_), _) => {
                 let (objects, at) = world.cloud.list();
-                (objects, at, self.held.generation())
+                let held = self.held.generation();
+                let generation = match self.gone == Some(held) {
+                    true => next_generation(held, random.below(u64::MAX)),
+                    false => held,
+                };
+                (objects, at, generation)
             }
             (Source::Coordinator, Some(pool)) if pool.is_served() => pool.objects().read(|held| {
                 let snapshot = held.snapshot(None);
@@ -231,6 +289,12 @@ impl Hub {
 
     /// A stream moves on: the server sends up to `max`, and up to `arrive` of what is on its way arrives.
     pub(super) fn pump(&mut self, max: usize, arrive: usize, world: &World<'_>, random: &mut Random) {
+        if let Some(source) = self.listed.take_if(|_| random.once_in(3))
+            && self.open(source, Begin::Resume, world, random).is_err()
+        {
+            let wanted = self.wanted(source);
+            self.expired(source.kind(), wanted);
+        }
         if self.streams.is_empty() {
             return;
         }
@@ -244,6 +308,15 @@ impl Hub {
             let Some(frame) = self.streams[index].frames.pop_front() else {
                 return;
             };
+            let stream = &self.streams[index];
+            let is_of_us = stream.generation == self.held.generation();
+            if !is_of_us && self.mutation != Some(Mutation::StreamOfAnyHistory) {
+                drop(self.streams.remove(index));
+                return;
+            }
+            if stream.source != Source::Coordinator && self.contradicts(&frame) {
+                return self.lose_cloud();
+            }
             match self.take(index, frame) {
                 Ok(true) => {
                     self.detour.confirmed(self.streams[index].source.kind());
@@ -253,16 +326,16 @@ impl Hub {
                     }
                 }
                 Ok(false) => {}
-                Err(Expired { .. }) => return self.start_over(index, world),
+                Err(Expired { .. }) => return self.start_over(index, world, random),
             }
         }
     }
 
-    fn start_over(&mut self, index: usize, world: &World<'_>) {
+    fn start_over(&mut self, index: usize, world: &World<'_>, random: &mut Random) {
         let source = self.streams.remove(index).source;
         let wanted = self.wanted(source);
         self.expired(source.kind(), wanted);
-        self.follow(source, world);
+        self.follow(source, world, random);
     }
 
     /// What a frame does to the replica. Whether the server has confirmed a position at or above ours.

@@ -27,6 +27,8 @@ pub struct Setting {
     pub relists: Relists,
     /// Followers reach the cloud.
     pub has_cloud: bool,
+    /// The cloud comes back from a backup, once, while leaders change.
+    pub rolls_back: bool,
     /// Bytes of one message of the feed. A step that does not fit into one goes as a snapshot: whoever was inside of it has to
     /// go on at the cloud, or to list.
     pub message: usize,
@@ -44,7 +46,7 @@ pub enum Relists {
 }
 
 /// The settings, by name.
-pub const SETTINGS: [(&str, Setting); 5] = [
+pub const SETTINGS: [(&str, Setting); 6] = [
     (
         "reads/cuts",
         Setting {
@@ -53,6 +55,7 @@ pub const SETTINGS: [(&str, Setting); 5] = [
             store_lost: false,
             relists: Relists::Never,
             has_cloud: false,
+            rolls_back: false,
             message: MESSAGE,
         },
     ),
@@ -64,6 +67,7 @@ pub const SETTINGS: [(&str, Setting); 5] = [
             store_lost: false,
             relists: Relists::Anywhere,
             has_cloud: false,
+            rolls_back: false,
             message: MESSAGE,
         },
     ),
@@ -75,6 +79,7 @@ pub const SETTINGS: [(&str, Setting); 5] = [
             store_lost: true,
             relists: Relists::Anywhere,
             has_cloud: false,
+            rolls_back: false,
             message: MESSAGE,
         },
     ),
@@ -86,6 +91,7 @@ pub const SETTINGS: [(&str, Setting); 5] = [
             store_lost: true,
             relists: Relists::Never,
             has_cloud: false,
+            rolls_back: false,
             message: MESSAGE_MAX,
         },
     ),
@@ -97,6 +103,19 @@ pub const SETTINGS: [(&str, Setting); 5] = [
             store_lost: true,
             relists: Relists::AtCoordinator,
             has_cloud: true,
+            rolls_back: false,
+            message: MESSAGE,
+        },
+    ),
+    (
+        "reads/rollback",
+        Setting {
+            crashes: true,
+            lists: false,
+            store_lost: false,
+            relists: Relists::Anywhere,
+            has_cloud: true,
+            rolls_back: true,
             message: MESSAGE,
         },
     ),
@@ -135,10 +154,18 @@ pub enum Mutation {
     NoDetour,
     /// A copy that readers may be ahead of takes a jump of the coordinator although there is another way.
     JumpBeforeDetour,
+    /// A stream changes the copy also after that began another history.
+    StreamOfAnyHistory,
+    /// What the cloud sends is taken without a proof that it has the history of the copy.
+    NoProof,
+    /// A stream of the coordinator is opened without a look at its generation.
+    GenerationNotCompared,
+    /// A new leader feeds its copy under the number that the coordinator has for another history.
+    NumberTakenOver,
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 15] = [
+pub const MUTATIONS: [Mutation; 19] = [
     Mutation::StepNotAtomic,
     Mutation::JumpNotTold,
     Mutation::JumpFromAnywhere,
@@ -154,6 +181,10 @@ pub const MUTATIONS: [Mutation; 15] = [
     Mutation::SnapshotWithoutHistory,
     Mutation::NoDetour,
     Mutation::JumpBeforeDetour,
+    Mutation::StreamOfAnyHistory,
+    Mutation::NoProof,
+    Mutation::GenerationNotCompared,
+    Mutation::NumberTakenOver,
 ];
 
 // === impl Setting ===
@@ -177,6 +208,7 @@ impl Mutation {
         match self {
             Self::SnapshotWithoutHistory => 3,
             Self::NoDetour | Self::JumpBeforeDetour => 4,
+            Self::StreamOfAnyHistory | Self::NoProof | Self::GenerationNotCompared | Self::NumberTakenOver => 5,
             _ => 2,
         }
     }

@@ -1,0 +1,108 @@
+//! Whether the cloud of the simulated reads still has a hub's history: what the hub asks before it takes anything from there, as
+//! `replicas/proof.rs` of the hub does, judged by the hub's own code.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use yurt_apimachinery::ResourceVersion;
+use yurt_hub_client::replicas::timeline::{Answers, Held, Known, NEWEST, Place, Verdict};
+use yurt_storage::Collection;
+
+use super::Mutation;
+use super::cloud::Cloud;
+use super::hub::{Frame, Hub, World};
+
+/// The only collection there is.
+const NAME: &str = "services";
+
+// === impl Hub ===
+
+impl Hub {
+    /// Whether the cloud has the history of what is held; asks it unless it proved that since the last break.
+    pub(super) fn has_cloud_history(&mut self, world: &World<'_>) -> bool {
+        let generation = self.held.generation();
+        if !self.proven && self.gone != Some(generation) && self.mutation != Some(Mutation::NoProof) {
+            let known = self.known(world);
+            if let Verdict::NewTimeline(_) = known.judge(&answers(world.cloud, &known), false) {
+                self.gone = Some(generation);
+            }
+        }
+        self.proven = true;
+        self.gone != Some(generation)
+    }
+
+    /// Whether the leader may feed what is held as the present cloud's.
+    pub(super) fn holds(&self) -> bool {
+        self.proven && self.gone != Some(self.held.generation())
+    }
+
+    /// Whether the cloud sent what cannot follow from what is held. Then its history is another one.
+    pub(super) fn contradicts(&mut self, frame: &Frame) -> bool {
+        let Frame::Event(event, object) = frame else {
+            return false;
+        };
+        let follows = self.held.check_follows(*event, object);
+        if follows.is_err() && self.mutation != Some(Mutation::NoProof) {
+            self.gone = Some(self.held.generation());
+            return true;
+        }
+        false
+    }
+
+    fn known(&self, world: &World<'_>) -> Known {
+        let mut known = Known::default();
+        let held = &self.held;
+        if let Some(pool) = world.coordinator {
+            let there = |there: &Collection| {
+                let is_same = there.is_complete() && there.generation() == held.generation();
+                is_same.then(|| there.position())
+            };
+            known.position = pool.objects().read(there).unwrap_or_default();
+        }
+        if !held.is_complete() {
+            return known;
+        }
+        let at = held.position();
+        known.position = known.position.max(at);
+        let place = |key: &yurt_apimachinery::ObjectKey| (NAME.to_owned(), key.clone());
+        let newest = held.newest(NEWEST);
+        known.newest = newest
+            .map(|(key, version)| (place(key), Held { version, at }))
+            .collect();
+        let deleted = held.deletions().take(NEWEST);
+        known.deleted = deleted
+            .map(|object| (place(object.key()), object.uid().to_owned()))
+            .collect();
+        known
+    }
+}
+
+/// What the cloud answers to reads without resourceVersion, and of the past.
+fn answers(cloud: &Cloud, known: &Known) -> Answers {
+    let version = |(_, key): &Place| cloud.now(key).map(|(version, _)| ResourceVersion(version));
+    let newest: BTreeMap<_, _> = known
+        .newest
+        .keys()
+        .filter_map(|place| Some((place.clone(), version(place)?)))
+        .collect();
+    let mut answers = Answers {
+        head: ResourceVersion(cloud.head()),
+        newest,
+        ..Answers::default()
+    };
+    for (place, held) in &known.newest {
+        if !answers.settles(place, *held)
+            && let Some(then) = cloud.then(&place.1, held.at.0)
+        {
+            answers.then.insert(place.clone(), then.map(ResourceVersion));
+        }
+    }
+    let is_back = |(place, uid): &(&Place, &String)| cloud.now(&place.1).is_some_and(|(_, now)| now == uid.as_str());
+    let back: BTreeSet<Place> = known
+        .deleted
+        .iter()
+        .filter(is_back)
+        .map(|(place, _)| place.clone())
+        .collect();
+    answers.back = back;
+    answers
+}
