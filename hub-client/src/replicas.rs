@@ -92,9 +92,12 @@ pub struct PoolData {
     clock: Clock,
 }
 
+/// Names of the pool's nodes.
+type Names = Arc<BTreeSet<String>>;
+
 /// The members' names, and where the collection was that they were read from: its generation and its `C`.
 #[derive(Clone, Default)]
-struct Members(Option<((u64, ResourceVersion), Arc<BTreeSet<String>>)>);
+struct Members(Option<((u64, ResourceVersion), Names)>);
 
 // === impl PoolData ===
 
