@@ -386,6 +386,41 @@ mod tests {
         assert_eq!(held(), ResourceVersion(9));
     }
 
+    /// A commit reaches one collection after the other. A reader that waits for its RV in a collection which it has not
+    /// reached yet gets the event, not an empty collection that calls itself as far.
+    #[test]
+    fn number_is_not_reached_before_the_commit_is_in_all_its_collections() {
+        let kinds = find_kind("", "configmaps").into_iter().chain(find_kind("", "secrets"));
+        let cacher = Arc::new(Cacher::new(kinds));
+        cacher.load(state(vec![stored("a", 3)], 5)).expect("all can be read");
+        let [maps, secrets] = ["configmaps", "secrets"].map(|name| cacher.collection(name).expect("it was asked for"));
+        let change = |collection: &str| Committed {
+            key: format!("/{collection}/x/b"),
+            value: stored("b", 8).value.into(),
+            deleted: false,
+        };
+        let mut reader = secrets.read(|held| held.snapshot(None).reader);
+        let changes = [change("configmaps"), change("secrets")];
+        let publishing = secrets.read(|_| {
+            // While this lock is held the commit is stopped between the two.
+            let publisher = cacher.clone();
+            let publishing = std::thread::spawn(move || publisher.committed(ResourceVersion(8), &changes));
+            while maps.read(Collection::position) < ResourceVersion(8) {
+                std::thread::yield_now();
+            }
+            assert_eq!(cacher.progress.now(), ResourceVersion(5));
+            publishing
+        });
+        // Now the reader and the commit race for the lock.
+        secrets.reached(ResourceVersion(8)).now_or_never();
+        publishing.join().expect("it is published");
+        let told = secrets.read(|held| held.read(&mut reader, 10)).expect("readers go on");
+        assert!(
+            matches!(&told[..], [Delivery::Exact(change)] if change.object.name() == "b"),
+            "{told:?}"
+        );
+    }
+
     fn garbled(name: &str, rv: u64) -> Stored {
         let mut stored = stored(name, rv);
         stored.value = Bytes::from_static(b"{\"metadata\":{\"na");

@@ -251,3 +251,117 @@ impl Follower {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+    use tokio::sync::{Notify, watch};
+    use yurt_apimachinery::ResourceVersion;
+    use yurt_runtime::TaskGroup;
+
+    use super::*;
+    use crate::backend::{Loaded, StorageError};
+    use crate::etcd3::endpoints::Endpoints;
+    use crate::etcd3::timeline::Timeline;
+    use crate::etcd3::txn::Layout;
+    use crate::etcd3::wire::{KeyValue, ResponseHeader};
+
+    /// Commits as they were published.
+    #[derive(Default)]
+    struct Published(Mutex<Vec<(u64, Vec<String>)>>);
+
+    impl Sink for Published {
+        fn load(&self, _loaded: Loaded) -> Result<(), StorageError> {
+            Ok(())
+        }
+
+        fn committed(&self, rv: ResourceVersion, changes: &[Committed]) {
+            let keys = changes.iter().map(|change| change.key.clone()).collect();
+            self.0.lock().push((rv.0, keys));
+        }
+
+        fn reloaded(&self, _loaded: Loaded) {}
+    }
+
+    fn follower() -> (Follower, Arc<Published>) {
+        let timeline = Timeline::new("test".into());
+        let shared = Shared {
+            endpoints: Endpoints::new(&["http://127.0.0.1:1".into()], None, &TaskGroup::new()).expect("a URL"),
+            layout: Layout {
+                prefix: String::new(),
+                tag: 0,
+                timeline: timeline.clone(),
+            },
+            identity: Identity {
+                timeline: Some(timeline),
+                written: 1,
+                cluster: 1,
+                revision: 1,
+            },
+            mark: None,
+            published: watch::Sender::new(0),
+            asked: Notify::new(),
+            trouble: Mutex::new(None),
+        };
+        let sink = Arc::new(Published::default());
+        let follower = Follower {
+            shared: Arc::new(shared),
+            sink: sink.clone(),
+            last: 4,
+            stop: CancellationToken::new(),
+        };
+        (follower, sink)
+    }
+
+    /// A message with a put of each key at the revision before it.
+    fn message(puts: &[(i64, &'static str)], fragment: bool) -> WatchResponse {
+        let event = |(revision, key): &(i64, &'static str)| Event {
+            kv: Some(KeyValue {
+                key: Bytes::from_static(key.as_bytes()),
+                mod_revision: *revision,
+                ..KeyValue::default()
+            }),
+            ..Event::default()
+        };
+        WatchResponse {
+            header: Some(ResponseHeader {
+                cluster_id: 1,
+                revision: 9,
+            }),
+            fragment,
+            events: puts.iter().map(event).collect(),
+            ..WatchResponse::default()
+        }
+    }
+
+    /// etcd cuts messages at any event: a part that is published moves `C`, and the rest would be covered.
+    #[test]
+    fn revision_in_several_pieces_is_one_commit() {
+        let (mut follower, sink) = follower();
+        let mut pending = Pending::default();
+        follower.take(&mut pending, message(&[(5, "/a"), (6, "/b")], true));
+        assert_eq!(*sink.0.lock(), [(5, vec!["/a".to_owned()])]);
+        assert_eq!(
+            *follower.shared.published.borrow(),
+            5,
+            "writers of 6 wait for all of it"
+        );
+        follower.take(&mut pending, message(&[(6, "/c")], true));
+        follower.take(&mut pending, message(&[(6, "/d"), (7, "/e")], false));
+        let wanted = [(6, vec!["/b", "/c", "/d"]), (7, vec!["/e"])];
+        let wanted = wanted.map(|(rv, keys)| (rv, keys.into_iter().map(str::to_owned).collect()));
+        assert_eq!(sink.0.lock()[1..], wanted);
+        assert_eq!((follower.last, *follower.shared.published.borrow()), (7, 7));
+    }
+
+    /// A watch that broke inside a revision tells it again as a whole, and perhaps what came before.
+    #[test]
+    fn what_is_published_is_not_published_again() {
+        let (mut follower, sink) = follower();
+        let mut pending = Pending::default();
+        follower.take(&mut pending, message(&[(3, "/old"), (4, "/old"), (5, "/a")], false));
+        follower.take(&mut pending, message(&[(4, "/old"), (5, "/a"), (6, "/b")], false));
+        let keys: Vec<_> = sink.0.lock().iter().flat_map(|(_, keys)| keys.clone()).collect();
+        assert_eq!(keys, ["/a", "/b"]);
+    }
+}
