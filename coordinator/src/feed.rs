@@ -16,7 +16,7 @@ use http::Request;
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use yurt_apimachinery::{ObjectKey, Status, nesting};
+use yurt_apimachinery::{Object, ObjectKey, Status, nesting};
 use yurt_runtime::http::{inflate_for, read_body};
 use yurt_runtime::{BootTime, Clock, TaskGroup};
 use yurt_storage::{Action, Durability, Expect, Op, Replicas, SharedCollection, Storage, StorageError};
@@ -146,7 +146,7 @@ impl Feed {
     /// Node leases whose heartbeats another hub has to carry to the cloud.
     pub(crate) fn delegated_leases(&self) -> usize {
         self.leases.read(|held| {
-            let delegated = |lease: &&yurt_apimachinery::Object| leases::is_delegated(lease);
+            let delegated = |lease: &&Object| leases::is_delegated(lease);
             held.objects().filter(delegated).count()
         })
     }
@@ -287,6 +287,19 @@ impl Feed {
             .leases
             .read(|held| held.object(&ObjectKey::parse(leases::ELECTION_KEY)).cloned());
         leases::standing(lease.as_ref()).0 != holder
+    }
+
+    /// Refuses objects that the store would refuse, before anything of the call is applied.
+    fn admit<'a>(
+        &self,
+        collection: &PoolCollection,
+        mut objects: impl Iterator<Item = &'a Object>,
+    ) -> Result<(), Status> {
+        let admitted = objects.try_for_each(|object| self.replicas.admit(collection.name(), object));
+        admitted.map_err(|error| {
+            tracing::warn!(%error, "Refused the leader's data: the collection stays as it is until the object fits");
+            status_error::of_storage(&error)
+        })
     }
 
     /// Until the membership is known nothing else is taken: it decides who may read the rest.

@@ -3,7 +3,7 @@
 use http::Response;
 use yurt_apimachinery::Status;
 use yurt_apimachinery::negotiation::Negotiated;
-use yurt_apimachinery::status::reason;
+use yurt_apimachinery::status::{StatusDetails, reason};
 use yurt_runtime::http::{self as web, Body};
 use yurt_storage::StorageError;
 
@@ -37,6 +37,14 @@ pub(crate) fn of_storage(error: &StorageError) -> Status {
             Status::failure(504, reason::TIMEOUT, message).with_retry_after(RETRY_SECONDS)
         }
         StorageError::TooManyBytes(why) => Status::too_large(why),
+        StorageError::Oversized { collection, key, .. } => {
+            let details = StatusDetails {
+                name: key.clone(),
+                kind: collection.clone(),
+                ..StatusDetails::default()
+            };
+            Status::too_large(&error.to_string()).with_details(details)
+        }
         StorageError::TooLarge(operations) => Status::too_large(&format!("transaction of {operations} operations")),
     }
 }

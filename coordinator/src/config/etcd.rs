@@ -1,4 +1,5 @@
-//! The flags of the etcd store; names and defaults are kube-apiserver's, but for the prefix.
+//! The flags of the etcd store; names and defaults are kube-apiserver's, but for the prefix and the
+//! largest request, which is etcd's own.
 
 use std::path::{Path, PathBuf};
 
@@ -38,6 +39,11 @@ pub struct EtcdFlags {
     /// History in etcd older than this is forgotten; 0s leaves that to others.
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     pub etcd_compaction_interval: GoDuration,
+
+    /// Largest request that etcd takes, in bytes: the same as --max-request-bytes of etcd, which cannot be asked for it. An
+    /// object of pool data that does not fit is refused with its name.
+    #[arg(long, value_name = "BYTES", default_value_t = etcd3::MAX_REQUEST_BYTES)]
+    pub etcd_max_request_bytes: usize,
 }
 
 // === impl EtcdFlags ===
@@ -65,6 +71,7 @@ impl EtcdFlags {
             space,
             compaction_interval: (!interval.is_zero()).then_some(interval),
             mark: Some(data_dir.join(MARK_FILE)),
+            max_request_bytes: self.etcd_max_request_bytes,
         }
     }
 }

@@ -25,6 +25,7 @@ impl Feed {
         let call: EventsCall<'_> = decode(body)?;
         let events = read_events(&call, collection.objects().kind())?;
         self.require_members(collection)?;
+        self.admit(collection, events.iter().map(|(_, object)| object))?;
         let (applied, guard) = {
             let election = self.fence.enter(&call.claim(), user).map_err(|_| self.fenced())?;
             let judge = |held: &Collection, events: &[_]| self.judge_members(collection, user, held, events);

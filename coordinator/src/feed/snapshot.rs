@@ -164,6 +164,7 @@ impl Feed {
             .map(|raw| read_object(raw.get(), kind))
             .collect::<Result<Vec<_>, _>>();
         let objects = objects.map_err(|why| Status::bad_request(format!("body of a snapshot: {why}")))?;
+        self.admit(collection, objects.iter())?;
         let (outcome, guard) = {
             let election = self.fence.enter(&call.claim(), user).map_err(|_| self.fenced())?;
             let outcome = match self.pending_of(collection, &call) {

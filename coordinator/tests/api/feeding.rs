@@ -746,3 +746,50 @@ async fn coordinators_over_one_etcd_share_the_pool() {
         ("50".to_owned(), 1)
     );
 }
+
+/// etcd has a limit of its own, here its default one. Nothing of what does not fit is left in it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs an etcd"]
+async fn object_above_the_limit_of_etcd_is_refused_by_its_name() {
+    let etcd = EtcdMember::single(None, &[]);
+    let (one, other) = (Server::sharing_a_pool(&etcd).await, Server::sharing_a_pool(&etcd).await);
+    let leader = Leader::elect(&one, "n1").await;
+    leader.feed_members(&["n1", "n2"]).await;
+    leader
+        .snapshot("services", 0, 100, &[service("a", 50)])
+        .await
+        .expect(200);
+    let large = |version: u64, bytes: usize| {
+        let mut large = service("large", version);
+        large["metadata"]["annotations"] = json!({"padding": "x".repeat(bytes)});
+        large
+    };
+    let batch = json!([event("ADDED", service("b", 101)), event("ADDED", large(102, 2 << 20))]);
+    let refused = leader.events(100, batch, 102).await.expect(413);
+    let message = refused["message"].as_str().unwrap();
+    for part in [
+        "services x/large has 2097",
+        "--max-request-bytes",
+        "--etcd-max-request-bytes",
+    ] {
+        assert!(message.contains(part), "{message}");
+    }
+    assert_eq!(
+        (&refused["details"]["kind"], &refused["details"]["name"]),
+        (&json!("services"), &json!("x/large"))
+    );
+    let refused = leader
+        .snapshot("services", 0, 103, &[service("a", 50), large(102, 2 << 20)])
+        .await;
+    refused.expect(413);
+    for server in [&one, &other] {
+        assert_eq!(services_at(&server.node("n1"), 100).await, ["a@50"]);
+    }
+    // It became smaller.
+    let objects = [service("a", 50), service("b", 101), large(104, 1 << 20)];
+    leader.snapshot("services", 0, 104, &objects).await.expect(200);
+    assert_eq!(
+        services_at(&other.node("n2"), 104).await,
+        ["a@50", "b@101", "large@104"]
+    );
+}

@@ -93,6 +93,20 @@ pub enum StorageError {
     /// A value, or all of them together, are larger than the backend takes.
     #[error("{0}")]
     TooManyBytes(String),
+    /// One object is larger than the backend takes.
+    #[error(
+        "{collection} {key} has {bytes} bytes, which is too much for the store ({why}): make it smaller, or let etcd take more (--max-request-bytes there, --etcd-max-request-bytes here)"
+    )]
+    Oversized {
+        /// Which collection of pool data.
+        collection: String,
+        /// Which object.
+        key: String,
+        /// Its size.
+        bytes: usize,
+        /// The limit, or the backend's own words.
+        why: String,
+    },
     /// More than [`TXN_OPS_MAX`] operations.
     #[error("transaction of {0} operations is too large")]
     TooLarge(usize),
@@ -207,6 +221,11 @@ pub trait Storage: Send + Sync {
     /// call is published here, with an RV up to which all has been. `None` for a store with one writer, where that always
     /// holds.
     fn caught_up(&self) -> Option<BoxFuture<'_, Result<ResourceVersion, StorageError>>> {
+        None
+    }
+
+    /// Largest value that is taken, as far as that is known before it is written. `None`: no limit of the store's own.
+    fn value_bytes_max(&self) -> Option<usize> {
         None
     }
 

@@ -46,6 +46,11 @@ use txn::Layout;
 
 /// A writer is answered after this long even when the watch has not told its write yet: it is committed.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Default of etcd's `--max-request-bytes`: 1.5 MiB.
+pub const MAX_REQUEST_BYTES: usize = 3 << 19;
+/// Left of a request for everything but the value: its key (a prefix, a collection, a namespace and a name at their longest
+/// have 1.3 KiB), two compares, and what etcd itself adds.
+const REQUEST_OVERHEAD: usize = 8 << 10;
 /// Longest prefix of keys.
 const PREFIX_BYTES_MAX: usize = 512;
 
@@ -64,6 +69,8 @@ pub struct Config {
     pub compaction_interval: Option<Duration>,
     /// File in which to keep how far the store was; without it an etcd that went back while nobody looked is not noticed.
     pub mark: Option<PathBuf>,
+    /// Largest request that etcd takes: its `--max-request-bytes`.
+    pub max_request_bytes: usize,
 }
 
 /// Why etcd cannot be used.
@@ -91,6 +98,7 @@ pub struct Etcd {
     shared: Arc<Shared>,
     tasks: TaskGroup,
     compaction_interval: Option<Duration>,
+    max_request_bytes: usize,
     waiting: mpsc::Sender<index::Waiting>,
     /// Handed to its task by [`Storage::attach`].
     queue: Mutex<Option<mpsc::Receiver<index::Waiting>>>,
@@ -160,6 +168,7 @@ impl Etcd {
             }),
             tasks: tasks.clone(),
             compaction_interval: config.compaction_interval,
+            max_request_bytes: config.max_request_bytes,
             waiting,
             queue: Mutex::new(Some(queue)),
         })
@@ -245,6 +254,10 @@ impl Storage for Etcd {
             self.waiting.try_send(answer).map_err(busy)?;
             answered.await.map_err(closed)?
         }))
+    }
+
+    fn value_bytes_max(&self) -> Option<usize> {
+        Some(self.max_request_bytes.saturating_sub(REQUEST_OVERHEAD))
     }
 
     /// Asks nobody: the watch tells.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use yurt_apimachinery::{ResourceKind, ResourceVersion};
+use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
 
 use crate::backend::{Committed, Loaded, Op, Storage, StorageError};
 use crate::collection::{Collection, Dirty};
@@ -75,7 +75,7 @@ enum Store {
     /// In a file of this process.
     File(ReplicaStore),
     /// Beside the own objects of several coordinators.
-    Pooled(Pooled),
+    Pooled(Arc<Pooled>),
 }
 
 // === impl Replica ===
@@ -165,7 +165,7 @@ impl Replicas {
         let replica =
             |(name, kind): &(String, &'static ResourceKind)| (name.clone(), Arc::new(Replica::new(name, kind, true)));
         Self {
-            store: Store::Pooled(Pooled::new(storage)),
+            store: Store::Pooled(Arc::new(Pooled::new(storage))),
             replicas: RwLock::new(Arc::new(kinds.iter().map(replica).collect())),
             committing: Arc::default(),
         }
@@ -233,6 +233,17 @@ impl Replicas {
     pub async fn forget(&self, name: &str) -> Result<(), StorageError> {
         match &self.store {
             Store::Pooled(pooled) => pooled.forget(name).await,
+            Store::Nowhere | Store::File(_) => Ok(()),
+        }
+    }
+
+    /// Whether the store takes `object` into the replica `name`, as far as that is known before it is written.
+    ///
+    /// # Errors
+    /// [`StorageError::Oversized`] when it does not: everything that comes after the object would have to wait for it.
+    pub fn admit(&self, name: &str, object: &Object) -> Result<(), StorageError> {
+        match &self.store {
+            Store::Pooled(pooled) => pooled.admit(name, object),
             Store::Nowhere | Store::File(_) => Ok(()),
         }
     }
@@ -313,13 +324,7 @@ impl Replicas {
                 Ok(())
             }
             Store::File(store) => self.persist_to(store.clone(), committed).await,
-            Store::Pooled(pooled) => {
-                let mut outcome = Ok(());
-                for replica in self.iter() {
-                    outcome = outcome.and(pooled.persist(&replica, guard).await);
-                }
-                outcome
-            }
+            Store::Pooled(pooled) => pooled.persist_all(self.all(), guard.cloned(), committed).await,
         }
     }
 

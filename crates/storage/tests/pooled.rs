@@ -2,10 +2,14 @@
 //!
 //! The store here is the embedded one with several sinks; what counts is transactions and the order of commits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use yurt_apimachinery::kind::find_kind;
@@ -25,6 +29,8 @@ const NAME: &str = "services";
 struct Everybody {
     coordinators: Mutex<Vec<Arc<Replicas>>>,
     live: Mutex<BTreeMap<String, (ResourceVersion, Bytes)>>,
+    /// A coordinator that hears of nothing for now, and what it has not heard of.
+    late: Mutex<Option<(Arc<Replicas>, Vec<(ResourceVersion, Vec<Committed>)>)>>,
 }
 
 impl Sink for Everybody {
@@ -41,8 +47,12 @@ impl Sink for Everybody {
                 live.insert(change.key.clone(), (rv, change.value.bytes().clone()));
             }
         }
+        let mut late = self.late.lock();
         for replicas in &*self.coordinators.lock() {
-            replicas.committed(rv, changes);
+            match &mut *late {
+                Some((late, missed)) if Arc::ptr_eq(late, replicas) => missed.push((rv, changes.to_vec())),
+                _ => replicas.committed(rv, changes),
+            }
         }
     }
 
@@ -70,8 +80,40 @@ impl Pool {
 
     /// A coordinator that starts now.
     fn join(&self) -> Arc<Replicas> {
+        self.join_over(self.storage.clone())
+    }
+
+    /// A coordinator with a way of its own to the store.
+    fn join_by_link(&self) -> (Arc<Replicas>, Arc<Link>) {
+        let link = Arc::new(Link::to(self.storage.clone()));
+        (self.join_over(link.clone()), link)
+    }
+
+    /// Rows of pool data in the store, pointers aside, by folder.
+    fn folders(&self) -> BTreeMap<String, usize> {
+        let mut folders = BTreeMap::new();
+        for key in self.everybody.live.lock().keys() {
+            if let [_, "~pool", NAME, folder, _, ..] = key.split('/').collect::<Vec<_>>()[..] {
+                *folders.entry(folder.to_owned()).or_default() += 1;
+            }
+        }
+        folders
+    }
+
+    /// `replicas` hear of no commit until [`Self::catch_up`].
+    fn hold_back(&self, replicas: &Arc<Replicas>) {
+        *self.everybody.late.lock() = Some((replicas.clone(), Vec::new()));
+    }
+
+    fn catch_up(&self) {
+        let late = self.everybody.late.lock().take();
+        let (replicas, missed) = late.expect("somebody was held back");
+        missed.iter().for_each(|(rv, changes)| replicas.committed(*rv, changes));
+    }
+
+    fn join_over(&self, storage: Arc<dyn Storage>) -> Arc<Replicas> {
         let kinds = [(NAME.to_owned(), find_kind("", NAME).expect("services are built in"))];
-        let replicas = Arc::new(Replicas::pooled(&kinds, self.storage.clone()));
+        let replicas = Arc::new(Replicas::pooled(&kinds, storage));
         let live = self.everybody.live.lock();
         let stored = live.iter().map(|(key, (rv, value))| yurt_storage::backend::Stored {
             key: key.clone(),
@@ -87,6 +129,93 @@ impl Pool {
     }
 }
 
+/// The store as one coordinator reaches it: with limits, with answers that are late, or with none.
+struct Link {
+    store: Arc<dyn Storage>,
+    /// Values of one transaction together; above it the store refuses, as etcd does.
+    request_bytes_max: AtomicUsize,
+    /// What is known of that beforehand.
+    value_bytes_max: Option<usize>,
+    fails: AtomicBool,
+    /// Transactions asked for, and those that have not been let through yet.
+    asked: AtomicUsize,
+    waiting: AtomicUsize,
+    /// Transactions that write a key with this in it have to wait.
+    held: tokio::sync::watch::Sender<Option<&'static str>>,
+}
+
+impl Link {
+    fn to(store: Arc<dyn Storage>) -> Self {
+        Self {
+            store,
+            request_bytes_max: AtomicUsize::new(usize::MAX),
+            value_bytes_max: None,
+            fails: AtomicBool::new(false),
+            asked: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            held: tokio::sync::watch::Sender::new(None),
+        }
+    }
+
+    fn hold(&self, key: &'static str) {
+        self.held.send_replace(Some(key));
+    }
+
+    fn let_go(&self) {
+        self.held.send_replace(None);
+    }
+
+    /// Until a transaction waits here.
+    async fn is_waited_for(&self) {
+        while self.waiting.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+impl Storage for Link {
+    fn id(&self) -> &str {
+        self.store.id()
+    }
+
+    fn attach(&self, sink: Arc<dyn Sink>) -> BoxFuture<'_, Result<(), StorageError>> {
+        self.store.attach(sink)
+    }
+
+    fn write(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<ResourceVersion, StorageError>> {
+        Box::pin(async move {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+            let written = |op: &Op| !matches!(op.action, Action::Check);
+            let is_held = |held: &Option<&str>| {
+                held.is_some_and(|held| ops.iter().any(|op| written(op) && op.key.contains(held)))
+            };
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            let let_through = self.held.subscribe().wait_for(|held| !is_held(held)).await.is_ok();
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            assert!(let_through, "the sender is here");
+            if self.fails.load(Ordering::SeqCst) {
+                return Err(StorageError::Unavailable("the link is down".into()));
+            }
+            let size = |op: &Op| match &op.action {
+                Action::Put(value, _) => value.bytes().len(),
+                Action::Delete { .. } | Action::Check => 0,
+            };
+            if ops.iter().map(size).sum::<usize>() > self.request_bytes_max.load(Ordering::SeqCst) {
+                return Err(StorageError::TooManyBytes("etcdserver: request is too large".into()));
+            }
+            self.store.write(ops).await
+        })
+    }
+
+    fn value_bytes_max(&self) -> Option<usize> {
+        self.value_bytes_max
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<(), StorageError>> {
+        self.store.close()
+    }
+}
+
 fn update<T>(replicas: &Replicas, change: impl FnOnce(&mut Collection) -> T) -> T {
     replicas.named(NAME).expect("services").collection().update(change)
 }
@@ -98,6 +227,20 @@ fn read<T>(replicas: &Replicas, look: impl FnOnce(&Collection) -> T) -> T {
 fn service(name: &str, rv: u64) -> Object {
     let json = format!(r#"{{"metadata":{{"namespace":"x","name":"{name}","uid":"{name}","resourceVersion":"{rv}"}}}}"#);
     Object::parse(Bytes::from(json), find_kind("", NAME).expect("services")).expect("fixture")
+}
+
+/// A service of about so many bytes.
+fn large(name: &str, rv: u64, bytes: usize) -> Object {
+    let padding = "x".repeat(bytes);
+    let json = format!(
+        r#"{{"metadata":{{"namespace":"x","name":"{name}","uid":"{name}","resourceVersion":"{rv}"}},"data":"{padding}"}}"#
+    );
+    Object::parse(Bytes::from(json), find_kind("", NAME).expect("services")).expect("fixture")
+}
+
+/// A call whose caller goes away after its first step.
+fn abandon(call: impl Future) {
+    assert!(call.now_or_never().is_none(), "it has to wait for the store");
 }
 
 fn shown(replicas: &Replicas) -> Vec<String> {
@@ -352,4 +495,280 @@ async fn coordinator_that_could_not_store_is_brought_forward_without_a_jump() {
     let told = read(&other, |held| held.read(&mut reader, 16)).expect("it goes on");
     let gone = |delivery: &Delivery| matches!(delivery, Delivery::Gone(object) if object.name() == "a");
     assert!(told.iter().any(gone), "{told:?}");
+}
+
+/// The store's own limit may be another one than the one that is known here.
+#[tokio::test]
+async fn object_that_the_store_refuses_is_named_leaves_nothing_and_is_not_tried_again() {
+    let pool = Pool::new().await;
+    let (one, link) = pool.join_by_link();
+    let other = pool.join();
+    let list = (0..300).map(|n| service(&format!("s{n:03}"), 5 + n)).collect();
+    update(&one, |held| held.restart(0, list, ResourceVersion(1000)));
+    one.persist(None).await.expect("all of it fits");
+    let before = pool.folders();
+    link.request_bytes_max.store(3 << 19, Ordering::SeqCst);
+    let huge = large("zz", 1001, 2 << 20);
+    assert_eq!(one.admit(NAME, &huge), Ok(()), "nothing is known of a limit yet");
+    update(&one, |held| held.apply(EventType::Added, huge.clone()));
+    let refused = one.persist(None).await;
+    let Err(StorageError::Oversized {
+        collection, key, bytes, ..
+    }) = &refused
+    else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(
+        (collection.as_str(), key.as_str(), *bytes),
+        (NAME, "x/zz", huge.bytes().len())
+    );
+    assert_eq!(pool.folders(), before, "what was filled in vain is gone");
+    assert_eq!(shown(&one), shown(&other), "nobody goes on with what is not stored");
+    assert_eq!(read(&one, Collection::position), ResourceVersion(1000));
+    let asked = link.asked.load(Ordering::SeqCst);
+    one.persist(None).await.expect("there is nothing to do");
+    assert_eq!(link.asked.load(Ordering::SeqCst), asked, "the store is not asked again");
+    let named = one.admit(NAME, &huge);
+    assert!(matches!(named, Err(StorageError::Oversized { .. })), "{named:?}");
+    assert_eq!(one.admit(NAME, &large("zz", 1002, 1 << 20)), Ok(()));
+    // Smaller, it goes, and so does all that came after.
+    update(&one, |held| held.apply(EventType::Added, large("zz", 1002, 1 << 20)));
+    one.persist(None).await.expect("it fits");
+    assert_eq!(shown(&other).last().map(String::as_str), Some("zz@1002"));
+    assert_eq!(pool.folders().len(), 1);
+}
+
+#[tokio::test]
+async fn known_limit_is_told_before_anything_is_applied() {
+    let pool = Pool::new().await;
+    let link = Link {
+        value_bytes_max: Some(1000),
+        ..Link::to(pool.storage.clone())
+    };
+    let one = pool.join_over(Arc::new(link));
+    let huge = large("a", 5, 1000);
+    let text = one.admit(NAME, &huge).expect_err("it is too large").to_string();
+    let said = format!("services x/a has {} bytes", huge.bytes().len());
+    assert!(text.contains(&said) && text.contains("takes 1000 bytes"), "{text}");
+    assert_eq!(one.admit(NAME, &large("a", 5, 800)), Ok(()));
+}
+
+#[tokio::test]
+async fn store_that_takes_less_at_a_time_gets_it_in_smaller_pieces() {
+    let pool = Pool::new().await;
+    let (one, link) = pool.join_by_link();
+    link.request_bytes_max.store(10_000, Ordering::SeqCst);
+    let list = (0..100).map(|n| large(&format!("s{n:03}"), 5 + n, 3000)).collect();
+    update(&one, |held| held.restart(0, list, ResourceVersion(1000)));
+    one.persist(None).await.expect("every one of them fits");
+    // A change that would be one transaction elsewhere.
+    for n in 0..100 {
+        update(&one, |held| {
+            held.apply(EventType::Modified, large(&format!("s{n:03}"), 1001 + n, 3000))
+        });
+    }
+    one.persist(None).await.expect("every one of them fits");
+    assert_eq!(shown(&pool.join()), shown(&one));
+    assert_eq!(pool.folders().values().collect::<Vec<_>>(), [&100]);
+}
+
+/// The leader gives a call up after a while, and repeats it.
+#[tokio::test]
+async fn commit_that_nobody_waits_for_is_finished_and_found_by_its_repetition() {
+    let pool = Pool::new().await;
+    let (one, link) = pool.join_by_link();
+    update(&one, |held| held.restart(0, vec![service("a", 5)], ResourceVersion(10)));
+    link.hold("/o/");
+    abandon(one.persist(None));
+    link.is_waited_for().await;
+    // The repetition, given up like the first call; meanwhile something happened.
+    update(&one, |held| held.apply(EventType::Added, service("b", 11)));
+    abandon(one.persist(None));
+    link.let_go();
+    one.persist(None).await.expect("stored");
+    assert_eq!(
+        link.asked.load(Ordering::SeqCst),
+        3,
+        "one row, the pointer, and what came since"
+    );
+    let services = one.named(NAME).expect("services");
+    assert!(services.is_served());
+    assert_eq!(services.durable().position, ResourceVersion(11));
+    assert_eq!(shown(&pool.join()), ["a@5", "b@11"]);
+    assert_eq!(pool.folders().len(), 1);
+}
+
+#[tokio::test]
+async fn commit_that_fails_when_nobody_waits_any_more_loses_nothing() {
+    let pool = Pool::new().await;
+    let (one, link) = pool.join_by_link();
+    update(&one, |held| held.restart(0, vec![service("a", 5)], ResourceVersion(10)));
+    one.persist(None).await.expect("stored");
+    for (rv, held_key) in [(11, "/o/"), (13, "/pointer")] {
+        update(&one, |held| {
+            held.apply(EventType::Added, service(&format!("b{rv}"), rv))
+        });
+        link.hold(held_key);
+        abandon(one.persist(None));
+        link.is_waited_for().await;
+        link.fails.store(true, Ordering::SeqCst);
+        link.let_go();
+        assert!(one.persist(None).await.is_err(), "the store is still away");
+        link.fails.store(false, Ordering::SeqCst);
+        update(&one, |held| {
+            held.apply(EventType::Added, service(&format!("c{rv}"), rv + 1))
+        });
+        one.persist(None).await.expect("it is back");
+    }
+    assert_eq!(shown(&pool.join()), ["a@5", "b11@11", "b13@13", "c11@12", "c13@14"]);
+    assert_eq!(pool.folders().len(), 1);
+}
+
+#[tokio::test]
+async fn folder_that_cannot_be_completed_is_deleted_at_once() {
+    let pool = Pool::new().await;
+    let (one, link) = pool.join_by_link();
+    let guard = Op {
+        action: Action::Check,
+        ..put("epoch", Expect::At(ResourceVersion(7)), "")
+    };
+    update(&one, |held| held.restart(0, vec![service("a", 5)], ResourceVersion(10)));
+    assert!(one.persist(Some(&guard)).await.is_err(), "somebody else is elected");
+    assert_eq!(
+        link.asked.load(Ordering::SeqCst),
+        1,
+        "not one row is written for a leader of before"
+    );
+
+    let list = (0..300).map(|n| service(&format!("s{n:03}"), 5 + n)).collect();
+    update(&one, |held| held.restart(0, list, ResourceVersion(1000)));
+    link.hold("s299");
+    let failing = async {
+        link.is_waited_for().await;
+        while pool.folders().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        link.is_waited_for().await;
+        // Another coordinator stores something meanwhile.
+        let other = pool.join();
+        update(&other, |held| {
+            held.restart(1, vec![service("b", 3)], ResourceVersion(4))
+        });
+        other.persist(None).await.expect("stored");
+        link.let_go();
+    };
+    let (stored, ()) = tokio::join!(one.persist(None), failing);
+    stored.expect("the other one has more to say");
+    assert_eq!(shown(&one), ["b@3"]);
+    assert_eq!(pool.folders().values().collect::<Vec<_>>(), [&1]);
+}
+
+#[tokio::test]
+async fn folders_of_a_coordinator_that_died_are_deleted_once_nothing_comes_into_them() {
+    let pool = Pool::new().await;
+    let fill = async |folder: &str, name: &str| {
+        let row = Op {
+            key: format!("/~pool/{NAME}/{folder}/o/x/{name}"),
+            ..put("", Expect::Any, "")
+        };
+        pool.storage.write(vec![row]).await.expect("a row");
+    };
+    tokio::time::pause();
+    fill("dead", "a").await;
+    fill("alive", "a").await;
+    let one = pool.join();
+    update(&one, |held| held.restart(0, vec![service("a", 5)], ResourceVersion(10)));
+    let left = || pool.folders().into_keys().collect::<BTreeSet<_>>();
+    one.persist_due(None).await.expect("nothing is wrong");
+    // The first commit of a collection deletes what is not part of it.
+    assert_eq!(left().len(), 1);
+    fill("dead", "a").await;
+    fill("alive", "a").await;
+    tokio::time::advance(Duration::from_secs(59)).await;
+    // Heard of in the test's own thread, where the clock is the paused one.
+    pool.hold_back(&one);
+    fill("alive", "b").await;
+    pool.catch_up();
+    one.persist_due(None).await.expect("nothing is wrong");
+    assert!(left().contains("dead"), "somebody may be filling it");
+    tokio::time::advance(Duration::from_secs(2)).await;
+    one.persist_due(None).await.expect("nothing is wrong");
+    assert!(!left().contains("dead") && left().contains("alive"), "{:?}", left());
+    // Also one that starts, and has nothing to store, cleans up.
+    let other = pool.join();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    other.persist_due(None).await.expect("nothing is wrong");
+    assert_eq!(left().len(), 1);
+    assert_eq!(shown(&pool.join()), ["a@5"]);
+}
+
+/// One that filled a folder for too long must not have it named when it was deleted meanwhile.
+#[tokio::test]
+async fn pointer_never_names_a_folder_of_which_a_part_is_gone() {
+    let pool = Pool::new().await;
+    let (slow, link) = pool.join_by_link();
+    let other = pool.join();
+    let list = (0..300).map(|n| service(&format!("s{n:03}"), 5 + n)).collect();
+    update(&slow, |held| held.restart(0, list, ResourceVersion(1000)));
+    link.hold("/pointer");
+    let sweep = async {
+        link.is_waited_for().await;
+        while pool.folders().values().sum::<usize>() < 300 {
+            tokio::task::yield_now().await;
+        }
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(61)).await;
+        other.persist_due(None).await.expect("nothing is wrong");
+        assert!(pool.folders().is_empty());
+        link.let_go();
+    };
+    let (stored, ()) = tokio::join!(slow.persist(None), sweep);
+    stored.expect("it fills another one");
+    assert_eq!(shown(&pool.join()).len(), 300);
+}
+
+/// Each builds upon the same commit, and the second has not heard of the first one's.
+#[tokio::test]
+async fn commit_upon_a_pointer_that_has_moved_is_refused() {
+    let pool = Pool::new().await;
+    let (one, other) = (pool.join(), pool.join());
+    update(&one, |held| held.restart(0, vec![service("a", 5)], ResourceVersion(10)));
+    one.persist(None).await.expect("stored");
+    pool.hold_back(&other);
+    update(&one, |held| held.apply(EventType::Added, service("b", 11)));
+    update(&one, |held| held.apply(EventType::Added, service("c", 13)));
+    one.persist(None).await.expect("stored");
+    update(&other, |held| held.apply(EventType::Added, service("b", 11)));
+    let refused = other.persist(None).await;
+    assert!(matches!(refused, Err(StorageError::Unavailable(_))), "{refused:?}");
+    assert_eq!(shown(&pool.join()), ["a@5", "b@11", "c@13"]);
+    pool.catch_up();
+    other.persist(None).await.expect("the store has more");
+    assert_eq!(shown(&other), ["a@5", "b@11", "c@13"]);
+}
+
+/// What a list said to one coordinator is the difference from what that one held, not from what another one holds.
+#[tokio::test]
+async fn step_is_applied_to_the_state_it_builds_upon_only() {
+    let pool = Pool::new().await;
+    let (other, link) = pool.join_by_link();
+    let one = pool.join();
+    update(&one, |held| held.restart(0, vec![service("a", 5)], ResourceVersion(10)));
+    one.persist(None).await.expect("stored");
+    assert_eq!(shown(&other), ["a@5"]);
+    // It holds more than any commit, and is about to store it.
+    update(&other, |held| held.apply(EventType::Added, service("gone", 11)));
+    link.hold("/pointer");
+    abandon(other.persist(None));
+    link.is_waited_for().await;
+    // This one never knew of the object that came and went, so its commit does not say that it is gone.
+    update(&one, |held| {
+        held.replace(vec![service("a", 5), service("b", 12)], ResourceVersion(15))
+    })
+    .expect("a list");
+    one.persist(None).await.expect("stored");
+    assert_eq!(shown(&other), ["a@5", "b@12"]);
+    link.let_go();
+    other.persist(None).await.expect("the store has more");
+    assert_eq!(shown(&other), ["a@5", "b@12"]);
 }

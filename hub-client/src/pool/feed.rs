@@ -17,7 +17,7 @@ use http::{Method, Request, StatusCode};
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::watch::EventType;
-use yurt_apimachinery::{Object, ResourceVersion};
+use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
 use yurt_runtime::BootTime;
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::{APPLICATION_JSON, full, gzip_bytes};
@@ -53,6 +53,8 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(200);
 /// Pause after any other refusal: what the coordinator asks for, but between these.
 const REFUSED_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+/// Longest pause after an object was refused as too large: the store's limit may have been raised.
+const TOO_LARGE_PAUSE: Duration = Duration::from_secs(300);
 /// Pause after a refusal because another hub leads.
 const FENCED_PAUSE: Duration = Duration::from_secs(1);
 /// Bytes of an answer at the most.
@@ -105,6 +107,8 @@ enum Interrupted {
     Reopen(String),
     /// The coordinator said no, and perhaps when to come again.
     Refused(String, Option<Duration>),
+    /// The coordinator's store does not take the object with this key.
+    TooLarge { why: String, key: ObjectKey },
     /// Another hub leads. The election ends this feed as soon as it sees that itself.
     Fenced,
 }
@@ -147,6 +151,12 @@ impl Feeder {
                     self.data.troubles().refused(&self.what(), &why);
                     tokio::time::sleep(after.unwrap_or(REFUSED_PAUSE.0).clamp(REFUSED_PAUSE.0, REFUSED_PAUSE.1)).await;
                 }
+                Interrupted::TooLarge { why, key } => {
+                    // Events would carry it as it was, however small it is by then.
+                    snapshot = true;
+                    self.data.troubles().refused(&self.what(), &why);
+                    self.another_state_of(&key).await;
+                }
                 Interrupted::Reopen(why) => {
                     snapshot = false;
                     tracing::debug!(collection = self.replica.name(), why, "Feed interrupted");
@@ -154,6 +164,17 @@ impl Feeder {
                 }
             }
         }
+    }
+
+    /// Waits until the object is another one than now, or gone, or until it is time to ask again.
+    async fn another_state_of(&self, key: &ObjectKey) {
+        let collection = self.replica.collection();
+        let version = || collection.read(|c| c.object(key).map(Object::resource_version));
+        let mut changes = collection.subscribe();
+        let before = version();
+        tokio::time::sleep(REFUSED_PAUSE.1).await;
+        let changed = async { while version() == before && changes.changed().await.is_ok() {} };
+        let _ = tokio::time::timeout(TOO_LARGE_PAUSE, changed).await;
     }
 
     /// What does not work when the coordinator refuses.
@@ -423,8 +444,21 @@ impl Feeder {
                     answer.applied_up_to
                 )))
             }
-            status => Err(Interrupted::Refused(in_words(status, &body), retry_after(&headers))),
+            status => {
+                let why = in_words(status, &body);
+                Err(match self.too_large(status, &body) {
+                    Some(key) => Interrupted::TooLarge { why, key },
+                    None => Interrupted::Refused(why, retry_after(&headers)),
+                })
+            }
         }
+    }
+
+    /// The object of this collection that the coordinator's store does not take, when that is what it says.
+    fn too_large(&self, status: StatusCode, body: &[u8]) -> Option<ObjectKey> {
+        let said = Status::from_json(body).filter(|_| status == StatusCode::PAYLOAD_TOO_LARGE)?;
+        let details = said.details()?;
+        (details.kind == self.replica.name() && !details.name.is_empty()).then(|| ObjectKey::parse(&details.name))
     }
 }
 

@@ -247,6 +247,37 @@ async fn refusals_are_met_with_pauses() {
     }
 }
 
+/// The coordinator's store has a limit. Nothing changes by asking again, until the object does.
+#[tokio::test]
+async fn object_that_is_too_large_is_fed_again_when_it_is_another_one() {
+    let pool = Pool::start().await;
+    let hub = pool.leader("n1").await;
+    let [events, snapshot] = ["events", "snapshot"].map(|call| format!("/yurt/v1/feed/services/{call}"));
+    pool.coordinator.on(&events, async |_| {
+        let details = json!({"name": "default/large", "kind": "services"});
+        let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 413,
+            "reason": "RequestEntityTooLarge", "message": "services default/large has 2 MiB", "details": details});
+        answer_json(StatusCode::PAYLOAD_TOO_LARGE, status.to_string())
+    });
+    let large = |size: &str| json!({"metadata": {"name": "large", "namespace": "default", "labels": {"size": size}}});
+    pool.cloud.put("services", large("2"));
+    hub.until("the refusal is told", |state| {
+        state["troubles"]
+            .to_string()
+            .contains("services default/large has 2 MiB")
+    })
+    .await;
+    let asked = || [&events, &snapshot].map(|path| pool.coordinator.seen(path).len());
+    let before = asked();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(asked(), before);
+    pool.cloud.put("services", large("1"));
+    // What happened in between would be refused still.
+    let again = async || (asked()[1] > before[1]).then_some(());
+    eventually("all there is is fed", again).await;
+    assert_eq!(asked()[0], before[0]);
+}
+
 /// The coordinator goes away, the hub notices, and it comes back with nothing.
 async fn lose_store(pool: &mut Pool, hub: &TestHub) {
     pool.coordinator.go_away().await;

@@ -6,7 +6,9 @@
 //! ```
 //! A small change is one transaction with the pointer, compared with the pointer it builds upon and with whatever the
 //! caller guards (the election's record). A large one fills a new folder first; then the pointer flips, and the old
-//! folder goes. Followers see both through the store's commits and apply up to the pointer only.
+//! folder goes ([`folders`]). Followers see both through the store's commits and apply up to the pointer only.
+//!
+//! A commit ends as a whole, with everything that follows from its outcome, also when nobody waits for it any more.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,15 +17,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
+use tokio::time::Instant;
+use yurt_apimachinery::{ObjectKey, ResourceKind, ResourceVersion};
+use yurt_runtime::TaskGroup;
 
+mod folders;
 mod gained;
+mod rows;
 
+use folders::RefusedSize;
 use gained::{Gained, apply_all, apply_step, is_ahead};
+use rows::{check, decode, delete, encode, is_of, pointer_key, put, rows_of, small_ops, split, whole};
 
-use super::Replica;
-use crate::backend::{Action, Committed, Durability, Expect, Loaded, Op, Storage, StorageError, TXN_OPS_MAX};
-use crate::collection::{Collection, Dirty, Gap, RangeTombstone, Recovered};
+use super::{ByName, Committing, Replica};
+use crate::backend::{Committed, Expect, Loaded, Op, Storage, StorageError, TXN_OPS_MAX};
+use crate::collection::{Collection, Dirty, Gap, Recovered};
 use crate::embedded::replicas::Meta;
 
 /// Before every key of a replica. `~` keeps it apart from every collection of own objects.
@@ -31,7 +39,7 @@ pub const PREFIX: &str = "/~pool/";
 
 /// Most objects and tombstones in one transaction, beside the pointer and the guard.
 const BATCH_MAX: usize = TXN_OPS_MAX - 8;
-/// Most bytes in one transaction; etcd takes 1.5 MiB by default. A single larger object goes alone.
+/// Most bytes of values in one transaction; etcd takes 1.5 MiB by default. A single larger object goes alone.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 /// A commit that met another coordinator's is tried again this often.
 const ATTEMPTS_MAX: usize = 4;
@@ -62,16 +70,15 @@ struct Known {
 }
 
 /// What is in a folder.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Folder {
     /// Values by key; of one allocation with the objects held, as far as those are the same.
     rows: BTreeMap<String, Bytes>,
     /// Keys that came since the pointer moved last.
     gained: BTreeSet<String>,
+    /// When a row came last.
+    grown: Instant,
 }
-
-/// A row of a folder: key below it and value; `None` deletes.
-type Row = (String, Option<Bytes>);
 
 /// What a commit writes.
 struct Change {
@@ -82,7 +89,7 @@ struct Change {
     /// See [`Known`].
     base: Option<ResourceVersion>,
     /// The whole content, when it goes into a new folder.
-    whole: Option<Vec<Row>>,
+    whole: Option<Vec<(String, Bytes)>>,
 }
 
 /// The replicas' part of a shared store.
@@ -90,6 +97,9 @@ pub(super) struct Pooled {
     storage: Arc<dyn Storage>,
     // Lock order: this lock first, inside it that of the replicas' names or that of a collection.
     known: Mutex<BTreeMap<String, Known>>,
+    refused: Mutex<Option<RefusedSize>>,
+    /// Owns the commit that is on its way. A group of its own: the last commit comes after all other tasks have ended.
+    tasks: TaskGroup,
 }
 
 // === impl Pooled ===
@@ -99,6 +109,8 @@ impl Pooled {
         Self {
             storage,
             known: Mutex::default(),
+            refused: Mutex::default(),
+            tasks: TaskGroup::new(),
         }
     }
 
@@ -175,49 +187,90 @@ impl Pooled {
     pub(super) async fn forget(&self, name: &str) -> Result<(), StorageError> {
         let pointer = self.known.lock().get(name).and_then(|known| known.pointer.clone());
         if let Some((rv, _)) = pointer {
-            let delete = Op {
-                key: pointer_key(name),
-                expect: Expect::At(rv),
-                action: Action::Delete {
-                    last: Bytes::new().into(),
-                },
-            };
-            self.storage.write(vec![delete]).await?;
+            self.storage
+                .write(vec![delete(pointer_key(name), Expect::At(rv))])
+                .await?;
         }
-        self.clean(name, "").await
+        self.clean(name, None).await
     }
 
-    /// Commits what changed in `replica`, in the same step as `guard` holds.
+    /// Commits what changed in `replicas`, one after the other, in the same step as `guard` holds. Goes on when the caller
+    /// is dropped, and keeps `place` until it is done: a call that comes meanwhile waits for this one, and finds its outcome.
     ///
     /// # Errors
-    /// [`StorageError`]; what was not committed stays pending, but for a collection that was started over: it is what the
-    /// store has again.
-    pub(super) async fn persist(&self, replica: &Replica, guard: Option<&Op>) -> Result<(), StorageError> {
+    /// [`StorageError`] of the first that failed. What was not committed stays pending, with two exceptions, where the
+    /// collection is what the store has again: one that was started over, and one with an object that the store refuses.
+    pub(super) async fn persist_all(
+        self: &Arc<Self>,
+        replicas: Arc<ByName>,
+        guard: Option<Op>,
+        place: Committing,
+    ) -> Result<(), StorageError> {
+        let pooled = self.clone();
+        let committing = async move {
+            let mut outcome = Ok(());
+            for replica in replicas.values() {
+                outcome = outcome.and(pooled.persist(replica, guard.as_ref()).await);
+            }
+            if let Err(error) = pooled.sweep().await {
+                tracing::debug!(%error, "Abandoned pool data is left in the store");
+            }
+            drop(place);
+            outcome
+        };
+        let finished = self.tasks.detached("commit-pool-data", committing).await;
+        finished.unwrap_or_else(|lost| Err(StorageError::Unavailable(lost.to_string())))
+    }
+
+    async fn persist(&self, replica: &Replica, guard: Option<&Op>) -> Result<(), StorageError> {
+        let name = &replica.name;
+        let mut into_folder = false;
         for _ in 0..ATTEMPTS_MAX {
-            let Some(change) = self.take(replica) else {
+            let Some(change) = self.take(replica, into_folder) else {
                 return Ok(());
             };
-            let error = match self.commit(&replica.name, &change, guard).await {
+            match self.commit(name, &change, guard).await {
                 Ok(rv) => {
-                    self.known.lock().entry(replica.name.clone()).or_default().base = Some(rv);
-                    replica.mark_durable(&change.meta);
+                    self.settle(replica, rv, &change);
                     return Ok(());
                 }
-                Err(error) => error,
-            };
-            let is_moved = matches!(&error, StorageError::Conflict { key, .. } if *key == pointer_key(&replica.name));
-            self.give_back(replica, change, is_moved);
-            if !is_moved {
-                return Err(error);
-            }
-            if let Some(reached) = self.storage.caught_up() {
-                reached.await?;
+                Err(StorageError::Conflict { key, .. }) if is_of(&key, name) => {
+                    self.give_back(replica, change, true);
+                    if let Some(reached) = self.storage.caught_up() {
+                        reached.await?;
+                    }
+                }
+                // In a folder every row may go alone.
+                Err(StorageError::TooManyBytes(_)) if change.whole.is_none() => {
+                    self.give_back(replica, change, true);
+                    into_folder = true;
+                }
+                Err(error @ StorageError::Oversized { .. }) => {
+                    // Kept, it would be tried again and again.
+                    tracing::error!(%error, "The store does not take pool data, which is as before");
+                    self.known.lock().entry(name.clone()).or_default().restore(replica);
+                    return Err(error);
+                }
+                Err(error) => {
+                    self.give_back(replica, change, false);
+                    return Err(error);
+                }
             }
         }
-        let name = &replica.name;
         Err(StorageError::Unavailable(format!(
             "{name} is being fed through several coordinators at once"
         )))
+    }
+
+    /// A change that was committed at `rv`.
+    fn settle(&self, replica: &Replica, rv: ResourceVersion, change: &Change) {
+        let mut all = self.known.lock();
+        let known = all.entry(replica.name.clone()).or_default();
+        // Another coordinator's commit may be here already.
+        if known.pointer.as_ref().is_none_or(|(at, _)| *at <= rv) {
+            known.base = Some(rv);
+            replica.mark_durable(&change.meta);
+        }
     }
 
     /// A change that was not committed.
@@ -237,7 +290,7 @@ impl Pooled {
     }
 
     /// What there is to commit. Nothing, when another coordinator's commit says as much or more.
-    fn take(&self, replica: &Replica) -> Option<Change> {
+    fn take(&self, replica: &Replica, into_folder: bool) -> Option<Change> {
         let mut all = self.known.lock();
         let known = all.entry(replica.name.clone()).or_default();
         let (stored, base) = (known.pointer.clone(), known.base);
@@ -249,7 +302,7 @@ impl Pooled {
             let bytes: usize = rows.iter().map(|(_, value)| value.as_ref().map_or(0, Bytes::len)).sum();
             let builds_upon = stored.is_some() && stored.as_ref().map(|(rv, _)| *rv) == base;
             let is_small = builds_upon && !dirty.replaces_all() && rows.len() <= BATCH_MAX && bytes <= BATCH_BYTES_MAX;
-            let whole = (!is_small).then(|| whole(held));
+            let whole = (into_folder || !is_small).then(|| whole(held));
             let stored = stored.clone();
             Some(Change {
                 meta,
@@ -280,75 +333,78 @@ impl Pooled {
     }
 
     async fn commit(&self, name: &str, change: &Change, guard: Option<&Op>) -> Result<ResourceVersion, StorageError> {
-        let (rows, folder) = match (&change.whole, &change.stored) {
-            (None, Some((_, stored))) => (small_ops(name, &stored.folder, &change.dirty), stored.folder.clone()),
-            (whole, _) => {
-                let folder = uuid::Uuid::new_v4().simple().to_string();
-                self.fill(name, &folder, whole.as_deref().unwrap_or_default()).await?;
-                (Vec::new(), folder)
-            }
+        let (Some((_, stored)), None) = (&change.stored, &change.whole) else {
+            return self.commit_whole(name, change, guard).await;
         };
-        let pointer = Pointer {
-            folder,
-            generation: change.meta.generation(),
-            position: change.meta.position(),
-            floor: change.meta.floor(),
-            gaps: change.meta.gaps().to_vec(),
-            high: change.meta.high(),
-        };
-        let expect = change.stored.as_ref().map_or(Expect::Absent, |(rv, _)| Expect::At(*rv));
+        let pointer = change.pointer(stored.folder.clone());
+        let rows = small_ops(name, &pointer.folder, &change.dirty);
         let mut ops: Vec<Op> = guard.cloned().into_iter().chain(rows).collect();
-        ops.push(put(pointer_key(name), encode(&pointer)?, expect));
-        let rv = self.storage.write(ops).await?;
-        if change.whole.is_some()
-            && let Err(error) = self.clean(name, &pointer.folder).await
-        {
-            // The next one that flips the pointer cleans up.
-            tracing::warn!(name, %error, "Old pool data is left in the store");
-        }
-        Ok(rv)
+        ops.push(put(pointer_key(name), encode(&pointer)?, change.expected()));
+        self.storage.write(ops).await
     }
 
-    /// Writes a folder that no pointer names yet.
-    async fn fill(&self, name: &str, folder: &str, rows: &[Row]) -> Result<(), StorageError> {
-        let (mut ops, mut bytes) = (Vec::new(), 0);
-        for (key, value) in rows {
-            let Some(value) = value else { continue };
-            if ops.len() >= BATCH_MAX || bytes + value.len() > BATCH_BYTES_MAX && !ops.is_empty() {
-                self.storage.write(std::mem::take(&mut ops)).await?;
-                bytes = 0;
+    /// Fills a new folder and flips the pointer. When that fails, the folder is deleted.
+    async fn commit_whole(
+        &self,
+        name: &str,
+        change: &Change,
+        guard: Option<&Op>,
+    ) -> Result<ResourceVersion, StorageError> {
+        let folder = uuid::Uuid::new_v4().simple().to_string();
+        let committed = self.fill_and_flip(name, &folder, change, guard).await;
+        let cleaned = match &committed {
+            Ok(rv) => self.clean(name, Some((*rv, &folder))).await,
+            Err(_) => {
+                let stored = change.stored.as_ref().map(|(rv, _)| *rv);
+                self.delete_folder(name, &folder, stored, usize::MAX).await
             }
-            bytes += value.len();
-            ops.push(put(row_key(name, folder, key), value.clone(), Expect::Any));
+        };
+        if let Err(error) = cleaned {
+            // It is abandoned from now on.
+            tracing::warn!(name, %error, "Old pool data is left in the store for now");
         }
-        if ops.is_empty() {
-            return Ok(());
-        }
-        self.storage.write(ops).await.map(drop)
+        committed
     }
 
-    /// Deletes all folders but the one that counts. One that is being filled by another coordinator never will: the
-    /// pointer it builds upon is gone.
-    async fn clean(&self, name: &str, current: &str) -> Result<(), StorageError> {
-        let stale: Vec<String> = {
-            let all = self.known.lock();
-            let folders = all.get(name).into_iter().flat_map(|known| &known.folders);
-            let others = folders.filter(|(folder, _)| *folder != current);
-            others
-                .flat_map(|(folder, content)| content.rows.keys().map(|key| row_key(name, folder, key)))
-                .collect()
-        };
-        for some in stale.chunks(BATCH_MAX) {
-            let delete = |key: &String| Op {
-                key: key.clone(),
-                expect: Expect::Any,
-                action: Action::Delete {
-                    last: Bytes::new().into(),
-                },
-            };
-            self.storage.write(some.iter().map(delete).collect()).await?;
+    async fn fill_and_flip(
+        &self,
+        name: &str,
+        folder: &str,
+        change: &Change,
+        guard: Option<&Op>,
+    ) -> Result<ResourceVersion, StorageError> {
+        let guards = guard.cloned().into_iter();
+        let while_filling = guards.clone().chain([check(pointer_key(name), change.expected())]);
+        let rows = change.whole.as_deref().unwrap_or_default();
+        let first_row = self
+            .fill(name, folder, rows, &while_filling.collect::<Vec<_>>())
+            .await?;
+        let pointer = encode(&change.pointer(folder.to_owned()))?;
+        let flip = put(pointer_key(name), pointer, change.expected());
+        self.storage
+            .write(guards.chain(first_row).chain([flip]).collect())
+            .await
+    }
+}
+
+// === impl Change ===
+
+impl Change {
+    /// The pointer afterwards.
+    fn pointer(&self, folder: String) -> Pointer {
+        Pointer {
+            folder,
+            generation: self.meta.generation(),
+            position: self.meta.position(),
+            floor: self.meta.floor(),
+            gaps: self.meta.gaps().to_vec(),
+            high: self.meta.high(),
         }
-        Ok(())
+    }
+
+    /// The pointer as it has to be for this change to be one.
+    fn expected(&self) -> Expect {
+        self.stored.as_ref().map_or(Expect::Absent, |(rv, _)| Expect::At(*rv))
     }
 }
 
@@ -357,9 +413,10 @@ impl Pooled {
 impl Known {
     fn fill(&mut self, folder: &str, key: &str, value: Option<Bytes>) {
         if let Some(value) = value {
-            let folder = self.folders.entry(folder.to_owned()).or_default();
+            let folder = self.folders.entry(folder.to_owned()).or_insert_with(Folder::new);
             folder.rows.insert(key.to_owned(), value);
             folder.gained.insert(key.to_owned());
+            folder.grown = Instant::now();
         } else if let Some(content) = self.folders.get_mut(folder) {
             content.rows.remove(key);
             content.gained.remove(key);
@@ -383,7 +440,7 @@ impl Known {
             .pointer
             .as_ref()
             .is_some_and(|(before, named)| named.folder == pointer.folder && self.base == Some(*before));
-        let folder = self.folders.entry(pointer.folder.clone()).or_default();
+        let folder = self.folders.entry(pointer.folder.clone()).or_insert_with(Folder::new);
         let keys = std::mem::take(&mut folder.gained);
         let kind = replica.collection.kind();
         let applied = replica.collection.update(|held| {
@@ -449,6 +506,14 @@ impl Known {
 // === impl Folder ===
 
 impl Folder {
+    fn new() -> Self {
+        Self {
+            rows: BTreeMap::new(),
+            gained: BTreeSet::new(),
+            grown: Instant::now(),
+        }
+    }
+
     /// Two copies of the same bytes become one: whoever was fed holds them already.
     fn share(&mut self, keys: &BTreeSet<String>, held: &Collection) {
         for key in keys {
@@ -462,86 +527,4 @@ impl Folder {
             }
         }
     }
-}
-
-fn rows_of(dirty: &Dirty) -> Vec<Row> {
-    let object = |(key, state): (&ObjectKey, &Option<Object>)| {
-        (format!("o/{key}"), state.as_ref().map(|object| object.bytes().clone()))
-    };
-    let objects = dirty.objects.iter().map(object);
-    objects
-        .chain(dirty.tombstones.iter().map(tombstone_row))
-        .chain(dirty.ranges.iter().map(range_row))
-        .collect()
-}
-
-fn whole(held: &Collection) -> Vec<Row> {
-    let object = |object: &Object| (format!("o/{}", object.key()), Some(object.bytes().clone()));
-    let objects = held.objects().map(object);
-    objects
-        .chain(held.tombstones().map(tombstone_row))
-        .chain(held.range_tombstones().iter().map(range_row).collect::<Vec<_>>())
-        .collect()
-}
-
-fn tombstone_row(object: &Object) -> Row {
-    let key = format!("t/{:020}/{}", object.resource_version().0, object.key());
-    (key, Some(object.bytes().clone()))
-}
-
-fn range_row(range: &RangeTombstone) -> Row {
-    let key = format!("r/{:020}/{:020}/{}", range.to.0, range.after.0, range.object.key());
-    (key, Some(range.object.bytes().clone()))
-}
-
-fn small_ops(name: &str, folder: &str, dirty: &Dirty) -> Vec<Op> {
-    let op = |(key, value): Row| {
-        let key = row_key(name, folder, &key);
-        match value {
-            Some(value) => put(key, value, Expect::Any),
-            None => Op {
-                key,
-                expect: Expect::Any,
-                action: Action::Delete {
-                    last: Bytes::new().into(),
-                },
-            },
-        }
-    };
-    rows_of(dirty).into_iter().map(op).collect()
-}
-
-fn pointer_key(name: &str) -> String {
-    format!("{PREFIX}{name}/pointer")
-}
-
-fn row_key(name: &str, folder: &str, key: &str) -> String {
-    format!("{PREFIX}{name}/{folder}/{key}")
-}
-
-fn put(key: String, value: Bytes, expect: Expect) -> Op {
-    Op {
-        key,
-        expect,
-        action: Action::Put(value.into(), Durability::Durable),
-    }
-}
-
-/// The collection of a key, and what is behind it.
-fn split(key: &str) -> Option<(&str, &str)> {
-    key.strip_prefix(PREFIX)?.split_once('/')
-}
-
-fn decode(what: &str, value: &[u8]) -> Option<Pointer> {
-    if what != "pointer" {
-        return None;
-    }
-    serde_json::from_slice(value)
-        .map_err(|error| tracing::error!(%error, "Pointer of pool data cannot be read, what it names is not followed"))
-        .ok()
-}
-
-fn encode(pointer: &Pointer) -> Result<Bytes, StorageError> {
-    let bytes = serde_json::to_vec(pointer).map_err(|error| StorageError::Corrupt(error.to_string()))?;
-    Ok(bytes.into())
 }

@@ -2,6 +2,7 @@
 //!
 //! Ignored without an etcd; the interop step of `cargo xtask test` runs them.
 
+mod pooled;
 mod support;
 
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use yurt_apimachinery::kind::builtin_kinds;
 use yurt_apimachinery::{ResourceVersion, Space};
 use yurt_runtime::TaskGroup;
 use yurt_storage::backend::{Committed, Loaded, Sink};
-use yurt_storage::etcd3::Config;
+use yurt_storage::etcd3::{Config, MAX_REQUEST_BYTES};
 use yurt_storage::{Cacher, Delivery, Etcd, SharedCollection, Storage as _, StorageError};
 use yurt_test_support::etcd::EtcdMember;
 
@@ -94,6 +94,7 @@ pub(crate) fn config(members: &[&EtcdMember], space: Space) -> Config {
         space,
         compaction_interval: None,
         mark: None,
+        max_request_bytes: MAX_REQUEST_BYTES,
     }
 }
 

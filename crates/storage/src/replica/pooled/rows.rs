@@ -1,0 +1,117 @@
+//! Rows of the shared store: their keys, and how collections and pointers become values.
+
+use bytes::Bytes;
+use yurt_apimachinery::{Object, ObjectKey};
+
+use super::{PREFIX, Pointer};
+use crate::backend::{Action, Durability, Expect, Op, StorageError};
+use crate::collection::{Collection, Dirty, RangeTombstone};
+
+/// A row of a folder: key below it and value; `None` deletes.
+pub(super) type Row = (String, Option<Bytes>);
+
+/// What changed.
+pub(super) fn rows_of(dirty: &Dirty) -> Vec<Row> {
+    let object = |(key, state): (&ObjectKey, &Option<Object>)| {
+        (format!("o/{key}"), state.as_ref().map(|object| object.bytes().clone()))
+    };
+    let objects = dirty.objects.iter().map(object);
+    let tombstones = dirty.tombstones.iter().map(tombstone_row);
+    let kept = tombstones.chain(dirty.ranges.iter().map(range_row));
+    objects.chain(kept.map(|(key, value)| (key, Some(value)))).collect()
+}
+
+/// Everything that is held, in key order: the first row of a new folder is the one that vouches for it.
+pub(super) fn whole(held: &Collection) -> Vec<(String, Bytes)> {
+    let object = |object: &Object| (format!("o/{}", object.key()), object.bytes().clone());
+    let ranges = held.range_tombstones();
+    let mut rows: Vec<_> = held
+        .objects()
+        .map(object)
+        .chain(held.tombstones().map(tombstone_row))
+        .chain(ranges.iter().map(range_row))
+        .collect();
+    rows.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+    rows
+}
+
+fn tombstone_row(object: &Object) -> (String, Bytes) {
+    let key = format!("t/{:020}/{}", object.resource_version().0, object.key());
+    (key, object.bytes().clone())
+}
+
+fn range_row(range: &RangeTombstone) -> (String, Bytes) {
+    let key = format!("r/{:020}/{:020}/{}", range.to.0, range.after.0, range.object.key());
+    (key, range.object.bytes().clone())
+}
+
+/// A change of the folder that the pointer names.
+pub(super) fn small_ops(name: &str, folder: &str, dirty: &Dirty) -> Vec<Op> {
+    let op = |(key, value): Row| {
+        let key = row_key(name, folder, &key);
+        match value {
+            Some(value) => put(key, value, Expect::Any),
+            None => delete(key, Expect::Any),
+        }
+    };
+    rows_of(dirty).into_iter().map(op).collect()
+}
+
+pub(super) fn pointer_key(name: &str) -> String {
+    format!("{PREFIX}{name}/pointer")
+}
+
+pub(super) fn row_key(name: &str, folder: &str, key: &str) -> String {
+    format!("{PREFIX}{name}/{folder}/{key}")
+}
+
+pub(super) fn put(key: String, value: Bytes, expect: Expect) -> Op {
+    Op {
+        key,
+        expect,
+        action: Action::Put(value.into(), Durability::Durable),
+    }
+}
+
+pub(super) fn delete(key: String, expect: Expect) -> Op {
+    Op {
+        key,
+        expect,
+        action: Action::Delete {
+            last: Bytes::new().into(),
+        },
+    }
+}
+
+/// Only compares.
+pub(super) fn check(key: String, expect: Expect) -> Op {
+    Op {
+        key,
+        expect,
+        action: Action::Check,
+    }
+}
+
+/// Whether `key` is one of the collection `name`.
+pub(super) fn is_of(key: &str, name: &str) -> bool {
+    split(key).is_some_and(|(of, _)| of == name)
+}
+
+/// The collection of a key, and what is behind it.
+pub(super) fn split(key: &str) -> Option<(&str, &str)> {
+    key.strip_prefix(PREFIX)?.split_once('/')
+}
+
+pub(super) fn decode(what: &str, value: &[u8]) -> Option<Pointer> {
+    if what != "pointer" {
+        return None;
+    }
+    serde_json::from_slice(value)
+        .map_err(|error| tracing::error!(%error, "Pointer of pool data cannot be read, what it names is not followed"))
+        .ok()
+}
+
+pub(super) fn encode(pointer: &Pointer) -> Result<Bytes, StorageError> {
+    let bytes = serde_json::to_vec(pointer).map_err(|error| StorageError::Corrupt(error.to_string()))?;
+    Ok(bytes.into())
+}
