@@ -11,7 +11,7 @@ use yurt_apimachinery::{Object, ResourceVersion, Space};
 use yurt_runtime::TaskGroup;
 use yurt_storage::backend::{Committed, Loaded, Sink};
 use yurt_storage::etcd3::Config;
-use yurt_storage::{Collection, Etcd, Replicas, Storage, StorageError};
+use yurt_storage::{Collection, Etcd, OnlyWriter as _, Replicas, Storage, StorageError};
 use yurt_test_support::etcd::EtcdMember;
 
 use super::support::config;
