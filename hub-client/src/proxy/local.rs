@@ -418,8 +418,7 @@ mod tests {
     use futures_util::future::BoxFuture;
     use serde_json::Value;
     use yurt_runtime::TaskGroup;
-    use yurt_storage::embedded::Disk;
-    use yurt_storage::embedded::replicas::ReplicaStore;
+    use yurt_storage::OnlyWriter as _;
     use yurt_test_support::TestDir;
 
     use super::*;
@@ -439,8 +438,6 @@ mod tests {
     /// Pool data of a hub that was just started, whose cloud is `reach`.
     fn local(folder: &TestDir, reach: &watch::Sender<CloudReach>) -> Local {
         let (clock, _) = Clock::fake();
-        let disk = Disk::open(&folder.path().join("replicas.redb"), clock.clone()).unwrap();
-        let store = ReplicaStore::open(disk).unwrap();
         let means = Means {
             reviews: Arc::new(Nobody),
             reach: reach.subscribe(),
@@ -449,7 +446,7 @@ mod tests {
             tasks: TaskGroup::new(),
         };
         Local {
-            data: Arc::new(PoolData::open(store, folder.path(), clock.clone()).unwrap()),
+            data: Arc::new(PoolData::open(folder.path(), "p", clock.clone()).unwrap()),
             authorizer: Authorizer::open(means, folder.path().join(FILE)),
             node: NodeFacts {
                 node: "n1".to_owned(),

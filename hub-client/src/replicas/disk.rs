@@ -159,6 +159,7 @@ mod tests {
     use yurt_apimachinery::kind::find_kind;
     use yurt_apimachinery::{Object, ResourceVersion};
     use yurt_runtime::Clock;
+    use yurt_storage::OnlyWriter as _;
     use yurt_test_support::TestDir;
 
     use super::*;

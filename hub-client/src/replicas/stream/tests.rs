@@ -4,8 +4,6 @@ use serde_json::{Value, json};
 use yurt_runtime::Clock;
 use yurt_runtime::http::client::Protocol;
 use yurt_runtime::tls::install_crypto_provider;
-use yurt_storage::embedded::Disk;
-use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_test_support::TestDir;
 
 use super::*;
@@ -53,8 +51,7 @@ impl Held {
     fn new() -> Self {
         install_crypto_provider();
         let folder = TestDir::new();
-        let disk = Disk::open(&folder.path().join("replicas.redb"), Clock::system()).unwrap();
-        let data = PoolData::open(ReplicaStore::open(disk).unwrap(), folder.path(), Clock::system()).unwrap();
+        let data = PoolData::open(folder.path(), "hangzhou", Clock::system()).unwrap();
         let replica = data.replicas().named(SERVICES).unwrap();
         let first = |held: &mut Collection| held.restart(0, vec![service("web", 1001)], rv(1006));
         replica.collection().update_of(0, first).unwrap();
