@@ -80,7 +80,7 @@ pub struct PoolData {
     scope: Scope,
     states: Mutex<BTreeMap<String, SourceState>>,
     /// Names of the pool's members as they were last read, so that filters need not gather them per object.
-    members: Mutex<Members>,
+    members: Mutex<Option<Members>>,
     /// Counts changes of the members, for the views that depend on them.
     members_version: watch::Sender<u64>,
     folder: PathBuf,
@@ -92,12 +92,13 @@ pub struct PoolData {
     clock: Clock,
 }
 
-/// Names of the pool's nodes.
-type Names = Arc<BTreeSet<String>>;
-
-/// The members' names, and where the collection was that they were read from: its generation and its `C`.
-#[derive(Clone, Default)]
-struct Members(Option<((u64, ResourceVersion), Names)>);
+/// The members' names as they were read at one position.
+#[derive(Clone)]
+struct Members {
+    /// Generation and `C` of the collection.
+    at: (u64, ResourceVersion),
+    names: Arc<BTreeSet<String>>,
+}
 
 // === impl PoolData ===
 
@@ -203,17 +204,18 @@ impl PoolData {
     #[must_use]
     pub fn members(&self) -> Option<Arc<BTreeSet<String>>> {
         let replica = self.replicas.named(members::COLLECTION)?;
-        let Members(known) = self.members.lock().clone();
+        let known = self.members.lock().clone();
         let read = replica.collection().read(|held| {
             let at = (held.generation(), held.position());
-            held.is_complete().then(|| match known {
-                Some(known) if known.0 == at => known,
-                _ => (at, Arc::new(members::names(held.objects()))),
+            held.is_complete().then(|| {
+                known.filter(|known| known.at == at).unwrap_or_else(|| Members {
+                    at,
+                    names: Arc::new(members::names(held.objects())),
+                })
             })
         });
-        let names = read.as_ref().map(|(_, names)| names.clone());
-        *self.members.lock() = Members(read);
-        names
+        self.members.lock().clone_from(&read);
+        read.map(|read| read.names)
     }
 
     /// Says that the members changed to the views that depend on them.

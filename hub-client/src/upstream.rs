@@ -1,6 +1,8 @@
 //! The hub's connections: to each cloud apiserver and to the coordinator, separate by purpose so that no heartbeat waits
 //! behind a watch.
 
+mod token;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -14,6 +16,7 @@ use yurt_runtime::kubeconfig::{Kubeconfig, KubeconfigError};
 use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource, ReloadingClientTls, TlsError};
 
 use crate::config::Config;
+use token::{RotatedToken, TokenWatch};
 
 /// Longest time to connect, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -105,6 +108,7 @@ pub struct CloudServer {
 pub struct Cloud {
     servers: Vec<CloudServer>,
     current: AtomicUsize,
+    delegate_token: Option<RotatedToken>,
 }
 
 /// Clients of the coordinator.
@@ -171,6 +175,13 @@ impl Cloud {
         self.current.store(place, Ordering::Relaxed);
     }
 
+    /// The forwarding identity was not accepted: its token is read again now, if it is in a file.
+    pub fn renew_delegate(&self) {
+        if let Some(token) = &self.delegate_token {
+            token.read_again();
+        }
+    }
+
     /// Goes on to the next server; with one server it stays.
     pub fn try_next(&self) {
         self.current.fetch_add(1, Ordering::Relaxed);
@@ -226,14 +237,13 @@ impl Upstreams {
             .map(server)
             .collect::<Result<Vec<_>, UpstreamError>>()?;
         let coordinator = coordinator_client(config, &tls, tasks)?;
-        if let Some(delegate) = delegate {
-            delegate.watch(tasks);
-        }
+        let delegate_token = delegate.and_then(|delegate| delegate.watch(tasks));
         node.watch(tasks);
         anonymous.watch(tasks);
         let cloud = Arc::new(Cloud {
             servers,
             current: AtomicUsize::new(0),
+            delegate_token,
         });
         Ok(Self {
             cloud,
@@ -285,8 +295,9 @@ fn delegate_identity(config: &Config) -> Result<Option<Identity>, UpstreamError>
         .client_tls()
         .map_err(|error| UpstreamError::Tls { flag, error })?;
     let mut identity = Identity::new(flag, tls)?;
-    if let Some(token) = &kubeconfig.token {
-        identity.token = Some(token.read().map_err(|error| UpstreamError::Token { flag, error })?);
+    if let Some(token) = kubeconfig.token {
+        let watch = TokenWatch::new(token).map_err(|error| UpstreamError::Token { flag, error })?;
+        identity.token = Some(watch);
     }
     Ok(Some(identity))
 }
@@ -296,7 +307,7 @@ struct Identity {
     reloading: ReloadingClientTls,
     tls: rustls::ClientConfig,
     clients: Vec<HttpClient>,
-    token: Option<String>,
+    token: Option<TokenWatch>,
 }
 
 // === impl Identity ===
@@ -315,12 +326,15 @@ impl Identity {
     fn client(&mut self, flag: &'static str, uri: &Uri, protocol: Protocol) -> Result<HttpClient, UpstreamError> {
         let client = HttpClient::new(uri.clone(), Some(self.tls.clone()), protocol, CONNECT_TIMEOUT)
             .map_err(|error| UpstreamError::Server { flag, error })?;
-        client.set_bearer_token(self.token.as_deref());
+        client.set_bearer_token(self.token.as_ref().map(TokenWatch::token));
         self.clients.push(client.clone());
         Ok(client)
     }
 
-    fn watch(self, tasks: &TaskGroup) {
+    /// Keeps what is in files up to date; the handle is for a token that is refused before it was read again.
+    fn watch(self, tasks: &TaskGroup) -> Option<RotatedToken> {
+        let token = self.token.map(|token| token.start(tasks, self.clients.clone()));
         self.reloading.watch(tasks, self.clients);
+        token
     }
 }

@@ -111,6 +111,12 @@ impl TestPki {
         tls.config().expect("test certificates must make a configuration")
     }
 
+    /// The authority's certificate.
+    #[must_use]
+    pub fn ca_pem(&self) -> &str {
+        self.ca.cert_pem()
+    }
+
     /// Writes a kubeconfig with everything embedded and gives its path.
     ///
     /// # Panics

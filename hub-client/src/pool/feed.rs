@@ -28,8 +28,8 @@ use crate::metrics::Metrics;
 use crate::pool::election::driver::Leadership;
 use crate::pool::probe::pool_status;
 use crate::random::random;
-use crate::replicas::PoolData;
 use crate::replicas::timeline::next_generation;
+use crate::replicas::{PoolData, members};
 use crate::upstream::{in_words, retry_after};
 use progress::FeedProgress;
 use way::{Place, Way};
@@ -185,6 +185,11 @@ impl Feeder {
     /// A reader at the coordinator's position, after a snapshot when it cannot go on from there, and its generation.
     async fn open(&self, snapshot: bool) -> Result<(Reader, u64), Interrupted> {
         let there = self.ask().await?;
+        self.open_at(there, snapshot).await
+    }
+
+    /// As [`Self::open`], for a coordinator that is `there`.
+    async fn open_at(&self, there: Place, snapshot: bool) -> Result<(Reader, u64), Interrupted> {
         let here = self.here();
         let proven = self.data.timeline().holds(self.replica.name(), here.generation);
         match Way::of(there, here, proven, random()) {
@@ -198,15 +203,17 @@ impl Feeder {
                 Err(Interrupted::Reopen("the coordinator is ahead".into()))
             }
             Way::Events if !snapshot => {
-                let open = |c: &Collection| (c.open(there.position), c.generation());
-                let (reader, generation) = self.replica.collection().read(open);
-                match reader {
-                    Ok(reader) if generation == here.generation => Ok((reader, generation)),
-                    _ => Err(Interrupted::Snapshot),
-                }
+                let reader = self.reader_at(there.position, here.generation);
+                Ok((reader.ok_or(Interrupted::Snapshot)?, here.generation))
             }
             Way::Snapshot | Way::Wait | Way::Events => self.send_snapshot(there).await,
         }
+    }
+
+    /// A reader at `position` of the timeline `generation`; `None` where another one has begun meanwhile.
+    fn reader_at(&self, position: ResourceVersion, generation: u64) -> Option<Reader> {
+        let open = |c: &Collection| (c.generation() == generation).then(|| c.open(position).ok());
+        self.replica.collection().read(open).flatten()
     }
 
     fn here(&self) -> Place {
@@ -436,6 +443,10 @@ impl Feeder {
                     self.metrics.feed_fenced.inc();
                     return Err(Interrupted::Fenced);
                 }
+                if reason == "members" && self.replica.name() == members::COLLECTION {
+                    self.leadership.not_a_member();
+                    return Err(Interrupted::Refused(answer.message.unwrap_or(reason), None));
+                }
                 if reason == "backwards" {
                     return Err(Interrupted::Contradicted(answer.message.unwrap_or_default()));
                 }
@@ -501,27 +512,4 @@ pub fn as_events(fed: ResourceVersion, deliveries: &[Delivery]) -> Option<Vec<(E
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-    use yurt_apimachinery::kind::find_kind;
-
-    use super::*;
-
-    #[test]
-    fn what_does_not_follow_in_the_log_is_fed_as_a_snapshot() {
-        let at = |rv: u64| {
-            let metadata = json!({"namespace": "shop", "name": "web", "resourceVersion": rv.to_string()});
-            let object = Object::from_value(json!({"metadata": metadata}), find_kind("", "services").unwrap());
-            Delivery::Current {
-                object: object.unwrap(),
-                created: false,
-            }
-        };
-        let told =
-            |fed, deliveries: &[Delivery]| as_events(ResourceVersion(fed), deliveries).map(|events| events.len());
-        assert_eq!(told(4, &[at(5), at(7)]), Some(2));
-        assert_eq!(told(4, &[]), Some(0));
-        assert_eq!(told(5, &[at(5)]), None);
-        assert_eq!(told(4, &[at(7), at(6)]), None);
-    }
-}
+mod tests;

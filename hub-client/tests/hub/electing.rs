@@ -1,13 +1,19 @@
 //! Election and what a leader does, against a coordinator that keeps leases: who asks for what, what ends, and what is left.
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
 use http::{Method, StatusCode};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
-use yurt_runtime::http::{APPLICATION_JSON, empty, json as answer_json, respond};
-use yurt_test_support::eventually;
+use tokio::sync::Notify;
+use yurt_runtime::http::{APPLICATION_JSON, empty, json as answer_json, respond, stream as body_of};
+use yurt_test_support::{TestDir, eventually};
 
 use super::cloud::Cloud;
 use super::harness::TestHub;
@@ -423,4 +429,120 @@ async fn leader_goes_on_at_another_server_of_the_cloud() {
     let state = hub.state().await;
     assert!(leads(&state) && state["epoch"] == epoch, "the same leadership: {state}");
     assert_eq!(state["electionsWon"], 1);
+}
+
+/// A bound token lives for an hour; whoever mounts it writes the next one into the same file.
+#[tokio::test]
+async fn rotated_token_of_the_forwarding_identity_is_used() {
+    let pool = Pool::start().await;
+    let folder = TestDir::new();
+    let file = folder.write("token", "one");
+    let ca = folder.write("ca.pem", pool.cloud.pki().ca_pem());
+    let kubeconfig = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": pool.cloud.url(), "certificate-authority": ca}}],
+        "users": [{"name": "u", "user": {"tokenFile": file}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    });
+    let kubeconfig = folder.write("token.conf", kubeconfig.to_string());
+    let tokens = Arc::new(Mutex::new(Vec::new()));
+    let seen = tokens.clone();
+    pool.cloud.on(&format!("{NODE_LEASES}/n2"), move |request| {
+        let sent = request
+            .headers()
+            .get("authorization")
+            .map(|sent| sent.to_str().unwrap().to_owned());
+        seen.lock().push(sent.unwrap_or_default());
+        async { answer_json(StatusCode::UNAUTHORIZED, "{}") }
+    });
+    let mut hub = pool.hub("n1", &[]).await;
+    hub.set_flag(&format!("--delegate-kubeconfig={}", kubeconfig.display()));
+    hub.restart().await;
+    hub.until("the hub leads", leads).await;
+    let mut beats = 0;
+    let has = |token: &str| tokens.lock().iter().any(|sent| *sent == format!("Bearer {token}"));
+    beat_until(&pool, "n2", &mut beats, || has("one")).await;
+    folder.write("token", "two");
+    beat_until(&pool, "n2", &mut beats, || has("two")).await;
+}
+
+/// What a new watch shows first says nothing of when it happened.
+#[tokio::test]
+async fn beat_that_came_while_the_watch_of_the_leases_was_broken_is_not_carried() {
+    let pool = Pool::start().await;
+    for node in ["n2", "n3"] {
+        pool.cloud
+            .put_lease(json!({"metadata": {"namespace": "kube-node-lease", "name": node}, "spec": {}}));
+    }
+    let (watches, told_of_n3) = (Arc::new(Mutex::new(0)), Arc::new(Notify::new()));
+    let (opened, go_on) = (watches.clone(), told_of_n3.clone());
+    pool.coordinator.on(NODE_LEASES, move |_| {
+        let number = {
+            let mut opened = opened.lock();
+            *opened += 1;
+            *opened
+        };
+        let first = stream::iter(match number {
+            1 => vec![lease_event("n2", 1), lease_event("n3", 1)],
+            2 => vec![lease_event("n2", 2), lease_event("n3", 2), lease_event("n3", 3)],
+            _ => Vec::new(),
+        });
+        let go_on = go_on.clone();
+        let then = stream::once(async move {
+            go_on.notified().await;
+            lease_event("n2", 3)
+        });
+        async move {
+            match number {
+                1 => respond(StatusCode::OK, APPLICATION_JSON, body_of(first)),
+                _ => respond(
+                    StatusCode::OK,
+                    APPLICATION_JSON,
+                    body_of(first.chain(then).chain(stream::pending())),
+                ),
+            }
+        }
+    });
+    let _hub = pool.hub("n1", &[]).await;
+    let carried = |node: &str| {
+        let seen = pool.cloud.seen(&format!("{NODE_LEASES}/{node}"));
+        seen.iter()
+            .filter(|seen| seen.method == Method::PATCH && seen.user.as_deref() == Some(DELEGATE))
+            .count()
+    };
+    eventually("a beat under our eyes is carried", async || {
+        (carried("n3") > 0).then_some(())
+    })
+    .await;
+    assert_eq!(carried("n2"), 0, "one that happened while nobody looked is not");
+    told_of_n3.notify_one();
+    eventually("the next one is", async || (carried("n2") > 0).then_some(())).await;
+}
+
+fn lease_event(node: &str, number: u64) -> Result<Bytes, Infallible> {
+    let annotations = json!({"openyurt.io/delegate-heartbeat": "true"});
+    let metadata =
+        json!({"namespace": "kube-node-lease", "name": node, "annotations": annotations, "resourceVersion": "1"});
+    let renewed = format!("2026-01-01T00:00:{number:02}.000000Z");
+    let spec = json!({"holderIdentity": node, "leaseDurationSeconds": 40, "renewTime": renewed});
+    let event = json!({"type": "MODIFIED", "object": {"metadata": metadata, "spec": spec}});
+    Ok(Bytes::from(format!("{event}\n")))
+}
+
+/// By the membership it reads, the leader is no member: the coordinator does not take that from it.
+#[tokio::test]
+async fn leader_that_is_no_member_gives_up_for_one_that_is() {
+    let pool = Pool::start().await;
+    pool.coordinator.on("/yurt/v1/feed/members/snapshot", |_| async {
+        let refusal = json!({"reason": "members", "message": "n1 would be no member"});
+        answer_json(StatusCode::CONFLICT, refusal.to_string())
+    });
+    let hub = pool.hub("n1", &[]).await;
+    let is_given_up = |state: &Value| state["electionsWon"].as_u64() > Some(0) && follows(state);
+    hub.until("the leader gives up", is_given_up).await;
+    eventually("the lease is free", async || pool.holder().is_empty().then_some(())).await;
+    let other = pool.hub("n2", &[]).await;
+    pool.until_held_by("n2").await;
+    assert_eq!(hub.state().await["electionsWon"], 1);
+    drop(other);
 }

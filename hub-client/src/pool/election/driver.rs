@@ -9,6 +9,7 @@ use serde_json::Value;
 use tokio::sync::{Notify, mpsc, watch};
 use yurt_apimachinery::ResourceVersion;
 use yurt_apimachinery::watch::EventType;
+use yurt_runtime::http::client::ClientError;
 use yurt_runtime::{Clock, TaskGroup};
 
 use super::machine::{
@@ -37,6 +38,7 @@ pub struct Leadership {
     machine: Arc<Mutex<Machine>>,
     clock: Clock,
     blind: bool,
+    inputs: mpsc::Sender<Input>,
 }
 
 /// What others may know of the election.
@@ -98,6 +100,12 @@ impl Leadership {
     #[must_use]
     pub fn may_act(&self) -> bool {
         self.blind || self.machine.lock().may_act(self.clock.boot().since_boot())
+    }
+
+    /// The coordinator does not take this hub for a member: somebody else shall lead.
+    pub fn not_a_member(&self) {
+        // With a full queue the next refusal says it again.
+        let _ = self.inputs.try_send(Input::NotMember);
     }
 
     /// Test only: the failpoint `leader-clock-check=off` is set, [`Self::may_act`] is always true.
@@ -240,6 +248,7 @@ impl Driver {
             machine: self.machine.clone(),
             clock: self.clock.clone(),
             blind: self.ignore_own_clock,
+            inputs: self.inputs.0.clone(),
         });
         let group = self.tasks.child();
         (self.start_leading)(&group, leadership.clone());
@@ -313,8 +322,7 @@ impl Driver {
                     troubles.tell(ELECTION, answer.refusal());
                     refusal(answer.status)
                 }
-                Err(error) if error.never_sent() => WriteOutcome::Refused,
-                Err(_) => WriteOutcome::Unknown,
+                Err(error) => unanswered(&error),
             };
             if !matches!(outcome, WriteOutcome::Stored(_)) {
                 tracing::debug!(?outcome, "Election write");
@@ -351,6 +359,14 @@ fn cloud_input(reach: CloudReach) -> Input {
     reach
         .failed_probes
         .map_or(Input::Tick, |failed_probes| Input::Cloud { failed_probes })
+}
+
+/// Without an answer the lease may be ours, unless the request was never sent.
+fn unanswered(error: &ClientError) -> WriteOutcome {
+    match error.never_sent() {
+        true => WriteOutcome::Refused,
+        false => WriteOutcome::Unknown,
+    }
 }
 
 fn refusal(status: StatusCode) -> WriteOutcome {
@@ -405,3 +421,26 @@ async fn watch_once(lease: &LeaseClient, inputs: &mpsc::Sender<Input>, last: &La
     }
     Ok(())
 }
+
+#[cfg(test)]
+impl Leadership {
+    /// That of a hub that does not lead; a blind one acts all the same.
+    pub(crate) fn for_test(blind: bool, clock: Clock) -> (Self, mpsc::Receiver<Input>) {
+        let machine = Machine::new(Config::new("me")).unwrap();
+        let (inputs, told) = mpsc::channel(1);
+        let leadership = Self {
+            fence: Fence {
+                epoch: 1,
+                store: "s1".to_owned(),
+            },
+            machine: Arc::new(Mutex::new(machine)),
+            clock,
+            blind,
+            inputs,
+        };
+        (leadership, told)
+    }
+}
+
+#[cfg(test)]
+mod tests;

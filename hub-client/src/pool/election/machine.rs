@@ -48,6 +48,8 @@ pub struct Machine {
     link_failed_at: Option<BootTime>,
     /// Our copy lacks something; see [`Input::Behind`].
     is_behind: bool,
+    /// No candidate before this; see [`Input::NotMember`].
+    barred_until: BootTime,
     shutdown: bool,
     phase: Phase,
     observed: Observed,
@@ -131,6 +133,7 @@ impl Machine {
             cloud_failures: None,
             link_failed_at: None,
             is_behind: false,
+            barred_until: BootTime::ZERO,
             shutdown: false,
             phase: Phase::Standby,
             observed: Observed::unknown(),
@@ -203,6 +206,7 @@ impl Machine {
             Input::Cloud { failed_probes } => self.note_cloud(failed_probes),
             Input::Behind(is_behind) => self.is_behind = is_behind,
             Input::Rank(rank) => self.config.rank = rank,
+            Input::NotMember => self.barred_until = self.now + NOT_A_MEMBER,
             Input::Watched(lease) => self.watched(lease),
             Input::WatchedDeletion(version) => {
                 if self.observed.is_not_newer_than(version) {

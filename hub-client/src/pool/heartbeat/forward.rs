@@ -100,7 +100,7 @@ impl Forward {
             };
             let (this, plan, token) = (self.clone(), plan.clone(), self.tasks.token());
             self.tasks.spawn("forward-heartbeat", async move {
-                if token.run_until_cancelled(this.carry(&node)).await == Some(Ok(())) {
+                if token.run_until_cancelled(this.carry(&node, &plan)).await == Some(Ok(())) {
                     this.metrics.heartbeats_forwarded.inc();
                 }
                 plan.lock().handle_done(&node);
@@ -110,19 +110,20 @@ impl Forward {
     }
 
     /// One beat. Anything newer at the cloud wins.
-    async fn carry(&self, node: &str) -> Result<(), ()> {
-        if !self.leadership.may_act() {
-            return Err(());
-        }
+    async fn carry(&self, node: &str, plan: &Mutex<Forwarder>) -> Result<(), ()> {
         let cloud = self.cloud.server().delegate.as_ref().ok_or(())?;
         let now = self.clock.unix();
         let own = UnixMicros(now.secs * 1_000_000 + i64::from(now.nanos / 1000));
-        match renewal::write(cloud, node, own, TIMEOUT).await {
+        let may_go = || may_carry(&self.leadership, plan, &self.clock, node);
+        match renewal::write(cloud, node, own, TIMEOUT, &may_go).await {
             Written::Done => {
                 self.troubles.works(FORWARDING);
                 Ok(())
             }
             Written::Refused(status) if status != StatusCode::CONFLICT => {
+                if status == StatusCode::UNAUTHORIZED {
+                    self.cloud.renew_delegate();
+                }
                 let why = format!("{}: lease of {node}: {status}", cloud.server());
                 self.troubles.refused(FORWARDING, &why);
                 Err(())
@@ -130,6 +131,11 @@ impl Forward {
             _ => Err(()),
         }
     }
+}
+
+/// Whether the beat of `node` may still be written: this hub leads, and the beat is young enough to mean something.
+fn may_carry(leadership: &Leadership, plan: &Mutex<Forwarder>, clock: &Clock, node: &str) -> bool {
+    leadership.may_act() && plan.lock().is_fresh(clock.boot().since_boot(), node)
 }
 
 fn observe(lease: &Value) -> PoolLease {
@@ -146,4 +152,35 @@ fn observe(lease: &Value) -> PoolLease {
 fn time(value: &Value) -> Option<UnixMicros> {
     let time = MicroTime::parse(value.as_str()?).ok()?;
     Some(UnixMicros(to_micros(time)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beat_is_carried_by_a_leader_and_while_it_is_young() {
+        let (clock, hand) = Clock::fake();
+        let plan = Mutex::new(Forwarder::new());
+        let now = || clock.boot().since_boot();
+        let beat = |number| PoolLease {
+            renew_time: Some(UnixMicros(number)),
+            lease_duration: Duration::from_secs(40),
+            is_delegated: true,
+            relayed: None,
+        };
+        plan.lock().handle_lease(now(), "n2", beat(1));
+        plan.lock().handle_lease(now(), "n2", beat(2));
+        assert!(plan.lock().poll(now()).is_some());
+        let (leads, _) = Leadership::for_test(true, clock.clone());
+        let (deposed, _) = Leadership::for_test(false, clock.clone());
+        let may = |leadership| may_carry(leadership, &plan, &clock, "n2");
+        assert!(may(&leads) && !may(&deposed));
+        hand.advance(Duration::from_secs(40));
+        assert!(!may(&leads), "too old by now");
+        plan.lock().handle_lease(now(), "n2", beat(3));
+        assert!(may(&leads), "a newer one came meanwhile");
+        plan.lock().handle_deleted("n2");
+        assert!(!may(&leads), "the node is gone");
+    }
 }

@@ -79,7 +79,8 @@ async fn write(way: &Way, node: &str, at: UnixMicros) -> Written {
     let writing = async {
         let mut written = Written::Broken;
         for _ in 0..WRITES_MAX {
-            written = renewal::write(&way.client, node, at, way.timeout).await;
+            // This node's own beat, and the kubelet waits for it.
+            written = renewal::write(&way.client, node, at, way.timeout, &|| true).await;
             if written != Written::Refused(StatusCode::CONFLICT) {
                 break;
             }

@@ -22,6 +22,8 @@ const LEASE_BYTES_MAX: usize = 1 << 20;
 pub(super) enum Written {
     /// The cloud has it.
     Done,
+    /// Not written: it must not be any more.
+    Withheld,
     /// The cloud answered with something else; 409: somebody wrote meanwhile.
     Refused(StatusCode),
     /// No answer, or none that can be read.
@@ -29,20 +31,30 @@ pub(super) enum Written {
 }
 
 /// Reads the lease of `node`, then writes it once with the resourceVersion just read; all within `timeout`. The new
-/// renewTime is `own`, but never before the one that is there.
-pub(super) async fn write(cloud: &HttpClient, node: &str, own: UnixMicros, timeout: Duration) -> Written {
+/// renewTime is `own`, but never before the one that is there. `may_go` is asked between the two: the answer to the first may
+/// have taken long, or the process may have been stopped meanwhile.
+pub(super) async fn write(
+    cloud: &HttpClient,
+    node: &str,
+    own: UnixMicros,
+    timeout: Duration,
+    may_go: &(dyn Fn() -> bool + Sync),
+) -> Written {
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{node}");
-    match tokio::time::timeout(timeout, exchange(cloud, &path, own, timeout)).await {
-        Ok(Some(StatusCode::OK)) => Written::Done,
-        Ok(Some(status)) => Written::Refused(status),
-        Ok(None) | Err(_) => Written::Broken,
-    }
+    let written = tokio::time::timeout(timeout, exchange(cloud, &path, own, timeout, may_go)).await;
+    written.ok().flatten().unwrap_or(Written::Broken)
 }
 
-async fn exchange(cloud: &HttpClient, path: &str, own: UnixMicros, timeout: Duration) -> Option<StatusCode> {
+async fn exchange(
+    cloud: &HttpClient,
+    path: &str,
+    own: UnixMicros,
+    timeout: Duration,
+    may_go: &(dyn Fn() -> bool + Sync),
+) -> Option<Written> {
     let (status, _, body) = cloud.request_json(Method::GET, path, None, timeout).await.ok()?;
     if status != StatusCode::OK {
-        return Some(status);
+        return Some(Written::Refused(status));
     }
     let lease: Value = serde_json::from_slice(&body).ok()?;
     let there = lease["spec"]["renewTime"].as_str();
@@ -55,11 +67,97 @@ async fn exchange(cloud: &HttpClient, path: &str, own: UnixMicros, timeout: Dura
         },
         "spec": {"renewTime": from_micros(at.0).to_string()},
     });
+    if !may_go() {
+        return Some(Written::Withheld);
+    }
     let mut request = Request::new(full(patch.to_string()));
     *request.method_mut() = Method::PATCH;
     *request.uri_mut() = path.parse().ok()?;
     let merge = HeaderValue::from_static("application/merge-patch+json");
     request.headers_mut().insert(CONTENT_TYPE, merge);
     let (status, ..) = cloud.request_bytes(request, timeout, LEASE_BYTES_MAX).await.ok()?;
-    Some(status)
+    Some(match status {
+        StatusCode::OK => Written::Done,
+        status => Written::Refused(status),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use parking_lot::Mutex;
+    use yurt_runtime::TaskGroup;
+    use yurt_runtime::http::client::Protocol;
+    use yurt_runtime::http::server::{Server, handler};
+    use yurt_runtime::http::{json as answer_json, read_body};
+    use yurt_test_support::LOOPBACK;
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    /// A cloud whose lease of n2 changes just after it was read; what it is asked to write.
+    struct Cloud {
+        client: HttpClient,
+        writes: Arc<Mutex<Vec<Value>>>,
+        was_read: Arc<AtomicBool>,
+        _tasks: TaskGroup,
+    }
+
+    async fn cloud() -> Cloud {
+        let (writes, was_read, tasks) = (
+            Arc::<Mutex<Vec<Value>>>::default(),
+            Arc::<AtomicBool>::default(),
+            TaskGroup::new(),
+        );
+        let server = Server::bind(LOOPBACK, "port").await.unwrap();
+        let url = format!("http://{}", server.local_addr());
+        let (seen, read) = (writes.clone(), was_read.clone());
+        let answer = handler(move |request, _| {
+            let (seen, read) = (seen.clone(), read.clone());
+            async move {
+                if request.method() == Method::GET {
+                    read.store(true, Ordering::SeqCst);
+                    let spec = json!({"renewTime": "2026-01-01T00:00:00.000000Z"});
+                    let lease = json!({"metadata": {"name": "n2", "resourceVersion": "7"}, "spec": spec});
+                    return answer_json(StatusCode::OK, lease.to_string());
+                }
+                let body = read_body(request.into_body(), LEASE_BYTES_MAX).await.unwrap();
+                let patch: Value = serde_json::from_slice(&body).unwrap();
+                // The node itself wrote 8 meanwhile; without a number everything is taken.
+                let is_taken = patch["metadata"]["resourceVersion"].is_null();
+                seen.lock().push(patch);
+                answer_json(if is_taken { StatusCode::OK } else { StatusCode::CONFLICT }, "{}")
+            }
+        });
+        server.serve(&tasks, answer);
+        let client = HttpClient::new(url.parse().unwrap(), None, Protocol::Http1, TIMEOUT).unwrap();
+        Cloud {
+            client,
+            writes,
+            was_read,
+            _tasks: tasks,
+        }
+    }
+
+    #[tokio::test]
+    async fn beat_never_overwrites_what_came_after_it_was_read() {
+        let cloud = cloud().await;
+        let written = write(&cloud.client, "n2", UnixMicros(1), TIMEOUT, &|| true).await;
+        assert_eq!(written, Written::Refused(StatusCode::CONFLICT));
+        let writes = cloud.writes.lock().clone();
+        assert_eq!(writes.len(), 1, "once");
+        assert_eq!(writes[0]["metadata"]["resourceVersion"], "7");
+    }
+
+    #[tokio::test]
+    async fn right_to_write_is_asked_for_after_the_lease_was_read() {
+        let cloud = cloud().await;
+        let may_go = || !cloud.was_read.load(Ordering::SeqCst);
+        let written = write(&cloud.client, "n2", UnixMicros(1), TIMEOUT, &may_go).await;
+        assert_eq!(written, Written::Withheld);
+        assert!(cloud.writes.lock().is_empty());
+    }
 }

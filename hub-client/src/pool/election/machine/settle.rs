@@ -129,6 +129,9 @@ impl Machine {
         {
             return Some(StopReason::CloudLost);
         }
+        if self.is_barred() {
+            return Some(StopReason::NotMember);
+        }
         if self.fence.as_ref() != Some(fence) {
             return Some(StopReason::FenceChanged);
         }
@@ -149,7 +152,11 @@ impl Machine {
 
     /// Leading needs the coordinator, the cloud and time; following needs the coordinator only.
     fn is_candidate(&self) -> bool {
-        self.coordinator_reachable && self.cloud_failures == Some(0) && !self.shutdown
+        self.coordinator_reachable && self.cloud_failures == Some(0) && !self.is_barred() && !self.shutdown
+    }
+
+    fn is_barred(&self) -> bool {
+        self.now < self.barred_until
     }
 
     /// The lease may be ours although we must not lead, and there is hope to give it back.
@@ -235,7 +242,7 @@ impl Machine {
             .min();
         let next_read = self.reading.is_none().then_some(self.read_at);
         let due = match &self.phase {
-            Phase::Standby if !self.is_candidate() => None,
+            Phase::Standby if !self.is_candidate() => self.is_barred().then_some(self.barred_until),
             Phase::Standby => earliest(self.acquire_at(), next_read.filter(|_| self.reads_in_standby())),
             Phase::Leading { .. } if self.needs_read => earliest(self.deadline(), next_read),
             Phase::Leading { .. } if self.writing.is_some() => self.deadline(),

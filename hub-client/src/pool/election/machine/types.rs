@@ -20,6 +20,10 @@ pub const LINK_SETTLES: Duration = Duration::from_secs(60);
 /// What a reason against a candidate costs it: more than any place among the members.
 pub const RESERVE_DELAY: Duration = RANK_DELAY_MAX;
 
+/// A hub that the coordinator does not take for a member is no candidate for this long: somebody who is one shall lead, and
+/// the labels may be right again after it.
+pub const NOT_A_MEMBER: Duration = Duration::from_secs(60);
+
 /// Candidates of a lower rank than this read the lease every retry period even while the watch is open.
 pub const POLLING_CANDIDATES: u32 = 3;
 
@@ -134,6 +138,8 @@ pub enum Input {
     ReadDone(Attempt, ReadOutcome),
     /// The answer to [`Action::Acquire`], [`Action::Renew`] or [`Action::Release`].
     WriteDone(Attempt, WriteOutcome),
+    /// The coordinator refused a membership that this hub told: it is no member by it.
+    NotMember,
     /// The coordinator named its store in some other answer (`GET /yurt/v1/feed`).
     Store(String),
     /// All leader tasks have ended: nothing new will be sent.
@@ -214,6 +220,8 @@ pub enum StopReason {
     Shutdown,
     /// A leader without the cloud has nothing to feed.
     CloudLost,
+    /// By the membership it has to tell, this hub is no member.
+    NotMember,
     /// The lease was deleted.
     LeaseGone,
     /// Somebody else holds the lease.

@@ -120,6 +120,13 @@ impl Forwarder {
         }
     }
 
+    /// Whether the beat of `name` is younger than its lease duration at boot time `now`: an older one says nothing.
+    pub fn is_fresh(&self, now: Duration, name: &str) -> bool {
+        self.nodes
+            .get(name)
+            .is_some_and(|node| !node.is_gone && node.is_fresh(now))
+    }
+
     /// The worker of a node ended: the cloud took the beat, refused it with 409 (dropped: somebody newer wrote) or
     /// could not be reached (dropped too: the next beat comes soon).
     pub fn handle_done(&mut self, name: &str) {
@@ -144,8 +151,7 @@ impl Forwarder {
                 continue;
             };
             node.is_queued = false;
-            let is_fresh = now < node.seen + node.lease.lease_duration;
-            if node.is_wanted() && is_fresh {
+            if node.is_wanted() && node.is_fresh(now) {
                 node.is_spent = true;
                 node.is_working = true;
                 self.working += 1;
@@ -168,6 +174,10 @@ impl Node {
             is_working,
             is_gone: false,
         }
+    }
+
+    fn is_fresh(&self, now: Duration) -> bool {
+        now < self.seen + self.lease.lease_duration
     }
 
     fn is_wanted(&self) -> bool {

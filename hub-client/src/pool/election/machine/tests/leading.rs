@@ -377,3 +377,25 @@ fn failpoint_leads_past_the_deadline_until_another_holder_is_seen() {
     );
     assert!(!hub.machine.may_act(ms(60_100)));
 }
+
+#[test]
+fn hub_that_is_no_member_gives_the_lease_back_and_lets_others_lead() {
+    let mut hub = Bench::leader();
+    assert_eq!(hub.at(2_000, Input::NotMember), stop(StopReason::NotMember));
+    assert!(!hub.machine.may_act(ms(2_000)));
+    let actions = no_polls(hub.at(2_010, Input::Drained));
+    assert!(
+        matches!(&actions[..], [Action::Release(write)] if write.holder_identity.is_empty()),
+        "{actions:?}"
+    );
+    assert_eq!(hub.stored(2_020, free(11)), [], "a free lease is not for this hub");
+    assert_eq!(
+        hub.wake_ms(),
+        Some(62_000),
+        "it asks again after a while: the labels may be right by then"
+    );
+    assert_eq!(hub.at(61_999, Input::Tick), []);
+    let actions = hub.at(62_000, Input::Tick);
+    let tries = |action: &Action| matches!(action, Action::Acquire(_) | Action::ReadLease(_));
+    assert!(actions.iter().any(tries), "{actions:?}");
+}

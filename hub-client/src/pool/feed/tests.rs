@@ -1,0 +1,155 @@
+//! How the feeder reads a collection, and what it sends as what.
+
+use serde_json::json;
+use yurt_apimachinery::kind::find_kind;
+use yurt_runtime::http::client::Protocol;
+use yurt_runtime::http::json as answer_json;
+use yurt_runtime::http::server::{Server, handler};
+use yurt_runtime::{Clock, TaskGroup};
+use yurt_storage::OnlyWriter as _;
+use yurt_test_support::{LOOPBACK, TestDir};
+
+use super::*;
+use crate::pool::election::machine::Input;
+
+/// A feeder of services for a coordinator at `server`.
+fn feeder(folder: &TestDir, server: &str, name: &str) -> (Feeder, tokio::sync::mpsc::Receiver<Input>) {
+    let data = Arc::new(PoolData::open(folder.path(), "p", Clock::system()).unwrap());
+    let (leadership, told) = Leadership::for_test(true, Clock::system());
+    let feeder = Feeder {
+        replica: data.replicas().named(name).unwrap(),
+        client: HttpClient::new(server.parse().unwrap(), None, Protocol::Http1, TIMEOUT).unwrap(),
+        leadership: Arc::new(leadership),
+        metrics: Arc::new(Metrics::new().unwrap()),
+        progress: Arc::new(FeedProgress::new(Clock::system())),
+        token: CancellationToken::new(),
+        gzip: AtomicBool::default(),
+        data,
+    };
+    (feeder, told)
+}
+
+const NOWHERE: &str = "http://127.0.0.1:1";
+
+fn service(name: &str, rv: u64, padding: usize) -> Object {
+    let metadata = json!({"namespace": "shop", "name": name, "uid": name, "resourceVersion": rv.to_string()});
+    let object = json!({"metadata": metadata, "data": "x".repeat(padding)});
+    Object::from_value(object, find_kind("", "services").unwrap()).unwrap()
+}
+
+/// Everything of a step that was watched, in one RV each.
+fn step(from: u64, count: u64, padding: usize) -> Vec<(EventType, Object)> {
+    let change = |n: u64| (EventType::Added, service(&format!("s{n}"), from + n, padding));
+    (1..=count).map(change).collect()
+}
+
+/// A feeder whose collection is at 10, and a reader there.
+fn at_ten(folder: &TestDir) -> (Feeder, Reader) {
+    let (feeder, _) = feeder(folder, NOWHERE, "services");
+    let collection = feeder.replica.collection();
+    collection.update(|held| held.restart(0, Vec::new(), ResourceVersion(10)));
+    let reader = feeder.reader_at(ResourceVersion(10), 0).unwrap();
+    (feeder, reader)
+}
+
+#[test]
+fn what_does_not_follow_in_the_log_is_fed_as_a_snapshot() {
+    let at = |rv: u64| Delivery::Current {
+        object: service("web", rv, 0),
+        created: false,
+    };
+    let told = |fed, deliveries: &[Delivery]| as_events(ResourceVersion(fed), deliveries).map(|events| events.len());
+    assert_eq!(told(4, &[at(5), at(7)]), Some(2));
+    assert_eq!(told(4, &[]), Some(0));
+    assert_eq!(told(5, &[at(5)]), None);
+    assert_eq!(told(4, &[at(7), at(6)]), None);
+}
+
+#[tokio::test]
+async fn step_is_read_whole_however_many_changes_it_has() {
+    let folder = TestDir::new();
+    let (feeder, mut reader) = at_ten(&folder);
+    let count = 3 * BATCH as u64;
+    let collection = feeder.replica.collection();
+    collection.update(|held| held.catch_up_to(ResourceVersion(10 + count), step(10, count, 0)));
+    let (deliveries, is_step) = feeder
+        .read(&mut reader)
+        .unwrap_or_else(|_| panic!("the reader can go on"));
+    assert!(is_step);
+    assert!(
+        matches!(deliveries.last(), Some(Delivery::DiffEnd { .. })),
+        "a part of it"
+    );
+    assert_eq!(deliveries.len(), 3 * BATCH + 2);
+    assert_eq!(reader.position(), ResourceVersion(10 + count));
+}
+
+#[tokio::test]
+async fn step_that_needs_more_than_one_request_is_fed_as_a_snapshot() {
+    let folder = TestDir::new();
+    let (feeder, reader) = at_ten(&folder);
+    let collection = feeder.replica.collection();
+    collection.update(|held| held.catch_up_to(ResourceVersion(14), step(10, 4, CHUNK_BYTES / 2)));
+    let outcome = feeder.follow(reader, 0).await;
+    assert!(matches!(outcome, Interrupted::Snapshot), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn timeline_that_began_after_the_question_is_not_fed_as_the_one_before() {
+    let folder = TestDir::new();
+    let (feeder, _) = at_ten(&folder);
+    let here = feeder.here();
+    let collection = feeder.replica.collection();
+    collection.update(|held| held.restart(7, vec![service("web", 10, 0)], ResourceVersion(10)));
+    assert!(feeder.reader_at(ResourceVersion(10), here.generation).is_none());
+    assert!(feeder.reader_at(ResourceVersion(10), 7).is_some());
+}
+
+/// A coordinator that is asked for its state and answers `status`, and answers every feed call with `refusal`.
+async fn coordinator(tasks: &TaskGroup, status: serde_json::Value, refusal: serde_json::Value) -> String {
+    let server = Server::bind(LOOPBACK, "port").await.unwrap();
+    let url = format!("http://{}", server.local_addr());
+    let answer = handler(move |request, _| {
+        let is_question = request.method() == Method::GET;
+        let (status, refusal) = (status.to_string(), refusal.to_string());
+        async move {
+            match is_question {
+                true => answer_json(StatusCode::OK, status),
+                false => answer_json(StatusCode::CONFLICT, refusal),
+            }
+        }
+    });
+    server.serve(tasks, answer);
+    url
+}
+
+#[tokio::test(start_paused = true)]
+async fn coordinator_that_is_ahead_is_waited_for() {
+    let folder = TestDir::new();
+    let (feeder, _) = at_ten(&folder);
+    let there = Place {
+        position: ResourceVersion(20),
+        generation: 0,
+        complete: true,
+    };
+    let outcome = feeder.open_at(there, false).await;
+    assert!(matches!(outcome, Err(Interrupted::Reopen(_))), "nothing is fed");
+}
+
+#[tokio::test]
+async fn leader_whose_membership_is_refused_says_so_to_the_election() {
+    let (folder, tasks) = (TestDir::new(), TaskGroup::new());
+    let refusal = json!({"reason": "members", "message": "n1 would be no member"});
+    let url = coordinator(&tasks, json!({"store": "s1"}), refusal).await;
+    for (name, gives_up) in [("members", true), ("services", false)] {
+        let (feeder, mut told) = feeder(&folder, &url, name);
+        let refused = feeder.post("snapshot", feeder.pack(Bytes::from_static(b"{}")).await.unwrap());
+        let refused = refused.await.unwrap_err();
+        assert_eq!(matches!(told.try_recv(), Ok(Input::NotMember)), gives_up, "{name}");
+        match refused {
+            Interrupted::Refused(why, _) => assert!(gives_up && why.contains("no member")),
+            Interrupted::Reopen(_) => assert!(!gives_up, "members come first, then it is asked again"),
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! A bearer token that is rotated in its file, as the kubelet does with a bound token every hour.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+use yurt_runtime::TaskGroup;
+use yurt_runtime::http::client::HttpClient;
+use yurt_runtime::kubeconfig::Token;
+use yurt_runtime::tls::POLL_INTERVAL;
+
+/// A token, and what it was when it was last read.
+pub(super) struct TokenWatch {
+    source: Token,
+    token: String,
+}
+
+/// A handle on a token that is read again and again.
+#[derive(Debug)]
+pub(super) struct RotatedToken(Arc<Notify>);
+
+// === impl RotatedToken ===
+
+impl RotatedToken {
+    /// Reads it now, without waiting for its turn.
+    pub(super) fn read_again(&self) {
+        self.0.notify_one();
+    }
+}
+
+// === impl TokenWatch ===
+
+impl TokenWatch {
+    /// Reads it for the first time.
+    ///
+    /// # Errors
+    /// Its file cannot be read, or is empty.
+    pub(super) fn new(source: Token) -> io::Result<Self> {
+        let token = source.read()?;
+        Ok(Self { source, token })
+    }
+
+    /// The token as last read.
+    pub(super) fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// Reads it again every [`POLL_INTERVAL`] and on demand, and gives a new one to all of `clients`.
+    pub(super) fn start(mut self, tasks: &TaskGroup, clients: Vec<HttpClient>) -> RotatedToken {
+        let nudge = Arc::new(Notify::new());
+        let handle = RotatedToken(nudge.clone());
+        if matches!(self.source, Token::Inline(_)) {
+            return handle;
+        }
+        let token = tasks.token();
+        tasks.spawn_critical("reload-token", async move {
+            let due = async || {
+                let _ = tokio::time::timeout(POLL_INTERVAL, nudge.notified()).await;
+            };
+            while token.run_until_cancelled(due()).await.is_some() {
+                match self.take_change() {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        tracing::info!(source = ?self.source, "Bearer token reloaded");
+                        clients
+                            .iter()
+                            .for_each(|client| client.set_bearer_token(Some(&self.token)));
+                    }
+                    Err(error) => tracing::warn!(%error, "Keeping the previous bearer token"),
+                }
+            }
+        });
+        handle
+    }
+
+    /// Whether the file has another token by now.
+    fn take_change(&mut self) -> io::Result<bool> {
+        let now = self.source.read()?;
+        Ok(std::mem::replace(&mut self.token, now.clone()) != now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use yurt_test_support::TestDir;
+
+    use super::*;
+
+    #[test]
+    fn another_token_in_the_file_is_a_change_once_and_an_empty_file_is_none() {
+        let folder = TestDir::new();
+        let mut watch = TokenWatch::new(Token::File(folder.write("token", "one\n"))).unwrap();
+        assert_eq!(watch.token(), "one");
+        assert!(!watch.take_change().unwrap());
+        folder.write("token", "two\n");
+        assert!(watch.take_change().unwrap() && !watch.take_change().unwrap());
+        assert_eq!(watch.token(), "two");
+        folder.write("token", "");
+        assert!(watch.take_change().is_err());
+        assert_eq!(watch.token(), "two");
+    }
+}
