@@ -46,6 +46,8 @@ use txn::Layout;
 
 /// A writer is answered after this long even when the watch has not told its write yet: it is committed.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
+/// A stop waits this long for etcd.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Default of etcd's `--max-request-bytes`: 1.5 MiB.
 pub const MAX_REQUEST_BYTES: usize = 3 << 19;
 /// Left of a request for everything but the value: its key (a prefix, a collection, a namespace and a name at their longest
@@ -67,7 +69,8 @@ pub struct Config {
     pub space: Space,
     /// History older than this is forgotten; `None` leaves that to others.
     pub compaction_interval: Option<Duration>,
-    /// File in which to keep how far the store was; without it an etcd that went back while nobody looked is not noticed.
+    /// File in which to keep how far the store was; without it an etcd that went back while nobody looked is noticed only
+    /// when it is another cluster.
     pub mark: Option<PathBuf>,
     /// Largest request that etcd takes: its `--max-request-bytes`.
     pub max_request_bytes: usize,
@@ -115,6 +118,8 @@ struct Shared {
     published: watch::Sender<i64>,
     /// Somebody waits for the next sign of progress.
     asked: Notify,
+    /// The store may be another one: to be looked at before anything more is published.
+    doubted: Notify,
     /// Why the watch is not open, if it is not.
     trouble: Mutex<Option<String>>,
 }
@@ -150,10 +155,16 @@ impl Etcd {
         let mut layout = Layout {
             prefix,
             tag,
-            timeline: Timeline::new(String::new()),
+            // Until it is found.
+            timeline: Timeline::begin(String::new(), 0, 0, 0),
         };
         let endpoints = Endpoints::new(&config.servers, config.tls, tasks)?;
-        let mark = config.mark.as_deref().map(Mark::at);
+        let mark = config
+            .mark
+            .as_deref()
+            .map(Mark::open)
+            .transpose()
+            .map_err(OpenError::Mark)?;
         let identity = start::find(&endpoints, &mut layout, mark.as_ref()).await?;
         let (waiting, queue) = mpsc::channel(index::WAITING_MAX);
         Ok(Self {
@@ -164,6 +175,7 @@ impl Etcd {
                 mark,
                 published: watch::Sender::new(0),
                 asked: Notify::new(),
+                doubted: Notify::new(),
                 trouble: Mutex::new(None),
             }),
             tasks: tasks.clone(),
@@ -192,6 +204,8 @@ impl Etcd {
         self.tasks.spawn_critical("etcd-watch", follower.run());
         let index = index::run(shared.clone(), queue, self.tasks.token());
         self.tasks.spawn_critical("etcd-read-index", index);
+        self.tasks
+            .spawn_critical("etcd-verify", follow::verify(shared.clone(), self.tasks.token()));
         if shared.mark.is_some() {
             self.tasks
                 .spawn_critical("etcd-mark", mark::run(shared.clone(), self.tasks.token()));
@@ -270,8 +284,26 @@ impl Storage for Etcd {
 
     fn close(&self) -> BoxFuture<'_, Result<(), StorageError>> {
         // Everything acknowledged is etcd's already; the tasks end with their group.
-        self.shared.note_mark();
-        Box::pin(async { Ok(()) })
+        Box::pin(async {
+            let noted = tokio::time::timeout(CLOSE_TIMEOUT, mark::note(&self.shared));
+            if noted.await.is_err() {
+                self.shared.note_mark();
+            }
+            Ok(())
+        })
+    }
+}
+
+// === impl Identity ===
+
+impl Identity {
+    /// Why what is there `now` is not this store, if it is not.
+    fn contradicts(&self, now: &Self) -> Option<String> {
+        if now.timeline != self.timeline {
+            return Some(format!("the store was {:?} and is {:?}", self.timeline, now.timeline));
+        }
+        let is_other = now.cluster != self.cluster;
+        is_other.then(|| format!("etcd cluster was {:x} and is {:x}", self.cluster, now.cluster))
     }
 }
 
@@ -280,14 +312,18 @@ impl Storage for Etcd {
 impl Shared {
     /// Asks etcd, linearizably, which store this is and how far it is.
     async fn identity(&self) -> Result<Identity, CallError> {
-        start::look(&self.endpoints, &self.layout).await
+        let now = start::look(&self.endpoints, &self.layout).await?;
+        if self.identity.contradicts(&now).is_some() {
+            self.doubted.notify_one();
+        }
+        Ok(now)
     }
 
-    /// Writes down how far the store was seen.
+    /// Writes down how far the store was seen. Not into etcd: it may be another one by now.
     fn note_mark(&self) {
         let published = *self.published.borrow();
         if let Some(mark) = self.mark.as_ref().filter(|_| published > 0) {
-            mark.write(self.layout.timeline.number(published));
+            mark.write(self.layout.timeline.number(published), &self.identity);
         }
     }
 

@@ -13,12 +13,12 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::Shared;
 use super::grpc::{CallError, Duplex};
 use super::load;
 use super::wire::{
     EVENT_DELETE, Event, WATCH, WatchAsk, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
 };
-use super::{Identity, Shared};
 use crate::backend::{Committed, Sink};
 
 /// A watch has to be open within this time.
@@ -27,6 +27,8 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 const PROGRESS_EVERY: Duration = Duration::from_secs(3);
 /// A watch that says nothing for this long is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// The store's record is looked at this often at least.
+const VERIFY_EVERY: Duration = Duration::from_secs(10);
 /// First pause after a failure; doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// Longest pause between attempts.
@@ -53,6 +55,19 @@ enum End {
 struct Pending {
     revision: i64,
     changes: Vec<Committed>,
+}
+
+/// Looks now and then whether this still is the store it was, until asked to stop: a watch that stays open does not tell
+/// that another coordinator has begun a new timeline.
+pub(super) async fn verify(shared: Arc<Shared>, stop: CancellationToken) {
+    while stop
+        .run_until_cancelled(tokio::time::sleep(VERIFY_EVERY))
+        .await
+        .is_some()
+    {
+        // What contradicts it wakes the watch. An etcd that does not answer is another task's business.
+        drop(shared.identity().await);
+    }
 }
 
 // === impl Follower ===
@@ -94,23 +109,27 @@ impl Follower {
         let Ok(now) = self.shared.identity().await else {
             return Ok(());
         };
-        let Identity {
-            timeline,
-            cluster,
-            revision,
+        if let Some(why) = self.shared.identity.contradicts(&now) {
+            return Err(why);
+        }
+        if now.revision < self.last {
+            return Err(format!(
+                "etcd went back from revision {} to {}",
+                self.last, now.revision
+            ));
+        }
+        let Shared {
+            endpoints,
+            layout,
+            mark,
             ..
-        } = now;
-        let known = &self.shared.identity;
-        if timeline != known.timeline {
-            return Err(format!("the store was {:?} and is {timeline:?}", known.timeline));
+        } = &*self.shared;
+        match mark {
+            Some(mark) if matches!(mark.witness(endpoints, layout).await, Ok(None)) => {
+                Err("etcd has lost what was noted in it".into())
+            }
+            _ => Ok(()),
         }
-        if cluster != known.cluster {
-            return Err(format!("etcd cluster was {:x} and is {cluster:x}", known.cluster));
-        }
-        if revision < self.last {
-            return Err(format!("etcd went back from revision {} to {revision}", self.last));
-        }
-        Ok(())
     }
 
     async fn watch(&mut self) -> End {
@@ -158,6 +177,7 @@ impl Follower {
                     stream.send(&progress);
                     continue;
                 }
+                () = shared.doubted.notified() => return End::Broken("it may be another store's".into()),
                 _ = asking.tick() => {
                     if heard.elapsed() > SILENCE_MAX {
                         return End::Broken("it is silent".into());
@@ -261,6 +281,7 @@ mod tests {
 
     use super::*;
     use crate::backend::{Loaded, StorageError};
+    use crate::etcd3::Identity;
     use crate::etcd3::endpoints::Endpoints;
     use crate::etcd3::timeline::Timeline;
     use crate::etcd3::txn::Layout;
@@ -284,7 +305,12 @@ mod tests {
     }
 
     fn follower() -> (Follower, Arc<Published>) {
-        let timeline = Timeline::new("test".into());
+        let timeline = Timeline {
+            id: "test".into(),
+            offset: 0,
+            since: 0,
+            cluster: 1,
+        };
         let shared = Shared {
             endpoints: Endpoints::new(&["http://127.0.0.1:1".into()], None, &TaskGroup::new()).expect("a URL"),
             layout: Layout {
@@ -301,6 +327,7 @@ mod tests {
             mark: None,
             published: watch::Sender::new(0),
             asked: Notify::new(),
+            doubted: Notify::new(),
             trouble: Mutex::new(None),
         };
         let sink = Arc::new(Published::default());

@@ -42,8 +42,11 @@ pub(super) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<Waiting>,
 }
 
 async fn reach(shared: &Shared) -> Result<ResourceVersion, StorageError> {
-    let identity = shared.identity().await;
-    let wanted = identity.map_err(|error| super::error::of_read(&error))?.revision;
+    let now = shared.identity().await.map_err(|error| super::error::of_read(&error))?;
+    if let Some(why) = shared.identity.contradicts(&now) {
+        return Err(StorageError::Unavailable(why));
+    }
+    let wanted = now.revision;
     let mut published = shared.published.subscribe();
     let reached = async {
         loop {

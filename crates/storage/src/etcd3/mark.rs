@@ -1,53 +1,155 @@
-//! How far this coordinator has seen the store, in a file of its own: etcd cannot be asked what it has forgotten.
+//! What this coordinator remembers of the store, in a file of its own: etcd cannot be asked what it has forgotten.
 //!
-//! Written now and then, it lies up to [`EVERY`] behind; a store put back by less than that is taken for the one it was.
+//! Written now and then, it lies up to [`EVERY`] behind; a store put back by less than that is taken for the one it was. Each
+//! time the number goes into a key of etcd first: an etcd that knows less than the file has lost it, wherever its revisions
+//! are by now.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::Shared;
+use super::endpoints::Endpoints;
+use super::grpc::CallError;
+use super::timeline::{Seen, Timeline};
+use super::txn::Layout;
+use super::wire::RangeRequest;
+use super::{Identity, Shared, error};
+use crate::backend::{Action, Durability, Expect, Op, StorageError};
 
 /// The file is written this often at most: each time wears the medium by a page or two.
 const EVERY: Duration = Duration::from_secs(60);
+/// Before the name of a mark: the key with the number that its file has; behind the prefix itself, where the watch does
+/// not look.
+const KEY_PREFIX: &str = "~seen/";
 
-/// The file; one decimal number in it.
-#[derive(Clone, Debug)]
-pub(super) struct Mark(PathBuf);
+/// The file, and what is in it.
+#[derive(Debug)]
+pub(super) struct Mark {
+    path: PathBuf,
+    /// Of the key in etcd; random.
+    name: String,
+    /// The number that etcd certainly has in the key; 0 for none.
+    witnessed: Mutex<u64>,
+    /// As found at the start.
+    pub(super) seen: Seen,
+}
+
+/// The number in the key of a mark, and the revision that wrote it; zeros where there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Witness {
+    number: u64,
+    revision: i64,
+}
 
 // === impl Mark ===
 
 impl Mark {
-    pub(super) fn at(path: &Path) -> Self {
-        Self(path.to_owned())
-    }
-
-    /// Highest number that was shown, without its tag; 0 when there is no file. What cannot be read is no number.
+    /// Reads the file; nothing was seen when there is none. What cannot be read is nothing, too.
     ///
     /// # Errors
     /// The file is there and cannot be read, naming it.
-    pub(super) fn read(&self) -> Result<u64, String> {
-        match std::fs::read_to_string(&self.0) {
-            Ok(text) => Ok(text.trim().parse().unwrap_or_else(|_| {
-                tracing::warn!(file = %self.0.display(), "No number in it; an etcd that went back would not be noticed");
-                0
-            })),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
-            Err(error) => Err(format!("{}: {error}", self.0.display())),
+    pub(super) fn open(path: &Path) -> Result<Self, String> {
+        let read = match std::fs::read_to_string(path) {
+            Ok(text) => parse(&text).or_else(|| {
+                tracing::warn!(file = %path.display(), "No mark in it; an etcd that went back would not be noticed");
+                None
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(format!("{}: {error}", path.display())),
+        };
+        let fresh = || (Seen::default(), uuid::Uuid::new_v4().simple().to_string(), 0);
+        let (seen, name, witnessed) = read.unwrap_or_else(fresh);
+        Ok(Self {
+            path: path.to_owned(),
+            name,
+            witnessed: Mutex::new(witnessed),
+            seen,
+        })
+    }
+
+    /// The store counts in `timeline` from now on: what was written into another one is not expected to be in it.
+    pub(super) fn adopt(&self, timeline: &Timeline) {
+        if self.seen.id != timeline.id {
+            *self.witnessed.lock() = 0;
         }
     }
 
-    /// Replaces the file. Without a flush: after a power failure the number before it is as good.
-    pub(super) fn write(&self, number: u64) {
-        let temporary = self.0.with_extension("new");
-        let written = std::fs::write(&temporary, format!("{number}\n"));
-        if let Err(error) = written.and_then(|()| std::fs::rename(&temporary, &self.0)) {
-            tracing::warn!(file = %self.0.display(), %error, "Cannot note how far etcd is");
+    /// Replaces the file. Without a flush: after a power failure the one before it is as good.
+    pub(super) fn write(&self, number: u64, identity: &Identity) {
+        let Some(timeline) = &identity.timeline else { return };
+        let (id, name, witnessed) = (&timeline.id, &self.name, *self.witnessed.lock());
+        let text = format!("{number} {id} {:x} {name} {witnessed}\n", identity.cluster);
+        let temporary = self.path.with_extension("new");
+        let written = std::fs::write(&temporary, text);
+        if let Err(error) = written.and_then(|()| std::fs::rename(&temporary, &self.path)) {
+            tracing::warn!(file = %self.path.display(), %error, "Cannot note how far etcd is");
         }
     }
+
+    /// What this coordinator wrote into etcd last; `None` when etcd has lost it. Only asked about the store that it was written
+    /// into.
+    pub(super) async fn witness(&self, endpoints: &Endpoints, layout: &Layout) -> Result<Option<Witness>, CallError> {
+        let request = RangeRequest {
+            key: layout.key(&self.key()),
+            ..RangeRequest::default()
+        };
+        let found = endpoints.range(&request).await?.kvs.into_iter().next();
+        let number = |value: &[u8]| std::str::from_utf8(value).ok()?.parse().ok();
+        let witness = found.map_or(Witness::default(), |kv| Witness {
+            number: number(&kv.value).unwrap_or(0),
+            revision: kv.mod_revision,
+        });
+        Ok((witness.number >= *self.witnessed.lock()).then_some(witness))
+    }
+
+    /// Writes `number` into etcd, unless it has gone back since it was looked at.
+    async fn write_witness(&self, shared: &Shared, number: u64) -> Result<(), StorageError> {
+        let Shared { endpoints, layout, .. } = shared;
+        let before = self.witness(endpoints, layout).await;
+        let Some(before) = before.map_err(|error| error::of_read(&error))? else {
+            shared.doubted.notify_one();
+            return Err(StorageError::Unavailable("it has lost what was noted before".into()));
+        };
+        let put = Op {
+            key: self.key(),
+            expect: match before.revision {
+                0 => Expect::Absent,
+                revision => Expect::At(layout.rv(revision)),
+            },
+            // Never less: the file may have been copied to another machine, with the name.
+            action: Action::Put(
+                Bytes::from(number.max(before.number).to_string()).into(),
+                Durability::Durable,
+            ),
+        };
+        let ops = [put];
+        let answer = endpoints.txn(&layout.request(&ops)).await;
+        layout.outcome(&ops, &answer.map_err(|error| error::of_write(&error))?)?;
+        *self.witnessed.lock() = number;
+        Ok(())
+    }
+
+    fn key(&self) -> String {
+        format!("{KEY_PREFIX}{}", self.name)
+    }
+}
+
+/// `<number> <store id> <cluster> <name> <witnessed>`.
+fn parse(text: &str) -> Option<(Seen, String, u64)> {
+    let [number, id, cluster, name, witnessed] = text.split_whitespace().collect::<Vec<_>>()[..] else {
+        return None;
+    };
+    let seen = Seen {
+        number: number.parse().ok()?,
+        id: id.to_owned(),
+        cluster: u64::from_str_radix(cluster, 16).ok()?,
+    };
+    Some((seen, name.to_owned(), witnessed.parse().ok()?))
 }
 
 /// Notes what has been published, until asked to stop.
@@ -56,8 +158,23 @@ pub(super) async fn run(shared: Arc<Shared>, stop: CancellationToken) {
     while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
         let published = *shared.published.borrow();
         if published > noted {
-            shared.note_mark();
+            note(&shared).await;
             noted = published;
         }
     }
+}
+
+/// Writes down how far the store was seen, in etcd and then in the file.
+pub(super) async fn note(shared: &Shared) {
+    let published = *shared.published.borrow();
+    let Some(mark) = shared.mark.as_ref().filter(|_| published > 0) else {
+        return;
+    };
+    if let Err(error) = mark
+        .write_witness(shared, shared.layout.timeline.number(published))
+        .await
+    {
+        tracing::debug!(%error, "Cannot note in etcd how far it is");
+    }
+    shared.note_mark();
 }

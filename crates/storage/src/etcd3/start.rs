@@ -1,15 +1,17 @@
 //! How a store is found: waits for etcd as long as it takes, makes the store's record on first use, and begins a new
-//! timeline when etcd has gone back.
+//! timeline when etcd is not what it was.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
+use yurt_runtime::Clock;
+use yurt_runtime::clock::UnixTime;
 
 use super::endpoints::Endpoints;
 use super::grpc::CallError;
 use super::mark::Mark;
-use super::timeline::Timeline;
+use super::timeline::{MARGIN, Seen, Timeline};
 use super::txn::Layout;
 use super::wire::RangeRequest;
 use super::{Identity, OpenError};
@@ -27,18 +29,22 @@ const NOT_FOR_US: [u32; 3] = [3, 7, 16];
 /// The store's identity. `layout` counts in its timeline afterwards.
 ///
 /// # Errors
-/// Only what waiting does not mend: etcd refuses this client, or the file of `mark` cannot be read.
+/// Only what waiting does not mend: etcd refuses this client.
 pub(super) async fn find(
     endpoints: &Endpoints,
     layout: &mut Layout,
     mark: Option<&Mark>,
 ) -> Result<Identity, OpenError> {
-    let mark = mark.map_or(Ok(0), Mark::read).map_err(OpenError::Mark)?;
     let began = Instant::now();
     let mut told: Option<Instant> = None;
     loop {
         let error = match settle(endpoints, layout, mark).await {
-            Ok(Some(identity)) => return Ok(identity),
+            Ok(Some(identity)) => {
+                if let (Some(mark), Some(timeline)) = (mark, &identity.timeline) {
+                    mark.adopt(timeline);
+                }
+                return Ok(identity);
+            }
             // Another coordinator was faster, or the record is about to be kept.
             Ok(None) => continue,
             Err(CallError::Refused { code, message }) if NOT_FOR_US.contains(&code) => {
@@ -77,30 +83,59 @@ pub(super) async fn look(endpoints: &Endpoints, layout: &Layout) -> Result<Ident
 }
 
 /// One attempt; `None` when there is something to look at again.
-async fn settle(endpoints: &Endpoints, layout: &mut Layout, mark: u64) -> Result<Option<Identity>, CallError> {
+async fn settle(
+    endpoints: &Endpoints,
+    layout: &mut Layout,
+    mark: Option<&Mark>,
+) -> Result<Option<Identity>, CallError> {
     let found = look(endpoints, layout).await?;
+    let nothing = Seen::default();
+    let seen = mark.map_or(&nothing, |mark| &mark.seen);
     let id = uuid::Uuid::new_v4().to_string();
-    let next = match &found.timeline {
-        None => Timeline::new(id),
+    let begin = |above: u64| Timeline::begin(id, found.cluster, found.revision, above.max(micros()));
+    let (next, expect) = match &found.timeline {
+        None => {
+            let above = match seen.number {
+                0 => 0,
+                number => number.saturating_add(MARGIN),
+            };
+            // Of several coordinators that start together, one wins.
+            (begin(above), Expect::Absent)
+        }
         Some(timeline) => {
             layout.timeline = timeline.clone();
-            match timeline.above(mark, found.revision, id) {
-                None => return Ok(Some(found)),
-                Some(next) => next,
+            let expect = Expect::At(layout.rv(found.written));
+            let why = match (timeline.is_over(found.cluster, found.revision, seen), mark) {
+                (Some(why), _) => Some(why),
+                (None, Some(mark)) if seen.id == timeline.id => {
+                    let kept = mark.witness(endpoints, layout).await?.is_some();
+                    (!kept).then_some("etcd has lost what was noted in it")
+                }
+                (None, _) => None,
+            };
+            match why {
+                Some(why) => {
+                    let (shown, is_at) = (seen.number, timeline.number(found.revision));
+                    tracing::error!(
+                        why,
+                        shown,
+                        is_at,
+                        "Not the history it was: numbers go on above, all clients start over"
+                    );
+                    (begin(timeline.highest(found.revision, seen)), expect)
+                }
+                None if timeline.cluster != 0 => return Ok(Some(found)),
+                None => {
+                    let cluster = found.cluster;
+                    (
+                        Timeline {
+                            cluster,
+                            ..timeline.clone()
+                        },
+                        expect,
+                    )
+                }
             }
-        }
-    };
-    let expect = match &found.timeline {
-        // Of several coordinators that start together, one wins.
-        None => Expect::Absent,
-        Some(timeline) => {
-            let (shown, stands_at) = (mark, timeline.number(found.revision));
-            tracing::error!(
-                shown,
-                stands_at,
-                "etcd has gone back: its numbers go on above, all clients start over"
-            );
-            Expect::At(layout.rv(found.written))
         }
     };
     let record = Op {
@@ -110,4 +145,10 @@ async fn settle(endpoints: &Endpoints, layout: &mut Layout, mark: u64) -> Result
     };
     endpoints.txn(&layout.request(&[record])).await?;
     Ok(None)
+}
+
+/// The time of day.
+fn micros() -> u64 {
+    let now = Clock::system().unix().since(UnixTime::default());
+    u64::try_from(now.as_micros()).unwrap_or(0)
 }

@@ -1,15 +1,17 @@
 //! Which history an etcd tells, and how its revisions become RVs. Pure.
 //!
-//! An etcd that is put back to an older state issues revisions again that stood for something else. Whoever knows of a
-//! later one begins a new timeline then: another store id, and RVs that lie above all that were ever shown. The record
-//! is in etcd, so every coordinator adds the same.
+//! An etcd that is put back to an older state issues revisions again that stood for something else. A coordinator that can
+//! tell begins a new timeline then: another store id, and RVs that lie above all that were ever shown. The record is in
+//! etcd, so every coordinator adds the same. Each timeline begins at the time of day in microseconds, as RVs of the embedded
+//! store do: above what any coordinator has shown before, whether or not that one is here to say so.
 
 use yurt_apimachinery::ResourceVersion;
 
 /// Numbers left out between two timelines: revisions of which the mark did not know.
-const MARGIN: u64 = 1 << 20;
+pub(super) const MARGIN: u64 = 1 << 20;
 
-/// The record below the store's id key: `<id>`, or `<id> <offset> <since>`.
+/// The record below the store's id key: `<id> <offset> <since> <cluster>`. Without a cluster, or with an id only, in older
+/// stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Timeline {
     /// Random.
@@ -18,41 +20,68 @@ pub(super) struct Timeline {
     pub(super) offset: u64,
     /// Revisions up to this one are of the timelines before: no reader can go on from them.
     pub(super) since: u64,
+    /// Id of the etcd cluster; 0 for one that is not known. A backup is restored into another cluster.
+    pub(super) cluster: u64,
+}
+
+/// What a coordinator has seen of its store before this start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// Highest number that was shown, without its tag; 0 for none.
+    pub(super) number: u64,
+    /// Id of the store.
+    pub(super) id: String,
+    /// Id of the etcd cluster.
+    pub(super) cluster: u64,
 }
 
 // === impl Timeline ===
 
 impl Timeline {
-    /// The first one of a store.
-    pub(super) fn new(id: String) -> Self {
+    /// The timeline that begins at `revision` of `cluster` with a number above `above`.
+    pub(super) fn begin(id: String, cluster: u64, revision: i64, above: u64) -> Self {
+        let since = u64::try_from(revision).unwrap_or(0);
         Self {
             id,
-            offset: 0,
-            since: 0,
+            offset: above.saturating_sub(since).saturating_add(1),
+            since,
+            cluster,
         }
     }
 
     /// `None` for text that no version of this program wrote.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.split(' ');
-        let id = parts.next().filter(|id| !id.is_empty())?.to_owned();
-        let Some(offset) = parts.next() else {
-            return Some(Self::new(id));
+        let parts: Vec<&str> = text.split(' ').collect();
+        let (id, offset, since, cluster) = match parts[..] {
+            [id] => (id, "0", "0", "0"),
+            [id, offset, since] => (id, offset, since, "0"),
+            [id, offset, since, cluster] => (id, offset, since, cluster),
+            _ => return None,
         };
         let number = |text: &str| {
             text.parse()
                 .ok()
                 .filter(|number| *number < ResourceVersion::OWN_BIT / 2)
         };
-        let (offset, since) = (number(offset)?, number(parts.next()?)?);
-        parts.next().is_none().then_some(Self { id, offset, since })
+        let (offset, since) = (number(offset)?, number(since)?);
+        let cluster = u64::from_str_radix(cluster, 16).ok()?;
+        let id = Some(id.to_owned()).filter(|id| !id.is_empty())?;
+        Some(Self {
+            id,
+            offset,
+            since,
+            cluster,
+        })
     }
 
     pub(super) fn to_text(&self) -> String {
-        match self.offset {
-            0 => self.id.clone(),
-            offset => format!("{} {offset} {}", self.id, self.since),
-        }
+        let Self {
+            id,
+            offset,
+            since,
+            cluster,
+        } = self;
+        format!("{id} {offset} {since} {cluster:x}")
     }
 
     /// The number that stands for `revision`, before it is tagged.
@@ -74,15 +103,22 @@ impl Timeline {
         }
     }
 
-    /// The timeline to go on with at `revision`, when numbers up to `mark` have been shown; `None` while this one is above
-    /// them.
-    pub(super) fn above(&self, mark: u64, revision: i64, id: String) -> Option<Self> {
-        let missing = mark.checked_sub(self.number(revision)).filter(|missing| *missing > 0)?;
-        Some(Self {
-            id,
-            offset: self.offset.saturating_add(missing).saturating_add(MARGIN),
-            since: u64::try_from(revision).unwrap_or(0),
-        })
+    /// Why nobody who has `seen` this can go on in it, now that `cluster` is at `revision`; `None` while all can.
+    pub(super) fn is_over(&self, cluster: u64, revision: i64, seen: &Seen) -> Option<&'static str> {
+        let is_other = |known: u64| known != 0 && known != cluster;
+        let is_mine = seen.id == self.id;
+        if is_other(self.cluster) || is_mine && is_other(seen.cluster) {
+            return Some("etcd is another cluster than it was");
+        }
+        if seen.number > self.number(revision) {
+            return Some("etcd has gone back");
+        }
+        (!is_mine && seen.number > 0 && seen.number >= self.floor()).then_some("etcd has lost the store that it had")
+    }
+
+    /// What a timeline after this one must lie above, when somebody has `seen` so much.
+    pub(super) fn highest(&self, revision: i64, seen: &Seen) -> u64 {
+        self.number(revision).max(seen.number).saturating_add(MARGIN)
     }
 }
 
@@ -90,39 +126,80 @@ impl Timeline {
 mod tests {
     use super::*;
 
+    const CLUSTER: u64 = 0xc1;
+    const OTHER: u64 = 0xc2;
+
+    fn old(id: &str, cluster: u64) -> Timeline {
+        Timeline {
+            id: id.into(),
+            offset: 0,
+            since: 0,
+            cluster,
+        }
+    }
+
+    fn seen(number: u64, id: &str, cluster: u64) -> Seen {
+        Seen {
+            number,
+            id: id.into(),
+            cluster,
+        }
+    }
+
     #[test]
     fn numbers_go_on_above_all_that_were_shown() {
-        let first = Timeline::new("a".into());
+        let first = old("a", CLUSTER);
         assert_eq!((first.number(7), first.revision(7), first.floor()), (7, Some(7), 0));
-        assert_eq!(first.above(7, 7, "b".into()), None);
-        let second = first.above(1_000, 900, "b".into()).expect("it went back");
-        assert!(second.number(900) > 1_000 && second.floor() == second.number(900));
+        let second = Timeline::begin("b".into(), CLUSTER, 900, first.highest(900, &seen(1_000, "a", CLUSTER)));
+        assert!(second.number(900) > 1_000 + MARGIN && second.floor() == second.number(900));
         assert_eq!(second.revision(second.number(901)), Some(901));
         assert_eq!(
             second.revision(1_000),
             None,
             "a number of before is that of no revision"
         );
-        // Once more, from further back.
-        let third = second
-            .above(second.number(950), 10, "c".into())
-            .expect("it went back again");
-        assert!(third.number(10) > second.number(950));
+        // Once more, from further back, by one who knows of nothing.
+        let third = Timeline::begin("c".into(), OTHER, 10, second.highest(10, &Seen::default()));
+        assert!(third.number(10) > second.number(10));
+    }
+
+    /// In an etcd that was restored, with or without a coordinator that remembers.
+    #[test]
+    fn timeline_is_over_when_what_was_seen_cannot_be_in_it() {
+        let (store, nothing, much) = (old("a", CLUSTER), Seen::default(), seen(1_000, "a", CLUSTER));
+        assert_eq!(store.is_over(CLUSTER, 900, &nothing), None, "nobody can tell");
+        assert_eq!(store.is_over(CLUSTER, 1_000, &much), None);
+        for (cluster, revision, seen) in [(CLUSTER, 999, &much), (OTHER, 900, &nothing), (OTHER, 5_000, &much)] {
+            assert!(
+                store.is_over(cluster, revision, seen).is_some(),
+                "{cluster} {revision} {seen:?}"
+            );
+        }
+        // A record of before clusters were noted in it.
+        let old_record = old("a", 0);
+        assert_eq!(old_record.is_over(OTHER, 2_000, &nothing), None);
+        assert!(old_record.is_over(OTHER, 2_000, &much).is_some());
+        // Another coordinator began a new one, above all numbers or not.
+        let above = Timeline::begin("b".into(), OTHER, 900, 1_000_000);
+        assert_eq!(above.is_over(OTHER, 901, &much), None);
+        assert!(old("b", OTHER).is_over(OTHER, 5_000, &much).is_some());
     }
 
     #[test]
     fn record_comes_back_as_it_was_written() {
-        let first = Timeline::new("a".into());
-        let second = first.above(1_000, 900, "b".into()).expect("it went back");
-        for timeline in [first, second] {
+        let second = Timeline::begin("b".into(), 0x51f4_0000_0000_00c1, 900, 1_000);
+        for timeline in [old("a", CLUSTER), second] {
             assert_eq!(Timeline::parse(&timeline.to_text()), Some(timeline));
         }
+        assert_eq!(Timeline::parse("a"), Some(old("a", 0)));
+        assert_eq!(Timeline::parse("a 0 0"), Some(old("a", 0)));
         for text in [
             "",
             " 1 2",
             "a 1",
             "a x 2",
-            "a 1 2 3",
+            "a 1 2 3 4",
+            "a 1 2 x",
             "a 1 -2",
             "a 9223372036854775807 1",
         ] {

@@ -166,6 +166,7 @@ mod tests {
             id: String::new(),
             offset: 0,
             since: 0,
+            cluster: 0,
         },
     };
 
