@@ -30,8 +30,10 @@ struct Everybody {
     coordinators: Mutex<Vec<Arc<Replicas>>>,
     live: Mutex<BTreeMap<String, (ResourceVersion, Bytes)>>,
     /// A coordinator that hears of nothing for now, and what it has not heard of.
-    late: Mutex<Option<(Arc<Replicas>, Vec<(ResourceVersion, Vec<Committed>)>)>>,
+    late: Mutex<Option<(Arc<Replicas>, Vec<Commit>)>>,
 }
+
+type Commit = (ResourceVersion, Vec<Committed>);
 
 impl Sink for Everybody {
     fn load(&self, _loaded: Loaded) -> Result<(), StorageError> {
