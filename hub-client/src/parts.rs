@@ -352,8 +352,12 @@ impl Parts {
             tasks: self.tasks.clone(),
         };
         let authorizer = Authorizer::open(means, config.cache_dir.join(authorize::FILE));
-        self.tasks
-            .spawn_critical("keep-authorizations", authorizer.clone().keep(self.tasks.token()));
+        self.tasks.spawn_critical(
+            "keep-authorizations",
+            authorizer
+                .clone()
+                .keep(self.tasks.token(), self.data.is_foreign().clone()),
+        );
         let local = Local {
             data: self.data.clone(),
             authorizer,

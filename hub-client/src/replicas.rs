@@ -33,6 +33,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::{GroupResource, ResourceKind, ResourceVersion};
 use yurt_runtime::{BootTime, Clock};
@@ -85,6 +86,7 @@ pub struct PoolData {
     members_version: watch::Sender<u64>,
     folder: PathBuf,
     origin: Origin,
+    is_foreign: CancellationToken,
     /// The pool whose members were dropped at the start.
     other_pool: Option<String>,
     timeline: Timeline,
@@ -130,6 +132,7 @@ impl PoolData {
             members_version: watch::Sender::default(),
             folder: folder.to_owned(),
             origin,
+            is_foreign: CancellationToken::new(),
             other_pool,
             timeline: Timeline::default(),
             troubles,
@@ -156,11 +159,18 @@ impl PoolData {
         &self.origin
     }
 
+    /// Cancelled when what this node holds turns out to be of another cluster: nothing of it may last.
+    #[must_use]
+    pub fn is_foreign(&self) -> &CancellationToken {
+        &self.is_foreign
+    }
+
     /// The replicas are copies of another cluster: drops all of them, and what was told beside them, for the next start.
     ///
     /// # Errors
     /// The file that is still there.
     pub fn drop_copies(&self) -> Result<(), String> {
+        self.is_foreign.cancel();
         let removed = disk::remove(&self.folder);
         removed.map_err(|error| format!("{}: {error}", self.folder.join(disk::FILE).display()))?;
         self.scope.forget();

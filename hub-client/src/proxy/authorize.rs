@@ -163,28 +163,42 @@ impl Authorizer {
         in_status(verdict, credential, info)
     }
 
-    /// Stores what is learned, until `token` is cancelled, and once more then.
-    pub async fn keep(self, token: CancellationToken) {
+    /// Stores what is learned, until `token` is cancelled, and once more then. What another cluster said is deleted once
+    /// `is_foreign` is cancelled.
+    pub async fn keep(self, token: CancellationToken, is_foreign: CancellationToken) {
         let inner = &self.0;
+        let ends = async || {
+            tokio::select! {
+                () = token.cancelled() => {}
+                () = is_foreign.cancelled() => {}
+            }
+        };
         loop {
             let news = async {
                 inner.news.notified().await;
                 tokio::time::sleep(SAVED_AFTER).await;
             };
-            if token.run_until_cancelled(news).await.is_none() {
-                break;
+            tokio::select! {
+                biased;
+                () = ends() => break,
+                () = news => {}
             }
             // Not cancelled half-way: the file has one writer at a time.
             inner.save().await;
-            if token
-                .run_until_cancelled(tokio::time::sleep(SAVED_EVERY))
-                .await
-                .is_none()
-            {
-                break;
+            tokio::select! {
+                biased;
+                () = ends() => break,
+                () = tokio::time::sleep(SAVED_EVERY) => {}
             }
         }
-        inner.save().await;
+        if !is_foreign.is_cancelled() {
+            inner.save().await;
+            return;
+        }
+        if let Err(error) = std::fs::remove_file(&inner.file) {
+            tracing::debug!(%error, path = %inner.file.display(), "No authorizations to forget");
+        }
+        token.cancelled().await;
     }
 }
 

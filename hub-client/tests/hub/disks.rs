@@ -100,12 +100,19 @@ async fn two_clusters() -> (Cloud, Cloud) {
 #[tokio::test]
 async fn copies_of_another_cluster_are_dropped_before_anything_is_taken_from_this_one() {
     let (old, new) = two_clusters().await;
+    old.allow("token-of-the-old-one", true);
     let mut hub = TestHub::start(&old, &[]).await;
     assert_eq!(services(&hub.state().await), 1);
+    let reader = hub.bearer("pod/v1", "token-of-the-old-one");
+    reader.get(SERVICES).await.expect(200);
     hub.stop().await;
+    let rights = hub.folder().path().join("cache/authorizations");
+    assert!(rights.exists());
     hub.set_flag(&format!("--server-addr={}", new.url()));
     hub.restart().await;
     assert_eq!(hub.failed().await, "prove-timeline");
+    hub.stop().await;
+    assert!(!rights.exists(), "nobody is allowed here what it was allowed there");
     assert!(new.seen(SERVICES).is_empty(), "neither proved nor copied");
     hub.restart().await;
     hub.wait_until_complete().await;

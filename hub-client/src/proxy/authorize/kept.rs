@@ -20,6 +20,8 @@ use super::decision::Verdict;
 
 /// Layout of the file; another one is not read.
 const VERSION: u32 = 1;
+/// 2023-01-01: a wall clock that shows less was never set.
+const SET_FROM: i64 = 1_672_531_200;
 /// Bytes of a file that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -33,7 +35,7 @@ pub struct Kept {
     pub answers: Answers,
 }
 
-/// Wall-clock time that is never before a time seen earlier.
+/// The wall clock, and while that was not set yet, the last time it was known to show, and what has passed since.
 pub struct Wall {
     clock: Clock,
     /// Unix second at `since`.
@@ -71,7 +73,10 @@ impl Wall {
     #[must_use]
     pub fn now(&self) -> i64 {
         let passed = self.clock.boot().since(self.since).as_secs();
-        self.clock.unix().secs.max(self.floor.saturating_add_unsigned(passed))
+        match self.clock.unix().secs {
+            shown if shown >= SET_FROM => shown,
+            shown => shown.max(self.floor.saturating_add_unsigned(passed)),
+        }
     }
 }
 
@@ -113,7 +118,7 @@ impl Kept {
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let wall = Wall::new(clock.clone(), document.saved_at);
-        let away = Duration::from_secs(wall.now().saturating_sub(document.saved_at).unsigned_abs());
+        let away = Duration::from_secs(u64::try_from(wall.now().saturating_sub(document.saved_at)).unwrap_or(0));
         let mut answers = Answers::default();
         for row in document.answers {
             let key = Key::from((hash(&row.caller)?, hash(&row.question)?));
@@ -243,6 +248,19 @@ mod tests {
             assert_eq!(known.age, days * DAY + Duration::from_secs(60));
             text = encode(&kept.salt, &kept.answers, &kept.wall, clock.boot());
         }
+    }
+
+    #[test]
+    fn clock_that_was_ahead_once_ends_nothing_for_good() {
+        let (clock, hand) = Clock::fake();
+        let right = clock.unix();
+        hand.set_unix(right + 20_000 * DAY);
+        let text = one_yes(&clock);
+        hand.set_unix(right);
+        let kept = Kept::parse(&text, &clock).unwrap();
+        assert_eq!(kept.wall.now(), right.secs, "tokens end when they say so");
+        let known = kept.answers.known(&key(1), clock.boot()).unwrap();
+        assert_eq!(known.age, Duration::from_secs(60));
     }
 
     #[test]

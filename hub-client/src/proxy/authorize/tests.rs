@@ -402,9 +402,10 @@ async fn damaged_file_costs_what_it_held_and_nothing_else() {
 async fn file_is_written_behind_for_what_matters_and_seldom() {
     let world = World::new();
     let token = CancellationToken::new();
-    let keeping = world
-        .tasks
-        .detached("keep", world.authorizer.clone().keep(token.clone()));
+    let keeping = world.tasks.detached(
+        "keep",
+        world.authorizer.clone().keep(token.clone(), CancellationToken::new()),
+    );
     // Takes the file away, to see whether it comes back.
     let is_written = async |after: Duration| {
         tokio::time::sleep(after + Duration::from_millis(1)).await;
