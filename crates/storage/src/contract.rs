@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use yurt_apimachinery::ResourceVersion;
@@ -155,6 +156,33 @@ pub async fn commits_are_published_in_order_before_the_answer(harness: &mut dyn 
     futures_util::future::join_all(many).await;
     let rvs: Vec<_> = recorder.commits.lock().iter().map(|(rv, _)| *rv).collect();
     assert!(rvs.windows(2).all(|pair| pair[0] < pair[1]), "{rvs:?}");
+}
+
+/// A write that was begun happens, whether or not its caller waits for the answer.
+pub async fn write_is_finished_when_its_caller_is_gone(harness: &mut dyn Harness) {
+    let storage = harness.open().await;
+    let recorder = attach(&storage).await;
+    for n in 0..20 {
+        let name = format!("k{n}");
+        let abandoned = storage.write(vec![put(&name, Expect::Absent, "1")]);
+        assert!(abandoned.now_or_never().is_none_or(|written| written.is_ok()));
+        // It may take a while, in which others write.
+        let mut rounds = 0;
+        let is_there = || {
+            let commits = recorder.commits.lock();
+            commits
+                .iter()
+                .any(|(_, changes)| changes.iter().any(|change| change.key == key(&name)))
+        };
+        while !is_there() {
+            rounds += 1;
+            assert!(rounds < 1000, "write {n} never happened");
+            storage
+                .write(vec![put("other", Expect::Any, "1")])
+                .await
+                .expect("write");
+        }
+    }
 }
 
 /// What was acknowledged as durable is there after a restart, deletions included, and RVs go on above the old ones.

@@ -32,6 +32,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::{ResourceVersion, Space};
 use yurt_runtime::TaskGroup;
 use yurt_runtime::tls::{ClientTls, TlsError};
@@ -216,26 +217,6 @@ impl Etcd {
         }
         Ok(())
     }
-
-    async fn commit(&self, ops: Vec<Op>) -> Result<ResourceVersion, StorageError> {
-        let shared = &self.shared;
-        let answer = shared.endpoints.txn(&shared.layout.request(&ops)).await;
-        let answer = answer.map_err(|error| error::of_write(&error))?;
-        let written = shared.layout.outcome(&ops, &answer)?;
-        if written.is_new {
-            let mut published = shared.published.subscribe();
-            let told = published.wait_for(|revision| *revision >= written.revision);
-            let stop = self.tasks.token();
-            let told = tokio::time::timeout(PUBLISH_TIMEOUT, stop.run_until_cancelled(told));
-            if told.await.is_err() {
-                tracing::warn!(
-                    revision = written.revision,
-                    "Write committed, the watch has not told it yet"
-                );
-            }
-        }
-        Ok(shared.layout.rv(written.revision))
-    }
 }
 
 impl Storage for Etcd {
@@ -252,11 +233,17 @@ impl Storage for Etcd {
     }
 
     fn write(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<ResourceVersion, StorageError>> {
-        Box::pin(async move {
-            if ops.len() > TXN_OPS_MAX {
-                return Err(StorageError::TooLarge(ops.len()));
-            }
-            self.commit(ops).await
+        if ops.len() > TXN_OPS_MAX {
+            return Box::pin(std::future::ready(Err(StorageError::TooLarge(ops.len()))));
+        }
+        let (shared, stop) = (self.shared.clone(), self.tasks.token());
+        let written = self
+            .tasks
+            .detached("etcd-write", async move { shared.commit(&ops, &stop).await });
+        Box::pin(async {
+            written
+                .await
+                .unwrap_or_else(|lost| Err(StorageError::Unknown(lost.to_string())))
         })
     }
 
@@ -310,6 +297,27 @@ impl Identity {
 // === impl Shared ===
 
 impl Shared {
+    /// One transaction; answers when this process has published it, too.
+    async fn commit(&self, ops: &[Op], stop: &CancellationToken) -> Result<ResourceVersion, StorageError> {
+        let answer = self.endpoints.txn(&self.layout.request(ops)).await;
+        let answer = answer.map_err(|error| error::of_write(&error))?;
+        let written = self.layout.outcome(ops, &answer)?;
+        if written.is_new {
+            let mut published = self.published.subscribe();
+            let told = published.wait_for(|revision| *revision >= written.revision);
+            if tokio::time::timeout(PUBLISH_TIMEOUT, stop.run_until_cancelled(told))
+                .await
+                .is_err()
+            {
+                tracing::warn!(
+                    revision = written.revision,
+                    "Write committed, the watch has not told it yet"
+                );
+            }
+        }
+        Ok(self.layout.rv(written.revision))
+    }
+
     /// Asks etcd, linearizably, which store this is and how far it is.
     async fn identity(&self) -> Result<Identity, CallError> {
         let now = start::look(&self.endpoints, &self.layout).await?;

@@ -58,6 +58,7 @@ passes!(
     acknowledged_writes_survive_a_restart,
     deleted_key_can_be_created_again,
     fresh_store_has_a_position,
+    write_is_finished_when_its_caller_is_gone,
     oversized_transaction_is_refused,
 );
 
