@@ -54,7 +54,8 @@ pub const GAPS_MAX: usize = 32;
 #[derive(Clone, Debug)]
 pub(crate) struct Live {
     pub(crate) object: Object,
-    /// RV of the event that created it here; zero when it was already there at the first list.
+    /// Readers below this RV do not know it: that of its creation, or the least it can have. Zero when it was already there
+    /// at the first list.
     pub(crate) created: ResourceVersion,
 }
 
@@ -65,6 +66,8 @@ pub struct Collection {
     by_rv: BTreeSet<(ResourceVersion, ObjectKey)>,
     tombstones: BTreeMap<(ResourceVersion, ObjectKey), Object>,
     ranges: Vec<RangeTombstone>,
+    /// Of tombstones and ranges, as far as it is known: readers below this RV do not know the object.
+    unknown_below: BTreeMap<(ResourceVersion, ObjectKey), ResourceVersion>,
     /// Oldest first.
     gaps: Vec<Gap>,
     log: VecDeque<Step>,
@@ -110,6 +113,7 @@ impl Collection {
             by_rv: BTreeSet::new(),
             tombstones: BTreeMap::new(),
             ranges: Vec::new(),
+            unknown_below: BTreeMap::new(),
             gaps: Vec::new(),
             log: VecDeque::new(),
             first_seq: 0,

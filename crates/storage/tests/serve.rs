@@ -214,6 +214,113 @@ async fn object_that_left_the_selection_while_nobody_watched_is_gone_for_who_may
     assert_eq!(next(&mut resumed).await, "DELETED new@13", "it was selected at 12");
 }
 
+/// The next event's type and object.
+async fn body(frames: &mut Frames) -> (String, Value) {
+    let frame = frames.next().await.expect("an event");
+    let mut event: Value = serde_json::from_slice(&frame).expect("a frame must be JSON");
+    (
+        event["type"].as_str().unwrap_or_default().to_owned(),
+        event["object"].take(),
+    )
+}
+
+/// Shows everything, and shares no frames.
+struct Everything;
+
+impl View for Everything {
+    fn show(&self, object: &Object) -> Option<Object> {
+        Some(object.clone())
+    }
+}
+
+/// Whoever is asked, and however: exact history or one step, the whole collection or a part of it.
+#[tokio::test(start_paused = true)]
+async fn deletion_shows_the_last_state_to_everybody() {
+    let state = |rv: u64, spec: &str| {
+        let text = service("a", rv, "x").bytes().to_vec();
+        let text = String::from_utf8(text).expect("JSON is text");
+        Object::parse(text.replace("\"secret\":\"x\"", spec).into(), kind()).expect("fixture must parse")
+    };
+    let exact = collection();
+    let step = collection();
+    let mut watches = Vec::new();
+    for shared in [&exact, &step] {
+        let filtered = WatchRequest {
+            view: Arc::new(Everything),
+            ..request("watch=1&resourceVersion=10")
+        };
+        let selecting = request("watch=1&resourceVersion=10&labelSelector=l%3Dx");
+        let plain = request("watch=1&resourceVersion=10");
+        watches.extend([plain, selecting, filtered].map(|request| watch(shared, request)));
+    }
+    let (changed, last) = (state(12, "\"secret\":\"y\""), state(14, "\"secret\":\"y\""));
+    exact.update(|c| c.apply(EventType::Modified, changed));
+    exact.update(|c| c.apply(EventType::Deleted, last.clone()));
+    step.update(|c| c.catch_up_to(rv(14), vec![(EventType::Deleted, last.clone())]));
+    let wanted: Value = serde_json::from_slice(last.bytes()).expect("JSON");
+    for (n, frames) in watches.iter_mut().enumerate() {
+        if n < 3 {
+            assert_eq!(body(frames).await.0, "MODIFIED");
+        }
+        assert_eq!(body(frames).await, ("DELETED".to_owned(), wanted.clone()), "{n}");
+    }
+    let mut late = watch(&step, request("watch=1&resourceVersion=10&labelSelector=l%3Dx"));
+    assert_eq!(body(&mut late).await, ("DELETED".to_owned(), wanted));
+}
+
+/// As kube-apiserver where it was watched: selectors of the handlers still match. What it was before the last of several changes
+/// is not known inside of a step.
+#[tokio::test(start_paused = true)]
+async fn object_that_left_the_selection_is_shown_as_it_was_before_if_that_is_known() {
+    let shared = collection();
+    let label = |(kind, object): (String, Value)| {
+        let metadata = &object["metadata"];
+        (
+            kind,
+            metadata["labels"]["l"].clone(),
+            metadata["resourceVersion"].clone(),
+        )
+    };
+    let deleted = |label: &str, rv: &str| ("DELETED".to_owned(), label.into(), rv.into());
+    let mut exact = watch(&shared, request("watch=1&resourceVersion=10&labelSelector=l%3Dx"));
+    shared.update(|c| c.apply(EventType::Modified, service("a", 12, "y")));
+    assert_eq!(label(body(&mut exact).await), deleted("x", "12"));
+
+    let step = collection();
+    let mut live = watch(&step, request("watch=1&resourceVersion=10&labelSelector=l%3Dx"));
+    step.update(|c| c.catch_up_to(rv(20), vec![(EventType::Modified, service("a", 15, "y"))]));
+    overrun(&step, 30);
+    let mut late = watch(&step, request("watch=1&resourceVersion=10&labelSelector=l%3Dx"));
+    for frames in [&mut live, &mut late] {
+        assert_eq!(label(body(frames).await), deleted("y", "15"));
+    }
+}
+
+/// A client that was away hears of what it knows, a copy of everything.
+#[tokio::test(start_paused = true)]
+async fn what_came_and_went_while_a_client_was_away_is_no_deletion_for_it() {
+    let shared = collection();
+    for n in 0..60 {
+        shared.update(|c| c.apply(EventType::Added, service(&format!("n{n}"), 11 + n, "x")));
+    }
+    shared.update(|c| c.apply(EventType::Deleted, service("a", 80, "x")));
+    for n in 0..60 {
+        shared.update(|c| c.apply(EventType::Deleted, service(&format!("n{n}"), 100 + n, "x")));
+    }
+    overrun(&shared, 200);
+    let mut client = watch(&shared, request("watch=1&resourceVersion=10"));
+    assert_eq!(next(&mut client).await, "DELETED a@80");
+    assert_eq!(next(&mut client).await, "ADDED busy@10199");
+    let mut copy = request("watch=1&resourceVersion=10&allowWatchBookmarks=true");
+    copy.replica = true;
+    let mut copy = watch(&shared, copy);
+    let mut deleted = 0;
+    while !next(&mut copy).await.ends_with("busy@10199") {
+        deleted += 1;
+    }
+    assert_eq!(deleted, 62, "the begin of the step, a, and all the others");
+}
+
 /// Conformance: 3.F20, 3.F50
 #[tokio::test(start_paused = true)]
 async fn stream_ends_cleanly_at_its_timeout_after_a_last_bookmark() {

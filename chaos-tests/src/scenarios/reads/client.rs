@@ -139,7 +139,7 @@ impl Client {
         }
         match held.open(position) {
             Ok(_) if mutation == Some(Mutation::ResumeAtPresent) => self.reader = Some(held.follow()),
-            Ok(reader) => self.reader = Some(reader),
+            Ok(reader) => self.reader = Some(reader.for_client()),
             Err(_) => self.list(held),
         }
     }
@@ -160,7 +160,7 @@ impl Client {
         self.tell(at, Seen::List(at.0, snapshot.objects.iter().map(entry).collect()));
         // A list is a whole state, as what is held at a bookmark.
         self.tell(at, Seen::Bookmark(at.0));
-        self.reader = Some(snapshot.reader);
+        self.reader = Some(snapshot.reader.for_client());
     }
 
     fn take(&mut self, delivery: &Delivery) {

@@ -1,7 +1,7 @@
 //! What is remembered of deletions, and what the floor becomes when some of it must be forgotten.
 
 use serde::{Deserialize, Serialize};
-use yurt_apimachinery::{Object, ResourceVersion};
+use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
 use super::{Collection, GAPS_MAX, HISTORY_BYTES_MIN, TOMBSTONES_MAX, UNCOMMITTED_MAX};
 
@@ -148,8 +148,12 @@ impl Collection {
         for gap in history.gaps {
             self.add_gap(gap);
         }
-        history.tombstones.into_iter().for_each(|object| self.bury(object));
-        history.ranges.into_iter().for_each(|range| self.bury_range(range));
+        for object in history.tombstones {
+            self.bury(object, ResourceVersion::ZERO);
+        }
+        for range in history.ranges {
+            self.bury_range(range, ResourceVersion::ZERO);
+        }
         self.forget_former();
     }
 
@@ -162,17 +166,33 @@ impl Collection {
         floor.max(least).min(self.position)
     }
 
-    pub(super) fn bury(&mut self, object: Object) {
+    /// Remembers a deletion. Readers below `created` do not know the object; zero if that is not known.
+    pub(super) fn bury(&mut self, object: Object, created: ResourceVersion) {
         self.count_burial(&object);
+        self.note_created(object.resource_version(), object.key(), created);
         self.tombstones
             .insert((object.resource_version(), object.key().clone()), object);
         self.forget_old();
     }
 
-    pub(super) fn bury_range(&mut self, tombstone: RangeTombstone) {
+    /// As [`Self::bury`], of a deletion nobody watched.
+    pub(super) fn bury_range(&mut self, tombstone: RangeTombstone, created: ResourceVersion) {
         self.count_burial(&tombstone.object);
+        self.note_created(tombstone.to, tombstone.object.key(), created);
         self.ranges.push(tombstone);
         self.forget_old();
+    }
+
+    /// A key that is deleted twice within one range keeps the lower number.
+    fn note_created(&mut self, rv: ResourceVersion, key: &ObjectKey, created: ResourceVersion) {
+        let noted = self.unknown_below.entry((rv, key.clone())).or_insert(created);
+        *noted = created.min(*noted);
+    }
+
+    /// Whether a reader that knows nothing above `position` may know what was deleted at `rv`, or in the range up to it.
+    pub(super) fn may_be_known(&self, rv: ResourceVersion, key: &ObjectKey, position: ResourceVersion) -> bool {
+        let created = self.unknown_below.get(&(rv, key.clone()));
+        created.is_none_or(|created| *created <= position)
     }
 
     /// Well before a deletion is forgotten every reader is woken, those of other keys too: their position has to get past
@@ -201,13 +221,15 @@ impl Collection {
 
     fn drop_oldest_range(&mut self) -> ResourceVersion {
         let range = self.ranges.remove(0);
+        self.unknown_below.remove(&(range.to, range.object.key().clone()));
         self.tombstone_bytes -= range.object.size();
         range.to
     }
 
     fn drop_oldest_tombstone(&mut self) -> ResourceVersion {
         match self.tombstones.pop_first() {
-            Some(((rv, _), object)) => {
+            Some(((rv, key), object)) => {
+                self.unknown_below.remove(&(rv, key));
                 self.tombstone_bytes -= object.size();
                 rv
             }

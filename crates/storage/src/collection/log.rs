@@ -30,8 +30,10 @@ pub struct Change {
     pub kind: ChangeKind,
     /// New state, or the last state carrying the deletion's RV.
     pub object: Object,
-    /// State before the change, when it was known; selectors decide transitions with it.
+    /// State before the change, if the object was held; selectors decide transitions with it.
     pub previous: Option<Object>,
+    /// It is part of a step, which tells the last state of each key: other states may have come after `previous`.
+    pub is_conflated: bool,
     /// What was asked for so far: one or two of the few that are possible.
     frames: Mutex<Vec<(EventType, Format, Bytes)>>,
 }
@@ -61,11 +63,12 @@ pub enum Step {
 // === impl Change ===
 
 impl Change {
-    pub(crate) fn new(kind: ChangeKind, object: Object, previous: Option<Object>) -> Arc<Self> {
+    pub(crate) fn new(kind: ChangeKind, object: Object, previous: Option<Object>, is_conflated: bool) -> Arc<Self> {
         Arc::new(Self {
             kind,
             object,
             previous,
+            is_conflated,
             frames: Default::default(),
         })
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
-use super::{Change, Collection, KeyRange, RangeTombstone, Step};
+use super::{Change, ChangeKind, Collection, KeyRange, RangeTombstone, Step};
 
 /// No RV: a reader has thousands of siblings, and an `Option` would cost each another word.
 const NO_STEP: ResourceVersion = ResourceVersion(u64::MAX);
@@ -24,6 +24,10 @@ pub struct Reader {
     ranges_to: ResourceVersion,
     /// [`Delivery::DiffBegin`] was delivered here, and its end was not; [`NO_STEP`] outside of a step.
     step_from: ResourceVersion,
+    /// `C` when the current catch-up began: of what was gone by then it told nothing. [`NO_STEP`] before its first read.
+    began_at: ResourceVersion,
+    /// Deletions of what it cannot know are left out.
+    is_client: bool,
     generation: u64,
 }
 
@@ -82,6 +86,14 @@ impl Reader {
     pub fn position(&self) -> ResourceVersion {
         self.position
     }
+
+    /// Leaves out deletions of what was created after the reader's position and told to nobody here. Not for copies: they
+    /// have readers of their own, who may be ahead of them.
+    #[must_use]
+    pub fn for_client(mut self) -> Self {
+        self.is_client = true;
+        self
+    }
 }
 
 #[cfg(test)]
@@ -111,6 +123,8 @@ impl Collection {
             resumed_at: position,
             ranges_to: ResourceVersion::ZERO,
             step_from: NO_STEP,
+            began_at: NO_STEP,
+            is_client: false,
             generation: self.generation(),
         };
         self.check(&reader)?;
@@ -141,6 +155,8 @@ impl Collection {
             resumed_at: self.position(),
             ranges_to: self.position(),
             step_from: NO_STEP,
+            began_at: NO_STEP,
+            is_client: false,
             generation: self.generation(),
         }
     }
@@ -161,6 +177,7 @@ impl Collection {
         self.check(reader)?;
         if reader.seq.is_some_and(|seq| seq < self.first_seq) {
             reader.seq = None;
+            reader.began_at = NO_STEP;
             reader.resumed_at = reader.position;
             reader.ranges_to = ResourceVersion::ZERO;
         }
@@ -197,6 +214,7 @@ impl Collection {
                 break;
             }
             seq += 1;
+            let is_unknown = self.is_unknown(reader, step);
             match step {
                 Step::Change(change) => reader.position = change.resource_version(),
                 Step::DiffBegin { .. } => reader.step_from = reader.position,
@@ -204,6 +222,7 @@ impl Collection {
                 Step::Unwatched(_) => {}
             }
             deliveries.push(match step {
+                Step::Change(_) if is_unknown => continue,
                 Step::Change(change) | Step::Unwatched(change) if !keys.contains(change.object.key().as_str()) => {
                     continue;
                 }
@@ -225,12 +244,30 @@ impl Collection {
         deliveries
     }
 
+    /// Whether `step` deletes what a client that was told everything before it cannot know.
+    fn is_unknown(&self, reader: &Reader, step: &Step) -> bool {
+        let Step::Change(change) = step else { return false };
+        let came_and_went = change.kind == ChangeKind::Deleted && change.previous.is_none();
+        // Within a step it was told nothing of the object, whatever else it was told.
+        let knows = match reader.step_from {
+            NO_STEP => reader.position,
+            from => from,
+        };
+        let may_know = || self.may_be_known(change.resource_version(), change.object.key(), knows);
+        reader.is_client && came_and_went && !may_know()
+    }
+
     fn catch_up(&self, reader: &mut Reader, max: usize, keys: &KeyRange) -> Vec<Delivery> {
         let mut deliveries = Vec::new();
         if reader.step_from == NO_STEP && reader.position < self.position {
             reader.step_from = reader.position;
             deliveries.push(Delivery::DiffBegin(self.position));
         }
+        if reader.began_at == NO_STEP {
+            reader.began_at = self.position;
+        }
+        // What it may have been told in this catch-up: what lived when it began, and has an RV up to here.
+        let knows = (reader.resumed_at, reader.position);
         let after = (
             ResourceVersion(reader.position.0.saturating_add(1)),
             ObjectKey::parse(""),
@@ -252,7 +289,9 @@ impl Collection {
             reader.position = rv;
             if next_gone == Some(rv) {
                 let object = gone.next().map(|(_, object)| object);
-                let object = object.filter(|object| keys.contains(object.key().as_str()));
+                let up_to = if rv <= reader.began_at { knows.0 } else { knows.1 };
+                let is_told = |key: &ObjectKey| !reader.is_client || self.may_be_known(rv, key, up_to);
+                let object = object.filter(|object| keys.contains(object.key().as_str()) && is_told(object.key()));
                 deliveries.extend(object.cloned().map(Delivery::Gone));
             } else if let Some(found) = live
                 .next()
@@ -291,10 +330,17 @@ impl Collection {
             range.to > reader.ranges_to && range.to > reader.position && next.is_none_or(|rv| range.after < rv)
         };
         let mut told = reader.ranges_to;
-        let mut at = reader.position;
+        let (began, mut at) = (reader.position, reader.position);
         for range in self.ranges.iter().filter(due) {
             at = at.max(range.after);
-            if keys.contains(range.object.key().as_str()) {
+            let up_to = if range.to <= reader.began_at {
+                reader.resumed_at
+            } else {
+                began
+            };
+            let key = range.object.key();
+            let is_told = !reader.is_client || self.may_be_known(range.to, key, up_to);
+            if is_told && keys.contains(key.as_str()) {
                 deliveries.push(Delivery::Gone(range.object.with_resource_version(at)));
             }
             told = told.max(range.to);

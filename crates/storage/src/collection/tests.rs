@@ -16,6 +16,7 @@ mod dirty;
 mod generations;
 mod history;
 mod limits;
+mod unknown;
 
 fn service(name: &str, uid: u64, rv: u64) -> Object {
     let kind = find_kind("", "services").expect("services must be built in");
@@ -52,7 +53,7 @@ impl Client {
                 known,
                 position: position.0,
             },
-            reader,
+            reader.for_client(),
         )
     }
 
@@ -417,7 +418,7 @@ impl Source {
 /// Resumes a client where it stands; it starts over only if what came after that is not remembered.
 fn resume(collection: &Collection, (client, reader): &mut (Client, Reader), how: impl Fn(Reader) -> Reader) {
     match collection.open(rv(client.position)) {
-        Ok(opened) => *reader = how(opened),
+        Ok(opened) => *reader = how(opened.for_client()),
         Err(_) => {
             assert!(
                 collection.is_in_gap(rv(client.position)) || rv(client.position) < collection.floor(),
@@ -602,7 +603,7 @@ proptest! {
 fn frame_of_a_change_is_made_once_for_all_who_want_it_alike() {
     let kind = find_kind("", "services").unwrap();
     let how = |accept| negotiate(Some(accept), Shape::Watch, true, None, None).unwrap();
-    let change = Change::new(ChangeKind::Updated, service("a", 1, 5), None);
+    let change = Change::new(ChangeKind::Updated, service("a", 1, 5), None, false);
     let frame = |event, accept| change.frame(event, how(accept), kind);
     let json = frame(EventType::Modified, "application/json");
     assert_eq!(frame(EventType::Modified, "application/json").as_ptr(), json.as_ptr());

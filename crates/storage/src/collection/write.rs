@@ -81,8 +81,8 @@ impl Collection {
         }
         for (event, object) in events {
             match event {
-                EventType::Added | EventType::Modified => self.put(object),
-                EventType::Deleted => self.remove(object),
+                EventType::Added | EventType::Modified => self.put(object, false),
+                EventType::Deleted => self.remove(object, false),
                 EventType::Bookmark | EventType::Error => {}
             }
         }
@@ -204,8 +204,8 @@ impl Collection {
         for (event, object) in step {
             let watched = object.resource_version() > from;
             match event {
-                EventType::Added | EventType::Modified if watched => self.put(object),
-                EventType::Deleted if watched => self.remove(object),
+                EventType::Added | EventType::Modified if watched => self.put(object, true),
+                EventType::Deleted if watched => self.remove(object, true),
                 // One that C covers may have been followed by another object of this name, which C covers, too: the step was
                 // told to a replica that went on by its former source meanwhile.
                 EventType::Deleted if self.is_held(&object) => self.remove_unwatched(object.key(), to),
@@ -266,12 +266,12 @@ impl Collection {
             self.served_to = ResourceVersion(recovered.position.0.saturating_add(UNCOMMITTED_MAX));
         }
         for tombstone in recovered.tombstones {
-            self.bury(tombstone);
+            self.bury(tombstone, ResourceVersion::ZERO);
         }
         for range in recovered.ranges {
             match range.after.is_zero() {
                 true => self.former.push(range.object),
-                false => self.bury_range(range),
+                false => self.bury_range(range, ResourceVersion::ZERO),
             }
         }
         self.forget_former();
@@ -316,6 +316,7 @@ impl Collection {
         self.by_rv.clear();
         self.tombstones.clear();
         self.ranges.clear();
+        self.unknown_below.clear();
         self.gaps.clear();
         self.former.clear();
         self.log.clear();
@@ -346,14 +347,22 @@ impl Collection {
         held.is_some_and(|live| live.object.uid() == object.uid())
     }
 
-    fn take_live(&mut self, key: &ObjectKey) -> Option<Object> {
+    fn take_live(&mut self, key: &ObjectKey) -> Option<Live> {
         let live = self.objects.remove(key)?;
         self.object_bytes -= live.object.size();
         self.by_rv.remove(&(live.object.resource_version(), key.clone()));
-        Some(live.object)
+        Some(live)
     }
 
-    fn put(&mut self, object: Object) {
+    /// The least RV that what is created now, and is not held, can have been created at.
+    fn next_creation(&self) -> ResourceVersion {
+        match self.complete {
+            true => ResourceVersion(self.position.0.saturating_add(1)),
+            false => ResourceVersion::ZERO,
+        }
+    }
+
+    fn put(&mut self, object: Object, is_conflated: bool) {
         let key = object.key().clone();
         let held = self.objects.get(&key);
         if held.is_some_and(|live| live.object.uid() != object.uid()) {
@@ -362,29 +371,34 @@ impl Collection {
         }
         let (kind, created) = match self.objects.get(&key) {
             Some(live) => (ChangeKind::Updated, live.created),
+            None if is_conflated => (ChangeKind::Created, self.next_creation()),
             None => (ChangeKind::Created, object.resource_version()),
         };
         let previous = self.insert_live(object.clone(), created).map(|live| live.object);
         if let Some(dirty) = &mut self.dirty {
             dirty.objects.insert(key, Some(object.clone()));
         }
-        self.push(Step::Change(Change::new(kind, object, previous)));
+        self.push(Step::Change(Change::new(kind, object, previous, is_conflated)));
     }
 
     /// Also an object that is not held is buried: it came and went while the source had no reader here, but a reader of
     /// ours that is ahead may know it.
-    fn remove(&mut self, last: Object) {
-        let previous = self.take_live(last.key()).unwrap_or_else(|| last.clone());
+    fn remove(&mut self, last: Object, is_conflated: bool) {
+        let held = self.take_live(last.key());
+        let created = held.as_ref().map_or(self.next_creation(), |live| live.created);
+        let previous = held.map(|live| live.object);
         if let Some(dirty) = &mut self.dirty {
             dirty.bury(last.clone());
         }
-        self.bury(last.clone());
+        self.bury(last.clone(), created);
         self.bound_dirty();
-        self.push(Step::Change(Change::new(ChangeKind::Deleted, last, Some(previous))));
+        let change = Change::new(ChangeKind::Deleted, last, previous, is_conflated);
+        self.push(Step::Change(change));
     }
 
     fn remove_unwatched(&mut self, key: &ObjectKey, to: ResourceVersion) {
-        let Some(previous) = self.take_live(key) else { return };
+        let Some(live) = self.take_live(key) else { return };
+        let previous = live.object;
         let after = self.position;
         let range = RangeTombstone {
             after,
@@ -394,9 +408,10 @@ impl Collection {
         if let Some(dirty) = &mut self.dirty {
             dirty.bury_range(range.clone());
         }
-        self.bury_range(range);
+        self.bury_range(range, live.created);
         self.bound_dirty();
         let last = previous.with_resource_version(after);
-        self.push(Step::Unwatched(Change::new(ChangeKind::Deleted, last, Some(previous))));
+        let change = Change::new(ChangeKind::Deleted, last, Some(previous), true);
+        self.push(Step::Unwatched(change));
     }
 }

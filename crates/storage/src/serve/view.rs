@@ -131,11 +131,11 @@ impl Lens {
             };
             return Some(change.frame(event, self.how, self.kind));
         }
-        let before = change
-            .previous
-            .as_ref()
-            .filter(|previous| self.selection.matches(previous));
-        let now = if change.kind == ChangeKind::Deleted {
+        let is_deleted = change.kind == ChangeKind::Deleted;
+        // Of what was not held only the last state is known.
+        let before = change.previous.as_ref().or(is_deleted.then_some(&change.object));
+        let before = before.filter(|before| self.selection.matches(before));
+        let now = if is_deleted {
             self.hidden.remove(change.object.key());
             None
         } else {
@@ -147,6 +147,10 @@ impl Lens {
             (Some(_), Some(now)) => Some(self.encode(EventType::Modified, now.bytes())),
             // Whether the view showed it then may have depended on inputs that changed since: a DELETED too many is
             // noise, one too few is a lost deletion.
+            //
+            // A deletion shows the last state to everybody. What left the selection is shown as kube-apiserver does, as it was
+            // before, where that is known: inside of a step it is not, and the state at that RV is shown, as to those who catch up.
+            (Some(_), None) if is_deleted || change.is_conflated => Some(self.farewell(&change.object)),
             (Some(before), None) => Some(self.farewell(&before.with_resource_version(change.resource_version()))),
         }
     }
@@ -219,7 +223,12 @@ mod tests {
         };
         let deletions = [
             Delivery::Gone(object.clone()),
-            Delivery::Exact(Change::new(ChangeKind::Deleted, object.clone(), Some(object.clone()))),
+            Delivery::Exact(Change::new(
+                ChangeKind::Deleted,
+                object.clone(),
+                Some(object.clone()),
+                false,
+            )),
         ];
         for deletion in deletions {
             assert_eq!(lens.see(&object), None);

@@ -282,7 +282,7 @@ impl Watch {
             Ok((reader, None)) => {
                 self.find_hidden();
                 self.told = reader.position();
-                self.phase = Phase::Live(reader);
+                self.phase = Phase::Live(self.settled(reader));
             }
             Err(expired) => self.expire(expired),
         }
@@ -347,7 +347,7 @@ impl Watch {
                 if self.replica {
                     self.hurry_bookmark(&reader);
                 }
-                self.phase = Phase::Live(reader);
+                self.phase = Phase::Live(self.settled(reader));
                 return Turn::Wait;
             }
             Ok(deliveries) => {
@@ -356,6 +356,11 @@ impl Watch {
             }
         }
         Turn::Goon
+    }
+
+    /// A reader whose client knows nothing above its position. While it is sent the present state it may.
+    fn settled(&self, reader: Reader) -> Reader {
+        if self.replica { reader } else { reader.for_client() }
     }
 
     /// A stream that resumes does not know what its predecessor had hidden.

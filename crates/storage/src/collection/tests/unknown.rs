@@ -1,0 +1,129 @@
+//! A client is told of no deletion of what it cannot know; a copy is told of all.
+
+use super::*;
+
+/// What a reader is told: `name@rv`, with `new` before what it does not know, and `no` before what is gone.
+fn told(held: &Collection, reader: &mut Reader, max: usize) -> Vec<String> {
+    let deliveries = held.read(reader, max).expect("within history");
+    let text = |delivery: &Delivery| {
+        let (what, object) = match delivery {
+            Delivery::Exact(change) => match change.kind {
+                ChangeKind::Created => ("new ", &change.object),
+                ChangeKind::Updated => ("", &change.object),
+                ChangeKind::Deleted => ("no ", &change.object),
+            },
+            Delivery::Current { object, created: true } => ("new ", object),
+            Delivery::Current { object, .. } => ("", object),
+            Delivery::Gone(object) => ("no ", object),
+            Delivery::DiffBegin(_) | Delivery::DiffEnd { .. } => return None,
+        };
+        Some(format!("{what}{}@{}", object.name(), object.resource_version()))
+    };
+    deliveries.iter().filter_map(text).collect()
+}
+
+fn at(held: &Collection, position: u64) -> Reader {
+    held.open(rv(position)).expect("within history")
+}
+
+/// At 20: `a` was changed, `n` came at 12 and went at 16.
+fn watched() -> Collection {
+    let mut held = Collection::new(false);
+    held.restart(0, vec![service("a", 1, 5)], rv(10));
+    held.apply(EventType::Added, service("n", 2, 12));
+    held.apply(EventType::Modified, service("a", 1, 14));
+    held.apply(EventType::Deleted, service("n", 2, 16));
+    held.advance(rv(20));
+    held
+}
+
+#[test]
+fn client_is_told_of_no_deletion_of_what_came_and_went_behind_its_back() {
+    let held = watched();
+    for (position, to_client) in [
+        (10, &["a@14"][..]),
+        (11, &["a@14"]),
+        (12, &["a@14", "no n@16"]),
+        (14, &["no n@16"]),
+        (16, &[]),
+    ] {
+        let mut client = at(&held, position).without_tail().for_client();
+        assert_eq!(told(&held, &mut client, 9), to_client, "at {position}");
+    }
+    let mut copy = at(&held, 10).without_tail();
+    assert_eq!(
+        told(&held, &mut copy, 9),
+        ["a@14", "no n@16"],
+        "it has readers of its own"
+    );
+    let mut exact = at(&held, 10).for_client();
+    assert_eq!(
+        told(&held, &mut exact, 9),
+        ["new n@12", "a@14", "no n@16"],
+        "it is told of both"
+    );
+}
+
+#[test]
+fn what_a_client_was_told_while_it_caught_up_is_deleted_for_it_when_it_goes() {
+    let mut held = Collection::new(false);
+    held.restart(0, vec![service("a", 1, 5)], rv(10));
+    held.apply(EventType::Added, service("gone", 2, 11));
+    held.apply(EventType::Added, service("told", 3, 12));
+    held.apply(EventType::Added, service("not-yet", 4, 13));
+    held.apply(EventType::Modified, service("not-yet", 4, 15));
+    held.apply(EventType::Deleted, service("gone", 2, 16));
+    let mut client = at(&held, 10).without_tail().for_client();
+    assert_eq!(
+        told(&held, &mut client, 2),
+        ["new told@12"],
+        "one delivery is the begin of the step"
+    );
+    held.apply(EventType::Deleted, service("told", 3, 17));
+    held.apply(EventType::Deleted, service("not-yet", 4, 18));
+    assert_eq!(told(&held, &mut client, 9), ["no told@17"]);
+}
+
+#[test]
+fn deletion_that_nobody_watched_is_told_to_who_may_know_the_object() {
+    let mut held = Collection::new(false);
+    held.restart(0, vec![service("a", 1, 5)], rv(10));
+    held.apply(EventType::Added, service("n", 2, 12));
+    held.advance(rv(20));
+    held.replace(vec![service("a", 1, 5)], rv(40)).expect("a later list");
+    for (position, gone) in [(10, &[][..]), (12, &["no n@20"]), (20, &["no n@20"]), (40, &[])] {
+        let mut client = at(&held, position).without_tail().for_client();
+        assert_eq!(told(&held, &mut client, 9), gone, "at {position}");
+    }
+}
+
+/// The copy was told of (10, 20] as one step, by a source that remembers more than it holds.
+#[test]
+fn what_came_and_went_inside_a_step_is_deleted_for_readers_ahead_alone() {
+    let mut held = Collection::new(false);
+    held.restart(0, vec![service("a", 1, 5)], rv(10));
+    let mut live = held.follow().for_client();
+    let mut ahead = at(&held, 13).for_client();
+    let step = vec![
+        (EventType::Deleted, service("n", 2, 16)),
+        (EventType::Modified, service("a", 1, 14)),
+        (EventType::Modified, service("b", 3, 18)),
+    ];
+    held.catch_up_to(rv(20), step);
+    assert_eq!(told(&held, &mut live, 9), ["a@14", "new b@18"]);
+    let mut behind = at(&held, 10).without_tail().for_client();
+    assert_eq!(told(&held, &mut behind, 9), ["a@14", "new b@18"]);
+    // Somebody else told it of all up to 13: perhaps of n and of an earlier state of b.
+    assert_eq!(told(&held, &mut ahead, 9), ["a@14", "no n@16", "b@18"]);
+    let state = pages(&held, 20, &KeyRange::all(), 9).expect("the present state");
+    assert_eq!(state.len(), 2);
+}
+
+#[test]
+fn object_that_was_not_held_is_not_in_the_state_before_its_deletion() {
+    let mut held = Collection::new(false);
+    held.restart(0, vec![service("a", 1, 5)], rv(10));
+    held.apply(EventType::Deleted, service("n", 2, 12));
+    let state = pages(&held, 10, &KeyRange::all(), 9).expect("within the log");
+    assert_eq!(state.into_keys().collect::<Vec<_>>(), ["shop/a"]);
+}
