@@ -19,6 +19,7 @@ pub mod members;
 mod nodepool;
 pub mod origin;
 pub mod proof;
+mod questions;
 pub mod scope;
 pub mod source;
 pub mod steer;

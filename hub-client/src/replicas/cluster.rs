@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::origin::{IDENTITY_PATH, Verdict};
-use super::proof::{Prover, get};
+use super::proof::Prover;
+use super::questions::get;
 use crate::upstream::CloudServer;
 
 /// What is not known while the cloud does not say which cluster it is.

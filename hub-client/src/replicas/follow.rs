@@ -91,7 +91,7 @@ impl Follower {
                 },
                 ended = ended(&mut active) => (active.take().map_or(target, |running| running.source), ended),
             };
-            if matches!(ended, Ended::Failed(_) | Ended::Refused(_)) && active.is_none() {
+            if matches!(ended, Ended::Failed(_) | Ended::Refused(_) | Ended::Unreadable(_)) && active.is_none() {
                 self.data.lost(self.replica.name());
             }
             let pause = self.after(source, ended, wanted, &mut detour, &mut backoff);
@@ -147,7 +147,7 @@ impl Follower {
                 backoff.0 = BACKOFF_MIN;
                 backoff.short()
             }
-            Ended::Refused(why) => {
+            Ended::Refused(why) | Ended::Unreadable(why) => {
                 let why = format!("{name}: {why}");
                 self.data.troubles().refused(collection, &why);
                 detour.failed(source);
@@ -184,9 +184,10 @@ impl Follower {
     }
 
     fn open(&self, source: Source, begin: Begin, wanted: Wanted) -> Option<Running> {
+        let place = self.upstreams.cloud.current();
         let client = match source {
             Source::None => return None,
-            Source::Cloud => self.upstreams.cloud.server().streams.clone(),
+            Source::Cloud => self.upstreams.cloud.at(place).streams.clone(),
             Source::Coordinator => self.upstreams.coordinator.as_ref()?.streams.clone(),
         };
         let (confirm, confirmed) = oneshot::channel();
@@ -194,6 +195,7 @@ impl Follower {
         let stream = Stream {
             source,
             client,
+            place,
             replica: self.replica.clone(),
             data: self.data.clone(),
             pool: self.pool.clone(),

@@ -102,7 +102,7 @@ impl Stream {
         let response = self.require_ok(response).await?;
         let body = read_all(response).await.inspect_err(|_| slot.cut())?;
         let bytes = body.len();
-        let page = ParsedList::parse(body, self.wire_kind()).map_err(|error| Ended::Failed(error.to_string()))?;
+        let page = ParsedList::parse(body, self.wire_kind()).map_err(|error| Ended::Unreadable(error.to_string()))?;
         let page = Page {
             items: page.items.iter().filter_map(|object| self.reduce(object)).collect(),
             bytes,
@@ -163,7 +163,7 @@ impl Stream {
             decoder.push(&data);
             for event in decoder.by_ref() {
                 let taken = event
-                    .map_err(|error| Ended::Failed(error.to_string()))
+                    .map_err(|error| Ended::Unreadable(error.to_string()))
                     .and_then(|event| self.take_beside(slot, event));
                 if let Err(ended) = taken {
                     return ended;
@@ -174,7 +174,7 @@ impl Stream {
     }
 
     fn take_beside(&self, slot: &Slot, event: RawEvent) -> Result<(), Ended> {
-        let unreadable = |error: String| Ended::Failed(error);
+        let unreadable = Ended::Unreadable;
         match event.event_type {
             EventType::Error => Err(ended_by(&event.object)),
             EventType::Bookmark => {

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use http::{Method, StatusCode};
+use http::StatusCode;
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -16,7 +16,7 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
 use yurt_runtime::http::client::HttpClient;
 
 use super::members::{kind, names};
-use super::stream::{Ended, IDLE, Stream};
+use super::stream::{Ended, Stream, read_all};
 use crate::pool::lease_client::LeaseEvents;
 
 /// Versions of the NodePool API, the newest first; `status.nodes` is the same in both.
@@ -69,15 +69,15 @@ impl Stream {
 
     /// `None` when the cloud has no NodePools in this version, or they may not be read.
     async fn list_node_pool(&self, path: &str) -> Result<Option<NodePool>, Ended> {
-        let answer = self.client.request_json(Method::GET, path, None, IDLE).await;
-        let (status, _, body) = answer.map_err(|error| Ended::Failed(error.to_string()))?;
-        match status {
+        let response = self.open(path, "application/json", Vec::new()).await?;
+        match response.status() {
             StatusCode::OK => {}
             StatusCode::NOT_FOUND | StatusCode::FORBIDDEN => return Ok(None),
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => return Err(Ended::NotReady(None)),
             status => return Err(Ended::Refused(format!("NodePool: {status}"))),
         }
-        let list: Value = serde_json::from_slice(&body).map_err(|error| Ended::Failed(error.to_string()))?;
+        let body = read_all(response).await?;
+        let list: Value = serde_json::from_slice(&body).map_err(|error| Ended::Unreadable(error.to_string()))?;
         let version = version_of(&list)?;
         let nodes = nodes_of(&list["items"][0]);
         Ok(Some(NodePool { nodes, version }))
@@ -124,9 +124,9 @@ impl Stream {
             let Ok(data) = frame.into_data() else { continue };
             decoder.push(&data);
             for event in decoder.by_ref() {
-                let event = event.map_err(|error| Ended::Failed(error.to_string()))?;
+                let event = event.map_err(|error| Ended::Unreadable(error.to_string()))?;
                 let object: Value =
-                    serde_json::from_slice(&event.object).map_err(|error| Ended::Failed(error.to_string()))?;
+                    serde_json::from_slice(&event.object).map_err(|error| Ended::Unreadable(error.to_string()))?;
                 match event.event_type {
                     EventType::Error => {
                         let status = Status::from_json(&event.object);
@@ -168,7 +168,7 @@ impl Awaited {
 
 fn version_of(object: &Value) -> Result<ResourceVersion, Ended> {
     let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-    ResourceVersion::parse(version).map_err(|_| Ended::Failed(format!("NodePool has resourceVersion {version:?}")))
+    ResourceVersion::parse(version).map_err(|_| Ended::Unreadable(format!("NodePool has resourceVersion {version:?}")))
 }
 
 fn nodes_of(pool: &Value) -> BTreeSet<String> {

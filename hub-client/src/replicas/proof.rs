@@ -2,8 +2,10 @@
 //! renewals, which would overwrite part of the evidence.
 //!
 //! The proof is asked for once for all replicas: at the start, when the hub turns to the cloud, and whenever a connection or
-//! a watch ended before its time. What follows from the answers is decided in [`timeline`](super::timeline). Before all of it,
-//! over each new connection, stands the question whether this is the cluster that the replicas are copies of (`cluster.rs`).
+//! a watch ended before its time. It counts for what comes over connections that were open when it was begun: whoever
+//! answers over a later one may be another cloud. What follows from the answers is decided in [`timeline`](super::timeline).
+//! Before all of it, over each new connection, stands the question whether this is the cluster that the replicas are copies of
+//! (`cluster.rs`).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,9 +13,6 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::ACCEPT;
-use http::{HeaderValue, Request, StatusCode};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -21,20 +20,16 @@ use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::list::ParsedList;
 use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
-use yurt_runtime::http::empty;
 use yurt_storage::Replica;
 
 use super::drafts::Evidence;
+use super::questions::{first, get};
 use super::timeline::{Answers, Held, Known, NEWEST, Place, Verdict};
-use super::{POOL_SCOPE, PoolData};
+use super::{POOL_SCOPE, PoolData, members};
 use crate::pool::heartbeat::own::{self, OwnHeartbeat};
 use crate::pool::probe::{CloudReach, CoordinatorReach};
 use crate::upstream::{Cloud, CloudServer};
 
-/// Longest wait for one answer.
-const TIMEOUT: Duration = Duration::from_secs(3);
-/// Bytes of an answer at the most; each is an object without its content, or a lease.
-const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Pause after a proof that could not be had.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Whether a proof rests on a connection that is still there is looked at this often.
@@ -55,8 +50,8 @@ struct State {
     /// Times that something ended which a proof rested on. Whatever ends may have ended with the history: a proof that was
     /// begun before says nothing of what comes after.
     breaks: u64,
-    /// The last proof still counts.
-    is_proven: bool,
+    /// The last proof, if it still counts: for what comes over this connection, and over those before it.
+    proven: Option<Connection>,
     /// The last attempt failed: the cloud does not answer.
     is_away: bool,
     /// What somebody was told that cannot follow from what is held: the next proof fails.
@@ -67,21 +62,68 @@ struct State {
     gone: BTreeMap<String, u64>,
 }
 
+/// A connection that data of the cloud comes over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Place of the server.
+    pub server: usize,
+    /// Number among the connections of its `streams` client.
+    pub number: u64,
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Whether a proof that was begun when this one was open counts for what comes over `other`.
+    fn covers(self, other: Self) -> bool {
+        self.server == other.server && other.number <= self.number
+    }
+}
+
 // === impl Timeline ===
 
 impl Timeline {
-    /// Waits until the cloud's data may be taken; false when the cloud does not answer.
+    /// Waits until the cloud's data may be asked for; false when the cloud does not answer.
     pub async fn proven(&self) -> bool {
         let mut state = self.0.subscribe();
-        let settled = state.wait_for(|state| state.is_proven || state.is_away).await;
-        settled.is_ok_and(|state| state.is_proven)
+        let settled = state.wait_for(State::is_settled).await;
+        settled.is_ok_and(|state| state.proven.is_some())
+    }
+
+    /// Waits until what came over `connection` may be taken: a proof counts for it. False when there is none to be had: the
+    /// cloud does not answer, or another server of it is in use.
+    pub async fn proven_over(&self, connection: Connection) -> bool {
+        // The proof that was being had may have been begun too early; the one after it was not.
+        for _ in 0..2 {
+            if !self.proven().await {
+                return false;
+            }
+            if !self.doubt_over(connection) {
+                return true;
+            }
+        }
+        self.proven().await && !self.doubt_over(connection)
+    }
+
+    /// Whether the last proof does not count for what comes over `connection`; another one is to come then.
+    fn doubt_over(&self, connection: Connection) -> bool {
+        let mut is_covered = false;
+        self.0.send_if_modified(|state| {
+            is_covered = state.proven.is_some_and(|proven| proven.covers(connection));
+            let is_in_doubt = state.proven.is_some() && !is_covered;
+            if is_in_doubt {
+                state.doubt();
+            }
+            is_in_doubt
+        });
+        !is_covered
     }
 
     /// Waits until a renewal may go to the cloud: a proof is done or cannot be had, or the wait was too long.
     pub async fn renewal_may_go(&self) {
         let mut state = self.0.subscribe();
         // Too long: the lease stays no evidence for it, the rest does.
-        let _ = tokio::time::timeout(RENEWAL_WAIT, state.wait_for(|state| state.is_proven || state.is_away)).await;
+        let _ = tokio::time::timeout(RENEWAL_WAIT, state.wait_for(State::is_settled)).await;
     }
 
     /// A stream of the cloud ended before its time, or the cloud is turned to again: whatever proof there is, however young
@@ -118,7 +160,7 @@ impl Timeline {
     #[must_use]
     pub fn holds(&self, name: &str, generation: u64) -> bool {
         let state = self.0.borrow();
-        state.is_proven && state.gone.get(name) != Some(&generation)
+        state.proven.is_some() && state.gone.get(name) != Some(&generation)
     }
 
     /// Whether the history of what replica `name` holds under `generation` is gone.
@@ -153,19 +195,26 @@ impl Timeline {
         against
     }
 
-    /// The outcome of a proof that was begun after `breaks`.
-    fn settle(&self, gone: BTreeMap<String, u64>, breaks: u64) {
+    /// The outcome of a proof that was begun after `breaks`, and when `over` was open.
+    fn settle(&self, gone: BTreeMap<String, u64>, breaks: u64, over: Connection) {
         self.0.send_modify(|state| {
-            (state.is_proven, state.is_away) = (state.breaks == breaks, false);
+            state.proven = (state.breaks == breaks).then_some(over);
+            state.is_away = false;
             state.gone.extend(gone);
         });
+    }
+
+    /// A proof that finds nothing gone.
+    #[cfg(test)]
+    pub(super) fn prove(&self, over: Connection) {
+        self.settle(BTreeMap::new(), self.breaks(), over);
     }
 
     /// Whether the cloud answers. What was proved before it went away does not count when it is back.
     fn away(&self, is_away: bool) {
         self.0.send_if_modified(|state| {
             let is_news = state.is_away != is_away;
-            if is_away && (is_news || state.is_proven) {
+            if is_away && (is_news || state.proven.is_some()) {
                 state.doubt();
             }
             state.is_away = is_away;
@@ -175,9 +224,14 @@ impl Timeline {
 }
 
 impl State {
+    /// A proof is done or cannot be had.
+    fn is_settled(&self) -> bool {
+        self.proven.is_some() || self.is_away
+    }
+
     fn doubt(&mut self) {
         self.breaks += 1;
-        self.is_proven = false;
+        self.proven = None;
     }
 }
 
@@ -241,18 +295,18 @@ impl Prover {
             }
             let failed = self.reach.borrow_and_update().failed_probes.unwrap_or(0) > 0;
             timeline.away(failed);
-            if !failed && !state.borrow_and_update().is_proven {
+            if !failed && state.borrow_and_update().proven.is_none() {
                 let (breaks, way) = (timeline.breaks(), self.way());
                 let (known, generations) = self.known().await;
                 let is_thorough = ground.as_ref().is_none_or(|ground| !ground.carries(&generations));
                 match self.prove(&known, is_thorough).await {
-                    Ok(true) if !is_thorough && self.way() != way => {
+                    Ok((true, _)) if !is_thorough && self.way() != way => {
                         // The connection had ended unseen, and asking opened a new one.
                         ground = None;
                     }
-                    Ok(is_same) => {
+                    Ok((is_same, over)) => {
                         let gone = if is_same { BTreeMap::new() } else { generations.clone() };
-                        timeline.settle(gone, breaks);
+                        timeline.settle(gone, breaks, over);
                         let way = self.way();
                         ground = Some(Ground { way, generations });
                         self.data.troubles().works(TIMELINE);
@@ -282,43 +336,52 @@ impl Prover {
         (place, self.cloud.at(place).beats.connections())
     }
 
-    /// Whether the cloud still has the history of what is `known`. Of the past it is asked only when the proof has to be
-    /// thorough.
-    async fn prove(&mut self, known: &Known, is_thorough: bool) -> Result<bool, String> {
+    /// The last connection for data that is open by now to the server in this place.
+    fn connection(&self, server: usize) -> Connection {
+        let number = self.cloud.at(server).streams.connections();
+        Connection { server, number }
+    }
+
+    /// Whether the cloud still has the history of what is `known`, and the last connection that this counts for. Of the past
+    /// it is asked only when the proof has to be thorough.
+    async fn prove(&mut self, known: &Known, is_thorough: bool) -> Result<(bool, Connection), String> {
         if is_thorough {
             self.check_cluster().await?;
         }
         let against = self.data.timeline().take_against();
+        let over = self.connection(self.cloud.current());
         if known.is_nothing() {
-            return Ok(true);
+            return Ok((true, over));
         }
-        let verdict = match against {
-            Some(why) => Verdict::NewTimeline(why),
+        let (verdict, over) = match against {
+            Some(why) => (Verdict::NewTimeline(why), over),
             None => self.ask_around(known, is_thorough).await?,
         };
         if let Verdict::NewTimeline(why) = &verdict {
             tracing::error!(why, "The cloud came back with another history: new generation");
             self.heartbeat.forget_acknowledged();
         }
-        Ok(matches!(verdict, Verdict::Same | Verdict::Lagging))
+        Ok((matches!(verdict, Verdict::Same | Verdict::Lagging), over))
     }
 
     /// The verdict of the first server that gives one; that server is in use from then on.
-    async fn ask_around(&self, known: &Known, is_thorough: bool) -> Result<Verdict, String> {
+    async fn ask_around(&self, known: &Known, is_thorough: bool) -> Result<(Verdict, Connection), String> {
         let (mut behind, mut failure) = (None, String::new());
         let servers = self.cloud.len();
         for left in (0..servers).rev() {
-            match self.ask(self.cloud.server(), known, is_thorough).await {
-                Ok(answers) => match known.judge(&answers, left > 0) {
-                    Verdict::Lagging => behind = Some(answers),
-                    verdict => return Ok(verdict),
+            let place = self.cloud.current();
+            match self.ask(place, known, is_thorough).await {
+                Ok((answers, over)) => match known.judge(&answers, left > 0) {
+                    Verdict::Lagging => behind = Some((answers, over)),
+                    verdict => return Ok((verdict, over)),
                 },
                 Err(why) => failure = why,
             }
             self.cloud.try_next();
         }
         // Nobody who answers is ahead.
-        behind.map(|answers| known.judge(&answers, false)).ok_or(failure)
+        let behind = behind.map(|(answers, over)| (known.judge(&answers, false), over));
+        behind.ok_or(failure)
     }
 
     /// What is held of histories that are not known to be gone, lists that are still coming included, and the generations it
@@ -341,15 +404,21 @@ impl Prover {
             if self.data.timeline().is_gone(name, generation) {
                 continue;
             }
+            // Others may have the numbers of another etcd, and are compared with the head of Services.
+            let numbered = POOL_SCOPE.contains(&name) || name == members::COLLECTION;
             if let Some(there) = self.at_coordinator(name, generation) {
-                known.position = known.position.max(there);
+                if numbered {
+                    known.position = known.position.max(there);
+                }
                 generations.insert(name.to_owned(), generation);
             }
             let held = held.map(|(at, newest)| (at, newest, Some(at)));
             // A list that is still coming is not one state yet: of its objects nothing is known but that they were there.
             let coming = coming.map(|(at, newest)| (at, newest, None));
             for (position, newest, at) in held.into_iter().chain(coming) {
-                known.position = known.position.max(position);
+                if numbered {
+                    known.position = known.position.max(position);
+                }
                 generations.insert(name.to_owned(), generation);
                 for (key, version) in newest.into_iter().filter(|_| POOL_SCOPE.contains(&name)) {
                     let at = at.unwrap_or(version);
@@ -379,11 +448,20 @@ impl Prover {
         ResourceVersion::parse(&there.applied_up_to).ok().filter(|_| same)
     }
 
-    /// Reads without resourceVersion: the answer has everything that was acknowledged before.
-    async fn ask(&self, server: &CloudServer, known: &Known, is_thorough: bool) -> Result<Answers, String> {
+    /// Reads without resourceVersion: the answer has everything that was acknowledged before. With the connection for data
+    /// that was open before the first of them.
+    async fn ask(&self, place: usize, known: &Known, is_thorough: bool) -> Result<(Answers, Connection), String> {
+        let server = self.cloud.at(place);
         let services = find_kind("", "services").ok_or("services are not built in")?;
         let path = format!("{}?limit=1", services.collection_path());
-        let list = get(server, &path, "PartialObjectMetadataList").await?;
+        // Over the connection that data will come over: where there is none, this opens it. It may be busy with a list.
+        let (over, list) = match first(server, &path).await {
+            Some((number, list)) => (Connection { server: place, number }, Some(list)),
+            None => {
+                let over = self.connection(place);
+                (over, get(server, &path, "PartialObjectMetadataList").await?)
+            }
+        };
         let list = list.ok_or("services cannot be listed")?;
         let list = ParsedList::parse(list, services).map_err(|error| error.to_string())?;
         let mut answers = Answers {
@@ -392,7 +470,7 @@ impl Prover {
         };
         if answers.head < known.position {
             // That decides, and what it was at our `C` it cannot tell yet.
-            return Ok(answers);
+            return Ok((answers, over));
         }
         if known.lease.is_some() {
             let path = format!(
@@ -419,7 +497,7 @@ impl Prover {
                 answers.back.insert(place.clone());
             }
         }
-        Ok(answers)
+        Ok((answers, over))
     }
 
     /// What is there now, without its content.
@@ -469,26 +547,6 @@ fn path_of(kind: &ResourceKind, key: &ObjectKey) -> String {
     format!("{}/{}", collection_of(kind, key), key.name())
 }
 
-/// The body, as this shape of the object where it has one; `None` when it is not there, not ours to read, forgotten, or not
-/// understood.
-pub(super) async fn get(server: &CloudServer, path: &str, shape: &str) -> Result<Option<Bytes>, String> {
-    let mut request = Request::new(empty());
-    *request.uri_mut() = path.parse().map_err(|_| format!("{path:?} is not a path"))?;
-    let accept = match shape {
-        "" => "application/json".to_owned(),
-        shape => format!("application/json;as={shape};g=meta.k8s.io;v=v1,application/json"),
-    };
-    let accept = HeaderValue::try_from(accept).map_err(|error| error.to_string())?;
-    request.headers_mut().insert(ACCEPT, accept);
-    let answered = server.beats.request_bytes(request, TIMEOUT, ANSWER_BYTES_MAX).await;
-    let (status, _, body) = answered.map_err(|error| error.to_string())?;
-    match status {
-        StatusCode::OK => Ok(Some(body)),
-        StatusCode::NOT_FOUND | StatusCode::FORBIDDEN | StatusCode::GONE | StatusCode::BAD_REQUEST => Ok(None),
-        status => Err(format!("{}{path}: {status}", server.beats.server())),
-    }
-}
-
 fn version_of(object: &Value) -> Option<ResourceVersion> {
     ResourceVersion::parse(object["metadata"]["resourceVersion"].as_str()?).ok()
 }
@@ -505,6 +563,8 @@ mod tests {
 
     use super::*;
 
+    const FIRST: Connection = Connection { server: 0, number: 1 };
+
     fn is_proven(timeline: &Timeline) -> Option<bool> {
         timeline.proven().now_or_never()
     }
@@ -513,14 +573,14 @@ mod tests {
     fn whatever_ends_puts_every_proof_in_doubt() {
         let timeline = Timeline::default();
         assert_eq!(is_proven(&timeline), None);
-        timeline.settle(BTreeMap::new(), timeline.breaks());
+        timeline.prove(FIRST);
         assert_eq!(is_proven(&timeline), Some(true));
 
         // A stream goes on while the cloud fails its probes, and ends later.
         timeline.away(true);
         assert_eq!(is_proven(&timeline), Some(false));
         timeline.away(false);
-        timeline.settle(BTreeMap::new(), timeline.breaks());
+        timeline.prove(FIRST);
         assert_eq!(is_proven(&timeline), Some(true));
         timeline.reopen();
         assert_eq!(is_proven(&timeline), None, "however long ago the stream began");
@@ -531,16 +591,51 @@ mod tests {
         let timeline = Timeline::default();
         let breaks = timeline.breaks();
         timeline.reopen();
-        timeline.settle(BTreeMap::new(), breaks);
+        timeline.settle(BTreeMap::new(), breaks, FIRST);
         assert_eq!(is_proven(&timeline), None);
-        timeline.settle(BTreeMap::new(), timeline.breaks());
+        timeline.prove(FIRST);
         assert_eq!(is_proven(&timeline), Some(true));
+    }
+
+    /// Whoever answers over a connection that was opened later may be another cloud.
+    #[test]
+    fn proof_counts_for_connections_that_were_open_when_it_was_begun() {
+        let timeline = Timeline::default();
+        let second = Connection { number: 2, ..FIRST };
+        timeline.prove(FIRST);
+        assert_eq!(timeline.proven_over(FIRST).now_or_never(), Some(true));
+        let mut waits = Box::pin(timeline.proven_over(second));
+        assert_eq!(waits.as_mut().now_or_never(), None);
+        assert_eq!(is_proven(&timeline), None, "another one is to come");
+        // One that was begun before.
+        timeline.prove(FIRST);
+        assert_eq!(waits.as_mut().now_or_never(), None);
+        timeline.prove(second);
+        assert_eq!(waits.as_mut().now_or_never(), Some(true));
+        assert_eq!(
+            timeline.proven_over(FIRST).now_or_never(),
+            Some(true),
+            "it was open, too"
+        );
+    }
+
+    #[test]
+    fn what_a_server_tells_that_is_in_use_no_more_is_never_proved() {
+        let timeline = Timeline::default();
+        let other = Connection { server: 1, number: 1 };
+        timeline.prove(FIRST);
+        let mut waits = Box::pin(timeline.proven_over(other));
+        for _ in 0..2 {
+            assert_eq!(waits.as_mut().now_or_never(), None);
+            timeline.prove(FIRST);
+        }
+        assert_eq!(waits.as_mut().now_or_never(), Some(false));
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_contradicts_puts_a_proof_in_doubt_but_not_all_the_time() {
         let timeline = Timeline::default();
-        timeline.settle(BTreeMap::new(), timeline.breaks());
+        timeline.prove(FIRST);
         assert!(timeline.contradict("services", 0, &"web has another uid"));
         assert!(timeline.contradict("endpoints", 0, &"and so has db"), "the same one");
         assert_eq!(is_proven(&timeline), None);
@@ -549,7 +644,7 @@ mod tests {
             Some("services: web has another uid")
         );
         assert_eq!(timeline.take_against(), None);
-        timeline.settle([("services".to_owned(), 0)].into(), timeline.breaks());
+        timeline.settle([("services".to_owned(), 0)].into(), timeline.breaks(), FIRST);
         assert!(timeline.contradict("services", 0, &"old"), "it is given up already");
         assert_eq!(is_proven(&timeline), Some(true));
 

@@ -21,6 +21,7 @@ use yurt_storage::{Collection, Replica};
 
 use super::detour::Begin;
 use super::nodepool::is_named;
+use super::proof::Connection;
 use super::source::Source;
 use super::timeline::next_generation;
 use super::{PoolData, members};
@@ -56,6 +57,8 @@ pub enum Ended {
     OtherHistory,
     /// Another source began another generation of the replica: what this one tells does not belong to it.
     Overtaken,
+    /// The server says something that cannot be read; the text is why.
+    Unreadable(String),
     /// Anything else; the text is for the log.
     Failed(String),
     /// As [`Self::Failed`], but something came that is kept.
@@ -68,6 +71,8 @@ pub struct Stream {
     pub source: Source,
     /// The server.
     pub client: HttpClient,
+    /// Place of that server in the cloud.
+    pub place: usize,
     /// Into which replica.
     pub replica: Arc<Replica>,
     /// Where signs of life are noted.
@@ -91,6 +96,19 @@ struct PendingStep {
     /// Where it begins, at the server.
     from: ResourceVersion,
     events: Vec<(EventType, Object)>,
+}
+
+// === impl Ended ===
+
+impl Ended {
+    /// Whether the server may have ended the stream because it has another history: a proof is asked for. It has not where it
+    /// says why, nor where the end is ours; a resource that is refused for days would ask all the time.
+    fn may_be_of_the_history(&self) -> bool {
+        match self {
+            Self::NotReady(_) | Self::Overtaken | Self::Refused(_) | Self::Unreadable(_) => false,
+            Self::Closed | Self::Expired | Self::OtherHistory | Self::Failed(_) | Self::Interrupted(_) => true,
+        }
+    }
 }
 
 // === impl Stream ===
@@ -126,7 +144,7 @@ impl Stream {
         };
         let lasted = self.opened.map_or(Duration::ZERO, |opened| opened.elapsed());
         let timed_out = matches!(ended, Ended::Closed) && lasted + TIMER_SLACK >= self.lasts();
-        if !timed_out && !matches!(ended, Ended::NotReady(_) | Ended::Overtaken) {
+        if !timed_out && ended.may_be_of_the_history() {
             timeline.reopen();
         }
         ended
@@ -269,7 +287,7 @@ impl Stream {
         while let Some(Ok(data)) = body.next().await {
             decoder.push(&data);
             for event in decoder.by_ref() {
-                let event = event.map_err(|error| Ended::Failed(error.to_string()))?;
+                let event = event.map_err(|error| Ended::Unreadable(error.to_string()))?;
                 self.take_event(event, &mut step, opened_at)?;
             }
         }
@@ -290,7 +308,7 @@ impl Stream {
                 ended => ended,
             });
         }
-        let unreadable = |error: String| Ended::Failed(error);
+        let unreadable = Ended::Unreadable;
         let (rv, stale) = if event.event_type == EventType::Bookmark {
             let bookmark = Bookmark::parse(&event.object).map_err(|error| unreadable(error.to_string()))?;
             (bookmark.resource_version, self.take_bookmark(&bookmark, step)?)
@@ -480,8 +498,23 @@ impl Stream {
         };
         headers.insert(USER_AGENT, HeaderValue::from_static(agent));
         let sent = tokio::time::timeout(IDLE, self.client.send(request)).await;
-        sent.map_err(|_| Ended::Failed("no answer in time".into()))?
-            .map_err(failed)
+        let sent = sent.map_err(|_| Ended::Failed("no answer in time".into()))?;
+        let response = sent.map_err(failed)?;
+        self.may_be_taken(&response).await?;
+        Ok(response)
+    }
+
+    /// Waits until what came from the cloud is proved to be of our history. The connection may be a new one, whenever it was
+    /// asked for: nothing is read before that.
+    async fn may_be_taken(&self, response: &Response<Incoming>) -> Result<(), Ended> {
+        let connection = Connection {
+            server: self.place,
+            number: HttpClient::connection_of(response),
+        };
+        if self.source == Source::Cloud && !self.data.timeline().proven_over(connection).await {
+            return Err(Ended::Failed("the cloud does not prove its history".into()));
+        }
+        Ok(())
     }
 
     pub(super) async fn require_ok(&self, response: Response<Incoming>) -> Result<Response<Incoming>, Ended> {

@@ -1,8 +1,12 @@
 //! Resources that ConfigMap yurt-hub-cfg lists: copied, served and given up while the hub runs.
 
-use http::StatusCode;
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use http::{HeaderValue, StatusCode};
 use serde_json::{Value, json};
-use yurt_runtime::http::json as answer_json;
+use yurt_runtime::http::{json as answer_json, respond, stream as body_of};
 
 use super::client::Answer;
 use super::cloud::resources::widgets;
@@ -233,4 +237,38 @@ async fn watch_that_goes_on_before_the_copy_began_goes_on_at_the_cloud() {
     cloud.put("widgets", widget("c", 1));
     assert_eq!(present.told().await, "ADDED c");
     assert_eq!(watches(&cloud), 1, "from then on the copy is enough");
+}
+
+/// A resource of an aggregated apiserver, or of one with `--etcd-servers-overrides`.
+#[tokio::test]
+async fn resource_with_the_numbers_of_another_etcd_says_nothing_against_the_cloud() {
+    let mut cloud = Cloud::start().await;
+    define_widgets(&cloud);
+    cloud.put("services", json!({"metadata": {"namespace": "shop", "name": "web"}}));
+    cloud.on(WIDGETS, async |request| {
+        if request.uri().query().unwrap_or_default().contains("watch=1") {
+            let bookmark = json!({"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "900000"}}});
+            let first = stream::iter([Ok::<_, Infallible>(Bytes::from(format!("{bookmark}\n")))]);
+            let json = HeaderValue::from_static("application/json");
+            return respond(StatusCode::OK, json, body_of(first.chain(stream::pending())));
+        }
+        let list = json!({
+            "kind": "WidgetList", "apiVersion": "example.com/v1", "metadata": {"resourceVersion": "900000"}, "items": [],
+        });
+        answer_json(StatusCode::OK, list.to_string())
+    });
+    list(&cloud, &json!([entry("example.com", "v1", "widgets")]).to_string());
+    let hub = TestHub::start(&cloud, &[]).await;
+    hub.until("widgets must be copied", has_copy).await;
+    cloud.go_away().await;
+    hub.until("it must be noticed", |state| state["cloudReachable"] == false)
+        .await;
+    let put = cloud.put("services", json!({"metadata": {"namespace": "shop", "name": "more"}}));
+    cloud.come_back().await;
+    let state = hub
+        .until("the hub must follow", |state| {
+            state["collections"]["services"]["rv"] == put["metadata"]["resourceVersion"]
+        })
+        .await;
+    assert_eq!(state["collections"]["services"]["generation"], 0);
 }

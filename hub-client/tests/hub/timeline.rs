@@ -1,6 +1,7 @@
 //! The cloud comes back from a backup while the hub does not see it, and clients are not misled.
 
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -369,6 +370,58 @@ async fn renewal_waits_for_the_proof() {
         is_after_the_proof || renewed - sent >= Duration::from_secs(3),
         "it must wait for the proof, for some seconds at the most"
     );
+}
+
+/// What the cloud tells of its objects may be of another history, too.
+#[tokio::test]
+async fn renewals_and_streams_wait_for_the_proof() {
+    let mut cloud = Cloud::start().await;
+    cloud.put("services", service("web", 80));
+    let hub = TestHub::start(&cloud, &[]).await;
+    cloud.go_away().await;
+    hub.until("the hub must know", |state| state["cloudReachable"] == false)
+        .await;
+    let (asked, early) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let sent = CancellationToken::new();
+    let renewals = asked.clone();
+    cloud.on(LEASE, move |request| {
+        let is_put = request.method() == http::Method::PUT;
+        renewals.fetch_add(usize::from(is_put), Ordering::SeqCst);
+        let lease =
+            r#"{"metadata":{"name":"n1","resourceVersion":"1"},"spec":{"renewTime":"2026-01-01T00:00:00.000000Z"}}"#;
+        async move { answer_json(StatusCode::OK, lease) }
+    });
+    let streams = asked.clone();
+    cloud.on("/api/v1/endpoints", move |_| {
+        streams.fetch_add(1, Ordering::SeqCst);
+        async move { answer_json(StatusCode::NOT_FOUND, r#"{"kind":"Status","code":404}"#) }
+    });
+    let (checks, before, is_sent) = (early.clone(), asked.clone(), sent.clone());
+    cloud.on(WEB, move |_| {
+        let (checks, before, is_sent) = (checks.clone(), before.clone(), is_sent.clone());
+        async move {
+            let asked_at = Instant::now();
+            let _ = tokio::time::timeout(Duration::from_secs(1), is_sent.cancelled()).await;
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            // The hub gives this proof up after 3 s: then the machine was too busy to say anything.
+            if asked_at.elapsed() < Duration::from_secs(2) {
+                checks.lock().push(before.load(Ordering::SeqCst));
+            }
+            answer_json(StatusCode::NOT_FOUND, r#"{"kind":"Status","code":404}"#)
+        }
+    });
+    cloud.come_back().await;
+    hub.until("the hub must know", |state| state["cloudReachable"] == true)
+        .await;
+    let beat = r#"{"metadata":{"name":"n1"},"spec":{"renewTime":"2026-01-01T00:00:01.000000Z"}}"#;
+    sent.cancel();
+    hub.kubelet().put(LEASE, "application/json", beat).await.expect(200);
+    eventually("both must go on after the proof", async || {
+        (asked.load(Ordering::SeqCst) > 1).then_some(())
+    })
+    .await;
+    let first = early.lock().first().copied();
+    assert_eq!(first.unwrap_or(0), 0, "something was asked before the proof was there");
 }
 
 /// However two histories came to have one number: the coordinator's is not the cloud's, and only a new number helps.

@@ -25,7 +25,7 @@ mod connector;
 mod error;
 pub mod tunnel;
 
-use connector::Connector;
+use connector::{ConnectionNumber, Connector};
 pub use connector::{Dial, Duplex};
 pub use error::ClientError;
 
@@ -161,6 +161,15 @@ impl HttpClient {
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.shared.opened.load(Ordering::Relaxed)
+    }
+
+    /// Which of the client's connections `response` came over: the first one is 1, and one that was opened later has a higher
+    /// number.
+    #[must_use]
+    pub fn connection_of<B>(response: &Response<B>) -> u64 {
+        // Every connection is opened by our connector.
+        let number = response.extensions().get::<ConnectionNumber>();
+        number.map_or(u64::MAX, |number| number.0)
     }
 
     /// Requests from now on use new connections with this configuration; running ones end on their old connection. No

@@ -1,10 +1,12 @@
 //! One stream and its replica, without a server: what it is told, in order.
 
 use serde_json::{Value, json};
-use yurt_runtime::Clock;
 use yurt_runtime::http::client::Protocol;
+use yurt_runtime::http::json as answer_json;
+use yurt_runtime::http::server::{Server, handler};
 use yurt_runtime::tls::install_crypto_provider;
-use yurt_test_support::TestDir;
+use yurt_runtime::{Clock, TaskGroup};
+use yurt_test_support::{LOOPBACK, TestDir};
 
 use super::*;
 
@@ -68,6 +70,7 @@ impl Held {
         Stream {
             source,
             client: client.unwrap(),
+            place: 0,
             replica: self.replica.clone(),
             data: self.data.clone(),
             pool: "hangzhou".to_owned(),
@@ -188,4 +191,30 @@ async fn bookmark_inside_a_step_says_nothing_of_the_position() {
     ];
     told(&mut held.stream(Source::Coordinator), step).unwrap();
     assert_eq!(held.state(), (1006, vec!["web".to_owned()]), "the step has not ended");
+}
+
+/// Runs a stream of the cloud at a server that answers all it is asked with `status` and `body`. Returns whether the proof
+/// counts that was had before.
+async fn is_proven_after(status: StatusCode, body: &'static str) -> (Ended, bool) {
+    let held = Held::new();
+    let mut stream = held.stream(Source::Cloud);
+    let server = Server::bind(LOOPBACK, "no flag").await.unwrap();
+    let url = format!("http://{}", server.local_addr());
+    let answer = handler(move |_, _| async move { answer_json(status, body) });
+    let _serving = server.serve(&TaskGroup::new(), answer);
+    stream.client = HttpClient::new(url.parse().unwrap(), None, Protocol::Http1, IDLE).unwrap();
+    held.data.timeline().prove(Connection { server: 0, number: 1 });
+    let ended = stream.run(Begin::Resume).await;
+    (ended, held.data.timeline().holds(SERVICES, 0))
+}
+
+/// A resource that is refused, or cannot be read, says so for days; other streams would wait for a proof each time.
+#[tokio::test]
+async fn what_a_server_refuses_puts_no_proof_in_doubt() {
+    let refused = is_proven_after(StatusCode::FORBIDDEN, r#"{"kind":"Status","code":403}"#).await;
+    assert!(matches!(refused, (Ended::Refused(_), true)), "{refused:?}");
+    let unreadable = is_proven_after(StatusCode::OK, "{\"type\":\"ADDED\",\"object\":{\"metadata\":{}}}\n").await;
+    assert!(matches!(unreadable, (Ended::Unreadable(_), true)), "{unreadable:?}");
+    let cut = is_proven_after(StatusCode::OK, "").await;
+    assert!(matches!(cut, (Ended::Closed, false)), "{cut:?}");
 }

@@ -58,7 +58,12 @@ pub(super) enum ConnectError {
 /// An open connection.
 pub(super) struct Stream {
     io: Either<Raw, TlsStream<Raw>>,
+    number: u64,
 }
+
+/// Extension of a response: which of its client's connections it came over, counted from 1.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ConnectionNumber(pub(super) u64);
 
 const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
@@ -114,8 +119,8 @@ impl Connector {
         };
         let io = tokio::time::timeout(self.timeout, connecting).await;
         let io = io.map_err(|_| ConnectError::Timeout(self.timeout))??;
-        self.opened.fetch_add(1, Ordering::Relaxed);
-        Ok(TokioIo::new(Stream { io }))
+        let number = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
+        Ok(TokioIo::new(Stream { io, number }))
     }
 }
 
@@ -141,10 +146,10 @@ impl Connection for Stream {
             Either::Left(_) => false,
             Either::Right(tls) => tls.get_ref().1.alpn_protocol() == Some(b"h2"),
         };
-        if is_h2 {
-            Connected::new().negotiated_h2()
-        } else {
-            Connected::new()
+        let connected = Connected::new().extra(ConnectionNumber(self.number));
+        match is_h2 {
+            true => connected.negotiated_h2(),
+            false => connected,
         }
     }
 }

@@ -1,0 +1,55 @@
+//! Single questions to a server of the cloud, by which the hub finds out whether its copies are of what is there.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::ACCEPT;
+use http::{HeaderValue, Request, StatusCode};
+use yurt_runtime::http::client::HttpClient;
+use yurt_runtime::http::{Body, empty, read_body};
+
+use crate::upstream::CloudServer;
+
+/// Longest wait for one answer.
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// Bytes of an answer at the most; each is an object without its content, or a lease.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+
+/// The body, as this shape of the object where it has one; `None` when it is not there, not ours to read, forgotten, or not
+/// understood.
+pub(super) async fn get(server: &CloudServer, path: &str, shape: &str) -> Result<Option<Bytes>, String> {
+    let request = request(path, shape)?;
+    let answered = server.beats.request_bytes(request, TIMEOUT, ANSWER_BYTES_MAX).await;
+    let (status, _, body) = answered.map_err(|error| error.to_string())?;
+    match status {
+        StatusCode::OK => Ok(Some(body)),
+        StatusCode::NOT_FOUND | StatusCode::FORBIDDEN | StatusCode::GONE | StatusCode::BAD_REQUEST => Ok(None),
+        status => Err(format!("{}{path}: {status}", server.beats.server())),
+    }
+}
+
+fn request(path: &str, shape: &str) -> Result<Request<Body>, String> {
+    let mut request = Request::new(empty());
+    *request.uri_mut() = path.parse().map_err(|_| format!("{path:?} is not a path"))?;
+    let accept = match shape {
+        "" => "application/json".to_owned(),
+        shape => format!("application/json;as={shape};g=meta.k8s.io;v=v1,application/json"),
+    };
+    let accept = HeaderValue::try_from(accept).map_err(|error| error.to_string())?;
+    request.headers_mut().insert(ACCEPT, accept);
+    Ok(request)
+}
+
+/// The number of the connection for data that answers, and what is at `path`; `None` when it is not to be had over it in
+/// time.
+pub(super) async fn first(server: &CloudServer, path: &str) -> Option<(u64, Bytes)> {
+    let request = request(path, "PartialObjectMetadataList").ok()?;
+    let exchange = async {
+        let response = server.streams.send(request).await.ok()?;
+        let number = HttpClient::connection_of(&response);
+        let is_ok = response.status() == StatusCode::OK;
+        let body = read_body(response.into_body(), ANSWER_BYTES_MAX).await.ok()?;
+        is_ok.then_some((number, body))
+    };
+    tokio::time::timeout(TIMEOUT, exchange).await.ok()?
+}
