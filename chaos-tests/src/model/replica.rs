@@ -7,7 +7,8 @@
 //!
 //! A stream is modelled by what is asked for next: what a copy at `C` (or a client at its RV) would be told now, cut after any
 //! number of events. So every moment is a moment of switching: the next piece may come from any source, and what two open
-//! streams deliver is covered. A call of the feed may come from whoever led at whatever time, with any content the log ever
+//! streams deliver is covered. A stream changes only the generation it was opened for, so one that goes on when another source
+//! has begun a new one changes nothing. A call of the feed may come from whoever led at whatever time, with any content the log ever
 //! had; that no stale one gets through is the other model's matter.
 //!
 //! Left out: the tail of exact history (a client is always told conflated), selectors and filters, freshness.
@@ -104,6 +105,10 @@ pub enum Mutation {
     ApplyCovered,
     /// Nobody compares generations.
     IgnoreGeneration,
+    /// The coordinator's stream goes on when the hub has begun another generation with a list of the cloud.
+    StreamOfAnyGeneration,
+    /// The coordinator says of which generation a list is when it has begun another one since.
+    GenerationReadApart,
     /// After a break the cloud is followed as if nothing had happened.
     NoTimelineProof,
     /// A new generation is served before it is durable.

@@ -58,6 +58,11 @@ impl Replica {
         if !is_new && self.is(Mutation::DiffAsEvents) {
             return self.feed_diff_as_events(state, &list, at);
         }
+        if self.is(Mutation::GenerationReadApart) && timeline > generation && state.coordinator.memory.complete {
+            // The answer to a hub was read before, and its header is written after.
+            let old = state.coordinator.memory.clone();
+            self.take_list(state, Which::Hub, timeline, &old.live, old.position, old.timeline);
+        }
         self.take_list(state, Which::Coordinator, timeline, &list, at, timeline);
         // Durable before it is shown.
         self.commit(state, Which::Coordinator);
@@ -165,9 +170,11 @@ impl Replica {
     /// The hub follows the coordinator's watch, cut after `count` deliveries.
     pub(super) fn hub_follows(&self, state: &mut State, count: usize) {
         let (source, held) = (&state.coordinator.memory, &state.hub.memory);
+        let outlived = self.is(Mutation::StreamOfAnyGeneration) && source.generation < held.generation;
         let same = source.generation == held.generation || self.is(Mutation::IgnoreGeneration);
-        let timeline = source.timeline;
-        if !held.complete || !same {
+        // What is held is called the cloud's still.
+        let timeline = if outlived { held.timeline } else { source.timeline };
+        if !held.complete || !(same || outlived) {
             return;
         }
         let (mut deliveries, jumped) = match self.since(source, held.position) {

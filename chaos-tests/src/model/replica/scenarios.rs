@@ -116,7 +116,7 @@ pub const SCENARIOS: [(&str, Bounds, Bounds); 6] = [
 ];
 
 /// Every mutant and the bounds within which it has to be caught.
-pub const MUTANTS: [(Mutation, Bounds); 26] = [
+pub const MUTANTS: [(Mutation, Bounds); 28] = [
     (Mutation::Renumber, SWITCHING),
     (Mutation::PartialList, CLOUD_ONLY),
     (Mutation::FirstPagePublished, CLOUD_ONLY),
@@ -138,6 +138,8 @@ pub const MUTANTS: [(Mutation, Bounds); 26] = [
     (Mutation::BreakBeforeMake, SWITCHING),
     (Mutation::ApplyCovered, SWITCHING),
     (Mutation::IgnoreGeneration, ROLLBACK),
+    (Mutation::StreamOfAnyGeneration, ROLLBACK),
+    (Mutation::GenerationReadApart, ROLLBACK),
     (Mutation::NoTimelineProof, ROLLBACK_DIRECT),
     (Mutation::GenerationNotDurable, ROLLBACK_DIRECT),
     (Mutation::NoResync, ROLLBACK_DIRECT),
@@ -182,6 +184,8 @@ mod tests {
             (Mutation::NoGaps, SWITCHING),
             (Mutation::TombstonesNotStored, CRASHES),
             (Mutation::NoTimelineProof, ROLLBACK_DIRECT),
+            (Mutation::StreamOfAnyGeneration, ROLLBACK),
+            (Mutation::GenerationReadApart, ROLLBACK),
         ];
         for (mutation, bounds) in mutants {
             let explored = tried(Bounds { changes: 3, ..bounds }, Some(mutation));
