@@ -363,6 +363,9 @@ fn judge(outcome: &Outcome, lasted: Duration) -> Result<()> {
             |after| format!("at rest after {:.1} s", after.as_secs_f64())
         )
     );
+    if outcome.restarts > 0 {
+        println!("{} starts refused because of a fault, and repeated", outcome.restarts);
+    }
     let violations = outcome.violations();
     for violation in &violations {
         println!("✗ {violation}");

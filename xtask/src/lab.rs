@@ -2,7 +2,7 @@
 //!
 //! A whole pool: [`stage`] (who plays), [`cloud`], [`etcd`], [`hub`], [`client`], [`kubelet`], [`link`], [`disk`], [`sample`] (the objects); on
 //! the loopback interface, or in network namespaces with cables between them ([`net`]). The tools: [`identities`] (one CA for
-//! all), [`program`] (a child process), [`real`] (kube-apiserver on etcd), [`api`] (a small
+//! all), [`program`] (a child process), [`supervisor`] (which of them are started again), [`real`] (kube-apiserver on etcd), [`api`] (a small
 //! client), [`ports`], [`mod@until`] (bounded waiting).
 
 pub(crate) mod api;
@@ -23,6 +23,7 @@ pub(crate) mod program;
 pub(crate) mod real;
 pub(crate) mod sample;
 pub(crate) mod stage;
+mod supervisor;
 pub(crate) mod until;
 
 use std::net::Ipv4Addr;

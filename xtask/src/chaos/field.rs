@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use tokio::process::Command;
 use tokio::sync::watch;
+use yurt_runtime::Clock;
 
 use super::faults::{Act, Cast, Fault, Target};
 use super::locals::Locals;
@@ -224,6 +225,36 @@ impl Field {
         Ok(())
     }
 
+    /// Starts programs of the pool again that ended as they may, as a supervisor would; tells what it decided.
+    ///
+    /// # Errors
+    /// A program that ended in any other way.
+    pub(super) fn supervise(&mut self) -> Result<Vec<String>> {
+        let now = Clock::system().boot();
+        let mut told = Vec::new();
+        for seat in self.seats() {
+            told.extend(seat.supervise(now)?);
+        }
+        Ok(told)
+    }
+
+    /// Programs that were started again by [`Self::supervise`].
+    pub(super) fn restarts(&mut self) -> u32 {
+        self.seats().map(|seat| seat.restarts()).sum()
+    }
+
+    /// Coordinators and hubs.
+    fn seats(&mut self) -> impl Iterator<Item = &mut program::Seat> {
+        let Stage {
+            coordinator,
+            others,
+            hubs,
+            ..
+        } = &mut self.stage;
+        let coordinators = std::iter::once(coordinator).chain(others).map(|one| &mut one.seat);
+        coordinators.chain(hubs.iter_mut().map(|hub| &mut hub.seat))
+    }
+
     async fn on_program(&mut self, target: Target, act: Act) -> Result<()> {
         let stage = &mut self.stage;
         let (seat, disk) = match target {
@@ -264,11 +295,12 @@ impl Field {
                 seat.set_uptime(DAY * days);
                 Ok(())
             }
-            Act::Pause => seat.program()?.signal("STOP").await,
+            // One that is started again soon cannot be paused.
+            Act::Pause if seat.is_alive() => seat.program()?.signal("STOP").await,
             // It may have been killed meanwhile.
-            Act::Continue if seat.runs() => seat.program()?.signal("CONT").await,
-            Act::FewFiles if seat.runs() => limit_files(seat, FEW_FILES).await,
-            Act::ManyFiles if seat.runs() => limit_files(seat, MANY_FILES).await,
+            Act::Continue if seat.is_alive() => seat.program()?.signal("CONT").await,
+            Act::FewFiles if seat.is_alive() => limit_files(seat, FEW_FILES).await,
+            Act::ManyFiles if seat.is_alive() => limit_files(seat, MANY_FILES).await,
             _ => Ok(()),
         }
     }

@@ -19,6 +19,7 @@ use super::rollback;
 use super::traffic::{self, Written};
 use crate::lab::Setup;
 use crate::lab::cloud::Choice;
+use crate::lab::program;
 use crate::lab::stage::Stage;
 use crate::lab::until::until;
 use crate::stopwatch::Stopwatch;
@@ -48,6 +49,10 @@ pub(super) struct Outcome {
     pub(super) beats: Beats,
     pub(super) leaders: Leaders,
     pub(super) locals: locals::Totals,
+    /// Starts that were refused because of a fault, and repeated.
+    pub(super) restarts: u32,
+    /// Panics that the logs tell of.
+    pub(super) panics: Vec<String>,
     /// From the end of the faults until all clients had everything; or why they never had.
     pub(super) rest: Result<Duration>,
 }
@@ -135,6 +140,8 @@ pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
         streams,
         beats,
         leaders,
+        restarts: field.restarts(),
+        panics: program::panics(&field.stage.setup.dir),
         locals: field.locals.as_ref().map(Locals::totals).unwrap_or_default(),
         rest,
     })
@@ -158,10 +165,14 @@ async fn play(
     }
     // Some more changes, with everything mended, then silence.
     traffic.end_after(MORE_CHANGES).await?;
-    all_run(&mut field.stage)?;
-    at_rest(field, clients, field.collections())
+    let same = async || {
+        field.supervise()?;
+        clients::hold_all(field, clients, field.collections()).await
+    };
+    until(PATIENCE, "all clients hold what the cloud has", same)
         .await
         .context("the pool does not come to rest")?;
+    all_run(&mut field.stage)?;
     know_members(&field.stage).await?;
     if let Some(locals) = &field.locals {
         locals.goes_on(PATIENCE).await?;
@@ -206,6 +217,9 @@ async fn strike(
     let watch = Stopwatch::start();
     while watch.elapsed() < lasts {
         let now = watch.elapsed();
+        for told in field.supervise()? {
+            println!("{:>7.1} s  ({told})", now.as_secs_f64());
+        }
         while let Some((target, act)) = agenda.due(now) {
             field.perform(target, act).await?;
         }
@@ -376,6 +390,7 @@ impl Outcome {
             &self.verdict.violations,
             &self.beats.violations,
             &self.locals.violations,
+            &self.panics,
         ];
         let violations = found.map(Vec::len).iter().sum::<usize>() + usize::from(self.rest.is_err());
         Totals {
@@ -391,6 +406,10 @@ impl Outcome {
     pub(super) fn violations(&self) -> Vec<String> {
         let rest = self.rest.as_ref().err().map(|error: &Error| format!("{error:#}"));
         let told = self.verdict.violations.iter().chain(&self.beats.violations);
-        told.chain(&self.locals.violations).cloned().chain(rest).collect()
+        told.chain(&self.locals.violations)
+            .chain(&self.panics)
+            .cloned()
+            .chain(rest)
+            .collect()
     }
 }

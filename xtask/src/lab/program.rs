@@ -2,15 +2,17 @@
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::io::Write as _;
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tokio::process::{Child, Command};
+use yurt_runtime::BootTime;
 
 use super::net::namespace::Namespace;
+use super::supervisor::Supervisor;
 use super::until::Hopeless;
 
 /// How to start a program; starting it again appends to the same log.
@@ -39,7 +41,17 @@ pub(crate) struct Program {
 pub(crate) struct Seat {
     launch: Launch,
     program: Option<Program>,
+    supervisor: Supervisor,
+    /// When a program that ended is started again.
+    again: Option<BootTime>,
 }
+
+/// The end of a log that is looked at, in bytes; a start that was refused says less.
+const SAID_MAX: u64 = 4096;
+/// What the line in a log that says how a program was started begins with.
+const START_MARK: &str = "== ";
+/// What a log says after a panic, of a thread or of a task.
+const PANIC: &str = "panicked at";
 
 // === impl Launch ===
 
@@ -71,7 +83,8 @@ impl Launch {
     /// Starts it with stdout and stderr in `<dir>/<name>.log`.
     pub(crate) fn start(&self) -> Result<Program> {
         let mut log = self.log()?;
-        writeln!(log, "== {} {}", self.path.display(), self.arguments.join(" ")).context("cannot write the log")?;
+        writeln!(log, "{START_MARK}{} {}", self.path.display(), self.arguments.join(" "))
+            .context("cannot write the log")?;
         let mut words = Vec::new();
         if !self.uptime.is_zero() {
             words.extend(longer_up(self.uptime));
@@ -99,8 +112,32 @@ impl Launch {
         })
     }
 
+    fn log_path(&self) -> PathBuf {
+        self.dir.join(format!("{}.log", self.name))
+    }
+
+    /// What its log says since its latest start; the end of it, if that is much.
+    fn said(&self) -> Result<String> {
+        let path = self.log_path();
+        let read = || {
+            let mut file = File::open(&path)?;
+            let from = file.metadata()?.len().saturating_sub(SAID_MAX);
+            file.seek(SeekFrom::Start(from))?;
+            let mut end = Vec::new();
+            file.read_to_end(&mut end)?;
+            Ok::<_, std::io::Error>(end)
+        };
+        let end = read().with_context(|| format!("cannot read {}", path.display()))?;
+        let end = String::from_utf8_lossy(&end);
+        let start = end
+            .split_inclusive('\n')
+            .rev()
+            .take_while(|line| !line.starts_with(START_MARK));
+        Ok(start.collect::<Vec<_>>().into_iter().rev().collect())
+    }
+
     fn log(&self) -> Result<File> {
-        let path = self.dir.join(format!("{}.log", self.name));
+        let path = self.log_path();
         let file = OpenOptions::new().create(true).append(true).open(&path);
         file.with_context(|| format!("cannot open {}", path.display()))
     }
@@ -177,10 +214,11 @@ impl Program {
 
     /// SIGKILL: no goodbye. Returns when it is gone.
     pub(crate) async fn kill(mut self) -> Result<Launch> {
-        self.child
-            .kill()
-            .await
-            .with_context(|| format!("cannot kill {}", self.launch.name))?;
+        // One that has ended and was noticed cannot be signalled.
+        if self.id().is_some() {
+            let killed = self.child.kill().await;
+            killed.with_context(|| format!("cannot kill {}", self.launch.name))?;
+        }
         Ok(self.launch.clone())
     }
 }
@@ -190,7 +228,12 @@ impl Program {
 impl Seat {
     /// Nothing runs there yet.
     pub(crate) fn new(launch: Launch) -> Self {
-        Self { launch, program: None }
+        Self {
+            launch,
+            program: None,
+            supervisor: Supervisor::default(),
+            again: None,
+        }
     }
 
     /// Adds `--flag=value` from the next start on.
@@ -222,7 +265,49 @@ impl Seat {
 
     /// Starts the program without waiting for it; one that ran there before is killed.
     pub(crate) fn start(&mut self) -> Result<&mut Program> {
+        self.again = None;
         Ok(self.program.insert(self.launch.start()?))
+    }
+
+    /// Starts a program again that ended as it may, once its pause is over; returns what there is to tell.
+    ///
+    /// # Errors
+    /// [`Hopeless`] when it ended in any other way, or too often.
+    pub(crate) fn supervise(&mut self, now: BootTime) -> Result<Option<String>> {
+        if let Some(at) = self.again {
+            if now >= at {
+                self.start()?;
+            }
+            return Ok(None);
+        }
+        let Some(program) = &mut self.program else {
+            return Ok(None);
+        };
+        let Some(status) = program.child.try_wait().context("cannot ask about a program")? else {
+            return Ok(None);
+        };
+        let (name, said) = (&self.launch.name, self.launch.said()?);
+        let last_line = said.lines().last().unwrap_or_default();
+        match self.supervisor.judge(status.code(), &said, now) {
+            Some(pause) => {
+                self.again = Some(now + pause);
+                let after = pause.as_secs();
+                Ok(Some(format!(
+                    "{name} is started again in {after} s, it ended: {last_line}"
+                )))
+            }
+            None => Err(Hopeless(format!("{name} has ended ({status}): {last_line}")).into()),
+        }
+    }
+
+    /// How often [`Self::supervise`] decided to start the program again.
+    pub(crate) fn restarts(&self) -> u32 {
+        self.supervisor.restarts()
+    }
+
+    /// Whether its process is there, as far as is known.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.program.as_ref().is_some_and(|program| program.id().is_some())
     }
 
     /// The running program.
@@ -233,6 +318,7 @@ impl Seat {
 
     /// SIGTERM, and SIGKILL if it has not ended within `limit`.
     pub(crate) async fn stop(&mut self, limit: Duration) -> Result<()> {
+        self.again = None;
         match self.program.take() {
             Some(program) => program.stop(limit).await,
             None => Ok(()),
@@ -243,6 +329,7 @@ impl Seat {
     pub(crate) async fn kill(&mut self) -> Result<()> {
         let name = &self.launch.name;
         let program = self.program.take();
+        self.again = None;
         program
             .with_context(|| format!("{name} must run to be killed"))?
             .kill()
@@ -255,16 +342,32 @@ impl Seat {
     }
 }
 
-/// The last `count` lines of every log in `dir`, each under its name.
-pub(crate) fn log_tails(dir: &Path, count: usize) -> String {
+/// Panics that the logs in `dir` tell of, each with the name of its log.
+pub(crate) fn panics(dir: &Path) -> Vec<String> {
+    let told = logs(dir).into_iter().flat_map(|path| {
+        let text = String::from_utf8_lossy(&std::fs::read(&path).unwrap_or_default()).into_owned();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let lines = text.lines().filter(|line| line.contains(PANIC));
+        lines.map(|line| format!("{name}: {line}")).collect::<Vec<_>>()
+    });
+    told.collect()
+}
+
+/// Every log in `dir`.
+fn logs(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir)
         .map(|entries| entries.flatten().collect::<Vec<_>>())
         .unwrap_or_default();
     let mut logs: Vec<PathBuf> = entries.iter().map(std::fs::DirEntry::path).collect();
     logs.retain(|path| path.extension().is_some_and(|extension| extension == "log"));
     logs.sort();
-    let tails = logs.iter().map(|path| {
-        let text = String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
+    logs
+}
+
+/// The last `count` lines of every log in `dir`, each under its name.
+pub(crate) fn log_tails(dir: &Path, count: usize) -> String {
+    let tails = logs(dir).into_iter().map(|path| {
+        let text = String::from_utf8_lossy(&std::fs::read(&path).unwrap_or_default()).into_owned();
         let lines: Vec<&str> = text.lines().collect();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         format!(
@@ -277,6 +380,8 @@ pub(crate) fn log_tails(dir: &Path, count: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use yurt_runtime::Clock;
+
     use super::super::until::until;
     use super::*;
 
@@ -314,5 +419,52 @@ mod tests {
             .must_run()
             .expect("it runs again");
         assert_eq!(log_tails(dir.path(), 9).matches("== ").count(), 2);
+    }
+    /// Supervises until the seat has something to tell, or gives its program up.
+    async fn supervised(seat: &mut Seat, clock: &Clock) -> Result<String> {
+        let told = until(Duration::from_secs(30), "the end is noticed", async || {
+            seat.supervise(clock.boot())?.context("it runs")
+        });
+        Ok(told.await?.0)
+    }
+
+    #[tokio::test]
+    async fn program_is_started_again_after_a_refused_start_and_its_pause() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let refused = "echo 'p: error: the private key in k does not belong to the certificate in c' >&2; exit 1";
+        let mut seat = Seat::new(shell(dir.path(), refused));
+        let (clock, hand) = Clock::fake();
+        seat.start().expect("it starts");
+        let told = supervised(&mut seat, &clock).await.expect("a refused start");
+        assert!(
+            told.contains("again in 1 s") && told.contains("the private key"),
+            "{told}"
+        );
+        assert!(!seat.is_alive() && seat.runs());
+        seat.supervise(clock.boot()).expect("it waits");
+        assert!(!seat.is_alive(), "its pause is not over");
+        hand.advance(Duration::from_secs(1));
+        seat.supervise(clock.boot()).expect("it starts again");
+        assert_eq!(log_tails(dir.path(), 9).matches("== ").count(), 2);
+        let told = supervised(&mut seat, &clock).await.expect("refused again");
+        assert!(told.contains("again in 2 s"), "{told}");
+        seat.kill().await.expect("it is gone, which is no error");
+        assert!(!seat.runs() && seat.restarts() == 2);
+    }
+
+    #[tokio::test]
+    async fn crash_is_told_and_nothing_is_started() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut seat = Seat::new(shell(
+            dir.path(),
+            "printf 'thread main panic%s at x.rs:1' ked; exit 101",
+        ));
+        let (clock, hand) = Clock::fake();
+        seat.start().expect("it starts");
+        let error = supervised(&mut seat, &clock).await.expect_err("a crash");
+        assert!(format!("{error:#}").contains("exit status: 101"), "{error:#}");
+        hand.advance(Duration::from_secs(3600));
+        assert!(seat.supervise(clock.boot()).is_err() && seat.restarts() == 0);
+        assert_eq!(panics(dir.path()), ["shell: thread main panicked at x.rs:1"]);
     }
 }
