@@ -24,6 +24,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use yurt_runtime::TaskGroup;
 
 use crate::interop::{self, Profile};
@@ -31,6 +32,7 @@ use crate::stopwatch::Stopwatch;
 use crate::{process, workspace};
 use subject::{Lab, Side, Subject};
 use table::Table;
+use watches::Shape;
 
 /// Arguments of `cargo xtask bench`.
 #[derive(clap::Args)]
@@ -110,6 +112,8 @@ impl Scale {
 
 /// The longest one group may take of one side; they take a minute, on a busy machine three.
 const GROUP_LIMIT: Duration = Duration::from_secs(400);
+/// Files that client and server may have open: 5,000 watchers have a connection each.
+const FILES_MIN: u64 = 6_000;
 /// A group that fails is measured once more.
 const ATTEMPTS: usize = 2;
 
@@ -122,6 +126,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return run_optimised();
     }
     let bin_dir = args.common.build()?;
+    raise_files()?;
     let what = origin::of(&args.groups, &args.common, args.small)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -136,6 +141,23 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
         Ok(())
     })
+}
+
+/// Lets this process, and those it starts, open as many files as it may.
+fn raise_files() -> Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    setrlimit(Resource::Nofile, raised).context("cannot raise the limit of open files")?;
+    // None is no limit.
+    let most = limit.maximum.unwrap_or(u64::MAX);
+    ensure!(
+        most >= FILES_MIN,
+        "at most {most} open files are allowed, the benchmark needs {FILES_MIN} (`ulimit -Hn`)"
+    );
+    Ok(())
 }
 
 /// The client runs on the server's cores: one that is not optimised would be most of what is measured.
@@ -228,6 +250,13 @@ async fn measure(group: Group, lab: &Lab, sides: &[Side], scale: Scale, table: &
         return disk::measure(lab, sides, scale, table).await;
     }
     for side in sides {
+        if group == Group::Watches {
+            for shape in [Shape::Own, Shape::Shared] {
+                let subject = Subject::start(lab, *side).await?;
+                watches::measure(subject, shape, scale, &mut table.of(*side)).await?;
+            }
+            continue;
+        }
         let subject = Subject::start(lab, *side).await?;
         let mut notes = table.of(*side);
         match group {
@@ -235,9 +264,8 @@ async fn measure(group: Group, lab: &Lab, sides: &[Side], scale: Scale, table: &
             Group::Leases => leases::measure(subject, scale, &mut notes).await?,
             Group::Objects => objects::measure(subject, scale, &mut notes).await?,
             Group::Lists => lists::measure(subject, scale, &mut notes).await?,
-            Group::Watches => watches::measure(subject, scale, &mut notes).await?,
             Group::Companions => companions::measure(subject, scale, &mut notes).await?,
-            Group::Disk => {}
+            Group::Watches | Group::Disk => {}
         }
     }
     Ok(())

@@ -21,6 +21,9 @@ use crate::stopwatch::Stopwatch;
 /// How often a starting server is asked whether it is ready.
 const ASK_EVERY: Duration = Duration::from_millis(1);
 
+/// Connections that ours takes: more than the 5,000 watchers with one each. The peer has no such limit.
+const CONNECTIONS_MAX: usize = 6_000;
+
 /// Which of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
@@ -95,7 +98,8 @@ impl Subject {
         let (port, launch, store) = match side {
             Side::Ours => {
                 let (port, launch) = coordinator_launch(&setup, Place::Pool, "coordinator")?;
-                (port, launch.flag("profile", "standalone"), None)
+                let launch = launch.flag("profile", "standalone");
+                (port, launch.flag("max-connections", CONNECTIONS_MAX), None)
             }
             Side::Peer => {
                 let (etcd_port, etcd) = real::etcd_launch(&setup, Sync::Durable)?;

@@ -1,5 +1,7 @@
-//! Watchers: what one more costs, fan-out CPU, time to the last of them (rows 4, 5, 6, 13).
+//! Watchers: what one more costs, fan-out CPU, time to the last of them (rows 4, 5, 6, 13), first with a connection each, as
+//! hubs and informers have them, then with as many on a connection as the peer allows.
 
+use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -27,7 +29,8 @@ const LARGE: usize = 180;
 const SETTLE: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(120);
 
-pub(super) async fn measure(subject: Subject, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
+/// Measures one shape: each on a server of its own, as memory that the other one needed would be used again.
+pub(super) async fn measure(subject: Subject, shape: Shape, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
     let admin = subject.session()?;
     admin
         .send(Ask::new(
@@ -39,10 +42,41 @@ pub(super) async fn measure(subject: Subject, scale: Scale, notes: &mut Notes<'_
     admin
         .send(Ask::new(Method::POST, SLICES, slice("large", LARGE).to_string()))
         .await?;
-    one_more(&subject, scale, notes).await?;
-    fan_out(&subject, &admin, Load::small(), scale, notes).await?;
-    fan_out(&subject, &admin, Load::large(), scale, notes).await?;
-    many(&subject, &admin, scale, notes).await
+    one_more(&subject, shape, scale, notes).await?;
+    for load in [Load::small(), Load::large()] {
+        fan_out(&subject, &admin, (load, shape), scale, notes).await?;
+    }
+    many(&subject, &admin, shape, scale, notes).await
+}
+
+/// How watchers are connected.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// One TLS connection for each.
+    Own,
+    /// One for [`PER_CONNECTION`] of them.
+    Shared,
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Own => f.write_str("a connection each"),
+            Self::Shared => write!(f, "{PER_CONNECTION} on a connection"),
+        }
+    }
+}
+
+// === impl Shape ===
+
+impl Shape {
+    /// Connections for so many watchers.
+    fn connections(self, watchers: usize) -> usize {
+        match self {
+            Self::Own => watchers,
+            Self::Shared => watchers.div_ceil(PER_CONNECTION),
+        }
+    }
 }
 
 /// What the watchers of a measurement watch, and how it is changed.
@@ -91,49 +125,51 @@ impl Load {
     }
 }
 
-/// Memory of a watch with its own connection, and of one more stream.
-async fn one_more(subject: &Subject, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
-    for (what, connections, streams) in [
-        ("its own TLS connection", scale.of(CONNECTIONS), 1),
-        (
-            "an extra stream",
-            scale.of(STREAMS) / PER_CONNECTION + 1,
-            PER_CONNECTION,
-        ),
-    ] {
-        let tasks = subject.setup.tasks.child();
-        let watchers = Watchers::default();
-        let sessions: Vec<Session> = (0..connections).map(|_| subject.session()).collect::<Result<_>>()?;
-        let path = Load::small().watch();
-        if streams > 1 {
-            // The connections are paid for before the extra streams are counted.
-            for session in &sessions {
-                watchers.open(&tasks, session, &path, JSON).await?;
-            }
-        }
-        tokio::time::sleep(SETTLE).await;
-        let before = subject.usage()?.rss;
+/// Memory of one more watch.
+async fn one_more(subject: &Subject, shape: Shape, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
+    let (connections, streams) = match shape {
+        Shape::Own => (scale.of(CONNECTIONS), 1),
+        Shape::Shared => (shape.connections(scale.of(STREAMS)), PER_CONNECTION),
+    };
+    let tasks = subject.setup.tasks.child();
+    let watchers = Watchers::default();
+    let sessions: Vec<Session> = (0..connections).map(|_| subject.session()).collect::<Result<_>>()?;
+    let path = Load::small().watch();
+    if shape == Shape::Shared {
+        // The connections are paid for before the extra streams are counted.
         for session in &sessions {
-            for _ in 0..streams {
-                watchers.open(&tasks, session, &path, JSON).await?;
-            }
+            watchers.open(&tasks, session, &path, JSON).await?;
         }
-        tokio::time::sleep(SETTLE).await;
-        let grown = subject.usage()?.rss.saturating_sub(before) as f64;
-        notes.add(
-            "4",
-            &format!("one more watch: {what}, RSS"),
-            Unit::Kib,
-            grown / 1024.0 / (connections * streams) as f64,
-        );
-        let _ = tasks.shutdown(SETTLE).await;
     }
+    tokio::time::sleep(SETTLE).await;
+    let before = subject.usage()?.rss;
+    for session in &sessions {
+        for _ in 0..streams {
+            watchers.open(&tasks, session, &path, JSON).await?;
+        }
+    }
+    tokio::time::sleep(SETTLE).await;
+    let grown = subject.usage()?.rss.saturating_sub(before) as f64;
+    notes.add(
+        "4",
+        &format!("one more watch, {shape}: RSS"),
+        Unit::Kib,
+        grown / 1024.0 / (connections * streams) as f64,
+    );
+    let _ = tasks.shutdown(SETTLE).await;
     Ok(())
 }
 
-async fn fan_out(subject: &Subject, admin: &Session, load: Load, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
+async fn fan_out(
+    subject: &Subject,
+    admin: &Session,
+    (load, shape): (Load, Shape),
+    scale: Scale,
+    notes: &mut Notes<'_>,
+) -> Result<()> {
     let tasks = subject.setup.tasks.child();
-    let (watchers, count, _sessions) = open(subject, &tasks, load, scale.of(FANOUT)).await?;
+    let count = scale.of(FANOUT);
+    let (watchers, _sessions) = open(subject, &tasks, (load, shape), count).await?;
     let start = watchers.events();
     let before = subject.usage()?.cpu;
     let mut took = Vec::new();
@@ -149,19 +185,19 @@ async fn fan_out(subject: &Subject, admin: &Session, load: Load, scale: Scale, n
     let what = load.what;
     notes.add(
         "6",
-        &format!("fan-out to 1,000 watchers, {what}: CPU per delivery"),
+        &format!("fan-out to 1,000 watchers, {shape}, {what}: CPU per delivery"),
         Unit::Micros,
         cpu,
     );
     notes.add(
         "13",
-        &format!("patch sent to last of 1,000 watchers, {what}, p50"),
+        &format!("patch sent to last of 1,000 watchers, {shape}, {what}, p50"),
         Unit::Millis,
         quantile(&took, 0.5),
     );
     notes.add(
         "13",
-        &format!("patch sent to last of 1,000 watchers, {what}, p99"),
+        &format!("patch sent to last of 1,000 watchers, {shape}, {what}, p99"),
         Unit::Millis,
         quantile(&took, 0.99),
     );
@@ -169,11 +205,11 @@ async fn fan_out(subject: &Subject, admin: &Session, load: Load, scale: Scale, n
     Ok(())
 }
 
-/// Memory of 5,000 watchers after 20 events of 20 KB.
-async fn many(subject: &Subject, admin: &Session, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
+/// Memory with 5,000 watchers after 20 events of 20 KB.
+async fn many(subject: &Subject, admin: &Session, shape: Shape, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {
     let tasks = subject.setup.tasks.child();
-    let load = Load::large();
-    let (watchers, count, _sessions) = open(subject, &tasks, load, scale.of(MANY)).await?;
+    let (load, count) = (Load::large(), scale.of(MANY));
+    let (watchers, _sessions) = open(subject, &tasks, (load, shape), count).await?;
     let start = watchers.events();
     for turn in 0..20 {
         load.change(admin, 1000 + turn).await?;
@@ -181,7 +217,7 @@ async fn many(subject: &Subject, admin: &Session, scale: Scale, notes: &mut Note
     watchers.received(start + (count * 20) as u64, PATIENCE).await?;
     notes.add(
         "5",
-        "RSS with 5,000 watchers after 20 events of 20 KB",
+        &format!("RSS with 5,000 watchers, {shape}, after 20 events of 20 KB"),
         Unit::Mib,
         mib(subject.usage()?.rss),
     );
@@ -189,15 +225,15 @@ async fn many(subject: &Subject, admin: &Session, scale: Scale, notes: &mut Note
     Ok(())
 }
 
-/// Opens `count` watches over as few connections as the peer allows.
+/// Opens `count` watches.
 async fn open(
     subject: &Subject,
     tasks: &yurt_runtime::TaskGroup,
-    load: Load,
+    (load, shape): (Load, Shape),
     count: usize,
-) -> Result<(Watchers, usize, Vec<Session>)> {
+) -> Result<(Watchers, Vec<Session>)> {
     let watchers = Watchers::default();
-    let sessions: Vec<Session> = (0..count.div_ceil(PER_CONNECTION))
+    let sessions: Vec<Session> = (0..shape.connections(count))
         .map(|_| subject.session())
         .collect::<Result<_>>()?;
     let path = load.watch();
@@ -211,5 +247,5 @@ async fn open(
         );
     }
     tokio::time::sleep(SETTLE).await;
-    Ok((watchers, count, sessions))
+    Ok((watchers, sessions))
 }
