@@ -82,6 +82,17 @@ func (k *Kubelet) Renewals() []time.Time {
 	return slices.Clone(k.renewals)
 }
 
+// BeatsSince is how many of these renewals are later than the renewTime that the cloud has. It keeps microseconds.
+func BeatsSince(renewals []time.Time, renewed time.Time) int {
+	count := 0
+	for _, beat := range renewals {
+		if beat.Truncate(time.Microsecond).After(renewed) {
+			count++
+		}
+	}
+	return count
+}
+
 // Failures returns a line for each renewal that was not acknowledged.
 func (k *Kubelet) Failures() []string {
 	k.mu.Lock()

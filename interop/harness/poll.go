@@ -6,25 +6,31 @@ import (
 	"time"
 )
 
-// Poll calls check every interval until it returns nil, and after limit gives up with its last error.
+// Poll calls check every interval until it returns nil, and after limit gives up with its last error. On a loaded machine the limit is
+// longer, see [Pace].
 func Poll(ctx context.Context, limit, interval time.Duration, check func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
+	started, pace := time.Now(), StartPace()
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	var last error
 	for {
-		err := check(ctx)
+		bounded, cancel := context.WithDeadline(ctx, started.Add(max(time.Since(started)+interval, pace.Limit(limit))))
+		err := check(bounded)
+		isCut := bounded.Err() != nil
+		cancel()
 		if err == nil {
 			return nil
 		}
 		// The check that the deadline cuts short says nothing about what was wrong until then.
-		if last == nil || ctx.Err() == nil {
+		if last == nil || !isCut {
 			last = err
+		}
+		if ctx.Err() != nil || !pace.Allows(limit) {
+			return fmt.Errorf("not within %s: %w", time.Since(started).Round(time.Millisecond), last)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("not within %s: %w", limit, last)
+			return fmt.Errorf("ended after %s: %w", time.Since(started).Round(time.Millisecond), last)
 		case <-ticker.C:
 		}
 	}

@@ -36,6 +36,7 @@ func TestRealNodeComponents(t *testing.T) {
 		_, err := nodeLease(ctx, cloud, hub.Node)
 		return errors.Join(isReady(ctx, cloud, hub.Node), err)
 	}))
+	// The kubelet of the hollow node is a process of its own: how far it got is judged by the time it had.
 	first, err := nodeLease(ctx, cloud, hub.Node)
 	must(t, err)
 	writes := startWriter(t, w, time.Second)
@@ -50,7 +51,7 @@ func TestRealNodeComponents(t *testing.T) {
 	writes.stop(t)
 	last, err := nodeLease(ctx, cloud, hub.Node)
 	must(t, err)
-	if got := last.Spec.RenewTime.Sub(first.Spec.RenewTime.Time); got < componentsWatched-renewalGap {
+	if got := last.Spec.RenewTime.Sub(first.Spec.RenewTime.Time); got < componentsWatched-harness.NodeGrace {
 		t.Errorf("the Lease moved by %s in %s", got, componentsWatched)
 	}
 	checkOneListOneWatch(t, cloud, mark, pool.Name+"-")

@@ -20,9 +20,9 @@ const (
 	delegateAnnotation = "openyurt.io/delegate-heartbeat"
 	// delegationLength is how long a cut-off node must stay Ready.
 	delegationLength = 3 * time.Minute
-	// renewalGap is the longest time between two renewals in the cloud: two intervals and a little, far below the
-	// grace. A kubelet through a hub that loses its link in the middle of a renewal misses one.
-	renewalGap = 2*harness.RenewInterval + 5*time.Second
+	// missedBeats is how many acknowledged beats may not have arrived in the cloud: a hub that loses its link in the middle of a
+	// renewal misses one, and the latest may be on its way. Far below the grace.
+	missedBeats = 2
 	// notReadyLimit is how soon a node whose kubelet fell silent must be NotReady: the controller's grace plus one
 	// lease duration, and its monitor period.
 	notReadyLimit = harness.NodeGrace + harness.LeaseDuration + 5*time.Second
@@ -57,11 +57,11 @@ func TestHeartbeatDelegation(t *testing.T) {
 		must(t, hub.Link.Cut())
 	}
 	for i, hub := range cutOff {
-		must(t, harness.Poll(ctx, renewalGap, 100*time.Millisecond, func(ctx context.Context) error {
+		must(t, harness.Poll(ctx, readyLimit, 100*time.Millisecond, func(ctx context.Context) error {
 			return isBeating(ctx, cloud, hub.Node, "true", kubelets[i])
 		}))
 	}
-	watchDelegation(t, cloud, cutOff)
+	watchDelegation(t, cloud, cutOff, kubelets)
 	for i, kubelet := range kubelets {
 		if failures := kubelet.Failures(); len(failures) > 0 {
 			t.Errorf("the kubelet of %s saw %d failed renewals: %q", cutOff[i].Node, len(failures), failures)
@@ -72,16 +72,17 @@ func TestHeartbeatDelegation(t *testing.T) {
 }
 
 // watchDelegation looks at Lease and Node once a second for three minutes.
-func watchDelegation(t *testing.T, cloud *harness.Cloud, hubs []*harness.Hub) {
+func watchDelegation(t *testing.T, cloud *harness.Cloud, hubs []*harness.Hub, kubelets []*harness.Kubelet) {
 	t.Helper()
 	ctx := testContext(t)
-	last := map[string]time.Time{}
+	begun, last := time.Now(), map[string]time.Time{}
 	changes := map[string]int{}
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for end := time.Now().Add(delegationLength); time.Now().Before(end); <-ticker.C {
-		for _, hub := range hubs {
+		for i, hub := range hubs {
 			must(t, isReady(ctx, cloud, hub.Node))
+			beats := kubelets[i].Renewals() // before the Lease is read: what is late here excuses nobody
 			lease, err := nodeLease(ctx, cloud, hub.Node)
 			must(t, err)
 			if lease.Annotations[delegateAnnotation] != "true" {
@@ -91,25 +92,34 @@ func watchDelegation(t *testing.T, cloud *harness.Cloud, hubs []*harness.Hub) {
 			if renewed.Before(last[hub.Node]) {
 				t.Fatalf("renewTime of %s went back from %s to %s", hub.Node, last[hub.Node], renewed)
 			}
-			if age := time.Since(renewed); age > renewalGap {
-				t.Fatalf("the Lease of %s was not renewed for %s", hub.Node, age)
-			}
+			must(t, isCarried(hub.Node, beats, renewed, missedBeats))
 			if renewed.After(last[hub.Node]) {
 				last[hub.Node] = renewed
 				changes[hub.Node]++
 			}
 		}
 	}
-	for _, hub := range hubs {
-		t.Logf("%s: %d delegated renewals in %s", hub.Node, changes[hub.Node], delegationLength)
+	for i, hub := range hubs {
+		beats := harness.BeatsSince(kubelets[i].Renewals(), begun)
+		t.Logf("%s: %d delegated renewals in %s, of %d beats", hub.Node, changes[hub.Node], delegationLength, beats)
 	}
+}
+
+// isCarried is nil when the cloud's Lease is not more than so many acknowledged beats behind. It judges the order alone: a loaded
+// machine delays kubelets and hubs alike.
+func isCarried(node string, beats []time.Time, renewed time.Time, missed int) error {
+	if behind := harness.BeatsSince(beats, renewed); behind > missed {
+		return fmt.Errorf("the kubelet of %s had %d renewals acknowledged since the cloud's renewTime %s, %d may be missing: %v",
+			node, behind, renewed, missed, beats[len(beats)-behind:])
+	}
+	return nil
 }
 
 // waitNotReady waits until the controller has noticed that the kubelets are silent.
 func waitNotReady(t *testing.T, cloud *harness.Cloud, hubs []*harness.Hub, silent time.Time) {
 	t.Helper()
 	for _, hub := range hubs {
-		must(t, harness.Poll(testContext(t), time.Until(silent.Add(notReadyLimit)), 200*time.Millisecond, func(ctx context.Context) error {
+		must(t, harness.Poll(testContext(t), max(time.Until(silent.Add(notReadyLimit)), time.Second), 200*time.Millisecond, func(ctx context.Context) error {
 			status, _, err := cloud.NodeReady(ctx, hub.Node)
 			if err == nil && status == corev1.ConditionTrue {
 				err = fmt.Errorf("%s is still Ready", hub.Node)
@@ -120,14 +130,18 @@ func waitNotReady(t *testing.T, cloud *harness.Cloud, hubs []*harness.Hub, silen
 	}
 }
 
-// isBeating is nil when the cloud's Lease of a node was renewed lately and carries the annotation as wanted.
+// isBeating is nil when the kubelet's latest beats are in the cloud's Lease of a node, and it carries the annotation as wanted.
 func isBeating(ctx context.Context, cloud *harness.Cloud, node, annotation string, kubelet *harness.Kubelet) error {
+	beats := kubelet.Renewals()
 	lease, err := nodeLease(ctx, cloud, node)
 	if err != nil {
-		return fmt.Errorf("%w; kubelet: %d renewals, failures %q", err, len(kubelet.Renewals()), kubelet.Failures())
+		return fmt.Errorf("%w; kubelet: %d renewals, failures %q", err, len(beats), kubelet.Failures())
 	}
-	if age := time.Since(lease.Spec.RenewTime.Time); age > renewalGap {
-		return fmt.Errorf("the Lease of %s was renewed %s ago; kubelet failures: %q", node, age, kubelet.Failures())
+	if len(beats) == 0 {
+		return fmt.Errorf("the kubelet of %s had no renewal acknowledged yet; failures: %q", node, kubelet.Failures())
+	}
+	if err := isCarried(node, beats, lease.Spec.RenewTime.Time, missedBeats); err != nil {
+		return fmt.Errorf("%w; kubelet failures: %q", err, kubelet.Failures())
 	}
 	if have := lease.Annotations[delegateAnnotation]; have != annotation {
 		return fmt.Errorf("the Lease of %s has %s=%q, want %q", node, delegateAnnotation, have, annotation)
