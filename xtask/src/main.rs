@@ -13,6 +13,7 @@ mod fuzz;
 mod interop;
 mod lab;
 mod links;
+mod mutants;
 mod process;
 mod rust_text;
 mod stopwatch;
@@ -50,6 +51,8 @@ enum Command {
     BuildInterop,
     /// Look for inputs that break a fuzz target, for a bounded time
     Fuzz(fuzz::Args),
+    /// Change the core in small ways, and look for changes that no test notices (an hour; not part of `test`)
+    Mutants(mutants::Args),
     /// Measure the coordinator and kube-apiserver side by side (minutes)
     Bench(bench::Args),
     /// Measure a pool: leader loss, memory, events, starts, bytes from the cloud (minutes)
@@ -81,6 +84,7 @@ fn main() -> ExitCode {
         Command::Links(args) => links::run(&args),
         Command::BuildInterop => interop::build(),
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::Mutants(args) => mutants::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::BenchPool(args) => bench::pool::run(&args),
         Command::Soak(args) => bench::pool::soak::run(&args),

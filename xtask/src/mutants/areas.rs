@@ -1,0 +1,137 @@
+//! The parts of the core that are mutated, and the tests that have to notice.
+
+/// Files of one package that belong together.
+pub(super) struct Area {
+    pub(super) name: &'static str,
+    pub(super) package: &'static str,
+    /// Paths and globs from the root of the repository.
+    pub(super) files: &'static [&'static str],
+    /// Arguments of `cargo test`.
+    pub(super) tests: &'static [&'static str],
+    pub(super) needs_etcd: bool,
+}
+
+/// Unit, contract and component tests; no examples in documentation.
+const TESTS: &[&str] = &["--lib", "--tests"];
+
+/// What fails fastest comes first.
+pub(super) const AREAS: [Area; 8] = [
+    Area {
+        name: "collection",
+        package: "yurt-storage",
+        files: &[
+            "crates/storage/src/collection.rs",
+            "crates/storage/src/collection/**/*.rs",
+        ],
+        tests: TESTS,
+        needs_etcd: false,
+    },
+    Area {
+        name: "replica",
+        package: "yurt-storage",
+        files: &["crates/storage/src/replica.rs", "crates/storage/src/replica/**/*.rs"],
+        tests: TESTS,
+        needs_etcd: false,
+    },
+    Area {
+        name: "embedded",
+        package: "yurt-storage",
+        files: &["crates/storage/src/embedded.rs", "crates/storage/src/embedded/**/*.rs"],
+        tests: TESTS,
+        needs_etcd: false,
+    },
+    Area {
+        name: "etcd3",
+        package: "yurt-storage",
+        files: &["crates/storage/src/etcd3.rs", "crates/storage/src/etcd3/**/*.rs"],
+        tests: &[
+            "--lib",
+            "--test",
+            "etcd3",
+            "--test",
+            "pooled",
+            "--",
+            "--include-ignored",
+        ],
+        needs_etcd: true,
+    },
+    Area {
+        name: "feed",
+        package: "yurt-coordinator",
+        files: &["coordinator/src/feed.rs", "coordinator/src/feed/**/*.rs"],
+        tests: TESTS,
+        needs_etcd: false,
+    },
+    Area {
+        name: "leases",
+        package: "yurt-coordinator",
+        files: &[
+            "coordinator/src/registry/leases.rs",
+            "coordinator/src/registry/leases/**/*.rs",
+        ],
+        tests: TESTS,
+        needs_etcd: false,
+    },
+    Area {
+        name: "pool",
+        package: "yurt-hub-client",
+        files: &["hub-client/src/pool/**/*.rs"],
+        tests: TESTS,
+        needs_etcd: false,
+    },
+    Area {
+        name: "replicas",
+        package: "yurt-hub-client",
+        files: &["hub-client/src/replicas.rs", "hub-client/src/replicas/**/*.rs"],
+        tests: TESTS,
+        needs_etcd: false,
+    },
+];
+
+/// What a glob for everything in a folder ends with.
+const ALL: &str = "/**/*.rs";
+
+// === impl Area ===
+
+impl Area {
+    /// Whether a file is part of it.
+    pub(super) fn has(&self, file: &str) -> bool {
+        self.files.iter().any(|one| match one.strip_suffix(ALL) {
+            Some(folder) => file.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')),
+            None => *one == file,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workspace;
+
+    #[test]
+    fn areas_have_names_of_their_own_and_files_that_exist() {
+        let root = workspace::root().expect("the root");
+        for (index, area) in AREAS.iter().enumerate() {
+            assert!(
+                AREAS[..index].iter().all(|other| other.name != area.name),
+                "{}",
+                area.name
+            );
+            for file in area.files {
+                let place = file.strip_suffix(ALL).unwrap_or(file);
+                assert!(root.join(place).exists(), "{}: {file}", area.name);
+            }
+        }
+    }
+    #[test]
+    fn files_are_found_in_their_area_alone() {
+        let of = |file: &str| {
+            let areas = AREAS.iter().filter(|area| area.has(file));
+            areas.map(|area| area.name).collect::<Vec<_>>()
+        };
+        assert_eq!(of("crates/storage/src/collection.rs"), ["collection"]);
+        assert_eq!(of("crates/storage/src/collection/timeline.rs"), ["collection"]);
+        assert_eq!(of("hub-client/src/replicas/source.rs"), ["replicas"]);
+        assert!(of("crates/storage/src/collections.rs").is_empty());
+    }
+}
