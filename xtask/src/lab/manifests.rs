@@ -77,6 +77,9 @@ mod tests {
     #[test]
     fn hubs_read_pool_data_and_nothing_else() {
         let found = rules(&["yurt-hub", "yurt-hub-cfg"]);
+        let (cluster, found): (Vec<_>, Vec<_>) = found.into_iter().partition(|(resource, _)| resource == "namespaces");
+        // The one Namespace that says which cluster it is.
+        assert_eq!(cluster, [("namespaces".to_owned(), "get".to_owned())]);
         let resources: Vec<&str> = found.iter().map(|(resource, _)| resource.as_str()).collect();
         assert_eq!(resources, ["endpoints", "endpointslices", "nodepools", "configmaps"]);
         assert!(found.iter().all(|(_, verbs)| verbs == "get,list,watch"));
