@@ -627,7 +627,7 @@ async fn commit_that_fails_when_nobody_waits_any_more_loses_nothing() {
 }
 
 #[tokio::test]
-async fn folder_that_cannot_be_completed_is_deleted_at_once() {
+async fn commit_that_another_one_overtakes_leaves_nothing() {
     let pool = Pool::new().await;
     let (one, link) = pool.join_by_link();
     let guard = Op {
@@ -663,6 +663,38 @@ async fn folder_that_cannot_be_completed_is_deleted_at_once() {
     stored.expect("the other one has more to say");
     assert_eq!(shown(&one), ["b@3"]);
     assert_eq!(pool.folders().values().collect::<Vec<_>>(), [&1]);
+}
+
+/// The election is compared again with the pointer: then the folder is complete, and in vain.
+#[tokio::test]
+async fn folder_of_a_leader_that_was_replaced_meanwhile_is_deleted_at_once() {
+    let pool = Pool::new().await;
+    let (one, link) = pool.join_by_link();
+    let elect = async |before, epoch| {
+        let elected = pool.storage.write(vec![put("epoch", before, epoch)]).await;
+        elected.expect("election")
+    };
+    let first = elect(Expect::Absent, "1").await;
+    let guard = Op {
+        action: Action::Check,
+        ..put("epoch", Expect::At(first), "")
+    };
+    let list = (0..300).map(|n| service(&format!("s{n:03}"), 5 + n)).collect();
+    update(&one, |held| held.restart(0, list, ResourceVersion(1000)));
+    link.hold("/pointer");
+    let replaced = async {
+        while pool.folders().values().sum::<usize>() < 300 {
+            tokio::task::yield_now().await;
+        }
+        elect(Expect::At(first), "2").await;
+        link.let_go();
+    };
+    let (refused, ()) = tokio::join!(one.persist(Some(&guard)), replaced);
+    assert!(
+        matches!(&refused, Err(StorageError::Conflict { key, .. }) if key.ends_with("/epoch")),
+        "{refused:?}"
+    );
+    assert_eq!(pool.folders(), BTreeMap::new());
 }
 
 #[tokio::test]
