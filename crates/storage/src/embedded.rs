@@ -15,15 +15,18 @@
 //!    group is under way at a time, so groups are published in the order they were staged in.
 //! 2. A group's RVs are in its rows, so they are fixed when it is staged. Numbers below the first of them are left free for
 //!    writes in memory, which are published at once: they come before the group, in RV and in time ([`mark`]). So nothing is
-//!    published at or below an RV that was published, and no list or bookmark names an RV that is not complete.
+//!    published at or below an RV that was published, and no list or bookmark names an RV that is not complete. A group is
+//!    staged when the disk is free, to need few such numbers; when they are used up, such writes wait for the group.
 //! 3. Such a write must be right *before* the group: it is checked against the published state, and one that names a key of
 //!    the group, be it changed or only compared there, waits in the queue. So what the group was checked against holds until
 //!    it is published.
 //! 4. It is published only if the stored mark covers its RV: a group's own mark counts once it is on the disk.
 
+mod beside;
 mod disk;
 pub mod drafts;
 mod engine;
+mod format;
 mod ledger;
 mod mark;
 mod medium;
@@ -43,6 +46,7 @@ use yurt_apimachinery::{ResourceVersion, Space};
 use yurt_runtime::Clock;
 
 use crate::backend::{Op, Sink, Storage, StorageError, TXN_OPS_MAX};
+use beside::MarkFile;
 pub use disk::{Disk, DiskStats};
 use engine::Engine;
 use ledger::Ledger;
@@ -79,6 +83,16 @@ pub enum OpenError {
         /// What redb found.
         why: String,
     },
+    /// Another version of this program wrote it.
+    #[error("cannot open store {path}: its format is {found}, this program reads {supported}; {}", format::advice(*found, *supported))]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Number of its format; 0 when it has none.
+        found: u64,
+        /// The number this program reads and writes.
+        supported: u64,
+    },
 }
 
 /// The redb-backed store; see the module header.
@@ -113,6 +127,7 @@ impl OpenError {
             Self::Unusable { why, .. } => StorageError::Unavailable(why),
             Self::Full { why, .. } => StorageError::Full(why),
             Self::Corrupt { why, .. } => StorageError::Corrupt(why),
+            other @ Self::Format { .. } => StorageError::Unavailable(other.to_string()),
         }
     }
 }
@@ -120,26 +135,41 @@ impl OpenError {
 // === impl Embedded ===
 
 impl Embedded {
-    /// Opens or creates the store at `path` (its folder must exist). `space` tags its RVs: [`Space::Own`] beside pool
+    /// Opens or creates the store at `path` (its folder must exist). One that lies behind the mark noted beside it was put
+    /// back from a copy: it gets another id, and its readers start over. `space` tags its RVs: [`Space::Own`] beside pool
     /// data, [`Space::Cloud`] for a control plane that hubs take for the cloud.
     ///
     /// # Errors
     /// [`OpenError`], naming the file.
     pub fn open(path: &Path, clock: Clock, space: Space) -> Result<Self, OpenError> {
         let disk = Disk::open(path, clock.clone())?;
-        Self::on(disk, clock, space).map_err(|error| OpenError::of(path, error))
+        let opened = Self::beside(disk, clock, space, Some(MarkFile::of(path)));
+        opened.map_err(|error| OpenError::of(path, error))
     }
 
-    /// The store on a disk that is open already.
+    /// The store on a disk that is open already, with no mark noted beside it.
     ///
     /// # Errors
     /// [`StorageError`] when its tables cannot be read or made.
     pub fn on(disk: Arc<Disk>, clock: Clock, space: Space) -> Result<Self, StorageError> {
-        let (ledger, identity) = Ledger::open(disk.clone())?;
-        let engine = Engine::new(identity.mark, clock, space);
+        Self::beside(disk, clock, space, None)
+    }
+
+    fn beside(disk: Arc<Disk>, clock: Clock, space: Space, noted: Option<MarkFile>) -> Result<Self, StorageError> {
+        let (mut ledger, identity) = Ledger::open(disk.clone(), noted)?;
+        let mut engine = Engine::new(identity.mark, clock, space);
+        let id = match identity.id {
+            Some(id) => id,
+            None => {
+                let (floor, mark) = engine.begin_timeline(identity.is_mark_lost);
+                let id = ledger.begin_timeline(floor, mark)?;
+                engine.stored(mark);
+                id
+            }
+        };
         let (requests, queue) = mpsc::channel(QUEUE_MAX);
         Ok(Self {
-            id: identity.id,
+            id,
             disk,
             requests,
             pending: Mutex::new(Some((engine, ledger, queue))),

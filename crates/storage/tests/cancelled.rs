@@ -284,6 +284,7 @@ async fn renewals_do_not_wait_for_commits() {
     let create = vec![put(LEASE, Expect::Absent, Durability::Durable)];
     let mut at = store.write(create).await.expect("created");
     for pool_first in [false, true] {
+        // One commit right after another.
         pool.list(0, &["a"], 10);
         let held = pool.medium.gate.lock();
         let mut event = store.write(vec![put("/events/x/e", Expect::Any, Durability::Durable)]);

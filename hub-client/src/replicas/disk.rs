@@ -1,4 +1,4 @@
-//! Opens the durable copy. It is a copy: a damaged file is moved aside and made again, a full disk is done without until the
+//! Opens the durable copy. It is a copy: a file that is damaged, or of another format, is moved aside and made again, a full disk is done without until the
 //! next start, and members of another pool are dropped. Nothing of that keeps a node without its hub.
 
 use std::io;
@@ -46,10 +46,10 @@ type Kinds = [(String, &'static ResourceKind)];
 // === impl DiskError ===
 
 impl DiskError {
-    fn is_damage(&self) -> bool {
+    fn is_unreadable(&self) -> bool {
         matches!(
             self,
-            Self::Open(OpenError::Corrupt { .. }) | Self::Store(StorageError::Corrupt(_))
+            Self::Open(OpenError::Corrupt { .. } | OpenError::Format { .. }) | Self::Store(StorageError::Corrupt(_))
         )
     }
 
@@ -69,7 +69,7 @@ pub(super) fn open(
     disk: &dyn Fn(&Path) -> Result<Arc<Disk>, OpenError>,
 ) -> Result<Opened, DiskError> {
     match open_once(folder, pool, kinds, disk) {
-        Err(error) if error.is_damage() => {
+        Err(error) if error.is_unreadable() => {
             let aside = move_aside(&folder.join(FILE));
             let why = match &aside {
                 Ok(aside) => format!("{error}; moved to {} and made again", aside.display()),
@@ -238,6 +238,29 @@ mod tests {
             why.contains("replicas.redb.damaged") && why.contains("in memory only"),
             "{why}"
         );
+    }
+
+    /// After an upgrade, or the way back from one.
+    #[tokio::test]
+    async fn file_of_another_format_is_made_again() {
+        let folder = TestDir::new();
+        let open = |disk: &dyn Fn(&Path) -> Result<Arc<Disk>, OpenError>| {
+            open(folder.path(), "p", &kinds(), disk).unwrap_or_else(|error| panic!("{error}"))
+        };
+        list(&open(&real), "stored").await;
+        let asked = std::cell::Cell::new(0);
+        let other = |path: &Path| match asked.replace(asked.get() + 1) {
+            0 => Err(OpenError::Format {
+                path: path.to_owned(),
+                found: 9,
+                supported: 1,
+            }),
+            _ => real(path),
+        };
+        let opened = open(&other);
+        assert!(opened.store.is_some() && held(&opened).is_empty());
+        let why = opened.trouble.clone().unwrap();
+        assert!(why.contains("its format is 9") && why.contains("made again"), "{why}");
     }
 
     #[test]

@@ -133,21 +133,23 @@ fn feed_on(disk: &Arc<Disk>) -> (Arc<Feed>, Arc<PoolCollection>) {
 async fn take(feed: &Arc<Feed>, path: &str, mut body: Value) -> Result<Value, FeedError> {
     body["store"] = json!("s");
     body["epoch"] = json!(1);
-    body["generation"] = json!(0);
+    if body.get("generation").is_none() {
+        body["generation"] = json!(0);
+    }
     body["fresh"] = json!(true);
     let user = User::new(&format!("{NODE_PREFIX}n1"), &[NODES]);
     feed.take(&user, path, body.to_string().into()).await
 }
 
-/// The first list of a pool, as its leader feeds it.
-async fn feed_list(feed: &Arc<Feed>) -> Result<Value, FeedError> {
+/// The first list of a pool in `generation`, as its leader feeds it.
+async fn feed_list(feed: &Arc<Feed>, generation: u64) -> Result<Value, FeedError> {
     let service = json!({"metadata": {"namespace": "x", "name": "a", "uid": "u", "resourceVersion": "5"}});
-    let index = json!({"after": "0", "at": "7", "index": [["x/a", "5"]]});
+    let index = json!({"generation": generation, "after": "0", "at": "7", "index": [["x/a", "5"]]});
     let answer = take(feed, "services/snapshot", index).await?;
     if answer["missing"] == json!([]) {
         return Ok(answer);
     }
-    let bodies = json!({"at": "7", "objects": [service], "last": true});
+    let bodies = json!({"generation": generation, "at": "7", "objects": [service], "last": true});
     take(feed, "services/snapshot/bodies", bodies).await
 }
 
@@ -162,7 +164,7 @@ async fn store_that_fails_under_the_first_list_leaves_it_unserved_until_it_is_st
     medium.fails.store(true, Ordering::Relaxed);
     for _ in 0..2 {
         assert!(
-            matches!(feed_list(&feed).await, Err(FeedError::Status(_))),
+            matches!(feed_list(&feed, 0).await, Err(FeedError::Status(_))),
             "the leader is told"
         );
         assert!(!collection.is_served(), "nobody is shown what a crash would take back");
@@ -175,9 +177,30 @@ async fn store_that_fails_under_the_first_list_leaves_it_unserved_until_it_is_st
     medium.fails.store(false, Ordering::Relaxed);
     // A disk that failed is left alone for a while.
     hand.advance(std::time::Duration::from_secs(60));
-    feed_list(&feed).await.unwrap();
+    feed_list(&feed, 0).await.unwrap();
     assert!(collection.is_served());
     assert_eq!(collection.objects().read(Collection::len), 1);
+}
+
+/// A crash would go back to serving the generation before.
+#[tokio::test]
+async fn store_that_fails_under_a_new_generation_leaves_it_unserved_until_it_is_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.redb");
+    let medium = Faulty::open(&path);
+    let (clock, hand) = Clock::fake();
+    let disk = Disk::open_on(&path, medium.clone(), clock).unwrap();
+    let (feed, collection) = feed_on(&disk);
+    feed_list(&feed, 0).await.unwrap();
+    assert!(collection.is_served());
+    medium.fails.store(true, Ordering::Relaxed);
+    assert!(matches!(feed_list(&feed, 9).await, Err(FeedError::Status(_))));
+    assert!(!collection.is_served(), "nobody is shown what a crash would take back");
+    medium.fails.store(false, Ordering::Relaxed);
+    // A disk that failed is left alone for a while.
+    hand.advance(std::time::Duration::from_secs(60));
+    feed_list(&feed, 9).await.unwrap();
+    assert!(collection.is_served());
 }
 
 /// The leader's time-out, a reset, the end of its leadership: its call is dropped while the disk is at work.

@@ -160,6 +160,11 @@ impl Disk {
         Ok(written)
     }
 
+    /// Returns at a moment when nobody reads or writes. Blocks for as long as others take.
+    pub(super) fn wait_until_free(&self) {
+        drop(self.database.lock());
+    }
+
     fn transact<T>(
         &self,
         slot: &mut Option<Database>,

@@ -15,6 +15,8 @@ use crate::backend::{Action, Committed, Durability, Expect, Loaded, Op, Sink, St
 
 /// Where an outcome goes.
 pub(super) type Answer<T> = oneshot::Sender<Result<T, StorageError>>;
+/// A transaction, and where its outcome goes.
+pub(super) type Write = (Vec<Op>, Answer<ResourceVersion>);
 /// Values by key, each with its RV.
 pub(super) type Values = BTreeMap<String, (ResourceVersion, Bytes)>;
 
@@ -94,6 +96,18 @@ impl Engine {
         self.sequencer.mark_needed()
     }
 
+    /// Begins a timeline above every RV that the one before has shown, as far as marks tell, or where `none_is_known`.
+    /// Returns its floor, and the mark to store.
+    pub(super) fn begin_timeline(&mut self, none_is_known: bool) -> (ResourceVersion, u64) {
+        let now = self.clock.unix();
+        let floor = if none_is_known {
+            self.sequencer.leap(now)
+        } else {
+            self.sequencer.next(now)
+        };
+        (floor, self.sequencer.mark_ahead())
+    }
+
     /// The mark `stored` is on the disk.
     pub(super) fn stored(&mut self, stored: u64) {
         self.sequencer.stored(stored);
@@ -119,9 +133,8 @@ impl Engine {
         Ok(Ok(rv))
     }
 
-    /// Begins a group of those of `writes` that need the disk; the others are done. One group is under way at a time, until
-    /// it is settled.
-    pub(super) fn stage(&mut self, writes: Vec<(Vec<Op>, Answer<ResourceVersion>)>, sink: &dyn Sink) -> Group {
+    /// Does those of `writes` that need no disk, and returns the others.
+    pub(super) fn write_what_needs_no_disk(&mut self, writes: Vec<Write>, sink: &dyn Sink) -> Vec<Write> {
         let mut waiting = Vec::with_capacity(writes.len());
         for (ops, answer) in writes {
             match self.write_in_memory(ops, sink) {
@@ -130,6 +143,11 @@ impl Engine {
                 Err(ops) => waiting.push((ops, answer)),
             }
         }
+        waiting
+    }
+
+    /// Begins a group. One is under way at a time, until it is settled.
+    pub(super) fn stage(&mut self, waiting: Vec<Write>) -> Group {
         self.sequencer.begin_group(self.clock.unix());
         let mut txns = Vec::with_capacity(waiting.len());
         for (ops, answer) in waiting {

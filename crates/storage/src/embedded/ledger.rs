@@ -9,6 +9,7 @@ use bytes::Bytes;
 use redb::{ReadTransaction, ReadableTable, WriteTransaction};
 use yurt_apimachinery::ResourceVersion;
 
+use super::beside::{MarkFile, Noted};
 use super::disk::Disk;
 use super::engine::{Group, Values};
 use super::rows::{self, Tombstones, Undo};
@@ -18,23 +19,65 @@ use crate::backend::{Loaded, StorageError, Stored};
 /// The rows of own objects.
 pub(super) struct Ledger {
     disk: Arc<Disk>,
+    noted: Option<MarkFile>,
     tombstones: Tombstones,
     unsettled: Undo,
 }
 
-/// What a store says about itself.
+/// A store that was opened.
 pub(super) struct Identity {
-    /// Random.
-    pub(super) id: String,
-    /// Every RV issued is at most this.
+    /// Random; `None` when a new timeline has to begin.
+    pub(super) id: Option<String>,
+    /// Every RV issued is at most this, as far as is known.
     pub(super) mark: u64,
+    /// Others were issued, and no mark of them is known.
+    pub(super) is_mark_lost: bool,
+}
+
+// === impl Identity ===
+
+impl Identity {
+    /// That of a store with mark `stored`, where `noted` is found beside it. One that is older than what it has shown was put
+    /// back from a copy; a mark that was never stored was never shown.
+    fn of(id: String, stored: u64, noted: Option<Noted>) -> Self {
+        let (shown, is_put_back) = match noted {
+            None => (stored, false),
+            Some(Noted::Missing) => (stored, stored > 0),
+            Some(Noted::Mark(shown)) => (shown, shown > stored),
+        };
+        if is_put_back {
+            tracing::error!(
+                shown,
+                stored,
+                "The store was put back from a copy: its numbers go on above, all clients start over"
+            );
+        }
+        Self {
+            id: (!is_put_back).then_some(id),
+            mark: stored.max(shown),
+            is_mark_lost: is_put_back && noted == Some(Noted::Missing),
+        }
+    }
+
+    /// That of a store to be. One that was deleted may have left its mark.
+    fn new(noted: Option<Noted>) -> Self {
+        let mark = match noted {
+            None | Some(Noted::Missing) => 0,
+            Some(Noted::Mark(shown)) => shown,
+        };
+        Self {
+            id: None,
+            mark,
+            is_mark_lost: false,
+        }
+    }
 }
 
 // === impl Ledger ===
 
 impl Ledger {
-    /// Opens the tables, creates the store id on first use.
-    pub(super) fn open(disk: Arc<Disk>) -> Result<(Self, Identity), StorageError> {
+    /// Looks at the store there is, or is to be. `noted` is where the mark is noted once more.
+    pub(super) fn open(disk: Arc<Disk>, noted: Option<MarkFile>) -> Result<(Self, Identity), StorageError> {
         let known = disk.read(|read| {
             let facts = match read.open_table(FACTS) {
                 Ok(facts) => facts,
@@ -45,22 +88,39 @@ impl Ledger {
             let Some(id) = id.map(|id| id.value().to_owned()) else {
                 return Ok(None);
             };
-            let mark = number(&facts, FACT_MARK)?;
-            Ok(Some(Identity { id, mark }))
+            Ok(Some((id, number(&facts, FACT_MARK)?)))
         })?;
+        let shown = noted.as_ref().map(MarkFile::read).transpose();
+        let shown = shown.map_err(StorageError::Unavailable)?;
         let identity = match known {
-            Some(known) => known,
-            None => Identity {
-                id: disk.write(create_tables)?,
-                mark: 0,
-            },
+            Some((id, mark)) => Identity::of(id, mark, shown),
+            None => Identity::new(shown),
         };
         let ledger = Self {
             disk,
+            noted,
             tombstones: Tombstones::default(),
             unsettled: Undo::default(),
         };
         Ok((ledger, identity))
+    }
+
+    /// Gives the store an id: no reader of any other one goes on, since all stand below `floor`. Returns the id.
+    pub(super) fn begin_timeline(&mut self, floor: ResourceVersion, mark: u64) -> Result<String, StorageError> {
+        let id = uuid::Uuid::new_v4().to_string();
+        self.disk.write(|txn| {
+            txn.open_table(OWN).map_err(storage_error)?;
+            let mut tombstones = txn.open_table(OWN_TOMBSTONES).map_err(storage_error)?;
+            tombstones.retain(|_, _| false).map_err(storage_error)?;
+            write_mark(txn, mark)?;
+            let mut facts = txn.open_table(FACTS).map_err(storage_error)?;
+            let floor = floor.0.to_string();
+            facts.insert(FACT_FLOOR, floor.as_str()).map_err(storage_error)?;
+            facts.insert(FACT_STORE_ID, id.as_str()).map_err(storage_error)?;
+            Ok(())
+        })?;
+        self.note(mark);
+        Ok(id)
     }
 
     /// Reads everything.
@@ -100,6 +160,11 @@ impl Ledger {
         Ok(loaded)
     }
 
+    /// Waits until nobody else commits to the same disk. It is no promise that nobody begins.
+    pub(super) fn wait_for_turn(&self) {
+        self.disk.wait_until_free();
+    }
+
     /// Stores a group with its mark. Blocks for as long as the medium takes.
     ///
     /// # Errors
@@ -115,6 +180,9 @@ impl Ledger {
         match stored {
             Ok(held) => {
                 self.tombstones = held;
+                if let Some(mark) = group.mark() {
+                    self.note(mark);
+                }
                 Ok(())
             }
             Err(error) => {
@@ -127,7 +195,9 @@ impl Ledger {
     /// Stores a mark alone.
     pub(super) fn store_mark(&mut self, mark: u64) -> Result<(), StorageError> {
         self.take_back()?;
-        self.disk.write(|txn| write_mark(txn, mark))
+        self.disk.write(|txn| write_mark(txn, mark))?;
+        self.note(mark);
+        Ok(())
     }
 
     /// Stores values that are in memory only.
@@ -151,6 +221,13 @@ impl Ledger {
         self.disk.trouble()
     }
 
+    /// Only once the store itself has it.
+    fn note(&mut self, mark: u64) {
+        if let Some(noted) = &mut self.noted {
+            noted.write(mark);
+        }
+    }
+
     fn take_back(&mut self) -> Result<(), StorageError> {
         if !self.unsettled.is_empty() {
             self.disk.write(|txn| self.unsettled.apply(txn))?;
@@ -158,16 +235,6 @@ impl Ledger {
         }
         Ok(())
     }
-}
-
-/// The tables and the id of a new store.
-fn create_tables(txn: &WriteTransaction) -> Result<String, StorageError> {
-    txn.open_table(OWN).map_err(storage_error)?;
-    txn.open_table(OWN_TOMBSTONES).map_err(storage_error)?;
-    let mut facts = txn.open_table(FACTS).map_err(storage_error)?;
-    let id = uuid::Uuid::new_v4().to_string();
-    facts.insert(FACT_STORE_ID, id.as_str()).map_err(storage_error)?;
-    Ok(id)
 }
 
 fn write_mark(txn: &WriteTransaction, mark: u64) -> Result<(), StorageError> {

@@ -13,10 +13,15 @@ use yurt_runtime::UnixTime;
 const AHEAD_MICROS: u64 = 120_000_000;
 /// The mark is renewed when less than this is left, µs: renewals go on for as long while the disk does not answer.
 const LEFT_MICROS: u64 = 60_000_000;
-/// Numbers left free below a group. A group costs time as soon as groups come faster than this many µs.
-const RESERVE: u64 = 1 << 16;
-/// RVs further ahead of the clock than this leave no numbers free, µs: many fast commits would take them ever further.
-const LEAD_MICROS_MAX: u64 = 3_600_000_000;
+/// Numbers left free below a group: its RVs may lie as many µs ahead of the clock, by which events end, for example.
+const RESERVE: u64 = 1 << 11;
+
+/// Where RVs are further ahead of the clock than this, µs, numbers are left free every [`SPARE_EVERY`] µs only.
+const LEAD_MAX: u64 = 1_000_000;
+/// More than what one group leaves free: RVs that are ahead of the clock do not get further ahead.
+const SPARE_EVERY: u64 = 2 * RESERVE;
+/// Left out above a timeline of which no mark is known: it may have been this much ahead of the clock, µs.
+const LEAP_MICROS: u64 = 600_000_000;
 
 /// Issues RVs and says when the mark has to be stored first.
 #[derive(Debug)]
@@ -25,6 +30,8 @@ pub(super) struct Sequencer {
     last: u64,
     mark: u64,
     group: Option<Group>,
+    /// Time of the last group that left numbers free, as an RV.
+    spared_at: u64,
 }
 
 /// The numbers of a group under way: from `first` up to, not including, `next`.
@@ -49,12 +56,19 @@ impl Sequencer {
             last: mark.max(tag),
             mark,
             group: None,
+            spared_at: 0,
         }
     }
 
     /// The next RV at wall-clock time `now`, while no group is under way.
     pub(super) fn next(&mut self, now: UnixTime) -> ResourceVersion {
         self.last = self.at(now).max(self.last + 1);
+        ResourceVersion(self.last)
+    }
+
+    /// As [`Self::next`], above everything that may have been issued unknown to any mark.
+    pub(super) fn leap(&mut self, now: UnixTime) -> ResourceVersion {
+        self.last = self.at(now).max(self.last) + LEAP_MICROS;
         ResourceVersion(self.last)
     }
 
@@ -73,10 +87,13 @@ impl Sequencer {
     /// A group begins: until it ends, writes in memory take the numbers below its own.
     pub(super) fn begin_group(&mut self, now: UnixTime) {
         let now = self.at(now);
-        let reserve = if self.last < now.saturating_add(LEAD_MICROS_MAX) {
-            RESERVE
-        } else {
+        // Many fast commits would take RVs ever further from the clock.
+        let is_soon = (self.spared_at..self.spared_at + SPARE_EVERY).contains(&now);
+        let reserve = if is_soon && self.last > now + LEAD_MAX {
             0
+        } else {
+            self.spared_at = now;
+            RESERVE
         };
         let first = now.max(self.last + 1 + reserve);
         self.group = Some(Group { first, next: first });
@@ -111,7 +128,7 @@ impl Sequencer {
     /// back, or was wrong before. RVs go on above the mark, counting by one until the clock has caught up.
     pub(super) fn warn_if_ahead(&self, now: UnixTime) {
         let ahead = self.mark.saturating_sub(self.at(now));
-        if ahead > LEAD_MICROS_MAX + 2 * AHEAD_MICROS {
+        if ahead > 2 * AHEAD_MICROS {
             let seconds = ahead / 1_000_000;
             tracing::warn!(
                 seconds,
@@ -225,15 +242,28 @@ mod tests {
         assert!(beside.last().is_some_and(|last| *last < of_group));
     }
 
+    /// Events end by these numbers.
     #[test]
-    fn groups_alone_do_not_run_away_from_the_clock() {
-        let mut sequencer = Sequencer::after(0, Space::Own);
-        for _ in 0..1_000_000 {
-            sequencer.begin_group(at(1_000));
-            sequencer.next_of_group(at(1_000));
-            sequencer.end_group();
+    fn groups_do_not_run_away_from_the_clock() {
+        for (micros_between, begun_at) in [(10, 1_000), (1_000, 1_000), (5_000, 1_000), (10, 5_000), (5_000, 5_000)] {
+            let mut sequencer = Sequencer::after(0, Space::Own);
+            let most = sequencer.next(at(begun_at)).0.max(sequencer.at(at(1_000)) + LEAD_MAX);
+            let most_ahead = most - sequencer.at(at(1_000)) + 2 * RESERVE;
+            for round in 0..100_000_u32 {
+                let micros = round * micros_between;
+                let now = UnixTime {
+                    secs: 1_000 + i64::from(micros / 1_000_000),
+                    nanos: micros % 1_000_000 * 1_000,
+                };
+                sequencer.begin_group(now);
+                let rv = sequencer.next_of_group(now);
+                sequencer.end_group();
+                let ahead = rv.0.saturating_sub(sequencer.at(now));
+                assert!(
+                    ahead <= most_ahead,
+                    "{ahead} µs ahead, groups every {micros_between} µs"
+                );
+            }
         }
-        let ahead = sequencer.last - sequencer.at(at(1_000));
-        assert!(ahead < LEAD_MICROS_MAX + RESERVE + 1_000_000, "{ahead} µs");
     }
 }

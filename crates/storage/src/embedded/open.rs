@@ -13,6 +13,7 @@ use std::rc::Rc;
 use redb::{Database, DatabaseError};
 
 use super::OpenError;
+use super::format;
 use super::medium::{Backend, Medium};
 
 /// redb's page cache, bytes. Objects are held in memory anyway.
@@ -66,6 +67,7 @@ pub(super) fn database(path: &Path, backend: Backend) -> Result<Database, OpenEr
         Ok(Err(error)) => return Err(unusable(error.to_string())),
         Err(panic) => return Err(damaged(&panic_text(&*panic))),
     };
+    format::settle(path, &database)?;
     if recovery.rolled_back {
         tracing::warn!(file = %path.display(), "The last commit was incomplete or damaged; the one before it is used");
     }

@@ -9,7 +9,7 @@ pub(super) const OWN: TableDefinition<'_, &str, (u64, &[u8])> = TableDefinition:
 /// Own deletions: RV of the deletion and place in its transaction → (key, last bytes).
 pub(super) const OWN_TOMBSTONES: TableDefinition<'_, (u64, u32), (&str, &[u8])> =
     TableDefinition::new("own-tombstones");
-/// Small facts: store id, RV mark, floor.
+/// Small facts: format, store id, RV mark, floor.
 pub(super) const FACTS: TableDefinition<'_, &str, &str> = TableDefinition::new("facts");
 /// Replica objects: (collection, key) → bytes with the cloud's resourceVersion.
 pub(super) const REPLICA: TableDefinition<'_, (&str, &str), &[u8]> = TableDefinition::new("replica");
@@ -31,6 +31,8 @@ pub(super) const DRAFTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new
 /// Their rows: (collection, key) → bytes.
 pub(super) const DRAFT_ROWS: TableDefinition<'_, (&str, &str), &[u8]> = TableDefinition::new("draft-rows");
 
+/// Fact: layout of the tables, see [`super::format`].
+pub(super) const FACT_FORMAT: &str = "format";
 /// Fact: random id of the store.
 pub(super) const FACT_STORE_ID: &str = "store-id";
 /// Fact: every RV issued is at most this.

@@ -78,7 +78,11 @@ impl Writer {
                 Request::Close { answer } => close = Some(answer),
             }
         }
-        let group = self.engine.lock().stage(writes, &*self.sink);
+        let writes = self.engine.lock().write_what_needs_no_disk(writes, &*self.sink);
+        if !writes.is_empty() {
+            ledger.wait_for_turn();
+        }
+        let group = self.engine.lock().stage(writes);
         let committed = if group.is_empty() {
             Ok(())
         } else {

@@ -383,6 +383,7 @@ impl Life {
 
     /// Leases are renewed while the medium is at work: for an own object, and for pool data that lies on it, too.
     async fn renew_beside_commits(&mut self, random: &mut Random) {
+        self.hand.advance(Duration::from_millis(5));
         let (key, n, with_pool) = (config_map(random.below(14)), self.next(), random.one_in(2));
         if with_pool {
             self.change_services(random);
