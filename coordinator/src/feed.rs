@@ -2,12 +2,13 @@
 //!
 //! In reading order: [`fence`] (who may), [`members`] (which nodes belong), [`collection`] (what readers see of a
 //! collection), [`scope`] (which collections there are), [`events`] (facts of the log, batch by batch), [`snapshot`]
-//! (everything there is, by difference), [`wire`] (the messages).
+//! (everything there is, by difference; [`pending`] and [`bodies`]: what of it has come), [`wire`] (the messages).
 //!
 //! Invariant: nothing of an older epoch is applied after something of a newer one; `C` never decreases within a
 //! generation; a collection is served only after its completeness is durable.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,10 +27,12 @@ use crate::metrics::FeedMetrics;
 use crate::registry::leases;
 use crate::status_error;
 
+mod bodies;
 pub(crate) mod collection;
 pub(crate) mod events;
 pub(crate) mod fence;
 pub(crate) mod members;
+mod pending;
 pub(crate) mod scope;
 mod snapshot;
 mod wire;
@@ -37,8 +40,8 @@ mod wire;
 use collection::{PoolCollection, PoolCollections};
 use fence::Fence;
 use members::Members;
+use pending::Arriving;
 use scope::Scope;
-use snapshot::Pending;
 pub(crate) use wire::Refusal;
 
 /// Path of the feed.
@@ -68,8 +71,10 @@ pub(crate) struct Feed {
     storage: Arc<dyn Storage>,
     /// What they were told last of each collection, and when.
     told: Mutex<BTreeMap<String, (bool, BootTime)>>,
-    /// Snapshots whose bodies are still arriving. Lock order: fence, this, collection.
-    pending: Mutex<BTreeMap<String, Pending>>,
+    /// Snapshots that are still arriving. Lock order: fence, this, collection.
+    pending: Mutex<BTreeMap<String, Arriving>>,
+    /// Where bodies of a large snapshot wait.
+    folder: PathBuf,
     /// Where the election lease is, to look over the fence's shoulder.
     leases: Arc<SharedCollection>,
     /// Owner of calls, which finish when their leader hangs up.
@@ -96,6 +101,8 @@ pub(crate) struct Parts {
     pub(crate) leases: Arc<SharedCollection>,
     /// Owner of calls, which finish when their leader hangs up.
     pub(crate) calls: TaskGroup,
+    /// Where bodies of a large snapshot wait.
+    pub(crate) folder: PathBuf,
 }
 
 /// Why a feed call changed nothing.
@@ -121,6 +128,7 @@ impl Feed {
             storage,
             leases,
             calls,
+            folder,
         } = parts;
         Self {
             fence,
@@ -131,6 +139,7 @@ impl Feed {
             storage,
             told: Mutex::default(),
             pending: Mutex::default(),
+            folder,
             leases,
             calls,
             clock,

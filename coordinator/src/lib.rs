@@ -135,8 +135,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let (custom, declared) = CustomKinds::open(&config).map_err(StartError::new)?;
     let gate = Gate::open(&config, &metrics, clock.clone())?;
     let server = bind(&config).await?;
-    let tasks = TaskGroup::new();
-    let address = server.local_addr();
+    let (tasks, address) = (TaskGroup::new(), server.local_addr());
     let opening = Stores::open(&config, custom.pool_kinds(&declared), clock.clone(), &tasks);
     let (stores, port, files) = open(opening, &config, server, &tasks).await?;
     watch_disk(&metrics, &stores);
@@ -163,6 +162,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
             storage: stores.storage().clone(),
             leases: election_leases(&cacher)?,
             calls: tasks.child(),
+            folder: config.data_dir.clone(),
         },
         clock.clone(),
         metrics.feed(),

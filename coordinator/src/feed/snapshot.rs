@@ -1,155 +1,76 @@
 //! Takes everything there is in a collection, by difference: first keys and RVs, then only the bodies that are missing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
 use serde_json::{Value, json};
-use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
-use yurt_storage::collection::{History, WriteError};
+use yurt_apimachinery::{Object, ResourceVersion, Status};
+use yurt_storage::collection::WriteError;
 // Whoever feeds holds the fence: there is no other writer, and `check` compares the generation.
-use yurt_storage::{Collection, OnlyWriter as _, Op};
+use yurt_storage::{Collection, OnlyWriter as _, Op, StorageError};
 
+use super::bodies::{Spilled, Spilling};
 use super::collection::PoolCollection;
 use super::events::read_object;
-use super::fence::{Claim, Election};
+use super::fence::Claim;
+use super::pending::Pending;
 use super::wire::{BodiesCall, Progress, SnapshotCall};
 use super::{Feed, FeedError, Refusal, decode, members};
 use crate::authn::User;
+use crate::status_error;
 
-/// Bytes of bodies that all snapshots together may hold back until they are complete.
-const PENDING_BYTES_MAX: usize = 256 << 20;
-
-/// A snapshot whose bodies are still arriving.
-#[derive(Debug)]
-pub(super) struct Pending {
-    claim: Claim,
-    generation: u64,
-    at: ResourceVersion,
-    index: BTreeMap<String, ResourceVersion>,
-    missing: BTreeSet<String>,
-    bodies: BTreeMap<String, Object>,
-    bytes: usize,
-    /// What the leader remembers of the time before.
-    history: Option<History>,
-}
-
-// === impl Pending ===
-
-impl Pending {
-    /// What `call` announces. Bodies of an unfinished snapshot before it are not asked for again, whoever sent them: on one
-    /// timeline an RV of a key stands for one content.
-    fn of(call: SnapshotCall<'_>, history: Option<History>, held: &Collection, before: Option<Self>) -> Self {
-        let claim = call.claim();
-        let index: BTreeMap<String, ResourceVersion> = call.index.into_iter().collect();
-        // On a new timeline an old RV may stand for another content.
-        let may_reuse = call.generation == held.generation();
-        let is_held = |key: &str, rv: ResourceVersion| {
-            may_reuse && find(held, key).is_some_and(|object| object.resource_version() == rv)
-        };
-        let missing = index
-            .iter()
-            .filter(|(key, rv)| !is_held(key, **rv))
-            .map(|(key, _)| key.clone())
-            .collect();
-        let (generation, at) = (call.generation, call.at);
-        let mut pending = Self {
-            claim,
-            generation,
-            at,
-            index,
-            missing,
-            bodies: BTreeMap::new(),
-            bytes: 0,
-            history,
-        };
-        let before = before.filter(|before| before.generation == generation);
-        for (key, object) in before.map(|before| before.bodies).unwrap_or_default() {
-            if pending.index.get(&key) == Some(&object.resource_version()) {
-                pending.keep(key, object);
-            }
-        }
-        pending
-    }
-
-    fn keep(&mut self, key: String, object: Object) {
-        if self.missing.remove(&key) {
-            self.bytes += object.size();
-            self.bodies.insert(key, object);
-        }
-    }
-
-    fn add(&mut self, object: Object) -> Result<(), Status> {
-        let key = object.key().to_string();
-        let listed = self.index.get(&key).copied();
-        if listed != Some(object.resource_version()) {
-            let rv = object.resource_version();
-            return Err(Status::bad_request(format!(
-                "{key} at {rv} is not what the snapshot announced"
-            )));
-        }
-        self.keep(key, object);
-        Ok(())
-    }
-
-    /// The whole list, from the bodies and from what is held.
-    fn into_list(mut self, held: &Collection) -> Option<Vec<Object>> {
-        let bodies = &mut self.bodies;
-        let object = |(key, rv): (&String, &ResourceVersion)| {
-            bodies.remove(key).or_else(|| {
-                find(held, key)
-                    .filter(|object| object.resource_version() == *rv)
-                    .cloned()
-            })
-        };
-        self.index.iter().map(object).collect()
-    }
-}
-
-fn find<'a>(held: &'a Collection, key: &str) -> Option<&'a Object> {
-    held.object(&object_key(key))
-}
-
-fn object_key(key: &str) -> ObjectKey {
-    match key.split_once('/') {
-        Some((namespace, name)) => ObjectKey::new(Some(namespace), name),
-        None => ObjectKey::new(None, key),
-    }
-}
+/// Keys of missing bodies that one answer names. The others are named once these have come.
+const MISSING_MAX: usize = 50_000;
 
 // === impl Feed ===
 
 impl Feed {
-    /// Keys and RVs of a snapshot; the answer names the bodies to send.
+    /// Keys and RVs of a snapshot, or a part of them; the answer to the last part names the bodies to send.
     pub(super) async fn take_snapshot(
         &self,
         collection: &Arc<PoolCollection>,
         user: &User,
         body: &[u8],
     ) -> Result<Value, FeedError> {
-        let call: SnapshotCall<'_> = decode(body)?;
+        let mut call: SnapshotCall<'_> = decode(body)?;
         if call.at.is_own() || call.at.is_zero() {
             return Err(Status::bad_request(format!("{} is not a resourceVersion of the cloud", call.at)).into());
         }
         let history = call.history(collection.objects().kind())?;
         self.require_members(collection)?;
-        self.require_caller(collection, user, &call)?;
-        let (claim, fresh) = (call.claim(), call.fresh);
-        let (outcome, guard) = {
-            let election = self.fence.enter(&claim, user).map_err(|_| self.fenced())?;
-            collection
-                .objects()
-                .read(|held| check(held, call.generation, call.at))?;
-            let before = self.pending.lock().remove(collection.name());
-            let pending = collection
-                .objects()
-                .read(|held| Pending::of(call, history, held, before));
-            (self.keep_or_apply(collection, &election, pending)?, election.guard())
-        };
-        self.answer(collection, guard, fresh, outcome).await
+        let claim = call.claim();
+        {
+            let _election = self.fence.enter(&claim, user).map_err(|_| self.fenced())?;
+            let applied = collection.objects().read(|held| {
+                check(held, (call.generation, call.at))?;
+                Ok::<_, Refusal>(held.position())
+            })?;
+            let mut all = self.pending.lock();
+            let arriving = all.entry(collection.name().to_owned()).or_default();
+            let (index, keys) = arriving.announce(&mut call, applied)?;
+            let Some(index) = index else {
+                return Ok(json!({ "announced": keys }));
+            };
+            self.require_caller(collection, user, &index)?;
+            let before = arriving.pending.take();
+            let pending = |held: &Collection| Pending::of(&call, index, history, held, before);
+            arriving.pending = Some(collection.objects().read(pending));
+        }
+        self.give_back_disk(collection).await;
+        if let Some(applied) = self.settle(collection, user, &claim).await? {
+            return self.answer(collection, call.fresh, applied).await;
+        }
+        let named = self.pending_here(collection, |pending| {
+            let keys: Vec<&String> = pending.missing().iter().take(MISSING_MAX).collect();
+            json!({ "missing": keys })
+        });
+        Ok(named.ok_or_else(|| self.gap(collection))?)
     }
 
-    /// Some of the missing bodies; with the last one the snapshot is applied.
+    /// Some of the missing bodies; with the last one the snapshot is applied. What is refused takes nothing away of what
+    /// came before.
     pub(super) async fn take_bodies(
         &self,
         collection: &Arc<PoolCollection>,
@@ -165,85 +86,111 @@ impl Feed {
             .collect::<Result<Vec<_>, _>>();
         let objects = objects.map_err(|why| Status::bad_request(format!("body of a snapshot: {why}")))?;
         self.admit(collection, objects.iter())?;
-        let (outcome, guard) = {
-            let election = self.fence.enter(&call.claim(), user).map_err(|_| self.fenced())?;
-            let outcome = match self.pending_of(collection, &call) {
-                Some(pending) => self.add_bodies(collection, &election, pending, objects)?,
-                None => collection.objects().read(|held| already_applied(held, &call))?,
-            };
-            (outcome, election.guard())
+        let claim = call.claim();
+        let begun = {
+            let election = self.fence.enter(&claim, user).map_err(|_| self.fenced())?;
+            let mut all = self.pending.lock();
+            match all.get_mut(collection.name()).and_then(|all| all.pending_of(&call)) {
+                Some(pending) => Ok(Arrival::of(pending, objects, self.spill_path(collection))?),
+                None => Err(election.guard()),
+            }
         };
-        if let Outcome::Missing(keys) = outcome {
-            return Ok(json!({ "missing": keys.len() }));
+        let arrival = match begun {
+            Ok(arrival) => arrival,
+            Err(guard) => {
+                let at = collection.objects().read(|held| already_applied(held, &call))?;
+                return self.answer(collection, call.fresh, Applied { at, guard }).await;
+            }
+        };
+        let arrived = arrival.stored().await?;
+        {
+            let mut all = self.pending.lock();
+            let pending = all.get_mut(collection.name()).and_then(|all| all.pending_of(&call));
+            arrived.keep(pending.ok_or_else(|| self.gap(collection))?);
         }
-        self.answer(collection, guard, call.fresh, outcome).await
+        if let Some(applied) = self.settle(collection, user, &claim).await? {
+            return self.answer(collection, call.fresh, applied).await;
+        }
+        let left = self.pending_here(collection, |pending| json!({ "missing": pending.missing().len() }));
+        Ok(left.ok_or_else(|| self.gap(collection))?)
+    }
+
+    /// Applies the snapshot that is pending when it has everything. It stays pending when it cannot be applied, for its bodies.
+    async fn settle(
+        &self,
+        collection: &Arc<PoolCollection>,
+        user: &User,
+        claim: &Claim,
+    ) -> Result<Option<Applied>, FeedError> {
+        let reading = self.pending_here(collection, |pending| {
+            pending.missing().is_empty().then(|| pending.bodies.reading())
+        });
+        let Some(reading) = reading.ok_or_else(|| self.gap(collection))? else {
+            return Ok(None);
+        };
+        let kind = collection.objects().kind();
+        let bodies = if reading.blocks() {
+            blocking(move || reading.read(kind)).await?
+        } else {
+            reading.read(kind).map_err(|error| of_disk(&error))?
+        };
+        let election = self.fence.enter(claim, user).map_err(|_| self.fenced())?;
+        let mut all = self.pending.lock();
+        let pending = all.get(collection.name()).and_then(|all| all.pending.as_ref());
+        let pending = pending.ok_or_else(|| self.gap(collection))?;
+        let at = collection.objects().update(|held| apply(held, pending, bodies))?;
+        all.remove(collection.name());
+        self.metrics.batch(collection.name(), self.is_late(&election.holder));
+        tracing::info!(collection = collection.name(), %at, leader = election.holder, "Snapshot applied");
+        let guard = election.guard();
+        Ok(Some(Applied { at, guard }))
+    }
+
+    /// Copies the bodies that are still wanted when most of their file is of others.
+    async fn give_back_disk(&self, collection: &Arc<PoolCollection>) {
+        let wasted = self.pending_here(collection, |pending| pending.bodies.wasted());
+        let Some(wasted) = wasted.flatten() else { return };
+        let path = self.spill_path(collection);
+        match blocking(move || wasted.copy(path)).await {
+            Ok(copied) => drop(self.pending_here(collection, |pending| pending.bodies.keep_spilled(copied))),
+            Err(error) => tracing::debug!(error = error.message(), "Bodies that nobody wants stay on the disk"),
+        }
+    }
+
+    fn pending_here<T>(&self, collection: &PoolCollection, look: impl FnOnce(&mut Pending) -> T) -> Option<T> {
+        let mut all = self.pending.lock();
+        all.get_mut(collection.name())?.pending.as_mut().map(look)
+    }
+
+    fn spill_path(&self, collection: &PoolCollection) -> PathBuf {
+        self.folder.join(format!("{}.bodies", collection.name()))
+    }
+
+    fn gap(&self, collection: &PoolCollection) -> Refusal {
+        let applied = collection.objects().read(Collection::position);
+        Refusal::Gap { applied }
     }
 
     /// Who tells the membership must belong to it: a wrong pool's leader stops here, and no pool shuts itself out.
-    fn require_caller(&self, collection: &PoolCollection, user: &User, call: &SnapshotCall<'_>) -> Result<(), Refusal> {
+    fn require_caller(
+        &self,
+        collection: &PoolCollection,
+        user: &User,
+        index: &BTreeMap<String, ResourceVersion>,
+    ) -> Result<(), Refusal> {
         if collection.name() != members::COLLECTION {
             return Ok(());
         }
-        let names = call.index.iter().map(|(key, _)| key.as_str());
-        self.members.judge(user.node_name(), names)
-    }
-
-    fn pending_of(&self, collection: &PoolCollection, call: &BodiesCall<'_>) -> Option<Pending> {
-        let mut all = self.pending.lock();
-        let pending = all.remove(collection.name())?;
-        let is_it = (&pending.claim, pending.generation, pending.at) == (&call.claim(), call.generation, call.at);
-        is_it.then_some(pending)
-    }
-
-    fn add_bodies(
-        &self,
-        collection: &PoolCollection,
-        election: &MutexGuard<'_, Election>,
-        mut pending: Pending,
-        objects: Vec<Object>,
-    ) -> Result<Outcome, FeedError> {
-        for object in objects {
-            pending.add(object)?;
-        }
-        let others: usize = self.pending.lock().values().map(|other| other.bytes).sum();
-        if others + pending.bytes > PENDING_BYTES_MAX {
-            let message = format!("the bodies of unfinished snapshots exceed {PENDING_BYTES_MAX} bytes");
-            return Err(Status::too_large(&message).into());
-        }
-        self.keep_or_apply(collection, election, pending)
-    }
-
-    /// Applies a snapshot that has everything, keeps any other. The fence is held by the caller.
-    fn keep_or_apply(
-        &self,
-        collection: &PoolCollection,
-        election: &MutexGuard<'_, Election>,
-        pending: Pending,
-    ) -> Result<Outcome, FeedError> {
-        if !pending.missing.is_empty() {
-            let missing = pending.missing.iter().cloned().collect();
-            self.pending.lock().insert(collection.name().to_owned(), pending);
-            return Ok(Outcome::Missing(missing));
-        }
-        self.pending.lock().remove(collection.name());
-        let applied = collection.objects().update(|held| apply(held, pending))?;
-        self.metrics.batch(collection.name(), self.is_late(&election.holder));
-        tracing::info!(collection = collection.name(), at = %applied, leader = election.holder, "Snapshot applied");
-        Ok(Outcome::Applied(applied))
+        self.members.judge(user.node_name(), index.keys().map(String::as_str))
     }
 
     /// Tells the leader. What was applied is made durable first, and only then shown to readers.
     async fn answer(
         &self,
         collection: &Arc<PoolCollection>,
-        guard: Option<Op>,
         fresh: Option<bool>,
-        outcome: Outcome,
+        Applied { at: applied, guard }: Applied,
     ) -> Result<Value, FeedError> {
-        let applied = match outcome {
-            Outcome::Missing(keys) => return Ok(json!({ "missing": keys })),
-            Outcome::Applied(applied) => applied,
-        };
         self.persist(guard.as_ref()).await?;
         collection.announce();
         if let Some(fresh) = fresh {
@@ -260,16 +207,86 @@ impl Feed {
     }
 }
 
-/// What became of a call.
-enum Outcome {
-    /// Keys of bodies that have to come yet.
-    Missing(Vec<String>),
-    /// `C` after the snapshot.
-    Applied(ResourceVersion),
+/// A snapshot that was applied.
+struct Applied {
+    /// `C` after it.
+    at: ResourceVersion,
+    /// Holds while nobody else is elected.
+    guard: Option<Op>,
+}
+
+/// Bodies that are wanted, and where to.
+enum Arrival {
+    Memory(Vec<(String, Object)>),
+    Disk(Vec<(String, Object)>, Spilling),
+}
+
+/// Bodies that will not be asked for again.
+enum Arrived {
+    Memory(Vec<(String, Object)>),
+    Disk(Vec<String>, Spilled),
+}
+
+// === impl Arrival, Arrived ===
+
+impl Arrival {
+    fn of(pending: &Pending, objects: Vec<Object>, path: PathBuf) -> Result<Self, Status> {
+        let wanted = pending.wanted(objects)?;
+        let bytes = wanted.iter().map(|(_, object)| object.size()).sum();
+        Ok(match pending.bodies.have_room(bytes) {
+            true => Self::Memory(wanted),
+            false => Self::Disk(wanted, pending.bodies.spilling(path)),
+        })
+    }
+
+    async fn stored(self) -> Result<Arrived, Status> {
+        let (objects, spilling) = match self {
+            Self::Memory(objects) => return Ok(Arrived::Memory(objects)),
+            Self::Disk(objects, spilling) => (objects, spilling),
+        };
+        let write = move || {
+            let spilled = spilling.write(&objects)?;
+            let keys = objects.into_iter().map(|(key, _)| key).collect();
+            Ok(Arrived::Disk(keys, spilled))
+        };
+        blocking(write).await
+    }
+}
+
+impl Arrived {
+    fn keep(self, pending: &mut Pending) {
+        match self {
+            Self::Memory(objects) => {
+                for (key, object) in objects {
+                    pending.has_arrived(&key);
+                    pending.bodies.keep(key, object);
+                }
+            }
+            Self::Disk(keys, spilled) => {
+                pending.bodies.keep_spilled(spilled);
+                keys.iter().for_each(|key| pending.has_arrived(key));
+            }
+        }
+    }
+}
+
+/// Does what the disk may take long for.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, Status> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|lost| Err(io::Error::other(lost)))
+        .map_err(|error| of_disk(&error))
+}
+
+fn of_disk(error: &io::Error) -> Status {
+    let why = format!("bodies of a snapshot, below --data-dir: {error}");
+    status_error::of_storage(&match error.kind() {
+        io::ErrorKind::StorageFull => StorageError::Full(why),
+        _ => StorageError::Unavailable(why),
+    })
 }
 
 /// Whether a snapshot may be taken at all.
-fn check(held: &Collection, generation: u64, at: ResourceVersion) -> Result<(), Refusal> {
+fn check(held: &Collection, (generation, at): (u64, ResourceVersion)) -> Result<(), Refusal> {
     let applied = held.position();
     if generation < held.generation() {
         return Err(Refusal::Generation {
@@ -283,13 +300,17 @@ fn check(held: &Collection, generation: u64, at: ResourceVersion) -> Result<(), 
     Ok(())
 }
 
-fn apply(held: &mut Collection, mut pending: Pending) -> Result<ResourceVersion, Refusal> {
-    check(held, pending.generation, pending.at)?;
+fn apply(
+    held: &mut Collection,
+    pending: &Pending,
+    bodies: BTreeMap<String, Object>,
+) -> Result<ResourceVersion, Refusal> {
+    let (generation, at) = pending.place();
+    check(held, (generation, at))?;
     // Whoever followed this pool before its store was lost goes on here, too. A copy that is there remembers for itself.
-    let history = pending.history.take().filter(|_| !held.is_complete());
-    let (generation, at) = (pending.generation, pending.at);
+    let history = pending.history().filter(|_| !held.is_complete()).cloned();
     // Events may have replaced an object since the index came; the leader sends another snapshot then.
-    let Some(list) = pending.into_list(held) else {
+    let Some(list) = pending.list(bodies, held) else {
         return Err(Refusal::Gap {
             applied: held.position(),
         });
@@ -311,10 +332,10 @@ fn apply(held: &mut Collection, mut pending: Pending) -> Result<ResourceVersion,
 }
 
 /// The answer to bodies of a snapshot that is not pending: applied already (the answer was lost), or unknown.
-fn already_applied(held: &Collection, call: &BodiesCall<'_>) -> Result<Outcome, Refusal> {
+fn already_applied(held: &Collection, call: &BodiesCall<'_>) -> Result<ResourceVersion, Refusal> {
     let applied = held.position();
     if held.is_complete() && held.generation() == call.generation && applied >= call.at {
-        return Ok(Outcome::Applied(applied));
+        return Ok(applied);
     }
     Err(Refusal::Gap { applied })
 }

@@ -46,6 +46,12 @@ pub(super) struct SnapshotCall<'a> {
     pub(super) generation: u64,
     pub(super) at: ResourceVersion,
     pub(super) index: Vec<(String, ResourceVersion)>,
+    /// Keys that came in earlier parts of the index.
+    #[serde(default)]
+    pub(super) from: usize,
+    /// Other parts of the index follow.
+    #[serde(default)]
+    pub(super) more: bool,
     /// For a coordinator that has nothing.
     #[serde(default, borrow)]
     pub(super) history: Option<HistoryOnWire<'a>>,

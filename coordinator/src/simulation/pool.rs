@@ -68,6 +68,7 @@ impl Pool {
             storage: Arc::new(NoStorage),
             leases: Arc::new(SharedCollection::new(leases, false)),
             calls: TaskGroup::new(),
+            folder: std::env::temp_dir(),
         };
         let metrics = Metrics::new().expect("names differ").feed();
         let feed = Feed::new(parts, Clock::fake().0, metrics);

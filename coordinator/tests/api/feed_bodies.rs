@@ -62,6 +62,105 @@ async fn bodies_of_an_unfinished_snapshot_are_not_asked_for_again() {
     assert_eq!(missing, json!(["x/s0"]));
 }
 
+/// An index of these objects.
+fn index_of(objects: &[Value]) -> Vec<Value> {
+    let row = |object: &Value| {
+        let metadata = &object["metadata"];
+        json!([
+            format!("x/{}", metadata["name"].as_str().unwrap()),
+            metadata["resourceVersion"]
+        ])
+    };
+    objects.iter().map(row).collect()
+}
+
+/// Two first lists of more than waits in memory, side by side, with all that can go wrong in between.
+#[tokio::test]
+async fn large_snapshots_end_and_no_refusal_takes_back_what_was_sent() {
+    const EACH: usize = 4;
+    let server = Server::pool().await;
+    let leader = Leader::elect(&server, "n1").await;
+    leader.feed_members(&["n1", "n2"]).await;
+    let large = |n: usize| {
+        let mut object = service(&format!("big-{n}"), 100 + n as u64);
+        object["metadata"]["annotations"] = json!({"blob": "x".repeat(7 << 20)});
+        object
+    };
+    let objects: Vec<Value> = (0..EACH).map(large).collect();
+    let announce = json!({"at": "200", "index": index_of(&objects), "fresh": true});
+    for collection in ["services", "endpoints"] {
+        let answer = leader
+            .call(&format!("{collection}/snapshot"), announce.clone())
+            .await
+            .expect(200);
+        assert_eq!(answer["missing"].as_array().unwrap().len(), EACH);
+    }
+    let send = async |collection: &str, at: &str, object: &Value| {
+        let body = json!({"at": at, "objects": [object], "fresh": true});
+        leader.call(&format!("{collection}/snapshot/bodies"), body).await
+    };
+    let left = |n: usize| if n == EACH { json!([]) } else { json!(EACH - n) };
+    for (n, object) in objects.iter().enumerate() {
+        for collection in ["services", "endpoints"] {
+            let path = format!("{collection}/snapshot/bodies");
+            let late = send(collection, "199", object).await.expect(409);
+            assert_eq!(late["reason"], "gap");
+            send(collection, "200", &service("stranger", 7)).await.expect(400);
+            let both = json!({"at": "200", "objects": [object, object]});
+            leader.call(&path, both).await.expect(413);
+            let part = json!({"at": "210", "from": 3, "index": []});
+            leader.call(&format!("{collection}/snapshot"), part).await.expect(409);
+            let answer = send(collection, "200", object).await.expect(200);
+            assert_eq!(answer["missing"], left(n + 1), "{collection}");
+            if n + 1 < EACH {
+                let again = leader.call(&format!("{collection}/snapshot"), announce.clone()).await;
+                assert_eq!(again.expect(200)["missing"].as_array().unwrap().len(), EACH - n - 1);
+            }
+        }
+    }
+    let listed = server.node("n2").get(SERVICES).await.expect(200);
+    assert!(listed["items"] == json!(objects), "as they were sent");
+    let files = std::fs::read_dir(server.folder()).unwrap();
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    assert_eq!(names.filter(|name| name.ends_with(".bodies")).count(), 0);
+}
+
+/// An index of more than one body takes.
+#[tokio::test]
+async fn index_of_any_length_comes_in_parts() {
+    const ALL: usize = 12_000;
+    let server = Server::pool().await;
+    let leader = Leader::elect(&server, "n1").await;
+    leader.feed_members(&["n1", "n2"]).await;
+    let name = |n: usize| format!("{n:06}-{}", "x".repeat(700));
+    let slim = |n: usize| json!({"metadata": {"name": name(n), "namespace": "x", "uid": "u", "resourceVersion": "90"}});
+    let objects: Vec<Value> = (0..ALL).map(slim).collect();
+    let part = async |from: usize, to: usize, more: bool| {
+        let index = index_of(&objects[from..to]);
+        let body = json!({"at": "100", "from": from, "more": more, "index": index, "fresh": true});
+        leader.call("services/snapshot", body).await
+    };
+    let whole = json!({"at": "100", "index": index_of(&objects)});
+    leader.call("services/snapshot", whole).await.expect(413);
+    assert_eq!(part(0, 6_000, true).await.expect(200), json!({"announced": 6_000}));
+    // A part is lost on the way: the leader begins the index again.
+    assert_eq!(part(9_000, ALL, false).await.expect(409)["reason"], "gap");
+    part(0, 6_000, true).await.expect(200);
+    let missing = part(6_000, ALL, false).await.expect(200)["missing"].clone();
+    assert_eq!(missing.as_array().unwrap().len(), ALL);
+    for (sent, chunk) in objects.chunks(6_000).enumerate() {
+        let body = json!({"at": "100", "objects": chunk, "fresh": true});
+        let answer = leader.call("services/snapshot/bodies", body).await.expect(200);
+        assert_eq!(answer["missing"], [json!(6_000), json!([])][sent]);
+    }
+    let state = leader.client.get("/yurt/v1/feed").await.expect(200);
+    let services = &state["collections"]["services"];
+    assert_eq!(
+        (&services["complete"], &services["appliedUpTo"]),
+        (&json!(true), &json!("100"))
+    );
+}
+
 #[tokio::test]
 async fn bodies_of_the_feed_are_bounded_compressed_or_not() {
     let (_server, leader) = fed_pool().await;

@@ -8,6 +8,7 @@ pub mod progress;
 pub mod way;
 pub mod wire;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -21,7 +22,7 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
 use yurt_runtime::BootTime;
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::{APPLICATION_JSON, full, gzip_bytes};
-use yurt_storage::collection::{ChangeKind, Delivery, Expired, Reader};
+use yurt_storage::collection::{ChangeKind, Delivery, Expired, History, Reader, Snapshot};
 use yurt_storage::{Collection, Replica};
 
 use crate::metrics::Metrics;
@@ -39,6 +40,8 @@ use wire::Envelope;
 const BATCH: usize = 120;
 /// Bytes of bodies in one request, about: some 100 KiB on the wire, which a thin link carries within [`TIMEOUT`].
 const CHUNK_BYTES: usize = 512 << 10;
+/// Bytes of the keys in one part of an index, about.
+const INDEX_BYTES: usize = 4 << 20;
 /// Deletions that an empty coordinator is told of, about; with the index they are one body.
 const HISTORY_BYTES: usize = 512 << 10;
 /// A body below this goes as it is.
@@ -341,20 +344,52 @@ impl Feeder {
             let history = (!there.complete).then(|| c.history(HISTORY_BYTES));
             (c.snapshot(None), history, c.generation())
         });
-        let (at, objects) = (snapshot.position, &snapshot.objects);
-        let envelope = self.envelope(generation);
-        let body = envelope.index(there.position, at, objects, history.as_ref());
         self.progress.sending(self.replica.name(), read_at);
-        let answer = self.post("snapshot", self.pack(body).await?).await?;
-        let missing: Vec<String> = answer
-            .missing
-            .and_then(|keys| serde_json::from_value(keys).ok())
-            .unwrap_or_default();
-        let wanted: std::collections::BTreeSet<&str> = missing.iter().map(String::as_str).collect();
-        let mut chunks = wire::chunks(
-            snapshot.objects.iter().filter(|o| wanted.contains(o.key().as_str())),
-            CHUNK_BYTES,
-        );
+        // An answer names so many missing bodies at the most; those of a large snapshot are asked for round by round.
+        let (mut sent, mut left) = (0, usize::MAX);
+        while left > 0 {
+            let wanted = self.send_index(generation, there, &snapshot, history.as_ref()).await?;
+            let after = self.send_bodies(generation, &snapshot, &wanted).await?;
+            if after >= left {
+                return Err(Interrupted::Reopen(format!("{after} bodies are missing still")));
+            }
+            (sent, left) = (sent + wanted.len(), after);
+        }
+        let (collection, rv) = (self.replica.name(), snapshot.position);
+        tracing::info!(collection, %rv, objects = snapshot.objects.len(), sent, "Snapshot fed");
+        self.delivered(rv, read_at);
+        Ok((snapshot.reader, generation))
+    }
+
+    /// The index of a snapshot, part by part. Returns the keys of bodies to send.
+    async fn send_index(
+        &self,
+        generation: u64,
+        there: Place,
+        snapshot: &Snapshot,
+        history: Option<&History>,
+    ) -> Result<BTreeSet<String>, Interrupted> {
+        let mut answer = Answer::default();
+        for part in wire::index_parts(&snapshot.objects, INDEX_BYTES) {
+            let history = history.filter(|_| !part.more);
+            let body = self
+                .envelope(generation)
+                .index(there.position, snapshot.position, &part, history);
+            answer = self.post("snapshot", self.pack(body).await?).await?;
+        }
+        let keys = answer.missing.and_then(|keys| serde_json::from_value(keys).ok());
+        Ok(keys.unwrap_or_default())
+    }
+
+    /// The bodies of `wanted`. Returns how many are missing after them.
+    async fn send_bodies(
+        &self,
+        generation: u64,
+        snapshot: &Snapshot,
+        wanted: &BTreeSet<String>,
+    ) -> Result<usize, Interrupted> {
+        let objects = snapshot.objects.iter();
+        let mut chunks = wire::chunks(objects.filter(|o| wanted.contains(o.key().as_str())), CHUNK_BYTES);
         if chunks.is_empty() {
             chunks.push(Vec::new());
         }
@@ -368,16 +403,16 @@ impl Feeder {
         };
         // The next chunk is made while the coordinator works on the one before.
         let mut next = self.packed(body_of(0)).await?;
+        let mut missing = None;
         for index in 1..=chunks.len() {
             let Some(chunk) = next else { break };
             let (sent, made) = tokio::join!(self.post("snapshot/bodies", chunk), self.packed(body_of(index)));
-            sent?;
+            missing = sent?.missing;
             next = made?;
         }
-        let (collection, rv) = (self.replica.name(), snapshot.position);
-        tracing::info!(collection, %rv, objects = snapshot.objects.len(), sent = missing.len(), "Snapshot fed");
-        self.delivered(rv, read_at);
-        Ok((snapshot.reader, generation))
+        // A number while bodies are missing, an empty list after the last one.
+        let missing = missing.and_then(|missing| missing.as_u64()).unwrap_or(0);
+        Ok(usize::try_from(missing).unwrap_or(usize::MAX))
     }
 
     /// The coordinator has everything that was here at `read_at`.

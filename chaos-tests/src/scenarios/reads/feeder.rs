@@ -190,8 +190,14 @@ impl Feeder {
         let is_told = !door.pool.is_served() && door.mutation != Some(Mutation::SnapshotWithoutHistory);
         let history = is_told.then(|| held.history(MESSAGE_MAX));
         let envelope = self.envelope(held);
-        let body = envelope.index(after, snapshot.position, &snapshot.objects, history.as_ref());
-        let answer = self.call("services/snapshot", body, door)?;
+        let index: Vec<_> = wire::index_parts(&snapshot.objects, self.message)
+            .iter()
+            .map(|part| envelope.index(after, snapshot.position, part, history.as_ref().filter(|_| !part.more)))
+            .collect();
+        let mut answer = Value::Null;
+        for body in index {
+            answer = self.call("services/snapshot", body, door)?;
+        }
         let missing: Vec<String> = serde_json::from_value(answer["missing"].clone()).unwrap_or_default();
         let wanted: BTreeSet<&str> = missing.iter().map(String::as_str).collect();
         let objects = snapshot.objects.iter().filter(|o| wanted.contains(o.key().as_str()));

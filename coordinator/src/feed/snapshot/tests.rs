@@ -125,6 +125,7 @@ fn feed_on(disk: &Arc<Disk>) -> (Arc<Feed>, Arc<PoolCollection>) {
         storage: Arc::new(own),
         leases: Arc::new(SharedCollection::new(leases, false)),
         calls: TaskGroup::new(),
+        folder: std::env::temp_dir(),
     };
     let metrics = Metrics::new().unwrap().feed();
     (Arc::new(Feed::new(parts, clock, metrics)), collection)
@@ -254,4 +255,26 @@ async fn scope_of_a_leader_that_the_store_has_replaced_is_not_stored() {
         action: Action::Check,
     };
     feed.storage.write(vec![absent]).await.expect("no record was written");
+}
+
+#[tokio::test]
+async fn answer_names_a_bounded_number_of_missing_bodies() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.redb");
+    let disk = Disk::open_on(&path, Faulty::open(&path), Clock::fake().0).unwrap();
+    let (feed, _) = feed_on(&disk);
+    let rows: Vec<Value> = (0..=MISSING_MAX).map(|n| json!([format!("x/{n:06}"), "5"])).collect();
+    let named = take(&feed, "services/snapshot", json!({"at": "7", "index": rows}))
+        .await
+        .unwrap();
+    assert_eq!(named["missing"].as_array().unwrap().len(), MISSING_MAX);
+    let first = json!({"metadata": {"namespace": "x", "name": "000000", "uid": "u", "resourceVersion": "5"}});
+    let left = take(
+        &feed,
+        "services/snapshot/bodies",
+        json!({"at": "7", "objects": [first]}),
+    )
+    .await
+    .unwrap();
+    assert_eq!(left["missing"], MISSING_MAX);
 }

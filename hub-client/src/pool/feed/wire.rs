@@ -6,6 +6,9 @@ use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion};
 use yurt_storage::collection::History;
 
+/// What a row of an index has beside its key, about: a resourceVersion and punctuation.
+const INDEX_ROW_BYTES: usize = 32;
+
 /// What stands in every request: by what right, and in which timeline.
 #[derive(Clone, Copy, Debug)]
 pub struct Envelope<'a> {
@@ -47,18 +50,19 @@ impl Envelope<'_> {
         body.freeze()
     }
 
-    /// `snapshot`: keys and RVs of everything at `at`; for a coordinator that has nothing also what is remembered of the
-    /// time before.
+    /// `snapshot`: keys and RVs of everything at `at`, or a part of them; with the last part, for a coordinator that has
+    /// nothing, what is remembered of the time before.
     #[must_use]
     pub fn index(
         self,
         after: ResourceVersion,
         at: ResourceVersion,
-        objects: &[Object],
+        part: &IndexPart<'_>,
         history: Option<&History>,
     ) -> Bytes {
+        let IndexPart { from, objects, more } = part;
         let mut body = self.open(64 + objects.len() * 64);
-        body.put(format!(r#","after":"{after}","at":"{at}","index":["#).as_bytes());
+        body.put(format!(r#","after":"{after}","at":"{at}","from":{from},"more":{more},"index":["#).as_bytes());
         for (index, object) in objects.iter().enumerate() {
             let separator = if index == 0 { "" } else { "," };
             let key = Value::from(object.key().as_str());
@@ -130,6 +134,46 @@ fn put_history(body: &mut BytesMut, history: &History) {
         body.put_u8(b'}');
     }
     body.put_slice(b"]}");
+}
+
+/// A part of the index of a snapshot.
+#[derive(Clone, Copy, Debug)]
+pub struct IndexPart<'a> {
+    /// Objects in the parts before.
+    pub from: usize,
+    /// What it names.
+    pub objects: &'a [Object],
+    /// Whether other parts follow.
+    pub more: bool,
+}
+
+/// Splits an index into parts whose keys have about `bytes`, at least one.
+#[must_use]
+pub fn index_parts(objects: &[Object], bytes: usize) -> Vec<IndexPart<'_>> {
+    let (mut parts, mut from) = (Vec::new(), 0);
+    loop {
+        let mut room = bytes;
+        let mut fits = |object: &&Object| {
+            let size = object.key().as_str().len() + INDEX_ROW_BYTES;
+            let fits = size <= room;
+            room = room.saturating_sub(size);
+            fits
+        };
+        let rest = &objects[from..];
+        let count = rest
+            .iter()
+            .take_while(|object| fits(object))
+            .count()
+            .max(1)
+            .min(rest.len());
+        let (objects, left) = rest.split_at(count);
+        let more = !left.is_empty();
+        parts.push(IndexPart { from, objects, more });
+        from += count;
+        if !more {
+            return parts;
+        }
+    }
 }
 
 /// A batch of events and the position it leads to.
@@ -209,8 +253,13 @@ mod tests {
         assert_eq!(value["events"][1]["type"], "DELETED");
         assert_eq!(value["events"][0]["object"], events[0].1.to_value());
         let objects = [object("a"), object("b")];
+        let whole = IndexPart {
+            from: 0,
+            objects: &objects,
+            more: false,
+        };
         let index: Value =
-            serde_json::from_slice(&envelope.index(ResourceVersion(1), ResourceVersion(7), &objects, None))
+            serde_json::from_slice(&envelope.index(ResourceVersion(1), ResourceVersion(7), &whole, None))
                 .expect("JSON");
         assert_eq!(index["index"][1], serde_json::json!(["x/b", "7"]));
         let bodies: Value =
@@ -232,6 +281,23 @@ mod tests {
             1,
             "an empty batch still moves the position"
         );
+    }
+
+    #[test]
+    fn index_comes_in_parts_that_name_every_object_once() {
+        let objects: Vec<Object> = (0..10).map(|i| object(&format!("o{i}"))).collect();
+        let shape = |objects: &[Object], rows: usize| -> Vec<(usize, usize, bool)> {
+            let row = "x/o0".len() + INDEX_ROW_BYTES;
+            let parts = index_parts(objects, rows * row);
+            parts
+                .iter()
+                .map(|part| (part.from, part.objects.len(), part.more))
+                .collect()
+        };
+        assert_eq!(shape(&objects, 4), [(0, 4, true), (4, 4, true), (8, 2, false)]);
+        assert_eq!(shape(&objects, 5), [(0, 5, true), (5, 5, false)]);
+        assert_eq!(shape(&objects[..2], 0), [(0, 1, true), (1, 1, false)], "one at least");
+        assert_eq!(shape(&[], 4), [(0, 0, false)]);
     }
 
     #[test]

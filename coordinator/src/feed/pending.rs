@@ -1,0 +1,192 @@
+//! A snapshot that is still arriving: its index, part by part, and then the bodies that are missing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
+use yurt_storage::Collection;
+use yurt_storage::collection::History;
+
+use super::Refusal;
+use super::bodies::Bodies;
+use super::fence::Claim;
+use super::wire::{BodiesCall, SnapshotCall};
+
+/// Bytes of keys that the index of one snapshot may have. The objects, of which it is a small part, are in memory in the end.
+const INDEX_BYTES_MAX: usize = 256 << 20;
+
+/// What arrives for one collection.
+#[derive(Debug, Default)]
+pub(super) struct Arriving {
+    /// An index of which parts are to come.
+    announced: Option<Announced>,
+    /// A snapshot whose index is whole. It stays until another one is whole, so that its bodies are not sent again.
+    pub(super) pending: Option<Pending>,
+}
+
+/// Whose snapshot, of which time.
+type Version = (Claim, u64, ResourceVersion);
+
+/// Keys and RVs that a leader has announced so far.
+#[derive(Debug)]
+struct Announced {
+    version: Version,
+    index: BTreeMap<String, ResourceVersion>,
+    bytes: usize,
+}
+
+/// A snapshot whose bodies are still arriving.
+#[derive(Debug)]
+pub(super) struct Pending {
+    version: Version,
+    index: BTreeMap<String, ResourceVersion>,
+    missing: BTreeSet<String>,
+    pub(super) bodies: Bodies,
+    /// What the leader remembers of the time before.
+    history: Option<History>,
+}
+
+// === impl Arriving ===
+
+impl Arriving {
+    /// Takes a part of an index. Returns the whole index with its last part, and how many keys there are.
+    ///
+    /// # Errors
+    /// 409 `gap` for a part that does not continue what is here, 413 for an index that is too large.
+    pub(super) fn announce(
+        &mut self,
+        call: &mut SnapshotCall<'_>,
+        applied: ResourceVersion,
+    ) -> Result<(Option<BTreeMap<String, ResourceVersion>>, usize), super::FeedError> {
+        let version = (call.claim(), call.generation, call.at);
+        let before = self.announced.take();
+        let mut announced = match before {
+            _ if call.from == 0 => Announced {
+                version,
+                index: BTreeMap::new(),
+                bytes: 0,
+            },
+            Some(before) if before.version == version && before.index.len() == call.from => before,
+            _ => return Err(Refusal::Gap { applied }.into()),
+        };
+        for (key, rv) in std::mem::take(&mut call.index) {
+            announced.bytes += key.len();
+            announced.index.insert(key, rv);
+        }
+        if announced.bytes > INDEX_BYTES_MAX {
+            let message = format!("the keys of a snapshot's index exceed {INDEX_BYTES_MAX} bytes");
+            return Err(Status::too_large(&message).into());
+        }
+        let keys = announced.index.len();
+        if call.more {
+            self.announced = Some(announced);
+            return Ok((None, keys));
+        }
+        Ok((Some(announced.index), keys))
+    }
+
+    /// The snapshot that these bodies are of.
+    pub(super) fn pending_of(&mut self, call: &BodiesCall<'_>) -> Option<&mut Pending> {
+        let version = (call.claim(), call.generation, call.at);
+        self.pending.as_mut().filter(|pending| pending.version == version)
+    }
+}
+
+// === impl Pending ===
+
+impl Pending {
+    /// What `call` announces with `index`. Bodies of an unfinished snapshot before it are not asked for again, whoever sent
+    /// them: on one timeline an RV of a key stands for one content.
+    pub(super) fn of(
+        call: &SnapshotCall<'_>,
+        index: BTreeMap<String, ResourceVersion>,
+        history: Option<History>,
+        held: &Collection,
+        before: Option<Self>,
+    ) -> Self {
+        // On a new timeline an old RV may stand for another content.
+        let may_reuse = call.generation == held.generation();
+        let is_held = |key: &str, rv: ResourceVersion| {
+            may_reuse && find(held, key).is_some_and(|object| object.resource_version() == rv)
+        };
+        let mut missing: BTreeSet<String> = index
+            .iter()
+            .filter(|(key, rv)| !is_held(key, **rv))
+            .map(|(key, _)| key.clone())
+            .collect();
+        let before = before.filter(|before| before.version.1 == call.generation);
+        let mut bodies = before.map(|before| before.bodies).unwrap_or_default();
+        bodies.retain(|key, rv| missing.contains(key) && index.get(key) == Some(&rv));
+        for key in bodies.keys() {
+            missing.remove(key);
+        }
+        Self {
+            version: (call.claim(), call.generation, call.at),
+            index,
+            missing,
+            bodies,
+            history,
+        }
+    }
+
+    /// Keys of the bodies that have to come yet.
+    pub(super) fn missing(&self) -> &BTreeSet<String> {
+        &self.missing
+    }
+
+    /// Those of `objects` that are missing.
+    ///
+    /// # Errors
+    /// 400 for one that the snapshot did not announce; none of them is taken then.
+    pub(super) fn wanted(&self, objects: Vec<Object>) -> Result<Vec<(String, Object)>, Status> {
+        let mut wanted = Vec::with_capacity(objects.len());
+        for object in objects {
+            let (key, rv) = (object.key().to_string(), object.resource_version());
+            if self.index.get(&key) != Some(&rv) {
+                let message = format!("{key} at {rv} is not what the snapshot announced");
+                return Err(Status::bad_request(message));
+            }
+            if self.missing.contains(&key) {
+                wanted.push((key, object));
+            }
+        }
+        Ok(wanted)
+    }
+
+    /// A body has arrived.
+    pub(super) fn has_arrived(&mut self, key: &str) {
+        self.missing.remove(key);
+    }
+
+    /// Timeline and time of the snapshot.
+    pub(super) fn place(&self) -> (u64, ResourceVersion) {
+        (self.version.1, self.version.2)
+    }
+
+    /// What the leader remembers, for a collection that has nothing.
+    pub(super) fn history(&self) -> Option<&History> {
+        self.history.as_ref()
+    }
+
+    /// The whole list, from `bodies` and from what is held; `None` when something in it has changed since the index came.
+    pub(super) fn list(&self, mut bodies: BTreeMap<String, Object>, held: &Collection) -> Option<Vec<Object>> {
+        let object = |(key, rv): (&String, &ResourceVersion)| {
+            bodies.remove(key).or_else(|| {
+                find(held, key)
+                    .filter(|object| object.resource_version() == *rv)
+                    .cloned()
+            })
+        };
+        self.index.iter().map(object).collect()
+    }
+}
+
+fn find<'a>(held: &'a Collection, key: &str) -> Option<&'a Object> {
+    held.object(&object_key(key))
+}
+
+fn object_key(key: &str) -> ObjectKey {
+    match key.split_once('/') {
+        Some((namespace, name)) => ObjectKey::new(Some(namespace), name),
+        None => ObjectKey::new(None, key),
+    }
+}
