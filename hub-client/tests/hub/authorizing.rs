@@ -8,7 +8,7 @@ use clap::Parser as _;
 use futures_util::FutureExt as _;
 use http::StatusCode;
 use serde_json::json;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use yurt_apimachinery::RequestInfo;
 use yurt_hub_client::config::Flags;
 use yurt_hub_client::pool::probe::CloudReach;
@@ -159,38 +159,6 @@ async fn answers_are_good_after_a_restart_without_the_cloud() {
     }
     let file = std::fs::read(hub.folder().path().join("cache/authorizations")).unwrap();
     assert!(!String::from_utf8_lossy(&file).contains("good"));
-}
-
-#[tokio::test]
-async fn clients_that_ask_at_the_same_time_share_a_question() {
-    let cloud = cloud_with_a_service().await;
-    let hub = TestHub::start(&cloud, &[]).await;
-    let (arrived, answer) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
-    let (counted, gate) = (arrived.clone(), answer.clone());
-    cloud.on(SELF_REVIEWS, move |_| {
-        counted.fetch_add(1, Ordering::Relaxed);
-        let gate = gate.clone();
-        async move {
-            let _open = gate.acquire().await.unwrap();
-            answer_json(StatusCode::CREATED, r#"{"status":{"allowed":true}}"#)
-        }
-    });
-    let clients: Vec<_> = (0..5).map(|_| hub.bearer("pod/v1", "good")).collect();
-    let reads = futures_util::future::join_all(clients.iter().map(|client| client.get(SERVICES)));
-    let answering = async {
-        eventually("all must have arrived", async || {
-            let metrics = hub.admin().get("/metrics").await.expect(200);
-            let text = String::from_utf8(metrics.to_vec()).unwrap();
-            text.lines()
-                .any(|line| line.contains("in_flight") && line.ends_with(" 5"))
-                .then_some(())
-        })
-        .await;
-        answer.add_permits(1);
-    };
-    let (reads, ()) = tokio::join!(reads, answering);
-    assert!(reads.into_iter().all(|read| read.names() == ["web"]));
-    assert_eq!(arrived.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
