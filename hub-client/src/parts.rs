@@ -103,10 +103,10 @@ impl Parts {
             "probe-cloud",
             probe::probe_cloud(cloud, reach.clone(), nudge.clone(), troubles.clone(), token.clone()),
         );
-        if let Some(CoordinatorClient { leases, .. }) = self.upstreams.coordinator.clone() {
+        if let Some(CoordinatorClient { shared, .. }) = self.upstreams.coordinator.clone() {
             let (reach, nudge) = &self.coordinator;
             let (clock, reach, nudge) = (self.clock.clone(), reach.clone(), nudge.clone());
-            let probing = probe::probe_coordinator(leases, clock, reach, nudge, troubles.clone(), token);
+            let probing = probe::probe_coordinator(shared, clock, reach, nudge, troubles.clone(), token);
             self.tasks.spawn_critical("probe-coordinator", probing);
         }
     }
@@ -215,7 +215,7 @@ impl Parts {
             clock: self.clock.clone(),
             nudge: self.coordinator.1.clone(),
         };
-        let lease = LeaseClient::new(coordinator.leases.clone(), &settings.lease.0, &settings.lease.1);
+        let lease = LeaseClient::new(coordinator.shared.clone(), &settings.lease.0, &settings.lease.1);
         let start_leading = Box::new(move |group: &TaskGroup, leadership| leader.start(group, &leadership));
         let driver = Driver::new(
             election,
@@ -268,7 +268,7 @@ impl Parts {
         let client = RelayClient::new(Settings {
             node: self.config.node.clone(),
             servers: self.config.servers.clone(),
-            coordinator: self.upstreams.coordinator.as_ref()?.leases.clone(),
+            coordinator: self.upstreams.coordinator.as_ref()?.shared.clone(),
             cloud_tls: ClientTls {
                 ca: tls.ca.clone(),
                 identity: Some(tls.identity.clone()),
@@ -301,7 +301,7 @@ impl Parts {
     /// Starts this node's heartbeat, and the proofs of the cloud's history, which it is part of.
     pub(crate) fn heartbeat(&self) -> Arc<OwnHeartbeat> {
         let pool = self.upstreams.coordinator.as_ref();
-        let lease = pool.map(|pool| LeaseClient::new(pool.leases.clone(), own::NAMESPACE, &self.config.node));
+        let lease = pool.map(|pool| LeaseClient::new(pool.shared.clone(), own::NAMESPACE, &self.config.node));
         let heartbeat = OwnHeartbeat::new(
             &self.config.node,
             self.upstreams.cloud.clone(),
@@ -410,7 +410,7 @@ impl Parts {
             conditions: Mutex::default(),
         };
         let report = Arc::new(report);
-        let coordinator = self.upstreams.coordinator.as_ref().map(|pool| pool.leases.clone());
+        let coordinator = self.upstreams.coordinator.as_ref().map(|pool| pool.shared.clone());
         report.start(&self.config.node, coordinator, &self.tasks);
         report.routes(readiness).handler()
     }

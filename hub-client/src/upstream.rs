@@ -111,14 +111,13 @@ pub struct Cloud {
     delegate_token: Option<RotatedToken>,
 }
 
-/// Clients of the coordinator.
+/// Clients of the coordinator. It has a thousand hubs: a follower keeps one connection to it, a leader one more.
 #[derive(Clone, Debug)]
 pub struct CoordinatorClient {
-    /// Streams the replicas follow.
-    pub streams: HttpClient,
-    /// Election and leases.
-    pub leases: HttpClient,
-    /// The feed.
+    /// Streams the replicas follow, probes, election and leases, over one connection: a watch is read as fast as it comes, and
+    /// a list fills no more than the window of its own stream, so small calls are answered between its pieces.
+    pub shared: HttpClient,
+    /// The feed, which connects with its first call. Its snapshots fill the way up, where renewals must not wait.
     pub feed: HttpClient,
     /// HTTP/1.1, for single questions: its errors still tell an alert of the peer from a broken connection.
     pub once: HttpClient,
@@ -275,8 +274,7 @@ fn coordinator_client(
     )?;
     let mut client = |protocol| identity.client("coordinator-server-addr", &coordinator.server, protocol);
     let clients = CoordinatorClient {
-        streams: client(Protocol::Http2)?,
-        leases: client(Protocol::Http2)?,
+        shared: client(Protocol::Http2)?,
         feed: client(Protocol::Http2)?,
         once: client(Protocol::Http1)?,
     };

@@ -59,7 +59,7 @@ impl Leader {
         };
         group.spawn("tell-scope", teller.run(group.token()));
         let (namespace, name) = informer_sync::LEASE;
-        let lease = LeaseClient::new(self.coordinator.leases.clone(), namespace, name);
+        let lease = LeaseClient::new(self.coordinator.shared.clone(), namespace, name);
         let sync = InformerSync {
             lease,
             identity: self.identity.clone(),
@@ -74,7 +74,7 @@ impl Leader {
             return;
         }
         let forward = Forward {
-            pool: self.coordinator.leases.clone(),
+            pool: self.coordinator.shared.clone(),
             cloud: self.upstreams.cloud.clone(),
             leadership: leadership.clone(),
             clock: self.clock.clone(),

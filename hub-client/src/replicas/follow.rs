@@ -23,8 +23,11 @@ const BACKOFF_MIN: Duration = Duration::from_millis(200);
 const ON_DETOUR_MAX: Duration = Duration::from_secs(2);
 /// Longest pause after failures.
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// Pause when the coordinator has no complete data yet.
+/// First pause when the coordinator has no complete data yet.
 const NOT_READY: Duration = Duration::from_millis(500);
+/// What that pause grows to, and up to as much again by chance: 1,000 hubs with four copies each ask 1,000 times a second at
+/// the most while a first list comes over a thin link.
+const NOT_READY_MAX: Duration = Duration::from_secs(4);
 /// The longest that a server may ask to be left alone.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
@@ -188,7 +191,7 @@ impl Follower {
         let client = match source {
             Source::None => return None,
             Source::Cloud => self.upstreams.cloud.at(place).streams.clone(),
-            Source::Coordinator => self.upstreams.coordinator.as_ref()?.streams.clone(),
+            Source::Coordinator => self.upstreams.coordinator.as_ref()?.shared.clone(),
         };
         let (confirm, confirmed) = oneshot::channel();
         let (end, ended) = oneshot::channel();
@@ -252,12 +255,13 @@ impl Backoff {
     /// The server asked to be left alone, `after` says for how long. A coordinator without complete data has them soon, and
     /// is near.
     fn asked_for(&mut self, source: Source, after: Option<Duration>) -> Duration {
+        let asked = after.unwrap_or_default().min(RETRY_AFTER_MAX);
         match source {
-            Source::Cloud => {
-                let asked = after.unwrap_or_default().min(RETRY_AFTER_MAX);
-                asked + self.grow()
+            Source::Cloud => asked + self.grow(),
+            Source::Coordinator | Source::None => {
+                self.0 = self.0.clamp(NOT_READY, NOT_READY_MAX);
+                asked.max(self.grow())
             }
-            Source::Coordinator | Source::None => NOT_READY,
         }
     }
 
@@ -285,6 +289,32 @@ mod tests {
             last = unsaid.asked_for(Source::Cloud, None);
         }
         assert!(last >= BACKOFF_MAX, "without a word the pauses grow: {last:?}");
-        assert_eq!(backoff.asked_for(Source::Coordinator, Some(asked)), NOT_READY);
+    }
+
+    #[test]
+    fn coordinator_without_data_is_asked_less_and_less() {
+        let mut backoff = Backoff(BACKOFF_MIN);
+        let first = backoff.asked_for(Source::Coordinator, None);
+        assert!((NOT_READY..=2 * NOT_READY).contains(&first), "it is near: {first:?}");
+        for _ in 0..10 {
+            backoff.asked_for(Source::Coordinator, None);
+        }
+        let pauses: Vec<_> = (0..100).map(|_| backoff.asked_for(Source::Coordinator, None)).collect();
+        assert!(
+            pauses
+                .iter()
+                .all(|pause| (NOT_READY_MAX..=2 * NOT_READY_MAX).contains(pause)),
+            "{pauses:?}"
+        );
+        assert!(
+            pauses.iter().any(|pause| *pause != pauses[0]),
+            "not all hubs at the same moment"
+        );
+        let (hubs, copies) = (1_000, 4);
+        assert!(hubs * copies / NOT_READY_MAX.as_secs() <= 1_000);
+        let asked = Duration::from_secs(20);
+        assert!(backoff.asked_for(Source::Coordinator, Some(asked)) >= asked);
+        let for_ever = Some(Duration::from_secs(1 << 40));
+        assert_eq!(backoff.asked_for(Source::Coordinator, for_ever), RETRY_AFTER_MAX);
     }
 }

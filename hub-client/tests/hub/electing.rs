@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use yurt_runtime::http::{APPLICATION_JSON, empty, json as answer_json, respond, stream as body_of};
 use yurt_test_support::{TestDir, eventually};
 
-use super::cloud::Cloud;
+use super::cloud::{Cloud, Seen};
 use super::harness::TestHub;
 use super::pool::{DELEGATE, ELECTION_LEASES, NODE_LEASES, Pool};
 use super::relay_pool::Link;
@@ -545,4 +545,36 @@ async fn leader_that_is_no_member_gives_up_for_one_that_is() {
     pool.until_held_by("n2").await;
     assert_eq!(hub.state().await["electionsWon"], 1);
     drop(other);
+}
+
+/// A coordinator has a thousand of them.
+#[tokio::test]
+async fn follower_keeps_one_connection_to_the_coordinator_and_a_leader_two() {
+    let pool = Pool::start_fed().await;
+    let connections = |node: &str| -> BTreeSet<SocketAddr> {
+        let user = format!("system:node:{node}");
+        let seen = pool.coordinator.all_seen().into_iter();
+        // The first start asks whether the certificates fit, before anything else.
+        let is_it = |seen: &Seen| {
+            seen.at == pool.coordinator.addr() && seen.user.as_ref() == Some(&user) && seen.path != "/livez"
+        };
+        seen.filter(is_it).map(|seen| seen.peer).collect()
+    };
+    let leader = pool.leader("n1").await;
+    let follower = pool.hub("n2", &["--leader-elect=false"]).await;
+    follower.wait_until_complete().await;
+    let lease = format!("{NODE_LEASES}/n2");
+    let beat = r#"{"metadata":{"name":"n2","namespace":"kube-node-lease"},"spec":{"holderIdentity":"n2"}}"#;
+    follower.kubelet().put(&lease, "application/json", beat).await;
+    let is_written = |seen: &Seen| seen.user.as_deref() == Some("system:node:n2") && seen.path.starts_with(NODE_LEASES);
+    eventually("the beat is in the pool", async || {
+        let seen = pool.coordinator.all_seen();
+        seen.iter()
+            .any(|seen| seen.at == pool.coordinator.addr() && is_written(seen))
+            .then_some(())
+    })
+    .await;
+    assert_eq!(connections("n2").len(), 1, "copies, probes and leases share it");
+    assert_eq!(connections("n1").len(), 2, "and the feed has its own");
+    drop(leader);
 }

@@ -94,8 +94,9 @@ pub struct BindError {
     error: io::Error,
 }
 
-/// One connection per node is usual; a thousand-node pool has room for kubectl and Prometheus.
-pub const MAX_CONNECTIONS: usize = 2000;
+/// Three for each node of a pool of a thousand: its hub has one, or two while it leads, and may come back with new ones before
+/// the old ones are known to be dead. The rest is for kubectl and Prometheus.
+pub const MAX_CONNECTIONS: usize = 3000;
 /// A handshake takes about a millisecond of CPU: a fleet that reconnects at once is served in order.
 pub const MAX_HANDSHAKES: usize = 64;
 /// Generous for a client behind a slow link.

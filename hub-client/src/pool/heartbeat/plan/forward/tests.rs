@@ -171,6 +171,28 @@ fn concurrency_is_bounded_and_the_oldest_go_first() {
     );
 }
 
+/// As far as the plan goes: each beat takes two round trips of 300 ms.
+#[test]
+fn thousand_nodes_that_are_cut_off_are_carried_before_their_next_beats() {
+    let mut plan = Forwarder::new();
+    let millis = Duration::from_millis;
+    for (time, renew_time) in [(0, 100), (10, 200)] {
+        (0..1_000).for_each(|node| plan.handle_lease(secs(time), &format!("n{node}"), lease(renew_time, true)));
+    }
+    let (mut now, mut carried) = (secs(10), 0);
+    loop {
+        let names: Vec<_> = std::iter::from_fn(|| plan.poll(now)).collect();
+        if names.is_empty() {
+            break;
+        }
+        now += millis(2 * 300);
+        carried += names.len();
+        names.iter().for_each(|name| plan.handle_done(name));
+    }
+    assert_eq!(carried, 1_000, "none was too old before its turn came");
+    assert!(now - secs(10) <= secs(10), "{:?}", now - secs(10));
+}
+
 #[test]
 fn deleted_lease_is_forgotten() {
     let mut plan = with_baseline();
