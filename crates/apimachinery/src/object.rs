@@ -10,7 +10,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::Value;
 
-use crate::deflate::{Compressor, Deflated};
 use crate::kind::{ResourceKind, SelectableField};
 use crate::resource_version::{InvalidResourceVersion, ResourceVersion};
 use crate::schema::Message;
@@ -20,6 +19,7 @@ mod decodable;
 mod extract;
 mod kept;
 mod key;
+mod runs;
 pub(crate) mod wire;
 
 pub use extract::TypeMeta;
@@ -29,6 +29,7 @@ pub use key::ObjectKey;
 use extract::Extract;
 use kept::Kept;
 pub use kept::Plain;
+pub(crate) use runs::{Run, reach, run_len};
 
 /// An immutable object. Cheap to clone.
 #[derive(Clone)]
@@ -242,14 +243,12 @@ impl Object {
         self.0.kept.item_len(message, &self.0.bytes)
     }
 
-    /// Shows one of its forms, compressed. Kept for others who ask, up to [`KEPT_BYTES_MAX`].
-    pub(crate) fn deflated<T>(
-        &self,
-        plain: Plain,
-        compressor: &mut Compressor,
-        show: impl FnOnce(&Deflated) -> T,
-    ) -> T {
-        self.0.kept.deflated(plain, &self.0.bytes, compressor, show)
+    /// The object as an item of a list.
+    pub(crate) fn item(&self, plain: Plain) -> Bytes {
+        match plain {
+            Plain::Json => self.0.bytes.clone(),
+            Plain::Item(message) => self.protobuf_item(message),
+        }
     }
 
     /// What the object takes in memory, nearly.

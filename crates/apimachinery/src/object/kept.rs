@@ -1,14 +1,15 @@
 //! Other forms of an object, kept beside its JSON once somebody asked for them: as an item of a protobuf list, and
-//! compressed.
+//! compressed, together with its neighbours in a list.
 //!
 //! A thousand nodes that reconnect at once list the same objects. All that is kept shares one bound; beyond it forms are
 //! made each time.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
 
+use super::runs::{KeptRun, Run};
 use crate::deflate::{Compressor, Deflated};
 use crate::protobuf;
 use crate::schema::Message;
@@ -28,8 +29,8 @@ pub(super) struct Kept(OnceLock<Box<Forms>>);
 #[derive(Default)]
 struct Forms {
     item: OnceLock<Form>,
-    /// Of the JSON, and of the item.
-    deflated: [OnceLock<Box<Deflated>>; 2],
+    /// The run that begins with it, in JSON and in protobuf.
+    runs: [Mutex<Option<Box<KeptRun>>>; 2],
 }
 
 /// A form that can be kept compressed.
@@ -81,32 +82,27 @@ impl Kept {
         })
     }
 
-    /// Shows a form, compressed.
-    pub(super) fn deflated<T>(
-        &self,
-        plain: Plain,
-        json: &Bytes,
-        compressor: &mut Compressor,
-        show: impl FnOnce(&Deflated) -> T,
-    ) -> T {
-        let (slot, bytes) = match plain {
-            Plain::Json => (&self.forms().deflated[0], None),
-            Plain::Item(message) => (&self.forms().deflated[1], Some(message)),
+    /// Shows the run that begins with this object, compressed.
+    pub(super) fn run<T>(&self, run: &Run<'_>, compressor: &mut Compressor, show: impl FnOnce(&Deflated) -> T) -> T {
+        let slot = match run.plain {
+            Plain::Json => &self.forms().runs[0],
+            Plain::Item(_) => &self.forms().runs[1],
         };
-        if let Some(kept) = slot.get() {
-            return show(kept);
+        let lock = || slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kept) = lock().as_deref().filter(|kept| kept.is_of(run)) {
+            return show(&kept.piece);
         }
-        let bytes = bytes.map_or_else(|| json.clone(), |message| self.item(message, json));
-        let made = compressor.deflate(&bytes);
-        let len = made.blocks.len();
-        if !reserve(len) {
-            return show(&made);
+        // Not under the lock: to make it takes a while.
+        let made = KeptRun::new(run, run.deflate(compressor));
+        let shown = show(&made.piece);
+        let mut kept = lock();
+        if let Some(former) = kept.take() {
+            KEPT_BYTES.fetch_sub(former.size(), Ordering::Relaxed);
         }
-        if slot.set(Box::new(made)).is_err() {
-            // Somebody else was faster, and reserved it, too.
-            KEPT_BYTES.fetch_sub(len, Ordering::Relaxed);
+        if reserve(made.size()) {
+            *kept = Some(Box::new(made));
         }
-        show(slot.get().expect("a slot that was set stays set"))
+        shown
     }
 }
 
@@ -116,8 +112,8 @@ impl Drop for Forms {
             Some(Form::Item(item)) => item.len(),
             _ => 0,
         };
-        let deflated = self.deflated.iter().filter_map(OnceLock::get);
-        let kept = item + deflated.map(|kept| kept.blocks.len()).sum::<usize>();
+        let runs = self.runs.iter_mut().filter_map(|run| run.get_mut().ok()?.as_deref());
+        let kept = item + runs.map(KeptRun::size).sum::<usize>();
         if kept > 0 {
             KEPT_BYTES.fetch_sub(kept, Ordering::Relaxed);
         }

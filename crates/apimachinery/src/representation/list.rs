@@ -6,7 +6,7 @@ use crate::kind::ResourceKind;
 use crate::list::ListMeta;
 use crate::negotiation::{Format, MetaVersion, Negotiated, TableOptions, Transform};
 use crate::object::wire::quote;
-use crate::object::{Object, Plain};
+use crate::object::{Object, Plain, Run, reach, run_len};
 use crate::schema::{self, Message};
 use crate::table::Printer;
 use crate::time::Time;
@@ -26,10 +26,12 @@ pub struct ListBody {
     tail: Option<Bytes>,
 }
 
-/// A list as a gzip stream. An object that is listed often is compressed once.
+/// A list as a gzip stream. Neighbours that are listed often are compressed once.
 pub struct GzipList {
     list: ListBody,
     plain: Plain,
+    /// What the next run may refer to.
+    before: Vec<Object>,
     compressor: Compressor,
     sum: Sum,
     began: bool,
@@ -123,6 +125,7 @@ impl ListBody {
         GzipList {
             list: self,
             plain,
+            before: Vec::new(),
             compressor: Compressor::default(),
             sum: Sum::default(),
             began: false,
@@ -203,7 +206,6 @@ impl Iterator for ListBody {
 
 impl GzipList {
     fn next_piece(&mut self) -> Option<Bytes> {
-        let plain = self.plain;
         let Self {
             list, compressor, sum, ..
         } = self;
@@ -214,15 +216,19 @@ impl GzipList {
         if let Some(head) = list.head.take() {
             return Some(put(&stored(&head)));
         }
-        let Some(object) = list.objects.next() else {
+        let len = run_len(list.objects.as_slice());
+        let objects: Vec<Object> = list.objects.by_ref().take(len).collect();
+        let run = Run {
+            objects: &objects,
+            before: &self.before,
+            separator: list.separator,
+            plain: self.plain,
+        };
+        let Some(piece) = run.deflated(compressor, &mut put) else {
             return list.tail.take().map(|tail| put(&stored(&tail)));
         };
-        if std::mem::take(&mut list.is_first) || list.separator.is_empty() {
-            return Some(object.deflated(plain, compressor, put));
-        }
-        let separator = put(&stored(list.separator));
-        let item = object.deflated(plain, compressor, put);
-        Some([separator, item].concat().into())
+        self.before = reach(&objects).to_vec();
+        Some(piece)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Compression of large answers, piece by piece as the client takes them.
 //!
-//! The rules are kube-apiserver's: above a size, at the fastest level, for clients that name `gzip` and nothing around
+//! The rules are kube-apiserver's: above a size, at a fast level, for clients that name `gzip` and nothing around
 //! it. Compressing is optional in HTTP, so the memory is bounded by answering uncompressed when many are at it.
 
 use std::io::Write as _;
@@ -15,6 +15,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::{Body as _, Frame};
 use http_body_util::BodyExt as _;
 use tokio::sync::{Semaphore, SemaphorePermit};
+use yurt_apimachinery::deflate::FAST;
 
 use super::{Body, BoxError};
 
@@ -75,7 +76,7 @@ pub fn gzip(request: &HeaderMap, response: Response<Body>) -> Response<Body> {
     let mut response = response.map(|body| {
         let gzip = Gzip {
             body,
-            encoder: Some(GzEncoder::new(Vec::new(), Compression::fast())),
+            encoder: Some(GzEncoder::new(Vec::new(), Compression::new(FAST))),
             input: Bytes::new(),
             _place: place,
         };

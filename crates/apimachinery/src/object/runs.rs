@@ -1,0 +1,121 @@
+//! Runs: neighbours in a list that are compressed together, after the text of the run before them.
+//!
+//! An object alone has little that repeats; most of it repeats what its neighbours say. A list of a collection shows the
+//! same neighbours again and again, so a run is kept with its first object. It ends where the key of an object says so:
+//! objects that come, go or change leave all runs but their own and the next one as they are.
+
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+
+use super::kept::Plain;
+use super::{Inner, Object};
+use crate::deflate::{Compressor, Deflated, WINDOW};
+
+/// Bytes of JSON that a run has at the least, but for the last one: as far as the next run can refer back.
+const RUN_MIN: usize = WINDOW;
+/// Beyond them, a run ends within about so many bytes more.
+const RUN_SPREAD: usize = WINDOW;
+/// A run ends at the first object beyond so many bytes.
+const RUN_MAX: usize = 4 * WINDOW;
+
+/// Some items of a list.
+pub(crate) struct Run<'a> {
+    pub(crate) objects: &'a [Object],
+    /// Those that stand right before them, as far as can be referred to.
+    pub(crate) before: &'a [Object],
+    /// Stands between two items.
+    pub(crate) separator: &'static [u8],
+    /// The form of the items.
+    pub(crate) plain: Plain,
+}
+
+/// A run as it was compressed.
+pub(super) struct KeptRun {
+    /// Objects themselves are not kept alive, their places are: no other object is ever taken for one of them.
+    objects: Box<[Weak<Inner>]>,
+    before: Box<[Weak<Inner>]>,
+    pub(super) piece: Deflated,
+}
+
+/// How many of `objects` make the next run.
+pub(crate) fn run_len(objects: &[Object]) -> usize {
+    let mut bytes = 0;
+    let is_last = |object: &Object| {
+        let len = object.bytes().len();
+        bytes += len;
+        // The longer an object the likelier it ends a run: the spread is one of bytes.
+        bytes >= RUN_MAX || (bytes >= RUN_MIN && hash(object.key().as_str()) % RUN_SPREAD < len)
+    };
+    objects.iter().position(is_last).map_or(objects.len(), |last| last + 1)
+}
+
+/// The last of `objects`, as far as what follows them can refer back.
+pub(crate) fn reach(objects: &[Object]) -> &[Object] {
+    let mut bytes = 0;
+    let is_first = |object: &Object| {
+        bytes += object.bytes().len();
+        bytes >= WINDOW
+    };
+    let first = objects.iter().rposition(is_first).unwrap_or(0);
+    &objects[first..]
+}
+
+/// FNV-1a.
+fn hash(key: &str) -> usize {
+    let hash = key.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    (hash ^ (hash >> 15)) as usize
+}
+
+// === impl Run ===
+
+impl Run<'_> {
+    /// Shows the run, compressed.
+    pub(crate) fn deflated<T>(&self, compressor: &mut Compressor, show: impl FnOnce(&Deflated) -> T) -> Option<T> {
+        let first = self.objects.first()?;
+        Some(first.0.kept.run(self, compressor, show))
+    }
+
+    pub(super) fn deflate(&self, compressor: &mut Compressor) -> Deflated {
+        let before = self.text(self.before);
+        let mut text = self.text(self.objects);
+        if !self.before.is_empty() {
+            text.splice(0..0, self.separator.iter().copied());
+        }
+        compressor.deflate_after(&before, &text)
+    }
+
+    fn text(&self, objects: &[Object]) -> Vec<u8> {
+        let items: Vec<Bytes> = objects.iter().map(|object| object.item(self.plain)).collect();
+        items.join(self.separator)
+    }
+}
+
+// === impl KeptRun ===
+
+impl KeptRun {
+    pub(super) fn new(run: &Run<'_>, piece: Deflated) -> Self {
+        let places = |objects: &[Object]| objects.iter().map(|object| Arc::downgrade(&object.0)).collect();
+        Self {
+            objects: places(run.objects),
+            before: places(run.before),
+            piece,
+        }
+    }
+
+    /// Whether it was made of these very objects.
+    pub(super) fn is_of(&self, run: &Run<'_>) -> bool {
+        let same = |places: &[Weak<Inner>], objects: &[Object]| {
+            let pairs = || places.iter().zip(objects);
+            places.len() == objects.len() && pairs().all(|(place, object)| place.as_ptr() == Arc::as_ptr(&object.0))
+        };
+        same(&self.objects, run.objects) && same(&self.before, run.before)
+    }
+
+    /// Bytes it takes.
+    pub(super) fn size(&self) -> usize {
+        self.piece.blocks.len() + (self.objects.len() + self.before.len()) * size_of::<Weak<Inner>>()
+    }
+}
