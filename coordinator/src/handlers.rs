@@ -187,12 +187,11 @@ impl Call {
         }
     }
 
-    /// What a reader of pool data has to know beside the data.
-    fn add_pool_headers(&self, response: &mut Response<Body>) {
-        let Authority::Pool(collection) = &self.resource.authority else {
+    /// What a reader of pool data, which is of this generation, has to know beside it.
+    fn add_pool_headers(&self, generation: u64, response: &mut Response<Body>) {
+        if !matches!(self.resource.authority, Authority::Pool(_)) {
             return;
-        };
-        let generation = collection.objects().read(yurt_storage::Collection::generation);
+        }
         response
             .headers_mut()
             .insert(GENERATION_HEADER, HeaderValue::from(generation));

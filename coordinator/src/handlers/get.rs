@@ -22,10 +22,11 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let version = version.map_err(|error| Status::bad_request(format!("invalid resource version: {error}")))?;
     call.catch_up((!asked.is_empty()).then_some(version)).await?;
     reach(call, version).await?;
-    let found = call.resource.objects().read(|held| held.object(&call.key()).cloned());
+    let look = |held: &yurt_storage::Collection| (held.object(&call.key()).cloned(), held.generation());
+    let (found, generation) = call.resource.objects().read(look);
     let object = found.ok_or_else(|| Status::not_found(&call.resource.kind.group_resource(), call.name()))?;
     let mut response = call.object(StatusCode::OK, &object, negotiated)?;
-    call.add_pool_headers(&mut response);
+    call.add_pool_headers(generation, &mut response);
     Ok(response)
 }
 

@@ -23,7 +23,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let look = call.resource.look();
     let listed = serve::list(objects, &options, &selection, &*look, ResourceVersion::ZERO).await?;
     let mut response = encode(call, listed.objects, &listed.meta, negotiated)?;
-    call.add_pool_headers(&mut response);
+    call.add_pool_headers(listed.generation, &mut response);
     Ok(response)
 }
 

@@ -80,7 +80,9 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     if compressed {
         web::mark_gzip(response.headers_mut());
     }
-    call.add_pool_headers(&mut response);
+    // After the stream began: where it is another one by now, the stream ends.
+    let generation = call.resource.objects().read(yurt_storage::Collection::generation);
+    call.add_pool_headers(generation, &mut response);
     Ok(response)
 }
 

@@ -552,3 +552,26 @@ async fn bookmarks_of_a_quiet_collection_follow_its_store() {
     let resumed = ready(&mut watch(&shared, "resourceVersion=10003"));
     assert_eq!(resumed, ["MODIFIED a@10009"]);
 }
+
+/// The header of the answer names the generation that the collection had when the watch was asked for.
+#[tokio::test]
+async fn generation_that_begins_before_the_first_event_ends_the_watch() {
+    for query in [
+        "resourceVersion=10000",
+        "sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
+        "",
+    ] {
+        for replica in [true, false] {
+            let shared = collection(3);
+            let options = ListOptions::parse(Some(&format!("watch=1&{query}")), true, kind()).expect("valid query");
+            let request = WatchRequest {
+                replica,
+                ..request(None, options)
+            };
+            let mut frames: Frames = Box::pin(serve::watch(shared.clone(), request).expect("it is complete"));
+            shared.update(|c| c.restart(7, vec![service("shop/other", 5)], rv(10_000)));
+            assert!(next(&mut frames).await.starts_with("ERROR 410 "), "{query}, {replica}");
+            assert_eq!(next(&mut frames).await, "end");
+        }
+    }
+}

@@ -93,6 +93,8 @@ enum Pending {
 
 struct Watch {
     shared: Arc<SharedCollection>,
+    /// Generation when the answer began: its header may say so already.
+    generation: u64,
     /// Wakes up when something changed that may be selected.
     changes: Changes,
     lens: Lens,
@@ -135,7 +137,8 @@ struct Watch {
 /// Everything else is told in
 /// the stream.
 pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<impl Stream<Item = Bytes> + Send, Status> {
-    if !shared.read(|collection| collection.is_complete()) {
+    let (is_complete, generation) = shared.read(|held| (held.is_complete(), held.generation()));
+    if !is_complete {
         return Err(not_ready(&shared));
     }
     let now = Instant::now();
@@ -169,6 +172,7 @@ pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<imp
     }
     let mut watch = Watch {
         shared,
+        generation,
         changes,
         lens,
         keys,
@@ -245,7 +249,10 @@ impl Watch {
         if self.sends_initial_events {
             let wanted = self.requested.unwrap_or(self.least);
             return match reach(&self.shared, wanted).await {
-                Ok(()) => self.phase = Phase::Initial(self.shared.read(Collection::follow), Some(String::new())),
+                Ok(()) => match self.shared.read(|held| self.same(held).map(Collection::follow)) {
+                    Ok(reader) => self.phase = Phase::Initial(reader, Some(String::new())),
+                    Err(expired) => self.expire(expired),
+                },
                 Err(status) => self.fail(&status),
             };
         }
@@ -258,6 +265,7 @@ impl Watch {
             return self.fail(&Status::too_old_resource_version(wanted, position));
         }
         let opened = self.shared.read(|collection| {
+            let collection = self.same(collection)?;
             let from = if wanted.is_zero() {
                 collection.position()
             } else {
@@ -285,6 +293,17 @@ impl Watch {
                 self.phase = Phase::Live(self.settled(reader));
             }
             Err(expired) => self.expire(expired),
+        }
+    }
+
+    /// The collection, while it is of the generation that the answer began with.
+    fn same<'a>(&self, held: &'a Collection) -> Result<&'a Collection, Expired> {
+        match held.generation() == self.generation {
+            true => Ok(held),
+            false => Err(Expired {
+                position: self.requested.unwrap_or_default(),
+                floor: held.position(),
+            }),
         }
     }
 
