@@ -269,6 +269,7 @@ impl Parts {
             node: self.config.node.clone(),
             servers: self.config.servers.clone(),
             coordinator: self.upstreams.coordinator.as_ref()?.shared.clone(),
+            data: self.data.clone(),
             cloud_tls: ClientTls {
                 ca: tls.ca.clone(),
                 identity: Some(tls.identity.clone()),

@@ -2,7 +2,7 @@
 //!
 //! The accepting side ([`offer`], [`serve`]) takes connections of members only and answers one kind of request, `CONNECT` to a cloud
 //! server that its own hub is configured with. [`gate`] (pure) decides who may go where and how many at a time, [`tunnel`]
-//! copies bytes at a bounded pace ([`pace`], pure). The dialling side ([`client`]) finds peers in the pool's node leases
+//! copies bytes at a bounded pace ([`pace`], pure). The dialling side ([`client`]) finds peers in node leases of the pool
 //! and tries them in the order of [`route`] (pure). Inside the tunnel the node speaks TLS with the cloud itself, with its
 //! own certificate: a peer can refuse or cut, and can neither read nor say anything.
 

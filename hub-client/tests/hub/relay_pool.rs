@@ -192,11 +192,11 @@ impl Link {
 // === impl RelayPool ===
 
 impl RelayPool {
-    /// Nodes n1, n2 and n3 are members; no hub runs yet.
+    /// Nodes n1 to n4 are members; no hub runs yet.
     pub(crate) async fn start() -> Self {
         let cloud = Cloud::start().await;
         let coordinator = cloud.start_beside().await;
-        let nodes = ["n1", "n2", "n3"];
+        let nodes = ["n1", "n2", "n3", "n4"];
         for node in nodes {
             let label = json!({"apps.openyurt.io/nodepool": POOL});
             cloud.put("nodes", json!({"metadata": {"name": node, "labels": label}}));
@@ -225,7 +225,7 @@ impl RelayPool {
         hub.wait_until_complete().await;
         let state = hub
             .until("cloud and members must be known", |state| {
-                state["cloudReachable"] == true && state["collections"]["members"]["objects"] == 3
+                state["cloudReachable"] == true && state["collections"]["members"]["objects"] == 4
             })
             .await;
         assert!(state["collections"]["members"]["complete"] == true, "{state}");

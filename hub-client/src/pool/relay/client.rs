@@ -1,10 +1,11 @@
 //! The dialling side: finds peers with a link and reaches the cloud through one of them.
 //!
-//! The peers are read from the pool's node leases once this node is cut off, and again after a minute or when none of them
-//! worked. The way that worked last is kept, with its connection; after five minutes it is made anew from the files, which may
+//! The peers are read from node leases in the pool once this node is cut off, those of a few members at a time, and again after a
+//! minute or when none of them worked; others are read then. The way that worked last is kept, with its connection; after five minutes it is made anew from the files, which may
 //! hold a renewed certificate by then.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, StatusCode, Uri};
@@ -16,18 +17,20 @@ use yurt_runtime::http::client::{HttpClient, Protocol};
 use yurt_runtime::tls::{ClientTls, PeerTls, TlsError};
 use yurt_runtime::{BootTime, Clock};
 
-use super::route::{Peer, Route, Target, Tries, may_dial, routes};
+use super::route::{Peer, Route, Target, Tries, may_dial, routes, sample};
 use super::{ADDRESS_ANNOTATION, SERVERS_ANNOTATION};
 use crate::pool::heartbeat::own::NAMESPACE;
 use crate::pool::heartbeat::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, UnixMicros};
 use crate::pool::lease_client::to_micros;
+use crate::replicas::PoolData;
 
-/// Longest wait for the list of leases; the coordinator is near.
-const LIST_TIMEOUT: Duration = Duration::from_secs(1);
-/// A list is read again after this long.
-const LIST_AGAIN: Duration = Duration::from_secs(60);
-/// No list is read sooner than this after another one, whatever fails.
-const LIST_PAUSE: Duration = Duration::from_secs(5);
+/// Longest wait for the leases of a search; the coordinator is near.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(1);
+/// A search is repeated after this long.
+const SEARCH_AGAIN: Duration = Duration::from_secs(60);
+/// The pause before the next search when no way worked, doubled each time: a pool of 1,000 hubs that is cut off as a whole reads
+/// 1,000 × 16 leases in 60 s, 270 a second, once it has grown.
+const SEARCH_PAUSE: Duration = Duration::from_secs(5);
 /// Longest time to open a tunnel and shake hands with the cloud; a try's own time is shorter.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A way is made anew after this long.
@@ -47,6 +50,8 @@ pub struct Settings {
     pub servers: Vec<Uri>,
     /// Where the leases are.
     pub coordinator: HttpClient,
+    /// Who the members are.
+    pub data: Arc<PoolData>,
     /// TLS with the cloud.
     pub cloud_tls: ClientTls,
     /// TLS with the peer.
@@ -60,8 +65,12 @@ pub struct Settings {
 #[derive(Default)]
 struct State {
     ways: Vec<Route>,
-    /// When a list was last asked for.
-    listed: Option<BootTime>,
+    /// When a search last began.
+    searched: Option<BootTime>,
+    /// Searches in a row of which no way worked.
+    fruitless: u32,
+    /// Which members are looked at.
+    round: usize,
     /// None of the ways worked: who knows who is there now.
     is_doubtful: bool,
     /// The way to try first.
@@ -92,12 +101,6 @@ pub struct Way {
     pub timeout: Duration,
     /// Name of the node in between.
     pub peer: String,
-}
-
-#[derive(Deserialize)]
-struct LeaseList {
-    #[serde(default)]
-    items: Vec<LeaseItem>,
 }
 
 #[derive(Deserialize)]
@@ -135,8 +138,8 @@ impl RelayClient {
     /// Begins the tries of one beat, which take at most `deadline` together.
     pub async fn begin(&self, deadline: Duration) -> Attempts<'_> {
         let end = self.settings.clock.boot() + deadline;
-        if self.take_list_turn() {
-            self.list().await;
+        if self.take_turn() {
+            self.search().await;
         }
         Attempts {
             relay: self,
@@ -157,37 +160,46 @@ impl RelayClient {
         self.state.lock().open.as_ref().map(|open| open.route.peer.clone())
     }
 
-    /// Whether a list is due; whoever asks then reads it.
-    fn take_list_turn(&self) -> bool {
+    /// Whether a search is due; the caller that is told so makes it.
+    fn take_turn(&self) -> bool {
         let now = self.settings.clock.boot();
         let mut state = self.state.lock();
-        let wait = if state.ways.is_empty() || state.is_doubtful {
-            LIST_PAUSE
-        } else {
-            LIST_AGAIN
-        };
-        let is_due = state.listed.is_none_or(|listed| now.since(listed) >= wait);
+        let works = !state.ways.is_empty() && !state.is_doubtful;
+        let pause = SEARCH_PAUSE
+            .saturating_mul(1 << state.fruitless.min(4))
+            .min(SEARCH_AGAIN);
+        let wait = if works { SEARCH_AGAIN } else { pause };
+        let is_due = state.searched.is_none_or(|searched| now.since(searched) >= wait);
         if is_due {
-            state.listed = Some(now);
+            if works {
+                state.fruitless = 0;
+            } else if state.searched.is_some() {
+                state.fruitless += 1;
+                state.round += 1;
+            }
+            state.searched = Some(now);
         }
         is_due
     }
 
-    /// Reads who is there. A list that cannot be had leaves the old one: peers need no coordinator.
-    async fn list(&self) {
-        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases?resourceVersion=0");
-        let coordinator = &self.settings.coordinator;
-        let answer = coordinator.request_json(Method::GET, &path, None, LIST_TIMEOUT).await;
-        let body = match answer {
-            Ok((StatusCode::OK, _, body)) => body,
-            Ok((status, ..)) => return tracing::debug!(%status, "Cannot look for relays"),
-            Err(error) => return tracing::debug!(%error, "Cannot look for relays"),
-        };
-        let Ok(leases) = serde_json::from_slice::<LeaseList>(&body) else {
+    /// Reads who is there. Leases that cannot be had leave the old ways: peers need no coordinator.
+    async fn search(&self) {
+        let Some(members) = self.settings.data.members() else {
             return;
         };
+        let round = self.state.lock().round;
+        let names = sample(&self.settings.node, &members, round);
+        let reads = names.iter().map(|name| self.read(name));
+        let leases = match futures_util::future::try_join_all(reads).await {
+            Ok(leases) => leases,
+            Err(why) => return tracing::debug!(why, "Cannot look for relays"),
+        };
         let loopback = self.settings.all_on_loopback;
-        let peers: Vec<_> = leases.items.iter().filter_map(|lease| lease.peer(loopback)).collect();
+        let peers: Vec<_> = leases
+            .iter()
+            .flatten()
+            .filter_map(|lease| lease.peer(loopback))
+            .collect();
         let own: Vec<_> = self.settings.servers.iter().filter_map(Target::of).collect();
         let ways = routes(&self.settings.node, &own, &peers);
         let mut state = self.state.lock();
@@ -198,6 +210,19 @@ impl RelayClient {
             .and_then(|open| ways.iter().position(|way| way == open))
             .unwrap_or(0);
         state.ways = ways;
+    }
+
+    /// The lease of `node`; `None` when there is none.
+    async fn read(&self, node: &str) -> Result<Option<LeaseItem>, String> {
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{node}?resourceVersion=0");
+        let coordinator = &self.settings.coordinator;
+        let answer = coordinator.request_json(Method::GET, &path, None, SEARCH_TIMEOUT).await;
+        match answer {
+            Ok((StatusCode::OK, _, body)) => Ok(serde_json::from_slice(&body).ok()),
+            Ok((StatusCode::NOT_FOUND, ..)) => Ok(None),
+            Ok((status, ..)) => Err(status.to_string()),
+            Err(error) => Err(error.to_string()),
+        }
     }
 
     /// The way that the next try takes.
@@ -243,7 +268,7 @@ impl RelayClient {
         })
     }
 
-    /// The present way did not work: the next one is tried first from now on; after a whole round the list is read again.
+    /// The present way did not work: the next one is tried first from now on; after a whole round others are searched for.
     fn failed(&self, tried: u32) {
         let mut state = self.state.lock();
         state.open = None;

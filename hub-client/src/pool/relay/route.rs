@@ -4,6 +4,7 @@
 //! node comes back to the same one. Peers whose lease stands still come last. A try gets half of the time that is left,
 //! the last one all of it, so that one peer that swallows packets does not cost the beat.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::{IpAddr, SocketAddr};
@@ -16,6 +17,8 @@ use crate::pool::heartbeat::plan::UnixMicros;
 
 /// Peers that are considered, best first.
 pub const PEERS_MAX: usize = 16;
+/// Members whose leases are read for a search: more than that would be read by every hub of a pool that is cut off as a whole.
+pub const SAMPLE: usize = PEERS_MAX;
 /// Cloud servers that are read from a peer's lease.
 pub const SERVERS_MAX: usize = 8;
 /// Peers asked within one beat.
@@ -160,6 +163,17 @@ pub fn routes(node: &str, own: &[Target], peers: &[Peer]) -> Vec<Route> {
     .collect()
 }
 
+/// The members among whom `node` looks for peers in its `round`th search: those of the first round are its own for good, as in
+/// [`routes`], and each further round goes on behind the one before.
+#[must_use]
+pub fn sample(node: &str, members: &BTreeSet<String>, round: usize) -> Vec<String> {
+    let mut others: Vec<&String> = members.iter().filter(|name| *name != node).collect();
+    others.sort_by_cached_key(|name| (spread(node, name), *name));
+    let begin = round.wrapping_mul(SAMPLE).checked_rem(others.len()).unwrap_or(0);
+    let in_turn = others.iter().cycle().skip(begin).take(others.len().min(SAMPLE));
+    in_turn.map(|name| (*name).clone()).collect()
+}
+
 fn is_silent(peer: &Peer, newest: Option<UnixMicros>) -> bool {
     match (peer.renewed, newest) {
         (Some(renewed), Some(newest)) => newest.0.saturating_sub(renewed.0) > SILENT,
@@ -287,6 +301,29 @@ mod tests {
             *firsts.entry(order[0].peer.clone()).or_default() += 1;
         }
         assert!(firsts.values().all(|count| (50..200).contains(count)), "{firsts:?}");
+    }
+
+    #[test]
+    fn search_reads_few_leases_and_others_each_round() {
+        let members: BTreeSet<String> = (0..1_000).map(|index| format!("n{index}")).collect();
+        let mut seen = BTreeSet::new();
+        for round in 0..1_000_usize.div_ceil(SAMPLE) {
+            let sample = sample("n7", &members, round);
+            assert_eq!(sample.len(), SAMPLE, "whatever the size of the pool");
+            seen.extend(sample);
+        }
+        assert_eq!(seen.len(), 999, "all others, and not this node");
+        assert_ne!(
+            sample("n7", &members, 0),
+            sample("n8", &members, 0),
+            "hubs spread over the pool"
+        );
+        assert_eq!(sample("n7", &members, 0), sample("n7", &members, 0));
+        let few = ["n1", "n2"].map(str::to_owned).into();
+        assert_eq!(
+            (sample("n1", &few, 5), sample("n1", &BTreeSet::new(), 5)),
+            (vec!["n2".to_owned()], Vec::new())
+        );
     }
 
     #[test]
