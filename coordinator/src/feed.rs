@@ -17,6 +17,7 @@ use http::Request;
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use yurt_apimachinery::query::Query;
 use yurt_apimachinery::{Object, ObjectKey, Status, nesting};
 use yurt_runtime::http::{inflate_for, read_body};
 use yurt_runtime::{BootTime, Clock, TaskGroup};
@@ -52,6 +53,8 @@ pub(crate) const MEMBERS_PATH: &str = "/yurt/v1/members";
 pub(crate) const SCOPE: &str = "scope";
 /// Largest body of one feed call.
 pub(crate) const BODY_BYTES_MAX: usize = 8 << 20;
+/// Versions of the feed's calls that this coordinator speaks.
+const VERSIONS: [u64; 1] = [1];
 /// How bodies of the feed may be compressed.
 const ENCODINGS: [&str; 1] = ["gzip"];
 /// Before the name of a collection: the storage key that says whether it is fresh.
@@ -196,6 +199,7 @@ impl Feed {
             "store": self.fence.store(),
             "epoch": election.epoch,
             "holder": election.holder,
+            "versions": VERSIONS,
             "members": self.members.count(),
             "encodings": ENCODINGS,
             "scope": self.scope.state(),
@@ -242,6 +246,11 @@ impl Feed {
             );
         }
         taken
+    }
+
+    /// Counts a call that was refused.
+    pub(crate) fn refused(&self, refusal: &Refusal) {
+        self.metrics.refused(refusal);
     }
 
     /// The collection that a call is about, and what of it.
@@ -350,9 +359,58 @@ pub(crate) async fn read_call(request: Request<Incoming>) -> Result<Bytes, Statu
     }
 }
 
+/// Whether a call with this query is in a version that is spoken here. Asked before its body is read: in another version it
+/// may mean something else.
+///
+/// # Errors
+/// 409 `version`: what each side speaks, and which has to be upgraded.
+pub(crate) fn check_version(query: Option<&str>) -> Result<(), Refusal> {
+    let asked = Query::parse(query).get("version").map(str::to_owned);
+    let version = asked.as_deref().and_then(|text| text.parse::<u64>().ok());
+    if version.is_some_and(|version| VERSIONS.contains(&version)) {
+        return Ok(());
+    }
+    let caller = asked.map_or_else(|| "none at all".to_owned(), |asked| format!("version {asked:?}"));
+    let is_newer = version.is_some_and(|version| VERSIONS.iter().all(|ours| *ours < version));
+    let older = if is_newer {
+        "this coordinator"
+    } else {
+        "the hub that called"
+    };
+    let message = format!(
+        "this coordinator speaks {VERSIONS:?} of the feed's versions, the hub that called {caller}; upgrade {older}"
+    );
+    Err(Refusal::Version { message })
+}
+
 /// Reads a feed message.
 fn decode<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, Status> {
     let refused = |error: &dyn std::fmt::Display| Status::bad_request(format!("not a feed message: {error}"));
     nesting::check(body).map_err(|error| refused(&error))?;
     serde_json::from_slice(body).map_err(|error| refused(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_of_another_version_are_refused_and_told_which_side_to_upgrade() {
+        assert_eq!(check_version(Some("version=1")), Ok(()));
+        let refused = |query| check_version(query).unwrap_err().to_json();
+        for (query, older) in [
+            (None, "upgrade the hub"),
+            (Some("version=0"), "upgrade the hub"),
+            (Some("version=x"), "upgrade the hub"),
+            (Some("version=2"), "upgrade this coordinator"),
+        ] {
+            let refusal = refused(query);
+            assert_eq!(
+                (&refusal["reason"], &refusal["versions"]),
+                (&json!("version"), &json!([1]))
+            );
+            let message = refusal["message"].as_str().unwrap();
+            assert!(message.contains(older) && message.contains("speaks [1]"), "{message}");
+        }
+    }
 }

@@ -274,6 +274,7 @@ impl FeedMetrics {
             Refusal::Backwards { .. } => "backwards",
             Refusal::Generation { .. } => "generation",
             Refusal::Members { .. } => "members",
+            Refusal::Version { .. } => "version",
         };
         self.refused.with_label_values(&[reason]).inc();
     }

@@ -329,6 +329,10 @@ async fn answer_path(
         (&Method::GET, feed::PATH, _) => Ok(web::json(StatusCode::OK, app.feed.state().to_string())),
         (&Method::GET, feed::MEMBERS_PATH, _) => Ok(web::json(StatusCode::OK, app.feed.member_names().to_string())),
         (&Method::POST, _, Some(call)) => {
+            if let Err(refusal) = feed::check_version(request.uri().query()) {
+                app.feed.refused(&refusal);
+                return Ok(status_error::respond_feed(&refusal.into()));
+            }
             let body = feed::read_call(request).await?;
             let taken = match call {
                 feed::SCOPE => app.take_scope(user, body).await,

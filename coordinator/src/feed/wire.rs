@@ -128,6 +128,11 @@ pub(crate) enum Refusal {
         /// `C`.
         applied: ResourceVersion,
     },
+    /// The call is in a version of the feed that is not spoken here.
+    Version {
+        /// What each side speaks, and which has to be upgraded.
+        message: String,
+    },
     /// The membership must come first, and must contain the caller's node.
     Members {
         /// What is expected.
@@ -234,6 +239,9 @@ impl Refusal {
             Self::Backwards { message } => json!({ "reason": "backwards", "message": message }),
             Self::Generation { generation, applied } => {
                 json!({ "reason": "generation", "generation": generation, "appliedUpTo": applied })
+            }
+            Self::Version { message } => {
+                json!({ "reason": "version", "versions": super::VERSIONS, "message": message })
             }
             Self::Members { message } => json!({ "reason": "members", "message": message }),
         }

@@ -13,7 +13,7 @@ use crate::feeding::{Leader, event, fed_pool, service};
 use crate::harness::Server;
 
 const SERVICES: &str = "/api/v1/services";
-const EVENTS: &str = "/yurt/v1/feed/services/events";
+const EVENTS: &str = "/yurt/v1/feed/services/events?version=1";
 
 fn gzip(plain: &[u8]) -> Bytes {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());

@@ -73,7 +73,7 @@ impl Leader {
 
     pub(crate) async fn call(&self, path: &str, body: Value) -> Answer {
         self.client
-            .post(&format!("/yurt/v1/feed/{path}"), &self.claiming(body))
+            .post(&format!("/yurt/v1/feed/{path}?version=1"), &self.claiming(body))
             .await
     }
 
@@ -498,6 +498,31 @@ async fn membership_never_shuts_out_the_node_that_tells_it() {
         .await
         .expect(200);
     assert_eq!(names().await, json!(["n1", "n2"]));
+}
+
+#[tokio::test]
+async fn feed_calls_of_another_version_are_refused_before_they_are_read() {
+    let (_server, leader) = fed_pool().await;
+    let state = leader.client.get("/yurt/v1/feed").await.expect(200);
+    assert_eq!(state["versions"], json!([1]));
+    let body = json!({"after": "100", "events": [event("DELETED", service("a", 110))], "upTo": "110"});
+    let body = leader.claiming(body);
+    for (path, older) in [
+        ("services/events", "upgrade the hub"),
+        ("services/events?version=2", "upgrade this coordinator"),
+        ("scope", "upgrade the hub"),
+        ("scope?version=2", "upgrade this coordinator"),
+    ] {
+        let refused = leader
+            .client
+            .post(&format!("/yurt/v1/feed/{path}"), &body)
+            .await
+            .expect(409);
+        assert_eq!(refused["reason"], "version", "{path}");
+        assert!(refused["message"].as_str().unwrap().contains(older), "{refused}");
+    }
+    let state = leader.client.get("/yurt/v1/feed").await.expect(200);
+    assert_eq!(state["collections"]["services"]["appliedUpTo"], "100");
 }
 
 /// Every hub asks every 5 s.

@@ -142,7 +142,7 @@ async fn what_cannot_be_shared_is_refused_by_name_and_costs_nothing_else() {
     let other = server.node("n2");
     let claim = json!({ "store": leader.store(), "epoch": leader.epoch(), "generation": 0, "resources": [] });
     assert_eq!(
-        other.post("/yurt/v1/feed/scope", &claim).await.expect(409)["reason"],
+        other.post("/yurt/v1/feed/scope?version=1", &claim).await.expect(409)["reason"],
         "fenced"
     );
     leader.release().await;

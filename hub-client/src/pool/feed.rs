@@ -249,6 +249,9 @@ impl Feeder {
 
     async fn ask(&self) -> Result<Place, Interrupted> {
         let status = pool_status(&self.client, TIMEOUT).await.map_err(Interrupted::Reopen)?;
+        if let Some(why) = status.other_version() {
+            return Err(Interrupted::Refused(why, None));
+        }
         let gzip = status.encodings.iter().any(|encoding| encoding == "gzip");
         self.gzip.store(gzip, Ordering::Relaxed);
         let there = status.collections.get(self.replica.name());
@@ -451,7 +454,11 @@ impl Feeder {
         if !self.leadership.may_act() {
             return Err(Interrupted::Reopen("leadership is in doubt".into()));
         }
-        let path = format!("/yurt/v1/feed/{}/{endpoint}", self.replica.name());
+        let path = format!(
+            "/yurt/v1/feed/{}/{endpoint}?version={}",
+            self.replica.name(),
+            wire::VERSION
+        );
         let reopen = |why: String| Interrupted::Reopen(why);
         let mut request = Request::new(full(body));
         if gzip {
@@ -480,6 +487,9 @@ impl Feeder {
                 }
                 if reason == "members" && self.replica.name() == members::COLLECTION {
                     self.leadership.not_a_member();
+                    return Err(Interrupted::Refused(answer.message.unwrap_or(reason), None));
+                }
+                if reason == "version" {
                     return Err(Interrupted::Refused(answer.message.unwrap_or(reason), None));
                 }
                 if reason == "backwards" {

@@ -15,6 +15,7 @@ use yurt_apimachinery::pool_scope::SharedResource;
 use yurt_runtime::Clock;
 use yurt_runtime::http::client::HttpClient;
 
+use super::feed::wire::VERSION;
 use crate::replicas::source::CoordinatorState;
 use crate::troubles::Troubles;
 use crate::upstream::Cloud;
@@ -34,6 +35,9 @@ const FAILURES: u32 = 2;
 pub const CLOUD: &str = "cloud";
 /// What does not work when the coordinator does not answer.
 pub const COORDINATOR: &str = "coordinator";
+
+/// What does not work when the coordinator speaks another version of the feed.
+pub const FEED_VERSION: &str = "feed version";
 
 /// What is known of the cloud.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +66,9 @@ pub struct PoolStatus {
     /// Identity of the present leader; empty = nobody.
     #[serde(default)]
     pub holder: String,
+    /// Versions of the feed that the coordinator speaks; none from one that is older than the first.
+    #[serde(default)]
+    pub versions: Vec<u64>,
     /// How bodies of the feed may be compressed.
     #[serde(default)]
     pub encodings: Vec<String>,
@@ -96,6 +103,25 @@ pub struct CollectionStatus {
     /// Whether it is complete.
     #[serde(default)]
     pub complete: bool,
+}
+
+// === impl PoolStatus ===
+
+impl PoolStatus {
+    /// Why this hub cannot feed that coordinator, when they speak no common version. It does not lead then; it reads from
+    /// there as before.
+    #[must_use]
+    pub fn other_version(&self) -> Option<String> {
+        let (ours, theirs) = (VERSION, &self.versions);
+        if theirs.contains(&ours) {
+            return None;
+        }
+        let is_newer = theirs.iter().any(|version| *version > ours);
+        let older = if is_newer { "this hub" } else { "the coordinator" };
+        Some(format!(
+            "this hub speaks version {ours} of the feed, the coordinator {theirs:?}: it is neither led nor fed from here; upgrade {older}"
+        ))
+    }
 }
 
 // === impl CloudReach ===
@@ -203,8 +229,12 @@ pub async fn probe_coordinator(
     loop {
         let status = pool_status(&client, TIMEOUT).await;
         match &status {
-            Ok(_) => {
+            Ok(status) => {
                 troubles.works(COORDINATOR);
+                match status.other_version() {
+                    Some(why) => troubles.refused(FEED_VERSION, &why),
+                    None => troubles.works(FEED_VERSION),
+                }
                 failures = 0;
             }
             Err(why) => {

@@ -22,6 +22,7 @@ use yurt_apimachinery::pool_scope::{self, CONFIG_KEY, Problem, SharedResource};
 use yurt_runtime::http::client::HttpClient;
 
 use super::election::driver::Leadership;
+use super::feed::wire;
 use crate::replicas::{POOL_SCOPE, PoolData};
 use crate::upstream::Cloud;
 use config::Read;
@@ -176,9 +177,10 @@ impl ScopeTeller {
         }
         let fence = &coordinator.leadership.fence;
         let body = json!({ "store": fence.store, "epoch": fence.epoch, "resources": resources });
+        let path = format!("/yurt/v1/feed/scope?version={}", wire::VERSION);
         let answer = coordinator
             .client
-            .request_json(Method::POST, "/yurt/v1/feed/scope", Some(&body), TIMEOUT)
+            .request_json(Method::POST, &path, Some(&body), TIMEOUT)
             .await;
         let (status, _, body) = answer.map_err(|error| error.to_string())?;
         if status != StatusCode::OK {

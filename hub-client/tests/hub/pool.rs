@@ -195,7 +195,7 @@ impl Pool {
 
 fn say_store(coordinator: &Cloud, store: &str) {
     coordinator.set_store(store);
-    let state = json!({"store": store}).to_string();
+    let state = json!({"store": store, "versions": [1]}).to_string();
     coordinator.on(FEED, move |_| {
         let state = state.clone();
         async move { answer_json(StatusCode::OK, state) }

@@ -17,7 +17,7 @@ use super::machine::{
     StopReason, WriteOutcome,
 };
 use crate::pool::lease_client::{Answer, Broken, LeaseClient, LeaseEvents, micro_time, renew_time};
-use crate::pool::probe::{CloudReach, CoordinatorReach};
+use crate::pool::probe::{CloudReach, CoordinatorReach, PoolStatus};
 use crate::random::random;
 use crate::replicas::source::CoordinatorState;
 use crate::troubles::Troubles;
@@ -203,8 +203,11 @@ impl Driver {
             // A full queue means that newer facts are on their way.
             let _ = self.inputs.0.try_send(Input::Store(status.store.clone()));
         }
+        let speaks_ours = |status: &Arc<PoolStatus>| status.other_version().is_none();
+        let speaks_ours = reach.status.as_ref().is_none_or(speaks_ours);
         Input::Coordinator {
-            reachable: reach.state == CoordinatorState::Reachable,
+            // Who cannot feed it must not lead either.
+            reachable: reach.state == CoordinatorState::Reachable && speaks_ours,
         }
     }
 

@@ -6,6 +6,8 @@ use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion};
 use yurt_storage::collection::History;
 
+/// Version of the feed's calls that this hub speaks. Every call says it.
+pub const VERSION: u64 = 1;
 /// What a row of an index has beside its key, about: a resourceVersion and punctuation.
 const INDEX_ROW_BYTES: usize = 32;
 

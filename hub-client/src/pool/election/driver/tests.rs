@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use yurt_runtime::http::client::{HttpClient, Protocol};
 
 use super::*;
-use crate::pool::probe::PoolStatus;
 
 fn driver(tasks: &TaskGroup) -> Driver {
     let nowhere = HttpClient::new("http://127.0.0.1:1".parse().unwrap(), None, Protocol::Http1, IDLE_TICK).unwrap();
@@ -44,7 +43,7 @@ async fn store_of_the_coordinator_is_told_with_its_reachability() {
     let mut driver = driver(&TaskGroup::new());
     let status = PoolStatus {
         store: "s2".to_owned(),
-        ..serde_json::from_str(r#"{"store":""}"#).unwrap()
+        ..serde_json::from_str(r#"{"store":"","versions":[1,2]}"#).unwrap()
     };
     let reach = CoordinatorReach {
         state: CoordinatorState::Reachable,
@@ -54,6 +53,22 @@ async fn store_of_the_coordinator_is_told_with_its_reachability() {
     assert!(matches!(input, Input::Coordinator { reachable: true }));
     let told = driver.inputs.1.try_recv().unwrap();
     assert!(matches!(told, Input::Store(store) if store == "s2"));
+}
+
+#[tokio::test]
+async fn coordinator_of_another_version_is_not_led() {
+    let driver = driver(&TaskGroup::new());
+    for (versions, older) in [("[]", "upgrade the coordinator"), ("[2]", "upgrade this hub")] {
+        let status: PoolStatus = serde_json::from_str(&format!(r#"{{"store":"s","versions":{versions}}}"#)).unwrap();
+        let why = status.other_version().unwrap();
+        assert!(why.contains(older), "{why}");
+        let reach = CoordinatorReach {
+            state: CoordinatorState::Reachable,
+            status: Some(Arc::new(status)),
+        };
+        let input = driver.coordinator_inputs(&reach);
+        assert!(matches!(input, Input::Coordinator { reachable: false }), "{versions}");
+    }
 }
 
 #[test]
