@@ -40,7 +40,7 @@ fn live(random: &mut Random) -> Vec<Entry> {
             life.step(random).await;
         }
         beside += life.beside;
-        assert!(beside > 5, "{beside} renewals beside a commit");
+        assert!(beside > 0, "no renewal was done beside a commit");
         life.kill();
     });
     tape.take_entries()
