@@ -40,7 +40,14 @@ impl Folder {
 
     /// As an operator does it while nothing runs.
     fn copy(&self, from: &str, to: &str) {
+        self.wait_until_closed();
         std::fs::copy(self.file(from), self.file(to)).expect("copied");
+    }
+
+    /// The writer thread of a store that was stopped closes the file a moment later.
+    fn wait_until_closed(&self) {
+        let file = std::fs::File::open(self.file("store.redb")).expect("the store is there");
+        file.lock().expect("nobody else holds it for good");
     }
 }
 
@@ -121,6 +128,7 @@ async fn copy_in_a_new_folder_begins_a_new_timeline() {
     let running = folder.start().await;
     let created = running.create("a").await;
     let id = running.stop().await;
+    folder.wait_until_closed();
     let other = Folder::new();
     std::fs::copy(folder.file("store.redb"), other.file("store.redb")).expect("copied");
     let running = other.start().await;
@@ -134,6 +142,7 @@ async fn numbers_go_on_above_those_of_a_store_that_was_deleted() {
     let running = folder.start().await;
     let created = running.create("a").await;
     running.stop().await;
+    folder.wait_until_closed();
     std::fs::remove_file(folder.file("store.redb")).expect("deleted");
     folder.hand.set_unix(UnixTime { secs: 0, nanos: 0 });
     let running = folder.start().await;
