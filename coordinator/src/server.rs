@@ -450,7 +450,7 @@ fn check_shape(resource: &Resource, info: &RequestInfo, method: &Method) -> Resu
         };
     }
     let (has_name, has_namespace) = (info.name.is_some(), in_namespace || !kind.namespaced);
-    if has_name && !has_namespace {
+    if has_name && !has_namespace && !names_by_selector(info) {
         return Err(Status::unknown_resource());
     }
     let is_offered = match info.verb {
@@ -467,6 +467,15 @@ fn check_shape(resource: &Resource, info: &RequestInfo, method: &Method) -> Resu
     } else {
         Err(Status::method_not_allowed())
     }
+}
+
+/// Whether the path is that of a collection, so that the name comes from the field selector.
+fn names_by_selector(info: &RequestInfo) -> bool {
+    let is_collection = info
+        .path
+        .trim_end_matches('/')
+        .ends_with(&format!("/{}", info.resource));
+    matches!(info.verb, Verb::List | Verb::Watch) && is_collection
 }
 
 /// An unknown resource of a served group is another 404 than an unknown path.

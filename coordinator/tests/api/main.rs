@@ -47,6 +47,8 @@ mod patching;
 #[cfg(test)]
 mod pods;
 #[cfg(test)]
+mod requests;
+#[cfg(test)]
 mod sharing;
 #[cfg(test)]
 mod starting;
