@@ -142,13 +142,27 @@ fn plain(code: StatusCode, text: String) -> Response<Body> {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt as _;
+
     use super::*;
 
     fn code(health: &Health, path: &str, query: Option<&str>) -> u16 {
         health.answer(path, query).expect("a health path").status().as_u16()
     }
 
-    /// Conformance: 1.62, 1.66
+    /// Conformance: 1.62
+    #[tokio::test]
+    async fn failing_check_is_named_whether_or_not_it_was_asked_for() {
+        let health = Health::default();
+        health.storage_loaded();
+        let failing = health.answer("/readyz", None).expect("a health path");
+        assert_eq!(failing.status(), 500);
+        let text = failing.into_body().collect().await.expect("a body").to_bytes();
+        let want = "[+]ping ok\n[+]log ok\n[+]storage ok\n[-]shutdown failed: reason withheld\nreadyz check failed\n";
+        assert_eq!(text, want);
+    }
+
+    /// Conformance: 1.66
     #[test]
     fn ready_only_while_serving_and_alive_all_along() {
         let health = Health::default();

@@ -120,7 +120,6 @@ async fn documents(client: &Client) -> (Vec<Value>, Vec<Value>, bool) {
     )
 }
 
-/// Conformance: 1.08, 1.24
 #[tokio::test]
 async fn start_names_the_rules_that_are_not_enforced() {
     let mut strict = version("v1", true);
@@ -152,6 +151,7 @@ async fn items_of_a_list_say_what_they_are_built_in_or_declared() {
     }
 }
 
+/// Conformance: 1.08, 1.24, 1.25
 #[tokio::test]
 async fn kinds_come_change_and_go_while_the_server_runs() {
     let mut declared = Declared::new(&[]).await;
@@ -319,6 +319,7 @@ async fn widgets_and_gadgets() -> (Declared, Client) {
     (declared, admin)
 }
 
+/// Conformance: 3.A12, 3.B08, 3.B09, 3.C10
 #[tokio::test]
 async fn status_is_a_subresource_where_the_manifest_says_so() {
     let (_declared, admin) = widgets_and_gadgets().await;

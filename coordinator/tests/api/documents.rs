@@ -146,12 +146,25 @@ async fn aggregated_discovery_comes_for_both_roots_or_neither() {
             });
         }
     }
+    let groups = admin.get_with("/apis", &[("accept", AGGREGATED)]).await.expect(200);
+    let groups = groups["items"].as_array().unwrap();
+    let coordination = groups
+        .iter()
+        .find(|group| group["metadata"]["name"] == "coordination.k8s.io");
+    let leases = json!({
+        "resource": "leases", "responseKind": {"group": "", "version": "", "kind": "Lease"}, "scope": "Namespaced",
+        "singularResource": "lease",
+        "verbs": ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
+    });
+    assert_eq!(coordination.unwrap()["versions"][0]["resources"], json!([leases]));
     let old = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
-    let plain = admin
-        .get_with("/apis", &[("accept", &format!("{old},application/json"))])
-        .await;
-    assert_eq!(plain.expect(200)["kind"], "APIGroupList");
-    admin.get_with("/apis", &[("accept", old)]).await.expect(406);
+    for (path, kind) in [("/api", "APIVersions"), ("/apis", "APIGroupList")] {
+        let plain = admin
+            .get_with(path, &[("accept", &format!("{old},application/json"))])
+            .await;
+        assert_eq!(plain.expect(200)["kind"], kind);
+        admin.get_with(path, &[("accept", old)]).await.expect(406);
+    }
 }
 
 async fn openapi_of(admin: &Client, group_version: &str) -> Value {
@@ -239,6 +252,8 @@ async fn openapi_v2_is_a_valid_document_in_both_forms() {
     let answer = admin.get_with("/openapi/v2", &[("accept", protobuf)]).await;
     let content_type = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
     assert_eq!((answer.code, answer.header("content-type")), (200, Some(content_type)));
+    // Field 1 of gnostic's Document is the version of Swagger, field 2 its info with the title.
+    assert!(answer.bytes.starts_with(b"\x0a\x032.0\x12"), "{:?}", &answer.bytes[..8]);
     admin
         .get_with("/openapi/v2", &[("accept", "text/html")])
         .await
@@ -249,10 +264,15 @@ async fn openapi_v2_is_a_valid_document_in_both_forms() {
 #[tokio::test]
 async fn version_is_semantic_and_names_the_minor_emulated() {
     let server = Server::standalone().await;
-    let version = server.admin().get("/version").await.expect(200);
+    let version = server.admin().get("/version").await;
+    assert!(version.bytes.starts_with(b"{\n  \""), "indented by two spaces");
+    let version = version.expect(200);
     let git_version = version["gitVersion"].as_str().unwrap();
     let minor = version["minor"].as_str().unwrap();
+    assert_eq!(minor, "36", "the minor that is emulated");
     assert!(git_version.starts_with(&format!("v1.{minor}.")), "{git_version}");
+    let patch = git_version.split('.').nth(2).unwrap().split(['+', '-']).next().unwrap();
+    assert!(patch.parse::<u32>().is_ok(), "{git_version}");
     for field in [
         "major",
         "gitCommit",

@@ -164,6 +164,11 @@ async fn incomplete_collections_are_never_served_as_empty_ones() {
     ] {
         let answer = node.get(&path).await;
         assert_eq!((answer.code, answer.header("retry-after")), (429, Some("1")), "{path}");
+        assert_eq!(
+            (&answer.body["reason"], &answer.body["details"]["retryAfterSeconds"]),
+            (&json!("TooManyRequests"), &json!(1)),
+            "{path}"
+        );
     }
 }
 
@@ -616,7 +621,7 @@ async fn kill_loses_no_snapshot_and_readers_ahead_are_held() {
     assert_eq!(ahead.told().await, "MODIFIED b", "only what is newer than its position");
 }
 
-/// Conformance: 4.18, 7.14, 7.41, 7.61
+/// Conformance: 4.18, 7.14, 7.41
 #[tokio::test]
 async fn foreign_and_early_versions_of_pool_data() {
     let (server, _leader) = fed_pool().await;

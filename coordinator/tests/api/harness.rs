@@ -418,6 +418,11 @@ impl Client {
         let _ = self.http.send(request.unwrap()).await;
     }
 
+    /// How many connections it has opened.
+    pub(crate) fn connections(&self) -> u64 {
+        self.http.connections()
+    }
+
     pub(crate) async fn try_get(&self, path: &str) -> Option<u16> {
         let answer = self
             .http

@@ -85,6 +85,38 @@ async fn name_of_a_create_is_looked_at_once_it_is_known() {
         .expect(403);
 }
 
+/// Conformance: 6.26
+#[tokio::test]
+async fn node_of_a_pool_writes_in_its_own_name_only() {
+    let server = Server::pool().await;
+    let (node, jane) = (server.node("n1"), server.user("jane", &[]));
+    let leases = |namespace: &str| format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases");
+    let lease = |name: &str| json!({"metadata": {"name": name}, "spec": {"holderIdentity": name}});
+    for (namespace, name, code) in [
+        ("kube-node-lease", "n1", 201),
+        ("kube-node-lease", "n2", 403),
+        ("kube-system", "other", 403),
+        ("kube-system", "leader-informer-sync", 403),
+    ] {
+        let answer = node.post(&leases(namespace), &lease(name)).await;
+        assert_eq!(answer.code, code, "{namespace}/{name}");
+    }
+    let other = format!("{}/n2", leases("kube-node-lease"));
+    server
+        .admin()
+        .post(&leases("kube-node-lease"), &lease("n2"))
+        .await
+        .expect(201);
+    node.delete(&other).await.expect(403);
+    node.put(&other, &lease("n1")).await.expect(403);
+    node.get("/api/v1/secrets").await.expect(403);
+    node.get("/api/v1/configmaps").await.expect(403);
+    node.get("/api/v1/services").await.expect(429);
+    for path in ["/api/v1/services", "/yurt/v1/feed"] {
+        jane.get(path).await.expect(403);
+    }
+}
+
 #[tokio::test]
 async fn given_certificates_are_used_and_others_refused() {
     let cluster = CertificateAuthority::generate("cluster").unwrap();

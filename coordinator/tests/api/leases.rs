@@ -40,6 +40,15 @@ async fn leases_need_a_version_and_valid_numbers() {
         .put(&format!("{ELECTION}/new"), &lease("new", "a", 15))
         .await
         .expect(201);
+    for path in [
+        "/api/v1/namespaces/default/configmaps/new",
+        "/api/v1/namespaces/default/secrets/new",
+        "/api/v1/nodes/new",
+        "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/new",
+    ] {
+        let body = json!({"metadata": {"name": "new"}, "addressType": "IPv4"});
+        assert_eq!(admin.put(path, &body).await.expect(404)["reason"], "NotFound", "{path}");
+    }
     let mut with_uid = lease("other", "a", 15);
     with_uid["metadata"]["uid"] = json!("00000000-0000-0000-0000-000000000000");
     admin.put(&format!("{ELECTION}/other"), &with_uid).await.expect(409);
@@ -98,6 +107,27 @@ async fn versioned_takeover_follows_optimistic_locking() {
     other.put(&new, &held_by("b", &created)).await.expect(200);
 }
 
+/// Conformance: 3.E17
+#[tokio::test]
+async fn times_have_the_precision_of_their_type() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    for (time, code) in [
+        ("2026-01-01T00:00:07.123456Z", 201),
+        ("2026-01-01T00:00:07.123456789Z", 400),
+        ("2026-01-01T00:00:07Z", 400),
+    ] {
+        let mut body = lease("l", "a", 15);
+        body["spec"]["renewTime"] = json!(time);
+        admin.post(ELECTION, &body).await.expect(code);
+    }
+    let patch = json!({"spec": {"renewTime": "2026-01-01T02:00:08.500000+02:00"}});
+    let lease = admin.merge(&format!("{ELECTION}/l"), &patch).await.expect(200);
+    assert_eq!(lease["spec"]["renewTime"], "2026-01-01T00:00:08.500000Z");
+    let created = lease["metadata"]["creationTimestamp"].as_str().unwrap();
+    assert_eq!((created.len(), created.ends_with('Z')), (20, true), "{created}");
+}
+
 /// Conformance: 7.40, 7.42
 #[tokio::test]
 async fn acknowledged_transitions_survive_a_kill_and_versions_never_go_back() {
@@ -133,6 +163,8 @@ async fn clean_stop_keeps_the_last_renewal() {
     renew(&admin, &path, 7).await;
     server.stop();
     server.start_again().await;
-    let found = server.admin().get(&path).await.expect(200);
-    assert_eq!(found["spec"]["renewTime"], "2026-01-01T00:00:07.000000Z");
+    let admin = server.admin();
+    let found = admin.get(&path).await;
+    assert_eq!(found.body["spec"]["renewTime"], "2026-01-01T00:00:07.000000Z");
+    assert_eq!(admin.get(&path).await.bytes, found.bytes, "followers compare bytes");
 }

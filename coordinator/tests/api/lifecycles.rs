@@ -58,6 +58,11 @@ async fn a_namespace_waits_for_its_content() {
         .expect(200);
     assert_eq!(watch.told().await, "DELETED blue");
     admin.get(path).await.expect(404);
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    for (path, kind) in [(accounts, "ServiceAccount"), ("/api/v1/nodes", "Status")] {
+        admin.post(path, &json!({"metadata": {"name": "x"}})).await.expect(201);
+        assert_eq!(admin.delete(&format!("{path}/x")).await.expect(200)["kind"], kind);
+    }
     for name in ["default", "kube-system", "kube-public"] {
         let refused = admin.delete(&format!("/api/v1/namespaces/{name}")).await.expect(403);
         assert!(

@@ -271,6 +271,13 @@ async fn authorities_change_under_open_watches() {
         "ADDED a",
         "the watch lives, and both authorities are trusted"
     );
+    let pair = new.issue_server("yurt-coordinator", &["127.0.0.1"]).unwrap();
+    server.write("crt", &pair.cert_pem);
+    server.write("key", &pair.key_pem);
+    // From here on the test's clients trust the new authority alone.
+    server.write("ca", new.cert_pem());
+    let reached = async || (newcomer().try_get("/api/v1/namespaces").await == Some(200)).then_some(());
+    eventually("the server shows its new certificate", reached).await;
     server.write("clients", new.cert_pem());
     let gone = async || (other.try_get("/api/v1/namespaces").await == Some(401)).then_some(());
     eventually(
@@ -293,6 +300,12 @@ async fn strangers_lose_their_connection_with_the_answer() {
             .expect(401);
         admin.get("/version").await.expect(200);
     }
+    assert!(
+        nobody.connections() >= 3,
+        "one for each round: {}",
+        nobody.connections()
+    );
+    assert_eq!(admin.connections(), 1, "who is known keeps its connection");
     let metrics = admin.get("/metrics").await.expect(200);
     let text = metrics.as_str().unwrap();
     assert!(

@@ -61,7 +61,7 @@ async fn the_most_recent_list_is_as_new_as_what_was_written_of_another_kind() {
     assert!(rv(&secrets) >= rv(&written), "{secrets} after {written}");
 }
 
-/// Conformance: 2.24, 2.26, 3.E09
+/// Conformance: 2.24, 2.26, 3.E09, 4.09
 #[tokio::test]
 async fn tokens_that_cannot_go_on_are_refused() {
     let mut server = Server::standalone().await;
@@ -92,7 +92,10 @@ async fn tokens_that_cannot_go_on_are_refused() {
     server.start_again().await;
     // The state of before the restart is gone, its token is understood.
     let admin = server.admin();
-    let expired = admin.get(&format!("{MAPS}?limit=1&continue={token}")).await.expect(410);
+    let expired = admin.get(&format!("{MAPS}?limit=1&continue={token}")).await;
+    assert_eq!(expired.header("retry-after"), None);
+    let expired = expired.expect(410);
+    assert_eq!(expired["reason"], "Expired");
     let fresh = expired["metadata"]["continue"].as_str().unwrap();
     let rest = admin.get(&format!("{MAPS}?continue={fresh}")).await.expect(200);
     assert_eq!(names(&rest), ["b", "c", "d"]);

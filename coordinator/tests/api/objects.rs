@@ -33,6 +33,8 @@ async fn object_lives_from_create_to_delete() {
     let same = admin.put(&format!("{MAPS}/a"), &updated).await.expect(200);
     assert_eq!(rv(&same), rv(&updated), "nothing changed, nothing is written");
 
+    let events = admin.get(&format!("{MAPS}?resourceVersion=0")).await.expect(200);
+    assert_eq!(rv(&events["items"][0]), rv(&updated));
     let patched = admin
         .merge(&format!("{MAPS}/a"), &json!({"data": {"more": "x", "key": null}}))
         .await
@@ -53,8 +55,12 @@ async fn object_lives_from_create_to_delete() {
 
     let list = admin.get(MAPS).await.expect(200);
     assert_eq!(
-        (&list["kind"], list["items"].as_array().unwrap().len()),
-        (&json!("ConfigMapList"), 1)
+        (
+            &list["kind"],
+            &list["apiVersion"],
+            list["items"].as_array().unwrap().len()
+        ),
+        (&json!("ConfigMapList"), &json!("v1"), 1)
     );
     let gone = admin.delete(&format!("{MAPS}/a")).await.expect(200);
     assert_eq!(
@@ -86,10 +92,26 @@ async fn create_refuses_what_it_must() {
     ] {
         admin.post(MAPS, &body).await.expect(code);
     }
-    admin
-        .post("/api/v1/namespaces/nowhere/configmaps", &config_map("a", "1"))
-        .await
-        .expect(404);
+    for (body, why) in [
+        (
+            with("/metadata/resourceVersion", json!("5")),
+            "resourceVersion should not be set on objects to be created",
+        ),
+        (
+            with("/metadata/namespace", json!("other")),
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ),
+        (
+            with("/kind", json!("Secret")),
+            "Secret in version \"v1\" cannot be handled as a ConfigMap",
+        ),
+    ] {
+        let refused = admin.post(MAPS, &body).await.expect(400);
+        assert!(refused["message"].as_str().unwrap().starts_with(why), "{refused}");
+    }
+    let nowhere = "/api/v1/namespaces/nowhere/configmaps";
+    let refused = admin.post(nowhere, &config_map("a", "1")).await.expect(404);
+    assert_eq!(refused["message"], "namespaces \"nowhere\" not found");
     let missing = admin.send(Method::POST, MAPS, None, &[]).await.expect(400);
     assert!(missing["message"].as_str().unwrap().contains("(<empty>)"));
     let huge = config_map("a", &"x".repeat(3 << 20));
@@ -97,7 +119,7 @@ async fn create_refuses_what_it_must() {
     assert_eq!(admin.get(MAPS).await.expect(200)["items"], json!([]));
 }
 
-/// Conformance: 2.10, 3.A02, 3.A12, 3.A15, 3.B01, 3.B03, 3.B05, 3.B07, 3.E01, 3.E05, 3.E15
+/// Conformance: 2.10, 3.A02, 3.A12, 3.A15, 3.B01, 3.B03, 3.B05, 3.B07, 3.B08, 3.E01, 3.E05, 3.E15
 #[tokio::test]
 async fn identity_is_the_servers_and_urls_name_one_object() {
     let server = Server::standalone().await;
@@ -116,6 +138,9 @@ async fn identity_is_the_servers_and_urls_name_one_object() {
     assert!(created["metadata"]["generation"].is_null());
     let path = format!("{MAPS}/a");
     admin.put(&path, &config_map("b", "1")).await.expect(400);
+    let mut elsewhere = config_map("a", "1");
+    elsewhere["metadata"]["namespace"] = json!("other");
+    admin.put(&path, &elsewhere).await.expect(400);
     admin.put(&path, &foreign).await.expect(409);
     let unconditional = admin.put(&path, &config_map("a", "2")).await.expect(200);
     for field in ["uid", "creationTimestamp"] {
@@ -126,6 +151,13 @@ async fn identity_is_the_servers_and_urls_name_one_object() {
         let read = admin.get(&format!("{path}?resourceVersion={version}")).await;
         assert_eq!(read.expect(200), unconditional);
     }
+    let ahead = rv(&unconditional).parse::<u64>().unwrap() + 1_000_000_000_000;
+    let early = admin.get(&format!("{path}?resourceVersion={ahead}")).await;
+    assert_eq!(early.header("retry-after"), Some("1"), "waited for, and given up");
+    assert_eq!(
+        early.expect(504)["details"]["causes"][0]["reason"],
+        "ResourceVersionTooLarge"
+    );
     let list = admin
         .get("/api/v1/configmaps?fieldSelector=metadata.namespace%3Dother")
         .await
@@ -134,10 +166,15 @@ async fn identity_is_the_servers_and_urls_name_one_object() {
     assert!(rv(&list).parse::<u64>().unwrap() >= rv(&unconditional).parse::<u64>().unwrap());
     let slice = json!({"metadata": {"name": "s"}, "addressType": "IPv4", "endpoints": []});
     let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
-    assert_eq!(
-        admin.post(slices, &slice).await.expect(201)["metadata"]["generation"],
-        1
-    );
+    let mut slice = admin.post(slices, &slice).await.expect(201);
+    assert_eq!(slice["metadata"]["generation"], 1);
+    let path = format!("{slices}/s");
+    slice["metadata"]["generation"] = json!(7);
+    let same = admin.put(&path, &slice).await.expect(200);
+    assert_eq!(same["metadata"]["generation"], 1, "it is the server's");
+    slice["metadata"]["labels"] = json!({"a": "b"});
+    let labelled = admin.put(&path, &slice).await.expect(200);
+    assert_eq!(labelled["metadata"]["generation"], 2, "labels of a slice count");
 }
 
 /// Conformance: 2.38, 3.A04, 3.D10
@@ -149,6 +186,17 @@ async fn generated_names_and_dry_runs() {
     let first = admin.post(MAPS, &body).await.expect(201);
     let name = first["metadata"]["name"].as_str().unwrap();
     assert!(name.starts_with("web-") && name.len() == 9, "{name}");
+    assert!(
+        name[4..].chars().all(|one| "bcdfghjklmnpqrstvwxz2456789".contains(one)),
+        "{name}"
+    );
+    let both = json!({"metadata": {"name": "given", "generateName": "web-"}});
+    let both = admin.post(&format!("{MAPS}?dryRun=All"), &both).await.expect(201);
+    assert_eq!(
+        (&both["metadata"]["name"], &both["metadata"]["generateName"]),
+        (&json!("given"), &json!("web-"))
+    );
+    admin.post(MAPS, &json!({"metadata": {}})).await.expect(422);
     admin
         .post(&format!("{MAPS}?dryRun=All"), &config_map("dry", "1"))
         .await
@@ -174,6 +222,11 @@ async fn finalizers_hold_a_delete_and_release_it() {
     let path = format!("{MAPS}/held");
     let marked = admin.delete(&path).await.expect(200);
     assert!(marked["metadata"]["deletionTimestamp"].is_string());
+    assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 0);
+    let more = json!({"metadata": {"finalizers": ["example.com/wait", "example.com/more"]}});
+    let refused = admin.merge(&path, &more).await.expect(422);
+    assert_eq!(refused["details"]["causes"][0]["field"], "metadata.finalizers");
+    let mut watch = admin.watch(&format!("{MAPS}?resourceVersion={}", rv(&marked))).await;
     let again = admin.delete(&path).await.expect(200);
     assert_eq!(rv(&again), rv(&marked));
     let exists = admin.post(MAPS, &map).await.expect(409);
@@ -183,11 +236,47 @@ async fn finalizers_hold_a_delete_and_release_it() {
             .unwrap()
             .starts_with("object is being deleted: ")
     );
-    admin
-        .merge(&path, &json!({"metadata": {"finalizers": null}}))
-        .await
-        .expect(200);
+    let mut last = marked.clone();
+    last["metadata"]["finalizers"] = json!([]);
+    let gone = admin.put(&path, &last).await.expect(200);
+    assert_eq!(gone["kind"], "ConfigMap", "the answer is the object");
+    assert_eq!(watch.told().await, "DELETED held");
     admin.get(&path).await.expect(404);
+}
+
+/// Conformance: 3.B11
+#[tokio::test]
+async fn frozen_contents_stay_and_strings_become_data() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let secrets = "/api/v1/namespaces/default/secrets";
+    for (path, mut object) in [
+        (MAPS, json!({"metadata": {"name": "a"}, "data": {"k": "v"}})),
+        (secrets, json!({"metadata": {"name": "a"}, "data": {"k": "dg=="}})),
+    ] {
+        object["immutable"] = json!(true);
+        admin.post(path, &object).await.expect(201);
+        let path = format!("{path}/a");
+        for change in [json!({"data": {"k": "dw=="}}), json!({"immutable": false})] {
+            let refused = admin.merge(&path, &change).await.expect(422);
+            let cause = &refused["details"]["causes"][0]["message"];
+            assert_eq!(cause, "Forbidden: field is immutable when `immutable` is set", "{path}");
+        }
+        let labels = json!({"metadata": {"labels": {"a": "b"}}});
+        admin.merge(&path, &labels).await.expect(200);
+    }
+    let secret = json!({"metadata": {"name": "s"}, "data": {"a": "YQ==", "c": "YQ=="}, "stringData": {"a": "b"}});
+    let created = admin.post(secrets, &secret).await.expect(201);
+    assert_eq!(
+        (&created["data"], created.get("stringData")),
+        (&json!({"a": "Yg==", "c": "YQ=="}), None)
+    );
+    let change = json!({"stringData": {"c": "b"}});
+    let changed = admin.merge(&format!("{secrets}/s"), &change).await.expect(200);
+    assert_eq!(
+        (&changed["data"], changed.get("stringData")),
+        (&json!({"a": "Yg==", "c": "Yg=="}), None)
+    );
 }
 
 /// Conformance: 3.D04
@@ -245,6 +334,23 @@ async fn status_is_written_apart_from_the_rest() {
         (&status["spec"]["providerID"], &status["status"]["phase"]),
         (&json!("1"), &json!("told"))
     );
+    let mut put = status.clone();
+    put["spec"]["providerID"] = json!("1");
+    put["metadata"]["labels"] = json!({"a": "b"});
+    put["status"]["phase"] = json!("put");
+    let main = admin.put("/api/v1/nodes/n1", &put).await.expect(200);
+    assert_eq!(
+        (&main["metadata"]["labels"], &main["status"]["phase"]),
+        (&json!({"a": "b"}), &json!("told"))
+    );
+    let mut put = main.clone();
+    put["spec"]["unschedulable"] = json!(true);
+    put["status"]["phase"] = json!("put");
+    let status = admin.put("/api/v1/nodes/n1/status", &put).await.expect(200);
+    assert_eq!(
+        (&status["spec"], &status["status"]["phase"]),
+        (&main["spec"], &json!("put"))
+    );
     admin
         .get("/api/v1/namespaces/default/configmaps/a/status")
         .await
@@ -298,6 +404,11 @@ async fn collections_and_namespaces_are_emptied() {
             .await
             .expect(201);
     }
+    let none = admin
+        .delete("/api/v1/namespaces/n/configmaps?fieldSelector=metadata.name%3Dnone")
+        .await
+        .expect(200);
+    assert_eq!((&none["kind"], &none["items"]), (&json!("ConfigMapList"), &json!([])));
     let deleted = admin
         .delete("/api/v1/namespaces/n/configmaps?labelSelector=app%3D1")
         .await

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use yurt_runtime::Clock;
 use yurt_runtime::pki::CertificateAuthority;
+use yurt_test_support::eventually;
 
 use crate::harness::{Answer, Client, Server};
 
@@ -285,6 +286,7 @@ async fn lifetimes_of_tokens_have_bounds_and_no_key_means_no_tokens() {
     plain.admin().post(&path, &json!({})).await.expect(404);
 }
 
+/// Conformance: 6.05
 #[tokio::test]
 async fn pool_takes_tokens_by_signature_alone() {
     let (cloud, key) = signing(&["--profile", "standalone"]).await;
@@ -302,6 +304,33 @@ async fn pool_takes_tokens_by_signature_alone() {
     ])
     .await;
     assert_eq!(who(&other, &robot).await, 401);
+}
+
+/// Conformance: 6.08
+#[tokio::test]
+async fn keys_of_tokens_change_while_the_server_runs() {
+    let [(old, old_key), (new, new_key)] = [
+        signing(&["--profile", "standalone"]).await,
+        signing(&["--profile", "standalone"]).await,
+    ];
+    let mut tokens = Vec::new();
+    for cloud in [&old, &new] {
+        account(&cloud.admin(), "robot").await;
+        tokens.push(token(&cloud.admin(), "robot", json!({})).await);
+    }
+    let file = old_key.path().join("sa.key");
+    let flags = [
+        "--service-account-issuer",
+        ISSUER,
+        "--service-account-key-file",
+        file.to_str().unwrap(),
+    ];
+    let pool = Server::start(&flags).await;
+    assert_eq!((who(&pool, &tokens[0]).await, who(&pool, &tokens[1]).await), (201, 401));
+    std::fs::copy(new_key.path().join("sa.key"), &file).unwrap();
+    let taken_over = async || (who(&pool, &tokens[1]).await == 201).then_some(());
+    eventually("the new key is taken over", taken_over).await;
+    assert_eq!(who(&pool, &tokens[0]).await, 401, "the old one is gone");
 }
 
 /// Conformance: 6.27, 6.28

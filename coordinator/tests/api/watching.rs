@@ -31,7 +31,7 @@ async fn present_state_comes_first_then_a_bookmark_then_changes() {
     let created = admin.post(MAPS, &config_map("b", "1")).await.expect(201);
     let event = watch.next().await.unwrap();
     assert_eq!((event.kind.as_str(), &event.object), ("ADDED", &created));
-    admin
+    let changed = admin
         .merge(&format!("{MAPS}/b"), &json!({"data": {"key": "2"}}))
         .await
         .expect(200);
@@ -44,7 +44,7 @@ async fn present_state_comes_first_then_a_bookmark_then_changes() {
     );
     let number = |object: &serde_json::Value| rv(object).parse::<u64>().unwrap();
     assert!(
-        number(&gone.object) > number(&created),
+        number(&created) < number(&changed) && number(&changed) < number(&gone.object),
         "a deletion has its own resourceVersion"
     );
 }

@@ -258,6 +258,20 @@ async fn bookmarks_come_every_minute_also_where_nothing_matches() {
             assert_eq!(started.elapsed().as_secs(), 60 * turn);
         }
     }
+    // A bookmark covers what was sent before it: a change that nobody has read yet comes first.
+    let at = shared.read(|c| c.position()).0;
+    let mut late = watch(&shared, &format!("resourceVersion={at}&allowWatchBookmarks=true"));
+    assert_eq!(ready(&mut late), [""; 0]);
+    put(&shared, "shop/s0000", at + 1);
+    tokio::time::advance(Duration::from_secs(61)).await;
+    put(&shared, "shop/s0001", at + 2);
+    let told = [next(&mut late).await, next(&mut late).await, next(&mut late).await];
+    let want = [
+        format!("MODIFIED s0000@{}", at + 1),
+        format!("MODIFIED s0001@{}", at + 2),
+        format!("BOOKMARK @{}", at + 2),
+    ];
+    assert_eq!(told, want);
     let mut quiet = watch(&shared, "resourceVersion=10000&labelSelector=no%3Dsuch");
     assert!(
         tokio::time::timeout(Duration::from_secs(300), quiet.next())

@@ -94,7 +94,6 @@ async fn kubelet_finds_the_kubernetes_service_at_the_hub() {
     }
 }
 
-/// Conformance: 5.22a
 #[tokio::test]
 async fn kube_proxy_sees_endpoints_of_its_pool_only() {
     let cloud = cloud_with_nodes().await;

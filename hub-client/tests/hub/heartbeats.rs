@@ -228,6 +228,19 @@ async fn only_the_kubelets_own_lease_is_answered_offline() {
         .send(request(Method::DELETE, LEASE, &[], full("")))
         .await
         .expect(503);
+    // Nothing else is accepted that the cloud does not know of.
+    for (method, path) in [
+        (Method::POST, "/api/v1/namespaces/shop/pods"),
+        (Method::POST, "/api/v1/namespaces/shop/services"),
+        (Method::PUT, "/api/v1/namespaces/shop/configmaps/a"),
+        (Method::PATCH, "/api/v1/nodes/n1/status"),
+        (Method::DELETE, "/api/v1/namespaces/shop/services/web"),
+    ] {
+        let write = request(method.clone(), path, &[("content-type", JSON)], full("{}"));
+        let refused = hub.kubelet().send(write).await;
+        assert_eq!(refused.code, 503, "{method} {path}");
+        assert!(refused.header("retry-after").is_some(), "{method} {path}");
+    }
     hub.kubelet()
         .put(&format!("{LEASE}/status"), JSON, beat(2))
         .await

@@ -25,7 +25,7 @@ fn lists(cloud: &Cloud) -> usize {
     queries.filter(|query| is_page(query)).count()
 }
 
-/// Conformance: 7.45, 7.46
+/// Conformance: 5.22a, 7.45, 7.46
 #[tokio::test]
 async fn list_has_the_clouds_items_and_resource_version() {
     let cloud = Cloud::start().await;
@@ -51,6 +51,12 @@ async fn list_has_the_clouds_items_and_resource_version() {
     assert_eq!(one.names(), ["web"]);
     let elsewhere = hub.kube_proxy().get("/api/v1/namespaces/elsewhere/services").await;
     assert_eq!(elsewhere.names(), Vec::<String>::new(), "complete, and really empty");
+    let all = hub.kube_proxy().get(SERVICES).await;
+    assert_eq!(
+        all.names(),
+        ["db", "web"],
+        "narrower answers are not kept for wider questions"
+    );
 }
 
 #[tokio::test]

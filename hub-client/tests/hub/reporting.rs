@@ -137,6 +137,27 @@ async fn metrics_tell_where_requests_were_answered() {
     assert!(seconds < 60.0, "{seconds}");
 }
 
+/// Conformance: 7.61
+#[tokio::test]
+async fn number_of_a_coordinator_never_reaches_the_cloud() {
+    let cloud = Cloud::start().await;
+    cloud.put("services", json!({"metadata": {"namespace": "shop", "name": "web"}}));
+    let hub = TestHub::start(&cloud, &[]).await;
+    let foreign = format!("resourceVersion={}", (1_u64 << 62) + 5);
+    let proxy = hub.kube_proxy();
+    let listed = proxy.get(&format!("{SERVICES}?{foreign}")).await;
+    assert_eq!((listed.code, listed.json()["reason"].as_str()), (410, Some("Expired")));
+    let stream = proxy.get(&format!("{SERVICES}?watch=1&{foreign}")).await;
+    let told = String::from_utf8_lossy(&stream.expect(200)).into_owned();
+    assert!(
+        told.contains(r#""type":"ERROR""#) && told.contains(r#""code":410"#),
+        "{told}"
+    );
+    let seen = cloud.seen(SERVICES);
+    let reached = seen.iter().filter_map(|seen| seen.query.as_deref());
+    assert_eq!(reached.filter(|query| query.contains(&foreign)).count(), 0);
+}
+
 #[tokio::test]
 async fn a_loss_is_told_as_a_condition_and_a_forced_relist_is_counted() {
     let mut cloud = Cloud::start().await;
