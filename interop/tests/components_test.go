@@ -17,7 +17,7 @@ const componentsWatched = harness.NodeGrace + 15*time.Second
 
 // TestRealNodeComponents runs kubemark's hollow kubelet and hollow proxy through a hub: the same code as the real
 // ones, protobuf included. The node registers, renews and stays Ready.
-// Conformance: 5.02, 5.20, 5.21, 5.22
+// Conformance: 5.02, 5.20, 5.21
 func TestRealNodeComponents(t *testing.T) {
 	cloud := sharedCloud(t)
 	ctx := testContext(t)

@@ -53,7 +53,10 @@ async fn every_stage_of_every_request_is_a_line_without_secrets() {
         (&event["user"]["username"], &event["impersonatedUser"]["username"]),
         (&json!("admin"), &json!("boss"))
     );
-    assert_eq!(event["responseStatus"]["code"], 201);
+    assert_eq!(
+        (&event["level"], &event["responseStatus"]["code"]),
+        (&json!("Metadata"), &json!(201))
+    );
     assert_eq!(
         event["objectRef"],
         json!({ "resource": "secrets", "namespace": "default", "apiVersion": "v1" })

@@ -69,6 +69,12 @@ async fn legacy_discovery_has_the_shape_clients_parse() {
         (&status["kind"], &status["verbs"]),
         (&json!("Pod"), &json!(["get", "patch", "update"]))
     );
+    let eviction = named(&core["resources"], "pods/eviction");
+    assert_eq!(
+        (&eviction["group"], &eviction["version"], &eviction["kind"]),
+        (&json!("policy"), &json!("v1"), &json!("Eviction")),
+        "a kind of another group"
+    );
     let reviews = admin.get("/apis/authorization.k8s.io/v1").await.expect(200);
     assert_eq!(reviews["apiVersion"], "v1");
     for review in reviews["resources"].as_array().unwrap() {

@@ -232,6 +232,11 @@ async fn writes_wait_for_their_turn_and_are_refused_beyond() {
         assert_eq!(refused.expect(429)["reason"], "TooManyRequests");
     }
     admin.post(review, &json!({})).await.expect(201);
+    // Heartbeats and reads have room of their own.
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    let lease = json!({"metadata": {"name": "n1"}, "spec": {"holderIdentity": "n1"}});
+    server.node("n1").post(leases, &lease).await.expect(201);
+    john.get(MAPS).await.expect(403);
     let metrics = admin.get("/metrics").await.expect(200);
     let refused =
         "apiserver_flowcontrol_rejected_requests_total{priority_level=\"mutating\",reason=\"queue-full\"} 2\n";

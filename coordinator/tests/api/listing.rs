@@ -17,7 +17,7 @@ fn names(list: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// Conformance: 3.E02, 3.E04, 3.E07, 3.E08, 3.E11, 2.32
+/// Conformance: 3.E02, 3.E04, 3.E07, 3.E08, 3.E11, 2.32, 7.06
 #[tokio::test]
 async fn pages_are_one_state_and_the_last_one_says_so() {
     let server = Server::standalone().await;

@@ -242,7 +242,7 @@ async fn refusal_names_the_verb_and_the_object_that_were_asked_for() {
     );
 }
 
-/// Conformance: 2.05, 2.11, 2.13, 2.14, 2.15, 2.16, 2.32
+/// Conformance: 2.05, 2.07, 2.11, 2.13, 2.14, 2.15, 2.16, 2.32
 #[tokio::test]
 async fn queries_and_names_are_read_as_go_reads_them() {
     let server = Server::standalone().await;
@@ -563,7 +563,7 @@ async fn bodies_are_read_in_their_format_or_refused() {
     assert_eq!(names(&list), ["bare", "parameter", "untyped"]);
 }
 
-/// Conformance: 3.B02, 3.B05, 3.D01, 4.04, 4.05, 4.07, 4.08, 4.12
+/// Conformance: 3.B02, 3.B05, 3.D01, 4.04, 4.05, 4.07, 4.08, 4.12, 5.03
 #[tokio::test]
 async fn failures_have_the_fields_and_words_clients_look_for() {
     let server = Server::standalone().await;
@@ -814,4 +814,52 @@ async fn kube_proxy_reads_what_it_selects() {
     let events = "/apis/events.k8s.io/v1/namespaces/default/events";
     let written = proxy.post(events, &event).await.expect(201);
     assert!(!rv(&written).is_empty());
+}
+
+/// Conformance: 5.11, 5.12, 5.25
+#[tokio::test]
+async fn events_and_slices_are_held_to_the_rules_of_their_kinds() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let core = "/api/v1/namespaces/default/events";
+    let about = |namespace: &str| json!({"kind": "Pod", "name": "p", "namespace": namespace});
+    let event = |namespace: &str| json!({"metadata": {"name": "e"}, "involvedObject": about(namespace), "reason": "r"});
+    let refused = admin.post(core, &event("other")).await.expect(422);
+    assert_eq!(refused["details"]["causes"][0]["field"], "involvedObject.namespace");
+    admin.post(core, &event("default")).await.expect(201);
+
+    let new = "/apis/events.k8s.io/v1/namespaces/default/events";
+    let whole = json!({"metadata": {"name": "n"}, "regarding": about("default"), "type": "Normal", "reason": "r", "note": "n",
+        "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "example.com/c", "reportingInstance": "i",
+        "action": "a"});
+    for (field, value) in [
+        ("eventTime", json!(null)),
+        ("reportingController", json!("a b")),
+        ("note", json!("x".repeat(1025))),
+        ("deprecatedCount", json!(1)),
+    ] {
+        let mut odd = whole.clone();
+        odd[field] = value;
+        admin.post(new, &odd).await.expect(422);
+    }
+    admin.post(new, &whole).await.expect(201);
+    let path = format!("{new}/n");
+    admin.merge(&path, &json!({"note": "other"})).await.expect(422);
+    let series = json!({"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:01.000000Z"}});
+    let counted = admin.patch("strategic-merge", &path, &series).await.expect(200);
+    assert_eq!(counted["series"]["count"], 2);
+
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    let labels = json!({"kubernetes.io/service-name": "s", "endpointslice.kubernetes.io/managed-by": "me"});
+    let slice = |count: usize| {
+        let endpoints = vec![json!({"addresses": ["10.0.0.1"]}); count];
+        json!({"metadata": {"name": "s", "labels": labels}, "addressType": "IPv4", "endpoints": endpoints})
+    };
+    let refused = admin.post(slices, &slice(1001)).await.expect(422);
+    assert_eq!(refused["details"]["causes"][0]["field"], "endpoints");
+    let created = admin.post(slices, &slice(1000)).await.expect(201);
+    assert_eq!(created["metadata"]["labels"], labels);
+    let change = json!({"addressType": "IPv6", "endpoints": []});
+    let refused = admin.merge(&format!("{slices}/s"), &change).await.expect(422);
+    assert_eq!(refused["details"]["causes"][0]["field"], "addressType");
 }

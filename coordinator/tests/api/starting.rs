@@ -128,7 +128,7 @@ fn bad_ways_to_etcd_are_told_before_anything_is_tried() {
     }
 }
 
-/// Conformance: 1.09, 1.52
+/// Conformance: 1.09, 1.52, 1.66
 #[tokio::test]
 async fn without_etcd_a_start_waits_in_the_open() {
     let nobody = format!("http://127.0.0.1:{}", free_port());
