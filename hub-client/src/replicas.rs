@@ -103,6 +103,15 @@ struct Members {
     names: Arc<BTreeSet<String>>,
 }
 
+/// A source that sends nothing for so long, not even a bookmark, counts as away.
+const fn silence_of(source: Source) -> Duration {
+    match source {
+        Source::None => Duration::ZERO,
+        Source::Cloud => CLOUD_SILENCE,
+        Source::Coordinator => COORDINATOR_SILENCE,
+    }
+}
+
 // === impl PoolData ===
 
 impl PoolData {
@@ -282,12 +291,7 @@ impl PoolData {
     }
 
     fn is_alive(&self, state: &SourceState) -> bool {
-        let silence = match state.source {
-            Source::None => return false,
-            Source::Cloud => CLOUD_SILENCE,
-            Source::Coordinator => COORDINATOR_SILENCE,
-        };
-        !state.stale && self.clock.boot().since(state.heard) < silence
+        !state.stale && self.clock.boot().since(state.heard) < silence_of(state.source)
     }
 
     /// What is known of the source of replica `name`.

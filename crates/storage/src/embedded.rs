@@ -14,7 +14,7 @@
 //! 1. The engine is locked to stage a group (check, assign RVs) and to settle it (publish, answer), not in between. One
 //!    group is under way at a time, so groups are published in the order they were staged in.
 //! 2. A group's RVs are in its rows, so they are fixed when it is staged. Numbers below the first of them are left free for
-//!    writes in memory, which are published at once: they come before the group, in RV and in time ([`mark`]). So nothing is
+//!    writes in memory, which are published at once: they come before the group, in RV and in time (`mark`). So nothing is
 //!    published at or below an RV that was published, and no list or bookmark names an RV that is not complete. A group is
 //!    staged when the disk is free, to need few such numbers; when they are used up, such writes wait for the group.
 //! 3. Such a write must be right *before* the group: it is checked against the published state, and one that names a key of

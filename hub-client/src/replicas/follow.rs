@@ -94,7 +94,11 @@ impl Follower {
                 },
                 ended = ended(&mut active) => (active.take().map_or(target, |running| running.source), ended),
             };
-            if matches!(ended, Ended::Failed(_) | Ended::Refused(_) | Ended::Unreadable(_)) && active.is_none() {
+            let is_lost = matches!(
+                ended,
+                Ended::Failed(_) | Ended::Silent(_) | Ended::Refused(_) | Ended::Unreadable(_)
+            );
+            if is_lost && active.is_none() {
                 self.data.lost(self.replica.name());
             }
             let pause = self.after(source, ended, wanted, &mut detour, &mut backoff);
@@ -156,7 +160,7 @@ impl Follower {
                 detour.failed(source);
                 backoff.grow()
             }
-            Ended::Failed(why) => {
+            Ended::Failed(why) | Ended::Silent(why) => {
                 tracing::debug!(collection, source = name, why, "Stream failed");
                 self.troubles(source, &why);
                 detour.failed(source);

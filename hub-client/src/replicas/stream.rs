@@ -24,7 +24,7 @@ use super::nodepool::is_named;
 use super::proof::Connection;
 use super::source::Source;
 use super::timeline::next_generation;
-use super::{PoolData, members};
+use super::{PoolData, members, silence_of};
 use crate::upstream::{in_words, retry_after};
 
 /// Bytes of one page at the most.
@@ -37,6 +37,8 @@ const WATCH_SECONDS: u64 = 300;
 const TIMER_SLACK: Duration = Duration::from_secs(1);
 /// What does not work while no Node carries the pool's label any more.
 const LABELS: &str = "labels of the pool's Nodes";
+/// A watch that its server does not end this long after its time is left.
+const OVERDUE: Duration = Duration::from_secs(30);
 /// Header by which a replica tells the coordinator that it is one.
 pub const REPLICA_HEADER: &str = "yurt-replica";
 /// Header that carries the timeline of pool data.
@@ -59,6 +61,8 @@ pub enum Ended {
     Overtaken,
     /// The server says something that cannot be read; the text is why.
     Unreadable(String),
+    /// The server keeps the watch open and sends nothing, or does not end it; the text is for the log.
+    Silent(String),
     /// Anything else; the text is for the log.
     Failed(String),
     /// As [`Self::Failed`], but something came that is kept.
@@ -106,7 +110,12 @@ impl Ended {
     fn may_be_of_the_history(&self) -> bool {
         match self {
             Self::NotReady(_) | Self::Overtaken | Self::Refused(_) | Self::Unreadable(_) => false,
-            Self::Closed | Self::Expired | Self::OtherHistory | Self::Failed(_) | Self::Interrupted(_) => true,
+            Self::Closed
+            | Self::Expired
+            | Self::OtherHistory
+            | Self::Silent(_)
+            | Self::Failed(_)
+            | Self::Interrupted(_) => true,
         }
     }
 }
@@ -271,8 +280,14 @@ impl Stream {
             // The cloud is where every position comes from: whatever ours is, it is covered.
             self.confirm();
         }
+        let connection = HttpClient::connection_of(&response);
         let body = Decoded::of(response).map_err(|error| Ended::Failed(error.to_string()))?;
-        self.pump(body, position).await
+        let ended = self.pump(body, position).await;
+        if matches!(ended, Err(Ended::Silent(_))) {
+            // A balancer may answer pings for a server that is dead.
+            self.client.leave(connection);
+        }
+        ended
     }
 
     pub(super) fn watch_query(&self, position: ResourceVersion) -> String {
@@ -283,15 +298,27 @@ impl Stream {
     async fn pump(&mut self, mut body: Decoded, opened_at: ResourceVersion) -> Result<Ended, Ended> {
         let mut decoder = WatchDecoder::new();
         let mut step = None;
-        // A cut is as good as an end: the next watch starts at the same position.
-        while let Some(Ok(data)) = body.next().await {
+        let ends = Instant::now() + self.lasts() + OVERDUE;
+        // An aggregated API may send no bookmarks at all.
+        let mut has_bookmarks = self.source == Source::Coordinator;
+        loop {
+            let silence = silence_of(self.source);
+            let quiet = if has_bookmarks { silence } else { self.lasts() + OVERDUE };
+            let next = tokio::time::timeout_at(ends.min(Instant::now() + quiet), body.next()).await;
+            let data = match next {
+                Ok(Some(Ok(data))) => data,
+                // A cut is as good as an end: the next watch starts at the same position.
+                Ok(_) => return Ok(Ended::Closed),
+                Err(_) if Instant::now() >= ends => return Err(Ended::Silent("the watch outlives its time".into())),
+                Err(_) => return Err(Ended::Silent(format!("nothing came for {} s", silence.as_secs()))),
+            };
             decoder.push(&data);
             for event in decoder.by_ref() {
                 let event = event.map_err(|error| Ended::Unreadable(error.to_string()))?;
+                has_bookmarks |= event.event_type == EventType::Bookmark;
                 self.take_event(event, &mut step, opened_at)?;
             }
         }
-        Ok(Ended::Closed)
     }
 
     fn take_event(

@@ -55,6 +55,7 @@ struct Shared {
     protocol: Protocol,
     connect_timeout: Duration,
     dial: Option<Dial>,
+    tls: RwLock<Option<ClientConfig>>,
     // Guards only the handle: replaced as a whole by a new TLS configuration.
     pool: RwLock<Client<Connector, Body>>,
     // The Authorization header of our own requests.
@@ -134,7 +135,7 @@ impl HttpClient {
         let prefix = base.path().trim_end_matches('/').to_owned();
         let opened = Arc::default();
         let connector = |tls| Connector::new(tls, connect_timeout, dial.clone(), Arc::clone(&opened));
-        let pool = RwLock::new(pool(tls, protocol, connector));
+        let pool = RwLock::new(pool(tls.clone(), protocol, connector));
         let bearer = RwLock::new(None);
         Ok(HttpClient {
             shared: Arc::new(Shared {
@@ -144,6 +145,7 @@ impl HttpClient {
                 protocol,
                 connect_timeout,
                 dial,
+                tls: RwLock::new(tls),
                 pool,
                 bearer,
                 opened,
@@ -176,11 +178,25 @@ impl HttpClient {
     /// effect on a client of plain http.
     pub fn set_tls(&self, tls: ClientConfig) {
         if self.shared.scheme == Scheme::HTTPS {
-            let shared = &self.shared;
-            let (dial, opened) = (shared.dial.clone(), shared.opened.clone());
-            let connector = |tls| Connector::new(tls, shared.connect_timeout, dial, opened);
-            *shared.pool.write() = pool(Some(tls), shared.protocol, connector);
+            *self.shared.tls.write() = Some(tls);
+            self.reconnect();
         }
+    }
+
+    /// Requests from now on use another connection than the one with this number ([`Self::connection_of`]): what is behind it
+    /// does not answer. Running requests stay where they are.
+    pub fn leave(&self, connection: u64) {
+        if connection >= self.connections() {
+            self.reconnect();
+        }
+    }
+
+    fn reconnect(&self) {
+        let shared = &self.shared;
+        let (dial, opened) = (shared.dial.clone(), shared.opened.clone());
+        let connector = |tls| Connector::new(tls, shared.connect_timeout, dial, opened);
+        let tls = shared.tls.read().clone();
+        *shared.pool.write() = pool(tls, shared.protocol, connector);
     }
 
     /// Sets the bearer token of [`Self::request_json`] and [`Self::request_bytes`]. A token that cannot stand in a header

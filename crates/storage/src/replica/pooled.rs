@@ -6,7 +6,7 @@
 //! ```
 //! A small change is one transaction with the pointer, compared with the pointer it builds upon and with whatever the
 //! caller guards (the election's record). A large one fills a new folder first; then the pointer flips, and the old
-//! folder goes ([`folders`]). Followers see both through the store's commits and apply up to the pointer only.
+//! folder goes (`folders`). Followers see both through the store's commits and apply up to the pointer only.
 //!
 //! A commit ends as a whole, with everything that follows from its outcome, also when nobody waits for it any more.
 

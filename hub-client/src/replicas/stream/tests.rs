@@ -1,7 +1,10 @@
 //! One stream and its replica, without a server: what it is told, in order.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use serde_json::{Value, json};
-use yurt_runtime::http::client::Protocol;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use yurt_runtime::http::client::{Dial, Duplex, Protocol};
 use yurt_runtime::http::json as answer_json;
 use yurt_runtime::http::server::{Server, handler};
 use yurt_runtime::tls::install_crypto_provider;
@@ -217,4 +220,75 @@ async fn what_a_server_refuses_puts_no_proof_in_doubt() {
     assert!(matches!(unreadable, (Ended::Unreadable(_), true)), "{unreadable:?}");
     let cut = is_proven_after(StatusCode::OK, "").await;
     assert!(matches!(cut, (Ended::Closed, false)), "{cut:?}");
+}
+
+/// What a server does with the watches it is asked for, one connection each.
+fn server_of(told: &'static [(u64, &'static str)]) -> (HttpClient, Arc<AtomicUsize>) {
+    let connections = Arc::<AtomicUsize>::default();
+    let opened = connections.clone();
+    let dial: Dial = Arc::new(move || {
+        opened.fetch_add(1, Ordering::SeqCst);
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let serve = async move {
+            let (mut read, mut write) = tokio::io::split(far);
+            let mut asked = [0; 4096];
+            assert!(read.read(&mut asked).await.unwrap() > 0);
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+            write.write_all(head.as_bytes()).await.unwrap();
+            for (after, line) in told {
+                tokio::time::sleep(Duration::from_secs(*after)).await;
+                let chunk = format!("{:x}\r\n{line}\n\r\n", line.len() + 1);
+                if write.write_all(chunk.as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+            // The connection stays up.
+            std::future::pending::<()>().await;
+        };
+        let near: Box<dyn Duplex> = Box::new(near);
+        #[allow(clippy::disallowed_methods, reason = "ends with the test's runtime")]
+        drop(tokio::spawn(serve));
+        Box::pin(async move { Ok(near) })
+    });
+    let base = "http://cloud".parse().unwrap();
+    let client = HttpClient::over(base, None, Protocol::Http1, IDLE, Some(dial)).unwrap();
+    (client, connections)
+}
+
+const BOOKMARK: &str = r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1006"}}}"#;
+
+/// A balancer keeps the connection to a server that is dead.
+#[tokio::test(start_paused = true)]
+async fn source_that_falls_silent_is_left_for_another_connection() {
+    let held = Held::new();
+    let (client, connections) = server_of(&[(10, BOOKMARK), (10, BOOKMARK)]);
+    let mut stream = held.stream(Source::Coordinator);
+    stream.client = client.clone();
+    let began = Instant::now();
+    let watched = tokio::time::timeout(Duration::from_secs(3600), stream.watch()).await;
+    let ended = watched.expect("it is left");
+    assert!(
+        matches!(&ended, Err(Ended::Silent(why)) if why.contains("30 s")),
+        "{ended:?}"
+    );
+    assert_eq!(began.elapsed().as_secs(), 10 + 10 + 30);
+    assert!(Ended::Silent(String::new()).may_be_of_the_history());
+
+    assert_eq!(connections.load(Ordering::SeqCst), 1);
+    let again = tokio::time::timeout(Duration::from_secs(3600), stream.watch()).await;
+    assert!(matches!(again, Ok(Err(Ended::Silent(_)))), "{again:?}");
+    assert_eq!(connections.load(Ordering::SeqCst), 2, "not the same one again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn watch_that_outlives_its_time_is_left() {
+    const ALIVE: [(u64, &str); 80] = [(10, BOOKMARK); 80];
+    let held = Held::new();
+    let (client, _) = server_of(&ALIVE);
+    let mut stream = held.stream(Source::Coordinator);
+    stream.client = client;
+    let began = Instant::now();
+    let watched = tokio::time::timeout(Duration::from_secs(3600), stream.watch()).await;
+    assert!(matches!(watched, Ok(Err(Ended::Silent(_)))), "{watched:?}");
+    assert_eq!(began.elapsed(), stream.lasts() + OVERDUE);
 }
