@@ -1,23 +1,26 @@
 //! Follows one collection at one server: a list when needed (`listing.rs`), then a watch, applied to the replica event
 //! by event.
 
+mod answer;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
 use http::header::{ACCEPT, ACCEPT_ENCODING, HeaderName, USER_AGENT};
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::watch::{Bookmark, EventType, RawEvent, WatchDecoder};
-use yurt_apimachinery::{Object, ResourceKind, ResourceVersion, Status};
+use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
 use yurt_runtime::http::client::{ClientError, HttpClient};
 use yurt_runtime::http::{ACCEPT_GZIP, Decoded, empty};
 use yurt_storage::collection::WriteError;
 use yurt_storage::serve::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_DIFF_WATCHED, ANNOTATION_STALE};
 use yurt_storage::{Collection, Replica};
+
+pub(super) use answer::{ended_by, generation_of, read_all};
 
 use super::detour::Begin;
 use super::nodepool::is_named;
@@ -27,8 +30,6 @@ use super::timeline::next_generation;
 use super::{PoolData, members, silence_of};
 use crate::upstream::{in_words, retry_after};
 
-/// Bytes of one page at the most.
-const PAGE_BYTES_MAX: usize = 256 << 20;
 /// A list page, or the headers of a watch, must make progress within this.
 pub(super) const IDLE: Duration = Duration::from_secs(30);
 /// Watches are asked to last between this and twice this.
@@ -561,42 +562,6 @@ impl Stream {
 
 fn failed(error: ClientError) -> Ended {
     Ended::Failed(error.to_string())
-}
-
-pub(super) fn generation_of(headers: &HeaderMap) -> Option<u64> {
-    headers.get(GENERATION_HEADER)?.to_str().ok()?.parse().ok()
-}
-
-pub(super) fn ended_by(status: &Bytes) -> Ended {
-    match Status::from_json(status) {
-        Some(status) if status.code() == StatusCode::GONE.as_u16() => Ended::Expired,
-        Some(status) if status.code() == StatusCode::TOO_MANY_REQUESTS.as_u16() => {
-            Ended::NotReady(status.retry_after().map(|seconds| Duration::from_secs(seconds.into())))
-        }
-        Some(status) => Ended::Failed(status.message().to_owned()),
-        None => Ended::Failed("unreadable ERROR event".into()),
-    }
-}
-
-/// A whole body; time runs only while nothing arrives, so a slow link is no failure.
-pub(super) async fn read_all(response: Response<Incoming>) -> Result<Bytes, Ended> {
-    let mut body = Decoded::of(response).map_err(|error| Ended::Failed(error.to_string()))?;
-    let mut read = BytesMut::new();
-    loop {
-        let next = tokio::time::timeout(IDLE, body.next()).await;
-        match next.map_err(|_| Ended::Failed("the answer stopped half-way".into()))? {
-            None => return Ok(read.freeze()),
-            Some(Err(error)) => return Err(Ended::Failed(error.to_string())),
-            Some(Ok(data)) => {
-                if read.len() + data.len() > PAGE_BYTES_MAX {
-                    return Err(Ended::Failed(format!(
-                        "the answer is larger than {PAGE_BYTES_MAX} bytes"
-                    )));
-                }
-                read.extend_from_slice(&data);
-            }
-        }
-    }
 }
 
 #[cfg(test)]

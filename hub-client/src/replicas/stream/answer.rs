@@ -1,0 +1,52 @@
+//! Reads answers of servers: whole bodies, the Status that ends a stream, the generation of the data.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, Response, StatusCode};
+use hyper::body::Incoming;
+use yurt_apimachinery::Status;
+use yurt_runtime::http::Decoded;
+
+use super::{Ended, GENERATION_HEADER, IDLE};
+
+/// Bytes of one page at the most.
+const PAGE_BYTES_MAX: usize = 256 << 20;
+
+/// Timeline of the data, as the server's header says.
+pub(in crate::replicas) fn generation_of(headers: &HeaderMap) -> Option<u64> {
+    headers.get(GENERATION_HEADER)?.to_str().ok()?.parse().ok()
+}
+
+/// How a stream ends by this Status, which is an ERROR event or the body of a refusal.
+pub(in crate::replicas) fn ended_by(status: &Bytes) -> Ended {
+    match Status::from_json(status) {
+        Some(status) if status.code() == StatusCode::GONE.as_u16() => Ended::Expired,
+        Some(status) if status.code() == StatusCode::TOO_MANY_REQUESTS.as_u16() => {
+            Ended::NotReady(status.retry_after().map(|seconds| Duration::from_secs(seconds.into())))
+        }
+        Some(status) => Ended::Failed(status.message().to_owned()),
+        None => Ended::Failed("unreadable ERROR event".into()),
+    }
+}
+
+/// A whole body; time runs only while nothing arrives, so a slow link is no failure.
+pub(in crate::replicas) async fn read_all(response: Response<Incoming>) -> Result<Bytes, Ended> {
+    let mut body = Decoded::of(response).map_err(|error| Ended::Failed(error.to_string()))?;
+    let mut read = BytesMut::new();
+    loop {
+        let next = tokio::time::timeout(IDLE, body.next()).await;
+        match next.map_err(|_| Ended::Failed("the answer stopped half-way".into()))? {
+            None => return Ok(read.freeze()),
+            Some(Err(error)) => return Err(Ended::Failed(error.to_string())),
+            Some(Ok(data)) => {
+                if read.len() + data.len() > PAGE_BYTES_MAX {
+                    return Err(Ended::Failed(format!(
+                        "the answer is larger than {PAGE_BYTES_MAX} bytes"
+                    )));
+                }
+                read.extend_from_slice(&data);
+            }
+        }
+    }
+}
