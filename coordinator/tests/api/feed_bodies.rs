@@ -77,13 +77,15 @@ fn index_of(objects: &[Value]) -> Vec<Value> {
 /// Two first lists of more than waits in memory, side by side, with all that can go wrong in between.
 #[tokio::test]
 async fn large_snapshots_end_and_no_refusal_takes_back_what_was_sent() {
-    const EACH: usize = 4;
+    /// Objects that etcd takes, too; all together more than 16 MiB.
+    const EACH: usize = 14;
+    const BYTES: usize = 1400 << 10;
     let server = Server::pool().await;
     let leader = Leader::elect(&server, "n1").await;
     leader.feed_members(&["n1", "n2"]).await;
     let large = |n: usize| {
-        let mut object = service(&format!("big-{n}"), 100 + n as u64);
-        object["metadata"]["annotations"] = json!({"blob": "x".repeat(7 << 20)});
+        let mut object = service(&format!("big-{n:02}"), 100 + n as u64);
+        object["metadata"]["annotations"] = json!({"blob": "x".repeat(BYTES)});
         object
     };
     let objects: Vec<Value> = (0..EACH).map(large).collect();
@@ -106,8 +108,8 @@ async fn large_snapshots_end_and_no_refusal_takes_back_what_was_sent() {
             let late = send(collection, "199", object).await.expect(409);
             assert_eq!(late["reason"], "gap");
             send(collection, "200", &service("stranger", 7)).await.expect(400);
-            let both = json!({"at": "200", "objects": [object, object]});
-            leader.call(&path, both).await.expect(413);
+            let too_much = json!({"at": "200", "objects": vec![object; 6]});
+            leader.call(&path, too_much).await.expect(413);
             let part = json!({"at": "210", "from": 3, "index": []});
             leader.call(&format!("{collection}/snapshot"), part).await.expect(409);
             let answer = send(collection, "200", object).await.expect(200);
