@@ -104,6 +104,8 @@ struct Packed {
 enum Interrupted {
     /// The coordinator stands elsewhere, or cannot be told in one batch what belongs together.
     Snapshot,
+    /// By this membership our node is no member: whoever is one has to lead.
+    NotMember(String),
     /// The coordinator has another history under our number.
     Contradicted(String),
     /// Ask again where the coordinator stands.
@@ -134,9 +136,14 @@ impl Feeder {
     async fn feed(&self) {
         self.replica.collection().reached(ResourceVersion::ZERO).await;
         let mut snapshot = false;
+        // The last membership was refused because this node is not in it.
+        let mut is_refused = false;
         loop {
             let outcome = match self.open(snapshot).await {
-                Ok((reader, generation)) => self.follow(reader, generation).await,
+                Ok((reader, generation)) => {
+                    is_refused = false;
+                    self.follow(reader, generation).await
+                }
                 Err(interrupted) => interrupted,
             };
             match outcome {
@@ -153,6 +160,15 @@ impl Feeder {
                     snapshot = false;
                     self.data.troubles().refused(&self.what(), &why);
                     tokio::time::sleep(after.unwrap_or(REFUSED_PAUSE.0).clamp(REFUSED_PAUSE.0, REFUSED_PAUSE.1)).await;
+                }
+                Interrupted::NotMember(why) => {
+                    snapshot = false;
+                    self.data.troubles().refused(&self.what(), &why);
+                    // Labels that are set one after the other make us a member a moment later.
+                    if std::mem::replace(&mut is_refused, true) {
+                        self.leadership.not_a_member();
+                    }
+                    tokio::time::sleep(REFUSED_PAUSE.0).await;
                 }
                 Interrupted::TooLarge { why, key } => {
                     // Events would carry it as it was, however small it is by then.
@@ -486,8 +502,7 @@ impl Feeder {
                     return Err(Interrupted::Fenced);
                 }
                 if reason == "members" && self.replica.name() == members::COLLECTION {
-                    self.leadership.not_a_member();
-                    return Err(Interrupted::Refused(answer.message.unwrap_or(reason), None));
+                    return Err(Interrupted::NotMember(answer.message.unwrap_or(reason)));
                 }
                 if reason == "version" {
                     return Err(Interrupted::Refused(answer.message.unwrap_or(reason), None));

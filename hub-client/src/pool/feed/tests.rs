@@ -137,19 +137,19 @@ async fn coordinator_that_is_ahead_is_waited_for() {
 }
 
 #[tokio::test]
-async fn leader_whose_membership_is_refused_says_so_to_the_election() {
+async fn one_refused_membership_does_not_end_a_leadership() {
     let (folder, tasks) = (TestDir::new(), TaskGroup::new());
     let refusal = json!({"reason": "members", "message": "n1 would be no member"});
     let url = coordinator(&tasks, json!({"store": "s1"}), refusal).await;
     for (name, gives_up) in [("members", true), ("services", false)] {
         let (feeder, mut told) = feeder(&folder, &url, name);
         let refused = feeder.post("snapshot", feeder.pack(Bytes::from_static(b"{}")).await.unwrap());
-        let refused = refused.await.unwrap_err();
-        assert_eq!(matches!(told.try_recv(), Ok(Input::NotMember)), gives_up, "{name}");
-        match refused {
-            Interrupted::Refused(why, _) => assert!(gives_up && why.contains("no member")),
+        match refused.await.unwrap_err() {
+            Interrupted::NotMember(why) => assert!(gives_up && why.contains("no member")),
             Interrupted::Reopen(_) => assert!(!gives_up, "members come first, then it is asked again"),
             other => panic!("{other:?}"),
         }
+        // Labels may be set one after the other.
+        assert!(told.try_recv().is_err(), "{name}: once is not enough");
     }
 }
