@@ -171,6 +171,12 @@ impl Cloud {
         }
     }
 
+    /// Whether an object is there in a state that the backup does not have.
+    pub(super) fn has_changed_since(&self, backup: &Backup) -> bool {
+        let mut objects = self.live.values().map(|(_, object)| object);
+        objects.any(|object| object.resource_version().0 > backup.head)
+    }
+
     /// Comes back with what the backup has: what happened since never did, and its numbers are given out again.
     pub(super) fn restore(&mut self, backup: Backup) {
         let lost = self.log.iter().filter(|(_, event, _)| *event != EventType::Deleted);
