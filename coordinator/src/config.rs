@@ -104,9 +104,10 @@ pub struct Config {
     #[command(flatten)]
     pub etcd: EtcdFlags,
 
-    /// Resources that are replicated from the cloud, as resource.group. Never events, leases or secrets. Custom resources
-    /// have to be declared in --custom-resources-path, and cannot change while the server runs. More come and go with key
-    /// pool_scope_resources of the cloud's ConfigMap kube-system/yurt-hub-cfg, which the pool's leader reads.
+    /// Resources that are replicated from the cloud, as resource.group: services, endpoints, endpointslices and custom
+    /// resources, nothing else of Kubernetes. Custom resources have to be declared in --custom-resources-path, and cannot
+    /// change while the server runs. More come and go with key pool_scope_resources of the cloud's ConfigMap
+    /// kube-system/yurt-hub-cfg, which the pool's leader reads. Hubs copy no custom resource that this key does not list.
     #[arg(
         long,
         value_name = "LIST",
@@ -298,20 +299,21 @@ impl std::str::FromStr for PoolScope {
         let (mut kinds, mut custom) = (Vec::new(), Vec::new());
         for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
             let resource = GroupResource::parse(name);
-            if let Some(why) = pool_scope::why_never(&resource) {
+            let kind = find_kind(&resource.group, &resource.resource);
+            if kind.is_none() && !resource.group.contains('.') {
+                return Err(format!(
+                    "unknown resource {name}; write resource.group, as in endpointslices.discovery.k8s.io"
+                ));
+            }
+            if let Some(why) = pool_scope::why_not(&resource) {
                 return Err(format!("{name} cannot be pool-scope: {why}"));
             }
             if !seen.insert(name) {
                 continue;
             }
-            match find_kind(&resource.group, &resource.resource) {
+            match kind {
                 Some(kind) => kinds.push(kind),
-                None if resource.group.contains('.') => custom.push(name.to_owned()),
-                None => {
-                    return Err(format!(
-                        "unknown resource {name}; write resource.group, as in endpointslices.discovery.k8s.io"
-                    ));
-                }
+                None => custom.push(name.to_owned()),
             }
         }
         Ok(Self { kinds, custom })
@@ -390,6 +392,10 @@ mod tests {
             (
                 vec!["--pool-scope-resources", "leases.coordination.k8s.io"],
                 "leases belong to the coordinator",
+            ),
+            (
+                vec!["--pool-scope-resources", "services,pods"],
+                "pods cannot be pool-scope",
             ),
             (vec!["--pool-scope-resources", "gadgets"], "unknown resource gadgets"),
             (vec!["--max-custom-resources", "many"], "--max-custom-resources"),

@@ -28,6 +28,7 @@ use crate::pool::relay::route::Target;
 use crate::pool::relay::serve::Relay;
 use crate::pool::relay::tunnel::Limits;
 use crate::pool::scope::ScopeTeller;
+use crate::pool::scope::agreed::ScopeFollower;
 use crate::proxy::Proxy;
 use crate::proxy::authorize::{self, Authorizer, Means};
 use crate::proxy::caller::Callers;
@@ -171,15 +172,17 @@ impl Parts {
         }
     }
 
-    /// Learns what is shared beside what every pool shares: from the coordinator, or without one from the cloud.
+    /// Learns what is shared beside what every pool shares: from coordinator and cloud, or without the one from the other.
     fn start_scope(&self) {
         let token = self.tasks.token();
         if self.upstreams.coordinator.is_some() {
-            let following = self
-                .data
-                .clone()
-                .follow_coordinator(self.coordinator.0.subscribe(), token);
-            self.tasks.spawn_critical("follow-scope", following);
+            let follower = ScopeFollower {
+                cloud: self.upstreams.cloud.clone(),
+                reach: self.cloud.0.subscribe(),
+                coordinator: self.coordinator.0.subscribe(),
+                data: self.data.clone(),
+            };
+            self.tasks.spawn_critical("follow-scope", follower.run(token));
             return;
         }
         let teller = ScopeTeller {

@@ -23,6 +23,7 @@ mod hub {
     mod relay_pool;
     mod reporting;
     mod sharing;
+    mod sharing_limits;
     mod thin_links;
     mod timeline;
     mod upgrades;

@@ -69,8 +69,12 @@ impl Scope {
     /// The record as the store has it; nothing when there is none.
     pub(crate) fn published(&self, record: Option<&[u8]>) {
         let Some(record) = record else { return };
-        match serde_json::from_slice(record) {
-            Ok(told) => drop(self.told.send_replace(Some(told))),
+        match serde_json::from_slice::<Vec<SharedResource>>(record) {
+            Ok(told) => {
+                let may_be_shared = |one: &SharedResource| one.check().is_ok();
+                let told = told.into_iter().filter(may_be_shared).collect();
+                drop(self.told.send_replace(Some(told)));
+            }
             Err(error) => {
                 tracing::error!(%error, "The record of pool-scope resources cannot be read, keeping those there are")
             }

@@ -115,7 +115,9 @@ async fn what_cannot_be_shared_is_refused_by_name_and_costs_nothing_else() {
         shared("", "configmaps", "ConfigMap"),
         bad,
         widgets(),
+        shared("", "pods", "Pod"),
         shared("", "nodes", "Node"),
+        shared("node.k8s.io", "runtimeclasses", "RuntimeClass"),
         shared("", "services", "Service"),
     ]);
     let refused = tell(&leader, &asked).await;
@@ -130,13 +132,16 @@ async fn what_cannot_be_shared_is_refused_by_name_and_costs_nothing_else() {
         "leases.coordination.k8s.io",
         "configmaps",
         "../secrets.example.com",
+        "pods",
+        "nodes",
+        "runtimeclasses.node.k8s.io",
     ];
     assert_eq!(entries, expected);
     admin
         .get("/api/v1/namespaces/default/configmaps/kept")
         .await
         .expect(200);
-    admin.get("/api/v1/nodes").await.expect(429);
+    admin.get("/api/v1/nodes").await.expect(404);
     admin.get(WIDGETS).await.expect(429);
 
     let other = server.node("n2");

@@ -61,24 +61,42 @@ pub struct Wanted {
     pub problems: Vec<Problem>,
 }
 
-const EVENTS_HAVE_NO_SOURCE: &str = "events are written by every node and have no single source to replicate from";
+/// Built-in resources that may be copied: proxies and DNS servers read them, and nothing runs or is granted because of them.
+const BUILT_IN: [&str; 3] = ["services", "endpoints", "endpointslices.discovery.k8s.io"];
+/// Suffixes of the groups that Kubernetes keeps for its own kinds.
+const KUBERNETES_GROUPS: [&str; 2] = ["k8s.io", "kubernetes.io"];
 
-/// Resources that can never be copied, with the reason an operator gets.
-const NEVER: [(&str, &str); 4] = [
-    ("events", EVENTS_HAVE_NO_SOURCE),
-    ("events.events.k8s.io", EVENTS_HAVE_NO_SOURCE),
-    (
-        "leases.coordination.k8s.io",
-        "leases belong to the coordinator itself: elections and heartbeats need its own copy",
-    ),
-    ("secrets", "secrets must not be copied to a whole pool"),
-];
-
-/// Why a resource can never be pool-scope; `None` when it can.
+/// Why a resource cannot be pool-scope; `None` when it can.
+///
+/// Whoever leads a pool says what the copies contain, so that only two sorts are allowed: [`BUILT_IN`], and custom kinds.
+/// Kubelets, schedulers and controllers act on everything else of Kubernetes.
 #[must_use]
-pub fn why_never(resource: &GroupResource) -> Option<&'static str> {
+pub fn why_not(resource: &GroupResource) -> Option<&'static str> {
     let name = resource.to_string();
-    NEVER.iter().find(|(never, _)| *never == name).map(|(_, why)| *why)
+    match name.as_str() {
+        name if BUILT_IN.contains(&name) => None,
+        "events" | "events.events.k8s.io" => {
+            Some("events are written by every node and have no single source to replicate from")
+        }
+        "leases.coordination.k8s.io" => {
+            Some("leases belong to the coordinator itself: elections and heartbeats need its own copy")
+        }
+        "secrets" => Some("secrets must not be copied to a whole pool"),
+        _ if is_of_kubernetes(&resource.group) => Some(
+            "of the kinds of Kubernetes only services, endpoints and endpointslices.discovery.k8s.io can be copied: \
+             kubelets, schedulers and controllers act on the others",
+        ),
+        _ => None,
+    }
+}
+
+/// Whether a group is one of Kubernetes' own: without a dot, or below a domain of Kubernetes.
+fn is_of_kubernetes(group: &str) -> bool {
+    let is_below = |domain: &&str| {
+        let prefix = group.strip_suffix(domain);
+        prefix.is_some_and(|prefix| prefix.is_empty() || prefix.ends_with('.'))
+    };
+    !group.contains('.') || KUBERNETES_GROUPS.iter().any(is_below)
 }
 
 /// Reads the list. An absent or empty one asks for nothing more.
@@ -126,20 +144,14 @@ impl Wanted {
         };
         check_names(&asked).map_err(refused)?;
         let name = asked.group_resource();
-        if let Some(why) = why_never(&name) {
+        if let Some(why) = why_not(&name) {
             return Err(refused(why.to_owned()));
         }
-        match find_kind(group, resource) {
-            Some(kind) if kind.version != version => {
-                return Err(refused(format!(
-                    "is known in version {} only, not {version}",
-                    kind.version
-                )));
-            }
-            None if group.is_empty() => {
-                return Err(refused("is no resource of the core group that can be copied".into()));
-            }
-            _ => {}
+        if let Some(kind) = find_kind(group, resource).filter(|kind| kind.version != version) {
+            return Err(refused(format!(
+                "is known in version {} only, not {version}",
+                kind.version
+            )));
         }
         if let Some(other) = self.resources.iter().find(|other| other.group_resource() == name) {
             let same = other.version == version;
@@ -270,12 +282,35 @@ mod tests {
     #[test]
     fn lists_are_read_in_either_case_and_an_absent_one_is_empty() {
         let text = r#"[{"Group":"example.com","Version":"v1","Resource":"widgets"},
-            {"group":"","version":"v1","resource":"nodes"}, {"Version":"v1","Resource":"pods"}]"#;
+            {"group":"apps.openyurt.io","version":"v1beta2","resource":"nodepools"}, {"Version":"v1","Resource":"services"}]"#;
         let wanted = parse(text).unwrap();
-        assert_eq!(names(&wanted), ["widgets.example.com", "nodes", "pods"]);
+        let expected = ["widgets.example.com", "nodepools.apps.openyurt.io", "services"];
+        assert_eq!(names(&wanted), expected);
         assert!(wanted.problems.is_empty());
         assert_eq!(parse(" \n").unwrap(), Wanted::default());
         assert_eq!(parse("[]").unwrap(), Wanted::default());
+    }
+
+    #[test]
+    fn nothing_that_kubernetes_acts_on_can_be_copied() {
+        let refused = "pods nodes serviceaccounts persistentvolumes persistentvolumeclaims secrets configmaps events \
+            namespaces limitranges resourcequotas replicationcontrollers anything \
+            deployments.apps jobs.batch horizontalpodautoscalers.autoscaling poddisruptionbudgets.policy \
+            csinodes.storage.k8s.io csidrivers.storage.k8s.io csistoragecapacities.storage.k8s.io \
+            volumeattachments.storage.k8s.io storageclasses.storage.k8s.io runtimeclasses.node.k8s.io \
+            certificatesigningrequests.certificates.k8s.io clustertrustbundles.certificates.k8s.io \
+            clusterroles.rbac.authorization.k8s.io rolebindings.rbac.authorization.k8s.io leases.coordination.k8s.io \
+            events.events.k8s.io resourceclaims.resource.k8s.io priorityclasses.scheduling.k8s.io \
+            customresourcedefinitions.apiextensions.k8s.io apiservices.apiregistration.k8s.io \
+            widgets.k8s.io widgets.kubernetes.io widgets.node.kubernetes.io";
+        for name in refused.split_whitespace() {
+            assert!(why_not(&GroupResource::parse(name)).is_some(), "{name}");
+        }
+        let allowed = "services endpoints endpointslices.discovery.k8s.io nodepools.apps.openyurt.io \
+            widgets.example.com pods.example.com widgets.notk8s.io";
+        for name in allowed.split_whitespace() {
+            assert_eq!(why_not(&GroupResource::parse(name)), None, "{name}");
+        }
     }
 
     #[test]

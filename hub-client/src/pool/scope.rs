@@ -1,10 +1,12 @@
 //! Tells the pool which resources it shares beside those every pool does, as the cloud's ConfigMap `yurt-hub-cfg` lists them.
 //!
-//! Only the leader reads the ConfigMap (one watch of one object) and tells the coordinator; from there everybody learns
-//! it. A hub without a coordinator reads it for itself. `config` watches the ConfigMap, `discover` finds out what a
-//! listed resource is. What cannot be used is reported and costs no other entry; a list that cannot be read at all, and an
-//! entry whose answer is late, change nothing of what is shared.
+//! The leader watches the ConfigMap (one watch of one object) and tells the coordinator; from there everybody learns it, and
+//! copies what the ConfigMap lists to its own eyes, too ([`agreed`]). A hub without a coordinator watches it for itself.
+//! `config` reads and watches the ConfigMap, `discover` finds out what a listed resource is. What cannot be used is
+//! reported and costs no other entry; a list that cannot be read at all, and an entry whose answer is late, change nothing
+//! of what is shared.
 
+pub mod agreed;
 mod config;
 mod discover;
 

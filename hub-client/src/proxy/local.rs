@@ -32,6 +32,9 @@ const TOPOLOGY_KEYS: &str = "openyurt.io/topologyKeys";
 const WATCH_LASTS_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Header of lists and watches whose data is complete but whose source is away.
 const STALE_HEADER: &str = "yurt-stale";
+/// The component that runs pods, and the only collection that it is served from.
+const KUBELET: &str = "kubelet";
+const KUBELET_READS: &str = "services";
 
 /// Serves pool data.
 pub struct Local {
@@ -94,7 +97,7 @@ impl Local {
         let Some(replica) = self
             .data
             .serving(&info.group, &info.resource)
-            .filter(|_| info.is_resource && is_object(info))
+            .filter(|replica| info.is_resource && is_object(info) && may_be_told(caller, replica))
         else {
             return Ok(None);
         };
@@ -302,6 +305,12 @@ impl Local {
         }
         response
     }
+}
+
+/// Whether what the copy says may reach the component. A kubelet acts on whatever it reads: it gets services, which it only
+/// turns into variables of containers; all else is the cloud's to say.
+fn may_be_told(caller: &Caller, replica: &Replica) -> bool {
+    caller.component != KUBELET || replica.name() == KUBELET_READS
 }
 
 /// Whether the copy is complete, and reaches back to where the request, if it is a watch, goes on.

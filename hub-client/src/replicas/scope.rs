@@ -14,7 +14,6 @@ use yurt_storage::Replica;
 use yurt_storage::kinds::Kinds;
 
 use super::{POOL_SCOPE, PoolData};
-use crate::pool::probe::{CoordinatorReach, ScopeStatus};
 
 /// Name of the file in the folder of the durable copy.
 pub const FILE: &str = "pool-scope.json";
@@ -184,34 +183,12 @@ impl PoolData {
             }
         }
     }
-
-    /// Copies what the coordinator says the pool shares, until `token` is cancelled.
-    pub async fn follow_coordinator(
-        self: Arc<Self>,
-        mut reach: watch::Receiver<CoordinatorReach>,
-        token: CancellationToken,
-    ) {
-        loop {
-            let status = reach.borrow_and_update().status.clone();
-            if let Some(scope) = status.as_ref().and_then(|status| status.scope.as_ref()) {
-                self.share(&wanted(scope, self.shared())).await;
-            }
-            match token.run_until_cancelled(reach.changed()).await {
-                Some(Ok(())) => {}
-                _ => return,
-            }
-        }
-    }
-}
-
-/// What to copy by the coordinator's word. One whose store is new was not told yet: then nothing is given up.
-fn wanted(scope: &ScopeStatus, held: Vec<SharedResource>) -> Vec<SharedResource> {
-    let told = scope.told.clone().unwrap_or(held);
-    scope.configured.iter().cloned().chain(told).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use yurt_test_support::TestDir;
+
     use super::*;
 
     fn widget(kind: &str) -> SharedResource {
@@ -227,18 +204,6 @@ mod tests {
     }
 
     #[test]
-    fn coordinator_that_was_not_told_takes_nothing_away() {
-        let (a, b, c) = (widget("A"), widget("B"), widget("C"));
-        let scope = |told| ScopeStatus {
-            configured: vec![a.clone()],
-            told,
-        };
-        assert_eq!(wanted(&scope(None), vec![b.clone()]), [a.clone(), b.clone()]);
-        assert_eq!(wanted(&scope(Some(vec![c.clone()])), vec![b]), [a.clone(), c.clone()]);
-        assert_eq!(wanted(&scope(Some(Vec::new())), vec![c]), vec![a.clone()]);
-    }
-
-    #[test]
     fn nobody_can_make_the_hub_copy_secrets_or_the_same_twice() {
         let secrets = SharedResource {
             group: String::new(),
@@ -249,10 +214,29 @@ mod tests {
             group: String::new(),
             ..widget("Service")
         };
-        let all = [widget("A"), secrets, services, widget("A"), widget("B")];
+        let pods = SharedResource {
+            group: String::new(),
+            ..widget("Pod")
+        };
+        let all = [widget("A"), secrets, services, pods, widget("A"), widget("B")];
         let names: Vec<String> = sensible(&all).iter().map(SharedResource::name).collect();
         assert_eq!(names, ["as.example.com", "bs.example.com"]);
         let many: Vec<_> = (0..100).map(|n| widget(&format!("K{n}"))).collect();
         assert_eq!(sensible(&many).len(), SHARED_MAX);
+    }
+
+    #[test]
+    fn file_that_names_pods_makes_nobody_copy_them() {
+        let folder = TestDir::new();
+        let pods = SharedResource {
+            group: String::new(),
+            ..widget("Pod")
+        };
+        let remembered = serde_json::to_vec(&[pods, widget("A")]).unwrap();
+        let file = folder.write(FILE, remembered);
+        let scope = Scope::open(file);
+        assert_eq!(*scope.shared.lock(), [widget("A")]);
+        let names: Vec<_> = scope.named().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["as.example.com"]);
     }
 }

@@ -79,7 +79,7 @@ async fn listed_resource_is_copied_at_runtime_and_served_without_the_cloud() {
     let mut services = hub.kube_proxy().watch("/api/v1/services").await;
     assert_eq!(services.told().await, "ADDED web");
     assert_eq!(
-        hub.kubelet().get(WIDGETS).await.names(),
+        hub.component("flanneld").get(WIDGETS).await.names(),
         ["a"],
         "passed on to the cloud"
     );
@@ -98,7 +98,7 @@ async fn listed_resource_is_copied_at_runtime_and_served_without_the_cloud() {
     };
     assert_eq!(problems(&state), ["secrets", "unknown.example.com"]);
     let asked = passed_on(&cloud);
-    let listed = hub.kubelet().get(WIDGETS).await;
+    let listed = hub.component("flanneld").get(WIDGETS).await;
     assert_eq!(
         (listed.json()["items"].clone(), listed.json()["kind"].clone()),
         (json!([first]), json!("WidgetList"))
@@ -107,16 +107,22 @@ async fn listed_resource_is_copied_at_runtime_and_served_without_the_cloud() {
         .as_str()
         .unwrap()
         .to_owned();
-    let mut watch = hub.kubelet().watch(&format!("{WIDGETS}?resourceVersion={at}")).await;
+    let mut watch = hub
+        .component("flanneld")
+        .watch(&format!("{WIDGETS}?resourceVersion={at}"))
+        .await;
     let second = cloud.put("widgets", widget("b", 2));
     assert_eq!(watch.next().await.unwrap().object, second);
     assert_eq!(passed_on(&cloud), asked, "the cloud is not asked for what is copied");
 
     cloud.go_away().await;
-    assert_eq!(hub.kubelet().get(WIDGETS).await.json()["items"], json!([first, second]));
+    assert_eq!(
+        hub.component("flanneld").get(WIDGETS).await.json()["items"],
+        json!([first, second])
+    );
     hub.restart().await;
     assert_eq!(
-        hub.kubelet().get(WIDGETS).await.json()["items"],
+        hub.component("flanneld").get(WIDGETS).await.json()["items"],
         json!([first, second]),
         "remembered"
     );
@@ -131,7 +137,7 @@ async fn mistake_takes_nothing_away_and_a_shorter_list_does() {
     list(&cloud, &json!([entry("example.com", "v1", "widgets")]).to_string());
     let mut hub = TestHub::start(&cloud, &[]).await;
     hub.until("widgets must be copied", has_copy).await;
-    let mut watch = hub.kubelet().watch(WIDGETS).await;
+    let mut watch = hub.component("flanneld").watch(WIDGETS).await;
     assert_eq!(watch.told().await, "ADDED a");
     let mut services = hub.kube_proxy().watch("/api/v1/services").await;
 
@@ -147,7 +153,7 @@ async fn mistake_takes_nothing_away_and_a_shorter_list_does() {
     hub.until("widgets must be given up", is_gone).await;
     while watch.next().await.is_some() {}
     let asked = passed_on(&cloud);
-    assert_eq!(hub.kubelet().get(WIDGETS).await.names(), ["a", "b"]);
+    assert_eq!(hub.component("flanneld").get(WIDGETS).await.names(), ["a", "b"]);
     assert_eq!(passed_on(&cloud), asked + 1, "read in the cloud again");
     cloud.put("services", json!({"metadata": {"namespace": "shop", "name": "web"}}));
     assert_eq!(services.told().await, "ADDED web", "streams of other resources go on");
@@ -196,7 +202,7 @@ async fn begun_list_of_a_resource_that_is_given_up_is_dropped() {
     hub.until("it must be copied", has_copy).await;
     let after = cloud.seen(WIDGETS).iter().filter(begins).count();
     assert!(after > before, "from the beginning: {before} first pages, then {after}");
-    assert_eq!(hub.kubelet().get(WIDGETS).await.names().len(), 100);
+    assert_eq!(hub.component("flanneld").get(WIDGETS).await.names().len(), 100);
     link.end().await;
 }
 
@@ -212,7 +218,7 @@ async fn watch_that_goes_on_before_the_copy_began_goes_on_at_the_cloud() {
     define_widgets(&cloud);
     cloud.put("widgets", widget("a", 1));
     let hub = TestHub::start(&cloud, &[]).await;
-    let listed = hub.kubelet().get(WIDGETS).await;
+    let listed = hub.component("flanneld").get(WIDGETS).await;
     let at = |listed: &Answer| {
         listed.json()["metadata"]["resourceVersion"]
             .as_str()
@@ -228,12 +234,16 @@ async fn watch_that_goes_on_before_the_copy_began_goes_on_at_the_cloud() {
         let passed_on = |query: &str| query.contains("watch=1") && !query.contains("Bookmarks");
         seen.filter(|seen| seen.query.as_deref().is_some_and(passed_on)).count()
     };
-    let resume = async |at: String| hub.kubelet().watch(&format!("{WIDGETS}?resourceVersion={at}")).await;
+    let resume = async |at: String| {
+        hub.component("flanneld")
+            .watch(&format!("{WIDGETS}?resourceVersion={at}"))
+            .await
+    };
     let mut watch = resume(at(&listed)).await;
     assert_eq!(watch.told().await, "ADDED b");
     assert_eq!(watch.told().await, "DELETED a");
     assert_eq!(watches(&cloud), 1);
-    let mut present = resume(at(&hub.kubelet().get(WIDGETS).await)).await;
+    let mut present = resume(at(&hub.component("flanneld").get(WIDGETS).await)).await;
     cloud.put("widgets", widget("c", 1));
     assert_eq!(present.told().await, "ADDED c");
     assert_eq!(watches(&cloud), 1, "from then on the copy is enough");

@@ -37,6 +37,17 @@ pub(super) enum Read {
     List(String),
 }
 
+/// The list could not be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unread {
+    /// The cloud refused, in its own words.
+    #[error("{0}")]
+    Refused(String),
+    /// It did not answer, or nobody can read what it said.
+    #[error("{0}")]
+    Unanswered(String),
+}
+
 /// Keeps `list` up to date for ever.
 pub(super) async fn follow(cloud: Arc<Cloud>, list: watch::Sender<Read>) {
     let (mut pause, mut position) = (PAUSES.0, None);
@@ -55,6 +66,22 @@ pub(super) async fn follow(cloud: Arc<Cloud>, list: watch::Sender<Read>) {
     }
 }
 
+/// Reads the list once. Answers also where a watch goes on.
+///
+/// # Errors
+/// [`Unread`]; it may be read later.
+pub(super) async fn read(client: &HttpClient) -> Result<(String, Option<String>), Unread> {
+    let answer = client.request_json(Method::GET, PATH, None, TIMEOUT).await;
+    let (status, _, body) = answer.map_err(|error| Unread::Unanswered(error.to_string()))?;
+    if status != StatusCode::OK {
+        let said = Status::from_json(&body).map(|status| status.message().to_owned());
+        return Err(Unread::Refused(said.unwrap_or_else(|| status.to_string())));
+    }
+    let body: Value = serde_json::from_slice(&body).map_err(|error| Unread::Unanswered(error.to_string()))?;
+    let version = body["metadata"]["resourceVersion"].as_str().map(str::to_owned);
+    Ok((list_of(&body["items"][0]), version))
+}
+
 /// A list unless `position` is known, then a watch to its end.
 async fn follow_once(
     client: &HttpClient,
@@ -62,17 +89,18 @@ async fn follow_once(
     position: &mut Option<String>,
 ) -> Result<(), String> {
     if position.is_none() {
-        let answer = client.request_json(Method::GET, PATH, None, TIMEOUT).await;
-        let (status, _, body) = answer.map_err(|error| error.to_string())?;
-        if status != StatusCode::OK {
-            let said = Status::from_json(&body).map(|status| status.message().to_owned());
-            let why = said.unwrap_or_else(|| status.to_string());
-            list.send_replace(Read::Failed(why.clone()));
-            return Err(why);
+        match read(client).await {
+            Ok((text, version)) => {
+                tell(list, text);
+                *position = version;
+            }
+            Err(unread) => {
+                if let Unread::Refused(why) = &unread {
+                    list.send_replace(Read::Failed(why.clone()));
+                }
+                return Err(unread.to_string());
+            }
         }
-        let body: Value = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
-        tell(list, &body["items"][0]);
-        *position = body["metadata"]["resourceVersion"].as_str().map(str::to_owned);
     }
     let at = position.clone().unwrap_or_default();
     let seconds = WATCH_SECONDS + random() % WATCH_SECONDS;
@@ -100,8 +128,8 @@ async fn follow_once(
             match event.event_type {
                 EventType::Error => return Err(object["message"].to_string()),
                 EventType::Bookmark => {}
-                EventType::Deleted => tell(list, &Value::Null),
-                EventType::Added | EventType::Modified => tell(list, &object),
+                EventType::Deleted => tell(list, list_of(&Value::Null)),
+                EventType::Added | EventType::Modified => tell(list, list_of(&object)),
             }
             *position = object["metadata"]["resourceVersion"].as_str().map(str::to_owned);
         }
@@ -109,8 +137,12 @@ async fn follow_once(
     Ok(())
 }
 
-fn tell(list: &watch::Sender<Read>, config_map: &Value) {
-    let read = Read::List(config_map["data"][CONFIG_KEY].as_str().unwrap_or_default().to_owned());
+fn list_of(config_map: &Value) -> String {
+    config_map["data"][CONFIG_KEY].as_str().unwrap_or_default().to_owned()
+}
+
+fn tell(list: &watch::Sender<Read>, text: String) {
+    let read = Read::List(text);
     list.send_if_modified(|held| {
         let changed = *held != read;
         *held = read;
