@@ -15,9 +15,9 @@ use yurt_apimachinery::{Object, ObjectKey, RequestInfo, ResourceVersion, Status,
 use yurt_runtime::http::{self as web, Body};
 
 use crate::app::App;
-use crate::authn::User;
+use crate::authn::{MASTERS, User};
 use crate::authz::{Attributes, Decision};
-use crate::registry::leases::{self, Author};
+use crate::registry::leases::{self, Author, Caller};
 use crate::registry::own::Intent;
 use crate::registry::{Authority, Resource};
 use warnings::Warnings;
@@ -148,11 +148,17 @@ impl Call {
     }
 
     fn intent(&self, field_manager: Option<String>, dry_run: bool) -> Intent {
+        let caller = match self.user.node_name() {
+            _ if self.user.is_in(MASTERS) => Caller::Administrator,
+            Some(node) => Caller::Node(node.to_owned()),
+            None => Caller::Other,
+        };
         Intent {
             author: Author {
                 user: self.user.name.clone(),
                 manager: field_manager,
             },
+            caller,
             dry_run,
         }
     }

@@ -11,7 +11,7 @@ use yurt_storage::{Replicas, Storage};
 
 use crate::app::App;
 use crate::audit::Log;
-use crate::registry::leases::Author;
+use crate::registry::leases::{Author, Caller};
 use crate::registry::own::Intent;
 use crate::registry::prepare::{self, Account};
 use crate::registry::{events, namespaces};
@@ -65,6 +65,7 @@ fn own_intent() -> Intent {
             user: SELF.to_owned(),
             manager: None,
         },
+        caller: Caller::Other,
         dry_run: false,
     }
 }

@@ -13,7 +13,8 @@ use yurt_runtime::BootTime;
 
 use crate::authn::{NODE_PREFIX, NODES, User};
 use crate::feed::fence::{Claim, Fence};
-use crate::registry::leases::{Attempt, Author, ELECTION_KEY, Guard, Written};
+use crate::registry::leases::Election as Judged;
+use crate::registry::leases::{Attempt, Author, Caller, ELECTION_KEY, Guard, Refusal, Written};
 
 pub use pool::Pool;
 
@@ -65,7 +66,18 @@ impl Election {
             has_resource_version: write.has_resource_version,
             holder: write.after,
         };
-        self.guard.judge(ELECTION_KEY, write.before, attempt, now)?;
+        let caller = Caller::Node(write.node.to_owned());
+        let election = Judged {
+            caller: &caller,
+            holder_is_member: true,
+        };
+        let judged = self
+            .guard
+            .judge_election(ELECTION_KEY, write.before, attempt, election, now);
+        judged.map_err(|refusal| match refusal {
+            Refusal::Conflict(why) => why,
+            Refusal::TooSoon(seconds) => format!("try again in {seconds} s"),
+        })?;
         let (before, after) = write.holders();
         let owner = self.guard.owner_after(ELECTION_KEY, &author, before, after);
         Ok((before != after).then(|| self.fence.election().next(after, owner).encode()))
@@ -82,7 +94,11 @@ impl Election {
             after,
             renewed: true,
         };
-        self.guard.accepted(ELECTION_KEY, &write.author(), written, now);
+        let author = write.author();
+        self.guard.accepted(ELECTION_KEY, &author, written, now);
+        if before != after && !after.is_empty() {
+            self.guard.took_election(&author.user, now);
+        }
     }
 
     /// The epoch as published last.

@@ -99,7 +99,7 @@ pub struct Flags {
     #[arg(long, default_value = "true", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     leader_elect: bool,
-    /// How long others wait after a leader's last renewal; whole seconds.
+    /// How long others wait after a leader's last renewal; whole seconds, 60s at the most.
     #[arg(long, default_value = "15s")]
     leader_elect_lease_duration: GoDuration,
     /// A leader that could not renew for this long stops leading.

@@ -13,9 +13,11 @@ use super::Resource;
 use super::fields::is_set;
 use super::strategy::Strategy;
 
+mod election;
 mod guard;
 
-pub(crate) use guard::{Attempt, Author, Guard, Written};
+pub(crate) use election::{Caller, DURATION_SECONDS_MAX, Refusal};
+pub(crate) use guard::{Attempt, Author, Election, Guard, Written};
 
 /// Rules of `leases.coordination.k8s.io`.
 pub(crate) struct Leases;
@@ -134,6 +136,15 @@ pub(crate) fn standing(lease: Option<&Object>) -> (String, Duration) {
         spec.holder().unwrap_or_default().to_owned(),
         Duration::from_secs(seconds),
     )
+}
+
+/// The fault of a duration that the election lease does not take. One that is stored already may stay: readers clamp it.
+pub(crate) fn duration_fault(old: Option<&Object>, new: &Object) -> Option<FieldError> {
+    let seconds = |lease: &Object| LeaseSpec::from_object(lease).ok()?.lease_duration_seconds;
+    let wanted =
+        seconds(new).filter(|wanted| *wanted > DURATION_SECONDS_MAX && Some(*wanted) != old.and_then(seconds))?;
+    let why = format!("must be at most {DURATION_SECONDS_MAX} for the election lease {ELECTION_KEY}");
+    Some(FieldError::invalid("spec.leaseDurationSeconds", wanted, &why))
 }
 
 /// `renewTime` of a stored lease.

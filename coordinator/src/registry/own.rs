@@ -11,7 +11,7 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
 use yurt_runtime::Clock;
 use yurt_storage::{Action, Durability, Expect, Op, Storage, StorageError};
 
-use super::leases::{self, Author, Guard};
+use super::leases::{self, Author, Caller, Guard};
 use super::{Authority, Resource};
 use crate::feed::fence::Fence;
 use crate::feed::members::Members;
@@ -40,6 +40,8 @@ pub(crate) struct OwnStore {
 pub(crate) struct Intent {
     /// Who writes.
     pub(crate) author: Author,
+    /// By which right.
+    pub(crate) caller: Caller,
     /// Only pretend.
     pub(crate) dry_run: bool,
 }

@@ -11,6 +11,8 @@ mod custom;
 #[cfg(test)]
 mod documents;
 #[cfg(test)]
+mod electing;
+#[cfg(test)]
 mod electors;
 #[cfg(test)]
 mod etcd;

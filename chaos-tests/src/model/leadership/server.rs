@@ -88,6 +88,8 @@ impl Leadership {
         }
     }
 
+    /// The guard refuses more in a pool: a versioned write, too, by anybody but the node of a holder that is not silent. What holds
+    /// without that holds with it.
     fn guard_passes(&self, server: &Server, write: Write) -> bool {
         let Some(holder) = server.holder() else { return true };
         let replaces = write.purpose != Purpose::Release && write.hub != holder;

@@ -2,7 +2,8 @@
 //!
 //! Pure: takes the lease as stored, who wrote its last acquisition and when it was last written, and the attempt.
 //! Optimistic locking protects whoever uses it; this guard is for the others, and for the time after a restart, when
-//! renewals that lived in memory only may have been lost.
+//! renewals that lived in memory only may have been lost. The election lease of a pool is protected from its members as
+//! well ([`election`]).
 //!
 //! ```text
 //!   holder empty ─────────────────────────────► pass
@@ -18,6 +19,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use yurt_runtime::BootTime;
+
+use super::election::{self, Caller, Claim, PROTECTED_MAX, Refusal, Turns};
 
 /// Who wrote: the user, and the field manager where several electors share one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,8 +89,19 @@ pub(crate) struct Guard {
     opened: BootTime,
     // Guards only the map; never held across an await.
     seen: Mutex<BTreeMap<String, Seen>>,
+    /// Who has had the election lease of the pool.
+    turns: Turns,
     /// One guarded write at a time: what a write leaves behind in `seen` must be there before the next one is judged.
     pub(in crate::registry) turn: tokio::sync::Mutex<()>,
+}
+
+/// A write of the election lease of a pool, beside the [`Attempt`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Election<'a> {
+    /// By which right it is written.
+    pub(crate) caller: &'a Caller,
+    /// The holder before it is a member's.
+    pub(crate) holder_is_member: bool,
 }
 
 /// Judges an attempt.
@@ -161,6 +175,7 @@ impl Guard {
         Self {
             opened,
             seen: Mutex::default(),
+            turns: Turns::default(),
             turn: tokio::sync::Mutex::default(),
         }
     }
@@ -220,6 +235,54 @@ impl Guard {
             },
             attempt,
         )
+    }
+
+    /// Judges an attempt on the election lease `key` of a pool; see [`election`](super::election).
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub(crate) fn judge_election(
+        &self,
+        key: &str,
+        (holder, duration): (&str, Duration),
+        attempt: Attempt<'_>,
+        election: Election<'_>,
+        now: BootTime,
+    ) -> Result<(), Refusal> {
+        if *election.caller == Caller::Administrator {
+            return Ok(());
+        }
+        let holder = if election.holder_is_member { holder } else { "" };
+        let duration = duration.min(PROTECTED_MAX);
+        self.judge(key, (holder, duration), attempt, now)
+            .map_err(Refusal::Conflict)?;
+        let claim = {
+            let seen = self.seen.lock();
+            let seen = seen.get(key);
+            let user = &attempt.author.user;
+            let has_acquired = seen
+                .and_then(|seen| seen.owner.as_ref())
+                .is_some_and(|owner| owner.user == *user);
+            Claim {
+                holder,
+                is_silent: now.since(seen.map_or(self.opened, |seen| seen.last_write)) >= duration,
+                is_owner: match election.caller {
+                    Caller::Node(node) => election::is_of_node(holder, node),
+                    Caller::Administrator | Caller::Other => has_acquired,
+                },
+                after: attempt.holder,
+            }
+        };
+        election::judge(claim).map_err(Refusal::Conflict)?;
+        if attempt.holder.is_some_and(|after| !after.is_empty() && after != holder) {
+            self.turns.check(&attempt.author.user, now)?;
+        }
+        Ok(())
+    }
+
+    /// Remembers that `user` took the election lease.
+    pub(crate) fn took_election(&self, user: &str, now: BootTime) {
+        self.turns.took(user, now);
     }
 
     /// Remembers an accepted write.
@@ -437,6 +500,54 @@ mod tests {
         assert!(guard.judge("k", ("b", DURATION), blind(&a, "a"), at(53)).is_err());
         guard.observed("k", "", at(54));
         assert!(guard.judge("k", ("", DURATION), blind(&a, "a"), at(54)).is_ok());
+    }
+
+    /// Whether a node may write the election lease of "n1_a", last written at 100, opened at 0.
+    fn may_elect(caller: &Caller, user: &str, duration: u64, holder: Option<&str>, now: u64) -> bool {
+        let guard = Guard::new(at(0));
+        guard.accepted("k", &author("system:node:n1", ""), written("", "n1_a"), at(100));
+        let author = author(user, "");
+        let attempt = Attempt {
+            author: &author,
+            has_resource_version: true,
+            holder,
+        };
+        let election = Election {
+            caller,
+            holder_is_member: true,
+        };
+        let standing = ("n1_a", Duration::from_secs(duration));
+        guard.judge_election("k", standing, attempt, election, at(now)).is_ok()
+    }
+
+    #[test]
+    fn resource_version_replaces_no_leader_that_renews() {
+        let node = |name: &str| Caller::Node(name.to_owned());
+        let may = |name: &str, holder, now| may_elect(&node(name), &format!("system:node:{name}"), 15, holder, now);
+        for holder in [Some("n2_a"), Some(""), Some("n1_a"), None] {
+            assert!(!may("n2", holder, 114), "{holder:?}");
+            assert!(may("n1", holder, 101), "{holder:?}");
+            assert!(
+                may_elect(&Caller::Administrator, "admin", 15, holder, 101),
+                "{holder:?}"
+            );
+        }
+        assert!(may("n2", Some("n2_a"), 115), "silent for its duration");
+        assert!(!may("n2", Some("n1_a"), 115), "nobody keeps it alive for the holder");
+    }
+
+    #[test]
+    fn no_record_protects_its_holder_for_longer_than_a_minute() {
+        let thief = Caller::Node("n2".to_owned());
+        let may = |now| may_elect(&thief, "system:node:n2", 2_147_483_647, Some("n2_a"), now);
+        assert!(!may(159));
+        assert!(may(160));
+    }
+
+    #[test]
+    fn elector_with_a_role_owns_what_it_acquired() {
+        assert!(may_elect(&Caller::Other, "system:node:n1", 15, Some("n1_a"), 101));
+        assert!(!may_elect(&Caller::Other, "other", 15, Some("n1_a"), 101));
     }
 
     #[test]

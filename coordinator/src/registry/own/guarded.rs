@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use yurt_apimachinery::status::FieldError;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
 use yurt_storage::{Action, Durability, Expect, Op};
 
 use super::{Failure, Intent, OwnStore, Write, op};
-use crate::authn::NODE_PREFIX;
 use crate::feed::fence::EPOCH_KEY;
+use crate::feed::members::Members;
 use crate::registry::Resource;
-use crate::registry::leases::{self, Attempt, Author, Written};
+use crate::registry::leases::{self, Attempt, Author, Caller, Election, Refusal, Written};
 
 // === impl OwnStore ===
 
@@ -25,15 +26,19 @@ impl OwnStore {
         let key = write.key.as_str();
         let (before, duration) = leases::standing(write.old);
         let (after, _) = leases::standing(write.new);
-        if key == leases::ELECTION_KEY && before != after {
-            self.check_candidate(&write, &intent.author, &after)?;
+        let members = self.electorate(key);
+        if let Some(members) = members {
+            check_duration(&write)?;
+            if before != after {
+                check_candidate(members, &write, &intent.caller, &after)?;
+            }
         }
         let attempt = Attempt {
             author: &intent.author,
             has_resource_version: write.is_conditional,
             holder: write.new.map(|_| after.as_str()),
         };
-        self.judge(write.resource, write.key, (&before, duration), attempt)?;
+        self.judge(write.resource, write.key, (&before, duration), attempt, &intent.caller)?;
         if intent.dry_run {
             return Ok(None);
         }
@@ -48,7 +53,11 @@ impl OwnStore {
             after: &after,
             renewed: leases::renew_time(write.old) != leases::renew_time(write.new),
         };
-        self.guard.accepted(key, &intent.author, written, self.clock.boot());
+        let now = self.clock.boot();
+        self.guard.accepted(key, &intent.author, written, now);
+        if members.is_some() && before != after && !after.is_empty() {
+            self.guard.took_election(&intent.author.user, now);
+        }
         Ok(Some(rv))
     }
 
@@ -69,7 +78,7 @@ impl OwnStore {
             has_resource_version: is_conditional,
             holder: Some(holder.as_str()),
         };
-        self.judge(resource, current.key(), (&holder, duration), attempt)
+        self.judge(resource, current.key(), (&holder, duration), attempt, &intent.caller)
     }
 
     fn judge(
@@ -78,31 +87,39 @@ impl OwnStore {
         key: &ObjectKey,
         standing: (&str, Duration),
         attempt: Attempt<'_>,
+        caller: &Caller,
     ) -> Result<(), Status> {
-        let judged = self.guard.judge(key.as_str(), standing, attempt, self.clock.boot());
-        judged.map_err(|why| Status::conflict(&resource.kind.group_resource(), key.name(), &why))
+        let now = self.clock.boot();
+        let judged = match self.electorate(key.as_str()) {
+            Some(members) => {
+                let holder_is_member = node_of(standing.0).is_some_and(|node| members.contains(node));
+                let election = Election {
+                    caller,
+                    holder_is_member,
+                };
+                self.guard
+                    .judge_election(key.as_str(), standing, attempt, election, now)
+            }
+            None => {
+                let judged = self.guard.judge(key.as_str(), standing, attempt, now);
+                judged.map_err(Refusal::Conflict)
+            }
+        };
+        judged.map_err(|refusal| match refusal {
+            Refusal::Conflict(why) => Status::conflict(&resource.kind.group_resource(), key.name(), &why),
+            Refusal::TooSoon(seconds) => {
+                let why = format!(
+                    "the election lease {key} was taken by this user a moment ago; try again in {seconds} s, somebody else \
+                     may take it now"
+                );
+                Status::too_many_requests(why, seconds)
+            }
+        })
     }
 
-    /// Only members may be elected, and a node only under its own name.
-    fn check_candidate(&self, write: &Write<'_>, author: &Author, holder: &str) -> Result<(), Status> {
-        let Some(members) = self.electorate.as_ref().filter(|_| !holder.is_empty()) else {
-            return Ok(());
-        };
-        let candidate = holder.split_once('_').map(|(node, _)| node);
-        let caller = author.user.strip_prefix(NODE_PREFIX);
-        let why = match candidate {
-            Some(node) if caller.is_some_and(|caller| caller != node) => {
-                "a node may only be elected under its own name"
-            }
-            Some(node) if members.contains(node) => return Ok(()),
-            Some(_) => "only members of the NodePool may be elected",
-            None => "holderIdentity must be <node>_<process>",
-        };
-        Err(Status::forbidden_because(
-            &write.resource.kind.group_resource(),
-            write.key.name(),
-            why,
-        ))
+    /// Who may hold the lease `key`, if it is the election lease of a pool.
+    fn electorate(&self, key: &str) -> Option<&Members> {
+        self.electorate.as_deref().filter(|_| key == leases::ELECTION_KEY)
     }
 
     fn next_epoch(&self, holder: &str, owner: Option<Author>) -> Op {
@@ -115,4 +132,32 @@ impl OwnStore {
             action: Action::Put(Bytes::from(record).into(), Durability::Durable),
         }
     }
+}
+
+/// Only members may be elected, and a node only under its own name.
+fn check_candidate(members: &Members, write: &Write<'_>, caller: &Caller, holder: &str) -> Result<(), Status> {
+    if holder.is_empty() {
+        return Ok(());
+    }
+    let why = match (node_of(holder), caller) {
+        (Some(node), Caller::Node(caller)) if caller != node => "a node may only be elected under its own name",
+        (Some(node), _) if members.contains(node) => return Ok(()),
+        (Some(_), _) => "only members of the NodePool may be elected",
+        (None, _) => "holderIdentity must be <node>_<process>",
+    };
+    let resource = write.resource.kind.group_resource();
+    Err(Status::forbidden_because(&resource, write.key.name(), why))
+}
+
+fn check_duration(write: &Write<'_>) -> Result<(), Status> {
+    let fault = write.new.and_then(|new| leases::duration_fault(write.old, new));
+    fault.map_or(Ok(()), |fault: FieldError| {
+        let kind = write.resource.kind.group_kind();
+        Err(Status::invalid(&kind, write.key.name(), &[fault]))
+    })
+}
+
+/// The node of a holder `<node>_<process>`.
+fn node_of(holder: &str) -> Option<&str> {
+    holder.split_once('_').map(|(node, _)| node)
 }

@@ -2,11 +2,12 @@
 //!
 //! Expiry is judged by our own clock alone: a record that did not change for its own duration *since we first saw
 //! it* is expired. The holder wrote it before we saw it and counts from before it wrote, so its deadline is over
-//! by then, whatever the two wall clocks say.
+//! by then, whatever the two wall clocks say. A record that asks for more than any candidate may be configured with is
+//! waited for no longer than that.
 
 use std::time::Duration;
 
-use super::types::{BootTime, Lease, ResourceVersion};
+use super::types::{BootTime, LEASE_DURATION_MAX, Lease, ResourceVersion};
 
 /// What is known about the lease.
 #[derive(Clone, Debug)]
@@ -82,7 +83,8 @@ impl Observed {
             }
             Known::Present(lease) => {
                 let seconds = u64::try_from(lease.lease_duration_seconds).unwrap_or(0);
-                Some(self.since.saturating_add(Duration::from_secs(seconds)))
+                let duration = Duration::from_secs(seconds).min(LEASE_DURATION_MAX);
+                Some(self.since.saturating_add(duration))
             }
         }
     }

@@ -132,6 +132,18 @@ fn renewal_of_the_holder_restarts_the_wait_and_its_own_duration_counts() {
 }
 
 #[test]
+fn no_record_makes_candidates_wait_for_longer_than_a_minute() {
+    let mut hub = Bench::candidate_of_rank(3);
+    let poisoned = Lease {
+        lease_duration_seconds: 2_147_483_647,
+        ..held_by("other", 5)
+    };
+    hub.read(1_000, ReadOutcome::Found(poisoned));
+    assert_eq!(hub.wake_ms(), Some(61_060));
+    assert!(matches!(hub.at(61_060, Input::Tick)[..], [Action::Acquire(_)]));
+}
+
+#[test]
 fn release_seen_by_the_watch_is_used_after_the_rank_delay() {
     let mut hub = Bench::candidate_of_rank(200);
     hub.read(1_000, ReadOutcome::Found(held_by("other", 5)));
@@ -318,6 +330,13 @@ fn unsafe_configurations_are_refused() {
         (
             Config {
                 lease_duration: Duration::from_millis(15_500),
+                ..good.clone()
+            },
+            ConfigError::LeaseDuration,
+        ),
+        (
+            Config {
+                lease_duration: Duration::from_secs(61),
                 ..good.clone()
             },
             ConfigError::LeaseDuration,

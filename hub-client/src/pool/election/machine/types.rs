@@ -20,6 +20,9 @@ pub const LINK_SETTLES: Duration = Duration::from_secs(60);
 /// What a reason against a candidate costs it: more than any place among the members.
 pub const RESERVE_DELAY: Duration = RANK_DELAY_MAX;
 
+/// The longest lease: the coordinator protects a silent holder for this long at the most, whatever its record says.
+pub const LEASE_DURATION_MAX: Duration = Duration::from_secs(60);
+
 /// A hub that the coordinator does not take for a member is no candidate for this long: somebody who is one shall lead, and
 /// the labels may be right again after it.
 pub const NOT_A_MEMBER: Duration = Duration::from_secs(60);
@@ -38,7 +41,8 @@ pub const CLOUD_FAILURES_MAX: u32 = 2;
 pub struct Config {
     /// What stands in `holderIdentity`: `<node>_<process uuid>`, so that a restarted process is somebody else.
     pub identity: String,
-    /// How long the others wait after our last renewal; whole seconds, the record holds integers. Default 15 s.
+    /// How long the others wait after our last renewal; whole seconds, the record holds integers, at most
+    /// [`LEASE_DURATION_MAX`]. Default 15 s.
     pub lease_duration: Duration,
     /// Leadership ends this long after the last successful renewal was *sent*. Default 10 s.
     pub renew_deadline: Duration,
@@ -56,8 +60,8 @@ pub struct Config {
 /// A configuration that cannot keep "at most one leader", or cannot be written into a Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// The record holds whole seconds.
-    #[error("lease duration must be a whole number of seconds, at least one")]
+    /// The record holds whole seconds; the coordinator protects a holder for [`LEASE_DURATION_MAX`] at the most.
+    #[error("lease duration must be a whole number of seconds, from 1 s to 60 s")]
     LeaseDuration,
     /// A leader must give up before anybody else may take over.
     #[error("renew deadline must be shorter than the lease duration")]
@@ -253,7 +257,8 @@ impl Config {
         if self.identity.is_empty() {
             return Err(ConfigError::Identity);
         }
-        if self.lease_duration.is_zero() || self.lease_duration.subsec_nanos() != 0 {
+        let whole = self.lease_duration.subsec_nanos() == 0;
+        if self.lease_duration.is_zero() || self.lease_duration > LEASE_DURATION_MAX || !whole {
             return Err(ConfigError::LeaseDuration);
         }
         if self.renew_deadline >= self.lease_duration {
