@@ -10,6 +10,10 @@ use yurt_runtime::flags::{GoDuration, parse_go_bool};
 
 use crate::pool::election::machine;
 
+mod identity;
+
+pub use identity::{NodeIdentity, Proof};
+
 /// YurtHub: the node's door to the cloud and to its NodePool's coordinator.
 ///
 /// Point kubelet, kube-proxy and CoreDNS at http://127.0.0.1:10261. Services, EndpointSlices and Endpoints are answered
@@ -117,13 +121,8 @@ pub struct Flags {
     /// Namespace of the election Lease.
     #[arg(long, default_value = "kube-system")]
     leader_elect_resource_namespace: String,
-    /// Components whose requests without credentials, from this node's own network namespace, use the node's identity.
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "kubelet,kube-proxy,coredns,flanneld,yurthub,raven-agent-ds"
-    )]
-    node_identity_components: Vec<String>,
+    #[command(flatten)]
+    identity: identity::IdentityFlags,
     /// Shortest time a watch without timeoutSeconds lasts; the longest is twice that.
     #[arg(long, default_value = "1800s")]
     min_request_timeout: GoDuration,
@@ -166,8 +165,8 @@ pub struct Config {
     pub relay: Option<Relay>,
     /// Forwarding identity.
     pub delegate_kubeconfig: Option<PathBuf>,
-    /// Components that may use the node's identity, lower case.
-    pub components: Vec<String>,
+    /// Which requests act as the node.
+    pub identity: NodeIdentity,
     /// See the flag.
     pub min_request_timeout: Duration,
     /// See the flag.
@@ -263,6 +262,12 @@ impl Flags {
         if self.relay_address.is_some_and(|address| address.is_unspecified()) {
             return Err(bad("relay-address", "must be an address that other nodes can dial"));
         }
+        let hub_host = if self.enable_dummy_if {
+            dummy_ip
+        } else {
+            self.bind_proxy_address
+        };
+        let own = vec![self.node_name.clone(), hub_host.to_string()];
         Ok(Config {
             relay,
             admin_addr: SocketAddr::new(self.bind_address, self.serve_port),
@@ -271,22 +276,14 @@ impl Flags {
             servers,
             coordinator,
             dummy: self.enable_dummy_if.then(|| (self.dummy_if_name.clone(), dummy_ip)),
-            hub_host: if self.enable_dummy_if {
-                dummy_ip
-            } else {
-                self.bind_proxy_address
-            },
+            hub_host,
             node: self.node_name,
             pool: self.nodepool_name,
             kubeconfig: self.kubeconfig,
             root_dir: self.root_dir,
             cache_dir: self.disk_cache_path,
             delegate_kubeconfig: self.delegate_kubeconfig,
-            components: self
-                .node_identity_components
-                .iter()
-                .map(|name| name.trim().to_lowercase())
-                .collect(),
+            identity: self.identity.check(own)?,
             min_request_timeout: self.min_request_timeout.0,
             max_in_flight: self.max_requests_in_flight.max(1),
             verbosity: self.verbosity,

@@ -32,6 +32,7 @@ use config::Config;
 use metrics::Metrics;
 use parts::Parts;
 use preflight::PreflightError;
+use proxy::caller::token::{self, NodeToken};
 use replicas::PoolData;
 use replicas::disk::{self, DiskError};
 use upstream::{UpstreamError, Upstreams};
@@ -112,6 +113,11 @@ impl Hub {
         }
         make_folder("root-dir", &config.root_dir)?;
         make_folder("disk-cache-path", &config.cache_dir)?;
+        let token = NodeToken::open(&config.root_dir).map_err(|error| StartError::Folder {
+            flag: "root-dir",
+            path: config.root_dir.join(token::FILE).display().to_string(),
+            error,
+        })?;
         let data = Arc::new(PoolData::open(&config.cache_dir, &config.pool, clock.clone())?);
         let metrics = Arc::new(Metrics::new().map_err(|error| StartError::Internal(error.to_string()))?);
         checked();
@@ -124,14 +130,14 @@ impl Hub {
         parts.start_election(&election_tasks)?;
         let readiness = Readiness::new();
         let heartbeat = parts.heartbeat();
-        let proxy = Arc::new(parts.proxy(heartbeat.clone(), end_watches.clone()));
+        let proxy = Arc::new(parts.proxy(heartbeat.clone(), token, end_watches.clone()));
         let answer = handler(move |request, peer| {
             let proxy = proxy.clone();
             async move { proxy.handle(request, peer).await }
         });
         let mut serving: Vec<_> = proxies
             .into_iter()
-            .map(|server| server.serve(&tasks, answer.clone()))
+            .map(|server| server.with_uids().serve(&tasks, answer.clone()))
             .collect();
         serving.push(admin.serve(&tasks, parts.admin(readiness.clone(), heartbeat)));
         readiness.check("serving").set(true);

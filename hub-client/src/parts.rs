@@ -32,6 +32,7 @@ use crate::pool::scope::agreed::ScopeFollower;
 use crate::proxy::Proxy;
 use crate::proxy::authorize::{self, Authorizer, Means};
 use crate::proxy::caller::Callers;
+use crate::proxy::caller::token::NodeToken;
 use crate::proxy::local::{Local, NodeFacts};
 use crate::proxy::pass_through::PassThrough;
 use crate::proxy::written::Written;
@@ -338,8 +339,13 @@ impl Parts {
         heartbeat
     }
 
-    /// The proxy; `end_watches` ends its streams.
-    pub(crate) fn proxy(&self, heartbeat: Arc<OwnHeartbeat>, end_watches: CancellationToken) -> Proxy {
+    /// The proxy; `token` is the kubelet's, `end_watches` ends its streams.
+    pub(crate) fn proxy(
+        &self,
+        heartbeat: Arc<OwnHeartbeat>,
+        token: NodeToken,
+        end_watches: CancellationToken,
+    ) -> Proxy {
         let config = &self.config;
         let cloud = self.upstreams.cloud.clone();
         let node = NodeFacts {
@@ -374,7 +380,7 @@ impl Parts {
         };
         Proxy {
             node: config.node.clone(),
-            callers: Callers::new(config.components.clone()),
+            callers: Callers::new(config.identity.clone(), token),
             local: Arc::new(local),
             cloud: PassThrough {
                 cloud,

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::AUTHORIZATION;
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use yurt_apimachinery::negotiation::Negotiated;
@@ -30,7 +31,7 @@ use yurt_runtime::http::{Body, full, pass, read_body, status_response_as};
 use crate::metrics::Metrics;
 use crate::pool::heartbeat::own::{NAMESPACE, OwnHeartbeat};
 use crate::pool::heartbeat::relaying;
-use caller::{Caller, Callers};
+use caller::{Caller, Callers, Credential};
 use local::Local;
 use pass_through::PassThrough;
 
@@ -86,9 +87,13 @@ impl Proxy {
         }
     }
 
-    async fn route(&self, request: Request<Incoming>, peer: Peer) -> Result<Response<Body>, Status> {
+    async fn route(&self, mut request: Request<Incoming>, peer: Peer) -> Result<Response<Body>, Status> {
         let info = RequestInfo::parse(request.method().as_str(), request.uri().path(), request.uri().query())?;
-        let caller = self.callers.identify(request.headers(), &peer)?;
+        let caller = self.callers.identify(request.headers(), request.uri(), &peer)?;
+        if caller.credential == Credential::Node {
+            // The kubelet's token is for this hub alone.
+            request.headers_mut().remove(AUTHORIZATION);
+        }
         // Before the limit: a full hub must not make its node look dead.
         if self.is_own_lease(&info, request.method(), &caller) {
             let (head, body) = request.into_parts();

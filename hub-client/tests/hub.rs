@@ -15,6 +15,7 @@ mod hub {
     mod heartbeats;
     mod limits;
     mod membership;
+    mod node_identity;
     mod passing_on;
     mod pool;
     mod pool_data;

@@ -110,7 +110,7 @@ func (c *Cloud) HubArgs(f HubFlags) ([]string, error) {
 		"--server-addr=" + f.Server,
 		"--bootstrap-mode=kubeletcertificate", "--kubeconfig=" + files.kubeconfig, "--delegate-kubeconfig=" + files.delegate,
 		"--enable-coordinator=true", "--coordinator-server-addr=" + f.Coordinator,
-		"--enable-dummy-if=false",
+		"--enable-dummy-if=false", fmt.Sprintf("--node-identity-uids=%d", os.Geteuid()),
 		"--bind-address=127.0.0.1", fmt.Sprintf("--serve-port=%d", f.ServePort),
 		"--bind-proxy-address=127.0.0.1", fmt.Sprintf("--proxy-port=%d", f.ProxyPort), fmt.Sprintf("--proxy-secure-port=%d", f.SecurePort),
 		"--root-dir=" + files.root, "--disk-cache-path=" + files.cache,

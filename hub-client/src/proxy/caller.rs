@@ -1,17 +1,26 @@
 //! Who is asking: a component of this node that may use the node's identity, or somebody with credentials of their own.
 
-use http::HeaderMap;
+mod node;
+#[cfg(test)]
+mod tests;
+pub mod token;
+
 use http::header::{AUTHORIZATION, USER_AGENT};
+use http::{HeaderMap, Uri};
 use yurt_apimachinery::Status;
 use yurt_runtime::http::server::Peer;
+
+use crate::config::NodeIdentity;
+use node::NodeRule;
+use token::NodeToken;
 
 /// Longest component name taken from a User-Agent.
 const COMPONENT_MAX: usize = 63;
 
-/// The components that may use the node's identity.
+/// Tells callers apart.
 #[derive(Clone, Debug)]
 pub struct Callers {
-    components: Vec<String>,
+    node: NodeRule,
 }
 
 /// Who is asking.
@@ -52,27 +61,35 @@ impl std::fmt::Debug for Credential {
 // === impl Callers ===
 
 impl Callers {
-    /// `components` in lower case.
+    /// `settings` say who acts as the node, `token` is the kubelet's.
     #[must_use]
-    pub fn new(components: Vec<String>) -> Self {
-        Self { components }
+    pub fn new(settings: NodeIdentity, token: NodeToken) -> Self {
+        Self {
+            node: NodeRule::new(settings, token),
+        }
     }
 
     /// Identifies the caller of a request.
     ///
     /// # Errors
-    /// 401 for a caller without credentials that may not borrow the node's.
-    pub fn identify(&self, headers: &HeaderMap, peer: &Peer) -> Result<Caller, Status> {
+    /// 401 for a caller without credentials that may not use the node's identity, and for more than one Authorization; 421
+    /// where a component of the node asks for another host.
+    pub fn identify(&self, headers: &HeaderMap, uri: &Uri, peer: &Peer) -> Result<Caller, Status> {
         let component = component(headers);
-        let credential = match (bearer(headers), &peer.identity) {
+        let as_node = |has_token| {
+            let checked = self.node.check(&component, has_token, headers, uri, peer);
+            checked.map(|()| Credential::Node)
+        };
+        let credential = match (bearer(headers)?, &peer.identity) {
             // As at kube-apiserver: a valid certificate wins over a token.
             (_, Some(identity)) if !identity.common_name.is_empty() => Credential::Certificate {
                 user: identity.common_name.clone(),
                 groups: identity.organizations.clone(),
             },
+            // Never another caller's: what is not the node's by all other signs too must not reach the cloud with it.
+            (Some(token), _) if self.node.is_token(token) => as_node(true)?,
             (Some(token), _) => Credential::Token(token.to_owned()),
-            (None, _) if !peer.is_refused && is_local(peer) && self.components.contains(&component) => Credential::Node,
-            (None, _) => return Err(Status::unauthorized()),
+            (None, _) => as_node(false)?,
         };
         Ok(Caller { component, credential })
     }
@@ -88,12 +105,6 @@ impl Caller {
     }
 }
 
-/// Whether the connection comes from the node's own network namespace: from loopback, or from the very address it was
-/// made to, which no other host and no pod can do.
-fn is_local(peer: &Peer) -> bool {
-    peer.addr.ip().to_canonical().is_loopback() || peer.addr.ip() == peer.local_addr.ip()
-}
-
 fn component(headers: &HeaderMap) -> String {
     let agent = headers
         .get(USER_AGENT)
@@ -104,106 +115,17 @@ fn component(headers: &HeaderMap) -> String {
     if valid { name } else { String::new() }
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.trim().split_once(' ')?;
-    let token = token.trim();
-    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use yurt_runtime::tls::PeerIdentity;
-
-    use super::*;
-
-    fn peer(from: &str) -> Peer {
-        let (addr, local_addr) = (
-            from.parse().expect("address"),
-            "127.0.0.1:10261".parse().expect("address"),
-        );
-        Peer {
-            addr,
-            local_addr,
-            identity: None,
-            is_refused: false,
-            tls: false,
-        }
-    }
-
-    fn headers(agent: &str, authorization: &str) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        headers.insert(USER_AGENT, agent.parse().expect("header"));
-        if !authorization.is_empty() {
-            headers.insert(AUTHORIZATION, authorization.parse().expect("header"));
-        }
-        headers
-    }
-
-    fn identify(agent: &str, authorization: &str, peer: &Peer) -> Result<Caller, Status> {
-        Callers::new(vec!["kubelet".into(), "kube-proxy".into()]).identify(&headers(agent, authorization), peer)
-    }
-
-    #[test]
-    fn configured_component_on_loopback_is_the_node() {
-        let caller = identify("Kubelet/v1.36 (linux/amd64)", "", &peer("127.0.0.1:5000")).expect("identified");
-        assert_eq!(
-            (caller.component.as_str(), caller.credential),
-            ("kubelet", Credential::Node)
-        );
-    }
-
-    #[test]
-    fn stranger_without_credentials_is_refused() {
-        assert!(identify("curl/8", "", &peer("127.0.0.1:5000")).is_err());
-        assert!(
-            identify("kubelet/v1", "", &peer("10.1.2.3:5000")).is_err(),
-            "a pod may call itself kubelet"
-        );
-        assert!(identify("../kubelet", "", &peer("127.0.0.1:5000")).is_err());
-    }
-
-    #[test]
-    fn own_token_wins_over_the_nodes_identity() {
-        let caller = identify("kubelet/v1", "bearer abc", &peer("127.0.0.1:5000")).expect("identified");
-        assert_eq!(caller.credential, Credential::Token("abc".into()));
-        assert!(!caller.is_node_component("kubelet"));
-    }
-
-    /// Conformance: 6.01
-    #[test]
-    fn certificate_that_is_not_good_is_nobodys_and_a_token_beside_it_counts() {
-        let peer = Peer {
-            is_refused: true,
-            tls: true,
-            ..peer("127.0.0.1:5000")
+/// The bearer token. A second Authorization could be read by somebody else behind us.
+fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Status> {
+    let mut all = headers.get_all(AUTHORIZATION).iter();
+    let (Some(first), None) = (all.next(), all.next()) else {
+        return if headers.contains_key(AUTHORIZATION) {
+            Err(Status::unauthorized_because("more than one Authorization header"))
+        } else {
+            Ok(None)
         };
-        let refused = identify("kubelet/v1", "", &peer).expect_err("not even the node");
-        assert_eq!(refused.code(), 401);
-        let caller = identify("kubelet/v1", "Bearer abc", &peer).expect("identified");
-        assert_eq!(caller.credential, Credential::Token("abc".into()));
-    }
-
-    #[test]
-    fn certificate_is_the_caller() {
-        let identity = PeerIdentity {
-            common_name: "jane".into(),
-            organizations: vec!["dev".into()],
-            ..PeerIdentity::default()
-        };
-        let peer = Peer {
-            identity: Some(Arc::new(identity)),
-            tls: true,
-            ..peer("10.1.2.3:5000")
-        };
-        let caller = identify("kubectl/v1", "", &peer).expect("identified");
-        assert_eq!(
-            caller.credential,
-            Credential::Certificate {
-                user: "jane".into(),
-                groups: vec!["dev".into()]
-            }
-        );
-    }
+    };
+    let parts = first.to_str().ok().and_then(|value| value.trim().split_once(' '));
+    let token = parts.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    Ok(token.map(|(_, token)| token.trim()).filter(|token| !token.is_empty()))
 }

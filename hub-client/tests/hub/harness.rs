@@ -1,5 +1,6 @@
 //! Starts a hub in this process, in folders of its own.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
 use clap::Parser as _;
@@ -72,8 +73,11 @@ impl TestHub {
             format!("--disk-cache-path={}", path("cache")),
             "--enable-dummy-if=false".to_owned(),
         ];
+        let is_said = flags.iter().any(|flag| flag.starts_with("--node-identity-uids="));
+        let uids = (!is_said).then(|| format!("--node-identity-uids={}", own_uid()));
         let flags: Vec<String> = own
             .into_iter()
+            .chain(uids)
             .chain(flags.iter().map(|flag| (*flag).to_owned()))
             .collect();
         let (hub, ports) = start(&flags).await;
@@ -198,6 +202,10 @@ impl TestHub {
             .unwrap()
     }
 
+    pub(crate) fn proxy_port(&self) -> u16 {
+        self.ports.proxy
+    }
+
     pub(crate) fn secure_port(&self) -> u16 {
         self.ports.secure
     }
@@ -210,6 +218,11 @@ impl TestHub {
     fn proxy_url(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports.proxy)
     }
+}
+
+/// Root's where it counts; whoever else runs the tests is the node in them.
+pub(crate) fn own_uid() -> u32 {
+    std::fs::metadata("/proc/self").unwrap().uid()
 }
 
 /// The hub takes port numbers and does not report the ones it got: a port that is gone is replaced by another.

@@ -274,7 +274,7 @@ async fn kubelet_that_hangs_up_does_not_stop_later_beats() {
     lease.hold(true);
     let mut connection = hub.connect().await;
     let body = beat(1);
-    let head = format!("PUT {LEASE} HTTP/1.1\r\nHost: hub\r\nUser-Agent: kubelet/v1\r\nContent-Type: {JSON}\r\n");
+    let head = format!("PUT {LEASE} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: kubelet/v1\r\nContent-Type: {JSON}\r\n");
     let head = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
     connection.write_all(head.as_bytes()).await.unwrap();
     eventually("the first beat must reach the cloud", async || {

@@ -20,7 +20,7 @@ const ASK: &str = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol
 /// Sends a request on a bare connection.
 async fn ask(connection: &mut TcpStream, method: &str, path: &str, headers: &str) {
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: hub\r\nUser-Agent: kubelet/v1\r\nContent-Length: 0\r\n{headers}\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: kubelet/v1\r\nContent-Length: 0\r\n{headers}\r\n"
     );
     connection.write_all(head.as_bytes()).await.unwrap();
 }
@@ -138,7 +138,7 @@ async fn refused_upgrade_is_an_ordinary_answer_and_no_pipe() {
     cloud.on("/version", async |_| json(StatusCode::OK, r#"{"major":"1"}"#));
     ask(&mut connection, "GET", "/version", "").await;
     read_until(&mut connection, r#"{"major":"1"}"#).await;
-    let stranger = "GET /version HTTP/1.1\r\nHost: hub\r\nUser-Agent: curl/8\r\n\r\n";
+    let stranger = "GET /version HTTP/1.1\r\nHost: localhost\r\nUser-Agent: curl/8\r\n\r\n";
     connection.write_all(stranger.as_bytes()).await.unwrap();
     let head = read_until(&mut connection, "\r\n\r\n").await;
     assert!(head.starts_with("HTTP/1.1 401 "), "{head}");

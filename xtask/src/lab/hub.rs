@@ -146,6 +146,7 @@ impl Hub {
             .flag("root-dir", setup.dir.join(format!("{node}.root")).display())
             .flag("disk-cache-path", cache.display())
             .flag("enable-dummy-if", false)
+            .flag("node-identity-uids", rustix::process::geteuid().as_raw())
             .flag("enable-coordinator", true)
             .flag("coordinator-server-addr", format!("https://{}", pool_link.address()))
             .flag("coordinator-ca-file", setup.identities.ca_file().display());

@@ -80,6 +80,16 @@ impl Status {
         Self::failure(401, reason::UNAUTHORIZED, "Unauthorized")
     }
 
+    /// 401 with its reason, for a caller that is not worth hiding it from.
+    pub fn unauthorized_because(why: &str) -> Self {
+        Self::failure(401, reason::UNAUTHORIZED, format!("Unauthorized: {why}"))
+    }
+
+    /// 421: the request was meant for another host.
+    pub fn misdirected(message: impl Into<String>) -> Self {
+        Self::failure(421, "", message)
+    }
+
     /// 403: an authorizer refused the request; `why` may be empty.
     pub fn forbidden(user: &str, request: &RequestInfo, why: &str) -> Self {
         let text = |value: &'_ Option<String>| value.clone().unwrap_or_default();

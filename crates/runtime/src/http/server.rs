@@ -25,6 +25,7 @@ use crate::tls::{PeerIdentity, ReloadingServerTls};
 
 mod connection;
 mod gather;
+mod owner;
 
 use connection::Acceptor;
 
@@ -44,6 +45,9 @@ pub struct Peer {
     pub is_refused: bool,
     /// Whether the connection is encrypted.
     pub tls: bool,
+    /// The uid that made the client's socket, where it is open in our own network namespace. Known only at a server
+    /// [`with_uids`](Server::with_uids), of connections over loopback or over an address of this machine.
+    pub uid: Option<u32>,
 }
 
 /// Put into the extensions of a response, asks for the end of its connection once the open responses are sent: for callers
@@ -58,6 +62,7 @@ pub struct Server {
     addr: SocketAddr,
     tls: Option<ReloadingServerTls>,
     limits: Limits,
+    wants_uids: bool,
 }
 
 /// What one server grants its clients.
@@ -121,6 +126,18 @@ where
     Arc::new(move |request, peer| Box::pin(function(request, peer)))
 }
 
+// === impl Peer ===
+
+impl Peer {
+    /// Whether the client is in our own network namespace: on loopback, or at the very address it connected to, which no
+    /// other host and no pod can be, unless its packets are rewritten on their way.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        let from = self.addr.ip().to_canonical();
+        from.is_loopback() || from == self.local_addr.ip().to_canonical()
+    }
+}
+
 // === impl Server ===
 
 impl Server {
@@ -141,6 +158,7 @@ impl Server {
             addr: bound,
             tls: None,
             limits: Limits::default(),
+            wants_uids: false,
         })
     }
 
@@ -155,6 +173,13 @@ impl Server {
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
+        self
+    }
+
+    /// Asks the kernel once per connection from this machine for the uid behind it ([`Peer::uid`]).
+    #[must_use]
+    pub fn with_uids(mut self) -> Self {
+        self.wants_uids = true;
         self
     }
 
@@ -175,7 +200,7 @@ impl Server {
             tls.watch(&tasks);
         }
         info!(addr = %self.addr, tls = self.tls.is_some(), "Serving");
-        let acceptor = Acceptor::new(self.tls, self.limits.clone(), handler, tasks.clone());
+        let acceptor = Acceptor::new(self.tls, self.wants_uids, self.limits.clone(), handler, tasks.clone());
         tasks.clone().spawn_critical(
             "accept",
             accept(self.listener, self.limits.max_connections, acceptor, tasks),

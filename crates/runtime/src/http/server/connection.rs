@@ -22,11 +22,11 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error};
+use tracing::{debug, error, warn};
 use yurt_apimachinery::Status;
 
 use super::gather::Gather;
-use super::{CloseConnection, Handler, Limits, Peer};
+use super::{CloseConnection, Handler, Limits, Peer, owner};
 use crate::http::{Body, status_response, tcp};
 use crate::tasks::{TaskGroup, cancelled, panic_message};
 use crate::tls::{ClientCertificate, ReloadingServerTls};
@@ -34,6 +34,7 @@ use crate::tls::{ClientCertificate, ReloadingServerTls};
 /// What all connections of a server share.
 pub(super) struct Acceptor {
     tls: Option<ReloadingServerTls>,
+    wants_uids: bool,
     handshakes: Semaphore,
     limits: Limits,
     handler: Handler,
@@ -69,6 +70,7 @@ const PING_TIMEOUT: Duration = Duration::from_secs(15);
 impl Acceptor {
     pub(super) fn new(
         tls: Option<ReloadingServerTls>,
+        wants_uids: bool,
         limits: Limits,
         handler: Handler,
         tasks: TaskGroup,
@@ -76,6 +78,7 @@ impl Acceptor {
         let handshakes = Semaphore::new(limits.max_handshakes);
         Arc::new(Acceptor {
             tls,
+            wants_uids,
             handshakes,
             limits,
             handler,
@@ -89,13 +92,17 @@ impl Acceptor {
             Ok(local_addr) => local_addr,
             Err(error) => return debug!(peer = %addr, %error, "Connection was gone at once"),
         };
-        let peer = Peer {
+        let mut peer = Peer {
             addr,
             local_addr,
             identity: None,
             is_refused: false,
             tls: self.tls.is_some(),
+            uid: None,
         };
+        if self.wants_uids && peer.is_local() {
+            peer.uid = uid_behind(&stream, &peer);
+        }
         let Some(tls) = &self.tls else {
             return self.requests(stream, peer, None).await;
         };
@@ -228,6 +235,16 @@ impl Acceptor {
             .keep_alive_timeout(PING_TIMEOUT);
         builder
     }
+}
+
+/// The uid behind a connection, which is still the one it was asked about when the answer is there: a client that closed
+/// may have been followed by another one on the same port.
+fn uid_behind(stream: &TcpStream, peer: &Peer) -> Option<u32> {
+    let uid = owner::uid_of(peer.addr, peer.local_addr).unwrap_or_else(|error| {
+        warn!(peer = %peer.addr, %error, "Cannot find out whose connection this is");
+        None
+    });
+    uid.filter(|_| stream.peer_addr().is_ok())
 }
 
 /// Answers 500 when the handler panics.

@@ -1,0 +1,115 @@
+//! When a request without credentials of its own acts as the node. Pure.
+//!
+//! Everything has to hold: it comes from the node's own network namespace, names a configured component, its socket
+//! belongs to a configured uid, it brings the kubelet's token where that is demanded, and it is meant for the hub.
+
+use std::net::IpAddr;
+
+use http::header::HOST;
+use http::uri::Authority;
+use http::{HeaderMap, Uri};
+use yurt_apimachinery::Status;
+use yurt_runtime::http::server::Peer;
+
+use super::token::NodeToken;
+use crate::config::{NodeIdentity, Proof};
+
+/// Who may use the node's identity.
+#[derive(Clone, Debug)]
+pub(super) struct NodeRule {
+    settings: NodeIdentity,
+    token: NodeToken,
+}
+
+// === impl NodeRule ===
+
+impl NodeRule {
+    pub(super) fn new(settings: NodeIdentity, token: NodeToken) -> Self {
+        Self { settings, token }
+    }
+
+    /// Whether this bearer token is the kubelet's: nobody else's business, and nothing for the cloud.
+    pub(super) fn is_token(&self, token: &str) -> bool {
+        self.token.is(token)
+    }
+
+    /// Checks a request of `component`; `has_token` says that it brought the kubelet's token.
+    ///
+    /// # Errors
+    /// 401 with the reason and the flag for what looks like a component of the node, plain for everybody else; 421 for a
+    /// request that was meant for another host.
+    pub(super) fn check(
+        &self,
+        component: &str,
+        has_token: bool,
+        headers: &HeaderMap,
+        uri: &Uri,
+        peer: &Peer,
+    ) -> Result<(), Status> {
+        let is_named = self.settings.components.iter().any(|name| name == component);
+        if peer.is_refused || !peer.is_local() || !is_named {
+            return Err(Status::unauthorized());
+        }
+        if let Some(uids) = &self.settings.uids
+            && !peer.uid.is_some_and(|uid| uids.contains(&uid))
+        {
+            let whose = match peer.uid {
+                Some(uid) => format!("is of uid {uid}"),
+                None => "is of no process in the hub's network namespace".to_owned(),
+            };
+            return Err(Status::unauthorized_because(&format!(
+                "only processes of a uid in --node-identity-uids use the node's identity, and this connection {whose}"
+            )));
+        }
+        if self.settings.proof == Proof::Token && !has_token {
+            return Err(Status::unauthorized_because(
+                "--node-identity=token asks for the token in kubelet.token below --root-dir: name that file as tokenFile",
+            ));
+        }
+        self.check_host(headers, uri, peer)
+    }
+
+    /// Every host the request names has to be this one, and it names one.
+    fn check_host(&self, headers: &HeaderMap, uri: &Uri, peer: &Peer) -> Result<(), Status> {
+        let named = headers
+            .get_all(HOST)
+            .iter()
+            .map(|host| host.to_str().unwrap_or_default());
+        let mut hosts = uri
+            .authority()
+            .map(Authority::as_str)
+            .into_iter()
+            .chain(named)
+            .peekable();
+        let wrong = match hosts.peek() {
+            None => Some(""),
+            Some(_) => hosts.find(|host| !self.is_own(host, peer)),
+        };
+        match wrong {
+            None => Ok(()),
+            Some(host) => Err(Status::misdirected(format!(
+                "host {host:?} is not this node's: use a loopback address, the node's name, or a name in --node-identity-hosts"
+            ))),
+        }
+    }
+
+    fn is_own(&self, authority: &str, peer: &Peer) -> bool {
+        let Ok(authority) = authority.parse::<Authority>() else {
+            return false;
+        };
+        // Nobody who means the hub writes a user before it.
+        if authority.as_str().contains('@') {
+            return false;
+        }
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+        if let Ok(address) = host.parse::<IpAddr>() {
+            let address = address.to_canonical();
+            let is_named = |name: &String| name.parse().is_ok_and(|named: IpAddr| named.to_canonical() == address);
+            return address.is_loopback()
+                || address == peer.local_addr.ip().to_canonical()
+                || self.settings.hosts.iter().any(is_named);
+        }
+        let host = host.strip_suffix('.').unwrap_or(host).to_lowercase();
+        host == "localhost" || self.settings.hosts.contains(&host)
+    }
+}

@@ -1,0 +1,103 @@
+//! What is on the node is not the node: its identity is for root's components, and for requests that were meant for the hub.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use super::cloud::Cloud;
+use super::harness::{NODE_USER, TestHub, own_uid};
+
+const SECRET: &str = "/api/v1/namespaces/shop/secrets/db";
+const TOKENS: &str = "/api/v1/namespaces/shop/serviceaccounts/robot/token";
+/// A uid that owns nothing.
+const NOBODY: u32 = 65534;
+
+/// Sends these bytes from a process of its own and returns the answer. Only root may choose the process's uid.
+async fn said_by(uid: Option<u32>, port: u16, request: String) -> String {
+    let mut command = Command::new("bash");
+    let talk = r#"exec 3<>"/dev/tcp/127.0.0.1/$0"; printf '%s' "$1" >&3; cat <&3"#;
+    command.args(["-c", talk, &port.to_string(), &request]).current_dir("/");
+    if let Some(uid) = uid.filter(|uid| *uid != own_uid()) {
+        command.uid(uid).gid(uid);
+    }
+    let answer = tokio::task::spawn_blocking(move || command.output()).await.unwrap();
+    String::from_utf8(answer.expect("bash must run").stdout).unwrap()
+}
+
+/// A kubelet's request, as anybody can write it.
+fn as_kubelet(method: &str, path: &str, host: &str) -> String {
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: kubelet/v1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    )
+}
+
+fn code(answer: &str) -> u16 {
+    let code = answer.split(' ').nth(1).unwrap_or_default();
+    code.parse().unwrap_or_else(|_| panic!("no answer: {answer:?}"))
+}
+
+#[tokio::test]
+async fn uid_that_is_not_configured_does_not_act_as_the_node() {
+    let cloud = Cloud::start().await;
+    // Who may not run processes of another uid is the one that is refused.
+    let uid = if own_uid() == 0 { NOBODY } else { own_uid() };
+    let hub = TestHub::start(&cloud, &["--node-identity-uids=0"]).await;
+    for (method, path) in [("GET", SECRET), ("POST", TOKENS), ("GET", "/api/v1/services")] {
+        let answer = said_by(Some(uid), hub.proxy_port(), as_kubelet(method, path, "127.0.0.1")).await;
+        assert_eq!(code(&answer), 401, "{method} {path}: {answer}");
+        assert!(
+            answer.contains("--node-identity-uids") && answer.contains(&format!("uid {uid}")),
+            "{answer}"
+        );
+    }
+    assert!(cloud.seen(SECRET).is_empty() && cloud.seen(TOKENS).is_empty());
+}
+
+#[tokio::test]
+async fn name_that_leads_to_the_hub_is_not_the_hubs_own() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let answer = said_by(None, hub.proxy_port(), as_kubelet("GET", SECRET, "rebound.example:80")).await;
+    assert_eq!(code(&answer), 421, "{answer}");
+    assert!(cloud.seen(SECRET).is_empty());
+}
+
+#[tokio::test]
+async fn uid_that_is_configured_acts_as_the_node() {
+    let cloud = Cloud::start().await;
+    let uid = if own_uid() == 0 { NOBODY } else { own_uid() };
+    for uids in [uid.to_string(), "any".to_owned()] {
+        let hub = TestHub::start(&cloud, &[&format!("--node-identity-uids={uids}")]).await;
+        let answer = said_by(
+            Some(uid),
+            hub.proxy_port(),
+            as_kubelet("GET", "/api/v1/pods", "localhost"),
+        )
+        .await;
+        assert_eq!(code(&answer), 200, "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn demanded_token_is_read_by_the_hub_and_seen_by_nobody_else() {
+    let cloud = Cloud::start().await;
+    let mut hub = TestHub::start(&cloud, &["--node-identity=token"]).await;
+    let refused = hub.kubelet().get(SECRET).await;
+    assert_eq!(refused.code, 401);
+    assert!(refused.json()["message"].as_str().unwrap().contains("kubelet.token"));
+    let token = std::fs::read_to_string(hub.folder().path().join("root/kubelet.token")).unwrap();
+    hub.bearer("kubelet/v1", &token).get(SECRET).await.expect(404);
+    let seen = cloud.seen(SECRET);
+    assert_eq!(seen.len(), 1);
+    assert_eq!(seen[0].user.as_deref(), Some(NODE_USER));
+    assert!(
+        !seen[0].headers.contains_key("authorization"),
+        "the token is the hub's own"
+    );
+    for (agent, path) in [("curl/8", SECRET), ("curl/8", "/api/v1/services")] {
+        hub.bearer(agent, &token).get(path).await.expect(401);
+    }
+    hub.pod(&cloud, &token).get(SECRET).await.expect(401);
+    assert_eq!(cloud.seen(SECRET).len(), 1, "nobody's token, and nothing for the cloud");
+    hub.restart().await;
+    hub.bearer("kubelet/v1", &token).get(SECRET).await.expect(404);
+}
