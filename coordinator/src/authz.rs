@@ -189,4 +189,6 @@ fn unnamed_node(user: &User) -> String {
 }
 
 #[cfg(test)]
+mod cells;
+#[cfg(test)]
 mod tests;

@@ -17,6 +17,15 @@ import (
 	"yurt.test/interop/harness"
 )
 
+// fieldManager is that of hubs that forward heartbeats.
+const fieldManager = "yurthub"
+
+// desiredPoolLabel is what older controllers move nodes by.
+const desiredPoolLabel = "apps.openyurt.io/desired-nodepool"
+
+// endOfTime is the last year that RFC 3339 can write.
+var endOfTime = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+
 // permission is one thing an identity may or may not do.
 type permission struct {
 	name    string
@@ -28,16 +37,20 @@ type permission struct {
 func TestPermissions(t *testing.T) {
 	cloud := sharedCloud(t)
 	ctx := testContext(t)
-	const mine, other = "permitted-0", "permitted-1"
+	const mine, other, expected = "permitted-0", "permitted-1", "permitted-3"
 	for _, node := range []string{mine, other} {
 		must(t, cloud.CreateNode(ctx, node, "permitted"))
 		must(t, createLease(ctx, cloud.Client, node))
 	}
+	must(t, expectNodes(ctx, cloud.Client, map[string]string{expected: "permitted", "permitted-9": "other"}))
 	identity, err := cloud.NodeKubeconfig(mine, cloud.URL)
+	must(t, err)
+	newcomer, err := cloud.NodeKubeconfig(expected, cloud.URL)
 	must(t, err)
 	delegate, err := cloud.DelegateKubeconfig(cloud.URL)
 	must(t, err)
 	t.Run("Node", func(t *testing.T) { checkPermissions(t, identity, nodePermissions(mine, other)) })
+	t.Run("Newcomer", func(t *testing.T) { checkPermissions(t, newcomer, newcomerPermissions(expected)) })
 	t.Run("Delegate", func(t *testing.T) { checkPermissions(t, delegate, delegatePermissions(other)) })
 }
 
@@ -77,7 +90,37 @@ func nodePermissions(mine, other string) []permission {
 		{"MoveToAnotherPoolByStatus", false, func(ctx context.Context, c kubernetes.Interface) error {
 			return labelNode(ctx, c, mine, harness.NodePoolLabel, "status")
 		}},
+		{"WishForAnotherPool", false, func(ctx context.Context, c kubernetes.Interface) error {
+			return labelNode(ctx, c, mine, desiredPoolLabel, "")
+		}},
 	}
+}
+
+// newcomerPermissions are those of a node that registers itself. The ConfigMap expects it in the pool "permitted".
+func newcomerPermissions(name string) []permission {
+	register := func(label, pool string) func(context.Context, kubernetes.Interface) error {
+		return func(ctx context.Context, c kubernetes.Interface) error {
+			node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{label: pool}}}
+			_, err := c.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return err
+		}
+	}
+	return []permission{
+		{"RegisterInAnotherPool", false, register(harness.NodePoolLabel, "other")},
+		{"WishForAnotherPool", false, register(desiredPoolLabel, "other")},
+		{"RegisterInItsPool", true, register(harness.NodePoolLabel, "permitted")},
+		{"RegisterWithoutPool", true, register("colour", "blue")},
+	}
+}
+
+// expectNodes says which pool each node may register in.
+func expectNodes(ctx context.Context, client kubernetes.Interface, pools map[string]string) error {
+	patch, err := json.Marshal(map[string]any{"data": pools})
+	if err != nil {
+		return err
+	}
+	_, err = client.CoreV1().ConfigMaps("kube-system").Patch(ctx, "yurt-node-registrations", types.MergePatchType, patch, metav1.PatchOptions{})
+	return err
 }
 
 func delegatePermissions(other string) []permission {
@@ -90,6 +133,33 @@ func delegatePermissions(other string) []permission {
 		{"RenewLeaseAsTheNode", false, func(ctx context.Context, c kubernetes.Interface) error { return renewLease(ctx, c, other) }},
 		{"RenewLeaseForTheNode", true, func(ctx context.Context, c kubernetes.Interface) error {
 			return patchLease(ctx, c, other, forwarded("{}"))
+		}},
+		{"RenewLeaseWithoutFieldManager", false, func(ctx context.Context, c kubernetes.Interface) error {
+			return patchLeaseAs(ctx, c, other, forwardedAt(time.Now(), nil), "")
+		}},
+		{"RenewLeaseIntoTheFuture", false, func(ctx context.Context, c kubernetes.Interface) error {
+			return patchLease(ctx, c, other, forwardedAt(time.Now().Add(time.Minute), nil))
+		}},
+		{"RenewLeaseForEver", false, func(ctx context.Context, c kubernetes.Interface) error {
+			return patchLease(ctx, c, other, forwardedAt(endOfTime, nil))
+		}},
+		{"RenewLeaseForEverWithOwnNotes", false, func(ctx context.Context, c kubernetes.Interface) error {
+			return patchLease(ctx, c, other, forwardedAt(endOfTime, notes(fieldManager, "coordination.k8s.io/v1")))
+		}},
+		{"RenewLeaseForEverWithNotesOfAnotherVersion", false, func(ctx context.Context, c kubernetes.Interface) error {
+			return patchLease(ctx, c, other, forwardedAt(endOfTime, notes(fieldManager, "coordination.k8s.io/v1beta1")))
+		}},
+		{"RenewLeaseForEverWithoutNotes", false, func(ctx context.Context, c kubernetes.Interface) error {
+			return patchLease(ctx, c, other, forwardedAt(endOfTime, []any{map[string]any{}}))
+		}},
+		{"RenewLeaseForEverAsSomebodyNoted", false, func(ctx context.Context, c kubernetes.Interface) error {
+			return patchLeaseAs(ctx, c, other, forwardedAt(endOfTime, notes("somebody", "coordination.k8s.io/v1")), fieldManager)
+		}},
+		{"RenewLeaseIntoThePast", false, func(ctx context.Context, c kubernetes.Interface) error {
+			return patchLease(ctx, c, other, forwardedAt(time.Now().Add(-time.Hour), nil))
+		}},
+		{"TakeTheTimeOff", false, func(ctx context.Context, c kubernetes.Interface) error {
+			return patchLease(ctx, c, other, `{"spec":{"renewTime":null}}`)
 		}},
 		{"TakeTheMarkOff", false, func(ctx context.Context, c kubernetes.Interface) error {
 			return patchLease(ctx, c, other, fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, delegateAnnotation))
@@ -168,9 +238,37 @@ func forwarded(spec string) string {
 	return string(patch)
 }
 
+// forwardedAt is a forwarded heartbeat with this time of renewal and, if there are any, these managed fields.
+func forwardedAt(renewed time.Time, managedFields []any) string {
+	metadata := map[string]any{"annotations": map[string]string{delegateAnnotation: "true"}}
+	if managedFields != nil {
+		metadata["managedFields"] = managedFields
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": metadata,
+		"spec":     map[string]any{"renewTime": renewed.UTC().Format(metav1.RFC3339Micro)},
+	})
+	if err != nil {
+		panic(err)
+	}
+	return string(patch)
+}
+
+// notes are managed fields that say that this manager wrote at the end of time.
+func notes(manager, version string) []any {
+	return []any{map[string]any{
+		"manager": manager, "operation": "Update", "apiVersion": version, "time": endOfTime.Format(time.RFC3339),
+		"fieldsType": "FieldsV1", "fieldsV1": map[string]any{"f:spec": map[string]any{"f:renewTime": map[string]any{}}},
+	}}
+}
+
 func patchLease(ctx context.Context, client kubernetes.Interface, node, patch string) error {
+	return patchLeaseAs(ctx, client, node, patch, fieldManager)
+}
+
+func patchLeaseAs(ctx context.Context, client kubernetes.Interface, node, patch, manager string) error {
 	leases := client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
-	_, err := leases.Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := leases.Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: manager})
 	return err
 }
 

@@ -7,7 +7,7 @@ use crate::authn::NODES;
 const POOL_KINDS: [&str; 3] = ["services", "endpoints", "endpointslices.discovery.k8s.io"];
 
 /// Pods of nodes: (node, namespace, pod), and what it refers to.
-struct Pods(&'static [(&'static str, Reference, &'static str, &'static str)]);
+pub(super) struct Pods(&'static [(&'static str, Reference, &'static str, &'static str)]);
 
 impl BoundPods for Pods {
     fn refer(&self, node: &str, reference: Reference, namespace: &str, name: &str) -> bool {
@@ -15,7 +15,7 @@ impl BoundPods for Pods {
     }
 }
 
-const PODS: Pods = Pods(&[
+pub(super) const PODS: Pods = Pods(&[
     ("n1", Reference::Pod, "ns", "web"),
     ("n1", Reference::Secret, "ns", "key"),
     ("n1", Reference::ConfigMap, "ns", "settings"),

@@ -39,6 +39,7 @@ fn objects() -> Result<Vec<Value>> {
 fn collection(object: &Value) -> Result<String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let plural = match object["kind"].as_str().unwrap_or_default() {
+        "ConfigMap" => "configmaps",
         "ClusterRole" => "clusterroles",
         "ClusterRoleBinding" => "clusterrolebindings",
         "Role" => "roles",
@@ -47,7 +48,10 @@ fn collection(object: &Value) -> Result<String> {
         "ValidatingAdmissionPolicyBinding" => "validatingadmissionpolicybindings",
         other => bail!("manifests/pool-rbac.yaml has an object of kind {other:?}"),
     };
-    let prefix = format!("/apis/{}", text(&object["apiVersion"]));
+    let prefix = match text(&object["apiVersion"]).as_str() {
+        "v1" => "/api/v1".to_owned(),
+        version => format!("/apis/{version}"),
+    };
     Ok(match object["metadata"]["namespace"].as_str() {
         Some(namespace) => format!("{prefix}/namespaces/{namespace}/{plural}"),
         None => format!("{prefix}/{plural}"),

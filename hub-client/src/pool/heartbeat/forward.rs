@@ -8,6 +8,7 @@ use http::StatusCode;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::meta::dns_subdomain_faults;
 use yurt_apimachinery::time::MicroTime;
 use yurt_apimachinery::watch::EventType;
 use yurt_runtime::http::client::HttpClient;
@@ -79,7 +80,9 @@ impl Forward {
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases?watch=1&timeoutSeconds=300");
         let mut events = LeaseEvents::open(&self.pool, &path).await?;
         while let Some((event, lease)) = events.next().await? {
-            let Some(name) = lease["metadata"]["name"].as_str() else {
+            // The name becomes part of a path at the cloud.
+            let name = lease["metadata"]["name"].as_str();
+            let Some(name) = name.filter(|name| dns_subdomain_faults(name).is_empty()) else {
                 continue;
             };
             match event {

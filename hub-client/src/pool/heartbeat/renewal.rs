@@ -14,6 +14,8 @@ use super::plan::forward::renewal;
 use super::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, UnixMicros};
 use crate::pool::lease_client::{from_micros, to_micros};
 
+/// Field manager of the writes. The cloud's admission policy reads its own clock from the time of this manager's entry.
+const FIELD_MANAGER: &str = "yurthub";
 /// Bytes of a lease at the most.
 const LEASE_BYTES_MAX: usize = 1 << 20;
 
@@ -72,7 +74,7 @@ async fn exchange(
     }
     let mut request = Request::new(full(patch.to_string()));
     *request.method_mut() = Method::PATCH;
-    *request.uri_mut() = path.parse().ok()?;
+    *request.uri_mut() = format!("{path}?fieldManager={FIELD_MANAGER}").parse().ok()?;
     let merge = HeaderValue::from_static("application/merge-patch+json");
     request.headers_mut().insert(CONTENT_TYPE, merge);
     let (status, ..) = cloud.request_bytes(request, timeout, LEASE_BYTES_MAX).await.ok()?;

@@ -1,15 +1,22 @@
 //! Who may open a tunnel, where it may lead, and how many there are at a time; pure.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Method, Uri, Version};
+use parking_lot::Mutex;
 
+use super::pace::Pace;
 use super::route::Target;
 
 /// Tunnels of one peer: one in use and one that its successor has replaced already.
 pub const PER_PEER: usize = 2;
 /// Tunnels in all.
 pub const TOTAL: usize = 128;
+/// Bytes of one peer's tunnels in 24 h, over a link that is paid for by the byte. A kubelet's heartbeats take 20 MB; a peer
+/// that took all of it goes on at 776 bytes per second.
+pub const DAILY_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Why there is no tunnel. The name is the label of the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +39,8 @@ pub struct Gate {
     targets: Vec<Target>,
     open: BTreeMap<String, usize>,
     total: usize,
+    /// What peers may still send today; those who may send everything are not in it.
+    budgets: BTreeMap<String, Arc<Mutex<Pace>>>,
 }
 
 /// What is asked for.
@@ -84,6 +93,7 @@ impl Gate {
             targets,
             open: BTreeMap::new(),
             total: 0,
+            budgets: BTreeMap::new(),
         }
     }
 
@@ -118,6 +128,16 @@ impl Gate {
             self.open.remove(member);
         }
         self.total -= 1;
+    }
+
+    /// The budget of all tunnels of `member`, at `now` since boot.
+    pub fn budget(&mut self, member: &str, now: Duration) -> Arc<Mutex<Pace>> {
+        self.budgets
+            .retain(|_, budget| Arc::strong_count(budget) > 1 || !budget.lock().is_full(now));
+        let budget = self.budgets.entry(member.to_owned());
+        budget
+            .or_insert_with(|| Arc::new(Mutex::new(Pace::daily(DAILY_BYTES))))
+            .clone()
     }
 
     /// Tunnels that are open.
@@ -233,6 +253,25 @@ mod tests {
             assert_eq!(gate.enter(wrong), Err(Refusal::NotConnect));
         }
         assert_eq!(gate.total(), 0, "refusals take no place");
+    }
+
+    #[test]
+    fn budget_outlives_its_tunnels_until_it_is_full_again() {
+        let mut gate = gate();
+        let day = Duration::from_secs(24 * 60 * 60);
+        let spend = |budget: &Mutex<Pace>, now| {
+            budget
+                .lock()
+                .spend(now, usize::try_from(DAILY_BYTES).unwrap() * 99 / 100)
+        };
+        assert_eq!(spend(&gate.budget("n1", day), day), Duration::ZERO);
+        assert!(
+            !spend(&gate.budget("n1", day), day).is_zero(),
+            "another tunnel of the same peer"
+        );
+        assert_eq!(spend(&gate.budget("n2", day), day), Duration::ZERO, "another peer");
+        gate.budget("n3", day * 9);
+        assert_eq!(gate.budgets.len(), 1, "budgets that are full again are not kept");
     }
 
     #[test]

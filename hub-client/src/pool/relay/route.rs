@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use http::Uri;
@@ -119,16 +119,24 @@ impl fmt::Display for Target {
     }
 }
 
+/// Metadata services of clouds that are not link-local: they give credentials to who reaches them.
+const METADATA_SERVICES: [IpAddr; 3] = [
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+];
+
 /// Whether a hub may be looked for at this address, which somebody else wrote into a lease. Loopback is this node itself,
 /// unless all nodes of the pool are (a test, a demo).
 #[must_use]
 pub fn may_dial(address: SocketAddr, all_on_loopback: bool) -> bool {
-    let link_local = match address.ip().to_canonical() {
+    let ip = address.ip().to_canonical();
+    let link_local = match ip {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
     };
-    let ip = address.ip().to_canonical();
-    let harmless = !ip.is_unspecified() && !ip.is_multicast() && !link_local && address.port() != 0;
+    let is_metadata = METADATA_SERVICES.contains(&ip);
+    let harmless = !ip.is_unspecified() && !ip.is_multicast() && !link_local && !is_metadata && address.port() != 0;
     harmless && (all_on_loopback || !ip.is_loopback())
 }
 
@@ -277,6 +285,9 @@ mod tests {
             "255.255.255.255:1",
             "10.0.0.1:0",
             "[::ffff:169.254.169.254]:80",
+            "100.100.100.200:80",
+            "192.0.0.192:80",
+            "[fd00:ec2::254]:80",
         ] {
             assert!(!may(text, true), "{text}");
         }

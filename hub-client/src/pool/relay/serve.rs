@@ -70,6 +70,7 @@ struct Shared {
 struct Place {
     shared: Arc<Shared>,
     member: String,
+    budget: Arc<Mutex<Pace>>,
 }
 
 // === impl Relay ===
@@ -153,11 +154,13 @@ impl Shared {
         let target = gate.enter(ask)?;
         self.count(&gate);
         let member = ask.member.unwrap_or_default().to_owned();
+        let budget = gate.budget(&member, self.clock.boot().since_boot());
         Ok((
             target,
             Place {
                 shared: self.clone(),
                 member,
+                budget,
             },
         ))
     }
@@ -167,7 +170,8 @@ impl Shared {
         let Ok(Ok(near)) = begun else { return };
         // Small packets of TLS: none waits for the one before to be acknowledged.
         let _ = cloud.set_nodelay(true);
-        let copying = tunnel::copy(TokioIo::new(near), cloud, self.limits, self.pace.clone(), &self.clock);
+        let (near, budget) = (TokioIo::new(near), place.budget.clone());
+        let copying = tunnel::copy(near, cloud, self.limits, budget, self.pace.clone(), &self.clock);
         let end = self.tasks.token().run_until_cancelled(copying).await;
         tracing::debug!(node = place.member, ?end, "Tunnel ended");
     }

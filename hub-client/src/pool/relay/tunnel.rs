@@ -41,7 +41,7 @@ pub enum End {
 struct Shared<'a> {
     clock: &'a Clock,
     own: Mutex<Pace>,
-    all: &'a Mutex<Pace>,
+    paces: [&'a Mutex<Pace>; 2],
     moved: AtomicU64,
 }
 
@@ -57,18 +57,19 @@ impl Default for Limits {
     }
 }
 
-/// Copies until it ends. `all` is the pace of all tunnels together.
+/// Copies until it ends. `member` is the budget of whom the tunnel is for, `all` the pace of all tunnels together.
 pub async fn copy(
     near: impl AsyncRead + AsyncWrite,
     far: impl AsyncRead + AsyncWrite,
     limits: Limits,
+    member: Arc<Mutex<Pace>>,
     all: Arc<Mutex<Pace>>,
     clock: &Clock,
 ) -> End {
     let shared = Shared {
         clock,
         own: Mutex::new(Pace::new(limits.rate)),
-        all: &all,
+        paces: [&member, &all],
         moved: AtomicU64::new(0),
     };
     let (near_read, near_write) = tokio::io::split(near);
@@ -105,7 +106,8 @@ impl Shared<'_> {
     fn spend(&self, bytes: usize) -> Duration {
         let now = self.clock.boot().since_boot();
         let own = self.own.lock().spend(now, bytes);
-        own.max(self.all.lock().spend(now, bytes))
+        let shared = self.paces.map(|pace| pace.lock().spend(now, bytes));
+        shared.into_iter().fold(own, Duration::max)
     }
 
     async fn idle(&self, limit: Duration) {
@@ -128,17 +130,15 @@ mod tests {
 
     /// The two far ends of a tunnel, and the tunnel.
     fn tunnel(limits: Limits, all: u64) -> (DuplexStream, DuplexStream, impl Future<Output = End>) {
+        tunnel_of(limits, Pace::new(u64::MAX), all)
+    }
+
+    fn tunnel_of(limits: Limits, member: Pace, all: u64) -> (DuplexStream, DuplexStream, impl Future<Output = End>) {
         let (client, near) = duplex(1024);
         let (far, cloud) = duplex(1024);
         let copying = async move {
-            copy(
-                near,
-                far,
-                limits,
-                Arc::new(Mutex::new(Pace::new(all))),
-                &Clock::system(),
-            )
-            .await
+            let (member, all) = [member, Pace::new(all)].map(|pace| Arc::new(Mutex::new(pace))).into();
+            copy(near, far, limits, member, all, &Clock::system()).await
         };
         (client, cloud, copying)
     }
@@ -193,6 +193,25 @@ mod tests {
         };
         let (end, ()) = tokio::join!(copying, talk);
         assert!(matches!(end, End::Old), "{end:?}");
+    }
+
+    #[tokio::test]
+    async fn tunnel_of_a_member_that_spent_its_day_moves_next_to_nothing() {
+        let limits = Limits {
+            idle: Duration::from_millis(200),
+            ..Limits::default()
+        };
+        let day = 24 * 60 * 60;
+        let mut spent = Pace::daily(day);
+        let now = Clock::system().boot().since_boot();
+        assert_eq!(
+            spent.spend(now, 2 * usize::try_from(day).unwrap()),
+            Duration::from_secs(day)
+        );
+        let (mut client, _cloud, copying) = tunnel_of(limits, spent, u64::MAX);
+        let flood = async { while client.write_all(&[0; 512]).await.is_ok() {} };
+        let (end, ()) = tokio::join!(copying, flood);
+        assert!(matches!(end, End::Idle), "{end:?}");
     }
 
     #[tokio::test]
