@@ -60,6 +60,8 @@ struct Simulation {
     feeders: Vec<Feeder>,
     post: Post,
     clients: Vec<Client>,
+    /// The node of this hub is off.
+    off: Option<usize>,
     struck: Struck,
 }
 
@@ -73,15 +75,12 @@ pub fn simulate(setting: Setting, mutation: Option<Mutation>, seed: u64) -> Ran 
         simulation.commit();
     }
     simulation.post.is_rough = true;
-    let before = match setting.rolls_back {
-        true => simulation.roll_back(),
-        false => None,
-    };
+    let ended = simulation.roll_back();
     for _ in 0..ACTS {
         simulation.act();
     }
     let rests = simulation.come_to_rest();
-    simulation.judge(rests, before.as_ref())
+    simulation.judge(rests, ended)
 }
 
 // === impl Simulation ===
@@ -106,6 +105,7 @@ impl Simulation {
             feeders: Vec::new(),
             post: Post::rough(),
             clients: behind_hubs.chain([Client::new(Place::Coordinator)]).collect(),
+            off: None,
             struck: Struck::default(),
             random,
         };
@@ -352,7 +352,8 @@ impl Simulation {
         let leader = self.feeders.len() - 1;
         for _ in 0..ROUNDS {
             let head = ResourceVersion(self.cloud.head());
-            for hub in 0..HUBS {
+            let off = self.off;
+            for hub in (0..HUBS).filter(|hub| off != Some(*hub)) {
                 let source = match hub {
                     0 => Source::Cloud(0),
                     _ => Source::Coordinator,
@@ -365,18 +366,23 @@ impl Simulation {
             for client in 0..self.clients.len() {
                 self.read(client, 16, false);
             }
-            let is_there = |hub: &Hub| hub.held.position() == head;
+            let is_there = |(index, hub): (usize, &Hub)| off == Some(index) || hub.held.position() == head;
+            let is_off = |client: &Client| off.is_some_and(|off| client.place == Place::Hub(off));
+            let rests = |client: &Client| is_off(client) || client.rests_at(head);
             let pool = self.coordinator.pool.as_ref();
             let is_fed = pool.is_some_and(|pool| pool.objects().read(|held| held.position() == head));
-            if is_fed && self.hubs.iter().all(is_there) && self.clients.iter().all(|client| client.rests_at(head)) {
+            if is_fed && self.hubs.iter().enumerate().all(is_there) && self.clients.iter().all(rests) {
                 return true;
             }
         }
         false
     }
 
-    fn judge(self, rests: bool, before: Option<&Truth>) -> Ran {
-        let other = before.and_then(|before| self.judge_histories(before));
+    /// `ended`: the histories before the present one; `None` when the pool did not come to rest in one of them.
+    fn judge(self, rests: bool, ended: Option<Vec<Truth>>) -> Ran {
+        let rests = rests && ended.is_some();
+        let ended = ended.unwrap_or_default();
+        let other = self.judge_histories(&ended);
         let mut violation = self.post.violation.or(other);
         let mut operations = 0;
         for client in &self.clients {
@@ -387,7 +393,7 @@ impl Simulation {
             };
             let former = client.former.iter().map(|(_, told)| told.len());
             operations += (former.sum::<usize>() + client.history.len()) as u64;
-            if before.is_some() {
+            if !ended.is_empty() {
                 continue;
             }
             let verdict = check(&client.history, &self.cloud.truth, lists_max);
@@ -396,7 +402,7 @@ impl Simulation {
                 violation.get_or_insert(format!("client at {:?}: {what}{told}", client.place));
             }
         }
-        if before.is_none() && self.hubs.iter().any(|hub| hub.held.generation() > 0) {
+        if ended.is_empty() && self.hubs.iter().any(|hub| hub.held.generation() > 0) {
             violation.get_or_insert("a new generation began although the cloud never went back".to_owned());
         }
         if !rests {

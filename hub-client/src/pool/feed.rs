@@ -258,8 +258,9 @@ impl Feeder {
 
     /// Ours, of which generation `from` was proved to be the present cloud's, has this number from now on.
     fn renumber(&self, from: u64, to: u64) {
-        if let Err(error) = self.replica.collection().update_of(from, |c| c.adopt(to)) {
-            tracing::debug!(collection = self.replica.name(), %error, "Not numbered again");
+        match self.replica.collection().update_of(from, |c| c.adopt(to)) {
+            Ok(()) => self.data.timeline().extend(self.replica.name(), to),
+            Err(error) => tracing::debug!(collection = self.replica.name(), %error, "Not numbered again"),
         }
     }
 

@@ -3,7 +3,8 @@
 //!
 //! The proof is asked for once for all replicas: at the start, when the hub turns to the cloud, and whenever a connection or
 //! a watch ended before its time. It counts for what comes over connections that were open when it was begun: whoever
-//! answers over a later one may be another cloud. What follows from the answers is decided in [`timeline`](super::timeline).
+//! answers over a later one may be another cloud; and for the copies that it was about: another one may have come from the
+//! coordinator since. What follows from the answers is decided in [`timeline`](super::timeline).
 //! Before all of it, over each new connection, stands the question whether this is the cluster that the replicas are copies of
 //! (`cluster.rs`).
 
@@ -52,6 +53,8 @@ struct State {
     breaks: u64,
     /// The last proof, if it still counts: for what comes over this connection, and over those before it.
     proven: Option<Connection>,
+    /// Replicas that it was about, with their generations.
+    about: BTreeMap<String, u64>,
     /// The last attempt failed: the cloud does not answer.
     is_away: bool,
     /// What somebody was told that cannot follow from what is held: the next proof fails.
@@ -159,8 +162,27 @@ impl Timeline {
     /// Whether what replica `name` holds under `generation` is the present cloud's.
     #[must_use]
     pub fn holds(&self, name: &str, generation: u64) -> bool {
+        self.is_about(name, generation) && !self.is_gone(name, generation)
+    }
+
+    /// Whether the last proof counts for what replica `name` holds under `generation`. It does not for a copy that came from
+    /// the coordinator later.
+    #[must_use]
+    pub fn is_about(&self, name: &str, generation: u64) -> bool {
         let state = self.0.borrow();
-        state.proven.is_some() && state.gone.get(name) != Some(&generation)
+        state.proven.is_some() && state.about.get(name) == Some(&generation)
+    }
+
+    /// What replica `name` holds under `generation` is the present cloud's, too: it was listed there, or only has another
+    /// number now.
+    pub fn extend(&self, name: &str, generation: u64) {
+        self.0.send_if_modified(|state| {
+            if state.proven.is_some() {
+                state.about.insert(name.to_owned(), generation);
+            }
+            // Nobody waits for that.
+            false
+        });
     }
 
     /// Whether the history of what replica `name` holds under `generation` is gone.
@@ -195,19 +217,22 @@ impl Timeline {
         against
     }
 
-    /// The outcome of a proof that was begun after `breaks`, and when `over` was open.
-    fn settle(&self, gone: BTreeMap<String, u64>, breaks: u64, over: Connection) {
+    /// The outcome of a proof `about` these replicas that was begun after `breaks`, and when `over` was open.
+    fn settle(&self, about: BTreeMap<String, u64>, is_same: bool, breaks: u64, over: Connection) {
         self.0.send_modify(|state| {
             state.proven = (state.breaks == breaks).then_some(over);
             state.is_away = false;
-            state.gone.extend(gone);
+            if !is_same {
+                state.gone.extend(about.clone());
+            }
+            state.about = about;
         });
     }
 
-    /// A proof that finds nothing gone.
+    /// A proof about generation 0 of the services that finds nothing gone.
     #[cfg(test)]
     pub(super) fn prove(&self, over: Connection) {
-        self.settle(BTreeMap::new(), self.breaks(), over);
+        self.settle([("services".to_owned(), 0)].into(), true, self.breaks(), over);
     }
 
     /// Whether the cloud answers. What was proved before it went away does not count when it is back.
@@ -305,8 +330,7 @@ impl Prover {
                         ground = None;
                     }
                     Ok((is_same, over)) => {
-                        let gone = if is_same { BTreeMap::new() } else { generations.clone() };
-                        timeline.settle(gone, breaks, over);
+                        timeline.settle(generations.clone(), is_same, breaks, over);
                         let way = self.way();
                         ground = Some(Ground { way, generations });
                         self.data.troubles().works(TIMELINE);
@@ -591,7 +615,7 @@ mod tests {
         let timeline = Timeline::default();
         let breaks = timeline.breaks();
         timeline.reopen();
-        timeline.settle(BTreeMap::new(), breaks, FIRST);
+        timeline.settle(BTreeMap::new(), true, breaks, FIRST);
         assert_eq!(is_proven(&timeline), None);
         timeline.prove(FIRST);
         assert_eq!(is_proven(&timeline), Some(true));
@@ -620,6 +644,26 @@ mod tests {
     }
 
     #[test]
+    fn proof_counts_for_the_copies_it_was_about() {
+        let timeline = Timeline::default();
+        timeline.extend("services", 0);
+        assert!(!timeline.holds("services", 0), "there is no proof");
+        timeline.prove(FIRST);
+        assert!(timeline.holds("services", 0));
+        assert!(!timeline.holds("services", 7), "it came from the coordinator since");
+        assert!(!timeline.holds("endpoints", 0));
+        timeline.extend("endpoints", 0);
+        assert!(timeline.holds("endpoints", 0), "the cloud listed it");
+        timeline.settle([("services".to_owned(), 7)].into(), false, timeline.breaks(), FIRST);
+        assert!(
+            timeline.is_about("services", 7) && !timeline.holds("services", 7),
+            "gone"
+        );
+        timeline.reopen();
+        assert!(!timeline.is_about("services", 7));
+    }
+
+    #[test]
     fn what_a_server_tells_that_is_in_use_no_more_is_never_proved() {
         let timeline = Timeline::default();
         let other = Connection { server: 1, number: 1 };
@@ -644,7 +688,7 @@ mod tests {
             Some("services: web has another uid")
         );
         assert_eq!(timeline.take_against(), None);
-        timeline.settle([("services".to_owned(), 0)].into(), timeline.breaks(), FIRST);
+        timeline.settle([("services".to_owned(), 0)].into(), false, timeline.breaks(), FIRST);
         assert!(timeline.contradict("services", 0, &"old"), "it is given up already");
         assert_eq!(is_proven(&timeline), Some(true));
 

@@ -38,6 +38,8 @@ const WATCH_SECONDS: u64 = 300;
 const TIMER_SLACK: Duration = Duration::from_secs(1);
 /// What does not work while no Node carries the pool's label any more.
 const LABELS: &str = "labels of the pool's Nodes";
+/// Proofs that a stream of the cloud waits for, until there is one about what is held.
+const PROOFS_MAX: u32 = 3;
 /// A watch that its server does not end this long after its time is left.
 const OVERDUE: Duration = Duration::from_secs(30);
 /// Header by which a replica tells the coordinator that it is one.
@@ -130,16 +132,15 @@ impl Stream {
             return self.follow(begin).await;
         }
         let timeline = self.data.timeline().clone();
-        if !timeline.proven().await {
+        let Some(may_resume) = self.prove().await else {
             return Ended::Failed("the cloud does not answer".into());
-        }
-        self.generation = self.replica.collection().read(Collection::generation);
+        };
         let replica = self.replica.clone();
         let is_gone = self.is_gone();
-        let begin = match (is_gone, begin) {
-            (true, Begin::ResumeOnly) => return Ended::Expired,
-            (true, _) => Begin::List,
-            (false, begin) => begin,
+        let begin = match (may_resume, begin) {
+            (false, Begin::ResumeOnly) => return Ended::Expired,
+            (false, _) => Begin::List,
+            (true, begin) => begin,
         };
         let lost = async {
             match is_gone {
@@ -158,6 +159,28 @@ impl Stream {
             timeline.reopen();
         }
         ended
+    }
+
+    /// Waits for a proof about what is held. Whether the cloud has its history; `None` when there is no proof to be had.
+    async fn prove(&mut self) -> Option<bool> {
+        let (timeline, name) = (self.data.timeline(), self.replica.name());
+        for _ in 0..PROOFS_MAX {
+            if !timeline.proven().await {
+                return None;
+            }
+            let held = |held: &Collection| (held.generation(), held.is_complete());
+            let (generation, is_complete) = self.replica.collection().read(held);
+            self.generation = generation;
+            if timeline.is_gone(name, generation) || !is_complete {
+                return Some(false);
+            }
+            if timeline.is_about(name, generation) {
+                return Some(true);
+            }
+            // A list of the coordinator was taken while the proof was being had.
+            timeline.reopen();
+        }
+        None
     }
 
     async fn follow(&mut self, begin: Begin) -> Ended {
@@ -254,6 +277,9 @@ impl Stream {
             Ok(collection.generation())
         })?;
         self.generation = taken.map_err(|error: WriteError| Ended::Failed(error.to_string()))?;
+        if self.source == Source::Cloud {
+            self.data.timeline().extend(self.replica.name(), self.generation);
+        }
         if self.reads_nodes() {
             self.data.troubles().works(LABELS);
         }

@@ -37,8 +37,8 @@ pub(super) struct Hub {
     /// Hubs that are followers reach the cloud.
     has_cloud: bool,
     pub(super) mutation: Option<Mutation>,
-    /// The cloud was asked since the last break whether it has our history.
-    pub(super) proven: bool,
+    /// The generation of which the cloud was asked, since the last break, whether it has its history.
+    pub(super) proven: Option<u64>,
     /// The generation whose history the cloud does not have any more.
     pub(super) gone: Option<u64>,
     /// Listed, and the watch is not open yet.
@@ -96,7 +96,7 @@ impl Hub {
             saved: Recovered::default(),
             streams: Vec::new(),
             mutation,
-            proven: false,
+            proven: None,
             gone: None,
             listed: None,
             lists: 0,
@@ -127,13 +127,13 @@ impl Hub {
     /// Every connection ends. What the cloud proved over one of them counts no more.
     pub(super) fn cut(&mut self) {
         self.streams.clear();
-        (self.proven, self.listed) = (false, None);
+        (self.proven, self.listed) = (None, None);
     }
 
     /// Connections to the cloud end.
     pub(super) fn lose_cloud(&mut self) {
         self.streams.retain(|stream| stream.source == Source::Coordinator);
-        (self.proven, self.listed) = (false, None);
+        (self.proven, self.listed) = (None, None);
     }
 
     pub(super) fn follows(&self) -> Option<Source> {
@@ -282,6 +282,9 @@ impl Hub {
             true
         };
         if taken {
+            if source != Source::Coordinator {
+                self.proven = Some(generation);
+            }
             self.commit();
         }
         taken

@@ -17,22 +17,27 @@ const NAME: &str = "services";
 // === impl Hub ===
 
 impl Hub {
-    /// Whether the cloud has the history of what is held; asks it unless it proved that since the last break.
+    /// Whether the cloud has the history of what is held; asks it unless it proved that of this very copy since the last break.
     pub(super) fn has_cloud_history(&mut self, world: &World<'_>) -> bool {
         let generation = self.held.generation();
-        if !self.proven && self.gone != Some(generation) && self.mutation != Some(Mutation::NoProof) {
+        let is_proven = match self.mutation {
+            Some(Mutation::ProofOfAnyCopy) => self.proven.is_some(),
+            _ => self.proven == Some(generation),
+        };
+        if !is_proven && self.gone != Some(generation) && self.mutation != Some(Mutation::NoProof) {
             let known = self.known(world);
             if let Verdict::NewTimeline(_) = known.judge(&answers(world.cloud, &known), false) {
                 self.gone = Some(generation);
             }
         }
-        self.proven = true;
+        self.proven = Some(generation);
         self.gone != Some(generation)
     }
 
     /// Whether the leader may feed what is held as the present cloud's.
     pub(super) fn holds(&self) -> bool {
-        self.proven && self.gone != Some(self.held.generation())
+        let generation = self.held.generation();
+        self.proven == Some(generation) && self.gone != Some(generation)
     }
 
     /// Whether the cloud sent what cannot follow from what is held. Then its history is another one.

@@ -1,13 +1,17 @@
 //! The cloud of the simulated reads comes back from a backup: what then happens, and what clients may have been told.
 //!
 //! Everybody holds all the cloud had when it goes. It comes back without the last changes, all connections to it are gone, and
-//! leaders change while hubs find out, one by one. A generation of the copies stands for one history: a client that reads generation 0
-//! is told nothing but the lost history, one that reads any other nothing but the new one.
+//! leaders change while hubs find out, one by one. It may come back twice from the same backup: then a node that was off meanwhile
+//! leads next, which has seen neither. A generation of the copies stands for one history, whoever serves it: 0 for the first one,
+//! that in which a client ends for the present one.
+
+use std::collections::BTreeMap;
 
 use yurt_chaos_validate::history::{Truth, check};
 
-use super::Simulation;
+use super::cloud::Backup;
 use super::hub::Hub;
+use super::{HUBS, Simulation};
 use crate::faults::Fault;
 
 /// Changes that are lost, at most.
@@ -18,17 +22,43 @@ const AHEAD_MAX: u64 = 12;
 // === impl Simulation ===
 
 impl Simulation {
-    /// Comes to rest, and goes back. The history that ends; `None` when the pool did not come to rest.
-    pub(super) fn roll_back(&mut self) -> Option<Truth> {
+    /// Comes to rest and goes back, as often as the setting says. The histories that end, the first one first; `None` when the pool
+    /// did not come to rest.
+    pub(super) fn roll_back(&mut self) -> Option<Vec<Truth>> {
+        let mut ended = Vec::new();
+        if self.setting.rollbacks == 0 {
+            return Some(ended);
+        }
         if !self.come_to_rest() {
             return None;
         }
         let backup = self.cloud.backup();
+        ended.push(self.lose(&backup)?);
+        if self.setting.rollbacks > 1 {
+            // The first hub leads whenever the pool comes to rest.
+            let off = 1 + self.random.index(HUBS - 1);
+            self.hubs[off].cut();
+            self.off = Some(off);
+            ended.push(self.lose(&backup)?);
+            self.off = None;
+            self.elect(off);
+        }
+        self.post.is_rough = true;
+        if self.random.once_in(2) {
+            let hub = self.random.index(HUBS);
+            self.struck.count(Fault::LeaderStepsDown);
+            self.elect(hub);
+        }
+        Some(ended)
+    }
+
+    /// The cloud goes back to `backup`. The history that ends.
+    fn lose(&mut self, backup: &Backup) -> Option<Truth> {
         for _ in 0..=self.random.below(LOST_MAX) {
             self.cloud.change(&mut self.random);
         }
         // Where only deletions are lost and the new history repeats them, both have the same objects, and nobody is misled.
-        while !self.cloud.has_changed_since(&backup) {
+        while !self.cloud.has_changed_since(backup) {
             self.cloud.change(&mut self.random);
         }
         if !self.come_to_rest() {
@@ -36,42 +66,49 @@ impl Simulation {
         }
         // No process goes back to before it held what is lost: it could not know that it ever was.
         self.commit();
-        let before = std::mem::take(&mut self.cloud.truth);
+        let ended = std::mem::take(&mut self.cloud.truth);
         self.struck.count(Fault::CloudRolledBack);
-        self.cloud.restore(backup);
+        self.cloud.restore(backup.clone());
         self.hubs.iter_mut().for_each(Hub::lose_cloud);
         for _ in 0..self.random.below(AHEAD_MAX) {
             self.cloud.change(&mut self.random);
         }
-        self.post.is_rough = true;
-        if self.random.once_in(2) {
-            let hub = self.random.index(self.hubs.len());
-            self.struck.count(Fault::LeaderStepsDown);
-            self.elect(hub);
-        }
-        Some(before)
+        Some(ended)
     }
 
-    /// What clients were told that they must not have been.
-    pub(super) fn judge_histories(&self, before: &Truth) -> Option<String> {
-        self.clients.iter().find_map(|client| {
+    /// What clients were told that they must not have been; `ended` are the histories before the present one.
+    pub(super) fn judge_histories(&self, ended: &[Truth]) -> Option<String> {
+        if ended.is_empty() {
+            return None;
+        }
+        let truths: Vec<_> = ended.iter().chain([&self.cloud.truth]).collect();
+        // The histories that each generation may stand for.
+        let mut meant = BTreeMap::from([(0, vec![0])]);
+        for client in &self.clients {
             let last = (client.generation, &client.history);
-            let all = client
-                .former
-                .iter()
-                .map(|(generation, told)| (*generation, told))
-                .chain([last]);
-            let wrong = all.clone().find_map(|(generation, told)| {
-                let truth = if generation == 0 { before } else { &self.cloud.truth };
-                let wrong = check(told, truth, u32::MAX).violations.into_iter().next();
-                wrong.map(|wrong| format!("{wrong} (generation {generation})"))
-            });
-            let wrong = wrong.or_else(|| client.violation.clone());
-            let stays = || (client.generation == 0).then(|| "stays in the lost history".to_owned());
-            let place = client.place;
-            wrong
-                .or_else(stays)
-                .map(|wrong| format!("client at {place:?}: {wrong}"))
+            let former = client.former.iter().map(|(generation, told)| (*generation, told));
+            for (generation, told) in former.chain([last]) {
+                let histories = meant
+                    .entry(generation)
+                    .or_insert_with(|| (1..truths.len()).collect::<Vec<_>>());
+                let mut wrong = None;
+                histories.retain(|history| {
+                    let violation = check(told, truths[*history], u32::MAX).violations.into_iter().next();
+                    let is_meant = violation.is_none();
+                    wrong = violation.or(wrong.take());
+                    is_meant
+                });
+                if histories.is_empty() {
+                    let (place, wrong) = (client.place, wrong.unwrap_or_default());
+                    return Some(format!("client at {place:?}: {wrong} (generation {generation})"));
+                }
+            }
+        }
+        self.clients.iter().find_map(|client| {
+            let is_present = meant[&client.generation].contains(&ended.len());
+            let stays = || (!is_present).then(|| "stays in a lost history".to_owned());
+            let wrong = client.violation.clone().or_else(stays);
+            wrong.map(|wrong| format!("client at {:?}: {wrong}", client.place))
         })
     }
 }

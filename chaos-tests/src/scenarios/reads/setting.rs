@@ -27,8 +27,8 @@ pub struct Setting {
     pub relists: Relists,
     /// Followers reach the cloud.
     pub has_cloud: bool,
-    /// The cloud comes back from a backup, once, while leaders change.
-    pub rolls_back: bool,
+    /// Times that the cloud comes back from the same backup, before leaders change: two at the most. A node is off between them.
+    pub rollbacks: u8,
     /// Bytes of one message of the feed. A step that does not fit into one goes as a snapshot: whoever was inside of it has to
     /// go on at the cloud, or to list.
     pub message: usize,
@@ -46,7 +46,7 @@ pub enum Relists {
 }
 
 /// The settings, by name.
-pub const SETTINGS: [(&str, Setting); 6] = [
+pub const SETTINGS: [(&str, Setting); 7] = [
     (
         "reads/cuts",
         Setting {
@@ -55,7 +55,7 @@ pub const SETTINGS: [(&str, Setting); 6] = [
             store_lost: false,
             relists: Relists::Never,
             has_cloud: false,
-            rolls_back: false,
+            rollbacks: 0,
             message: MESSAGE,
         },
     ),
@@ -67,7 +67,7 @@ pub const SETTINGS: [(&str, Setting); 6] = [
             store_lost: false,
             relists: Relists::Anywhere,
             has_cloud: false,
-            rolls_back: false,
+            rollbacks: 0,
             message: MESSAGE,
         },
     ),
@@ -79,7 +79,7 @@ pub const SETTINGS: [(&str, Setting); 6] = [
             store_lost: true,
             relists: Relists::Anywhere,
             has_cloud: false,
-            rolls_back: false,
+            rollbacks: 0,
             message: MESSAGE,
         },
     ),
@@ -91,7 +91,7 @@ pub const SETTINGS: [(&str, Setting); 6] = [
             store_lost: true,
             relists: Relists::Never,
             has_cloud: false,
-            rolls_back: false,
+            rollbacks: 0,
             message: MESSAGE_MAX,
         },
     ),
@@ -103,7 +103,7 @@ pub const SETTINGS: [(&str, Setting); 6] = [
             store_lost: true,
             relists: Relists::AtCoordinator,
             has_cloud: true,
-            rolls_back: false,
+            rollbacks: 0,
             message: MESSAGE,
         },
     ),
@@ -115,7 +115,19 @@ pub const SETTINGS: [(&str, Setting); 6] = [
             store_lost: false,
             relists: Relists::Anywhere,
             has_cloud: true,
-            rolls_back: true,
+            rollbacks: 1,
+            message: MESSAGE,
+        },
+    ),
+    (
+        "reads/rollback-twice",
+        Setting {
+            crashes: true,
+            lists: false,
+            store_lost: false,
+            relists: Relists::Anywhere,
+            has_cloud: true,
+            rollbacks: 2,
             message: MESSAGE,
         },
     ),
@@ -158,6 +170,8 @@ pub enum Mutation {
     StreamOfAnyHistory,
     /// What the cloud sends is taken without a proof that it has the history of the copy.
     NoProof,
+    /// A proof counts for whatever copy there is, also for one that came from the coordinator later.
+    ProofOfAnyCopy,
     /// A stream of the coordinator is opened without a look at its generation.
     GenerationNotCompared,
     /// A new leader feeds its copy under the number that the coordinator has for another history.
@@ -165,7 +179,7 @@ pub enum Mutation {
 }
 
 /// All of them.
-pub const MUTATIONS: [Mutation; 19] = [
+pub const MUTATIONS: [Mutation; 20] = [
     Mutation::StepNotAtomic,
     Mutation::JumpNotTold,
     Mutation::JumpFromAnywhere,
@@ -183,6 +197,7 @@ pub const MUTATIONS: [Mutation; 19] = [
     Mutation::JumpBeforeDetour,
     Mutation::StreamOfAnyHistory,
     Mutation::NoProof,
+    Mutation::ProofOfAnyCopy,
     Mutation::GenerationNotCompared,
     Mutation::NumberTakenOver,
 ];
@@ -208,7 +223,8 @@ impl Mutation {
         match self {
             Self::SnapshotWithoutHistory => 3,
             Self::NoDetour | Self::JumpBeforeDetour => 4,
-            Self::StreamOfAnyHistory | Self::NoProof | Self::GenerationNotCompared | Self::NumberTakenOver => 5,
+            Self::StreamOfAnyHistory | Self::NoProof | Self::GenerationNotCompared => 5,
+            Self::ProofOfAnyCopy | Self::NumberTakenOver => 6,
             _ => 2,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures_util::FutureExt as _;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use yurt_runtime::http::client::{Dial, Duplex, Protocol};
@@ -209,6 +210,19 @@ async fn is_proven_after(status: StatusCode, body: &'static str) -> (Ended, bool
     held.data.timeline().prove(Connection { server: 0, number: 1 });
     let ended = stream.run(Begin::Resume).await;
     (ended, held.data.timeline().holds(SERVICES, 0))
+}
+
+/// A list of the coordinator may be taken while a proof is being had: its history may be one that the cloud has lost.
+#[tokio::test]
+async fn stream_of_the_cloud_waits_for_a_proof_about_the_copy_that_is_held() {
+    let held = Held::new();
+    let timeline = held.data.timeline();
+    timeline.prove(Connection { server: 0, number: 1 });
+    let coordinators = |held: &mut Collection| held.restart(7, vec![service("web", 1001)], rv(1006));
+    held.replica.collection().update_of(0, coordinators).unwrap();
+    let mut stream = Box::pin(held.stream(Source::Cloud).run(Begin::Resume));
+    assert!(stream.as_mut().now_or_never().is_none());
+    assert!(timeline.proven().now_or_never().is_none(), "another one is asked for");
 }
 
 /// A resource that is refused, or cannot be read, says so for days; other streams would wait for a proof each time.
