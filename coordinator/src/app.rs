@@ -165,6 +165,7 @@ impl App {
             nodepool: &self.settings.nodepool,
             pool_kinds: &served.pool_kinds,
             is_member: user.node_name().is_some_and(|node| self.feed.members().contains(node)),
+            membership: self.feed.members().basis(),
             leads: self.feed.fence().leads(user),
             policy: &policy,
             pods: &served.registry,

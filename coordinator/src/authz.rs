@@ -16,6 +16,7 @@ use yurt_apimachinery::{RequestInfo, Verb};
 
 use crate::authn::{MASTERS, User};
 use crate::config::Profile;
+pub use crate::feed::members::Basis;
 
 pub mod node;
 mod pods;
@@ -58,6 +59,8 @@ pub struct Facts<'a> {
     pub pool_kinds: &'a [String],
     /// The caller is a node of the pool (or trusted, before membership is known).
     pub is_member: bool,
+    /// Where the membership comes from.
+    pub membership: Basis,
     /// The caller's node holds the election lease.
     pub leads: bool,
     /// Roles and bindings.

@@ -7,10 +7,10 @@ use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, ValueEnum, value_parser};
+use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, ValueEnum, value_parser};
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::{GroupResource, ResourceKind, Space, pool_scope};
-use yurt_runtime::flags::GoDuration;
+use yurt_runtime::flags::{GoDuration, parse_go_bool};
 use yurt_runtime::http::server;
 
 use crate::lanes;
@@ -94,11 +94,24 @@ pub struct Config {
     #[arg(long, value_name = "NAME", default_value = "")]
     pub nodepool: String,
 
-    /// Nodes that belong to the pool whatever the feed says: a comma-separated list, or @FILE with one name per line or
-    /// comma, read again every 10 s. Default: none; then, on an empty store, every node is trusted until the first
-    /// leader has told the membership.
+    /// Nodes that belong to the pool, and no others unless --members-from-leader is given: a comma-separated list, or @FILE
+    /// with one name per line or comma, read again every 10 s. Default: none; then the pool has the members that a leader
+    /// told before, and on an empty store nobody is let in unless --trust-first-leader is given.
     #[arg(long, value_name = "LIST|@FILE", default_value = "")]
     pub initial_members: String,
+
+    /// Beside --initial-members, the nodes that the pool's leader tells are members, too: each leader may then add nodes of
+    /// other pools. Default: what a leader tells gives nobody a right.
+    #[arg(long, default_value = "false", value_parser = parse_go_bool, num_args = 0..=1,
+          require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    pub members_from_leader: bool,
+
+    /// As long as no leader has told who belongs to the pool, every node with a certificate of the cluster may lead, and tell
+    /// it. The first one decides: start the pool's own nodes first. Without this and without --initial-members an empty
+    /// store lets nobody in.
+    #[arg(long, default_value = "false", value_parser = parse_go_bool, num_args = 0..=1,
+          require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
+    pub trust_first_leader: bool,
 
     /// etcd as the store instead of the embedded one.
     #[command(flatten)]
@@ -261,7 +274,24 @@ impl Config {
             .try_get_matches_from(args)
             .map_err(|error| FlagError::of(&error))?;
         let config = Self::from_arg_matches(&matches).map_err(|error| FlagError::of(&error))?;
+        config.check_members().map_err(FlagError::Bad)?;
         Ok(config)
+    }
+
+    /// Whose word about the members counts must not be in doubt.
+    fn check_members(&self) -> Result<(), String> {
+        let has_initial = !self.initial_members.trim().is_empty();
+        if self.trust_first_leader && has_initial {
+            return Err(
+                "--trust-first-leader cannot be used with --initial-members, which say whom to trust".to_owned(),
+            );
+        }
+        if self.members_from_leader && !has_initial {
+            return Err(
+                "--members-from-leader needs --initial-members: without them a leader is believed anyway".to_owned(),
+            );
+        }
+        Ok(())
     }
 
     /// Where to listen.
@@ -399,6 +429,11 @@ mod tests {
             ),
             (vec!["--pool-scope-resources", "gadgets"], "unknown resource gadgets"),
             (vec!["--max-custom-resources", "many"], "--max-custom-resources"),
+            (
+                vec!["--trust-first-leader", "--initial-members", "n1"],
+                "--trust-first-leader cannot be used with --initial-members",
+            ),
+            (vec!["--members-from-leader"], "needs --initial-members"),
         ] {
             let line = bad(&args);
             assert!(line.contains(part) && !line.contains('\n'), "{args:?}: {line}");

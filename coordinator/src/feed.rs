@@ -36,6 +36,7 @@ pub(crate) mod members;
 mod pending;
 pub(crate) mod scope;
 mod snapshot;
+mod void;
 mod wire;
 
 use collection::{PoolCollection, PoolCollections};
@@ -201,6 +202,7 @@ impl Feed {
             "holder": election.holder,
             "versions": VERSIONS,
             "members": self.members.count(),
+            "membersFrom": self.members.basis().as_str(),
             "encodings": ENCODINGS,
             "scope": self.scope.state(),
             "collections": self.collections().map(state_of).collect::<serde_json::Map<_, _>>(),
@@ -264,7 +266,7 @@ impl Feed {
 
     /// `GET` of [`MEMBERS_PATH`]: for people. What every hub asks every few seconds has their number only.
     pub(crate) fn member_names(&self) -> Value {
-        json!({ "members": self.members.names() })
+        json!({ "members": self.members.names(), "membersFrom": self.members.basis().as_str() })
     }
 
     /// Makes pool data durable, while nobody else is elected where that is part of it.

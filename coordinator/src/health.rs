@@ -11,6 +11,7 @@ use yurt_runtime::http::{self as web, Body};
 pub(crate) struct Health {
     storage: AtomicBool,
     unwritable: AtomicBool,
+    memberless: AtomicBool,
     serving: AtomicBool,
 }
 
@@ -28,6 +29,8 @@ type Line<'a> = (&'a str, bool);
 
 const STORAGE: &str = "storage";
 const SHUTDOWN: &str = "shutdown";
+/// Named only where it does not hold.
+const MEMBERS: &str = "members";
 
 // === impl Health ===
 
@@ -40,6 +43,11 @@ impl Health {
     /// Writes go through, or do not: a reason to send traffic elsewhere, none to restart a process that serves reads.
     pub(crate) fn set_writable(&self, writable: bool) {
         self.unwritable.store(!writable, Ordering::Release);
+    }
+
+    /// Some node may be let in, or none: nobody has said who belongs to the pool.
+    pub(crate) fn set_has_members(&self, has_members: bool) {
+        self.memberless.store(!has_members, Ordering::Release);
     }
 
     /// Requests are welcome, or not any more.
@@ -76,6 +84,9 @@ impl Health {
         let storage = is_loaded && !(is_ready && self.unwritable.load(Ordering::Acquire));
         let mut checks = vec![("ping", true), ("log", true), (STORAGE, storage)];
         if is_ready {
+            if self.memberless.load(Ordering::Acquire) {
+                checks.push((MEMBERS, false));
+            }
             checks.push((SHUTDOWN, self.serving.load(Ordering::Acquire)));
         }
         checks

@@ -44,6 +44,7 @@ mod handlers;
 mod health;
 mod lanes;
 mod lifecycle;
+mod membership;
 mod metrics;
 mod operator_files;
 mod pool_scope;
@@ -66,7 +67,7 @@ use app::{App, Served, Settings};
 use config::{Config, Profile};
 use feed::Feed;
 use feed::fence::Fence;
-use feed::members::{InitialMembers, Members};
+use feed::members::{Members, Policy};
 use feed::scope::Scope;
 use gate::Gate;
 use health::Health;
@@ -129,8 +130,8 @@ impl StartError {
 pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let clock = Clock::system();
     bootstrap::check_given(&config).await?;
-    let source = InitialMembers::parse(&config.initial_members);
-    let initial = source.read().map_err(StartError::new)?;
+    let policy = Policy::of(&config);
+    let initial = policy.initial.read().map_err(StartError::new)?;
     let metrics = Arc::new(Metrics::new().map_err(|error| StartError::new(format!("cannot set up metrics: {error}")))?);
     let (custom, declared) = CustomKinds::open(&config).map_err(StartError::new)?;
     let gate = Gate::open(&config, &metrics, clock.clone())?;
@@ -148,7 +149,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
         publisher = publisher.telling(guard.clone(), clock.clone(), &stores);
     }
     stores.attach(publisher).await?;
-    let members = Arc::new(Members::new(source, initial, stores.members()));
+    let members = Arc::new(Members::new(policy, initial, stores.collections().clone()));
     let electorate = (config.profile == Profile::Pool).then(|| members.clone());
     let end_watches = tasks.token().child_token();
     let registry = Registry::new(config.profile, &cacher, &stores.pool(), &end_watches);

@@ -83,6 +83,7 @@ pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>
         address: _,
         files: _,
     } = coordinator;
+    app.tell_membership();
     let serving = port.serve(&tasks, app.clone());
     tasks.spawn_critical(
         "persist-pool-data",

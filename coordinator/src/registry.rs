@@ -218,7 +218,7 @@ impl Registry {
         };
         let mut resources = self.resources.clone();
         resources.retain(|_, versions| versions.iter().all(|one| !one.kind.is_custom() && is_shared(one)));
-        for collection in pool.iter().filter(|collection| collection.is_told()) {
+        for collection in pool {
             let kind = collection.objects().kind();
             if !kind.is_custom() {
                 resources

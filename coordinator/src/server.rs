@@ -137,7 +137,10 @@ fn answer_health(
     let how = error_format(request, None);
     match refused {
         Some(status) => Some(status_error::respond(how, &status)),
-        None => app.health.answer(path, query),
+        None => {
+            app.health.set_has_members(!app.lacks_members());
+            app.health.answer(path, query)
+        }
     }
 }
 
@@ -328,6 +331,10 @@ async fn answer_path(
     match (request.method(), info.path.as_str(), feed_call) {
         (&Method::GET, feed::PATH, _) => Ok(web::json(StatusCode::OK, app.feed.state().to_string())),
         (&Method::GET, feed::MEMBERS_PATH, _) => Ok(web::json(StatusCode::OK, app.feed.member_names().to_string())),
+        (&Method::DELETE, feed::MEMBERS_PATH, _) => {
+            app.void_members(user).await?;
+            Ok(web::json(StatusCode::OK, app.feed.member_names().to_string()))
+        }
         (&Method::POST, _, Some(call)) => {
             if let Err(refusal) = feed::check_version(request.uri().query()) {
                 app.feed.refused(&refusal);

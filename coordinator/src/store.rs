@@ -121,13 +121,6 @@ impl Stores {
         let is_pool = self.profile == Profile::Pool;
         self.collections.all().filter(|_| is_pool).collect()
     }
-
-    /// The members of the pool.
-    pub(crate) fn members(&self) -> Arc<PoolCollection> {
-        self.collections
-            .named(members::COLLECTION)
-            .expect("the members collection must exist, open() made it")
-    }
 }
 
 fn create_folder(folder: &Path) -> Result<(), StartError> {

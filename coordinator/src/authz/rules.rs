@@ -2,6 +2,7 @@
 
 use super::{Attributes, Decision, Facts};
 use crate::authn::User;
+use crate::feed::members::Basis;
 
 /// One line of a table: everything in it must hold.
 struct Rule {
@@ -193,11 +194,20 @@ fn reason(user: &User, attributes: &Attributes<'_>, facts: &Facts<'_>) -> String
             ..*facts
         })
     {
-        return format!(
-            "node \"{node}\" is not a member of NodePool \"{}\"; it becomes one when the cloud says so (label \
-             apps.openyurt.io/nodepool on the Node, told by the pool's leader) or by --initial-members",
-            facts.nodepool
-        );
+        let pool = facts.nodepool;
+        let how = match facts.membership {
+            Basis::Nobody => {
+                "it has no members yet and trusts nobody: start the coordinator with --initial-members, or with \
+                 --trust-first-leader"
+            }
+            Basis::Initial => "--initial-members of the coordinator has to name it",
+            Basis::FirstLeader | Basis::Leader | Basis::InitialAndLeader => {
+                "it becomes one when the cloud says so (label apps.openyurt.io/nodepool on the Node, told by the pool's \
+                 leader) or by --initial-members; a leader that told something else is no leader to trust: void its word \
+                 with DELETE /yurt/v1/members"
+            }
+        };
+        return format!("node \"{node}\" is not a member of NodePool \"{pool}\"; {how}");
     }
     if !facts.leads && would_pass(&Facts { leads: true, ..*facts }) {
         return format!("node \"{node}\" does not hold the election lease kube-system/yurthub");

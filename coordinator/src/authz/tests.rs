@@ -34,6 +34,7 @@ fn decide(user: &User, profile: Profile, is_member: bool, leads: bool, cell: &st
         nodepool: "hangzhou",
         pool_kinds: &pool_kinds,
         is_member,
+        membership: Basis::Leader,
         leads,
         policy: &policy,
         pods: &PODS,

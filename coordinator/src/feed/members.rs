@@ -1,8 +1,8 @@
-//! Decides which nodes belong to the pool: those of `--initial-members`, those the feed has told, or, before anybody
-//! knows, every node with a certificate of the cluster.
+//! Decides which nodes belong to the pool: those of `--initial-members`, or those that a leader has told.
 //!
-//! Trust ends with the first snapshot of the members collection. It is given on an empty store only: afterwards the
-//! membership comes from the disk.
+//! Both count together with `--members-from-leader`. As long as nobody has said anything, nobody belongs to it; with
+//! `--trust-first-leader` every node of the cluster does, until the first snapshot of the members collection. What was told
+//! comes from the disk afterwards, until an administrator voids it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,17 +13,44 @@ use yurt_apimachinery::ObjectKey;
 use yurt_storage::Collection;
 
 use super::Refusal;
-use super::collection::PoolCollection;
+use super::collection::PoolCollections;
+use crate::config::Config;
 
 pub(crate) use yurt_storage::members::COLLECTION;
 
 /// The nodes of the pool.
 #[derive(Debug)]
 pub(crate) struct Members {
-    source: InitialMembers,
+    policy: Policy,
     // Guards only the set; replaced as a whole by a reload.
     initial: RwLock<BTreeSet<String>>,
-    told: Arc<PoolCollection>,
+    collections: Arc<PoolCollections>,
+}
+
+/// Whose word counts, by the command line.
+#[derive(Clone, Debug)]
+pub(crate) struct Policy {
+    /// `--initial-members`.
+    pub(crate) initial: InitialMembers,
+    /// `--members-from-leader`.
+    pub(crate) takes_leaders: bool,
+    /// `--trust-first-leader`.
+    pub(crate) trusts_first: bool,
+}
+
+/// Where the membership comes from now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Basis {
+    /// Nowhere: nobody is let in.
+    Nobody,
+    /// No leader has told it yet; every node of the cluster is trusted to.
+    FirstLeader,
+    /// The command line.
+    Initial,
+    /// The word of a leader.
+    Leader,
+    /// The command line and the word of a leader.
+    InitialAndLeader,
 }
 
 /// Where `--initial-members` come from.
@@ -35,6 +62,19 @@ pub(crate) enum InitialMembers {
     List(BTreeSet<String>),
     /// A file that is read again now and then.
     File(PathBuf),
+}
+
+// === impl Policy ===
+
+impl Policy {
+    /// That of the command line.
+    pub(crate) fn of(config: &Config) -> Self {
+        Self {
+            initial: InitialMembers::parse(&config.initial_members),
+            takes_leaders: config.members_from_leader,
+            trusts_first: config.trust_first_leader,
+        }
+    }
 }
 
 // === impl InitialMembers ===
@@ -79,54 +119,99 @@ fn names(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-// === impl Members ===
+// === impl Basis ===
 
-impl Members {
-    /// Members from `source`, read as `initial`, and from the collection the feed fills.
-    pub(crate) fn new(source: InitialMembers, initial: BTreeSet<String>, told: Arc<PoolCollection>) -> Self {
-        Self {
-            source,
-            initial: RwLock::new(initial),
-            told,
+impl Basis {
+    /// As the state shows it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Nobody => "nobody",
+            Self::FirstLeader => "first-leader",
+            Self::Initial => "initial-members",
+            Self::Leader => "leader",
+            Self::InitialAndLeader => "initial-members,leader",
         }
     }
 
-    /// Whether nobody has told the membership yet: every node of the cluster is let in then.
+    /// Whether the word of a leader makes members.
+    pub(crate) fn has_leader(self) -> bool {
+        matches!(self, Self::Leader | Self::InitialAndLeader)
+    }
+}
+
+// === impl Members ===
+
+impl Members {
+    /// Members by `policy`, whose `--initial-members` were read as `initial`, and by the collection the feed fills.
+    pub(crate) fn new(policy: Policy, initial: BTreeSet<String>, collections: Arc<PoolCollections>) -> Self {
+        Self {
+            policy,
+            initial: RwLock::new(initial),
+            collections,
+        }
+    }
+
+    /// Where the membership comes from.
+    pub(crate) fn basis(&self) -> Basis {
+        let is_told = self.of_told(Collection::is_complete).unwrap_or_default();
+        match (&self.policy.initial, is_told) {
+            (InitialMembers::None, true) => Basis::Leader,
+            (InitialMembers::None, false) if self.policy.trusts_first => Basis::FirstLeader,
+            (InitialMembers::None, false) => Basis::Nobody,
+            (_, true) if self.policy.takes_leaders => Basis::InitialAndLeader,
+            (_, _) => Basis::Initial,
+        }
+    }
+
+    /// Whether the membership has still to be told: every node of the cluster is let in then.
     pub(crate) fn on_trust(&self) -> bool {
-        self.source == InitialMembers::None && !self.told.objects().read(Collection::is_complete)
+        self.basis() == Basis::FirstLeader
     }
 
     /// Whether a node belongs to the pool.
     pub(crate) fn contains(&self, node: &str) -> bool {
-        let told = || {
-            self.told
-                .objects()
-                .read(|held| held.object(&ObjectKey::new(None, node)).is_some())
+        let is_told = || {
+            let key = ObjectKey::new(None, node);
+            self.of_told(|held| held.object(&key).is_some()).unwrap_or_default()
         };
-        self.initial.read().contains(node) || told() || self.on_trust()
+        match self.basis() {
+            Basis::Nobody => false,
+            Basis::FirstLeader => true,
+            Basis::Initial => self.initial.read().contains(node),
+            Basis::Leader => is_told(),
+            Basis::InitialAndLeader => self.initial.read().contains(node) || is_told(),
+        }
     }
 
     /// Their names; `None` while membership is on trust.
     pub(crate) fn names(&self) -> Option<BTreeSet<String>> {
-        if self.on_trust() {
+        let basis = self.basis();
+        if basis == Basis::FirstLeader {
             return None;
         }
         let mut names = self.initial.read().clone();
-        self.told
-            .objects()
-            .read(|held| names.extend(held.objects().map(|object| object.name().to_owned())));
+        if basis.has_leader() {
+            self.of_told(|held| names.extend(held.objects().map(|object| object.name().to_owned())));
+        }
         Some(names)
     }
 
     /// How many they are; `None` while membership is on trust.
     pub(crate) fn count(&self) -> Option<usize> {
-        if self.on_trust() {
-            return None;
-        }
+        let basis = self.basis();
         let initial = self.initial.read();
+        if !basis.has_leader() {
+            return (basis != Basis::FirstLeader).then(|| initial.len());
+        }
         let is_told = |held: &Collection, name: &String| held.object(&ObjectKey::new(None, name)).is_some();
         let count = |held: &Collection| held.len() + initial.iter().filter(|name| !is_told(held, name)).count();
-        Some(self.told.objects().read(count))
+        self.of_told(count)
+    }
+
+    /// Looks at what a leader told; `None` in a process without that collection.
+    fn of_told<T>(&self, look: impl FnOnce(&Collection) -> T) -> Option<T> {
+        let told = self.collections.named(COLLECTION)?;
+        Some(told.objects().read(look))
     }
 
     /// Whether the names `told` may become the membership by the word of `caller`. A pool that shuts its leader out has nobody
@@ -155,18 +240,18 @@ impl Members {
 
     /// Their names, once a leader has told them: what the flag alone says may be less than the pool.
     pub(crate) fn told_names(&self) -> Option<BTreeSet<String>> {
-        let is_told = self.told.objects().read(Collection::is_complete);
+        let is_told = self.of_told(Collection::is_complete).unwrap_or_default();
         is_told.then(|| self.names()).flatten()
     }
 
     /// Whether the members come from a file.
     pub(crate) fn is_reloadable(&self) -> bool {
-        matches!(self.source, InitialMembers::File(_))
+        matches!(self.policy.initial, InitialMembers::File(_))
     }
 
     /// Reads the file again; the names before stay in force when it cannot be read. Blocks for one small read.
     pub(crate) fn reload(&self) {
-        match self.source.read() {
+        match self.policy.initial.read() {
             Ok(names) => {
                 let mut initial = self.initial.write();
                 if *initial != names {
@@ -185,33 +270,63 @@ mod tests {
 
     use super::*;
 
-    fn members(flag: &str) -> Members {
+    fn members(initial: &str, takes_leaders: bool, trusts_first: bool) -> Members {
         let kind = yurt_apimachinery::kind::find_kind("", "nodes").unwrap();
         let replicas = yurt_storage::Replicas::open(&[(COLLECTION.to_owned(), kind)], None).unwrap();
-        let told = Arc::new(PoolCollection::new(replicas.named(COLLECTION).unwrap().clone()));
-        let source = InitialMembers::parse(flag);
-        let initial = source.read().unwrap();
-        Members::new(source, initial, told)
+        let initial = InitialMembers::parse(initial);
+        let names = initial.read().unwrap();
+        let policy = Policy {
+            initial,
+            takes_leaders,
+            trusts_first,
+        };
+        Members::new(policy, names, Arc::new(PoolCollections::new(replicas.iter())))
+    }
+
+    /// A leader tells that "a" is the pool.
+    fn tell(members: &Members) {
+        let told = members.collections.named(COLLECTION).unwrap();
+        let node = br#"{"metadata":{"name":"a","uid":"u","resourceVersion":"5"}}"#;
+        let node = yurt_apimachinery::Object::parse(node.as_slice().into(), told.objects().kind()).unwrap();
+        told.objects()
+            .update(|held| held.restart(0, vec![node], yurt_apimachinery::ResourceVersion(5)));
     }
 
     #[test]
-    fn trust_is_given_without_a_flag_and_ends_with_the_first_snapshot() {
-        let trusting = members("");
-        assert!(trusting.contains("any") && trusting.names().is_none());
-        let node = br#"{"metadata":{"name":"a","uid":"u","resourceVersion":"5"}}"#;
-        let node = yurt_apimachinery::Object::parse(node.as_slice().into(), trusting.told.objects().kind()).unwrap();
-        trusting
-            .told
-            .objects()
-            .update(|held| held.restart(0, vec![node], yurt_apimachinery::ResourceVersion(5)));
+    fn nobody_belongs_to_a_pool_that_nobody_has_told() {
+        let members = members("", false, false);
+        assert_eq!((members.basis(), members.count()), (Basis::Nobody, Some(0)));
+        assert!(!members.contains("a") && !members.on_trust());
+        tell(&members);
+        assert_eq!(
+            members.basis(),
+            Basis::Leader,
+            "it was told before the flag was left out"
+        );
+        assert!(members.contains("a") && !members.contains("any"));
+    }
+
+    #[test]
+    fn trust_is_asked_for_and_ends_with_the_first_snapshot() {
+        let trusting = members("", false, true);
+        assert!(trusting.contains("any") && trusting.names().is_none() && trusting.count().is_none());
+        tell(&trusting);
         assert!(trusting.contains("a") && !trusting.contains("any"));
         assert_eq!(trusting.told_names(), Some(BTreeSet::from(["a".to_owned()])));
-        let configured = members("b");
-        assert!(
-            configured.contains("b") && !configured.contains("any"),
-            "a flag leaves no room for trust"
-        );
-        assert_eq!(configured.told_names(), None, "nobody has said that these are all");
+    }
+
+    #[test]
+    fn leader_adds_to_the_initial_members_where_the_flag_says_so_only() {
+        for (takes_leaders, basis, count) in [(false, Basis::Initial, 1), (true, Basis::InitialAndLeader, 2)] {
+            let members = members("b", takes_leaders, false);
+            assert_eq!(members.basis(), Basis::Initial);
+            assert!(members.contains("b") && !members.contains("any"));
+            assert_eq!(members.told_names(), None, "nobody has said that these are all");
+            tell(&members);
+            assert_eq!((members.basis(), members.count()), (basis, Some(count)));
+            assert_eq!(members.names().unwrap().len(), count);
+            assert!(members.contains("b") && members.contains("a") == takes_leaders);
+        }
     }
 
     #[test]
@@ -219,7 +334,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("members");
         std::fs::write(&path, "a").unwrap();
-        let members = members(&format!("@{}", path.display()));
+        let members = members(&format!("@{}", path.display()), false, false);
         assert!(members.is_reloadable() && members.contains("a"));
         std::fs::write(&path, "b").unwrap();
         members.reload();

@@ -86,6 +86,14 @@ impl Scope {
         self.told.subscribe()
     }
 
+    /// Resolves when no other change of the collections is at work.
+    ///
+    /// # Cancel safety
+    /// Safe: who stops waiting loses its place only.
+    pub(super) async fn changing(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.changing.lock().await
+    }
+
     /// Resolves when no other call is at work.
     ///
     /// # Cancel safety
@@ -176,7 +184,7 @@ impl Feed {
     /// Makes the collections those that are shared now, and `serve` show them to readers. Those of resources that are not
     /// shared any more are given up.
     pub(crate) async fn follow_scope(&self, kinds: &Kinds, serve: impl Fn()) {
-        let _one = self.scope.changing.lock().await;
+        let _one = self.scope.changing().await;
         let mut wanted = Vec::new();
         for resource in self.scope.added() {
             match kinds.shared(&resource) {

@@ -14,7 +14,7 @@ use yurt_storage::{OnlyWriter as _, Op, Replicas, SharedCollection, Storage, Sto
 use crate::authn::{NODE_PREFIX, NODES, User};
 use crate::feed::collection::{PoolCollection, PoolCollections};
 use crate::feed::fence::Fence;
-use crate::feed::members::{InitialMembers, Members};
+use crate::feed::members::{InitialMembers, Members, Policy};
 use crate::feed::scope::Scope;
 use crate::feed::{Feed, FeedError, Parts};
 use crate::metrics::Metrics;
@@ -56,14 +56,19 @@ impl Pool {
         }
         let collections = PoolCollections::new(std::iter::once(replica));
         let collection = collections.named(&name).expect("it was just made");
-        let source = InitialMembers::parse(nodes);
-        let initial = source.read().expect("a list of names");
+        let collections = Arc::new(collections);
+        let policy = Policy {
+            initial: InitialMembers::parse(nodes),
+            takes_leaders: false,
+            trusts_first: false,
+        };
+        let initial = policy.initial.read().expect("a list of names");
         let leases = kind::find_kind("coordination.k8s.io", "leases").expect("leases are built in");
         let parts = Parts {
             fence,
-            members: Arc::new(Members::new(source, initial, collection.clone())),
+            members: Arc::new(Members::new(policy, initial, collections.clone())),
             scope: Arc::new(Scope::new(std::slice::from_ref(&collection))),
-            collections: Arc::new(collections),
+            collections,
             replicas: Arc::new(replicas),
             storage: Arc::new(NoStorage),
             leases: Arc::new(SharedCollection::new(leases, false)),

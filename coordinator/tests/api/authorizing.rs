@@ -3,7 +3,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Server, config_map, rv};
+use crate::harness::{Client, Server, TRUSTING, config_map, rv};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -199,7 +199,7 @@ async fn roles_from_files_hold_in_both_profiles() {
     std::fs::write(folder.path().join("policy.json"), policy.to_string()).unwrap();
     let path = folder.path().to_str().unwrap();
     for profile in ["standalone", "pool"] {
-        let server = Server::start(&["--profile", profile, "--rbac-path", path]).await;
+        let server = Server::start(&["--profile", profile, "--rbac-path", path, TRUSTING]).await;
         let jane = server.user("jane", &[]);
         jane.get("/api/v1/configmaps").await.expect(200);
         jane.get("/api/v1/namespaces").await.expect(403);

@@ -451,7 +451,7 @@ async fn membership_comes_first_and_contains_who_tells_it() {
     assert_eq!(state["members"], json!(2));
     assert_eq!(state["collections"]["services"]["complete"], false);
     let names = server.node("n2").get("/yurt/v1/members").await.expect(200);
-    assert_eq!(names, json!({"members": ["n1", "n2"]}));
+    assert_eq!(names, json!({"members": ["n1", "n2"], "membersFrom": "leader"}));
     server.node("n3").get("/yurt/v1/members").await.expect(403);
     server.node("n2").post("/yurt/v1/members", &names).await.expect(403);
     server.admin().post("/yurt/v1/members", &names).await.expect(405);

@@ -23,6 +23,9 @@ pub(crate) use yurt_test_support::PATIENCE;
 /// What a coordinator logs, in its folder.
 const LOG: &str = "stderr.log";
 
+/// The first leader says who belongs to the pool.
+pub(crate) const TRUSTING: &str = "--trust-first-leader";
+
 /// A running coordinator; killed when dropped.
 pub(crate) struct Server {
     folder: tempfile::TempDir,
@@ -71,7 +74,7 @@ impl Server {
     }
 
     pub(crate) async fn pool() -> Self {
-        Self::over_some_store(&["--nodepool", "hangzhou"]).await
+        Self::over_some_store(&["--nodepool", "hangzhou", TRUSTING]).await
     }
 
     /// Over an etcd where there is one, so that everything holds over both stores.
@@ -104,7 +107,7 @@ impl Server {
 
     /// One of several coordinators of a pool over `etcd`.
     pub(crate) async fn sharing_a_pool(etcd: &EtcdMember) -> Self {
-        Self::start(&["--nodepool", "hangzhou", "--etcd-servers", &etcd.url()]).await
+        Self::start(&["--nodepool", "hangzhou", TRUSTING, "--etcd-servers", &etcd.url()]).await
     }
 
     /// One of several coordinators over `etcd`.
@@ -162,6 +165,7 @@ impl Server {
             &cert,
             "--tls-private-key-file",
             &key,
+            TRUSTING,
             "--secure-port",
         ];
         let mut flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();

@@ -6,9 +6,11 @@ use serde_json::{Value, json};
 use yurt_test_support::eventually;
 
 use crate::feeding::{Leader, event, service};
-use crate::harness::{Server, rv};
+use crate::harness::{Server, TRUSTING, rv};
 
 const ELECTION: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/yurthub";
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+const MEMBERS: &str = "/apis/yurt.openyurt.io/v1/members";
 const NODE_LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
 fn members(since: &[(&str, u64)]) -> Vec<Value> {
@@ -63,7 +65,7 @@ async fn members_only_may_be_elected_and_only_in_their_own_name() {
 
 #[tokio::test]
 async fn lease_of_a_node_that_left_the_pool_goes_and_no_other() {
-    let server = Server::over_some_store(&["--nodepool", "hangzhou", "--departed-lease-ttl", "3s"]).await;
+    let server = Server::over_some_store(&["--nodepool", "hangzhou", TRUSTING, "--departed-lease-ttl", "3s"]).await;
     let leader = Leader::elect(&server, "n1").await;
     leader.feed_members(&["n1", "n2", "n3"]).await;
     let lease = |name: &str| json!({"metadata": {"name": name}, "spec": {"holderIdentity": name}});
@@ -125,4 +127,88 @@ async fn leader_that_left_the_pool_is_stopped_and_a_member_takes_over() {
     assert!(message.contains("\"n1\" is not a member"), "{message}");
     successor.events(100, more, 101).await.expect(200);
     leader.client.get(ELECTION).await.expect(403);
+}
+
+#[tokio::test]
+async fn fresh_store_trusts_nobody_unless_it_is_asked_to() {
+    let server = Server::waiting(&["--nodepool", "hangzhou"]).await;
+    let node = server.node("n3");
+    let lease =
+        json!({"metadata": {"name": "yurthub"}, "spec": {"holderIdentity": "n3_1", "leaseDurationSeconds": 15}});
+    for refused in [node.get("/api/v1/services").await, node.post(LEASES, &lease).await] {
+        let refused = refused.expect(403);
+        let message = refused["message"].as_str().unwrap();
+        let says = |part| message.contains(part);
+        assert!(
+            says("no members yet") && says("--initial-members") && says("--trust-first-leader"),
+            "{message}"
+        );
+    }
+    let unready = server.anonymous().get("/readyz").await;
+    assert_eq!(unready.code, 500);
+    assert!(
+        unready.body.as_str().unwrap().contains("[-]members failed"),
+        "{:?}",
+        unready.body
+    );
+    assert_eq!(server.anonymous().get("/livez").await.code, 200);
+    let state = server.admin().get("/yurt/v1/feed").await.expect(200);
+    assert_eq!(
+        (&state["members"], &state["membersFrom"]),
+        (&json!(0), &json!("nobody"))
+    );
+    assert!(server.log().contains("Every node is refused"), "{}", server.log());
+}
+
+#[tokio::test]
+async fn leader_adds_no_members_to_those_of_the_flag_unless_it_is_believed() {
+    for (flag, code, basis) in [
+        ("--members-from-leader=false", 403, "initial-members"),
+        ("--members-from-leader", 429, "initial-members,leader"),
+    ] {
+        let server = Server::start(&["--nodepool", "hangzhou", "--initial-members", "n1,n2", flag]).await;
+        let leader = Leader::elect(&server, "n1").await;
+        leader.feed_members(&["n1", "n9"]).await;
+        let stranger = server.node("n9").get("/api/v1/services").await;
+        assert_eq!(stranger.code, code, "{flag}: {:?}", stranger.body);
+        assert_eq!(
+            server.node("n2").get("/api/v1/services").await.code,
+            429,
+            "{flag}: of the flag"
+        );
+        let state = leader.client.get("/yurt/v1/members").await.expect(200);
+        assert_eq!(state["membersFrom"], basis);
+    }
+}
+
+#[tokio::test]
+async fn administrator_voids_what_a_leader_told_of_the_members() {
+    let mut server = Server::pool().await;
+    let hostile = Leader::elect(&server, "n3").await;
+    hostile.feed_members(&["n3"]).await;
+    let victim = server.node("n2");
+    let refused = victim.get("/api/v1/services").await.expect(403);
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.contains("DELETE /yurt/v1/members"), "{message}");
+    hostile.client.delete("/yurt/v1/members").await.expect(403);
+    let mut watch = hostile.client.watch(MEMBERS).await;
+    let voided = server.admin().delete("/yurt/v1/members").await.expect(200);
+    assert_eq!(
+        (&voided["members"], &voided["membersFrom"]),
+        (&Value::Null, &json!("first-leader"))
+    );
+    while watch.next().await.is_some() {}
+    assert_eq!(
+        victim.get(MEMBERS).await.code,
+        429,
+        "let in again, and nobody has told the members"
+    );
+    server.kill();
+    server.start_again().await;
+    assert_eq!(server.node("n2").get(MEMBERS).await.code, 429, "also after a crash");
+    server.admin().delete(ELECTION).await.expect(200);
+    let honest = Leader::elect(&server, "n2").await;
+    honest.feed_members(&["n1", "n2"]).await;
+    server.node("n3").get("/api/v1/services").await.expect(403);
+    server.node("n1").get(MEMBERS).await.expect(200);
 }

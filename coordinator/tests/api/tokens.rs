@@ -8,7 +8,7 @@ use yurt_runtime::Clock;
 use yurt_runtime::pki::CertificateAuthority;
 use yurt_test_support::eventually;
 
-use crate::harness::{Answer, Client, Server};
+use crate::harness::{Answer, Client, Server, TRUSTING};
 
 const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
 const TOKENS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
@@ -294,9 +294,17 @@ async fn pool_takes_tokens_by_signature_alone() {
     let robot = token(&cloud.admin(), "robot", json!({})).await;
     let key = key.path().join("sa.key");
     let key = key.to_str().unwrap();
-    let pool = Server::start(&["--service-account-issuer", ISSUER, "--service-account-key-file", key]).await;
+    let pool = Server::start(&[
+        TRUSTING,
+        "--service-account-issuer",
+        ISSUER,
+        "--service-account-key-file",
+        key,
+    ])
+    .await;
     assert_eq!(who(&pool, &robot).await, 201);
     let other = Server::start(&[
+        TRUSTING,
         "--service-account-issuer",
         "https://other",
         "--service-account-key-file",
@@ -320,6 +328,7 @@ async fn keys_of_tokens_change_while_the_server_runs() {
     }
     let file = old_key.path().join("sa.key");
     let flags = [
+        TRUSTING,
         "--service-account-issuer",
         ISSUER,
         "--service-account-key-file",

@@ -309,7 +309,10 @@ fn differences(served: &Listing, wanted: &Listing) -> String {
 impl Coordinator {
     fn new(setup: &Setup, name: &str, etcd: Option<&Etcd>) -> Result<Self> {
         let (port, launch) = coordinator_launch(setup, Place::Pool, name)?;
-        let launch = launch.flag("profile", "pool").flag("nodepool", sample::POOL);
+        let launch = launch
+            .flag("profile", "pool")
+            .flag("nodepool", sample::POOL)
+            .flag("trust-first-leader", true);
         let launch = match etcd {
             Some(etcd) => etcd.under(launch),
             None => launch,

@@ -20,7 +20,7 @@ use crate::authn::{NODE_PREFIX, NODES};
 use crate::feed::Parts;
 use crate::feed::collection::PoolCollections;
 use crate::feed::fence::Fence;
-use crate::feed::members::{InitialMembers, Members};
+use crate::feed::members::{InitialMembers, Members, Policy};
 use crate::feed::scope::{SCOPE_KEY, Scope};
 use crate::metrics::Metrics;
 
@@ -112,15 +112,20 @@ fn feed_on(disk: &Arc<Disk>) -> (Arc<Feed>, Arc<PoolCollection>) {
     let fence = Arc::new(Fence::new("s"));
     let record = fence.election().next("n1_1", None).encode();
     fence.published(ResourceVersion(1), &record);
-    let source = InitialMembers::parse("n1");
-    let initial = source.read().unwrap();
+    let policy = Policy {
+        initial: InitialMembers::parse("n1"),
+        takes_leaders: false,
+        trusts_first: false,
+    };
+    let initial = policy.initial.read().unwrap();
+    let collections = Arc::new(collections);
     let (clock, _) = Clock::fake();
     let own = Embedded::on(disk.clone(), clock.clone(), yurt_apimachinery::Space::Own).unwrap();
     let parts = Parts {
         fence,
-        members: Arc::new(Members::new(source, initial, collection.clone())),
+        members: Arc::new(Members::new(policy, initial, collections.clone())),
         scope: Arc::new(Scope::new(std::slice::from_ref(&collection))),
-        collections: Arc::new(collections),
+        collections,
         replicas: Arc::new(replicas),
         storage: Arc::new(own),
         leases: Arc::new(SharedCollection::new(leases, false)),
