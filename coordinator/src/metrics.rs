@@ -272,7 +272,8 @@ impl FeedMetrics {
             }
             Refusal::Behind { .. } => "behind",
             Refusal::Backwards { .. } => "backwards",
-            Refusal::Generation { .. } => "generation",
+            Refusal::Generation { .. } | Refusal::Leap { .. } => "generation",
+            Refusal::Position { .. } => "position",
             Refusal::Members { .. } => "members",
             Refusal::Version { .. } => "version",
         };

@@ -23,6 +23,9 @@ impl Feed {
         body: &[u8],
     ) -> Result<Value, FeedError> {
         let call: EventsCall<'_> = decode(body)?;
+        if !call.up_to.is_own() {
+            Refusal::check_position("upTo", call.up_to)?;
+        }
         let events = read_events(&call, collection.objects().kind())?;
         self.require_members(collection)?;
         self.admit(collection, events.iter().map(|(_, object)| object))?;

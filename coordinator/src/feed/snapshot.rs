@@ -38,6 +38,7 @@ impl Feed {
         if call.at.is_own() || call.at.is_zero() {
             return Err(Status::bad_request(format!("{} is not a resourceVersion of the cloud", call.at)).into());
         }
+        Refusal::check_position("at", call.at)?;
         let history = call.history(collection.objects().kind())?;
         self.require_members(collection)?;
         let claim = call.claim();
@@ -294,10 +295,13 @@ fn check(held: &Collection, (generation, at): (u64, ResourceVersion)) -> Result<
             applied,
         });
     }
-    if generation == held.generation() && at < applied {
-        return Err(Refusal::Behind { applied });
+    if generation == held.generation() {
+        return match at < applied {
+            true => Err(Refusal::Behind { applied }),
+            false => Ok(()),
+        };
     }
-    Ok(())
+    Refusal::check_generation(held.generation(), generation)
 }
 
 fn apply(

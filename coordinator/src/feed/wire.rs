@@ -5,6 +5,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use yurt_apimachinery::{ResourceKind, ResourceVersion, Status};
 use yurt_storage::collection::{Gap, History, RangeTombstone};
+use yurt_storage::generation::{self, POSITION_END};
 
 use super::events::read_object;
 use super::fence::Claim;
@@ -128,6 +129,16 @@ pub(crate) enum Refusal {
         /// `C`.
         applied: ResourceVersion,
     },
+    /// The snapshot has a number far above the one held: no later leader could begin a generation after a few of them.
+    Leap {
+        /// What is taken.
+        message: String,
+    },
+    /// The call reaches a position that no cloud gets to: whoever followed it there would be ahead of every leader.
+    Position {
+        /// What is taken.
+        message: String,
+    },
     /// The call is in a version of the feed that is not spoken here.
     Version {
         /// What each side speaks, and which has to be upgraded.
@@ -230,6 +241,33 @@ impl Progress {
 // === impl Refusal ===
 
 impl Refusal {
+    /// Refuses a position that no cloud gets to.
+    ///
+    /// # Errors
+    /// [`Self::Position`].
+    pub(super) fn check_position(field: &str, told: ResourceVersion) -> Result<(), Self> {
+        if told < POSITION_END {
+            return Ok(());
+        }
+        let message = format!("{field} {told} is not taken: positions are below {POSITION_END}");
+        Err(Self::Position { message })
+    }
+
+    /// Refuses a number of a generation that is no next one of that which is held.
+    ///
+    /// # Errors
+    /// [`Self::Leap`].
+    pub(super) fn check_generation(held: u64, told: u64) -> Result<(), Self> {
+        if generation::may_follow(held, told) {
+            return Ok(());
+        }
+        let message = format!(
+            "generation {told} is not taken after {held}: it has to be one of the next steps, and below {}",
+            generation::GENERATION_END
+        );
+        Err(Self::Leap { message })
+    }
+
     /// Body of the 409.
     pub(crate) fn to_json(&self) -> Value {
         match self {
@@ -243,6 +281,8 @@ impl Refusal {
             Self::Version { message } => {
                 json!({ "reason": "version", "versions": super::VERSIONS, "message": message })
             }
+            Self::Leap { message } => json!({ "reason": "generation", "message": message }),
+            Self::Position { message } => json!({ "reason": "position", "message": message }),
             Self::Members { message } => json!({ "reason": "members", "message": message }),
         }
     }

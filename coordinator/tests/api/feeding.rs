@@ -823,3 +823,42 @@ async fn object_above_the_limit_of_etcd_is_refused_by_its_name() {
         ["a@50", "b@101", "large@104"]
     );
 }
+
+/// One leader, once, must not be able to number a copy so that no other leader comes after it.
+#[tokio::test]
+async fn numbers_that_nothing_could_follow_are_refused() {
+    let server = Server::pool().await;
+    let leader = Leader::elect(&server, "n1").await;
+    leader.feed_members(&["n1", "n2"]).await;
+    let refused = |answer: Answer, reason: &str| {
+        let body = answer.expect(409);
+        assert_eq!(body["reason"], reason, "{body}");
+        assert!(body["message"].as_str().unwrap().len() > 20, "{body}");
+    };
+    let forged = [service("forged", 100)];
+    for generation in [u64::MAX, 1 << 53, 1_001 * 1_000_000] {
+        refused(
+            leader.snapshot("services", generation, 200, &forged).await,
+            "generation",
+        );
+    }
+    for at in [(1 << 62) - 1, 1 << 53] {
+        refused(leader.snapshot("services", 0, at, &forged).await, "position");
+    }
+    leader
+        .snapshot("services", 1_000_000_007, 200, &forged)
+        .await
+        .expect(200);
+    for up_to in [(1_u64 << 62) - 1, 1 << 53] {
+        let events = json!({"generation": 1_000_000_007, "after": "200", "events": [], "upTo": up_to.to_string()});
+        refused(leader.call("services/events", events).await, "position");
+    }
+    leader.release().await;
+
+    let next = Leader::elect(&server, "n2").await;
+    next.snapshot("services", 1_001_000_000, 150, &[service("web", 90)])
+        .await
+        .expect(200);
+    let told = next.client.get("/api/v1/services").await.expect(200);
+    assert_eq!(told["items"][0]["metadata"]["name"], "web");
+}

@@ -2,6 +2,7 @@
 //!
 //! In reading order:
 //!
+//! * [`generation`] (pure): numbers of histories.
 //! * [`collection`] (pure): objects, RV index, tombstones, tail; how readers resume and catch up.
 //! * [`shared`]: a collection with a lock and a wake-up.
 //! * [`backend`]: the storage trait for own objects; [`contract`]: the promises every backend keeps.
@@ -20,6 +21,7 @@ pub mod collection;
 pub mod contract;
 pub mod embedded;
 pub mod etcd3;
+pub mod generation;
 pub mod kinds;
 pub mod members;
 pub mod replica;

@@ -213,6 +213,10 @@ impl Feeder {
         let proven = self.data.timeline().holds(self.replica.name(), here.generation);
         match Way::of(there, here, proven, random()) {
             Way::AwaitProof => Err(Interrupted::Reopen("not proved to be the present cloud's".into())),
+            Way::Exhausted => Err(Interrupted::Refused(
+                exhausted(self.replica.name(), there.generation),
+                None,
+            )),
             Way::Begin(generation) => {
                 self.renumber(here.generation, generation);
                 self.send_snapshot(there).await
@@ -505,7 +509,7 @@ impl Feeder {
                 if reason == "members" && self.replica.name() == members::COLLECTION {
                     return Err(Interrupted::NotMember(answer.message.unwrap_or(reason)));
                 }
-                if reason == "version" {
+                if ["version", "position"].contains(&reason.as_str()) {
                     return Err(Interrupted::Refused(answer.message.unwrap_or(reason), None));
                 }
                 if reason == "backwards" {
@@ -532,6 +536,14 @@ impl Feeder {
         let details = said.details()?;
         (details.kind == self.replica.name() && !details.name.is_empty()).then(|| ObjectKey::parse(&details.name))
     }
+}
+
+/// Why nothing can be fed to a coordinator of this generation.
+fn exhausted(collection: &str, generation: u64) -> String {
+    format!(
+        "the coordinator holds {collection} under generation {generation}, and no number comes after it; an administrator has to \
+         void it: DELETE /yurt/v1/feed/{collection} at the coordinator"
+    )
 }
 
 /// `body` as gzip; off the async threads where it takes some milliseconds.

@@ -17,6 +17,7 @@ use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
 use yurt_runtime::http::client::{ClientError, HttpClient};
 use yurt_runtime::http::{ACCEPT_GZIP, Decoded, empty};
 use yurt_storage::collection::WriteError;
+use yurt_storage::generation::GENERATION_END;
 use yurt_storage::serve::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_DIFF_WATCHED, ANNOTATION_STALE};
 use yurt_storage::{Collection, Replica};
 
@@ -248,6 +249,12 @@ impl Stream {
         let count = objects.len();
         if self.reads_nodes() && objects.is_empty() {
             return Err(Ended::Refused(self.nobody()));
+        }
+        if let Some(told) = generation.filter(|told| *told >= GENERATION_END) {
+            return Err(Ended::Refused(format!(
+                "generation {told} is not taken, numbers are below {GENERATION_END}; the leader, or an administrator who voids the \
+                 collection at the coordinator, has to begin another one"
+            )));
         }
         let is_gone = self.is_gone();
         let taken = self.change(|collection| {

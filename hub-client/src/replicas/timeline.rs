@@ -8,18 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use yurt_apimachinery::{ObjectKey, ResourceVersion};
+use yurt_storage::generation;
 
-/// Generations are numbered in steps of this; what is below counts nothing and only tells them apart.
-const GENERATION_STEP: u64 = 1_000_000;
-
-/// Number of a generation after `last`. Who notices another rollback than others do chooses another number, but for one
-/// chance in a million: equal numbers stand for one history.
+/// Number of a generation after `last`. After the last step the first one comes again: a hub does not order numbers, it only tells
+/// them apart.
 #[must_use]
 pub fn next_generation(last: u64, random: u64) -> u64 {
-    let count = last / GENERATION_STEP + 1;
-    count
-        .saturating_mul(GENERATION_STEP)
-        .saturating_add(random % GENERATION_STEP)
+    let next = generation::next(last, random).or_else(|| generation::next(0, random));
+    next.unwrap_or_default()
 }
 
 /// Objects that are looked at again, those with the highest RVs, and as many of the last deletions.

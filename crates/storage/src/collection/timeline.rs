@@ -144,10 +144,9 @@ impl Collection {
         }
     }
 
-    /// Gives what is held, which is of the source's present history, the number that generation has elsewhere. Ignored when
-    /// it is not higher than the own one. Readers start over.
+    /// Gives what is held another number. Ignored when it is the own one, or nothing is held. Readers start over.
     pub fn adopt(&mut self, generation: u64) {
-        if generation > self.generation && self.complete {
+        if generation != self.generation && self.complete {
             let (list, at) = (self.objects().cloned().collect(), self.position);
             self.restart(generation, list, at);
         }

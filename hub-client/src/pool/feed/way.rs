@@ -2,14 +2,14 @@
 //!
 //! Pure. Equal generations mean that one copy came from the other, or both from a third: only then positions can be
 //! compared. Numbers are chosen so that two hubs that saw different rollbacks never have the same one
-//! ([`next_generation`]), and the leader never takes over the coordinator's number for data that did not come from there.
+//! ([`generation::next`]), and the leader never takes over the coordinator's number for data that did not come from there.
 //! One thing is presumed: who begins to feed has what the coordinator has, and what it alone had was not all that was lost;
 //! a rollback to between the two shows in neither of them. A hub follows the coordinator until it leads, and a
 //! coordinator that is ahead is part of the proof.
 
 use yurt_apimachinery::ResourceVersion;
 
-use crate::replicas::timeline::next_generation;
+use yurt_storage::generation;
 
 /// Where a collection is: at the coordinator, or here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub enum Way {
     Snapshot,
     /// Nothing: our source lags behind what the coordinator has.
     Wait,
+    /// Nothing: no number comes after the coordinator's.
+    Exhausted,
     /// What happened since.
     Events,
 }
@@ -43,11 +45,13 @@ impl Way {
     /// `proven`: the cloud has the history of ours. `random` makes the number of a new generation unlike any other.
     #[must_use]
     pub fn of(there: Place, here: Place, proven: bool, random: u64) -> Self {
-        if there.generation > here.generation {
-            // It saw the cloud come back from a backup, we did not, or another time: which history is older cannot be
-            // told from the numbers.
+        // It saw the cloud come back from a backup, we did not, or another time: which history is older cannot be told from
+        // the numbers. Nor does it take one that is many steps above its own.
+        let is_other = there.generation > here.generation;
+        if is_other || !generation::may_follow(there.generation, here.generation) {
+            let next = || generation::next(there.generation, random);
             return match proven {
-                true => Self::Begin(next_generation(there.generation, random)),
+                true => next().map_or(Self::Exhausted, Self::Begin),
                 false => Self::AwaitProof,
             };
         }
@@ -140,7 +144,7 @@ mod tests {
             let random = self.random();
             let (hub, cloud) = (&mut self.hubs[hub], &self.cloud);
             if !hub.is_of(cloud) {
-                hub.generation = next_generation(hub.generation, random);
+                hub.generation = generation::next(hub.generation, random).unwrap();
             }
             hub.seen.clone_from(cloud);
         }
@@ -207,6 +211,40 @@ mod tests {
             Place::default(),
         );
         assert_eq!(Way::of(there, here, false, 1), Way::AwaitProof);
-        assert_eq!(Way::of(there, here, true, 1), Way::Begin(next_generation(7, 1)));
+        assert_eq!(Way::of(there, here, true, 1), Way::Begin(1_000_001));
+    }
+
+    fn of_generation(generation: u64) -> Place {
+        Place {
+            position: ResourceVersion(9),
+            generation,
+            complete: true,
+        }
+    }
+
+    /// Another member may have numbered our copy, or the coordinator may have lost its disk since.
+    #[test]
+    fn number_that_the_coordinator_would_not_take_is_left_for_its_next_one() {
+        for far in [1_500_000_000, generation::GENERATION_END, u64::MAX] {
+            let way = |proven| Way::of(of_generation(3_000_000), of_generation(far), proven, 7);
+            assert_eq!(way(true), Way::Begin(4_000_007), "from {far}");
+            assert_eq!(way(false), Way::AwaitProof);
+        }
+        let near = of_generation(900_000_000);
+        assert_eq!(Way::of(Place::default(), near, true, 7), Way::Snapshot);
+    }
+
+    #[test]
+    fn nothing_comes_after_the_last_number() {
+        let here = of_generation(3_000_000);
+        for last in [generation::GENERATION_END - 1, u64::MAX] {
+            assert_eq!(Way::of(of_generation(last), here, true, 7), Way::Exhausted);
+        }
+        let ours = of_generation(u64::MAX);
+        assert_eq!(
+            Way::of(ours, ours, true, 7),
+            Way::Exhausted,
+            "it takes no snapshot under it"
+        );
     }
 }

@@ -212,6 +212,28 @@ async fn is_proven_after(status: StatusCode, body: &'static str) -> (Ended, bool
     (ended, held.data.timeline().holds(SERVICES, 0))
 }
 
+/// Nothing comes after the highest numbers: a hub that held one could begin no generation.
+#[tokio::test]
+async fn number_of_the_coordinator_that_nothing_follows_is_not_taken() {
+    let held = Held::new();
+    for told in [GENERATION_END, u64::MAX] {
+        let forged = vec![service("forged", 1008)];
+        let mut stream = held.stream(Source::Coordinator);
+        let taken = stream.take_list(forged, rv(1009), Some(told)).await;
+        assert!(matches!(taken, Err(Ended::Refused(_))), "{taken:?}");
+        assert_eq!(held.state(), (1006, vec!["web".to_owned()]));
+    }
+    // Many steps are taken: a hub that was off would be shut out by whoever leads often.
+    let mut stream = held.stream(Source::Coordinator);
+    stream
+        .take_list(vec![service("db", 1008)], rv(1009), Some(GENERATION_END - 1))
+        .await
+        .unwrap();
+    assert_eq!(held.state(), (1009, vec!["db".to_owned()]));
+    let next = next_generation(GENERATION_END - 1, 5);
+    assert!(0 < next && next < GENERATION_END);
+}
+
 /// A list of the coordinator may be taken while a proof is being had: its history may be one that the cloud has lost.
 #[tokio::test]
 async fn stream_of_the_cloud_waits_for_a_proof_about_the_copy_that_is_held() {
