@@ -16,7 +16,8 @@ pub use identity::{NodeIdentity, Proof};
 
 /// YurtHub: the node's door to the cloud and to its NodePool's coordinator.
 ///
-/// Point kubelet, kube-proxy and CoreDNS at http://127.0.0.1:10261. Services, EndpointSlices and Endpoints are answered
+/// Point kubelet and kube-proxy at https://127.0.0.1:10268, with certificate-authority pki/yurthub-ca.crt and tokenFile
+/// kubelet.token, both below --root-dir, or at http://127.0.0.1:10261, where root's connections act as the node. Services, EndpointSlices and Endpoints are answered
 /// from this node's own copy, which one hub of the pool fetches from the cloud for all; everything else is passed on.
 /// Look at http://127.0.0.1:10267/debug/state.json to see who leads and what is stale.
 #[derive(Clone, Debug, Parser)]
@@ -31,11 +32,12 @@ pub struct Flags {
     /// Address of the proxy ports.
     #[arg(long, default_value = "127.0.0.1")]
     bind_proxy_address: IpAddr,
-    /// Plain HTTP port for clients on this node.
+    /// Plain HTTP port for clients on this node. Whoever takes it while the hub is away is taken for the hub: let systemd hold
+    /// the proxy's ports (LISTEN_FDS; sockets are found by their address), or use --proxy-secure-port.
     #[arg(long, default_value_t = 10261)]
     proxy_port: u16,
-    /// HTTPS port for pods. Serves pki/yurthub-server-current.pem under --root-dir if it is there, else a certificate of its
-    /// own making.
+    /// HTTPS port for pods and for components of the node. Serves pki/yurthub-server-current.pem under --root-dir if it is there,
+    /// else a certificate of the hub's own CA, which is kept as pki/yurthub-ca.crt.
     #[arg(long, default_value_t = 10268)]
     proxy_secure_port: u16,
     /// Name of this Node.

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use yurt_runtime::http::server::{BindError, Server, Serving, handler};
+use yurt_runtime::http::server::{BindError, Inherited, Server, Serving, handler};
 use yurt_runtime::tls::{TlsError, load_pair};
 use yurt_runtime::{Clock, Readiness, TaskGroup};
 
@@ -95,23 +95,26 @@ impl Hub {
     /// # Errors
     /// [`StartError`]; nothing keeps running then.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        Self::start_after(config, || ()).await
+        Self::start_after(config, Inherited::default(), || ()).await
     }
 
-    /// As [`Self::start`]; `checked` is called once nothing can fail any more and before anything is logged.
+    /// As [`Self::start`], on the ports that were `inherited`; `checked` is called once nothing can fail any more and before anything is logged.
     ///
     /// # Errors
     /// [`StartError`]; nothing keeps running then.
-    pub async fn start_after(mut config: Config, checked: impl FnOnce()) -> Result<Self, StartError> {
+    pub async fn start_after(
+        mut config: Config,
+        mut inherited: Inherited,
+        checked: impl FnOnce(),
+    ) -> Result<Self, StartError> {
         let (tasks, clock) = (TaskGroup::new(), Clock::system());
         let upstreams = load_pair(|| Upstreams::new(&config, &tasks), UpstreamError::is_mismatch).await?;
-        let admin = Server::bind(config.admin_addr, "--bind-address, --serve-port").await?;
-        let mut proxies = vec![Server::bind(config.proxy_addr, "--bind-proxy-address, --proxy-port").await?];
-        proxies.push(ports::secure(&config, &upstreams, config.secure_addr).await?);
+        make_folder("root-dir", &config.root_dir)?;
+        let admin = Server::bind_or_take(config.admin_addr, "--bind-address, --serve-port", &mut inherited).await?;
+        let mut proxies = ports::main(&config, &upstreams, &mut inherited).await?;
         if !config.cache_dir.join(disk::FILE).exists() {
             preflight::check(&config, &upstreams).await?;
         }
-        make_folder("root-dir", &config.root_dir)?;
         make_folder("disk-cache-path", &config.cache_dir)?;
         let token = NodeToken::open(&config.root_dir).map_err(|error| StartError::Folder {
             flag: "root-dir",
@@ -120,9 +123,10 @@ impl Hub {
         })?;
         let data = Arc::new(PoolData::open(&config.cache_dir, &config.pool, clock.clone())?);
         let metrics = Arc::new(Metrics::new().map_err(|error| StartError::Internal(error.to_string()))?);
+        proxies.extend(ports::dummy(&mut config, &upstreams, &mut inherited).await?);
+        inherited.check_all_taken().map_err(StartError::Internal)?;
         checked();
         data.log_opening();
-        proxies.extend(ports::dummy(&mut config, &upstreams).await?);
         let parts = Parts::new(config, clock, tasks.clone(), upstreams, data.clone(), metrics);
         let (end_watches, election_tasks) = (CancellationToken::new(), TaskGroup::new());
         parts.start_probes();

@@ -1,11 +1,13 @@
 //! The `yurthub` binary: flags → configuration → hub → signal → stop.
 
+use std::io;
 use std::process::ExitCode;
 
 use clap::Parser as _;
 use clap::error::ErrorKind;
 use yurt_hub_client::Hub;
 use yurt_hub_client::config::{Config, Flags};
+use yurt_runtime::http::server::Inherited;
 use yurt_runtime::{exit, log, shutdown, tls};
 
 /// Threads that run tasks; a hub is I/O, not computation.
@@ -17,6 +19,8 @@ const BAD_FLAGS: u8 = 2;
 
 fn main() -> ExitCode {
     tls::install_crypto_provider();
+    // Before there are threads: it changes the environment.
+    let inherited = Inherited::from_env();
     let config = match Flags::try_parse() {
         Ok(flags) => match flags.check() {
             Ok(config) => config,
@@ -31,15 +35,19 @@ fn main() -> ExitCode {
         .enable_all()
         .build();
     match runtime {
-        Ok(runtime) => runtime.block_on(run(config)),
+        Ok(runtime) => runtime.block_on(run(config, inherited)),
         Err(error) => exit::fail(format!("cannot start threads: {error}")),
     }
 }
 
-async fn run(config: Config) -> ExitCode {
+async fn run(config: Config, inherited: io::Result<Inherited>) -> ExitCode {
     // A start that fails says so in one line and nothing else.
     let log = log::init_held(config.verbosity);
-    let hub = match Hub::start_after(config, || log.release()).await {
+    let inherited = match inherited {
+        Ok(inherited) => inherited,
+        Err(error) => return exit::fail(error),
+    };
+    let hub = match Hub::start_after(config, inherited, || log.release()).await {
         Ok(hub) => hub,
         Err(error) => return exit::fail(error),
     };

@@ -1,9 +1,12 @@
-//! The proxy's ports beside the plain one: HTTPS for pods, and both again on the dummy interface.
+//! The proxy's ports: plain, HTTPS, and both again on the dummy interface.
 
+use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
-use yurt_runtime::http::server::Server;
-use yurt_runtime::pki::{CertificateAuthority, PkiError};
+use yurt_runtime::http::server::{Inherited, Server};
+use yurt_runtime::pki::{CertificateAuthority, PkiError, write_public, write_secret};
 use yurt_runtime::tls::{PemIdentity, ReloadingServerTls, ServerTls};
 
 use crate::StartError;
@@ -12,10 +15,19 @@ use crate::upstream::Upstreams;
 
 /// Serving certificate and key of the HTTPS port, under the root folder.
 const SECURE_PEM: &str = "pki/yurthub-server-current.pem";
+/// The hub's own CA, under the root folder.
+const OWN_CA: &str = "pki/yurthub-ca.crt";
+/// Its key, for root alone.
+const OWN_CA_KEY: &str = "pki/yurthub-ca.key";
 
-/// The HTTPS port for pods. Without a certificate of the cluster's CA it serves one of its own making, which pods do not
-/// trust: good for trying it out, and the port is taken.
-pub(crate) async fn secure(config: &Config, upstreams: &Upstreams, addr: SocketAddr) -> Result<Server, StartError> {
+/// The HTTPS port. Without a certificate of the cluster's CA it serves one of the hub's own CA, which pods do not trust, and
+/// the node's components do when their kubeconfigs name it.
+async fn secure(
+    config: &Config,
+    upstreams: &Upstreams,
+    addr: SocketAddr,
+    inherited: &mut Inherited,
+) -> Result<Server, StartError> {
     let pem = config.root_dir.join(SECURE_PEM);
     let identity = if pem.exists() {
         PemIdentity::one_file(pem)
@@ -27,13 +39,30 @@ pub(crate) async fn secure(config: &Config, upstreams: &Upstreams, addr: SocketA
         client_ca: Some(upstreams.cluster_ca.clone()),
     };
     let tls = ReloadingServerTls::new(tls)?;
-    Ok(Server::bind(addr, "--bind-proxy-address, --proxy-secure-port")
-        .await?
-        .with_tls(tls))
+    let flags = "--bind-proxy-address, --proxy-secure-port";
+    Ok(Server::bind_or_take(addr, flags, inherited).await?.with_tls(tls))
+}
+
+/// The proxy's ports on its own address.
+pub(crate) async fn main(
+    config: &Config,
+    upstreams: &Upstreams,
+    inherited: &mut Inherited,
+) -> Result<Vec<Server>, StartError> {
+    let flags = "--bind-proxy-address, --proxy-port";
+    let plain = Server::bind_or_take(config.proxy_addr, flags, inherited).await?;
+    Ok(vec![
+        plain,
+        secure(config, upstreams, config.secure_addr, inherited).await?,
+    ])
 }
 
 /// The proxy's ports on the dummy interface; none, and pods are led to the other address, where it cannot be made.
-pub(crate) async fn dummy(config: &mut Config, upstreams: &Upstreams) -> Result<Vec<Server>, StartError> {
+pub(crate) async fn dummy(
+    config: &mut Config,
+    upstreams: &Upstreams,
+    inherited: &mut Inherited,
+) -> Result<Vec<Server>, StartError> {
     let Some((name, address)) = config.dummy.clone() else {
         return Ok(Vec::new());
     };
@@ -45,13 +74,14 @@ pub(crate) async fn dummy(config: &mut Config, upstreams: &Upstreams) -> Result<
     }
     let plain = SocketAddr::new(address, config.proxy_addr.port());
     let secure_addr = SocketAddr::new(address, config.secure_addr.port());
-    let plain = Server::bind(plain, "--dummy-if-ip, --proxy-port").await?;
-    Ok(vec![plain, secure(config, upstreams, secure_addr).await?])
+    let plain = Server::bind_or_take(plain, "--dummy-if-ip, --proxy-port", inherited).await?;
+    Ok(vec![plain, secure(config, upstreams, secure_addr, inherited).await?])
 }
 
+/// A certificate of the hub's own CA, which is kept: kubeconfigs of this node name it.
 fn self_signed(config: &Config) -> Result<PemIdentity, StartError> {
     let fail = |error: PkiError| StartError::Internal(format!("cannot make a serving certificate: {error}"));
-    let authority = CertificateAuthority::generate("yurthub").map_err(fail)?;
+    let authority = own_authority(&config.root_dir)?;
     let names = [
         "127.0.0.1".to_owned(),
         "localhost".to_owned(),
@@ -60,4 +90,35 @@ fn self_signed(config: &Config) -> Result<PemIdentity, StartError> {
     ];
     let pair = authority.issue_server(&config.node, &names).map_err(fail)?;
     Ok(PemIdentity::inline("the hub's own serving certificate", &pair))
+}
+
+/// The CA of earlier starts; a new one where there is none, or one whose key others could read.
+fn own_authority(root: &Path) -> Result<CertificateAuthority, StartError> {
+    let (cert, key) = (root.join(OWN_CA), root.join(OWN_CA_KEY));
+    let fail = |path: &Path, error: io::Error| StartError::Folder {
+        flag: "root-dir",
+        path: path.display().to_string(),
+        error,
+    };
+    if let (Ok(cert_pem), Ok(key_pem)) = (std::fs::read_to_string(&cert), std::fs::read_to_string(&key)) {
+        let mode = std::fs::metadata(&key)
+            .map_err(|error| fail(&key, error))?
+            .permissions()
+            .mode();
+        let why = match CertificateAuthority::load(&cert_pem, &key_pem) {
+            Ok(authority) if mode & 0o077 == 0 => return Ok(authority.without_end()),
+            Ok(_) => format!("mode {:o} lets others read the key", mode & 0o777),
+            Err(error) => error.to_string(),
+        };
+        let path = key.display();
+        tracing::warn!(%path, why, "The hub's own CA is replaced; its clients have to be started again");
+    }
+    let made = CertificateAuthority::generate_without_end("yurthub");
+    let authority = made.map_err(|error| StartError::Internal(format!("cannot make a CA: {error}")))?;
+    if let Some(folder) = cert.parent() {
+        std::fs::create_dir_all(folder).map_err(|error| fail(folder, error))?;
+    }
+    write_secret(&key, &authority.pair().key_pem).map_err(|error| fail(&key, error))?;
+    write_public(&cert, authority.cert_pem()).map_err(|error| fail(&cert, error))?;
+    Ok(authority)
 }

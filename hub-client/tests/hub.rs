@@ -13,6 +13,7 @@ mod hub {
     mod harness;
     mod health;
     mod heartbeats;
+    mod held_ports;
     mod limits;
     mod membership;
     mod node_identity;

@@ -34,7 +34,7 @@ pub struct CertificateAuthority {
     pair: PemPair,
     key: KeyPair,
     clock: Clock,
-    leaf_validity: Duration,
+    leaf_validity: Option<Duration>,
 }
 
 /// Why no certificate could be issued. None is worth a retry with the same arguments.
@@ -78,9 +78,22 @@ impl CertificateAuthority {
     /// # Errors
     /// [`PkiError::Signing`] when the system has no randomness.
     pub fn generate(common_name: &str) -> Result<Self, PkiError> {
+        Self::generate_for(common_name, Some(CA_VALIDITY))
+    }
+
+    /// The same, valid at any time, as what it issues: for a node whose clock may show anything, and a key that lies beside
+    /// what it protects.
+    ///
+    /// # Errors
+    /// [`PkiError::Signing`] when the system has no randomness.
+    pub fn generate_without_end(common_name: &str) -> Result<Self, PkiError> {
+        Ok(Self::generate_for(common_name, None)?.without_end())
+    }
+
+    fn generate_for(common_name: &str, validity: Option<Duration>) -> Result<Self, PkiError> {
         let clock = Clock::system();
         let key = KeyPair::generate()?;
-        let mut params = params(common_name, &clock, CA_VALIDITY);
+        let mut params = params(common_name, &clock, validity);
         // A path of length 0: it signs leaves, not further authorities.
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![
@@ -96,7 +109,7 @@ impl CertificateAuthority {
             pair,
             key,
             clock,
-            leaf_validity: LEAF_VALIDITY,
+            leaf_validity: Some(LEAF_VALIDITY),
         })
     }
 
@@ -120,14 +133,21 @@ impl CertificateAuthority {
             pair,
             key,
             clock: Clock::system(),
-            leaf_validity: LEAF_VALIDITY,
+            leaf_validity: Some(LEAF_VALIDITY),
         })
     }
 
     /// Changes how long certificates issued from now on are valid.
     #[must_use]
     pub fn with_leaf_validity(mut self, validity: Duration) -> Self {
-        self.leaf_validity = validity;
+        self.leaf_validity = Some(validity);
+        self
+    }
+
+    /// Certificates issued from now on are valid at any time.
+    #[must_use]
+    pub fn without_end(mut self) -> Self {
+        self.leaf_validity = None;
         self
     }
 
@@ -197,11 +217,17 @@ impl std::fmt::Debug for CertificateAuthority {
     }
 }
 
-fn params(common_name: &str, clock: &Clock, validity: Duration) -> CertificateParams {
+fn params(common_name: &str, clock: &Clock, validity: Option<Duration>) -> CertificateParams {
     let mut params = CertificateParams::default();
-    let now = clock.unix();
-    params.not_before = rcgen::date_time_ymd(1970, 1, 1) + (now - BACKDATE).since(UnixTime::default());
-    params.not_after = rcgen::date_time_ymd(1970, 1, 1) + (now + validity).since(UnixTime::default());
+    let (now, epoch) = (clock.unix(), rcgen::date_time_ymd(1970, 1, 1));
+    (params.not_before, params.not_after) = match validity {
+        Some(validity) => (
+            epoch + (now - BACKDATE).since(UnixTime::default()),
+            epoch + (now + validity).since(UnixTime::default()),
+        ),
+        // RFC 5280, 4.1.2.5: no well-defined end.
+        None => (epoch, rcgen::date_time_ymd(9999, 12, 31)),
+    };
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, common_name);
     params

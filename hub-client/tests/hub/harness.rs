@@ -54,25 +54,7 @@ impl TestHub {
     pub(crate) async fn start_node(cloud: &Cloud, node: &str, server: &str, flags: &[&str]) -> Self {
         install_crypto_provider();
         let folder = TestDir::new();
-        let kubeconfig = cloud
-            .pki()
-            .write_kubeconfig(&folder, "kubelet.conf", server, &cloud.pki().node(node));
-        let serving = cloud.pki().server();
-        std::fs::create_dir_all(folder.path().join("root/pki")).unwrap();
-        folder.write(
-            "root/pki/yurthub-server-current.pem",
-            format!("{}{}", serving.cert_pem, serving.key_pem),
-        );
-        let path = |name: &str| folder.path().join(name).display().to_string();
-        let own = [
-            format!("--node-name={node}"),
-            format!("--server-addr={server}"),
-            "--bootstrap-mode=kubeletcertificate".to_owned(),
-            format!("--kubeconfig={}", kubeconfig.display()),
-            format!("--root-dir={}", path("root")),
-            format!("--disk-cache-path={}", path("cache")),
-            "--enable-dummy-if=false".to_owned(),
-        ];
+        let own = flags_of(cloud, &folder, node, server);
         let is_said = flags.iter().any(|flag| flag.starts_with("--node-identity-uids="));
         let uids = (!is_said).then(|| format!("--node-identity-uids={}", own_uid()));
         let flags: Vec<String> = own
@@ -218,6 +200,29 @@ impl TestHub {
     fn proxy_url(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports.proxy)
     }
+}
+
+/// Flags of a hub of `node` whose files are in `folder`; without ports.
+pub(crate) fn flags_of(cloud: &Cloud, folder: &TestDir, node: &str, server: &str) -> Vec<String> {
+    let kubeconfig = cloud
+        .pki()
+        .write_kubeconfig(folder, "kubelet.conf", server, &cloud.pki().node(node));
+    let serving = cloud.pki().server();
+    std::fs::create_dir_all(folder.path().join("root/pki")).unwrap();
+    folder.write(
+        "root/pki/yurthub-server-current.pem",
+        format!("{}{}", serving.cert_pem, serving.key_pem),
+    );
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    vec![
+        format!("--node-name={node}"),
+        format!("--server-addr={server}"),
+        "--bootstrap-mode=kubeletcertificate".to_owned(),
+        format!("--kubeconfig={}", kubeconfig.display()),
+        format!("--root-dir={}", path("root")),
+        format!("--disk-cache-path={}", path("cache")),
+        "--enable-dummy-if=false".to_owned(),
+    ]
 }
 
 /// Root's where it counts; whoever else runs the tests is the node in them.

@@ -1,8 +1,13 @@
 //! What is on the node is not the node: its identity is for root's components, and for requests that were meant for the hub.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
+use yurt_runtime::tls::ClientTls;
+
+use super::client::Client;
 use super::cloud::Cloud;
 use super::harness::{NODE_USER, TestHub, own_uid};
 
@@ -100,4 +105,36 @@ async fn demanded_token_is_read_by_the_hub_and_seen_by_nobody_else() {
     assert_eq!(cloud.seen(SECRET).len(), 1, "nobody's token, and nothing for the cloud");
     hub.restart().await;
     hub.bearer("kubelet/v1", &token).get(SECRET).await.expect(404);
+}
+
+#[tokio::test]
+async fn kubelet_that_pins_the_hubs_own_authority_talks_to_nobody_else() {
+    let cloud = Cloud::start().await;
+    let mut hub = TestHub::start(&cloud, &["--node-identity=token"]).await;
+    let root = hub.folder().path().join("root");
+    std::fs::remove_file(root.join("pki/yurthub-server-current.pem")).unwrap();
+    hub.restart().await;
+    let token = std::fs::read_to_string(root.join("kubelet.token")).unwrap();
+    let pinned = ClientTls {
+        ca: root.join("pki/yurthub-ca.crt").into(),
+        identity: None,
+    };
+    let kubelet = |hub: &TestHub| {
+        let url = format!("https://127.0.0.1:{}", hub.secure_port());
+        Client::new(&url, Some(pinned.config().unwrap()), "kubelet/v1", Some(&token))
+    };
+    let early = pinned.config().unwrap();
+    kubelet(&hub).get("/api/v1/pods").await.expect(200);
+    let key = root.join("pki/yurthub-ca.key");
+    assert_eq!(std::fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
+    hub.restart().await;
+    let url = format!("https://127.0.0.1:{}", hub.secure_port());
+    let kept = Client::new(&url, Some(early), "kubelet/v1", Some(&token));
+    kept.get("/api/v1/pods").await.expect(200);
+    // Whose key others could read is whose it was no more.
+    std::fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();
+    let before = std::fs::read_to_string(&key).unwrap();
+    hub.restart().await;
+    assert_ne!(std::fs::read_to_string(&key).unwrap(), before);
+    assert_eq!(std::fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
 }

@@ -25,9 +25,11 @@ use crate::tls::{PeerIdentity, ReloadingServerTls};
 
 mod connection;
 mod gather;
+mod inherited;
 mod owner;
 
 use connection::Acceptor;
+pub use inherited::Inherited;
 
 /// Answers requests. Make one with [`handler`].
 pub type Handler = Arc<dyn Fn(Request<Incoming>, Peer) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
@@ -146,12 +148,23 @@ impl Server {
     /// # Errors
     /// [`BindError`] names the address and the flag.
     pub async fn bind(addr: SocketAddr, flag: &str) -> Result<Self, BindError> {
+        Self::bind_or_take(addr, flag, &mut Inherited::default()).await
+    }
+
+    /// The same with the socket of this address that was inherited, if there is one.
+    ///
+    /// # Errors
+    /// [`BindError`] names the address and the flag.
+    pub async fn bind_or_take(addr: SocketAddr, flag: &str, inherited: &mut Inherited) -> Result<Self, BindError> {
         let fail = |error| BindError {
             addr,
             flag: flag.to_owned(),
             error,
         };
-        let listener = TcpListener::bind(addr).await.map_err(fail)?;
+        let listener = match inherited.take(addr) {
+            Some(listener) => TcpListener::from_std(listener).map_err(fail)?,
+            None => TcpListener::bind(addr).await.map_err(fail)?,
+        };
         let bound = listener.local_addr().map_err(fail)?;
         Ok(Server {
             listener,

@@ -1,0 +1,99 @@
+//! Ports that are never free: whoever holds the hub's port while the hub is away is taken for the hub by the kubelet.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use yurt_test_support::{PATIENCE, TestDir, eventually, free_port};
+
+use super::cloud::Cloud;
+use super::harness::{NODE, flags_of, own_uid};
+
+/// A hub in a process of its own; killed at the end.
+struct Activated(Child);
+
+impl Activated {
+    /// Starts `yurthub` as systemd does: the listener is its descriptor 3.
+    fn start(held: &TcpListener, flags: &[String], log: &TestDir) -> Self {
+        let pass = r#"exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_FDNAMES=proxy LISTEN_PID=$$ exec "$@""#;
+        let log = File::create(log.path().join("log")).unwrap();
+        let child = Command::new("sh")
+            .args(["-c", pass, "sh", env!("CARGO_BIN_EXE_yurthub")])
+            .args(flags)
+            .stdin(OwnedFd::from(held.try_clone().unwrap()))
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn();
+        Self(child.expect("sh must start"))
+    }
+}
+
+impl Drop for Activated {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn flags(cloud: &Cloud, folder: &TestDir, proxy: SocketAddr) -> Vec<String> {
+    let mut flags = flags_of(cloud, folder, NODE, &cloud.url());
+    flags.push(format!("--node-identity-uids={}", own_uid()));
+    for (name, port) in [
+        ("serve-port", free_port()),
+        ("proxy-secure-port", free_port()),
+        ("proxy-port", proxy.port()),
+    ] {
+        flags.push(format!("--{name}={port}"));
+    }
+    flags
+}
+
+/// A kubelet's request that waits for whoever takes the connection.
+async fn waiting(addr: SocketAddr) -> TcpStream {
+    let mut connection = TcpStream::connect(addr).await.expect("the port must be held");
+    let request = "GET /api/v1/pods HTTP/1.1\r\nHost: localhost\r\nUser-Agent: kubelet/v1\r\nConnection: close\r\n\r\n";
+    connection.write_all(request.as_bytes()).await.unwrap();
+    connection
+}
+
+async fn is_answered(mut connection: TcpStream) {
+    let mut answer = String::new();
+    let reading = tokio::time::timeout(PATIENCE, connection.read_to_string(&mut answer));
+    reading.await.expect("an answer must come").unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+}
+
+#[tokio::test]
+async fn inherited_port_is_held_while_the_hub_is_away() {
+    let (cloud, folder) = (Cloud::start().await, TestDir::new());
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = held.local_addr().unwrap();
+    let flags = flags(&cloud, &folder, addr);
+    for _ in 0..2 {
+        let early = waiting(addr).await;
+        let hub = Activated::start(&held, &flags, &folder);
+        is_answered(early).await;
+        drop(hub);
+        let taken = TcpListener::bind(addr).map(drop).map_err(|error| error.kind());
+        assert_eq!(taken, Err(ErrorKind::AddrInUse), "nobody takes the port meanwhile");
+    }
+}
+
+#[tokio::test]
+async fn inherited_socket_that_no_flag_names_ends_the_start() {
+    let (cloud, folder) = (Cloud::start().await, TestDir::new());
+    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    let other = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let mut hub = Activated::start(&held, &flags(&cloud, &folder, other), &folder);
+    let status = eventually("the start must fail", async || hub.0.try_wait().unwrap()).await;
+    let said = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    let addr = held.local_addr().unwrap().to_string();
+    assert!(
+        !status.success() && said.contains("proxy") && said.contains(&addr),
+        "{said}"
+    );
+}
