@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::rbac::Policy;
 use super::tests::{PODS, attributes};
-use super::{Authorizer, Facts};
+use super::{Authorizer, Basis, Facts};
 use crate::authn::{MASTERS, NODES, User};
 use crate::config::Profile;
 
@@ -162,6 +162,7 @@ fn decide() -> (Vec<String>, usize) {
             nodepool: "shore",
             pool_kinds: &kinds,
             is_member: identity.is_member,
+            membership: Basis::Leader,
             leads: identity.leads,
             policy: &policy,
             pods: &PODS,
