@@ -101,6 +101,10 @@ pub struct Flags {
     /// Bytes per second that all tunnels of the relay may take together.
     #[arg(long, default_value_t = 131_072)]
     relay_bytes_per_second: u64,
+    /// With --enable-coordinator: how often the pool compares a sample of what its coordinator feeds with the cloud: one object
+    /// or one small page per period, by the hubs in turn. A hub that finds a forgery follows the cloud. 0: never.
+    #[arg(long, value_name = "DURATION", default_value = "60s")]
+    pool_data_verify_period: GoDuration,
     /// Take part in the election of the pool's leader.
     #[arg(long, default_value = "true", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
@@ -165,6 +169,8 @@ pub struct Config {
     pub coordinator: Option<Coordinator>,
     /// Relay between the pool's hubs, if used.
     pub relay: Option<Relay>,
+    /// Time between two samples that the pool compares with the cloud; zero: none are.
+    pub verify_period: Duration,
     /// Forwarding identity.
     pub delegate_kubeconfig: Option<PathBuf>,
     /// Which requests act as the node.
@@ -284,6 +290,7 @@ impl Flags {
             kubeconfig: self.kubeconfig,
             root_dir: self.root_dir,
             cache_dir: self.disk_cache_path,
+            verify_period: self.pool_data_verify_period.0,
             delegate_kubeconfig: self.delegate_kubeconfig,
             identity: self.identity.check(own)?,
             min_request_timeout: self.min_request_timeout.0,

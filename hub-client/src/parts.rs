@@ -41,6 +41,7 @@ use crate::replicas::follow::Follower;
 use crate::replicas::proof::Prover;
 use crate::replicas::source::CoordinatorState;
 use crate::replicas::steer::Steering;
+use crate::replicas::verify::Verifier;
 use crate::replicas::{PoolData, lag, members};
 use crate::report::Report;
 use crate::upstream::{CoordinatorClient, Upstreams};
@@ -136,6 +137,7 @@ impl Parts {
         };
         self.tasks
             .spawn_critical("steer-replicas", steering.run(wanted, self.tasks.token()));
+        self.start_verifying();
         self.tasks
             .spawn_critical("persist-replicas", persist(self.data.clone(), self.tasks.token()));
         let ranking = report_members(
@@ -147,6 +149,26 @@ impl Parts {
             self.tasks.token(),
         );
         self.tasks.spawn_critical("rank-members", ranking);
+    }
+
+    /// Starts comparing samples of what the coordinator feeds with the cloud.
+    fn start_verifying(&self) {
+        let period = self.config.verify_period;
+        if self.upstreams.coordinator.is_none() || period.is_zero() {
+            return;
+        }
+        let verifier = Verifier {
+            data: self.data.clone(),
+            cloud: self.upstreams.cloud.clone(),
+            reach: self.cloud.0.subscribe(),
+            coordinator: self.coordinator.0.subscribe(),
+            members: self.member_count.subscribe(),
+            period,
+            metrics: self.metrics.clone(),
+            clock: self.clock.clone(),
+        };
+        self.tasks
+            .spawn_critical("verify-replicas", verifier.run(self.tasks.token()));
     }
 
     /// Follows a replica until it is gone.

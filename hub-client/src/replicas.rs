@@ -5,11 +5,14 @@
 //! watch, [`draft`] (pure) is a list that is still coming, kept over cuts by [`drafts`] and fetched by `listing`, [`members`]
 //! is the pool's membership (`nodepool` where the cloud has NodePools), [`scope`] says what there is beside [`POOL_SCOPE`].
 //! [`disk`] opens the durable copy, [`origin`] remembers of which pool and which cluster it is.
+//! [`verify`] compares samples of what the coordinator feeds with the cloud, [`truth`] (pure) judges them, [`distrust`]
+//! remembers what was forged.
 //! [`proof`] asks the cloud whether it still has the history they come from, [`timeline`] (pure) decides it.
 
 mod cluster;
 pub mod detour;
 pub mod disk;
+pub mod distrust;
 pub mod draft;
 pub mod drafts;
 pub mod follow;
@@ -25,6 +28,8 @@ pub mod source;
 pub mod steer;
 pub mod stream;
 pub mod timeline;
+pub mod truth;
+pub mod verify;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -42,6 +47,7 @@ use yurt_storage::embedded::Disk;
 use yurt_storage::{Replica, Replicas};
 
 use disk::{DiskError, Opened};
+use distrust::Distrust;
 use drafts::Drafts;
 use origin::Origin;
 use proof::Timeline;
@@ -91,6 +97,7 @@ pub struct PoolData {
     /// The pool whose members were dropped at the start.
     other_pool: Option<String>,
     timeline: Timeline,
+    distrust: Distrust,
     troubles: Troubles,
     clock: Clock,
 }
@@ -145,6 +152,7 @@ impl PoolData {
             is_foreign: CancellationToken::new(),
             other_pool,
             timeline: Timeline::default(),
+            distrust: Distrust::default(),
             troubles,
             clock,
         })
@@ -197,6 +205,12 @@ impl PoolData {
     #[must_use]
     pub fn timeline(&self) -> &Timeline {
         &self.timeline
+    }
+
+    /// What the coordinator fed that the cloud never had.
+    #[must_use]
+    pub fn distrust(&self) -> &Distrust {
+        &self.distrust
     }
 
     /// What does not work, of the data and of whatever shares them.

@@ -128,6 +128,7 @@ impl Report {
             elections_won: election.elections_won,
             source: first.filter(|first| sources.iter().all(|source| source == first)),
             generation: self.generation(),
+            forged: self.data.distrust().told(),
         }
     }
 

@@ -29,4 +29,5 @@ mod hub {
     mod thin_links;
     mod timeline;
     mod upgrades;
+    mod verifying;
 }

@@ -140,15 +140,19 @@ func ByNodes(prefix string) func(AuditRequest) bool {
 	return func(r AuditRequest) bool { return strings.HasPrefix(r.User, "system:node:"+prefix) }
 }
 
+// sampleLimit is what a hub asks for of a namespace when it compares a sample with the cloud.
+const sampleLimit = "20"
+
 // IsInitialLoad tells whether the request transfers the whole collection: the first page of a list (a probe with
-// limit=1 is none) or a watch that begins with the present objects. Refused requests transfer nothing.
+// limit=1 and a sample are none) or a watch that begins with the present objects. Refused requests transfer nothing.
 func (r AuditRequest) IsInitialLoad() bool {
 	if r.Code != http.StatusOK {
 		return false
 	}
 	switch r.Verb {
 	case "list":
-		return r.Query.Get("limit") != "1" && r.Query.Get("continue") == ""
+		limit := r.Query.Get("limit")
+		return limit != "1" && limit != sampleLimit && r.Query.Get("continue") == "" && r.Query.Get("fieldSelector") == ""
 	case "watch":
 		return r.Query.Get("sendInitialEvents") == "true" || r.Query.Get("resourceVersion") == "" || r.Query.Get("resourceVersion") == "0"
 	}

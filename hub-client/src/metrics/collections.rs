@@ -8,8 +8,12 @@ use crate::pool::feed::progress::FeedProgress;
 use crate::replicas::PoolData;
 use crate::replicas::source::Source;
 
-/// Set at every scrape.
+/// Set at every scrape, except what is counted where it happens.
 pub(crate) struct Collections {
+    /// Samples of the copies that were compared with the cloud.
+    pub(crate) samples: IntCounterVec,
+    /// Samples that the coordinator has otherwise than the cloud ever had them.
+    pub(crate) forgeries: IntCounterVec,
     complete: IntGaugeVec,
     fresh: IntGaugeVec,
     staleness: GaugeVec,
@@ -33,7 +37,16 @@ impl Collections {
     pub(super) fn new() -> prometheus::Result<Self> {
         let opts = |short: &str, help: &str| Opts::new(format!("node_yurthub_{short}"), help);
         let by = &["collection"];
+        let verified = |short, help| IntCounterVec::new(opts(short, help), by);
         Ok(Self {
+            samples: verified(
+                "pool_data_samples_total",
+                "Samples of pool data from the coordinator that were compared with the cloud",
+            )?,
+            forgeries: verified(
+                "pool_data_forgeries_total",
+                "Samples of pool data that the coordinator has otherwise than the cloud ever had them",
+            )?,
             complete: IntGaugeVec::new(opts("collection_complete", "1 while it is served"), by)?,
             fresh: IntGaugeVec::new(opts("collection_fresh", "1 while complete and fresh"), by)?,
             staleness: GaugeVec::new(
@@ -99,7 +112,9 @@ impl Collections {
         for gauge in [&self.staleness, &self.rv, &self.lag_versions, &self.lag_seconds] {
             registry.register(Box::new(gauge.clone()))?;
         }
-        registry.register(Box::new(self.switches.clone()))?;
+        for counter in [&self.samples, &self.forgeries, &self.switches] {
+            registry.register(Box::new(counter.clone()))?;
+        }
         registry.register(Box::new(self.relists.clone()))
     }
 

@@ -67,8 +67,15 @@ impl Follower {
         let (mut active, mut next): (Option<Running>, Option<Running>) = (None, None);
         let mut detour = Detour::default();
         let mut backoff = Backoff(BACKOFF_MIN);
+        let mut distrusted = self.data.distrust().changes();
         loop {
-            let wanted = *self.wanted.borrow_and_update();
+            let _ = distrusted.borrow_and_update();
+            let general = *self.wanted.borrow_and_update();
+            let wanted = self.instead(general);
+            if wanted != general {
+                // Whatever else it says is not to be taken.
+                active.take_if(|running| running.source == Source::Coordinator);
+            }
             let at_cloud = active.as_ref().is_some_and(|running| running.source == Source::Cloud);
             let (target, begin) = detour.next(wanted, at_cloud);
             self.drop_unwanted(target, &mut active, &mut next);
@@ -79,6 +86,7 @@ impl Follower {
             let (source, ended) = tokio::select! {
                 () = token.cancelled() => return,
                 changed = self.wanted.changed() => if changed.is_err() { return } else { continue },
+                Ok(()) = distrusted.changed() => continue,
                 event = confirmed_or_ended(&mut next) => match event {
                     Some(ended) => (next.take().map_or(target, |running| running.source), ended),
                     None => {
@@ -102,10 +110,20 @@ impl Follower {
                 self.data.lost(self.replica.name());
             }
             let pause = self.after(source, ended, wanted, &mut detour, &mut backoff);
-            if self.pause(pause, wanted.source, &token).await.is_none() {
+            let is_asked_for = tokio::select! {
+                is_asked_for = self.pause(pause, general.source, &token) => is_asked_for,
+                Ok(()) = distrusted.changed() => Some(()),
+            };
+            if is_asked_for.is_none() {
                 return;
             }
         }
+    }
+
+    /// What this replica follows instead of what is wanted for all.
+    fn instead(&self, general: Wanted) -> Wanted {
+        let now = self.data.clock.boot();
+        self.data.distrust().instead(self.replica.name(), general, now)
     }
 
     fn troubles(&self, source: Source, why: &str) {

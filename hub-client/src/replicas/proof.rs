@@ -159,6 +159,14 @@ impl Timeline {
         is_believed
     }
 
+    /// What replica `name` holds under `generation` was never the cloud's: its next list there begins a new generation.
+    pub fn disown(&self, name: &str, generation: u64) {
+        self.0.send_modify(|state| {
+            state.gone.insert(name.to_owned(), generation);
+        });
+        self.reopen();
+    }
+
     /// Whether what replica `name` holds under `generation` is the present cloud's.
     #[must_use]
     pub fn holds(&self, name: &str, generation: u64) -> bool {

@@ -23,6 +23,8 @@ pub(super) struct Look {
     pub(super) source: Option<Source>,
     /// Timeline of the pool-scope collections, the highest of them; `None` while one is not complete.
     pub(super) generation: Option<u64>,
+    /// How many forgeries were found, and the last of them.
+    pub(super) forged: (u64, String),
 }
 
 /// What was told last.
@@ -34,6 +36,7 @@ struct Told {
     /// Found by the last look.
     last_source: Option<Source>,
     generation: Option<u64>,
+    forgeries: u64,
 }
 
 /// An event to note: whether it is a warning, its reason and its message.
@@ -84,6 +87,11 @@ impl Told {
                 news.push((What::Node, true, "PoolDataGeneration", message));
             }
         }
+        let (forgeries, message) = look.forged;
+        if forgeries != self.forgeries {
+            self.forgeries = forgeries;
+            news.push((What::Node, true, "PoolDataForged", message));
+        }
         let settled = look.source.filter(|_| look.source == self.last_source);
         self.last_source = look.source;
         let is_new = settled.is_some() && settled != self.source;
@@ -115,7 +123,24 @@ mod tests {
             elections_won,
             source,
             generation: None,
+            forged: (0, String::new()),
         }
+    }
+
+    #[test]
+    fn each_forgery_is_told_once() {
+        let mut told = Told::default();
+        let one = || Look {
+            forged: (1, "services x/web is forged".to_owned()),
+            ..look(None, 0, None)
+        };
+        let news = told.look(one());
+        assert_eq!(news.len(), 1);
+        assert_eq!(
+            (news[0].1, news[0].2, news[0].3.as_str()),
+            (true, "PoolDataForged", "services x/web is forged")
+        );
+        assert!(told.look(one()).is_empty());
     }
 
     fn messages(told: &mut Told, look: Look) -> Vec<String> {

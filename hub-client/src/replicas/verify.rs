@@ -1,0 +1,333 @@
+//! Compares samples of what the coordinator feeds with what the cloud says, under this node's own identity.
+//!
+//! A leader can put anything into the copies of its pool. Every hub with a link therefore asks the cloud for one object at
+//! random now and then, or for the metadata of one namespace, and [`truth`](super::truth) judges. The members of a pool
+//! share the work: the more there are, the less often each asks. What cannot be judged yet waits until the copy is as far.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::list::ParsedList;
+use yurt_apimachinery::{Object, ObjectKey, ResourceKind};
+use yurt_runtime::Clock;
+use yurt_storage::{Collection, Replica};
+
+use super::questions::get;
+use super::source::Source;
+use super::truth::{Held, State, Truth, Verdict, judge};
+use super::{PoolData, members};
+use crate::metrics::Metrics;
+use crate::pool::probe::{CloudReach, CoordinatorReach};
+use crate::random::random;
+use crate::upstream::Cloud;
+
+/// Bytes of an answer that one period pays for: after a larger one the next sample comes later.
+const BYTES_PER_PERIOD: usize = 4096;
+/// Objects of a namespace that are looked at in one sample; no list of a whole collection comes in pages of this size.
+const PAGE: usize = 20;
+/// One sample of so many is of a namespace: what a copy leaves out shows there.
+const NAMESPACES_OF: u64 = 4;
+/// States that wait until the copy is as far; the oldest goes when there are more.
+const WAITING_MAX: usize = 32;
+/// Time between two looks at what had to wait.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+/// Asks and judges.
+pub struct Verifier {
+    /// What is judged.
+    pub data: Arc<PoolData>,
+    /// Who knows the truth.
+    pub cloud: Arc<Cloud>,
+    /// Whether it answers.
+    pub reach: watch::Receiver<CloudReach>,
+    /// Who leads.
+    pub coordinator: watch::Receiver<CoordinatorReach>,
+    /// Number of members of the pool.
+    pub members: watch::Receiver<u32>,
+    /// Time between two samples of the whole pool.
+    pub period: Duration,
+    /// Where samples and forgeries are counted.
+    pub metrics: Arc<Metrics>,
+    /// Clock.
+    pub clock: Clock,
+}
+
+/// What the cloud said of an object, while the copy has not come that far.
+struct Waiting {
+    collection: String,
+    generation: u64,
+    key: ObjectKey,
+    truth: Truth,
+}
+
+/// What is asked for.
+enum Sample {
+    Object(ObjectKey),
+    /// `None`: whatever comes first in the whole collection.
+    Namespace(Option<String>),
+}
+
+// === impl Verifier ===
+
+impl Verifier {
+    /// Runs until `token` is cancelled.
+    pub async fn run(self, token: CancellationToken) {
+        token.run_until_cancelled(self.keep_sampling()).await;
+    }
+
+    async fn keep_sampling(&self) {
+        let mut waiting = VecDeque::new();
+        let mut cost = 1;
+        loop {
+            // Not all hubs at the same moment, and none at a moment that can be foreseen.
+            let mean = self.period * (*self.members.borrow()).max(1) * cost;
+            let pause = mean.mul_f64(0.5 + (random() % 1000) as f64 / 1000.0);
+            self.wait(pause, &mut waiting).await;
+            if !self.reach.borrow().is_up() {
+                continue;
+            }
+            let Some((replica, sample)) = self.choose() else {
+                continue;
+            };
+            match self.compare(&replica, &sample, &mut waiting).await {
+                Ok(bytes) => {
+                    cost = u32::try_from(bytes.div_ceil(BYTES_PER_PERIOD))
+                        .unwrap_or(u32::MAX)
+                        .max(1)
+                }
+                Err(why) => tracing::debug!(collection = replica.name(), why, "No sample could be compared"),
+            }
+        }
+    }
+
+    /// Waits, and judges meanwhile what had to wait.
+    async fn wait(&self, mut pause: Duration, waiting: &mut VecDeque<Waiting>) {
+        while !pause.is_zero() {
+            let step = pause.min(LOOK_AGAIN);
+            tokio::time::sleep(step).await;
+            pause -= step;
+            for name in self.data.distrust().expire(self.clock.boot()) {
+                tracing::info!(collection = name, "The coordinator is given another chance");
+                self.data.troubles().forget(&trouble(&name));
+            }
+            self.judge_waiting(waiting);
+        }
+    }
+
+    fn judge_waiting(&self, waiting: &mut VecDeque<Waiting>) {
+        waiting.retain(|one| {
+            let Some(replica) = self.data.replicas().named(&one.collection) else {
+                return false;
+            };
+            let held = replica.collection().read(|held| {
+                (held.is_complete() && held.generation() == one.generation).then(|| Held {
+                    position: held.position(),
+                    state: held.object(&one.key).map(|object| State::of(object, true)),
+                    is_before: false,
+                })
+            });
+            match held.map(|held| judge(&held, &one.truth)) {
+                Some(Verdict::Behind) => true,
+                Some(Verdict::Honest) | None => false,
+                Some(Verdict::Forged(why)) => {
+                    self.caught(&replica, one.generation, &one.key, why);
+                    false
+                }
+            }
+        });
+    }
+
+    /// What to compare next; `None` while nothing comes from the coordinator.
+    fn choose(&self) -> Option<(Arc<Replica>, Sample)> {
+        let is_fed = |replica: &&Arc<Replica>| {
+            let name = replica.name();
+            name != members::COLLECTION
+                && self.data.source(name).source == Source::Coordinator
+                && replica.collection().read(Collection::is_complete)
+        };
+        let replicas = self.data.replicas();
+        let all = replicas.iter();
+        let fed: Vec<Arc<Replica>> = all.filter(|replica| is_fed(&replica)).collect();
+        let any = |replica: &Replica| {
+            replica.collection().read(|held| {
+                let place = random() as usize % held.len().max(1);
+                held.objects().nth(place).map(|object| object.key().clone())
+            })
+        };
+        let replica = pick(&fed)?.clone();
+        let object = any(&replica).filter(|_| !random().is_multiple_of(NAMESPACES_OF));
+        let sample = match object {
+            Some(key) => Sample::Object(key),
+            // A namespace of any collection: this one may have been emptied.
+            None => {
+                let key = pick(&fed).and_then(|other| any(other));
+                let namespace = key.and_then(|key| key.namespace().map(str::to_owned));
+                Sample::Namespace(namespace.filter(|_| replica.collection().kind().namespaced))
+            }
+        };
+        Some((replica, sample))
+    }
+
+    /// Asks and judges. Answers how many bytes that took.
+    async fn compare(
+        &self,
+        replica: &Arc<Replica>,
+        sample: &Sample,
+        waiting: &mut VecDeque<Waiting>,
+    ) -> Result<usize, String> {
+        let kind = replica.collection().kind();
+        let (path, shape) = sample.question(kind);
+        let before = |held: &Collection| (held.generation(), held.position(), states(held, sample));
+        let (generation, position, mut ours) = replica.collection().read(before);
+        let answer = get(self.cloud.server(), &path, shape)
+            .await?
+            .ok_or("the cloud does not show it")?;
+        let bytes = answer.len();
+        let list = ParsedList::parse(answer, kind).map_err(|error| error.to_string())?;
+        let head = list.meta.resource_version;
+        let items = list.items.iter().filter(|item| sample.has(item.key()));
+        let mut theirs: BTreeMap<_, _> = items
+            .map(|item| (item.key().clone(), State::of(item, shape.is_empty())))
+            .collect();
+        if list.meta.continue_token.is_some() {
+            // Behind the end of a page nothing is known.
+            let last = theirs.keys().next_back().ok_or("an empty page")?;
+            ours.retain(|key, _| key <= last);
+        }
+        self.metrics
+            .collections
+            .samples
+            .with_label_values(&[replica.name()])
+            .inc();
+        let keys: BTreeSet<ObjectKey> = ours.keys().chain(theirs.keys()).cloned().collect();
+        for key in keys {
+            let held = Held {
+                position,
+                state: ours.remove(&key),
+                is_before: true,
+            };
+            let truth = Truth {
+                head,
+                state: theirs.remove(&key),
+            };
+            match judge(&held, &truth) {
+                Verdict::Honest => {}
+                Verdict::Behind => waiting.push_back(Waiting {
+                    collection: replica.name().to_owned(),
+                    generation,
+                    key,
+                    truth,
+                }),
+                Verdict::Forged(why) => {
+                    self.caught(replica, generation, &key, why);
+                    break;
+                }
+            }
+        }
+        waiting.drain(..waiting.len().saturating_sub(WAITING_MAX));
+        Ok(bytes)
+    }
+
+    /// Leaves the coordinator for the cloud: what is held is replaced as a new generation, so that no reader keeps any of it.
+    fn caught(&self, replica: &Replica, generation: u64, key: &ObjectKey, why: &str) {
+        let name = replica.name();
+        if self.data.source(name).source != Source::Coordinator || self.data.distrust().has(name, self.clock.boot()) {
+            return;
+        }
+        let leader = self
+            .coordinator
+            .borrow()
+            .status
+            .as_ref()
+            .map(|status| status.holder.clone());
+        let leader = leader
+            .filter(|holder| !holder.is_empty())
+            .unwrap_or_else(|| "nobody".to_owned());
+        let message = format!("{name} {key} of the coordinator is forged: {why}; {leader} leads");
+        // Before the follower learns of it: the list that comes now begins a new generation.
+        self.data.timeline().disown(name, generation);
+        let lasts = self.data.distrust().caught(name, &message, self.clock.boot());
+        tracing::error!(collection = name, %key, why, leader, seconds = lasts.as_secs(), "The coordinator's copy is forged, following the cloud");
+        self.metrics.collections.forgeries.with_label_values(&[name]).inc();
+        self.data.troubles().refused(&trouble(name), &message);
+    }
+}
+
+// === impl Sample ===
+
+impl Sample {
+    /// Path and shape of the list that shows it. A list of one object says also where the cloud is.
+    fn question(&self, kind: &ResourceKind) -> (String, &'static str) {
+        let namespace = match self {
+            Self::Object(key) => key.namespace(),
+            Self::Namespace(namespace) => namespace.as_deref(),
+        };
+        let folder = match namespace {
+            Some(namespace) => kind.namespaced_path(&escaped(namespace)),
+            None => kind.collection_path(),
+        };
+        match self {
+            Self::Object(key) => (
+                format!("{folder}?fieldSelector=metadata.name%3D{}", escaped(key.name())),
+                "",
+            ),
+            Self::Namespace(_) => (format!("{folder}?limit={PAGE}"), "PartialObjectMetadataList"),
+        }
+    }
+
+    /// Whether `key` is part of it.
+    fn has(&self, key: &ObjectKey) -> bool {
+        match self {
+            Self::Object(one) => key == one,
+            Self::Namespace(namespace) => namespace.is_none() || key.namespace() == namespace.as_deref(),
+        }
+    }
+}
+
+/// What does not work while `collection` does not follow the coordinator.
+fn trouble(collection: &str) -> String {
+    format!("truth of {collection}")
+}
+
+/// What is held of everything that the sample is about.
+fn states(held: &Collection, sample: &Sample) -> BTreeMap<ObjectKey, State> {
+    let state = |object: &Object, is_whole| (object.key().clone(), State::of(object, is_whole));
+    match sample {
+        Sample::Object(key) => held.object(key).map(|object| state(object, true)).into_iter().collect(),
+        Sample::Namespace(_) => {
+            let all = held.objects().filter(|object| sample.has(object.key()));
+            all.map(|object| state(object, false)).collect()
+        }
+    }
+}
+
+fn pick<T>(items: &[T]) -> Option<&T> {
+    items.get(random() as usize % items.len().max(1))
+}
+
+/// A name in a path or a query, whatever somebody put into it.
+fn escaped(name: &str) -> String {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte);
+    name.bytes().fold(String::new(), |mut text, byte| {
+        if is_plain(&byte) {
+            text.push(char::from(byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_no_object_has_stay_one_segment() {
+        assert_eq!(escaped("web-1.a_b:c"), "web-1.a_b:c");
+        assert_eq!(escaped("a/../b?c&d=e%f g"), "a%2F..%2Fb%3Fc%26d%3De%25f%20g");
+    }
+}
