@@ -42,7 +42,7 @@ use crate::replicas::proof::Prover;
 use crate::replicas::source::CoordinatorState;
 use crate::replicas::steer::Steering;
 use crate::replicas::verify::Verifier;
-use crate::replicas::{PoolData, lag, members};
+use crate::replicas::{PoolData, ahead, lag, members};
 use crate::report::Report;
 use crate::upstream::{CoordinatorClient, Upstreams};
 
@@ -123,6 +123,14 @@ impl Parts {
             .clone()
             .each_replica(self.tasks.token(), self.follow(wanted.subscribe()));
         self.tasks.spawn_critical("follow-replicas", following);
+        let leaving = ahead::compare(
+            self.data.clone(),
+            self.coordinator.0.subscribe(),
+            wanted.subscribe(),
+            self.clock.clone(),
+            self.tasks.token(),
+        );
+        self.tasks.spawn_critical("leave-copies-ahead", leaving);
         let steering = Steering {
             election: self.election.subscribe(),
             cloud: self.cloud.0.subscribe(),

@@ -7,8 +7,10 @@
 //! [`disk`] opens the durable copy, [`origin`] remembers of which pool and which cluster it is.
 //! [`verify`] compares samples of what the coordinator feeds with the cloud, [`truth`] (pure) judges them, [`distrust`]
 //! remembers what was forged.
+//! [`ahead`] leaves a copy that is ahead of the leader's, [`lag`] finds one that is behind.
 //! [`proof`] asks the cloud whether it still has the history they come from, [`timeline`] (pure) decides it.
 
+pub mod ahead;
 mod cluster;
 pub mod detour;
 pub mod disk;
@@ -22,7 +24,7 @@ pub mod members;
 mod nodepool;
 pub mod origin;
 pub mod proof;
-mod questions;
+pub(crate) mod questions;
 pub mod scope;
 pub mod source;
 pub mod steer;

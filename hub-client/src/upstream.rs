@@ -139,6 +139,25 @@ pub struct Upstreams {
 // === impl Cloud ===
 
 impl Cloud {
+    /// A cloud of one server at `url`, without TLS and identity.
+    #[cfg(test)]
+    pub(crate) fn for_test(url: &str) -> Self {
+        let uri: Uri = url.parse().expect("a URL");
+        let client = HttpClient::new(uri, None, Protocol::Http1, CONNECT_TIMEOUT).expect("a client without TLS");
+        let server = CloudServer {
+            node: client.clone(),
+            token: client.clone(),
+            streams: client.clone(),
+            beats: client,
+            delegate: None,
+        };
+        Self {
+            servers: vec![server],
+            current: AtomicUsize::new(0),
+            delegate_token: None,
+        }
+    }
+
     /// The server in use.
     #[must_use]
     pub fn server(&self) -> &CloudServer {

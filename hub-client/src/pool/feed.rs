@@ -17,12 +17,14 @@ use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
 use yurt_runtime::BootTime;
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::{APPLICATION_JSON, full, gzip_bytes};
 use yurt_storage::collection::{ChangeKind, Delivery, Expired, History, Reader, Snapshot};
+use yurt_storage::generation;
 use yurt_storage::{Collection, Replica};
 
 use crate::metrics::Metrics;
@@ -30,8 +32,8 @@ use crate::pool::election::driver::Leadership;
 use crate::pool::probe::pool_status;
 use crate::random::random;
 use crate::replicas::timeline::next_generation;
-use crate::replicas::{PoolData, members};
-use crate::upstream::{in_words, retry_after};
+use crate::replicas::{PoolData, members, questions};
+use crate::upstream::{Cloud, in_words, retry_after};
 use progress::FeedProgress;
 use way::{Place, Way};
 use wire::Envelope;
@@ -71,6 +73,8 @@ pub struct Feeder {
     pub data: Arc<PoolData>,
     /// To whom.
     pub client: HttpClient,
+    /// From where it comes.
+    pub cloud: Arc<Cloud>,
     /// By what right.
     pub leadership: Arc<Leadership>,
     /// Counters.
@@ -222,7 +226,10 @@ impl Feeder {
                 self.send_snapshot(there).await
             }
             Way::Wait if !snapshot => {
-                let _ = tokio::time::timeout(KEEP_ALIVE, self.replica.collection().reached(there.position)).await;
+                let reached = self.replica.collection().reached(there.position);
+                if tokio::time::timeout(KEEP_ALIVE, reached).await.is_err() {
+                    self.leave_behind(there).await;
+                }
                 Err(Interrupted::Reopen("the coordinator is ahead".into()))
             }
             Way::Events if !snapshot => {
@@ -257,6 +264,40 @@ impl Feeder {
                 "The coordinator has another history: new generation"
             );
             self.renumber(generation, next_generation(generation, random()));
+        }
+    }
+
+    /// The coordinator stays ahead. Where the cloud is not that far itself, a former leader fed what never was: ours, which is
+    /// proved, begins a generation.
+    async fn leave_behind(&self, there: Place) {
+        let (name, kind) = (self.replica.name(), self.replica.collection().kind());
+        // Members are read from Nodes, and those of every pool come from one etcd.
+        let kind = find_kind("", "services")
+            .filter(|_| name == members::COLLECTION)
+            .unwrap_or(kind);
+        let generation = self.here().generation;
+        let head = match questions::head(self.cloud.server(), kind).await {
+            Ok(head) => head,
+            Err(why) => return tracing::debug!(collection = name, why, "The cloud's position cannot be had"),
+        };
+        let is_behind = head < there.position;
+        let why = match is_behind {
+            true => "ahead of the cloud",
+            false => "ahead of this hub, which has not read so far yet",
+        };
+        let why = format!(
+            "the coordinator is at {}, {why}: the cloud is at {head}",
+            there.position
+        );
+        self.data.troubles().unanswered(&self.what(), &why);
+        let is_ours = generation == there.generation && self.data.timeline().holds(name, generation);
+        if let Some(next) = generation::next(there.generation, random()).filter(|_| is_behind && is_ours) {
+            tracing::error!(
+                collection = name,
+                why,
+                "What the coordinator has never was: new generation"
+            );
+            self.renumber(generation, next);
         }
     }
 

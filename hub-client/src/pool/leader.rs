@@ -91,6 +91,7 @@ impl Leader {
             replica,
             data: self.data.clone(),
             client: self.coordinator.feed.clone(),
+            cloud: self.upstreams.cloud.clone(),
             leadership: leadership.clone(),
             metrics: self.metrics.clone(),
             progress: self.progress.clone(),

@@ -103,6 +103,9 @@ pub struct CollectionStatus {
     /// Whether it is complete.
     #[serde(default)]
     pub complete: bool,
+    /// Whether the leader says that it is the cloud's present.
+    #[serde(default)]
+    pub fresh: bool,
 }
 
 // === impl PoolStatus ===

@@ -87,6 +87,7 @@ mod tests {
             generation,
             applied_up_to: at.to_string(),
             complete,
+            fresh: true,
         }
     }
 

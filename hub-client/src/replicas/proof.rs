@@ -19,12 +19,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::kind::find_kind;
-use yurt_apimachinery::list::ParsedList;
 use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
 use yurt_storage::Replica;
 
 use super::drafts::Evidence;
-use super::questions::{first, get};
+use super::questions::{first, get, head_of};
 use super::timeline::{Answers, Held, Known, NEWEST, Place, Verdict};
 use super::{POOL_SCOPE, PoolData, members};
 use crate::pool::heartbeat::own::{self, OwnHeartbeat};
@@ -239,7 +238,7 @@ impl Timeline {
 
     /// A proof about generation 0 of the services that finds nothing gone.
     #[cfg(test)]
-    pub(super) fn prove(&self, over: Connection) {
+    pub(crate) fn prove(&self, over: Connection) {
         self.settle([("services".to_owned(), 0)].into(), true, self.breaks(), over);
     }
 
@@ -495,9 +494,8 @@ impl Prover {
             }
         };
         let list = list.ok_or("services cannot be listed")?;
-        let list = ParsedList::parse(list, services).map_err(|error| error.to_string())?;
         let mut answers = Answers {
-            head: list.meta.resource_version,
+            head: head_of(list, services)?,
             ..Answers::default()
         };
         if answers.head < known.position {

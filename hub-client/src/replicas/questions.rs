@@ -5,6 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::ACCEPT;
 use http::{HeaderValue, Request, StatusCode};
+use yurt_apimachinery::list::ParsedList;
+use yurt_apimachinery::{ResourceKind, ResourceVersion};
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::{Body, empty, read_body};
 
@@ -38,6 +40,22 @@ fn request(path: &str, shape: &str) -> Result<Request<Body>, String> {
     let accept = HeaderValue::try_from(accept).map_err(|error| error.to_string())?;
     request.headers_mut().insert(ACCEPT, accept);
     Ok(request)
+}
+
+/// RV of a list without resourceVersion: the server has everything that was acknowledged before.
+///
+/// # Errors
+/// Why it cannot be had, for the log.
+pub(crate) async fn head(server: &CloudServer, kind: &ResourceKind) -> Result<ResourceVersion, String> {
+    let path = format!("{}?limit=1", kind.collection_path());
+    let list = get(server, &path, "PartialObjectMetadataList").await?;
+    head_of(list.ok_or_else(|| format!("{path} cannot be read"))?, kind)
+}
+
+/// RV of a list.
+pub(super) fn head_of(list: Bytes, kind: &ResourceKind) -> Result<ResourceVersion, String> {
+    let list = ParsedList::parse(list, kind).map_err(|error| error.to_string())?;
+    Ok(list.meta.resource_version)
 }
 
 /// The number of the connection for data that answers, and what is at `path`; `None` when it is not to be had over it in

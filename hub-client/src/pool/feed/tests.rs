@@ -1,7 +1,6 @@
 //! How the feeder reads a collection, and what it sends as what.
 
 use serde_json::json;
-use yurt_apimachinery::kind::find_kind;
 use yurt_runtime::http::client::Protocol;
 use yurt_runtime::http::json as answer_json;
 use yurt_runtime::http::server::{Server, handler};
@@ -11,6 +10,7 @@ use yurt_test_support::{LOOPBACK, TestDir};
 
 use super::*;
 use crate::pool::election::machine::Input;
+use crate::replicas::proof::Connection;
 
 /// A feeder of services for a coordinator at `server`.
 fn feeder(folder: &TestDir, server: &str, name: &str) -> (Feeder, tokio::sync::mpsc::Receiver<Input>) {
@@ -19,6 +19,7 @@ fn feeder(folder: &TestDir, server: &str, name: &str) -> (Feeder, tokio::sync::m
     let feeder = Feeder {
         replica: data.replicas().named(name).unwrap(),
         client: HttpClient::new(server.parse().unwrap(), None, Protocol::Http1, TIMEOUT).unwrap(),
+        cloud: Arc::new(Cloud::for_test(server)),
         leadership: Arc::new(leadership),
         metrics: Arc::new(Metrics::new().unwrap()),
         progress: Arc::new(FeedProgress::new(Clock::system())),
@@ -134,6 +135,39 @@ async fn coordinator_that_is_ahead_is_waited_for() {
     };
     let outcome = feeder.open_at(there, false).await;
     assert!(matches!(outcome, Err(Interrupted::Reopen(_))), "nothing is fed");
+}
+
+/// A former leader fed a position far from the cloud's, under the number that everybody has.
+#[tokio::test]
+async fn coordinator_that_is_ahead_of_the_cloud_itself_gets_a_new_generation() {
+    let (tasks, leap) = (TaskGroup::new(), 1_u64 << 52);
+    for (head, is_left) in [(15, true), (leap, false), (leap + 1, false)] {
+        let folder = TestDir::new();
+        let list = json!({"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": head.to_string()}, "items": []});
+        let url = coordinator(&tasks, list, json!({})).await;
+        let (feeder, _) = feeder(&folder, &url, "services");
+        let held = feeder.replica.collection();
+        held.update(|held| held.restart(0, vec![service("web", 9, 0)], ResourceVersion(10)));
+        let there = Place {
+            position: ResourceVersion(leap),
+            generation: 0,
+            complete: true,
+        };
+        feeder.leave_behind(there).await;
+        assert_eq!(feeder.here().generation, 0, "nothing is proved");
+        feeder.data.timeline().prove(Connection { server: 0, number: 1 });
+        feeder.leave_behind(there).await;
+        assert_eq!(feeder.here().generation > 0, is_left, "the cloud is at {head}");
+        assert!(
+            feeder
+                .data
+                .troubles()
+                .why("feed of services")
+                .unwrap()
+                .contains("ahead of")
+        );
+        drop(feeder);
+    }
 }
 
 #[tokio::test]
