@@ -160,6 +160,7 @@ impl Call {
             },
             caller,
             dry_run,
+            body_bytes: self.body.len(),
         }
     }
 

@@ -67,6 +67,7 @@ fn own_intent() -> Intent {
         },
         caller: Caller::Other,
         dry_run: false,
+        body_bytes: 0,
     }
 }
 

@@ -37,6 +37,8 @@ mod serviceaccounts;
 mod services;
 pub(crate) mod strategy;
 pub(crate) mod views;
+#[cfg(test)]
+mod wide;
 
 use custom::{Declared, ServedKind};
 use strategy::Strategy;

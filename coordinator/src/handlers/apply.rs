@@ -142,6 +142,7 @@ fn read_body(call: &Call, validation: FieldValidation) -> Result<Value, Status> 
         Ok(other) => return Err(undecodable(not_a_map(&other))),
         Err(error) => return Err(undecodable(error.to_string())),
     };
+    meta::check_list_lengths(&value).map_err(|fault| Status::bad_request(fault.to_string()))?;
     if let Err(error) = strict {
         let why = format!("error converting YAML to JSON: {error}");
         match validation {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use yurt_apimachinery::gvr::GroupKind;
 use yurt_apimachinery::negotiation::Shape;
 use yurt_apimachinery::options::FieldValidation;
-use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::{DeleteOptions, GroupResource, Status, Verb, WriteOptions, meta};
 use yurt_runtime::http::{self as web, Body};
 
@@ -88,7 +88,7 @@ fn read(call: &Call, kind: Kind, validation: FieldValidation) -> Result<Value, S
 /// Puts a pod on a node, once.
 async fn bind(call: &Call, binding: &Value, options: WriteOptions) -> Result<(), Status> {
     let target = |field: &str| binding["target"][field].as_str().unwrap_or_default();
-    let mut errors = Vec::new();
+    let mut errors = Faults::default();
     if !matches!(target("kind"), "" | "Node") {
         let known = ["Node", "<empty>"];
         errors.push(FieldError::not_supported("target.kind", target("kind"), &known));

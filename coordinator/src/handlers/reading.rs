@@ -1,5 +1,7 @@
 //! How a body becomes an object of its kind, and what its writer is told about fields nobody knows.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use serde_json::Value;
 use yurt_apimachinery::gvr::GroupKind;
@@ -57,16 +59,10 @@ fn shaped(
     warnings: &Warnings,
 ) -> Result<Value, String> {
     let unknown = schema.shape(&mut object);
-    let faults = unknown
-        .into_iter()
-        .take(UNKNOWN_MAX)
-        .map(|path| format!("unknown field \"{path}\""));
+    let faults = unknown.into_iter().map(|path| format!("unknown field \"{path}\""));
     let faults = faults.collect();
     settle(warnings, Typed { object, faults }, validation)
 }
-
-/// Unknown fields that are named, as of the built-in kinds.
-const UNKNOWN_MAX: usize = 100;
 
 /// Reads a body that shall be of the kind expected, whatever format it comes in. One that says it is of another kind, and
 /// one of a kind without a known type, is read as it is.
@@ -111,7 +107,11 @@ pub(super) fn read(
     let message = claimed.and_then(|version| Some((version, protobuf::message(version, kind)?)));
     let Some((version, message)) = message else {
         // Of another kind, which is said later, or of one without a known type.
-        return serde_json::from_slice(body).map_err(|error| syntax(&error));
+        let object = serde_json::from_slice(body).map_err(|error| syntax(&error))?;
+        return match meta::check_list_lengths(&object) {
+            Ok(()) => Ok(object),
+            Err(fault) => Err(cannot(first, fault.to_string())),
+        };
     };
     let read = typed::read(body, message).map_err(|error| match error {
         TypedError::Syntax(error) => syntax(&error),
@@ -178,6 +178,7 @@ pub(super) fn patched(
     shown: &dyn Fn(&Value) -> String,
 ) -> Result<Value, Status> {
     let resource = &call.resource;
+    check_list_lengths(resource, &object)?;
     let Some(message) = message(resource) else {
         let Some(schema) = &resource.structural else {
             return Ok(object);
@@ -185,7 +186,7 @@ pub(super) fn patched(
         let before = shown(&object);
         return shaped(schema, object, validation, &call.warnings).map_err(|why| {
             let error = FieldError::invalid("patch", before, &why);
-            Status::invalid(&GroupKind::default(), "", &[error])
+            Status::invalid(&GroupKind::default(), "", &error.into())
         });
     };
     if claims(resource, &object) && typed::conforms(&object, message) {
@@ -195,7 +196,7 @@ pub(super) fn patched(
     let text = object.to_string();
     let refused = |why: String| {
         let error = FieldError::invalid("patch", shown(&object), &why);
-        Status::invalid(&GroupKind::default(), "", &[error])
+        Status::invalid(&GroupKind::default(), "", &error.into())
     };
     if !is_about(resource, text.as_bytes()) {
         let claimed = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default();
@@ -211,8 +212,9 @@ pub(super) fn patched(
 /// Reads what an apply has made of an object: nulls are unset, and values have their types.
 ///
 /// # Errors
-/// 500, as kube-apiserver answers, when it is no object of the kind.
+/// 500, as kube-apiserver answers, when it is no object of the kind; 422 for a list of metadata with too many entries.
 pub(super) fn applied(resource: &Resource, object: Value) -> Result<Value, Status> {
+    check_list_lengths(resource, &object)?;
     let Some(message) = message(resource) else {
         let mut object = object;
         if let Some(schema) = &resource.structural {
@@ -248,8 +250,15 @@ fn claims(resource: &Resource, object: &Value) -> bool {
     object["apiVersion"] == *resource.kind.api_version() && object["kind"] == *resource.kind.kind
 }
 
+/// A patch, and an apply, may have made a list of metadata too long.
+fn check_list_lengths(resource: &Resource, object: &Value) -> Result<(), Status> {
+    let kind = resource.kind.group_kind();
+    meta::check_list_lengths(object).map_err(|fault| Status::invalid(&kind, meta::text(object, "name"), &fault.into()))
+}
+
 /// What is done about the faults; an error is the reason of a refusal.
 fn settle(warnings: &Warnings, read: Typed, validation: FieldValidation) -> Result<Value, String> {
+    meta::check_list_lengths(&read.object).map_err(|fault| fault.to_string())?;
     match validation {
         FieldValidation::Strict if !read.faults.is_empty() => {
             return Err(format!("strict decoding error: {}", read.faults.join(", ")));
@@ -264,15 +273,10 @@ fn settle(warnings: &Warnings, read: Typed, validation: FieldValidation) -> Resu
 /// The same owner is stored once.
 fn owners_named_twice(object: &Value) -> Option<String> {
     let owners = object["metadata"]["ownerReferences"].as_array()?;
-    let mut seen = Vec::new();
-    let mut twice: Vec<&str> = Vec::new();
-    for owner in owners {
-        let uid = owner["uid"].as_str().unwrap_or_default();
-        if seen.contains(&owner) && !twice.contains(&uid) {
-            twice.push(uid);
-        }
-        seen.push(owner);
-    }
+    let (mut seen, mut named) = (HashSet::new(), HashSet::new());
+    let twice = owners.iter().filter(|owner| !seen.insert(*owner));
+    let twice = twice.map(|owner| owner["uid"].as_str().unwrap_or_default());
+    let twice: Vec<&str> = twice.filter(|uid| named.insert(*uid)).collect();
     (!twice.is_empty()).then(|| {
         format!(
             ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may \
@@ -280,4 +284,28 @@ fn owners_named_twice(object: &Value) -> Option<String> {
             twice.join(", ")
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use yurt_test_support::{LINEAR, growth};
+
+    use super::*;
+
+    #[test]
+    fn repeated_owners_are_found_by_going_once_over_all() {
+        let owners = |n: usize| -> Value {
+            let owners: Value = (0..n).map(|at| json!({ "uid": (at / 2).to_string() })).collect();
+            json!({"metadata": {"ownerReferences": owners}})
+        };
+        let warning = owners_named_twice(&owners(5)).unwrap();
+        assert!(warning.ends_with("duplicate UID(s) observed: 0, 1"), "{warning}");
+        assert_eq!(
+            owners_named_twice(&json!({"metadata": {"ownerReferences": [{"uid": "a"}, {"uid": "b"}]}})),
+            None
+        );
+        let grown = growth(2_000, owners, |object| assert!(owners_named_twice(&object).is_some()));
+        assert!(grown < LINEAR, "{grown}");
+    }
 }

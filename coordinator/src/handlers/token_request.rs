@@ -94,7 +94,7 @@ fn sign(app: &App, user: &User, namespace: &str, name: &str, mut request: Value)
 fn check_metadata(request: &Value, account: &Object) -> Result<(), Status> {
     let (name, namespace) = (account.name(), account.namespace().unwrap_or_default());
     let invalid = |field: &str, value: &str, why: &str| {
-        let errors = [FieldError::invalid(format!("metadata.{field}"), value, why)];
+        let errors = FieldError::invalid(format!("metadata.{field}"), value, why).into();
         Err(Status::invalid(&GroupKind::new(GROUP, KIND), name, &errors))
     };
     let given = |field: &str| Some(meta::text(request, field)).filter(|text| !text.is_empty());
@@ -142,7 +142,7 @@ fn lifetime(request: &Value) -> Result<i64, Status> {
     } else {
         return Ok(seconds);
     };
-    let errors = [FieldError::invalid("spec.expirationSeconds", seconds, why)];
+    let errors = FieldError::invalid("spec.expirationSeconds", seconds, why).into();
     Err(Status::invalid(&GroupKind::new(GROUP, KIND), "", &errors))
 }
 

@@ -10,7 +10,13 @@ const WARNINGS_BYTES_MAX: usize = 4096;
 
 /// The warnings of one answer, collected while it is made.
 #[derive(Debug, Default)]
-pub(crate) struct Warnings(Mutex<Vec<String>>);
+pub(crate) struct Warnings(Mutex<Held>);
+
+#[derive(Debug, Default)]
+struct Held {
+    texts: Vec<String>,
+    bytes: usize,
+}
 
 // === impl Warnings ===
 
@@ -25,12 +31,16 @@ impl Warnings {
         warnings
     }
 
-    /// Adds what was not said yet.
+    /// Adds what was not said yet, as long as it fits into an answer.
     pub(crate) fn extend(&self, texts: impl IntoIterator<Item = String>) {
         let mut held = self.0.lock();
         for text in texts {
-            if !held.contains(&text) {
-                held.push(text);
+            if held.bytes > WARNINGS_BYTES_MAX {
+                return;
+            }
+            if !held.texts.contains(&text) {
+                held.bytes += text.len();
+                held.texts.push(text);
             }
         }
     }
@@ -38,7 +48,7 @@ impl Warnings {
     /// Puts them into the headers.
     pub(crate) fn add_to(&self, response: &mut Response<Body>) {
         let mut size = 0;
-        for text in self.0.lock().iter() {
+        for text in &self.0.lock().texts {
             size += text.len();
             if size > WARNINGS_BYTES_MAX {
                 return;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use yurt_apimachinery::Status;
-use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::values::config_key_faults;
 
 use super::fields::{at, invalid};
@@ -15,8 +15,8 @@ pub(crate) struct ConfigMaps;
 pub(super) const DATA_BYTES_MAX: usize = 1 << 20;
 
 impl Strategy for ConfigMaps {
-    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
-        let mut errors = Vec::new();
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Faults, Status> {
+        let mut errors = Faults::default();
         check_frozen(object, old, &["data", "binaryData"], &mut errors);
         let mut size = 0;
         for (key, value) in entries(object, "data") {
@@ -56,7 +56,7 @@ pub(super) fn entries<'a>(object: &'a Value, field: &str) -> impl Iterator<Item 
 }
 
 /// What `immutable` forbids.
-pub(super) fn check_frozen(object: &Value, old: Option<&Value>, frozen: &[&str], errors: &mut Vec<FieldError>) {
+pub(super) fn check_frozen(object: &Value, old: Option<&Value>, frozen: &[&str], errors: &mut Faults) {
     const WHY: &str = "field is immutable when `immutable` is set";
     let Some(old) = old.filter(|old| old["immutable"] == true) else {
         return;

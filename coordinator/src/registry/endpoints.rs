@@ -3,7 +3,7 @@
 use serde_json::Value;
 use yurt_apimachinery::Status;
 use yurt_apimachinery::meta::{dns_label_faults, dns_subdomain_faults, label_key_faults};
-use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::values::{PROTOCOLS, endpoint_ip_faults, ip_warnings, legacy_ip_faults, port_number_faults};
 
 use super::fields::{at, each, fill, invalid, items, one_of, text};
@@ -24,8 +24,8 @@ impl Strategy for Endpoints {
         }
     }
 
-    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
-        let mut errors = Vec::new();
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Faults, Status> {
+        let mut errors = Faults::default();
         // What was stored once may stay.
         if old.is_some_and(|old| old["subsets"] == object["subsets"]) {
             return Ok(errors);
@@ -54,7 +54,7 @@ impl Strategy for Endpoints {
     }
 }
 
-fn check_subset(field: &str, subset: &Value, errors: &mut Vec<FieldError>) {
+fn check_subset(field: &str, subset: &Value, errors: &mut Faults) {
     let lists = ["addresses", "notReadyAddresses"];
     if lists.iter().all(|list| items(subset, &[list]).is_empty()) {
         let why = "must specify `addresses` or `notReadyAddresses`";
@@ -71,7 +71,7 @@ fn check_subset(field: &str, subset: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_address(field: &str, address: &Value, errors: &mut Vec<FieldError>) {
+fn check_address(field: &str, address: &Value, errors: &mut Faults) {
     let ip = text(address, &["ip"]);
     invalid(errors, format_args!("{field}.ip"), &ip.into(), legacy_ip_faults(ip));
     let hostname = text(address, &["hostname"]);
@@ -94,7 +94,7 @@ fn check_address(field: &str, address: &Value, errors: &mut Vec<FieldError>) {
     invalid(errors, format_args!("{field}.ip"), &ip.into(), endpoint_ip_faults(ip));
 }
 
-fn check_port(field: &str, port: &Value, needs_name: bool, errors: &mut Vec<FieldError>) {
+fn check_port(field: &str, port: &Value, needs_name: bool, errors: &mut Faults) {
     let name = text(port, &["name"]);
     if !name.is_empty() {
         invalid(
@@ -123,7 +123,7 @@ fn check_port(field: &str, port: &Value, needs_name: bool, errors: &mut Vec<Fiel
 }
 
 /// `appProtocol`, in every kind that has it.
-pub(super) fn check_app_protocol(field: &str, port: &Value, errors: &mut Vec<FieldError>) {
+pub(super) fn check_app_protocol(field: &str, port: &Value, errors: &mut Faults) {
     if let Some(protocol) = port["appProtocol"].as_str() {
         let field = format!("{field}.appProtocol");
         invalid(errors, &field, &protocol.into(), label_key_faults(protocol));

@@ -5,7 +5,7 @@ use std::fmt::Arguments;
 use serde_json::Value;
 use yurt_apimachinery::Status;
 use yurt_apimachinery::meta::{dns_label_faults, dns_subdomain_faults, label_value_faults};
-use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::values::{self, PROTOCOLS};
 
 use super::endpoints::check_app_protocol;
@@ -47,8 +47,8 @@ impl Strategy for EndpointSlices {
         }
     }
 
-    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
-        let mut errors = Vec::new();
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Faults, Status> {
+        let mut errors = Faults::default();
         let address_type = text(object, &["addressType"]);
         one_of(&mut errors, "addressType", address_type, &ADDRESS_TYPES);
         check_ports(object, &mut errors);
@@ -92,7 +92,7 @@ fn drop_topology(object: &mut Value) {
     each(object, &["endpoints"]).for_each(|endpoint| drop(endpoint.remove("deprecatedTopology")));
 }
 
-fn check_ports(object: &Value, errors: &mut Vec<FieldError>) {
+fn check_ports(object: &Value, errors: &mut Faults) {
     let ports = items(object, &["ports"]);
     if ports.len() > PORTS_MAX {
         return errors.push(FieldError::too_many("ports", ports.len(), PORTS_MAX));
@@ -122,7 +122,7 @@ fn check_ports(object: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_endpoints(object: &Value, address_type: &str, errors: &mut Vec<FieldError>) {
+fn check_endpoints(object: &Value, address_type: &str, errors: &mut Faults) {
     let endpoints = items(object, &["endpoints"]);
     if endpoints.len() > ENDPOINTS_MAX {
         return errors.push(FieldError::too_many("endpoints", endpoints.len(), ENDPOINTS_MAX));
@@ -144,7 +144,7 @@ fn check_endpoints(object: &Value, address_type: &str, errors: &mut Vec<FieldErr
     }
 }
 
-fn check_addresses(field: Arguments<'_>, endpoint: &Value, address_type: &str, errors: &mut Vec<FieldError>) {
+fn check_addresses(field: Arguments<'_>, endpoint: &Value, address_type: &str, errors: &mut Faults) {
     let addresses = items(endpoint, &["addresses"]);
     if addresses.is_empty() {
         errors.push(FieldError::required(
@@ -181,7 +181,7 @@ fn check_hints(
     endpoint: &Value,
     list: &str,
     faults: fn(&str) -> Vec<String>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Faults,
 ) {
     let hints = items(endpoint, &["hints", list]);
     if hints.is_empty() {

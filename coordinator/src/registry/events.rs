@@ -6,7 +6,7 @@
 use serde_json::Value;
 use yurt_apimachinery::Status;
 use yurt_apimachinery::meta::{self, dns_subdomain_faults, label_key_faults};
-use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::status::{Faults, FieldError};
 
 use super::fields::{at, invalid, is_set, text};
 use super::strategy::{MetaPass, Strategy};
@@ -29,8 +29,8 @@ const WORD_MAX_LEN: usize = 128;
 const MESSAGE_MAX_LEN: usize = 1024;
 
 impl Strategy for Events {
-    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
-        let mut errors = Vec::new();
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Faults, Status> {
+        let mut errors = Faults::default();
         self.check_common(object, &mut errors);
         match (self, old) {
             (Self::Core, _) => {}
@@ -56,7 +56,7 @@ impl Strategy for Events {
 // === impl Events ===
 
 impl Events {
-    fn check_common(&self, object: &Value, errors: &mut Vec<FieldError>) {
+    fn check_common(&self, object: &Value, errors: &mut Faults) {
         let namespace = meta::text(object, "namespace");
         let about = text(object, &["involvedObject", "namespace"]);
         let has_event_time = is_set(object, &["eventTime"]);
@@ -83,7 +83,7 @@ impl Events {
 }
 
 /// What an event with `eventTime` has to say; `reporter` is the view's name for who says it.
-fn check_words(object: &Value, reporter: &str, errors: &mut Vec<FieldError>) {
+fn check_words(object: &Value, reporter: &str, errors: &mut Faults) {
     let component = text(object, &["reportingComponent"]);
     if component.is_empty() {
         errors.push(FieldError::required(reporter, ""));
@@ -99,14 +99,14 @@ fn check_words(object: &Value, reporter: &str, errors: &mut Vec<FieldError>) {
     check_length("message", text(object, &["message"]), MESSAGE_MAX_LEN, errors);
 }
 
-fn check_length(field: &str, text: &str, limit: usize, errors: &mut Vec<FieldError>) {
+fn check_length(field: &str, text: &str, limit: usize, errors: &mut Faults) {
     if text.len() > limit {
         let why = format!("can have at most {limit} characters");
         errors.push(FieldError::invalid(field, "", &why));
     }
 }
 
-fn check_series(object: &Value, errors: &mut Vec<FieldError>) {
+fn check_series(object: &Value, errors: &mut Faults) {
     if !is_set(object, &["series"]) {
         return;
     }
@@ -119,7 +119,7 @@ fn check_series(object: &Value, errors: &mut Vec<FieldError>) {
 }
 
 /// A new event of `events.k8s.io`.
-fn check_whole(object: &Value, errors: &mut Vec<FieldError>) {
+fn check_whole(object: &Value, errors: &mut Faults) {
     check_series(object, errors);
     if !is_set(object, &["eventTime"]) {
         errors.push(FieldError::required("eventTime", ""));
@@ -143,7 +143,7 @@ fn check_whole(object: &Value, errors: &mut Vec<FieldError>) {
 }
 
 /// A change through `events.k8s.io`: of the series, and of nothing else.
-fn check_change(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+fn check_change(object: &Value, old: &Value, errors: &mut Faults) {
     if object["series"] != old["series"] {
         check_series(object, errors);
     }

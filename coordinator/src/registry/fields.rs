@@ -2,7 +2,7 @@
 //! what stands in the way of a default stays.
 
 use serde_json::{Map, Value};
-use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::status::{Faults, FieldError};
 
 /// The value at a path; null when there is none.
 pub(super) fn at<'a>(object: &'a Value, path: &[&str]) -> &'a Value {
@@ -62,7 +62,7 @@ pub(super) fn carry(from: &Value, to: &mut Value, name: &str) {
 }
 
 /// Notes the faults of one value.
-pub(super) fn invalid(errors: &mut Vec<FieldError>, field: impl std::fmt::Display, value: &Value, faults: Vec<String>) {
+pub(super) fn invalid(errors: &mut Faults, field: impl std::fmt::Display, value: &Value, faults: Vec<String>) {
     errors.extend(
         faults
             .iter()
@@ -71,7 +71,7 @@ pub(super) fn invalid(errors: &mut Vec<FieldError>, field: impl std::fmt::Displa
 }
 
 /// Notes a value outside an enumeration; one that is missing is noted as such.
-pub(super) fn one_of(errors: &mut Vec<FieldError>, field: &str, value: &str, supported: &[&str]) {
+pub(super) fn one_of(errors: &mut Faults, field: &str, value: &str, supported: &[&str]) {
     if value.is_empty() {
         errors.push(FieldError::required(field, ""));
     } else if !supported.contains(&value) {

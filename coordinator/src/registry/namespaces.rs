@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use yurt_apimachinery::Status;
 use yurt_apimachinery::meta::{self, label_key_faults};
-use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::status::{Faults, FieldError};
 
 use super::fields::{carry, invalid, items, members, text};
 use super::strategy::{MetaPass, Strategy, Subresource};
@@ -55,14 +55,14 @@ impl Strategy for Namespaces {
         carry(old, new, "spec");
     }
 
-    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Faults, Status> {
         if old.is_some() {
-            return Ok(Vec::new());
+            return Ok(Faults::default());
         }
         Ok(finalizer_faults(object, false))
     }
 
-    fn validate_status(&self, object: &Value, _old: &Value) -> Result<Vec<FieldError>, Status> {
+    fn validate_status(&self, object: &Value, _old: &Value) -> Result<Faults, Status> {
         let phase = text(object, &["status", "phase"]);
         let (wanted, state) = if meta::text(object, "deletionTimestamp").is_empty() {
             ("Active", "is empty")
@@ -70,13 +70,13 @@ impl Strategy for Namespaces {
             ("Terminating", "is not empty")
         };
         if phase == wanted {
-            return Ok(Vec::new());
+            return Ok(Faults::default());
         }
         let why = format!("may only be '{wanted}' if `deletionTimestamp` {state}");
-        Ok(vec![FieldError::invalid("status.Phase", phase, &why)])
+        Ok(FieldError::invalid("status.Phase", phase, &why).into())
     }
 
-    fn validate_finalize(&self, object: &Value) -> Vec<FieldError> {
+    fn validate_finalize(&self, object: &Value) -> Faults {
         finalizer_faults(object, true)
     }
 
@@ -123,9 +123,9 @@ pub(crate) fn terminating(mut namespace: Value, now: yurt_apimachinery::time::Ti
     namespace
 }
 
-fn finalizer_faults(namespace: &Value, with_index: bool) -> Vec<FieldError> {
+fn finalizer_faults(namespace: &Value, with_index: bool) -> Faults {
     const STANDARD: [&str; 3] = [FINALIZER, "orphan", "foregroundDeletion"];
-    let mut errors = Vec::new();
+    let mut errors = Faults::default();
     for (index, value) in items(namespace, &["spec", "finalizers"]).iter().enumerate() {
         let name = value.as_str().unwrap_or_default();
         let field = if with_index {

@@ -1,10 +1,12 @@
 //! Nodes: addresses once, and a range for pods and a provider that stay once they are set.
 
+use std::collections::{BTreeSet, HashSet};
+
 use serde_json::Value;
 use yurt_apimachinery::Status;
 use yurt_apimachinery::meta::{label_key_faults, label_value_faults};
 use yurt_apimachinery::quantity::Quantity;
-use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::values::cidr_faults;
 
 use super::fields::{at, invalid, is_set, items, members, text};
@@ -59,8 +61,8 @@ impl Strategy for Nodes {
         is_told.then(|| told.to_owned()).into_iter().collect()
     }
 
-    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
-        let mut errors = Vec::new();
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Faults, Status> {
+        let mut errors = Faults::default();
         check_taints(object, &mut errors);
         check_amounts(object, &mut errors);
         check_ranges(object, &mut errors);
@@ -75,8 +77,8 @@ impl Strategy for Nodes {
         Ok(errors)
     }
 
-    fn validate_status(&self, object: &Value, _old: &Value) -> Result<Vec<FieldError>, Status> {
-        let mut errors = Vec::new();
+    fn validate_status(&self, object: &Value, _old: &Value) -> Result<Faults, Status> {
+        let mut errors = Faults::default();
         check_amounts(object, &mut errors);
         check_addresses(object, &mut errors);
         Ok(errors)
@@ -96,7 +98,7 @@ fn drop_configs(object: &mut Value) {
     }
 }
 
-fn check_change(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+fn check_change(object: &Value, old: &Value, errors: &mut Faults) {
     let only_once = |what: &str| format!("node updates may not change {what} except from \"\" to valid");
     let (held, given) = (items(old, &["spec", "podCIDRs"]), items(object, &["spec", "podCIDRs"]));
     if !held.is_empty() && held != given {
@@ -114,7 +116,7 @@ fn check_change(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_ranges(object: &Value, errors: &mut Vec<FieldError>) {
+fn check_ranges(object: &Value, errors: &mut Faults) {
     const FIELD: &str = "spec.podCIDRs";
     let ranges = items(object, &["spec", "podCIDRs"]);
     for (index, range) in ranges.iter().enumerate() {
@@ -132,7 +134,7 @@ fn check_ranges(object: &Value, errors: &mut Vec<FieldError>) {
 }
 
 /// Nothing is there less than not at all, and pods only whole.
-fn check_amounts(object: &Value, errors: &mut Vec<FieldError>) {
+fn check_amounts(object: &Value, errors: &mut Faults) {
     for list in ["capacity", "allocatable"] {
         let amounts = at(object, &["status", list]).as_object().into_iter().flatten();
         for (name, amount) in amounts {
@@ -153,10 +155,11 @@ fn check_amounts(object: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_addresses(object: &Value, errors: &mut Vec<FieldError>) {
+fn check_addresses(object: &Value, errors: &mut Faults) {
     let addresses = items(object, &["status", "addresses"]);
+    let mut seen = HashSet::new();
     for (index, address) in addresses.iter().enumerate() {
-        if addresses[..index].contains(address) {
+        if !seen.insert(address) {
             let field = format!("status.addresses[{index}]");
             // As the type behind the API is written.
             let (kind, address) = (at(address, &["type"]), at(address, &["address"]));
@@ -166,8 +169,8 @@ fn check_addresses(object: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_taints(object: &Value, errors: &mut Vec<FieldError>) {
-    let mut seen = std::collections::BTreeSet::new();
+fn check_taints(object: &Value, errors: &mut Faults) {
+    let mut seen = BTreeSet::new();
     for (index, taint) in items(object, &["spec", "taints"]).iter().enumerate() {
         // The path is kube-apiserver's own.
         let field = format!("metadata.taints[{index}]");

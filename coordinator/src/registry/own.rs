@@ -44,6 +44,8 @@ pub(crate) struct Intent {
     pub(crate) caller: Caller,
     /// Only pretend.
     pub(crate) dry_run: bool,
+    /// Bytes of the body that is read again at each attempt.
+    pub(crate) body_bytes: usize,
 }
 
 /// What shall become of an object.
@@ -100,6 +102,10 @@ enum Failure {
 /// A patch without resourceVersion is tried again this often when it loses a race. Each round has one winner, so this many
 /// can race without anybody being told; a try costs microseconds.
 const ATTEMPTS_MAX: usize = 200;
+/// Attempts that every write gets, however large it is; as many as kube-apiserver's patches.
+const ATTEMPTS_LEAST: usize = 5;
+/// Bytes of bodies and objects that one request may have read by its attempts.
+const ATTEMPTED_BYTES_MAX: usize = 16 << 20;
 /// A race is lost to a commit that is published within this time, or that failed itself.
 const PUBLISH_WAIT: Duration = Duration::from_secs(1);
 
@@ -205,8 +211,13 @@ impl OwnStore {
         let group_resource = resource.kind.group_resource();
         // A write proves that it was based on the present state; a refusal, or nothing to do, has to be looked at twice.
         let mut is_current = !self.is_shared;
-        for _ in 0..ATTEMPTS_MAX {
+        let mut bytes = 0;
+        for attempt in 0..ATTEMPTS_MAX {
             let current = resource.objects().read(|held| held.object(key).cloned());
+            bytes += intent.body_bytes + current.as_ref().map_or(0, Object::size);
+            if !may_attempt(attempt, bytes) {
+                break;
+            }
             let current = current.map(Current::from);
             let decided = match current {
                 None => Err(Status::not_found(&group_resource, key.name())),
@@ -354,6 +365,11 @@ impl From<Status> for Failure {
     }
 }
 
+/// Whether a write is tried once more, after so many attempts, when all of them have read so many bytes.
+fn may_attempt(attempts: usize, bytes: usize) -> bool {
+    attempts < ATTEMPTS_LEAST || bytes <= ATTEMPTED_BYTES_MAX
+}
+
 /// What was written at `rv`: the object that readers get, if it is there still.
 fn published(resource: &Resource, written: Object, rv: ResourceVersion) -> Object {
     let held = resource.objects().read(|held| held.object(written.key()).cloned());
@@ -404,4 +420,21 @@ fn without_version(object: &Object) -> Value {
         metadata.remove("resourceVersion");
     }
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_writes_are_repeated_a_few_times_and_small_ones_often() {
+        let attempts = |bytes: usize| {
+            (0..ATTEMPTS_MAX)
+                .take_while(|at| may_attempt(*at, (at + 1) * bytes))
+                .count()
+        };
+        assert_eq!(attempts(3 << 20), 5);
+        assert_eq!(attempts(512 << 10), 32);
+        assert_eq!(attempts(2 << 10), ATTEMPTS_MAX);
+    }
 }

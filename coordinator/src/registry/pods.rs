@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use yurt_apimachinery::Status;
-use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::status::Faults;
 
 use super::fields::{at, carry, items, members, text};
 use super::strategy::{Generation, MetaPass, Strategy, Subresource};
@@ -40,16 +40,16 @@ impl Strategy for Pods {
         }
     }
 
-    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Faults, Status> {
         let mut errors = validate::pod(object);
         match old {
-            None => errors.extend(validate::created(object)),
-            Some(old) => errors.extend(change::check(object, old)),
+            None => errors.append(validate::created(object)),
+            Some(old) => errors.append(change::check(object, old)),
         }
         Ok(errors)
     }
 
-    fn validate_status(&self, object: &Value, old: &Value) -> Result<Vec<FieldError>, Status> {
+    fn validate_status(&self, object: &Value, old: &Value) -> Result<Faults, Status> {
         Ok(validate::status(object, old))
     }
 

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use yurt_apimachinery::canonical::canonicalize;
 use yurt_apimachinery::patch::apply;
-use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::status::Faults;
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{Status, meta, schema};
 
@@ -67,14 +67,14 @@ pub(crate) fn created(
     }
     complete(resource, &mut object);
     let mut own = resource.strategy.validate(&object, None)?;
-    own.extend(schema_faults(resource, &object, None));
+    own.append(schema_faults(resource, &object, None));
     if resource.strategy.meta_passes().is_empty() {
         // The kind has no eye for metadata: what is wrong with it is said when nothing else is.
         reject(resource, &object, &own)?;
     }
     let mut errors = meta::validate_create(&object, resource.kind);
-    errors.extend(finalizer_faults(resource, &object));
-    errors.extend(own);
+    errors.append(finalizer_faults(resource, &object));
+    errors.append(own);
     reject(resource, &object, &errors)?;
     Ok(object)
 }
@@ -121,12 +121,12 @@ pub(crate) fn updated(
         meta::set_generation(&mut new, meta::generation(old) + 1);
     }
     let mut errors = meta_faults(resource, &new, old);
-    errors.extend(match part {
+    errors.append(match part {
         Part::Main => strategy.validate(&new, Some(old))?,
         Part::Status => strategy.validate_status(&new, old)?,
         Part::Finalize => strategy.validate_finalize(&new),
     });
-    errors.extend(schema_faults(resource, &new, Some(old)));
+    errors.append(schema_faults(resource, &new, Some(old)));
     reject(resource, &new, &errors)?;
     apply::settle_times(old, &mut new);
     Ok(new)
@@ -239,33 +239,33 @@ pub(crate) fn complete(resource: &Resource, object: &mut Value) {
 }
 
 /// Faults of an update's metadata: two checks that every kind gets, and those of its own.
-fn meta_faults(resource: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
+fn meta_faults(resource: &Resource, new: &Value, old: &Value) -> Faults {
     let mut errors = meta::validate_create(new, resource.kind);
-    errors.extend(meta::validate_update(new, old));
+    errors.append(meta::validate_update(new, old));
     for pass in resource.strategy.meta_passes() {
-        errors.extend(match pass {
+        errors.append(match pass {
             MetaPass::Whole => meta::validate_create(new, resource.kind),
             MetaPass::Change => meta::validate_update(new, old),
         });
-        errors.extend(finalizer_faults(resource, new));
+        errors.append(finalizer_faults(resource, new));
     }
     errors
 }
 
 /// Kinds of the groups that share the core's validation want finalizers to be qualified.
-fn finalizer_faults(resource: &Resource, object: &Value) -> Vec<FieldError> {
+fn finalizer_faults(resource: &Resource, object: &Value) -> Faults {
     let is_core_event = resource.kind.group.is_empty() && resource.kind.plural == "events";
     if matches!(&*resource.kind.group, "" | "discovery.k8s.io" | "events.k8s.io") && !is_core_event {
         meta::unqualified_finalizers(object)
     } else {
-        Vec::new()
+        Faults::default()
     }
 }
 
 /// What the schema of a custom resource says against a new state.
-fn schema_faults(resource: &Resource, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+fn schema_faults(resource: &Resource, object: &Value, old: Option<&Value>) -> Faults {
     let schema = resource.structural.as_ref();
-    schema.map_or_else(Vec::new, |schema| schema.faults(object, old))
+    schema.map_or_else(Faults::default, |schema| schema.faults(object, old))
 }
 
 /// Members that an update of the status leaves alone.
@@ -278,7 +278,7 @@ fn outside_status(old: &Value, new: &Value) -> Vec<String> {
     outside.cloned().collect()
 }
 
-fn reject(resource: &Resource, object: &Value, errors: &[FieldError]) -> Result<(), Status> {
+fn reject(resource: &Resource, object: &Value, errors: &Faults) -> Result<(), Status> {
     if errors.is_empty() {
         return Ok(());
     }

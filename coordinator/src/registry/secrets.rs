@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use yurt_apimachinery::Status;
-use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::values::config_key_faults;
 
 use super::configmaps::{DATA_BYTES_MAX, check_frozen, decode, entries};
@@ -31,8 +31,8 @@ impl Strategy for Secrets {
         }
     }
 
-    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
-        let mut errors = Vec::new();
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Faults, Status> {
+        let mut errors = Faults::default();
         if old.is_some_and(|old| text(old, &["type"]) != text(object, &["type"])) {
             errors.push(FieldError::invalid(
                 "type",
@@ -64,7 +64,7 @@ impl Strategy for Secrets {
 }
 
 /// What the type of a Secret asks of it.
-fn check_type(object: &Value, errors: &mut Vec<FieldError>) {
+fn check_type(object: &Value, errors: &mut Faults) {
     let value = |key: &str| object["data"].get(key);
     let missing = |key: &str| FieldError::required(format!("data[{key}]"), "");
     match text(object, &["type"]) {
@@ -92,7 +92,7 @@ fn names_no_account(object: &Value) -> bool {
     text(object, &["metadata", "annotations", ACCOUNT_ANNOTATION]).is_empty()
 }
 
-fn check_json(object: &Value, key: &str, errors: &mut Vec<FieldError>) {
+fn check_json(object: &Value, key: &str, errors: &mut Faults) {
     let field = format!("data[{key}]");
     let Some(encoded) = object["data"].get(key).and_then(Value::as_str) else {
         return errors.push(FieldError::required(field, ""));

@@ -2,9 +2,11 @@
 //!
 //! Addresses and node ports are not allocated: a Service has the ones it is written with.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value, json};
 use yurt_apimachinery::Status;
-use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::status::Faults;
 use yurt_apimachinery::values::is_ipv6;
 
 use super::fields::{at, each, fill, is_set, items, members, text};
@@ -67,11 +69,11 @@ impl Strategy for Services {
         settle_addresses(new);
     }
 
-    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
+    fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Faults, Status> {
         Ok(validate::service(object, old))
     }
 
-    fn validate_status(&self, object: &Value, _old: &Value) -> Result<Vec<FieldError>, Status> {
+    fn validate_status(&self, object: &Value, _old: &Value) -> Result<Faults, Status> {
         Ok(validate::status(object))
     }
 
@@ -198,18 +200,21 @@ fn patch_node_ports(old: &Value, spec: &mut Map<String, Value>) {
             at(old, &["spec", "healthCheckNodePort"]).clone(),
         );
     }
+    let mut node_ports: HashMap<(Option<&Value>, Option<&Value>), &Value> = HashMap::new();
+    for held in items(old, &["spec", "ports"]) {
+        let place = (Some(&held["port"]), Some(&held["protocol"]));
+        node_ports.entry(place).or_insert(&held["nodePort"]);
+    }
     let ports = spec
         .get_mut("ports")
         .and_then(Value::as_array_mut)
         .into_iter()
         .flatten();
     for port in ports.filter_map(Value::as_object_mut) {
-        let same =
-            |held: &&Value| Some(&held["port"]) == port.get("port") && Some(&held["protocol"]) == port.get("protocol");
-        let held = items(old, &["spec", "ports"])
-            .iter()
-            .find(same)
-            .map(|held| held["nodePort"].clone());
+        let held = node_ports
+            .get(&(port.get("port"), port.get("protocol")))
+            .copied()
+            .cloned();
         if let Some(held) = held.filter(|held| !held.is_null() && port.get("nodePort").is_none_or(|port| port == 0)) {
             port.insert("nodePort".to_owned(), held);
         }
@@ -256,11 +261,11 @@ fn drop_what_the_type_does_not_have(old: &Value, new: &mut Value) {
         dropped.push("externalTrafficPolicy");
     }
     if has_node_ports(before) && !has_node_ports(&after) {
-        let known: Vec<&Value> = items(old, &["spec", "ports"])
+        let known: HashSet<&Value> = items(old, &["spec", "ports"])
             .iter()
             .map(|port| &port["nodePort"])
             .collect();
-        let is_known = |port: &Value| port["nodePort"].is_null() || known.contains(&&port["nodePort"]);
+        let is_known = |port: &Value| port["nodePort"].is_null() || known.contains(&port["nodePort"]);
         if items(new, &["spec", "ports"]).iter().all(is_known) {
             each(new, &["spec", "ports"]).for_each(|port| drop(port.remove("nodePort")));
         }

@@ -1,7 +1,7 @@
 //! What a kind may decide about writes of its objects. Everything has a default that suits most kinds.
 
 use serde_json::Value;
-use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::status::Faults;
 use yurt_apimachinery::{Status, meta};
 use yurt_storage::Durability;
 
@@ -23,21 +23,21 @@ pub(crate) trait Strategy: Send + Sync {
     ///
     /// # Errors
     /// 400 when a field cannot be read at all; single faults become one 422.
-    fn validate(&self, _object: &Value, _old: Option<&Value>) -> Result<Vec<FieldError>, Status> {
-        Ok(Vec::new())
+    fn validate(&self, _object: &Value, _old: Option<&Value>) -> Result<Faults, Status> {
+        Ok(Faults::default())
     }
 
     /// Faults of a new status.
     ///
     /// # Errors
     /// As for `validate`.
-    fn validate_status(&self, _object: &Value, _old: &Value) -> Result<Vec<FieldError>, Status> {
-        Ok(Vec::new())
+    fn validate_status(&self, _object: &Value, _old: &Value) -> Result<Faults, Status> {
+        Ok(Faults::default())
     }
 
     /// Faults of new finalizers in `spec`, which namespaces have.
-    fn validate_finalize(&self, _object: &Value) -> Vec<FieldError> {
-        Vec::new()
+    fn validate_finalize(&self, _object: &Value) -> Faults {
+        Faults::default()
     }
 
     /// What a writer is told about values that are stored, but are no good; `old` is what they replace.

@@ -58,3 +58,5 @@ mod starting;
 mod tokens;
 #[cfg(test)]
 mod watching;
+#[cfg(test)]
+mod wide;

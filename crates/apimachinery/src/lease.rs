@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::mapping::Mapping;
 use crate::meta::label_key_faults;
 use crate::object::Object;
-use crate::status::{FieldError, Status};
+use crate::status::{Faults, FieldError, Status};
 use crate::time::MicroTime;
 
 /// A view of a Lease's spec. Writing it back keeps every field it does not know.
@@ -103,8 +103,8 @@ impl LeaseSpec {
     }
 
     /// What kube-apiserver would refuse with 422.
-    pub fn validate(&self) -> Vec<FieldError> {
-        let mut errors = Vec::new();
+    pub fn validate(&self) -> Faults {
+        let mut errors = Faults::default();
         if let Some(seconds) = self.lease_duration_seconds.filter(|seconds| *seconds <= 0) {
             errors.push(FieldError::invalid(
                 "spec.leaseDurationSeconds",
@@ -151,7 +151,7 @@ fn undecodable(error: &serde_json::Error) -> Status {
     Status::bad_request(format!("Lease in version \"v1\" cannot be handled as a Lease: {error}"))
 }
 
-fn check_strategy(strategy: &str, errors: &mut Vec<FieldError>) {
+fn check_strategy(strategy: &str, errors: &mut Faults) {
     const FIELD: &str = "spec.strategy";
     if strategy == KNOWN_STRATEGY {
         return;

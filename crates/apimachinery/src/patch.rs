@@ -6,6 +6,7 @@ mod strategic;
 pub use strategic::apply_strategic_merge_patch;
 
 use json_patch::PatchOperation;
+use json_patch::jsonptr::Pointer;
 use serde_json::Value;
 
 use crate::status::Status;
@@ -14,6 +15,9 @@ use crate::status::Status;
 pub const MAX_OPERATIONS: usize = 10_000;
 /// Most bytes that the `copy` operations of one patch may add.
 const MAX_COPIED: usize = 3 * 1024 * 1024;
+/// Most elements of lists that the operations of one patch may move: what is put in or taken out moves all behind it, so that a
+/// small patch of a long list is work that grows with both.
+const MAX_MOVED: usize = 10_000_000;
 /// Deepest nesting that operations may build. Documents come in with at most 128 levels, and no object above that can be
 /// stored; this only keeps recursion over the intermediate document shallow.
 const MAX_DEPTH: usize = 512;
@@ -22,7 +26,8 @@ const MAX_DEPTH: usize = 512;
 ///
 /// # Errors
 ///
-/// 400 if the bytes are no patch, 413 if it has too many operations, 422 if an operation or test fails.
+/// 400 if the bytes are no patch, 413 if it has too many operations or they move
+/// too many elements of lists, 422 if an operation or test fails.
 pub fn apply_json_patch(document: &mut Value, patch: &[u8]) -> Result<(), Status> {
     let operations: Vec<serde_json::Map<String, Value>> =
         serde_json::from_slice(patch).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
@@ -34,13 +39,14 @@ pub fn apply_json_patch(document: &mut Value, patch: &[u8]) -> Result<(), Status
     }
     let mut bounds = Bounds {
         copied: 0,
+        moved: 0,
         depth: depth(document),
     };
     for operation in operations {
         let operation: PatchOperation =
             serde_json::from_value(Value::Object(operation)).map_err(|_| Status::patch_failed())?;
         let operation = or_add(document, operation);
-        bounds.admit(document, &operation).ok_or_else(Status::patch_failed)?;
+        bounds.admit(document, &operation)?;
         // The variant without undo: the caller drops a failed document, and the undo of the crate may panic.
         json_patch::patch_unsafe(document, std::slice::from_ref(&operation)).map_err(|_| Status::patch_failed())?;
     }
@@ -118,13 +124,34 @@ pub fn show_patch(patch: &Value) -> String {
 /// What the operations so far may have built, at most.
 struct Bounds {
     copied: usize,
+    /// Elements of lists that have moved.
+    moved: usize,
     /// The document is nested no deeper than this.
     depth: usize,
 }
 
 impl Bounds {
-    /// Accounts for an operation; `None` if it may go beyond a bound.
-    fn admit(&mut self, document: &Value, operation: &PatchOperation) -> Option<()> {
+    /// Accounts for an operation.
+    ///
+    /// # Errors
+    /// 413 when too many elements would move, 422 when it may go beyond another bound.
+    fn admit(&mut self, document: &Value, operation: &PatchOperation) -> Result<(), Status> {
+        self.moved += match operation {
+            PatchOperation::Add(add) => behind(document, &add.path),
+            PatchOperation::Remove(remove) => behind(document, &remove.path),
+            PatchOperation::Copy(copy) => behind(document, &copy.path),
+            PatchOperation::Move(moved) => behind(document, &moved.from) + behind(document, &moved.path),
+            PatchOperation::Replace(_) | PatchOperation::Test(_) => 0,
+        };
+        if self.moved > MAX_MOVED {
+            return Err(Status::too_large(&format!(
+                "the operations of the JSON patch move more than {MAX_MOVED} elements of lists; replace the list instead"
+            )));
+        }
+        self.build(document, operation).ok_or_else(Status::patch_failed)
+    }
+
+    fn build(&mut self, document: &Value, operation: &PatchOperation) -> Option<()> {
         let built = match operation {
             PatchOperation::Add(add) => add.path.count() + depth(&add.value),
             PatchOperation::Replace(replace) => replace.path.count() + depth(&replace.value),
@@ -140,6 +167,18 @@ impl Bounds {
         self.depth = self.depth.max(built);
         (self.copied <= MAX_COPIED && self.depth <= MAX_DEPTH).then_some(())
     }
+}
+
+/// Elements of a list that move when one is put in or taken out at this place; none elsewhere.
+fn behind(document: &Value, path: &Pointer) -> usize {
+    let Some((parent, last)) = path.split_back() else {
+        return 0;
+    };
+    let Some(list) = document.pointer(parent.as_str()).and_then(Value::as_array) else {
+        return 0;
+    };
+    let at = last.encoded().parse().unwrap_or(list.len());
+    list.len().saturating_sub(at)
 }
 
 /// Levels of nesting; a scalar has one. Recursion is bounded by [`MAX_DEPTH`].

@@ -9,10 +9,12 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 mod errors;
+mod faults;
 mod field_error;
 pub mod reason;
 
 pub use errors::{Denial, OPTIMISTIC_LOCK_MESSAGE};
+pub use faults::{FAULTS_MAX, Faults};
 pub use field_error::{CauseReason, FieldError};
 
 /// A `v1` Status. Fields that the API omits when empty are omitted.

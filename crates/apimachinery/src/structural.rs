@@ -22,16 +22,18 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::status::FieldError;
+use crate::status::Faults;
 
 mod combined;
 mod faults;
 mod formats;
+mod path;
 mod shape;
 mod survey;
 
 use combined::Combined;
 use faults::Limits;
+use path::Path;
 pub(crate) use survey::pattern;
 pub use survey::{check, not_enforced};
 
@@ -86,7 +88,8 @@ impl Structural {
         })
     }
 
-    /// Takes away what the schema does not know and fills in its defaults. Returns the paths of what went, sorted.
+    /// Takes away what the schema does not know and fills in its defaults. Returns the paths of what went, sorted, 100 at
+    /// most.
     pub fn shape(&self, object: &mut Value) -> Vec<String> {
         let unknown = shape::prune(object, &self.0);
         shape::drop_nulls(object, &self.0);
@@ -96,9 +99,9 @@ impl Structural {
 
     /// What is wrong with the values of an object, in kube-apiserver's words. What an update leaves as it was in `old` is
     /// not held against it.
-    pub fn faults(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-        let mut errors = Vec::new();
-        faults::check(&self.0, "", object, old, &mut errors);
+    pub fn faults(&self, object: &Value, old: Option<&Value>) -> Faults {
+        let mut errors = Faults::default();
+        faults::check(&self.0, &mut Path::default(), object, old, &mut errors);
         errors
     }
 

@@ -1,5 +1,8 @@
 //! How Go spells things: quoted strings, values and number errors, so that our messages equal kube-apiserver's.
 
+use std::borrow::Cow;
+use std::io;
+
 use serde_json::Value;
 
 /// Quotes like Go's `%q`.
@@ -59,6 +62,44 @@ pub(crate) fn html_escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
+/// The text, or its first `most` bytes and `...`.
+pub(crate) fn cut(text: &str, most: usize) -> Cow<'_, str> {
+    if text.len() <= most {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(format!("{}...", &text[..text.floor_char_boundary(most)]))
+}
+
+/// A value as JSON, cut as by [`cut`]. No more of it is looked at than is shown.
+pub(crate) fn json_up_to(value: &Value, most: usize) -> String {
+    struct Room {
+        bytes: Vec<u8>,
+        most: usize,
+    }
+    impl io::Write for Room {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let room = self.most + 1 - self.bytes.len();
+            self.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            if bytes.len() > room {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut room = Room {
+        bytes: Vec::new(),
+        most,
+    };
+    // An error says that there is no room for more.
+    let _ = serde_json::to_writer(&mut room, value);
+    let text = String::from_utf8_lossy(&room.bytes);
+    cut(&text, most).into_owned()
+}
+
 /// Prints decoded JSON like Go's `%v`: `map[a:1 b:[x y] c:<nil>]`.
 pub(crate) fn go_value(value: &Value) -> String {
     match value {
@@ -92,6 +133,18 @@ mod tests {
     fn values_print_as_in_go() {
         let value = serde_json::json!({"b": [1, "x", null], "a": {"c": true}});
         assert_eq!(go_value(&value), "map[a:map[c:true] b:[1 x <nil>]]");
+    }
+
+    #[test]
+    fn long_texts_and_values_are_cut_where_a_character_ends() {
+        assert_eq!((cut("abc", 3), cut("abcd", 3)), ("abc".into(), "abc...".into()));
+        assert_eq!(cut("aé", 2), "a...");
+        assert_eq!(json_up_to(&serde_json::json!([1, "é"]), 8), "[1,\"é\"]");
+        assert_eq!(json_up_to(&serde_json::json!([1, "éé", 2]), 5), "[1,\"...");
+        assert_eq!(
+            json_up_to(&serde_json::json!("x".repeat(1 << 20)), 1024).len(),
+            1024 + 3
+        );
     }
 
     #[test]

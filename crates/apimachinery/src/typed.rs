@@ -142,9 +142,12 @@ impl Reader {
     }
 
     fn fault(&mut self, what: &str, name: &str) {
+        if self.faults.len() >= FAULTS_MAX {
+            return;
+        }
         let path = self.below(name);
         let fault = format!("{what} field {}", crate::text::go_quote(&path));
-        if self.faults.len() < FAULTS_MAX && !self.faults.contains(&fault) {
+        if !self.faults.contains(&fault) {
             self.faults.push(fault);
         }
     }

@@ -9,10 +9,12 @@
 
 pub mod etcd;
 mod files;
+mod growth;
 mod pki;
 mod waiting;
 
 pub use files::TestDir;
+pub use growth::{LINEAR, cpu_seconds, growth};
 pub use pki::TestPki;
 pub use waiting::{PATIENCE, eventually};
 

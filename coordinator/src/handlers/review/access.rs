@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use yurt_apimachinery::meta::{label_key_faults, label_value_faults};
 use yurt_apimachinery::selector::LabelSelector;
-use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::{GroupKind, Status};
 
 use super::Question;
@@ -24,7 +24,7 @@ struct Asked<'a> {
 
 /// May the caller?
 pub(super) fn may_i(question: &Question<'_>) -> Result<Value, Status> {
-    check(question, &[])?;
+    check(question, Faults::default())?;
     decide(question, question.user)
 }
 
@@ -46,22 +46,22 @@ pub(super) fn may_they(question: &Question<'_>) -> Result<Value, Status> {
             .map(|(key, values)| (key.clone(), words(values)))
             .collect::<BTreeMap<_, _>>(),
     };
-    let mut errors = Vec::new();
+    let mut errors = Faults::default();
     if user.name.is_empty() && user.groups.is_empty() {
         let why = "at least one of user or group must be specified";
         errors.push(FieldError::invalid("spec.user", "", why));
     }
-    check(question, &errors)?;
+    check(question, errors)?;
     decide(question, &user)
 }
 
-fn check(question: &Question<'_>, more: &[FieldError]) -> Result<(), Status> {
+fn check(question: &Question<'_>, more: Faults) -> Result<(), Status> {
     let review = &question.review;
     let (resource, path) = (
         &review["spec"]["resourceAttributes"],
         &review["spec"]["nonResourceAttributes"],
     );
-    let mut errors = Vec::new();
+    let mut errors = Faults::default();
     match (resource.is_object(), path.is_object()) {
         (true, true) => {
             let why = "cannot be specified in combination with resourceAttributes";
@@ -75,7 +75,7 @@ fn check(question: &Question<'_>, more: &[FieldError]) -> Result<(), Status> {
         }
         _ => {}
     }
-    errors.extend_from_slice(more);
+    errors.append(more);
     for selector in ["fieldSelector", "labelSelector"] {
         check_selector(&resource[selector], &format!("{RESOURCE}.{selector}"), &mut errors);
     }
@@ -119,7 +119,7 @@ fn check(question: &Question<'_>, more: &[FieldError]) -> Result<(), Status> {
     Err(Status::invalid(&kind, "", &errors))
 }
 
-fn check_selector(selector: &Value, field: &str, errors: &mut Vec<FieldError>) {
+fn check_selector(selector: &Value, field: &str, errors: &mut Faults) {
     if !selector.is_object() {
         return;
     }
@@ -143,7 +143,7 @@ fn check_selector(selector: &Value, field: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_requirement(requirement: &Value, field: &str, errors: &mut Vec<FieldError>) {
+fn check_requirement(requirement: &Value, field: &str, errors: &mut Faults) {
     let values = requirement["values"].as_array().map_or(&[][..], Vec::as_slice);
     let key = requirement["key"].as_str().unwrap_or_default();
     let is_label = field.contains(".labelSelector.");

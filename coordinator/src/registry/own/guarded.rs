@@ -153,7 +153,7 @@ fn check_duration(write: &Write<'_>) -> Result<(), Status> {
     let fault = write.new.and_then(|new| leases::duration_fault(write.old, new));
     fault.map_or(Ok(()), |fault: FieldError| {
         let kind = write.resource.kind.group_kind();
-        Err(Status::invalid(&kind, write.key.name(), &[fault]))
+        Err(Status::invalid(&kind, write.key.name(), &fault.into()))
     })
 }
 

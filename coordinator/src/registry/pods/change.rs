@@ -1,7 +1,9 @@
 //! What an update of a pod may change: images, the deadline, more tolerations, fewer gates. All else stays as it is.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
-use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::values::range_faults;
 
 use super::validate;
@@ -14,8 +16,8 @@ const CHANGEABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].ima
 const DEADLINE: &str = "spec.activeDeadlineSeconds";
 
 /// The faults of going from one pod to another.
-pub(super) fn check(new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+pub(super) fn check(new: &Value, old: &Value) -> Faults {
+    let mut errors = Faults::default();
     for list in ["containers", "initContainers"] {
         if !check_images(new, old, list, &mut errors) {
             return errors;
@@ -34,7 +36,7 @@ pub(super) fn check(new: &Value, old: &Value) -> Vec<FieldError> {
 }
 
 /// Whether the containers can be compared one by one.
-fn check_images(new: &Value, old: &Value, list: &str, errors: &mut Vec<FieldError>) -> bool {
+fn check_images(new: &Value, old: &Value, list: &str, errors: &mut Faults) -> bool {
     let (given, held) = (items(new, &["spec", list]), items(old, &["spec", list]));
     if given.len() != held.len() {
         let why = "pod updates may not add or remove containers";
@@ -52,7 +54,7 @@ fn check_images(new: &Value, old: &Value, list: &str, errors: &mut Vec<FieldErro
 }
 
 /// It may be set, and made shorter. False ends the check.
-fn check_deadline(new: &Value, old: &Value, errors: &mut Vec<FieldError>) -> bool {
+fn check_deadline(new: &Value, old: &Value, errors: &mut Faults) -> bool {
     let seconds = |pod: &Value| at(pod, &["spec", "activeDeadlineSeconds"]).as_i64();
     match (seconds(new), seconds(old)) {
         (Some(given), held) => {
@@ -76,7 +78,7 @@ fn check_deadline(new: &Value, old: &Value, errors: &mut Vec<FieldError>) -> boo
     true
 }
 
-fn check_tolerations(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+fn check_tolerations(new: &Value, old: &Value, errors: &mut Faults) {
     let without_seconds = |toleration: &Value| {
         let mut toleration = toleration.clone();
         toleration
@@ -84,7 +86,7 @@ fn check_tolerations(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
             .map(|members| members.remove("tolerationSeconds"));
         toleration
     };
-    let given: Vec<Value> = items(new, &["spec", "tolerations"])
+    let given: HashSet<Value> = items(new, &["spec", "tolerations"])
         .iter()
         .map(without_seconds)
         .collect();
@@ -99,11 +101,14 @@ fn check_tolerations(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     validate::check_tolerations(at(new, &["spec"]), errors);
 }
 
-fn check_gates(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
-    let held = items(old, &["spec", "schedulingGates"]);
+fn check_gates(new: &Value, old: &Value, errors: &mut Faults) {
+    let held: HashSet<&str> = items(old, &["spec", "schedulingGates"])
+        .iter()
+        .map(|gate| text(gate, &["name"]))
+        .collect();
     for (index, gate) in items(new, &["spec", "schedulingGates"]).iter().enumerate() {
         let name = text(gate, &["name"]);
-        if held.iter().all(|held| text(held, &["name"]) != name) {
+        if !held.contains(name) {
             let why = format!("only deletion is allowed, but found new scheduling gate '{name}'");
             errors.push(FieldError::forbidden(
                 format!("spec.schedulingGates[{index}].name"),

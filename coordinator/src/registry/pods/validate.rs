@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use yurt_apimachinery::meta::{dns_label_faults, dns_subdomain_faults, label_key_faults, label_value_faults};
-use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::values::{is_ipv4, is_ipv6, range_faults};
 
 use crate::registry::fields::{at, invalid, is_set, items, one_of, text};
@@ -31,8 +31,8 @@ const SEARCHES_MAX: usize = 32;
 const DEADLINE_MAX: i64 = i32::MAX as i64;
 
 /// The faults of a pod with its defaults.
-pub(super) fn pod(pod: &Value) -> Vec<FieldError> {
-    let errors = &mut Vec::new();
+pub(super) fn pod(pod: &Value) -> Faults {
+    let errors = &mut Faults::default();
     let spec = at(pod, &["spec"]);
     let volumes = volumes::check(spec, errors);
     containers::check_all(spec, &volumes, errors);
@@ -77,9 +77,9 @@ pub(super) fn pod(pod: &Value) -> Vec<FieldError> {
 }
 
 /// A new pod has no ephemeral containers: those come through a subresource. One that waits at a gate has no node.
-pub(super) fn created(pod: &Value) -> Vec<FieldError> {
+pub(super) fn created(pod: &Value) -> Faults {
     let has_some = |name: &str| !items(pod, &["spec", name]).is_empty();
-    let mut errors = Vec::new();
+    let mut errors = Faults::default();
     if has_some("ephemeralContainers") {
         let why = "cannot be set on create";
         errors.push(FieldError::forbidden("spec.ephemeralContainers", why));
@@ -92,7 +92,7 @@ pub(super) fn created(pod: &Value) -> Vec<FieldError> {
 }
 
 /// The operating system, where it is named.
-fn check_system(spec: &Value, errors: &mut Vec<FieldError>) {
+fn check_system(spec: &Value, errors: &mut Faults) {
     if !is_set(spec, &["os"]) {
         return;
     }
@@ -104,7 +104,7 @@ fn check_system(spec: &Value, errors: &mut Vec<FieldError>) {
 }
 
 /// Numbers of users and groups.
-fn check_ids(context: &Value, path: &str, names: &[&str], errors: &mut Vec<FieldError>) {
+fn check_ids(context: &Value, path: &str, names: &[&str], errors: &mut Faults) {
     for name in names {
         let id = at(context, &[name]).as_i64().unwrap_or_default();
         let faults = range_faults(id, 0, i64::from(i32::MAX));
@@ -113,28 +113,28 @@ fn check_ids(context: &Value, path: &str, names: &[&str], errors: &mut Vec<Field
 }
 
 /// A path that stays below where it begins.
-fn check_descending(path: &str, field: &str, errors: &mut Vec<FieldError>) {
+fn check_descending(path: &str, field: &str, errors: &mut Faults) {
     if path.starts_with('/') {
         errors.push(FieldError::invalid(field, path, "must be a relative path"));
     }
     check_no_steps_back(path, field, errors);
 }
 
-fn check_no_steps_back(path: &str, field: &str, errors: &mut Vec<FieldError>) {
+fn check_no_steps_back(path: &str, field: &str, errors: &mut Faults) {
     if path.split('/').any(|part| part == "..") {
         errors.push(FieldError::invalid(field, path, "must not contain '..'"));
     }
 }
 
 /// A name that may be missing.
-fn named(spec: &Value, field: &str, faults: fn(&str) -> Vec<String>, errors: &mut Vec<FieldError>) {
+fn named(spec: &Value, field: &str, faults: fn(&str) -> Vec<String>, errors: &mut Faults) {
     let name = text(spec, &[field]);
     if !name.is_empty() {
         invalid(errors, format!("spec.{field}"), &name.into(), faults(name));
     }
 }
 
-fn check_selector(spec: &Value, errors: &mut Vec<FieldError>) {
+fn check_selector(spec: &Value, errors: &mut Faults) {
     let selector = at(spec, &["nodeSelector"]).as_object().into_iter().flatten();
     for (key, value) in selector {
         let value = value.as_str().unwrap_or_default();
@@ -143,7 +143,7 @@ fn check_selector(spec: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_dns(spec: &Value, errors: &mut Vec<FieldError>) {
+fn check_dns(spec: &Value, errors: &mut Faults) {
     let config = at(spec, &["dnsConfig"]);
     let servers = items(config, &["nameservers"]);
     if text(spec, &["dnsPolicy"]) == "None" {
@@ -180,7 +180,7 @@ fn check_dns(spec: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_ip(field: &str, value: &Value, errors: &mut Vec<FieldError>) {
+fn check_ip(field: &str, value: &Value, errors: &mut Faults) {
     let address = value.as_str().unwrap_or_default();
     if !is_ipv4(address) && !is_ipv6(address) {
         let why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
@@ -188,7 +188,7 @@ fn check_ip(field: &str, value: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_gates(spec: &Value, errors: &mut Vec<FieldError>) {
+fn check_gates(spec: &Value, errors: &mut Faults) {
     for (index, gate) in items(spec, &["readinessGates"]).iter().enumerate() {
         let condition = text(gate, &["conditionType"]);
         let field = format!("spec.readinessGates[{index}].conditionType");
@@ -205,7 +205,7 @@ fn check_gates(spec: &Value, errors: &mut Vec<FieldError>) {
 }
 
 /// The faults of tolerations, which are looked at again when they change.
-pub(super) fn check_tolerations(spec: &Value, errors: &mut Vec<FieldError>) {
+pub(super) fn check_tolerations(spec: &Value, errors: &mut Faults) {
     const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
     for (index, toleration) in items(spec, &["tolerations"]).iter().enumerate() {
         let of = |name: &str| format!("spec.tolerations[{index}].{name}");
@@ -249,7 +249,7 @@ pub(super) fn check_tolerations(spec: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_aliases(spec: &Value, errors: &mut Vec<FieldError>) {
+fn check_aliases(spec: &Value, errors: &mut Faults) {
     for (index, alias) in items(spec, &["hostAliases"]).iter().enumerate() {
         check_ip(&format!("spec.hostAliases[{index}].ip"), at(alias, &["ip"]), errors);
         for (at_name, name) in items(alias, &["hostnames"]).iter().enumerate() {

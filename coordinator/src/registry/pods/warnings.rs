@@ -1,5 +1,7 @@
 //! What the writer of a pod is told: names that make odd host names, selectors that select nothing, values that hide others.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 use yurt_apimachinery::meta::{self, dns_label_faults};
 use yurt_apimachinery::quantity::Quantity;
@@ -58,9 +60,10 @@ fn fractions(container: &Value, path: &str, warnings: &mut Vec<String>) {
 /// Variables that hide an earlier one of the same name without using it.
 fn hidden(container: &Value, path: &str, warnings: &mut Vec<String>) {
     let variables = items(container, &["env"]);
+    let mut seen = HashSet::new();
     for (index, variable) in variables.iter().enumerate() {
         let (name, value) = (text(variable, &["name"]), text(variable, &["value"]));
-        let is_second = variables[..index].iter().any(|other| text(other, &["name"]) == name);
+        let is_second = !seen.insert(name);
         let reference = format!("$({name})");
         if is_second && (value == reference || !value.contains(&reference)) {
             warnings.push(format!(

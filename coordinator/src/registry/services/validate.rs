@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 use yurt_apimachinery::meta::{dns_label_faults, dns_subdomain_faults, label_key_faults, label_value_faults};
-use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::values::{self, PROTOCOLS};
 
 use super::super::endpoints::check_app_protocol;
@@ -16,11 +16,11 @@ const POLICIES: [&str; 2] = ["Cluster", "Local"];
 const AFFINITY_MAX: i64 = 86_400;
 const ONLY_BALANCERS: &str = "may only be used when `type` is 'LoadBalancer'";
 
-type Errors = Vec<FieldError>;
+type Errors = Faults;
 
 /// Faults of a Service; `old` is what it replaces.
 pub(super) fn service(service: &Value, old: Option<&Value>) -> Errors {
-    let mut errors = Vec::new();
+    let mut errors = Faults::default();
     let (spec, kind) = (&service["spec"], text(service, &["spec", "type"]));
     if kind != "ExternalName" {
         check_addresses(spec, old, &mut errors);
@@ -56,7 +56,7 @@ pub(super) fn service(service: &Value, old: Option<&Value>) -> Errors {
 /// Faults of a Service's status.
 pub(super) fn status(service: &Value) -> Errors {
     const FIELD: &str = "status.loadBalancer.ingress";
-    let mut errors = Vec::new();
+    let mut errors = Faults::default();
     let ingress = items(service, &["status", "loadBalancer", "ingress"]);
     if text(service, &["spec", "type"]) != "LoadBalancer" {
         if !ingress.is_empty() {
@@ -250,10 +250,11 @@ fn check_addresses(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
         _ => {}
     }
     let families = items(spec, &["ipFamilies"]);
+    let mut seen = BTreeSet::new();
     for (index, family) in families.iter().enumerate() {
         let field = format!("spec.ipFamilies[{index}]");
         one_of(errors, &field, family.as_str().unwrap_or_default(), &["IPv4", "IPv6"]);
-        if families[..index].contains(family) {
+        if !seen.insert(family.as_str()) {
             errors.push(FieldError::duplicate(field, family.clone()));
         }
     }

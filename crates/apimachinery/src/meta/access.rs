@@ -1,5 +1,7 @@
 //! Reading and setting single fields of `metadata` in a body.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use crate::resource_version::ResourceVersion;
@@ -99,14 +101,8 @@ pub fn drop_repeated_owners(object: &mut Value) -> bool {
         return false;
     };
     let before = owners.len();
-    let mut seen: Vec<Value> = Vec::new();
-    owners.retain(|owner| {
-        let is_new = !seen.contains(owner);
-        if is_new {
-            seen.push(owner.clone());
-        }
-        is_new
-    });
+    let mut seen = HashSet::with_capacity(before);
+    owners.retain(|owner| seen.insert(owner.clone()));
     owners.len() < before
 }
 

@@ -95,7 +95,7 @@ fn of_another_type(object: &Value, kind: &ResourceKind, found_version: &str, fou
     }
     let why = format!("must be {}", kind.kind);
     let fault = FieldError::invalid("kind", found_kind, &why);
-    Status::invalid(&kind.group_kind(), access::text(object, "name"), &[fault])
+    Status::invalid(&kind.group_kind(), access::text(object, "name"), &fault.into())
 }
 
 /// Gives a body the namespace of the URL, and refuses one that claims another.

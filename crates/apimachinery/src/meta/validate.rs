@@ -1,15 +1,26 @@
 //! Validation of a whole `metadata`, on create and on update.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::access;
 use super::names::{dns_label_faults, label_key_faults, label_value_faults, name_faults};
 use crate::kind::ResourceKind;
 use crate::options::check_field_manager;
-use crate::status::FieldError;
+use crate::status::{Faults, FieldError};
 
 /// Most bytes of all annotations of an object, keys and values.
 pub const TOTAL_ANNOTATION_SIZE_LIMIT: usize = 256 * 1024;
+
+/// Most entries of each list of metadata that every reader of an object compares, merges or counts.
+pub const LIST_ITEMS_MAX: usize = 1000;
+
+/// Those lists.
+const BOUNDED_LISTS: [&str; 3] = ["ownerReferences", "finalizers", "managedFields"];
+
+/// Owners that a fault about all of them shows.
+const OWNERS_SHOWN_MAX: usize = 10;
 
 /// kube-apiserver's limit for the subresource of an entry of managed fields, in bytes.
 const SUBRESOURCE_MAX_LEN: usize = 256;
@@ -24,9 +35,31 @@ const IMMUTABLE: [&str; 6] = [
     "deletionGracePeriodSeconds",
 ];
 
+/// Refuses a body with more entries than [`LIST_ITEMS_MAX`] in a list of its metadata. To be asked before anything else looks at
+/// these lists.
+///
+/// # Errors
+/// The list, and how many entries it has.
+pub fn check_list_lengths(object: &Value) -> Result<(), FieldError> {
+    let metadata = access::metadata(object);
+    for name in BOUNDED_LISTS {
+        let list = metadata
+            .and_then(|metadata| metadata.get(name))
+            .and_then(Value::as_array);
+        if let Some(list) = list.filter(|list| list.len() > LIST_ITEMS_MAX) {
+            return Err(FieldError::too_many(
+                format!("metadata.{name}"),
+                list.len(),
+                LIST_ITEMS_MAX,
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// What is wrong with the metadata of a new object. Its name must have been generated and its namespace settled.
-pub fn validate_create(object: &Value, kind: &ResourceKind) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+pub fn validate_create(object: &Value, kind: &ResourceKind) -> Faults {
+    let mut errors = Faults::default();
     let mut check = |field: &str, text: &str, faults: Vec<String>| {
         let errors_of = faults
             .into_iter()
@@ -57,7 +90,7 @@ pub fn validate_create(object: &Value, kind: &ResourceKind) -> Vec<FieldError> {
     if !kind.namespaced && !namespace.is_empty() {
         errors.push(FieldError::forbidden("metadata.namespace", "not allowed on this type"));
     }
-    errors.extend(validate_common(object));
+    errors.append(validate_common(object));
     check_finalizers(
         access::metadata(object).and_then(|metadata| metadata.get("finalizers")),
         &mut errors,
@@ -66,10 +99,10 @@ pub fn validate_create(object: &Value, kind: &ResourceKind) -> Vec<FieldError> {
 }
 
 /// What is wrong with the metadata of an updated object. Fields that the server keeps must have been carried over.
-pub fn validate_update(object: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+pub fn validate_update(object: &Value, old: &Value) -> Faults {
+    let mut errors = Faults::default();
     if !access::text(old, "deletionTimestamp").is_empty() {
-        let before = access::finalizers(old);
+        let before: HashSet<&str> = access::finalizers(old).into_iter().collect();
         let mut added: Vec<String> = access::finalizers(object)
             .into_iter()
             .filter(|name| !before.contains(name))
@@ -109,7 +142,7 @@ pub fn validate_update(object: &Value, old: &Value) -> Vec<FieldError> {
             ));
         }
     }
-    errors.extend(validate_common(object));
+    errors.append(validate_common(object));
     errors
 }
 
@@ -117,11 +150,12 @@ fn go_string(text: &str) -> String {
     crate::text::go_quote(text)
 }
 
-fn validate_common(object: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+fn validate_common(object: &Value) -> Faults {
+    let mut errors = Faults::default();
     let Some(metadata) = access::metadata(object) else {
         return errors;
     };
+    errors.extend(check_list_lengths(object).err());
     let generation = access::generation(object);
     if generation < 0 {
         errors.push(FieldError::invalid(
@@ -143,7 +177,7 @@ fn validate_common(object: &Value) -> Vec<FieldError> {
 }
 
 /// The names in managed fields; entries that say nothing are dropped before.
-fn check_managers(entries: Option<&Value>, errors: &mut Vec<FieldError>) {
+fn check_managers(entries: Option<&Value>, errors: &mut Faults) {
     for (index, entry) in entries.and_then(Value::as_array).into_iter().flatten().enumerate() {
         let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
         let field = |name: &str| format!("metadata.managedFields[{index}].{name}");
@@ -157,12 +191,7 @@ fn check_managers(entries: Option<&Value>, errors: &mut Vec<FieldError>) {
 type Pairs<'a> = Vec<(&'a str, &'a str)>;
 
 /// Hands a map of strings to its check; anything else is a fault of its own.
-fn check_strings(
-    field: &str,
-    value: Option<&Value>,
-    errors: &mut Vec<FieldError>,
-    check: fn(&str, &Pairs<'_>, &mut Vec<FieldError>),
-) {
+fn check_strings(field: &str, value: Option<&Value>, errors: &mut Faults, check: fn(&str, &Pairs<'_>, &mut Faults)) {
     let pairs: Option<Pairs<'_>> = match value {
         None | Some(Value::Null) => return,
         Some(Value::Object(map)) => map
@@ -177,7 +206,7 @@ fn check_strings(
     }
 }
 
-fn check_labels(field: &str, labels: &Pairs<'_>, errors: &mut Vec<FieldError>) {
+fn check_labels(field: &str, labels: &Pairs<'_>, errors: &mut Faults) {
     for (key, value) in labels {
         errors.extend(
             label_key_faults(key)
@@ -192,7 +221,7 @@ fn check_labels(field: &str, labels: &Pairs<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_annotations(field: &str, annotations: &Pairs<'_>, errors: &mut Vec<FieldError>) {
+fn check_annotations(field: &str, annotations: &Pairs<'_>, errors: &mut Faults) {
     for (key, _) in annotations {
         // Case does not matter here, not even in the prefix.
         let faults = label_key_faults(&key.to_lowercase());
@@ -204,9 +233,9 @@ fn check_annotations(field: &str, annotations: &Pairs<'_>, errors: &mut Vec<Fiel
     }
 }
 
-fn check_owners(owners: Option<&Value>, errors: &mut Vec<FieldError>) {
+fn check_owners(owners: Option<&Value>, errors: &mut Faults) {
     const FIELD: &str = "metadata.ownerReferences";
-    let mut controllers: Vec<String> = Vec::new();
+    let mut controllers = Vec::new();
     for owner in items(FIELD, owners, errors) {
         let Value::Object(owner) = owner else {
             errors.push(FieldError::type_invalid(FIELD, owner.clone(), "must be an object"));
@@ -230,18 +259,24 @@ fn check_owners(owners: Option<&Value>, errors: &mut Vec<FieldError>) {
             controllers.push(format!("{}/{}", text("kind"), text("name")));
         }
     }
-    if let [first, others @ ..] = controllers.as_slice() {
-        for other in others {
-            let why = format!(
-                "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {other}"
-            );
-            let shown: Vec<String> = items(FIELD, owners, &mut Vec::new()).iter().map(show_owner).collect();
-            errors.push(FieldError::invalid_shown(
-                FIELD,
-                &format!("[{}]", shown.join(",")),
-                &why,
-            ));
-        }
+    if let [first, second, others @ ..] = controllers.as_slice() {
+        let more = match others.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let why = format!(
+            "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {second}{more}"
+        );
+        let shown: Vec<String> = items(FIELD, owners, &mut Faults::default())
+            .iter()
+            .take(OWNERS_SHOWN_MAX)
+            .map(show_owner)
+            .collect();
+        errors.push(FieldError::invalid_shown(
+            FIELD,
+            &format!("[{}]", shown.join(",")),
+            &why,
+        ));
     }
 }
 
@@ -254,7 +289,7 @@ fn show_owner(owner: &Value) -> String {
     format!("{{{}}}", members.collect::<Vec<_>>().join(","))
 }
 
-fn check_owner_version(api_version: &str, owner: &Map<String, Value>, errors: &mut Vec<FieldError>) {
+fn check_owner_version(api_version: &str, owner: &Map<String, Value>, errors: &mut Faults) {
     const FIELD: &str = "metadata.ownerReferences";
     let parts: Vec<&str> = api_version.split('/').collect();
     if parts.len() > 2 || (!api_version.is_empty() && parts.last() == Some(&"")) {
@@ -268,7 +303,7 @@ fn check_owner_version(api_version: &str, owner: &Map<String, Value>, errors: &m
 }
 
 /// Finalizers that are neither qualified nor among the three everybody knows.
-pub fn unqualified_finalizers(object: &Value) -> Vec<FieldError> {
+pub fn unqualified_finalizers(object: &Value) -> Faults {
     const STANDARD: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
     let names = access::finalizers(object);
     let odd = names
@@ -280,7 +315,7 @@ pub fn unqualified_finalizers(object: &Value) -> Vec<FieldError> {
         .collect()
 }
 
-fn check_finalizers(finalizers: Option<&Value>, errors: &mut Vec<FieldError>) {
+fn check_finalizers(finalizers: Option<&Value>, errors: &mut Faults) {
     const FIELD: &str = "metadata.finalizers";
     let mut names = Vec::new();
     for item in items(FIELD, finalizers, errors) {
@@ -303,7 +338,7 @@ fn check_finalizers(finalizers: Option<&Value>, errors: &mut Vec<FieldError>) {
 }
 
 /// The items of a list; anything else but null is a fault.
-fn items<'a>(field: &str, value: Option<&'a Value>, errors: &mut Vec<FieldError>) -> &'a [Value] {
+fn items<'a>(field: &str, value: Option<&'a Value>, errors: &mut Faults) -> &'a [Value] {
     match value {
         None | Some(Value::Null) => &[],
         Some(Value::Array(items)) => items,

@@ -3,7 +3,7 @@
 use super::{check_dry_run, invalid_options};
 use crate::query::Query;
 use crate::request_info::Verb;
-use crate::status::{FieldError, Status};
+use crate::status::{Faults, FieldError, Status};
 use crate::text::is_printable;
 
 /// Validated options of a write.
@@ -43,7 +43,7 @@ impl WriteOptions {
     ///
     /// 422 for values outside the rules.
     pub fn parse(query: Option<&str>, verb: Verb) -> Result<Self, Status> {
-        Self::parse_after(query, options_kind(verb), |_| Vec::new())
+        Self::parse_after(query, options_kind(verb), |_| Faults::default())
     }
 
     /// Reads and validates the options of a patch: an apply wants a manager, all others refuse `force`.
@@ -54,7 +54,7 @@ impl WriteOptions {
     pub fn parse_patch(query: Option<&str>, is_apply: bool) -> Result<Self, Status> {
         Self::parse_after(query, options_kind(Verb::Patch), |query| {
             let has_manager = query.get("fieldManager").is_some_and(|manager| !manager.is_empty());
-            let mut errors = Vec::new();
+            let mut errors = Faults::default();
             if is_apply && !has_manager {
                 errors.push(FieldError::required("fieldManager", "is required for apply patch"));
             }
@@ -66,11 +66,7 @@ impl WriteOptions {
         })
     }
 
-    fn parse_after(
-        query: Option<&str>,
-        kind: &str,
-        first: impl FnOnce(&Query) -> Vec<FieldError>,
-    ) -> Result<Self, Status> {
+    fn parse_after(query: Option<&str>, kind: &str, first: impl FnOnce(&Query) -> Faults) -> Result<Self, Status> {
         let query = Query::parse(query);
         let mut errors = first(&query);
         let field_manager = query.get("fieldManager").filter(|manager| !manager.is_empty());
@@ -136,7 +132,7 @@ fn options_kind(verb: Verb) -> &'static str {
 }
 
 /// The rules for a manager's name, wherever it stands.
-pub(crate) fn check_field_manager(field: &str, manager: &str, errors: &mut Vec<FieldError>) {
+pub(crate) fn check_field_manager(field: &str, manager: &str, errors: &mut Faults) {
     if manager.len() > FIELD_MANAGER_MAX_LEN {
         errors.push(FieldError::too_long(field, FIELD_MANAGER_MAX_LEN));
     }

@@ -14,6 +14,8 @@
 
 mod lists;
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use crate::schema::{Field, Message};
@@ -45,11 +47,21 @@ struct Rule {
     key: Option<&'static str>,
 }
 
+/// Bytes of lists that one patch may merge. A list is counted each time that it is merged: the patch may name one element of an
+/// outer list many times, and each time merge the inner one.
+const MERGED_BYTES_MAX: usize = 64 << 20;
+
+/// What was merged so far.
+#[derive(Default)]
+struct Work {
+    bytes: usize,
+}
+
 /// Applies a strategic merge patch to an object of a type. A failed patch leaves `document` empty; drop it then.
 ///
 /// # Errors
 ///
-/// 400 for a directive in a form that cannot be read, 422 for a patch that does not fit the type.
+/// 400 for a directive in a form that cannot be read, 413 for a patch that merges a large list again and again, 422 for a patch that does not fit the type.
 pub fn apply_strategic_merge_patch(
     document: &mut Value,
     patch: Map<String, Value>,
@@ -59,7 +71,7 @@ pub fn apply_strategic_merge_patch(
         Value::Object(members) => members,
         _ => Map::new(),
     };
-    *document = merge_objects(original, patch, Level::Structure(schema))?.into();
+    *document = merge_objects(original, patch, Level::Structure(schema), &mut Work::default())?.into();
     Ok(())
 }
 
@@ -67,6 +79,7 @@ fn merge_objects(
     mut original: Map<String, Value>,
     mut patch: Map<String, Value>,
     level: Level,
+    work: &mut Work,
 ) -> Result<Map<String, Value>, Status> {
     if let Some(directive) = patch.remove(PATCH) {
         return match directive.as_str() {
@@ -76,7 +89,7 @@ fn merge_objects(
         };
     }
     retain_keys(&mut original, &mut patch)?;
-    lists::set_orders(&mut original, &mut patch, level)?;
+    lists::set_orders(&mut original, &mut patch, level, work)?;
     // Directives sort before fields: scalars are taken out of a list before others are added.
     for (key, value) in patch {
         let (name, is_deletion) = if key.starts_with(DELETE_FROM_LIST) {
@@ -95,7 +108,10 @@ fn merge_objects(
         let merged = match original.remove(name) {
             None if is_deletion => continue,
             Some(old) if is_deletion && !is_same_type(&old, &value) => Some(old),
-            Some(old) if is_same_type(&old, &value) => merge_values(old, value, level, name, is_deletion)?,
+            Some(old) if is_same_type(&old, &value) => {
+                let rest = (level, name, is_deletion);
+                merge_values(old, value, rest, work)?
+            }
             _ => without_directives(without_nulls(value)),
         };
         if let Some(merged) = merged {
@@ -106,21 +122,26 @@ fn merge_objects(
 }
 
 /// Merges two values of one JSON type.
-fn merge_values(old: Value, new: Value, level: Level, name: &str, is_deletion: bool) -> Result<Option<Value>, Status> {
+fn merge_values(
+    old: Value,
+    new: Value,
+    (level, name, is_deletion): (Level, &str, bool),
+    work: &mut Work,
+) -> Result<Option<Value>, Status> {
     match (old, new) {
         (Value::Object(old), Value::Object(new)) => {
             let (inner, rule) = level.member(name)?;
             let merged = if rule.is_replaced {
                 new
             } else {
-                merge_objects(old, new, inner)?
+                merge_objects(old, new, inner, work)?
             };
             Ok(Some(merged.into()))
         }
         (Value::Array(old), Value::Array(new)) => {
             let (inner, rule) = level.member(name)?;
             let merged = if rule.is_merged || is_deletion {
-                lists::merge(old, new, inner, rule.key, is_deletion)?.items
+                lists::merge(old, new, (inner, rule.key), is_deletion, work)?.items
             } else {
                 new
             };
@@ -137,7 +158,8 @@ fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>
     };
     let refusal = || Status::bad_request("invalid patch format of retainKeys");
     let retained = retained.as_array().ok_or_else(refusal)?;
-    let is_retained = |key: &str| retained.iter().any(|name| name == key);
+    let retained: HashSet<&str> = retained.iter().filter_map(Value::as_str).collect();
+    let is_retained = |key: &str| retained.contains(key);
     let is_contradiction = |(key, value): (&String, &Value)| {
         let is_directive = key.starts_with(DELETE_FROM_LIST) || key.starts_with(SET_ORDER);
         !value.is_null() && !is_directive && !is_retained(key)
@@ -147,6 +169,35 @@ fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>
     }
     original.retain(|key, _| is_retained(key));
     Ok(())
+}
+
+// === impl Work ===
+
+impl Work {
+    /// Accounts for lists that are about to be merged.
+    ///
+    /// # Errors
+    /// 413 when it is too much.
+    fn count(&mut self, lists: &[&[Value]]) -> Result<(), Status> {
+        self.bytes += lists.iter().copied().flatten().map(weight).sum::<usize>();
+        if self.bytes > MERGED_BYTES_MAX {
+            return Err(Status::too_large(&format!(
+                "the strategic merge patch merges more than {MERGED_BYTES_MAX} bytes of lists; name each element once"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// What a copy of a value costs, in bytes.
+fn weight(value: &Value) -> usize {
+    size_of::<Value>()
+        + match value {
+            Value::String(text) => text.len(),
+            Value::Array(items) => items.iter().map(weight).sum(),
+            Value::Object(members) => members.iter().map(|(key, value)| key.len() + weight(value)).sum(),
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        }
 }
 
 // === impl Level ===

@@ -96,7 +96,7 @@ impl LabelRequirement {
     pub fn matches(&self, labels: &Labels) -> bool {
         use LabelOperator as Op;
         let value = labels.get(&self.key);
-        let is_listed = |value| self.values.iter().any(|listed| listed == value);
+        let is_listed = |value: &str| self.is_listed(value);
         match self.operator {
             Op::In | Op::Equals | Op::DoubleEquals => value.is_some_and(is_listed),
             Op::NotIn | Op::NotEquals => !value.is_some_and(is_listed),
@@ -105,6 +105,13 @@ impl LabelRequirement {
             Op::GreaterThan => self.compare(value).is_some_and(|(have, want)| have > want),
             Op::LessThan => self.compare(value).is_some_and(|(have, want)| have < want),
         }
+    }
+
+    /// Asked of every object that a watch may show: the values are sorted, since a client chooses how many there are.
+    fn is_listed(&self, value: &str) -> bool {
+        self.values
+            .binary_search_by(|listed| listed.as_str().cmp(value))
+            .is_ok()
     }
 
     fn compare(&self, value: Option<&str>) -> Option<(i64, i64)> {

@@ -1,5 +1,6 @@
 //! The labels of an object, sorted by key.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 /// Labels of one object. Sorted, each key once.
@@ -16,7 +17,20 @@ pub struct Labels {
 impl Labels {
     /// Value of a label.
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.iter().find(|(name, _)| *name == key).map(|(_, value)| value)
+        let piece = |at: usize| {
+            let start = at.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
+            &self.text[start..self.ends[at] as usize]
+        };
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            match piece(2 * middle).cmp(key) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Equal => return Some(piece(2 * middle + 1)),
+                Ordering::Greater => high = middle,
+            }
+        }
+        None
     }
 
     /// Every label, by key.

@@ -1,6 +1,6 @@
 //! Constructors for every failure the API knows, with kube-apiserver's own texts.
 
-use super::{FieldError, Status, StatusDetails, reason};
+use super::{Faults, FieldError, Status, StatusDetails, reason};
 use crate::gvr::{GroupKind, GroupResource};
 use crate::request_info::RequestInfo;
 use crate::resource_version::ResourceVersion;
@@ -266,17 +266,17 @@ impl Status {
     }
 
     /// 422: validation failed.
-    pub fn invalid(kind: &GroupKind, name: &str, errors: &[FieldError]) -> Self {
+    pub fn invalid(kind: &GroupKind, name: &str, faults: &Faults) -> Self {
         let mut message = format!("{kind} {} is invalid", go_quote(name));
-        if !errors.is_empty() {
+        if !faults.is_empty() {
             message.push_str(": ");
-            message.push_str(&aggregate(errors));
+            message.push_str(&faults.joined());
         }
         Self::failure(422, reason::INVALID, message).with_details(StatusDetails {
             name: name.to_owned(),
             group: kind.group.clone(),
             kind: kind.kind.clone(),
-            causes: errors.iter().map(FieldError::to_cause).collect(),
+            causes: faults.iter().map(FieldError::to_cause).collect(),
             ..StatusDetails::default()
         })
     }
@@ -287,7 +287,7 @@ impl Status {
         Self::invalid(
             &GroupKind::new(resource.group.clone(), resource.resource.clone()),
             name,
-            &[error],
+            &error.into(),
         )
     }
 
@@ -370,21 +370,5 @@ impl Status {
             uid: uid.to_owned(),
             ..details(resource, name)
         })
-    }
-}
-
-/// Joins errors as Go's aggregate does: one alone, several in brackets, equal texts once.
-fn aggregate(errors: &[FieldError]) -> String {
-    let mut texts: Vec<String> = Vec::new();
-    for error in errors {
-        let text = error.to_string();
-        if !texts.contains(&text) {
-            texts.push(text);
-        }
-    }
-    if texts.len() == 1 {
-        texts.remove(0)
-    } else {
-        format!("[{}]", texts.join(", "))
     }
 }

@@ -5,7 +5,14 @@ use std::fmt;
 use serde_json::Value;
 
 use super::StatusCause;
-use crate::text::go_quote;
+use crate::text::{cut, go_quote, json_up_to};
+
+/// Most bytes that a fault shows of a value, and of the path of its field. What is longer ends with `...`.
+const SHOWN_BYTES_MAX: usize = 1024;
+/// A quoted text may be so many times as long as the text.
+const QUOTED_GROWTH: usize = 4;
+/// Most bytes of a fault's own words: they may name what is allowed, which the schema of a kind says.
+const DETAIL_BYTES_MAX: usize = 4096;
 
 /// A fault of one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,13 +118,14 @@ impl FieldError {
 
     fn with_value(reason: CauseReason, field: impl Into<String>, value: &Value, detail: &str) -> Self {
         let shown = match value {
-            Value::String(text) => go_quote(text),
-            other => other.to_string(),
+            Value::String(text) => go_quote(&cut(text, SHOWN_BYTES_MAX)),
+            other => json_up_to(other, SHOWN_BYTES_MAX),
         };
         Self::with_shown(reason, field, &shown, detail)
     }
 
     fn with_shown(reason: CauseReason, field: impl Into<String>, shown: &str, detail: &str) -> Self {
+        let shown = cut(shown, SHOWN_BYTES_MAX * QUOTED_GROWTH);
         Self::build(reason, field.into(), format!("{}: {shown}", reason.text()), detail)
     }
 
@@ -128,8 +136,9 @@ impl FieldError {
     fn build(reason: CauseReason, field: String, mut message: String, detail: &str) -> Self {
         if !detail.is_empty() {
             message.push_str(": ");
-            message.push_str(detail);
+            message.push_str(&cut(detail, DETAIL_BYTES_MAX));
         }
+        let field = cut(&field, SHOWN_BYTES_MAX).into_owned();
         Self { reason, field, message }
     }
 

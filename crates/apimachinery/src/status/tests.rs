@@ -80,7 +80,7 @@ fn forbidden_reads_like_an_authorizer() {
 fn invalid_joins_errors_and_lists_causes() {
     let kind = GroupKind::new("coordination.k8s.io", "Lease");
     let first = FieldError::invalid("spec.leaseDurationSeconds", 0, "must be greater than 0");
-    let status = Status::invalid(&kind, "n", std::slice::from_ref(&first));
+    let status = Status::invalid(&kind, "n", &first.clone().into());
     assert_eq!(
         status.message(),
         "Lease.coordination.k8s.io \"n\" is invalid: spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0"
@@ -94,7 +94,7 @@ fn invalid_joins_errors_and_lists_causes() {
         }
     );
     let second = FieldError::required("metadata.name", "name or generateName is required");
-    let status = Status::invalid(&kind, "", &[first.clone(), first, second]);
+    let status = Status::invalid(&kind, "", &Faults::from_iter([first.clone(), first, second]));
     assert!(status.message().ends_with(
         "is invalid: [spec.leaseDurationSeconds: Invalid value: 0: must be greater than 0, metadata.name: Required \
          value: name or generateName is required]"

@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use super::Node;
 use super::faults::{NOWHERE, check};
-use crate::status::FieldError;
+use super::path::Path;
+use crate::status::{Faults, FieldError};
 use crate::text::go_quote;
 
 /// The parts of one schema.
@@ -20,7 +21,7 @@ pub(super) struct Combined {
 #[derive(Default)]
 struct Verdict {
     matched: usize,
-    errors: Vec<FieldError>,
+    errors: Faults,
 }
 
 // === impl Combined ===
@@ -43,26 +44,28 @@ impl Combined {
     }
 
     /// Adds what is wrong; returns the count of what was looked at, as [`check`] does.
-    pub(super) fn check(&self, path: &str, value: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) -> usize {
-        let judge = |node: &Node| {
+    pub(super) fn check(&self, path: &mut Path, value: &Value, old: Option<&Value>, errors: &mut Faults) -> usize {
+        let shown = path.shown().into_owned();
+        let mut judge = |node: &Node| {
             let mut verdict = Verdict::default();
             verdict.matched = check(node, path, value, old, &mut verdict.errors);
             verdict
         };
-        let refuse = |errors: &mut Vec<FieldError>, what: String| {
-            let why = format!("{} must {what}", go_quote(path));
-            add(errors, FieldError::invalid(NOWHERE, "", &why));
+        let refuse = |errors: &mut Faults, what: String| {
+            let why = format!("{} must {what}", go_quote(&shown));
+            // Alternatives often find the same fault: it is told once.
+            errors.push_new(FieldError::invalid(NOWHERE, "", &why));
         };
         let mut matched = 0;
         if !self.any.is_empty() {
-            let verdicts: Vec<Verdict> = self.any.iter().map(judge).collect();
+            let verdicts: Vec<Verdict> = self.any.iter().map(&mut judge).collect();
             if !verdicts.iter().any(Verdict::is_good) {
                 refuse(errors, "validate at least one schema (anyOf)".to_owned());
             }
             matched += tell_best(verdicts, errors);
         }
         if !self.one.is_empty() {
-            let verdicts: Vec<Verdict> = self.one.iter().map(judge).collect();
+            let verdicts: Vec<Verdict> = self.one.iter().map(&mut judge).collect();
             match verdicts.iter().filter(|verdict| verdict.is_good()).count() {
                 1 => matched += tell_best(verdicts, errors),
                 0 => {
@@ -77,7 +80,7 @@ impl Combined {
             }
         }
         if !self.all.is_empty() {
-            let verdicts: Vec<Verdict> = self.all.iter().map(judge).collect();
+            let verdicts: Vec<Verdict> = self.all.iter().map(&mut judge).collect();
             let good = verdicts.iter().filter(|verdict| verdict.is_good()).count();
             for verdict in verdicts {
                 matched += verdict.tell(errors);
@@ -101,14 +104,14 @@ impl Verdict {
         self.errors.is_empty()
     }
 
-    fn tell(self, errors: &mut Vec<FieldError>) -> usize {
-        self.errors.into_iter().for_each(|error| add(errors, error));
+    fn tell(self, errors: &mut Faults) -> usize {
+        errors.append_new(self.errors);
         self.matched
     }
 }
 
 /// Tells what the first good verdict says, else the first of those that matched most.
-fn tell_best(verdicts: Vec<Verdict>, errors: &mut Vec<FieldError>) -> usize {
+fn tell_best(verdicts: Vec<Verdict>, errors: &mut Faults) -> usize {
     let mut best: Option<Verdict> = None;
     for verdict in verdicts {
         if verdict.is_good() {
@@ -119,12 +122,4 @@ fn tell_best(verdicts: Vec<Verdict>, errors: &mut Vec<FieldError>) -> usize {
         }
     }
     best.map_or(0, |best| best.tell(errors))
-}
-
-/// Alternatives often find the same fault: it is told once.
-fn add(errors: &mut Vec<FieldError>, error: FieldError) {
-    let said = error.to_string();
-    if !errors.iter().any(|known| known.to_string() == said) {
-        errors.push(error);
-    }
 }

@@ -4,9 +4,9 @@ use regex_lite::Regex;
 use serde_json::Value;
 
 use super::formats::Format;
-use super::shape::join;
+use super::path::Path;
 use super::{Additional, Node};
-use crate::status::FieldError;
+use crate::status::{Faults, FieldError};
 use crate::text::go_quote;
 
 /// What a value has to be like beside its type.
@@ -97,20 +97,14 @@ impl Limits {
 
 /// Adds what is wrong with `value` at `path`; `old` is the value in its place before. Returns how much of the schema was looked
 /// at with success, counted as kube-apiserver counts it: of alternatives that all fail, the one with most is told about.
-pub(super) fn check(
-    node: &Node,
-    path: &str,
-    value: &Value,
-    old: Option<&Value>,
-    errors: &mut Vec<FieldError>,
-) -> usize {
+pub(super) fn check(node: &Node, path: &mut Path, value: &Value, old: Option<&Value>, errors: &mut Faults) -> usize {
     if old == Some(value) {
         return 0;
     }
     let is_typed = !node.types.is_empty() || node.limits.format.is_some();
-    let type_fits = check_type(node, path, value, errors);
+    let type_fits = check_type(node, &path.shown(), value, errors);
     if value.is_null() {
-        check_allowed(&node.limits, path, value, errors);
+        check_allowed(&node.limits, &path.shown(), value, errors);
         return usize::from(is_typed && type_fits);
     }
     // What applies to every value: the enumeration, alternatives (counted twice), and the schema itself.
@@ -120,17 +114,17 @@ pub(super) fn check(
     }
     count += match value {
         Value::String(text) => {
-            check_text(&node.limits, path, text, errors);
+            check_text(&node.limits, &path.shown(), text, errors);
             1 + usize::from(node.limits.format.as_ref().is_some_and(Format::is_of_text))
         }
         Value::Number(_) => {
-            check_number(node, path, value, errors);
+            check_number(node, &path.shown(), value, errors);
             2
         }
         Value::Array(items) => 2 + check_items(node, path, items, errors),
         _ => 0,
     };
-    check_allowed(&node.limits, path, value, errors);
+    check_allowed(&node.limits, &path.shown(), value, errors);
     if let Value::Object(members) = value {
         count += 1 + check_members(node, path, members, old, errors);
     }
@@ -150,7 +144,7 @@ fn type_of(value: &Value) -> &'static str {
 }
 
 /// Whether a value is of a type the schema allows; what it is called depends on whether the schema has a format.
-fn check_type(node: &Node, path: &str, value: &Value, errors: &mut Vec<FieldError>) -> bool {
+fn check_type(node: &Node, path: &str, value: &Value, errors: &mut Faults) -> bool {
     let found = type_of(value);
     let is_whole = || value.as_f64().is_some_and(|number| number.fract() == 0.0);
     let fits = |wanted: &&str| match (*wanted, found) {
@@ -182,7 +176,7 @@ fn check_type(node: &Node, path: &str, value: &Value, errors: &mut Vec<FieldErro
     false
 }
 
-fn check_text(limits: &Limits, path: &str, text: &str, errors: &mut Vec<FieldError>) {
+fn check_text(limits: &Limits, path: &str, text: &str, errors: &mut Faults) {
     let length = text.chars().count() as u64;
     if let Some(most) = limits.max_length.filter(|most| length > *most) {
         errors.push(FieldError::too_long(path, usize::try_from(most).unwrap_or(usize::MAX)));
@@ -199,7 +193,7 @@ fn check_text(limits: &Limits, path: &str, text: &str, errors: &mut Vec<FieldErr
     }
 }
 
-fn check_number(node: &Node, path: &str, value: &Value, errors: &mut Vec<FieldError>) {
+fn check_number(node: &Node, path: &str, value: &Value, errors: &mut Faults) {
     let limits = &node.limits;
     let number = value.as_f64().unwrap_or_default();
     if node.types == ["integer"] {
@@ -231,21 +225,22 @@ fn check_number(node: &Node, path: &str, value: &Value, errors: &mut Vec<FieldEr
     }
 }
 
-fn check_items(node: &Node, path: &str, items: &[Value], errors: &mut Vec<FieldError>) -> usize {
+fn check_items(node: &Node, path: &mut Path, items: &[Value], errors: &mut Faults) -> usize {
     let mut matched = 0;
     if let Some(inner) = &node.items {
         for (index, item) in items.iter().enumerate() {
-            matched += check(inner, &format!("{path}[{index}]"), item, None, errors);
+            matched += path.item(index, |path| check(inner, path, item, None, errors));
         }
     }
+    let shown = path.shown().into_owned();
     let count = items.len() as u64;
     if let Some(least) = node.limits.min_items.filter(|least| count < *least) {
-        let why = format!("{path} in body should have at least {least} items");
-        errors.push(FieldError::invalid(path, count, &why));
+        let why = format!("{shown} in body should have at least {least} items");
+        errors.push(FieldError::invalid(shown.as_str(), count, &why));
     }
     if let Some(most) = node.limits.max_items.filter(|most| count > *most) {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        errors.push(FieldError::too_many(path, items.len(), most));
+        errors.push(FieldError::too_many(shown.as_str(), items.len(), most));
     }
     let id = |item: &Value| match &node.limits.unique {
         Unique::No => None,
@@ -260,13 +255,13 @@ fn check_items(node: &Node, path: &str, items: &[Value], errors: &mut Vec<FieldE
     let mut seen = std::collections::HashSet::new();
     for (index, item) in items.iter().enumerate() {
         if let Some(id) = id(item).filter(|id| !seen.insert(id.to_string())) {
-            errors.push(FieldError::duplicate(format!("{path}[{index}]"), id));
+            errors.push(FieldError::duplicate(format!("{shown}[{index}]"), id));
         }
     }
     matched
 }
 
-fn check_allowed(limits: &Limits, path: &str, value: &Value, errors: &mut Vec<FieldError>) {
+fn check_allowed(limits: &Limits, path: &str, value: &Value, errors: &mut Faults) {
     if limits.allowed.is_empty() || limits.allowed.contains(value) {
         return;
     }
@@ -281,20 +276,21 @@ fn check_allowed(limits: &Limits, path: &str, value: &Value, errors: &mut Vec<Fi
 
 fn check_members(
     node: &Node,
-    path: &str,
+    path: &mut Path,
     members: &serde_json::Map<String, Value>,
     old: Option<&Value>,
-    errors: &mut Vec<FieldError>,
+    errors: &mut Faults,
 ) -> usize {
     let mut matched = 0;
     let count = members.len() as u64;
     if let Some(least) = node.limits.min_properties.filter(|least| count < *least) {
-        let why = format!("{path} in body should have at least {least} properties");
-        errors.push(FieldError::invalid(path, count, &why));
+        let shown = path.shown();
+        let why = format!("{shown} in body should have at least {least} properties");
+        errors.push(FieldError::invalid(shown, count, &why));
     }
     if let Some(most) = node.limits.max_properties.filter(|most| count > *most) {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        errors.push(FieldError::too_many(path, members.len(), most));
+        errors.push(FieldError::too_many(path.shown(), members.len(), most));
     }
     for (name, value) in members {
         let inner = match (node.properties.get(name), &node.additional) {
@@ -303,11 +299,11 @@ fn check_members(
             (None, Additional::Any | Additional::None) => continue,
         };
         let old = old.and_then(|old| old.get(name));
-        matched += check(inner, &join(path, name), value, old, errors);
+        matched += path.below(name, |path| check(inner, path, value, old, errors));
     }
     for name in &node.limits.required {
         if !members.contains_key(name) {
-            errors.push(FieldError::required(join(path, name), ""));
+            errors.push(FieldError::required(path.shown_below(name), ""));
         }
     }
     matched

@@ -2,23 +2,53 @@
 
 use serde_json::{Map, Value};
 
+use super::path::Path;
 use super::{Additional, Node};
+
+/// Unknown fields that are named, as of the built-in kinds.
+const UNKNOWN_MAX: usize = 100;
 
 /// What every object has whatever its schema says.
 const TYPE_AND_META: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 /// Takes away what is not known, and names it.
 pub(super) fn prune(object: &mut Value, node: &Node) -> Vec<String> {
-    let mut unknown = Vec::new();
-    walk(object, Some(node), "", &mut unknown);
-    unknown.sort();
-    unknown
+    let mut unknown = Unknown::default();
+    walk(object, Some(node), &mut unknown);
+    unknown.named.sort();
+    unknown.named
+}
+
+/// What is not known, and where the walk is.
+#[derive(Default)]
+struct Unknown {
+    /// The first [`UNKNOWN_MAX`] paths, cut as values of faults are.
+    named: Vec<String>,
+    /// One for the whole walk: a path for each value would cost the length of all names above it.
+    path: Path,
+}
+
+// === impl Unknown ===
+
+impl Unknown {
+    fn name(&mut self, name: &str) {
+        if self.named.len() < UNKNOWN_MAX {
+            let named = &mut self.named;
+            self.path.below(name, |path| named.push(path.shown().into_owned()));
+        }
+    }
+
+    fn at(&mut self, step: impl FnOnce(&mut Path) -> usize, walk: impl FnOnce(&mut Self)) {
+        let outer = step(&mut self.path);
+        walk(self);
+        self.path.back(outer);
+    }
 }
 
 /// `None`: nothing is known of the value.
-fn walk(value: &mut Value, node: Option<&Node>, path: &str, unknown: &mut Vec<String>) {
+fn walk(value: &mut Value, node: Option<&Node>, unknown: &mut Unknown) {
     match value {
-        Value::Object(members) => walk_members(members, node, path, unknown),
+        Value::Object(members) => walk_members(members, node, unknown),
         Value::Array(items) => {
             let (inner, keeps) = match node {
                 Some(node) if node.preserves => (node.items.as_deref(), true),
@@ -29,19 +59,18 @@ fn walk(value: &mut Value, node: Option<&Node>, path: &str, unknown: &mut Vec<St
                 return;
             }
             for (index, item) in items.iter_mut().enumerate() {
-                walk(item, inner, &format!("{path}[{index}]"), unknown);
+                unknown.at(|path| path.enter_item(index), |unknown| walk(item, inner, unknown));
             }
         }
         _ => {}
     }
 }
 
-fn walk_members(members: &mut Map<String, Value>, node: Option<&Node>, path: &str, unknown: &mut Vec<String>) {
+fn walk_members(members: &mut Map<String, Value>, node: Option<&Node>, unknown: &mut Unknown) {
     members.retain(|name, value| {
         let is_meta = TYPE_AND_META.contains(&name.as_str());
-        let here = join(path, name);
         let Some(node) = node else {
-            unknown.push(here);
+            unknown.name(name);
             return false;
         };
         if node.embedded && is_meta {
@@ -53,21 +82,13 @@ fn walk_members(members: &mut Map<String, Value>, node: Option<&Node>, path: &st
             (None, Additional::Any) => None,
             (None, Additional::None) if node.preserves => return true,
             (None, Additional::None) => {
-                unknown.push(here);
+                unknown.name(name);
                 return false;
             }
         };
-        walk(value, inner, &here, unknown);
+        unknown.at(|path| path.enter(name), |unknown| walk(value, inner, unknown));
         true
     });
-}
-
-pub(super) fn join(path: &str, name: &str) -> String {
-    if path.is_empty() {
-        name.to_owned()
-    } else {
-        format!("{path}.{name}")
-    }
 }
 
 /// A null where none may be is a member that is left out, unless a default takes its place.

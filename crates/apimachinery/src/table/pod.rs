@@ -1,5 +1,7 @@
 //! The cells of a pod: one word for the state of all its containers.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::cells::{age, list, name, or, str};
@@ -85,13 +87,14 @@ fn summarise(pod: &Value) -> Summary {
 /// Looks at init containers in order, up to the first that is not done; true if there is one.
 fn initialize(pod: &Value, summary: &mut Summary) -> bool {
     let total = list(&pod["spec"]["initContainers"]).len();
+    let sidecars = sidecar_names(pod);
     for (at, container) in list(&pod["status"]["initContainerStatuses"]).iter().enumerate() {
         let (terminated, waiting) = (&container["state"]["terminated"], &container["state"]["waiting"]);
         summary.restarted(container);
         if terminated.is_object() && terminated["exitCode"].as_i64().unwrap_or_default() == 0 {
             continue;
         }
-        if is_sidecar_status(pod, container) && container["started"] == true {
+        if sidecars.contains(&container["name"]) && container["started"] == true {
             summary.ready += usize::from(container["ready"] == true);
             continue;
         }
@@ -164,8 +167,9 @@ impl Restarts {
             restarts: 0,
             last: None,
         };
+        let sidecars = sidecar_names(pod);
         for container in list(&pod["status"]["initContainerStatuses"]) {
-            let is_sidecar = is_sidecar_status(pod, container);
+            let is_sidecar = sidecars.contains(&container["name"]);
             if is_sidecar {
                 summary.restarted(container);
             }
@@ -196,9 +200,13 @@ fn is_sidecar(container: &Value) -> bool {
     container["restartPolicy"] == "Always"
 }
 
-fn is_sidecar_status(pod: &Value, status: &Value) -> bool {
-    let mut containers = list(&pod["spec"]["initContainers"]).iter();
-    containers.any(|container| container["name"] == status["name"] && is_sidecar(container))
+/// Names of the containers that stay beside the others.
+fn sidecar_names(pod: &Value) -> HashSet<&Value> {
+    let containers = list(&pod["spec"]["initContainers"]).iter();
+    containers
+        .filter(|container| is_sidecar(container))
+        .map(|container| &container["name"])
+        .collect()
 }
 
 fn has_condition(status: &Value, ty: &str) -> bool {

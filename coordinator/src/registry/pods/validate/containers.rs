@@ -1,11 +1,11 @@
 //! The containers of a pod: names, images, ports, variables, mounts and resources.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 use yurt_apimachinery::meta::{dns_label_faults, label_key_faults};
 use yurt_apimachinery::quantity::Quantity;
-use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::values::{PROTOCOLS, port_name_faults, port_number_faults};
 
 use super::{check_descending, environment, probes, security};
@@ -18,7 +18,7 @@ const ONE: i128 = 1_000_000_000;
 const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 
 /// The faults of all containers; `volumes` are those they may mount.
-pub(super) fn check_all(spec: &Value, volumes: &BTreeSet<&str>, errors: &mut Vec<FieldError>) {
+pub(super) fn check_all(spec: &Value, volumes: &BTreeSet<&str>, errors: &mut Faults) {
     let regular = items(spec, &["containers"]);
     if regular.is_empty() {
         errors.push(FieldError::required("spec.containers", ""));
@@ -57,7 +57,7 @@ pub(super) fn check_all(spec: &Value, volumes: &BTreeSet<&str>, errors: &mut Vec
 }
 
 /// In the host's network a port is the host's.
-fn check_published(containers: &[Value], list: &str, errors: &mut Vec<FieldError>) {
+fn check_published(containers: &[Value], list: &str, errors: &mut Faults) {
     for (at_container, container) in containers.iter().enumerate() {
         for (index, port) in items(container, &["ports"]).iter().enumerate() {
             let number = at(port, &["hostPort"]).as_i64().unwrap_or_default();
@@ -71,7 +71,7 @@ fn check_published(containers: &[Value], list: &str, errors: &mut Vec<FieldError
 }
 
 /// Pods, other than their templates, want images without blanks around them.
-pub(super) fn check_images(spec: &Value, errors: &mut Vec<FieldError>) {
+pub(super) fn check_images(spec: &Value, errors: &mut Faults) {
     for list in ["containers", "initContainers"] {
         for (index, container) in items(spec, &[list]).iter().enumerate() {
             check_blanks(container, &format!("spec.{list}[{index}]"), errors);
@@ -80,7 +80,7 @@ pub(super) fn check_images(spec: &Value, errors: &mut Vec<FieldError>) {
 }
 
 /// The fault of one image with blanks around it.
-pub(in super::super) fn check_blanks(container: &Value, path: &str, errors: &mut Vec<FieldError>) {
+pub(in super::super) fn check_blanks(container: &Value, path: &str, errors: &mut Faults) {
     let image = text(container, &["image"]);
     if image.trim() != image {
         let why = "must not have leading or trailing whitespace";
@@ -89,7 +89,7 @@ pub(in super::super) fn check_blanks(container: &Value, path: &str, errors: &mut
 }
 
 /// What holds for containers of all kinds.
-fn check(container: &Value, path: &str, volumes: &BTreeSet<&str>, errors: &mut Vec<FieldError>) {
+fn check(container: &Value, path: &str, volumes: &BTreeSet<&str>, errors: &mut Faults) {
     let name = text(container, &["name"]);
     if name.is_empty() {
         errors.push(FieldError::required(format!("{path}.name"), ""));
@@ -111,14 +111,14 @@ fn check(container: &Value, path: &str, volumes: &BTreeSet<&str>, errors: &mut V
     security::check_container(container, path, errors);
 }
 
-fn check_name<'a>(container: &'a Value, path: &str, names: &mut BTreeSet<&'a str>, errors: &mut Vec<FieldError>) {
+fn check_name<'a>(container: &'a Value, path: &str, names: &mut BTreeSet<&'a str>, errors: &mut Faults) {
     let name = text(container, &["name"]);
     if !names.insert(name) {
         errors.push(FieldError::duplicate(format!("{path}.name"), name));
     }
 }
 
-fn check_init_policy(container: &Value, path: &str, errors: &mut Vec<FieldError>) {
+fn check_init_policy(container: &Value, path: &str, errors: &mut Faults) {
     let policy = text(container, &["restartPolicy"]);
     if !policy.is_empty() {
         let known = ["Always", "Never", "OnFailure"];
@@ -126,7 +126,7 @@ fn check_init_policy(container: &Value, path: &str, errors: &mut Vec<FieldError>
     }
 }
 
-fn check_ports(container: &Value, path: &str, errors: &mut Vec<FieldError>) {
+fn check_ports(container: &Value, path: &str, errors: &mut Faults) {
     let mut names = BTreeSet::new();
     for (index, port) in items(container, &["ports"]).iter().enumerate() {
         let of = |name: &str| format!("{path}.ports[{index}].{name}");
@@ -149,7 +149,7 @@ fn check_ports(container: &Value, path: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_host_ports(containers: &[Value], list: &str, errors: &mut Vec<FieldError>) {
+fn check_host_ports(containers: &[Value], list: &str, errors: &mut Faults) {
     let mut taken = BTreeSet::new();
     for (at_container, container) in containers.iter().enumerate() {
         for (index, port) in items(container, &["ports"]).iter().enumerate() {
@@ -163,7 +163,7 @@ fn check_host_ports(containers: &[Value], list: &str, errors: &mut Vec<FieldErro
     }
 }
 
-fn check_mounts(container: &Value, path: &str, volumes: &BTreeSet<&str>, errors: &mut Vec<FieldError>) {
+fn check_mounts(container: &Value, path: &str, volumes: &BTreeSet<&str>, errors: &mut Faults) {
     let mut places = BTreeSet::new();
     for (index, mount) in items(container, &["volumeMounts"]).iter().enumerate() {
         let of = |name: &str| format!("{path}.volumeMounts[{index}].{name}");
@@ -193,7 +193,7 @@ fn check_mounts(container: &Value, path: &str, volumes: &BTreeSet<&str>, errors:
 }
 
 /// What a mount shares with the host, and whether all below it can only be read.
-fn check_sharing(container: &Value, mount: &Value, path: &str, errors: &mut Vec<FieldError>) {
+fn check_sharing(container: &Value, mount: &Value, path: &str, errors: &mut Faults) {
     const MODES: [&str; 3] = ["Bidirectional", "HostToContainer", "None"];
     const DEPTHS: [&str; 3] = ["Disabled", "Enabled", "IfPossible"];
     let (mode, field) = (text(mount, &["mountPropagation"]), format!("{path}.mountPropagation"));
@@ -225,21 +225,25 @@ fn check_sharing(container: &Value, mount: &Value, path: &str, errors: &mut Vec<
 }
 
 /// Names and amounts, and that nothing is requested beyond its limit.
-fn check_resources(resources: &Value, path: &str, errors: &mut Vec<FieldError>) {
+fn check_resources(resources: &Value, path: &str, errors: &mut Faults) {
     let limits = amounts(resources, "limits");
     for (name, shown, amount) in &limits {
         check_amount(name, shown, *amount, &format!("{path}.limits[{name}]"), errors);
     }
+    let limit_of: BTreeMap<&str, (&str, i128)> = limits
+        .iter()
+        .map(|(name, shown, amount)| (name.as_str(), (shown.as_str(), *amount)))
+        .collect();
     for (name, shown, amount) in &amounts(resources, "requests") {
         check_amount(name, shown, *amount, &format!("{path}.requests[{name}]"), errors);
-        let limit = limits.iter().find(|(limited, ..)| limited == name);
+        let limit = limit_of.get(name.as_str()).copied();
         let may_differ = !name.contains('/') && !name.starts_with("hugepages-");
         match limit {
-            Some((_, limit, most)) if amount != most && !may_differ => {
+            Some((limit, most)) if *amount != most && !may_differ => {
                 let why = format!("must be equal to {name} limit of {limit}");
                 errors.push(FieldError::invalid(format!("{path}.requests"), shown.as_str(), &why));
             }
-            Some((_, limit, most)) if amount > most => {
+            Some((limit, most)) if *amount > most => {
                 let why = format!("must be less than or equal to {name} limit of {limit}");
                 errors.push(FieldError::invalid(format!("{path}.requests"), shown.as_str(), &why));
             }
@@ -262,7 +266,7 @@ fn amounts(resources: &Value, list: &str) -> Vec<(String, String, i128)> {
     members.filter_map(read).collect()
 }
 
-fn check_amount(name: &str, shown: &str, amount: i128, field: &str, errors: &mut Vec<FieldError>) {
+fn check_amount(name: &str, shown: &str, amount: i128, field: &str, errors: &mut Faults) {
     invalid(errors, field, &name.into(), label_key_faults(name));
     if !name.contains('/') && !STANDARD.contains(&name) && !name.starts_with("hugepages-") {
         for why in [

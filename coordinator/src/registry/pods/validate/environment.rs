@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use yurt_apimachinery::meta::label_key_faults;
-use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::values::env_name_faults;
 
 use crate::registry::fields::{at, invalid, is_set, items, text};
@@ -38,7 +38,7 @@ const RESOURCES: [&str; 6] = [
 ];
 
 /// The faults of a container's variables.
-pub(super) fn check(container: &Value, path: &str, errors: &mut Vec<FieldError>) {
+pub(super) fn check(container: &Value, path: &str, errors: &mut Faults) {
     for (index, variable) in items(container, &["env"]).iter().enumerate() {
         let (path, name) = (format!("{path}.env[{index}]"), text(variable, &["name"]));
         if name.is_empty() {
@@ -56,7 +56,7 @@ pub(super) fn check(container: &Value, path: &str, errors: &mut Vec<FieldError>)
     }
 }
 
-fn check_source(variable: &Value, path: &str, errors: &mut Vec<FieldError>) {
+fn check_source(variable: &Value, path: &str, errors: &mut Faults) {
     let source = at(variable, &["valueFrom"]);
     check_field(at(source, &["fieldRef"]), &format!("{path}.fieldRef"), errors);
     let resource = at(source, &["resourceFieldRef"]);
@@ -87,7 +87,7 @@ fn check_source(variable: &Value, path: &str, errors: &mut Vec<FieldError>) {
     errors.push(FieldError::invalid(path, "", why));
 }
 
-fn check_field(reference: &Value, path: &str, errors: &mut Vec<FieldError>) {
+fn check_field(reference: &Value, path: &str, errors: &mut Faults) {
     if !reference.is_object() {
         return;
     }
@@ -115,7 +115,7 @@ fn check_field(reference: &Value, path: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_resource(name: &str, field: &str, errors: &mut Vec<FieldError>) {
+fn check_resource(name: &str, field: &str, errors: &mut Faults) {
     let is_page = name.starts_with("limits.hugepages-") || name.starts_with("requests.hugepages-");
     if name.is_empty() {
         errors.push(FieldError::required(field, ""));
@@ -124,7 +124,7 @@ fn check_resource(name: &str, field: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn check_set(set: &Value, path: &str, index: usize, errors: &mut Vec<FieldError>) {
+fn check_set(set: &Value, path: &str, index: usize, errors: &mut Faults) {
     let prefix = text(set, &["prefix"]);
     if !prefix.is_empty() {
         let field = format!("{path}[{index}].prefix");
@@ -163,7 +163,7 @@ mod tests {
         let container = json!({"env": [of("metadata.name"), of("metadata.labels['a/b']"), of("metadata.annotations['A']"), of("spec.host"),
             of("metadata.nope"), of("status.phase"), of("metadata.labels['a b']"), of("spec.x['a']"), of("")],
             "envFrom": [{"prefix": "a", "secretRef": {"name": "s"}}, {"prefix": "a=", "configMapRef": {"name": ""}}, {}]});
-        let mut errors = Vec::new();
+        let mut errors = Faults::default();
         check(&container, "c", &mut errors);
         let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
         let want = [

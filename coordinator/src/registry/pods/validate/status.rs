@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use yurt_apimachinery::meta::{dns_subdomain_faults, label_key_faults};
-use yurt_apimachinery::status::FieldError;
+use yurt_apimachinery::status::{Faults, FieldError};
 use yurt_apimachinery::values::{is_ipv4, is_ipv6};
 
 use super::check_ip;
@@ -12,8 +12,8 @@ use crate::registry::fields::{at, invalid, items, text};
 const SYSTEM: [&str; 3] = ["PodScheduled", "Ready", "Initialized"];
 
 /// The faults of going from one status to another.
-pub(in super::super) fn check(new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = Vec::new();
+pub(in super::super) fn check(new: &Value, old: &Value) -> Faults {
+    let mut errors = Faults::default();
     let negative = "must be a non-negative integer";
     for (index, condition) in items(new, &["status", "conditions"]).iter().enumerate() {
         let path = format!("status.conditions[{index}]");
@@ -46,7 +46,7 @@ pub(in super::super) fn check(new: &Value, old: &Value) -> Vec<FieldError> {
     errors
 }
 
-fn check_nominated(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+fn check_nominated(new: &Value, old: &Value, errors: &mut Faults) {
     const FIELD: &str = "status.nominatedNodeName";
     let path = ["status", "nominatedNodeName"];
     let name = text(new, &path);
@@ -61,7 +61,7 @@ fn check_nominated(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
 }
 
 /// New addresses are good ones, one of each family.
-fn check_addresses(new: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+fn check_addresses(new: &Value, old: &Value, errors: &mut Faults) {
     const FIELD: &str = "status.podIPs";
     let path = ["status", "podIPs"];
     let (given, held) = (items(new, &path), items(old, &path));
@@ -88,7 +88,7 @@ mod tests {
         let old = json!({"status": {"qosClass": "BestEffort", "podIPs": [{"ip": "old"}]}});
         let faults = |status: Value| -> Vec<String> {
             let errors = check(&json!({ "status": status }), &old);
-            errors.into_iter().map(|error| error.field).collect()
+            errors.iter().map(|error| error.field.clone()).collect()
         };
         let good = json!({"qosClass": "BestEffort", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}], "conditions": [{"type": "Ready"}, {"type": "a/b"}]});
         assert!(faults(good).is_empty());

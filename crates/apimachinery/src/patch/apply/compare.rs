@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::path::{self, Path, PathElement};
-use super::set::FieldSet;
+use super::path::{self, PathElement};
+use super::set::{FieldSet, Node};
 use super::types::{Shape, Type};
 
 /// The differences. A field is in one of the sets at most.
@@ -20,7 +20,16 @@ pub(super) struct Comparison {
 pub(super) fn compare(ty: Type<'_>, old: &Value, new: &Value) -> Comparison {
     let mut walk = Walk::default();
     walk.value(ty, Some(old), Some(new));
-    walk.found
+    let Found {
+        removed,
+        modified,
+        added,
+    } = walk.found;
+    Comparison {
+        removed: removed.into_below(),
+        modified: modified.into_below(),
+        added: added.into_below(),
+    }
 }
 
 /// Whether two values say the same.
@@ -30,8 +39,16 @@ pub(super) fn is_same(a: &Value, b: &Value) -> bool {
 
 #[derive(Default)]
 struct Walk {
-    path: Path,
-    found: Comparison,
+    found: Found,
+}
+
+/// The differences at a place and below it. A place knows nothing of the way to it: a long name with many fields below costs
+/// no more than its length.
+#[derive(Default)]
+struct Found {
+    removed: Node,
+    modified: Node,
+    added: Node,
 }
 
 /// The values under one key of a list, before and after.
@@ -57,9 +74,12 @@ impl Comparison {
 
 impl Walk {
     fn below(&mut self, element: PathElement, walk: impl FnOnce(&mut Self)) {
-        self.path.push(element);
+        let outer = std::mem::take(&mut self.found);
         walk(self);
-        self.path.pop();
+        let inner = std::mem::replace(&mut self.found, outer);
+        self.found.removed.attach(&element, inner.removed);
+        self.found.modified.attach(&element, inner.modified);
+        self.found.added.attach(&element, inner.added);
     }
 
     fn value(&mut self, ty: Type<'_>, old: Option<&Value>, new: Option<&Value>) {
@@ -74,8 +94,8 @@ impl Walk {
         };
         match (old, new) {
             _ if is_leaf => {}
-            (None, _) => self.found.added.insert(&self.path),
-            (_, None) => self.found.removed.insert(&self.path),
+            (None, _) => self.found.added.is_member = true,
+            (_, None) => self.found.removed.is_member = true,
             _ => {}
         }
     }
@@ -106,10 +126,10 @@ impl Walk {
 
     fn leaf(&mut self, old: Option<&Value>, new: Option<&Value>) -> bool {
         match (old, new) {
-            (None, _) => self.found.added.insert(&self.path),
-            (_, None) => self.found.removed.insert(&self.path),
+            (None, _) => self.found.added.is_member = true,
+            (_, None) => self.found.removed.is_member = true,
             (Some(old), Some(new)) if is_same(old, new) => {}
-            _ => self.found.modified.insert(&self.path),
+            _ => self.found.modified.is_member = true,
         }
         true
     }
@@ -157,20 +177,20 @@ impl Walk {
             ([_, _, ..], [_, _, ..]) => {
                 let is_unchanged = before.len() == after.len() && before.iter().zip(after).all(|(a, b)| is_same(a, b));
                 if !is_unchanged {
-                    self.found.modified.insert(&self.path);
+                    self.found.modified.is_member = true;
                 }
             }
             ([_, _, ..], _) => {
                 if let Some(one) = after.first() {
                     self.value(ty, None, Some(one));
                 }
-                self.found.removed.insert(&self.path);
+                self.found.removed.is_member = true;
             }
             (_, _) => {
                 if let Some(one) = before.first() {
                     self.value(ty, Some(one), None);
                 }
-                self.found.added.insert(&self.path);
+                self.found.added.is_member = true;
             }
         }
     }

@@ -4,6 +4,12 @@ use super::managers::Manager;
 use super::path::display;
 use super::set::FieldSet;
 use crate::status::{Status, StatusDetails, reason};
+use crate::text::cut;
+
+/// Conflicts that are told; the others are counted.
+const TOLD_MAX: usize = 100;
+/// Most bytes of a path that are told.
+const PATH_BYTES_MAX: usize = 1024;
 
 /// What an apply would take, from whom; never empty.
 #[derive(Debug)]
@@ -22,20 +28,32 @@ impl Conflicts {
         (!left.is_empty()).then_some(Self(left))
     }
 
-    /// The answer: 409 with one cause per field.
+    /// The answer: 409 with one cause per field, [`TOLD_MAX`] at most.
     pub(super) fn into_status(self) -> Status {
         let mut causes: Vec<(String, String)> = Vec::new();
         let mut groups = Vec::new();
+        let mut count = 0;
         for (manager, fields) in &self.0 {
             let who = manager.describe();
-            let paths: Vec<String> = fields.paths().iter().map(|path| display(path)).collect();
+            let paths = fields.paths();
+            count += paths.len();
+            let told = paths.iter().take(TOLD_MAX - causes.len());
+            let paths: Vec<String> = told
+                .map(|path| cut(&display(path), PATH_BYTES_MAX).into_owned())
+                .collect();
+            if paths.is_empty() {
+                continue;
+            }
             groups.push(format!("conflicts with {who}:"));
             groups.extend(paths.iter().map(|path| format!("- {path}")));
             causes.extend(paths.into_iter().map(|path| (format!("conflict with {who}"), path)));
         }
+        if count > causes.len() {
+            groups.push(format!("and {} more", count - causes.len()));
+        }
         let message = match causes.as_slice() {
-            [(who, path)] => format!("Apply failed with 1 conflict: {who}: {path}"),
-            many => format!("Apply failed with {} conflicts: {}", many.len(), groups.join("\n")),
+            [(who, path)] if count == 1 => format!("Apply failed with 1 conflict: {who}: {path}"),
+            _ => format!("Apply failed with {count} conflicts: {}", groups.join("\n")),
         };
         let status = Status::failure(409, reason::CONFLICT, message).with_details(StatusDetails::default());
         causes.into_iter().fold(status, |status, (message, field)| {

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::path::{Path, PathElement};
-use super::set::FieldSet;
+use super::path::PathElement;
+use super::set::{FieldSet, Node};
 use super::types::{Shape, Type};
 
 /// Every leaf and every element of a valid value.
 pub(super) fn fields_of(ty: Type<'_>, value: &Value) -> FieldSet {
-    let mut set = FieldSet::default();
-    walk(ty, value, &mut Vec::new(), &mut set);
-    set
+    let mut root = Node::default();
+    walk(ty, value, &mut root);
+    root.into_below()
 }
 
 /// The set with every declared field that has members below it: what a removal of the set takes along.
@@ -50,27 +50,29 @@ pub(super) fn fitted(set: &FieldSet, ty: Type<'_>) -> FieldSet {
     })
 }
 
-fn walk(ty: Type<'_>, value: &Value, path: &mut Path, set: &mut FieldSet) {
+fn walk(ty: Type<'_>, value: &Value, here: &mut Node) {
     match (ty.shape(Some(value)), value) {
-        (Shape::Scalar(_) | Shape::List { is_atomic: true } | Shape::Map { is_atomic: true }, _) => set.insert(path),
-        (Shape::List { .. }, Value::Array(items)) => walk_items(ty, items, path, set),
+        (Shape::Scalar(_) | Shape::List { is_atomic: true } | Shape::Map { is_atomic: true }, _) => {
+            here.is_member = true
+        }
+        (Shape::List { .. }, Value::Array(items)) => walk_items(ty, items, here),
         (Shape::Map { .. }, Value::Object(members)) => {
             for (name, member) in members {
                 let Some(inner) = ty.member(name) else { continue };
-                path.push(PathElement::Field(name.clone()));
-                walk(inner, member, path, set);
+                let mut below = Node::default();
+                walk(inner, member, &mut below);
                 let is_bare = member.is_null() || member.as_object().is_some_and(serde_json::Map::is_empty);
                 if is_bare || ty.declared(name).is_none() {
-                    set.insert(path);
+                    below.is_member = true;
                 }
-                path.pop();
+                here.attach(&PathElement::Field(name.clone()), below);
             }
         }
         _ => {}
     }
 }
 
-fn walk_items(ty: Type<'_>, items: &[Value], path: &mut Path, set: &mut FieldSet) {
+fn walk_items(ty: Type<'_>, items: &[Value], here: &mut Node) {
     let mut known: BTreeMap<PathElement, Vec<&Value>> = BTreeMap::new();
     for item in items {
         if let Ok(element) = ty.item(item) {
@@ -78,12 +80,12 @@ fn walk_items(ty: Type<'_>, items: &[Value], path: &mut Path, set: &mut FieldSet
         }
     }
     for (element, items) in known {
-        path.push(element);
+        let mut below = Node::default();
         // Of elements that occur twice only the fact is owned.
         if let [item] = items.as_slice() {
-            walk(ty.element(), item, path, set);
+            walk(ty.element(), item, &mut below);
         }
-        set.insert(path);
-        path.pop();
+        below.is_member = true;
+        here.attach(&element, below);
     }
 }

@@ -32,10 +32,8 @@ fn values(ty: Type<'_>, live: Option<&Value>, applied: Option<&Value>) -> Option
             }
             let names: BTreeSet<&String> = [ours, theirs].into_iter().flatten().flat_map(Map::keys).collect();
             let merged = names.into_iter().filter_map(|name| {
-                let get =
-                    |members: Option<&'_ Map<String, Value>>| members.and_then(|members| members.get(name)).cloned();
-                let (live, applied) = (get(ours), get(theirs));
-                let merged = values(ty.member(name)?, live.as_ref(), applied.as_ref())?;
+                let [live, applied] = [ours, theirs].map(|members| members.and_then(|members| members.get(name)));
+                let merged = values(ty.member(name)?, live, applied)?;
                 Some((name.clone(), merged))
             });
             let merged: Map<String, Value> = merged.collect();

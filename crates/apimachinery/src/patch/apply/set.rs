@@ -14,11 +14,27 @@ pub(super) struct FieldSet {
     nodes: BTreeMap<PathElement, Node>,
 }
 
-/// Never empty: a node is a member, or has members below it.
+/// A step and what is below it. In a set it is never empty: a node is a member, or has members below it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Node {
-    is_member: bool,
+pub(super) struct Node {
+    pub(super) is_member: bool,
     below: FieldSet,
+}
+
+// === impl Node ===
+
+impl Node {
+    /// Puts a node below this one, where none is yet; an empty one is nothing.
+    pub(super) fn attach(&mut self, element: &PathElement, node: Self) {
+        if node.is_member || !node.below.is_empty() {
+            self.below.nodes.insert(element.clone(), node);
+        }
+    }
+
+    /// The members below; the root itself is nobody's.
+    pub(super) fn into_below(self) -> FieldSet {
+        self.below
+    }
 }
 
 // === impl FieldSet ===

@@ -1,10 +1,13 @@
 //! Lists under a strategic merge patch: which elements there are afterwards, and in which order.
 
+use std::collections::{HashMap, HashSet};
 use std::mem::discriminant;
 
 use serde_json::{Map, Value};
 
-use super::{Level, PATCH, SET_ORDER, directive_field, merge_objects, refused, unknown_directive, without_directives};
+use super::{
+    Level, PATCH, SET_ORDER, Work, directive_field, merge_objects, refused, unknown_directive, without_directives,
+};
 use crate::status::Status;
 use crate::text::go_value;
 
@@ -17,29 +20,55 @@ pub(super) struct Merged {
     places: Vec<Value>,
 }
 
+/// Where the elements of a list are: the first of those that are the same.
+struct Places<'a> {
+    key: Option<&'a str>,
+    /// By the value of the key, or by the element where there is none.
+    first: HashMap<Option<&'a Value>, usize>,
+}
+
+// === impl Places ===
+
+impl<'a> Places<'a> {
+    fn of(list: &'a [Value], key: Option<&'a str>) -> Self {
+        let mut first = HashMap::with_capacity(list.len());
+        for (at, item) in list.iter().enumerate() {
+            first.entry(identity(item, key)).or_insert(at);
+        }
+        Self { key, first }
+    }
+
+    fn place(&self, item: &Value) -> Option<usize> {
+        self.first.get(&identity(item, self.key)).copied()
+    }
+}
+
+fn identity<'a>(item: &'a Value, key: Option<&str>) -> Option<&'a Value> {
+    key.map_or(Some(item), |key| item.get(key))
+}
+
 /// Merges `patch` into `original`: elements of the patch in its order, the others where they were.
 pub(super) fn merge(
     original: Vec<Value>,
     patch: Vec<Value>,
-    level: Level,
-    key: Option<&str>,
+    (level, key): (Level, Option<&str>),
     is_deletion: bool,
+    work: &mut Work,
 ) -> Result<Merged, Status> {
+    work.count(&[&original, &patch])?;
     if !check_types(&original, &patch)? {
         if is_deletion {
-            let is_kept = |item: &&Value| !patch.contains(item);
+            let gone: HashSet<&Value> = patch.iter().collect();
+            let is_kept = |item: &&Value| !gone.contains(item);
             let items = original.iter().filter(is_kept).cloned().collect();
             return Ok(Merged {
                 items,
                 places: original,
             });
         }
-        let mut merged = Vec::new();
-        for item in original.iter().chain(&patch) {
-            if !merged.contains(item) {
-                merged.push(item.clone());
-            }
-        }
+        let mut seen = HashSet::new();
+        let items = original.iter().chain(&patch).filter(|item| seen.insert(*item));
+        let merged = items.cloned().collect();
         let items = arrange(merged, &patch, &original, None)?;
         return Ok(Merged {
             items,
@@ -50,16 +79,25 @@ pub(super) fn merge(
     let key = key.ok_or_else(|| refused("cannot merge lists without merge key for struct".to_owned()))?;
     let (mut merged, patch) = obey_directives(original, patch, key)?;
     let before = merged.clone();
+    let mut places: HashMap<Value, usize> = HashMap::new();
+    for (at, item) in before.iter().enumerate() {
+        if let Some(held) = item.get(key) {
+            places.entry(held.clone()).or_insert(at);
+        }
+    }
     for item in &patch {
         let wanted = key_of(item, key)?;
-        match find(&merged, key, wanted) {
+        match places.get(wanted).copied() {
             Some(at) => {
                 let (Value::Object(old), Value::Object(new)) = (merged[at].take(), item.clone()) else {
                     continue;
                 };
-                merged[at] = merge_objects(old, new, level)?.into();
+                merged[at] = merge_objects(old, new, level, work)?.into();
             }
-            None => merged.push(item.clone()),
+            None => {
+                places.insert(wanted.clone(), merged.len());
+                merged.push(item.clone());
+            }
         }
     }
     let places = merged.iter().take(len).cloned().collect();
@@ -72,12 +110,13 @@ pub(super) fn set_orders(
     original: &mut Map<String, Value>,
     patch: &mut Map<String, Value>,
     level: Level,
+    work: &mut Work,
 ) -> Result<(), Status> {
     let directives: Vec<String> = patch.keys().filter(|key| key.starts_with(SET_ORDER)).cloned().collect();
     for directive in directives {
         let order = list_of(patch.remove(&directive))?.unwrap_or_default();
         let name = directive_field(&directive, SET_ORDER).ok_or_else(bad_order)?;
-        let old = list_of(original.get(name).cloned())?;
+        let old = list_of(original.remove(name))?;
         let new = list_of(patch.remove(name))?;
         if old.is_none() && new.is_none() {
             continue;
@@ -85,11 +124,14 @@ pub(super) fn set_orders(
         let (inner, rule) = level.member(name)?;
         check_order(new.as_deref().unwrap_or_default(), &order, rule.key)?;
         let merged = match (old, new) {
-            (Some(old), Some(new)) if rule.is_merged => merge(old, new, inner, rule.key, false)?,
-            (Some(old), None) => Merged {
-                items: old.clone(),
-                places: old,
-            },
+            (Some(old), Some(new)) if rule.is_merged => merge(old, new, (inner, rule.key), false, work)?,
+            (Some(old), None) => {
+                work.count(&[&old])?;
+                Merged {
+                    items: old.clone(),
+                    places: old,
+                }
+            }
             (None, Some(new)) => match without_directives(new.into()) {
                 Some(Value::Array(items)) => Merged {
                     items,
@@ -115,21 +157,15 @@ fn arrange(items: Vec<Value>, wanted: &[Value], before: &[Value], key: Option<&s
             key_of(item, key)?;
         }
     }
-    let place = |list: &[Value], item: &Value| {
-        let is_same = |other: &Value| match key {
-            Some(key) => other.get(key) == item.get(key),
-            None => other == item,
-        };
-        list.iter().position(is_same)
-    };
+    let (wanted, before) = (Places::of(wanted, key), Places::of(before, key));
     let (mut named, mut others): (Vec<Value>, Vec<Value>) =
-        items.into_iter().partition(|item| place(wanted, item).is_some());
-    named.sort_by_key(|item| place(wanted, item));
-    others.sort_by_key(|item| place(before, item).unwrap_or(usize::MAX));
+        items.into_iter().partition(|item| wanted.place(item).is_some());
+    named.sort_by_key(|item| wanted.place(item));
+    others.sort_by_key(|item| before.place(item).unwrap_or(usize::MAX));
     let mut arranged = Vec::with_capacity(named.len() + others.len());
     let (mut named, mut others) = (named.into_iter().peekable(), others.into_iter().peekable());
     while let (Some(name), Some(other)) = (named.peek(), others.peek()) {
-        let is_other_first = match (place(before, other), place(before, name)) {
+        let is_other_first = match (before.place(other), before.place(name)) {
             (Some(other), Some(name)) => other < name,
             _ => false,
         };
@@ -144,6 +180,7 @@ fn arrange(items: Vec<Value>, wanted: &[Value], before: &[Value], key: Option<&s
 fn obey_directives(mut original: Vec<Value>, patch: Vec<Value>, key: &str) -> Result<(Vec<Value>, Vec<Value>), Status> {
     let mut plain = Vec::with_capacity(patch.len());
     let mut is_replaced = false;
+    let mut gone = HashSet::new();
     for item in patch {
         let Some(directive) = item.get(PATCH) else {
             plain.push(item);
@@ -151,8 +188,7 @@ fn obey_directives(mut original: Vec<Value>, patch: Vec<Value>, key: &str) -> Re
         };
         match directive.as_str() {
             Some("delete") => {
-                let gone = key_of(&item, key)?;
-                original.retain(|old| old.get(key) != Some(gone));
+                gone.insert(key_of(&item, key)?.clone());
             }
             Some("replace") => is_replaced = true,
             Some("merge") => {
@@ -169,6 +205,7 @@ fn obey_directives(mut original: Vec<Value>, patch: Vec<Value>, key: &str) -> Re
     if is_replaced {
         return Ok((plain, Vec::new()));
     }
+    original.retain(|old| old.get(key).is_none_or(|held| !gone.contains(held)));
     Ok((original, plain))
 }
 
@@ -216,10 +253,6 @@ fn check_types(original: &[Value], patch: &[Value]) -> Result<bool, Status> {
         )));
     }
     Ok(first.is_object())
-}
-
-fn find(items: &[Value], key: &str, wanted: &Value) -> Option<usize> {
-    items.iter().position(|item| item.get(key) == Some(wanted))
 }
 
 fn key_of<'a>(item: &'a Value, key: &str) -> Result<&'a Value, Status> {

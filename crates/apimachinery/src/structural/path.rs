@@ -1,0 +1,66 @@
+//! Where a walk over a value is, as faults name it: `spec.items[3].name`.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use crate::text::cut;
+
+/// Most bytes of a path that are shown.
+const SHOWN_BYTES_MAX: usize = 1024;
+
+/// A path that grows and shrinks with the walk. Nothing is copied on the way: names may be long, and much may be below them.
+#[derive(Debug, Default)]
+pub(super) struct Path(String);
+
+// === impl Path ===
+
+impl Path {
+    /// The path, cut where it is too long.
+    pub(super) fn shown(&self) -> Cow<'_, str> {
+        cut(&self.0, SHOWN_BYTES_MAX)
+    }
+
+    /// The path of a member, cut where it is too long.
+    pub(super) fn shown_below(&mut self, name: &str) -> String {
+        self.below(name, |path| path.shown().into_owned())
+    }
+
+    /// Looks at a member.
+    pub(super) fn below<T>(&mut self, name: &str, look: impl FnOnce(&mut Self) -> T) -> T {
+        let outer = self.enter(name);
+        let seen = look(self);
+        self.back(outer);
+        seen
+    }
+
+    /// Looks at an item of a list.
+    pub(super) fn item<T>(&mut self, index: usize, look: impl FnOnce(&mut Self) -> T) -> T {
+        let outer = self.enter_item(index);
+        let seen = look(self);
+        self.back(outer);
+        seen
+    }
+
+    /// Goes to a member; returns the way [`back`](Self::back).
+    pub(super) fn enter(&mut self, name: &str) -> usize {
+        let outer = self.0.len();
+        if outer > 0 {
+            self.0.push('.');
+        }
+        self.0.push_str(name);
+        outer
+    }
+
+    /// Goes to an item of a list; returns the way [`back`](Self::back).
+    pub(super) fn enter_item(&mut self, index: usize) -> usize {
+        let outer = self.0.len();
+        // Writing to a String does not fail.
+        let _ = write!(self.0, "[{index}]");
+        outer
+    }
+
+    /// Goes back to where the walk was.
+    pub(super) fn back(&mut self, outer: usize) {
+        self.0.truncate(outer);
+    }
+}
