@@ -1,3 +1,5 @@
+//! Who a caller is, for every way to say it.
+
 use std::sync::Arc;
 
 use http::header::HOST;
