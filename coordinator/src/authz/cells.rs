@@ -10,7 +10,6 @@ use super::tests::{PODS, attributes};
 use super::{Authorizer, Basis, Facts};
 use crate::authn::{MASTERS, NODES, User};
 use crate::config::Profile;
-use crate::feed::members::Basis;
 
 const GOLDEN: &str = include_str!("pool_cells.txt");
 const CELLS_MIN: usize = 10_000;
