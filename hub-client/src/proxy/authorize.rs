@@ -11,7 +11,7 @@
 //!   cloud is away. A no is asked about again as soon as it is old. What is not known and cannot be asked gets 429: a
 //!   client waits then and keeps its resourceVersion; 403 would make it list again.
 //! * There is one question at a time for a caller and its attributes. All who wait share it, and it goes on to its end
-//!   when they hang up.
+//!   when they hang up. A peer waits for its turn to ask another one (peers.rs): tokens that are made up cost little.
 //! * The answers survive a restart, callers as keyed hashes. The file is written behind, at most once a minute; a crash
 //!   costs no more than asking again.
 //! * A right that is taken away ends with the next answer of the cloud. Until that is there it can be used for
@@ -22,6 +22,7 @@ pub mod answers;
 pub mod credential;
 pub mod decision;
 pub mod kept;
+pub mod peers;
 pub mod review;
 #[cfg(test)]
 mod tests;
@@ -42,12 +43,13 @@ use yurt_apimachinery::{RequestInfo, Status};
 use yurt_runtime::pki::write_secret;
 use yurt_runtime::{BootTime, Clock, TaskGroup};
 
-use super::caller::{Caller, Credential};
+use super::caller::{Caller, Credential, Origin};
 use crate::pool::probe::CloudReach;
 use answers::Answers;
 use credential::{Key, Salt};
 use decision::{Next, Verdict};
 use kept::{Kept, Wall};
+use peers::{Peers, Turn};
 use review::Reviews;
 
 /// Name of the file below the cache folder.
@@ -56,6 +58,8 @@ pub const FILE: &str = "authorizations";
 const QUESTIONS_MAX: usize = 128;
 /// No question is asked behind an answer while so many are in flight.
 const BEHIND_MAX: usize = 16;
+/// Longest wait for the turn of a peer that asks more than one thing.
+const TURN_MAX: Duration = Duration::from_secs(15);
 /// When to come back, in seconds, where nothing is known and nobody can be asked.
 const RETRY_AFTER: u32 = 5;
 /// What is new is stored so long after it was learned, together with what else is learned until then.
@@ -89,6 +93,8 @@ struct Inner {
     wall: Wall,
     // Leaf lock: never held while asking or writing.
     answers: Mutex<Answers>,
+    // Leaf lock.
+    peers: Mutex<Peers>,
     // Taken before no other lock.
     asked: Mutex<HashMap<Key, Question>>,
     file: PathBuf,
@@ -120,6 +126,7 @@ impl Authorizer {
             salt,
             wall,
             answers: Mutex::new(answers),
+            peers: Mutex::default(),
             asked: Mutex::default(),
             file,
             saved_at: Mutex::new(saved_at),
@@ -144,18 +151,15 @@ impl Authorizer {
         let inner = &self.0;
         let attributes = review::attributes(info);
         let key = inner.salt.key(credential, &attributes);
-        let is_over = credential::ends_at(credential).is_some_and(|end| end <= inner.wall.now());
-        let known = inner.answers.lock().known(&key, inner.means.clock.boot());
-        let reach = *inner.means.reach.borrow();
-        let verdict = match decision::next(known, reach, is_over) {
+        let verdict = match inner.next(&key, credential) {
             Next::Answer(verdict) => verdict,
             Next::AnswerAndAsk(verdict) => {
-                drop(inner.question(key, credential, attributes, BEHIND_MAX));
+                drop(inner.question(key, caller, attributes, BEHIND_MAX, None));
                 verdict
             }
             Next::Ask => {
-                let answer = inner.ask(key, credential, attributes).await;
-                let left = |why: String| decision::unanswered(known, is_over).ok_or(why);
+                let answer = inner.ask(key, caller, attributes).await;
+                let left = |why: String| inner.unanswered(&key, credential).ok_or(why);
                 answer.or_else(left).map_err(|why| not_known(credential, info, &why))?
             }
             Next::TryLater => return Err(not_known(credential, info, "it does not answer")),
@@ -205,10 +209,26 @@ impl Authorizer {
 // === impl Inner ===
 
 impl Inner {
+    /// How this caller is answered now.
+    fn next(&self, key: &Key, credential: &Credential) -> Next {
+        let known = self.answers.lock().known(key, self.means.clock.boot());
+        let reach = *self.means.reach.borrow();
+        decision::next(known, reach, self.is_over(credential))
+    }
+
+    /// The answer to this caller where the cloud gave none.
+    fn unanswered(&self, key: &Key, credential: &Credential) -> Option<Verdict> {
+        let known = self.answers.lock().known(key, self.means.clock.boot());
+        decision::unanswered(known, self.is_over(credential))
+    }
+
+    fn is_over(&self, credential: &Credential) -> bool {
+        credential::ends_at(credential).is_some_and(|end| end <= self.wall.now())
+    }
+
     /// The cloud's answer; waits no longer than the probes take to see that there will be none.
-    async fn ask(self: &Arc<Self>, key: Key, credential: &Credential, attributes: Value) -> Result<Verdict, String> {
-        let question = self.question(key, credential, attributes, QUESTIONS_MAX);
-        let question = question.ok_or_else(|| format!("{QUESTIONS_MAX} questions are in flight already"))?;
+    async fn ask(self: &Arc<Self>, key: Key, caller: &Caller, attributes: Value) -> Result<Verdict, String> {
+        let question = self.ask_in_turn(key, caller, attributes);
         let mut reach = self.means.reach.clone();
         let goes_away = async {
             if reach.wait_for(|reach| decision::is_away(*reach)).await.is_err() {
@@ -222,13 +242,37 @@ impl Inner {
         }
     }
 
-    /// The question of this key: one in flight, or a new one, if fewer than `max` are. It needs nobody to wait for it.
+    /// The cloud's answer to a question in flight, or to a new one once no other question of this peer is.
+    async fn ask_in_turn(self: &Arc<Self>, key: Key, caller: &Caller, attributes: Value) -> Result<Verdict, String> {
+        let in_flight = self.asked.lock().get(&key).cloned();
+        if let Some(question) = in_flight {
+            return question.await;
+        }
+        let turn = self.peers.lock().turn(caller.origin, self.means.clock.boot());
+        let turn = turn.ok_or("too many peers ask")?;
+        let turn = tokio::time::timeout(TURN_MAX, turn.lock_owned()).await;
+        let turn = turn.map_err(|_| "other questions of this peer take too long")?;
+        // Somebody else may have asked meanwhile.
+        if let Next::Answer(verdict) | Next::AnswerAndAsk(verdict) = self.next(&key, &caller.credential) {
+            return Ok(verdict);
+        }
+        if self.peers.lock().is_refused(caller.origin, self.means.clock.boot()) {
+            return Err("it did not know a token of this peer a moment ago".to_owned());
+        }
+        let question = self.question(key, caller, attributes, QUESTIONS_MAX, Some(turn));
+        let question = question.ok_or_else(|| format!("{QUESTIONS_MAX} questions are in flight already"))?;
+        question.await
+    }
+
+    /// The question of this key: one in flight, or a new one, if fewer than `max` are. It needs nobody to wait for it, and
+    /// keeps `turn` to its end.
     fn question(
         self: &Arc<Self>,
         key: Key,
-        credential: &Credential,
+        caller: &Caller,
         attributes: Value,
         max: usize,
+        turn: Option<Turn>,
     ) -> Option<Question> {
         let mut asked = self.asked.lock();
         if let Some(question) = asked.get(&key) {
@@ -241,10 +285,12 @@ impl Inner {
             inner: self.clone(),
             key,
         };
-        let asking = self.means.reviews.ask(credential.clone(), attributes);
+        let origin = caller.origin;
+        let asking = self.means.reviews.ask(caller.credential.clone(), attributes);
         let answering = self.means.tasks.detached("ask-authorization", async move {
             let answer = asking.await;
-            in_flight.inner.answered(key, &answer);
+            in_flight.inner.answered(key, origin, &answer);
+            drop(turn);
             answer
         });
         let question = answering.map(|answer| answer.unwrap_or_else(|lost| Err(lost.to_string())));
@@ -253,14 +299,19 @@ impl Inner {
         Some(question)
     }
 
-    fn answered(&self, key: Key, answer: &Result<Verdict, String>) {
+    fn answered(&self, key: Key, origin: Origin, answer: &Result<Verdict, String>) {
         let now = self.means.clock.boot();
         let Ok(verdict) = *answer else {
             self.answers.lock().failed(&key, now);
             self.means.nudge.notify_one();
             return;
         };
-        let before = self.answers.lock().learn(key, verdict, Duration::ZERO, now);
+        let before = if verdict == Verdict::Unauthorized {
+            self.peers.lock().refused(origin, now);
+            self.answers.lock().forget(&key)
+        } else {
+            self.answers.lock().learn(key, verdict, Duration::ZERO, now)
+        };
         self.is_dirty.store(true, Ordering::Relaxed);
         let is_old = now.since(*self.saved_at.lock()) >= RENEWALS_SAVED_EVERY;
         // Strangers, of whom there may be any number, are worth no write of their own.

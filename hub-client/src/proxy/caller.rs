@@ -5,6 +5,8 @@ mod node;
 mod tests;
 pub mod token;
 
+use std::net::IpAddr;
+
 use http::header::{AUTHORIZATION, USER_AGENT};
 use http::{HeaderMap, Uri};
 use yurt_apimachinery::Status;
@@ -14,6 +16,8 @@ use crate::config::NodeIdentity;
 use node::NodeRule;
 use token::NodeToken;
 
+/// Bytes of a bearer token at the most; projected tokens have about 1 KiB, those with many groups a few.
+const TOKEN_MAX: usize = 16 * 1024;
 /// Longest component name taken from a User-Agent.
 const COMPONENT_MAX: usize = 63;
 
@@ -30,6 +34,17 @@ pub struct Caller {
     pub component: String,
     /// By what right.
     pub credential: Credential,
+    /// From where.
+    pub origin: Origin,
+}
+
+/// Where a caller is: what it cannot make up, however many tokens it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Origin {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its uid, on this machine.
+    pub uid: Option<u32>,
 }
 
 /// What a caller brings.
@@ -91,7 +106,15 @@ impl Callers {
             (Some(token), _) => Credential::Token(token.to_owned()),
             (None, _) => as_node(false)?,
         };
-        Ok(Caller { component, credential })
+        let origin = Origin {
+            address: peer.addr.ip().to_canonical(),
+            uid: peer.uid,
+        };
+        Ok(Caller {
+            component,
+            credential,
+            origin,
+        })
     }
 }
 
@@ -127,5 +150,10 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Status> {
     };
     let parts = first.to_str().ok().and_then(|value| value.trim().split_once(' '));
     let token = parts.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    Ok(token.map(|(_, token)| token.trim()).filter(|token| !token.is_empty()))
+    let token = token.map(|(_, token)| token.trim()).filter(|token| !token.is_empty());
+    if token.is_some_and(|token| token.len() > TOKEN_MAX) {
+        let why = format!("a bearer token has {TOKEN_MAX} bytes at the most");
+        return Err(Status::unauthorized_because(&why));
+    }
+    Ok(token)
 }

@@ -481,6 +481,10 @@ mod tests {
         let kubelet = Caller {
             component: "kubelet".to_owned(),
             credential: Credential::Node,
+            origin: crate::proxy::caller::Origin {
+                address: IpAddr::from([127, 0, 0, 1]),
+                uid: None,
+            },
         };
         let code = async |path: &str| {
             let request = Request::builder().uri(path).body(()).unwrap();

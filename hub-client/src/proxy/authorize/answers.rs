@@ -70,6 +70,11 @@ impl Answers {
         None
     }
 
+    /// Remembers nothing of a question any more; returns the verdict before.
+    pub fn forget(&mut self, key: &Key) -> Option<Verdict> {
+        self.rows.remove(key).map(|answer| answer.verdict)
+    }
+
     /// A question got no answer.
     pub fn failed(&mut self, key: &Key, now: BootTime) {
         if let Some(known) = self.rows.get_mut(key) {

@@ -6,10 +6,10 @@
 //! | yes, below [`RENEWED_FROM`] | yes | yes | yes |
 //! | yes, below [`ALLOWED_FOR`] | yes, ask behind it | yes, ask behind it | yes |
 //! | yes, older | ask | yes, ask behind it | yes |
-//! | no, or the token is unknown, below [`DENIED_FOR`] | no | no | no |
+//! | no, below [`DENIED_FOR`] | no | no | no |
 //! | the same, older | ask | ask | no |
 //!
-//! An answer older than [`KEPT_FOR`] is nothing. A credential whose own time is over is asked about, and unknown (401) where
+//! An answer older than [`KEPT_FOR`] is nothing. That the cloud did not know a token is not remembered of the token. A credential whose own time is over is asked about, and unknown (401) where
 //! nobody can be asked. A question without an answer leaves what is known ([`unanswered`]).
 
 use std::time::Duration;

@@ -123,7 +123,10 @@ impl Kept {
         for row in document.answers {
             let key = Key::from((hash(&row.caller)?, hash(&row.question)?));
             let age = Duration::from_secs(row.age).saturating_add(away);
-            answers.learn(key, row.verdict, age, clock.boot());
+            // Versions before this one remembered tokens that the cloud did not know.
+            if row.verdict != Verdict::Unauthorized {
+                answers.learn(key, row.verdict, age, clock.boot());
+            }
         }
         Ok(Self {
             salt: Salt::new(hash(&document.salt)?),
@@ -199,10 +202,7 @@ mod tests {
     fn everything_comes_back_older_by_the_time_between() {
         let (clock, hand) = Clock::fake();
         let mut kept = Kept::nothing(&clock);
-        for (number, verdict) in [Verdict::Allowed, Verdict::Denied, Verdict::Unauthorized]
-            .into_iter()
-            .enumerate()
-        {
+        for (number, verdict) in [Verdict::Allowed, Verdict::Denied].into_iter().enumerate() {
             kept.answers
                 .learn(key(number), verdict, Duration::from_secs(60), clock.boot());
         }
@@ -210,10 +210,7 @@ mod tests {
         hand.advance(DAY);
         let again = Kept::parse(&text, &clock).unwrap();
         assert_eq!(again.salt.bytes(), kept.salt.bytes());
-        for (number, verdict) in [Verdict::Allowed, Verdict::Denied, Verdict::Unauthorized]
-            .into_iter()
-            .enumerate()
-        {
+        for (number, verdict) in [Verdict::Allowed, Verdict::Denied].into_iter().enumerate() {
             let known = again.answers.known(&key(number), clock.boot()).unwrap();
             assert_eq!((known.verdict, known.age), (verdict, DAY + Duration::from_secs(60)));
         }
@@ -294,8 +291,7 @@ mod tests {
         let mut kept = Kept::nothing(&clock);
         for number in 0..ANSWERS_MAX {
             let age = Duration::from_secs(KEPT_FOR.as_secs() - 1);
-            kept.answers
-                .learn(key(number), Verdict::Unauthorized, age, clock.boot());
+            kept.answers.learn(key(number), Verdict::Denied, age, clock.boot());
         }
         let text = encode(&kept.salt, &kept.answers, &kept.wall, clock.boot());
         assert!(text.len() as u64 <= FILE_BYTES_MAX, "{}", text.len());

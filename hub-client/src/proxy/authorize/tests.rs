@@ -9,6 +9,7 @@ use yurt_runtime::FakeClock;
 use yurt_test_support::TestDir;
 
 use super::decision::{ALLOWED_FOR, ASKED_AGAIN_AFTER, DENIED_FOR, KEPT_FOR, RENEWED_FROM};
+use super::peers::REFUSED_FOR;
 use super::*;
 
 /// How the cloud takes a question.
@@ -137,6 +138,10 @@ fn bearer(token: &str) -> Caller {
     Caller {
         component: "pod".to_owned(),
         credential: Credential::Token(token.to_owned()),
+        origin: Origin {
+            address: [10, 1, 0, 1].into(),
+            uid: None,
+        },
     }
 }
 
@@ -257,10 +262,14 @@ async fn questions_are_bounded_and_failures_are_not_repeated_at_once() {
     world.hand.advance(ASKED_AGAIN_AFTER);
     world.code(&tokens[0]).await;
     assert_eq!(world.asked().await, 1);
-    let (callers, info): (Vec<_>, _) = (
-        tokens.iter().map(|token| bearer(&format!("new-{token}"))).collect(),
-        list(),
-    );
+    let of = |number: usize| Caller {
+        origin: Origin {
+            address: [10, 2, 0, u8::try_from(number).unwrap()].into(),
+            uid: None,
+        },
+        ..bearer(&format!("new-{number}"))
+    };
+    let (callers, info): (Vec<_>, _) = ((0..tokens.len()).map(of).collect(), list());
     let all = callers.iter().map(|caller| world.authorizer.check(caller, &info));
     futures_util::future::join_all(all).await;
     assert_eq!(world.asked().await, QUESTIONS_MAX);
@@ -268,24 +277,89 @@ async fn questions_are_bounded_and_failures_are_not_repeated_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn no_is_asked_about_again_and_stays_a_no_without_the_cloud() {
-    for (no, code) in [(Verdict::Denied, 403), (Verdict::Unauthorized, 401)] {
-        let world = World::new();
-        world.mood(Mood::Says(no));
-        assert_eq!(world.code("bad").await, code);
-        world.hand.advance(DENIED_FOR - Duration::from_secs(1));
-        assert_eq!((world.code("bad").await, world.asked().await), (code, 1));
-        world.hand.advance(Duration::from_secs(1));
-        assert_eq!((world.code("bad").await, world.asked().await), (code, 1), "{no:?}");
-        world.probed(Some(3));
-        world.hand.advance(KEPT_FOR / 2);
-        assert_eq!(
-            (world.check("bad").await, world.asked().await),
-            ((code, Duration::ZERO), 0)
-        );
-        world.probed(Some(0));
-        world.mood(Mood::Says(Verdict::Allowed));
-        assert_eq!(world.code("bad").await, 200);
+    let world = World::new();
+    world.mood(Mood::Says(Verdict::Denied));
+    assert_eq!(world.code("bad").await, 403);
+    world.hand.advance(DENIED_FOR - Duration::from_secs(1));
+    assert_eq!((world.code("bad").await, world.asked().await), (403, 1));
+    world.hand.advance(Duration::from_secs(1));
+    assert_eq!((world.code("bad").await, world.asked().await), (403, 1));
+    world.probed(Some(3));
+    world.hand.advance(KEPT_FOR / 2);
+    assert_eq!(
+        (world.check("bad").await, world.asked().await),
+        ((403, Duration::ZERO), 0)
+    );
+    world.probed(Some(0));
+    world.mood(Mood::Says(Verdict::Allowed));
+    assert_eq!(world.code("bad").await, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn token_that_the_cloud_knows_no_more_is_forgotten() {
+    let world = World::new();
+    assert_eq!(world.code("good").await, 200);
+    world.hand.advance(ALLOWED_FOR);
+    world.mood(Mood::Says(Verdict::Unauthorized));
+    assert_eq!(world.code("good").await, 401);
+    world.probed(Some(1));
+    assert_eq!(world.code("good").await, 429, "the yes is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn made_up_tokens_cost_one_question_a_second_and_no_memory() {
+    let world = World::new();
+    world.mood(Mood::Says(Verdict::Unauthorized));
+    let remembered = || world.authorizer.0.answers.lock().each(world.clock.boot()).count();
+    for second in 1..=3 {
+        assert_eq!(world.code("made-up").await, 401);
+        for number in 0..100 {
+            assert_eq!(world.code(&format!("made-up-{number}")).await, 429);
+        }
+        assert_eq!((world.asked().await, remembered()), (1, 0), "second {second}");
+        world.hand.advance(REFUSED_FOR);
     }
+    // A yes is the peer's own all the same, and another peer may ask.
+    world.mood(Mood::Says(Verdict::Allowed));
+    assert_eq!(world.code("good").await, 200);
+    world.mood(Mood::Says(Verdict::Unauthorized));
+    assert_eq!(world.code("made-up").await, 401);
+    assert_eq!((world.code("good").await, world.code("new").await), (200, 429));
+    let other = Caller {
+        origin: Origin {
+            address: [10, 1, 0, 2].into(),
+            uid: None,
+        },
+        ..bearer("new")
+    };
+    let refused = world.authorizer.check(&other, &list()).await.unwrap_err();
+    assert_eq!(refused.code(), 401, "asked");
+}
+
+#[tokio::test(start_paused = true)]
+async fn peer_has_one_question_in_flight() {
+    let world = World::new();
+    world.mood(Mood::IsSilent);
+    let of = |peer: u8, token: usize| Caller {
+        origin: Origin {
+            address: [10, 1, 0, peer].into(),
+            uid: None,
+        },
+        ..bearer(&format!("token-{peer}-{token}"))
+    };
+    let callers: Vec<_> = (1..=3)
+        .flat_map(|peer| (0..10).map(move |token| of(peer, token)))
+        .collect();
+    let info = list();
+    let all = callers.iter().map(|caller| world.authorizer.check(caller, &info));
+    // All hang up; what was asked goes on.
+    let _ = futures_util::future::join_all(all).now_or_never();
+    assert_eq!(world.asked().await, 3);
+    world.mood(Mood::Says(Verdict::Allowed));
+    let all = callers.iter().map(|caller| world.authorizer.check(caller, &info));
+    let answers = futures_util::future::join_all(all).await;
+    assert!(answers.iter().all(Result::is_ok), "one after the other");
+    assert_eq!(world.asked().await, callers.len());
 }
 
 #[tokio::test(start_paused = true)]
@@ -333,6 +407,7 @@ async fn token_is_good_until_its_own_end() {
     );
     // The clock here may be wrong.
     world.mood(Mood::Says(Verdict::Allowed));
+    world.hand.advance(REFUSED_FOR);
     assert_eq!(world.code(&token).await, 200);
     world.mood(Mood::Fails);
     assert_eq!(world.code(&token).await, 401);
@@ -369,7 +444,7 @@ async fn answers_survive_a_restart() {
     world.probed(Some(1));
     assert_eq!(world.check("good").await, (200, Duration::ZERO));
     assert_eq!(world.code(&token).await, 200);
-    assert_eq!((world.code("bad").await, world.code("unknown").await), (403, 401));
+    assert_eq!((world.code("bad").await, world.code("unknown").await), (403, 429));
     assert_eq!(world.code("new").await, 429);
     world.hand.advance(Duration::from_secs(600));
     assert_eq!(
@@ -416,6 +491,7 @@ async fn file_is_written_behind_for_what_matters_and_seldom() {
         world.code(&format!("stranger-{stranger}")).await;
     }
     assert!(!is_written(10 * SAVED_EVERY).await, "strangers wear out no disk");
+    world.hand.advance(REFUSED_FOR);
     world.mood(Mood::Says(Verdict::Allowed));
     world.code("good").await;
     assert!(is_written(SAVED_AFTER).await);

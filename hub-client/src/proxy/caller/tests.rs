@@ -204,6 +204,16 @@ fn own_token_wins_over_the_nodes_identity() {
     assert!(!caller.is_node_component("kubelet"));
 }
 
+#[test]
+fn token_of_any_size_is_not_taken() {
+    let bring = |bytes: usize| format!("Bearer {}", "a".repeat(bytes));
+    let here = peer("10.1.2.3:5000");
+    assert!(identify("pod/v1", &bring(TOKEN_MAX), &here).is_ok());
+    let refused = identify("pod/v1", &bring(TOKEN_MAX + 1), &here).expect_err("too long");
+    assert_eq!(refused.code(), 401);
+    assert!(refused.message().contains("16384 bytes"));
+}
+
 /// Conformance: 6.01
 #[test]
 fn certificate_that_is_not_good_is_nobodys_and_a_token_beside_it_counts() {
