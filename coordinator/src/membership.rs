@@ -1,4 +1,4 @@
-//! What an administrator does about the membership, and hears of it.
+//! What an administrator does about what leaders told, and hears of the membership.
 
 use std::sync::Arc;
 
@@ -19,21 +19,42 @@ impl App {
     /// # Errors
     /// What the store says.
     pub(crate) async fn void_members(self: &Arc<Self>, user: &User) -> Result<(), Status> {
-        let app = self.clone();
-        let serve = {
-            let app = self.clone();
-            move || {
-                if let Err(error) = app.serve() {
-                    tracing::error!(%error, "The members cannot be served any more");
-                }
-            }
-        };
-        let call = async move { app.feed.void(COLLECTION, serve).await };
-        let done = self.writes.detached("void the members", call).await;
-        done.map_err(|lost| Status::internal(&lost.to_string()))??;
+        self.void(COLLECTION).await?;
         info!(user = user.name, "What leaders told of the members is void");
         self.tell_membership();
         Ok(())
+    }
+
+    /// `DELETE` of what was fed of a collection: the leader lists it in the cloud, and feeds it from nothing under a new generation.
+    /// Until then nobody is served it. A call that was begun finishes even when its caller hangs up.
+    ///
+    /// # Errors
+    /// 404 for a collection that is not there, 400 for the members, which have a path of their own; what the store says.
+    pub(crate) async fn void_collection(self: &Arc<Self>, user: &User, name: &str) -> Result<(), Status> {
+        if name == COLLECTION {
+            return Err(Status::bad_request("void the members with DELETE /yurt/v1/members"));
+        }
+        self.void(name).await?;
+        info!(
+            user = user.name,
+            collection = name,
+            "What leaders fed of the collection is void"
+        );
+        Ok(())
+    }
+
+    async fn void(self: &Arc<Self>, name: &str) -> Result<(), Status> {
+        let (app, name) = (self.clone(), name.to_owned());
+        let call = async move {
+            let serve = || {
+                if let Err(error) = app.serve() {
+                    tracing::error!(%error, "What is left cannot be served any more");
+                }
+            };
+            app.feed.void(&name, serve).await
+        };
+        let done = self.writes.detached("void a collection", call).await;
+        done.map_err(|lost| Status::internal(&lost.to_string()))?
     }
 
     /// Whether no node at all can be let in: nobody has said who belongs to the pool.

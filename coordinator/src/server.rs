@@ -335,6 +335,10 @@ async fn answer_path(
             app.void_members(user).await?;
             Ok(web::json(StatusCode::OK, app.feed.member_names().to_string()))
         }
+        (&Method::DELETE, _, Some(collection)) => {
+            app.void_collection(user, collection).await?;
+            Ok(web::json(StatusCode::OK, app.feed.state().to_string()))
+        }
         (&Method::POST, _, Some(call)) => {
             if let Err(refusal) = feed::check_version(request.uri().query()) {
                 app.feed.refused(&refusal);

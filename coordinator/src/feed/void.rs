@@ -1,17 +1,20 @@
 //! Voids a collection: what was fed is forgotten, and the next leader feeds it from the start.
 
 use yurt_apimachinery::Status;
+// Nobody else knows of the collection yet.
+use yurt_storage::{Collection, OnlyWriter as _, generation};
 
-use super::Feed;
 use super::collection::PoolCollection;
+use super::{Feed, members};
 use crate::status_error;
 
 // === impl Feed ===
 
 impl Feed {
     /// Forgets what was fed of the collection `name`, on the disk as well; readers of it end. `serve` shows readers the empty
-    /// one in its place. Over a shared etcd what is stored goes; other coordinators keep what they have in memory until their
-    /// next start.
+    /// one in its place. The members apart, it is fed again under a later generation only, so that hubs leave what they copied;
+    /// until the next start the coordinator refuses any other. Over a shared etcd what is stored goes; other coordinators keep what
+    /// they have in memory until their next start.
     ///
     /// # Errors
     /// 404 for a collection that is not there; what the store says, and the collection may be gone until the next start.
@@ -30,6 +33,14 @@ impl Feed {
             .add(name, old.objects().kind())
             .await
             .map_err(of_storage)?;
+        if name != members::COLLECTION {
+            let last = old.objects().read(Collection::generation);
+            let random = uuid::Uuid::new_v4().as_u64_pair().0;
+            let next = generation::next(last, random).or_else(|| generation::next(0, random));
+            replica
+                .collection()
+                .update(|held| held.require(next.unwrap_or_default()));
+        }
         self.collections.insert(match old.is_told() {
             true => PoolCollection::told(replica),
             false => PoolCollection::new(replica),

@@ -862,3 +862,54 @@ async fn numbers_that_nothing_could_follow_are_refused() {
     let told = next.client.get("/api/v1/services").await.expect(200);
     assert_eq!(told["items"][0]["metadata"]["name"], "web");
 }
+
+/// What a hostile member fed is gone from readers and from the disk, and no hub keeps its copy of it.
+#[tokio::test]
+async fn voided_collection_is_fed_from_nothing_under_a_new_generation() {
+    let mut server = Server::pool().await;
+    let leader = Leader::elect(&server, "n1").await;
+    leader.feed_members(&["n1", "n2"]).await;
+    let (old, path) = (7_000_003, "/yurt/v1/feed/services");
+    leader
+        .snapshot("services", old, 1 << 52, &[service("forged", 100)])
+        .await
+        .expect(200);
+    leader.client.get(SERVICES).await.expect(200);
+
+    leader.client.delete(path).await.expect(403);
+    server.admin().delete("/yurt/v1/feed/nothing").await.expect(404);
+    server.admin().delete("/yurt/v1/feed/members").await.expect(400);
+    let state = server.admin().delete(path).await.expect(200);
+    let services = &state["collections"]["services"];
+    assert_eq!(
+        (&services["complete"], &services["appliedUpTo"]),
+        (&json!(false), &json!("0"))
+    );
+    let required = services["generation"].as_u64().unwrap();
+    assert_eq!(required / 1_000_000, 8);
+    leader.client.get(SERVICES).await.expect(429);
+
+    // What was on its way.
+    let late = leader
+        .snapshot("services", old, 1 << 52, &[service("forged", 100)])
+        .await
+        .expect(409);
+    assert_eq!(late["reason"], "generation");
+    let event = json!({"generation": old, "after": (1_u64 << 52).to_string(), "events": [], "upTo": ((1_u64 << 52) + 1).to_string()});
+    assert_eq!(
+        leader.call("services/events", event).await.expect(409)["reason"],
+        "generation"
+    );
+
+    server.kill();
+    server.start_again().await;
+    let leader = Leader::again(&server, "n1").await;
+    leader.client.get(SERVICES).await.expect(429);
+    leader
+        .snapshot("services", 9_000_001, 150, &[service("web", 90)])
+        .await
+        .expect(200);
+    let told = leader.client.get(SERVICES).await.expect(200);
+    assert_eq!(told["items"].as_array().unwrap().len(), 1);
+    assert_eq!(told["items"][0]["metadata"]["name"], "web");
+}

@@ -217,6 +217,15 @@ impl Feeder {
         let proven = self.data.timeline().holds(self.replica.name(), here.generation);
         match Way::of(there, here, proven, random()) {
             Way::AwaitProof => Err(Interrupted::Reopen("not proved to be the present cloud's".into())),
+            Way::List(generation) => {
+                tracing::warn!(
+                    collection = self.replica.name(),
+                    "An administrator has voided the collection: it is listed again"
+                );
+                self.renumber(here.generation, generation);
+                self.data.timeline().disown(self.replica.name(), generation);
+                Err(Interrupted::Reopen("what was fed is void".into()))
+            }
             Way::Exhausted => Err(Interrupted::Refused(
                 exhausted(self.replica.name(), there.generation),
                 None,

@@ -158,7 +158,7 @@ impl Timeline {
         is_believed
     }
 
-    /// What replica `name` holds under `generation` was never the cloud's: its next list there begins a new generation.
+    /// What replica `name` holds under `generation` is not, or may not be, the cloud's: its next list there begins a new generation.
     pub fn disown(&self, name: &str, generation: u64) {
         self.0.send_modify(|state| {
             state.gone.insert(name.to_owned(), generation);

@@ -152,6 +152,13 @@ impl Collection {
         }
     }
 
+    /// What comes first has to be of `generation`, or of a later one. Only for a collection that holds nothing; it is not stored.
+    pub fn require(&mut self, generation: u64) {
+        if !self.complete && self.position.is_zero() {
+            self.generation = generation;
+        }
+    }
+
     /// What a new generation that begins with `list` at `at` keeps of this one.
     pub(super) fn leave_behind(&self, list: &[Object], at: ResourceVersion) -> (ResourceVersion, Vec<Object>) {
         if self.position.is_zero() {

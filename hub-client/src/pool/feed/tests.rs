@@ -170,6 +170,29 @@ async fn coordinator_that_is_ahead_of_the_cloud_itself_gets_a_new_generation() {
     }
 }
 
+/// It lists the cloud first: what the leader holds may be a copy of what is void.
+#[tokio::test]
+async fn voided_collection_is_not_fed_from_the_copy_that_is_held() {
+    let folder = TestDir::new();
+    let (feeder, _) = at_ten(&folder);
+    let timeline = feeder.data.timeline();
+    timeline.prove(Connection { server: 0, number: 1 });
+    let there = Place {
+        generation: 8_000_001,
+        ..Place::default()
+    };
+    let outcome = feeder.open_at(there, false).await;
+    assert!(matches!(outcome, Err(Interrupted::Reopen(_))), "nothing is fed");
+    let generation = feeder.here().generation;
+    assert!(generation > there.generation && timeline.is_gone("services", generation));
+    let outcome = feeder.open_at(there, false).await;
+    assert!(
+        matches!(outcome, Err(Interrupted::Reopen(_))),
+        "nor before the list is there"
+    );
+    assert_eq!(feeder.here().generation, generation);
+}
+
 #[tokio::test]
 async fn one_refused_membership_does_not_end_a_leadership() {
     let (folder, tasks) = (TestDir::new(), TaskGroup::new());

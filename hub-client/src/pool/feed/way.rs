@@ -33,10 +33,22 @@ pub enum Way {
     Snapshot,
     /// Nothing: our source lags behind what the coordinator has.
     Wait,
+    /// Nothing before the collection is listed again in the cloud: what was fed is void. Until then ours has this number.
+    List(u64),
     /// Nothing: no number comes after the coordinator's.
     Exhausted,
     /// What happened since.
     Events,
+}
+
+// === impl Place ===
+
+impl Place {
+    /// Whether an administrator has voided what was fed: nothing is held, and an earlier generation is not taken.
+    #[must_use]
+    pub fn is_void(self) -> bool {
+        !self.complete && self.position.is_zero() && self.generation > 0
+    }
 }
 
 // === impl Way ===
@@ -45,11 +57,17 @@ impl Way {
     /// `proven`: the cloud has the history of ours. `random` makes the number of a new generation unlike any other.
     #[must_use]
     pub fn of(there: Place, here: Place, proven: bool, random: u64) -> Self {
+        let next = || generation::next(there.generation, random);
+        if there.is_void() && !proven {
+            return Self::AwaitProof;
+        }
+        if there.is_void() && there.generation > here.generation {
+            return next().map_or(Self::Exhausted, Self::List);
+        }
         // It saw the cloud come back from a backup, we did not, or another time: which history is older cannot be told from
         // the numbers. Nor does it take one that is many steps above its own.
         let is_other = there.generation > here.generation;
         if is_other || !generation::may_follow(there.generation, here.generation) {
-            let next = || generation::next(there.generation, random);
             return match proven {
                 true => next().map_or(Self::Exhausted, Self::Begin),
                 false => Self::AwaitProof,
@@ -232,6 +250,24 @@ mod tests {
         }
         let near = of_generation(900_000_000);
         assert_eq!(Way::of(Place::default(), near, true, 7), Way::Snapshot);
+    }
+
+    /// Ours may come from what is void, and pass for the cloud's: only few objects are looked at by a proof.
+    #[test]
+    fn what_is_void_is_listed_again_before_it_is_fed() {
+        let there = Place {
+            generation: 8_000_001,
+            ..Place::default()
+        };
+        let way = |generation, proven| Way::of(there, of_generation(generation), proven, 5);
+        assert_eq!(way(7_000_003, true), Way::List(9_000_005));
+        assert_eq!(way(9_000_005, false), Way::AwaitProof, "it is being listed");
+        assert_eq!(way(10_000_001, true), Way::Snapshot, "it was listed since");
+        let lost_its_disk = Place::default();
+        assert_eq!(
+            Way::of(lost_its_disk, of_generation(7_000_003), false, 5),
+            Way::Snapshot
+        );
     }
 
     #[test]
