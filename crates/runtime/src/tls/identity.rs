@@ -8,7 +8,7 @@ use super::{PemSource, TlsError};
 /// Subject of a certificate whose chain was verified (when it comes from a connection).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PeerIdentity {
-    /// CN: the user. Empty when the subject has none.
+    /// CN: the user; the last one of several, as in kube-apiserver. Empty when the subject has none.
     pub common_name: String,
     /// Every O, in the order of the certificate: the groups.
     pub organizations: Vec<String>,
@@ -64,7 +64,8 @@ impl PeerIdentity {
         // A value that is not text names nobody.
         let common_name = subject
             .iter_common_name()
-            .find_map(|cn| cn.as_str().ok())
+            .filter_map(|cn| cn.as_str().ok())
+            .last()
             .unwrap_or_default()
             .to_owned();
         let organizations = subject
@@ -82,5 +83,36 @@ impl PeerIdentity {
             uid: uid.unwrap_or_default().to_owned(),
             sha256: String::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DnType, KeyPair};
+
+    use super::*;
+
+    /// 2.5.4.112 means nothing, and 2.5.4.3 is CN: rcgen writes each type of attribute once.
+    const SPARE: [u8; 5] = [0x06, 0x03, 0x55, 0x04, 112];
+    const COMMON_NAME: [u8; 5] = [0x06, 0x03, 0x55, 0x04, 3];
+
+    /// `crypto/x509` of Go keeps the last one, and kube-apiserver takes what it keeps.
+    #[test]
+    fn last_of_several_common_names_is_the_user() {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::CommonName, "system:node:n1");
+        params
+            .distinguished_name
+            .push(DnType::CustomDnType(vec![2, 5, 4, 112]), "jane");
+        let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
+        let mut der = certificate.der().to_vec();
+        for at in 0..der.len() - SPARE.len() {
+            if der[at..].starts_with(&SPARE) {
+                der[at..at + SPARE.len()].copy_from_slice(&COMMON_NAME);
+            }
+        }
+        let identity = PeerIdentity::from_chain(&[der.into()]).unwrap();
+        assert_eq!(identity.common_name, "jane");
     }
 }
