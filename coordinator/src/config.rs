@@ -183,9 +183,20 @@ pub struct Config {
     #[arg(long, value_name = "BYTES", default_value_t = server::MAX_HEADER_BYTES, value_parser = value_parser!(u32).range(8192..=1048576))]
     pub max_header_bytes: u32,
 
-    /// Connections at a time; further ones wait to be accepted.
+    /// Connections at a time of clients with a good certificate or token; the limit of open files may allow fewer. Further
+    /// ones get 429. One client has a sixteenth of those that are free, or four. In profile pool, clients that are neither
+    /// members nor administrators have a quarter in all, and a few are kept for the leader.
     #[arg(long, value_name = "N", default_value_t = nonzero(server::MAX_CONNECTIONS))]
     pub max_connections: NonZeroUsize,
+
+    /// Connections at a time of all other clients, unfinished handshakes included, and as many again for those on this
+    /// machine. Beyond it the oldest connection gives way.
+    #[arg(long, value_name = "N", default_value_t = nonzero(server::MAX_STRANGERS))]
+    pub max_unauthenticated_connections: NonZeroUsize,
+
+    /// The same for one address, or one IPv6 network of 64 bits, of another machine.
+    #[arg(long, value_name = "N", default_value_t = nonzero(server::MAX_STRANGERS_PER_ADDRESS))]
+    pub max_unauthenticated_connections_per_address: NonZeroUsize,
 
     /// Requests and watches at a time over one HTTP/2 connection.
     #[arg(long, value_name = "N", default_value_t = nonzero32(server::MAX_STREAMS))]

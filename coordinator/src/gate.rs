@@ -6,11 +6,12 @@ use std::num::NonZeroUsize;
 
 use http::header::AUTHORIZATION;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Request};
+use http::{HeaderMap, Request, Response};
 use tracing::{debug, info, warn};
 use yurt_apimachinery::{RequestInfo, Status};
 use yurt_runtime::Clock;
-use yurt_runtime::http::server::Peer;
+use yurt_runtime::http::Body;
+use yurt_runtime::http::server::{CloseConnection, KnownCaller, Peer, Rank};
 
 use crate::StartError;
 use crate::app::App;
@@ -44,8 +45,10 @@ pub(crate) struct Gate {
 /// What is known about a request, for those who look at its end.
 pub(crate) struct Trail<'a> {
     audit_id: &'a str,
-    /// Nobody known asks, over a connection that costs little.
+    /// Nobody known asks.
     pub(crate) is_stranger: bool,
+    /// Somebody asks whom the connection's certificate does not name.
+    pub(crate) known: Option<KnownCaller>,
     /// Events of the audit log.
     pub(crate) record: Option<Record>,
 }
@@ -57,7 +60,33 @@ impl<'a> Trail<'a> {
         Self {
             audit_id,
             is_stranger: false,
+            known: None,
             record: None,
+        }
+    }
+
+    /// Notes who asks over the connection of `peer`.
+    pub(crate) fn identified(&mut self, app: &App, peer: &Peer, user: Option<&User>) {
+        let user = user.filter(|user| !user.is_anonymous());
+        self.is_stranger = user.is_none();
+        let is_named = peer
+            .identity
+            .as_ref()
+            .is_some_and(|identity| !identity.common_name.is_empty());
+        self.known = user.filter(|_| !is_named).map(|user| KnownCaller {
+            // Pods of one service account are many.
+            name: format!("{} at {}", user.name, peer.addr.ip()),
+            rank: rank(app, user),
+        });
+    }
+
+    /// Tells the connection what was noted.
+    pub(crate) fn mark(&mut self, response: &mut Response<Body>) {
+        if self.is_stranger {
+            response.extensions_mut().insert(CloseConnection);
+        }
+        if let Some(known) = self.known.take() {
+            response.extensions_mut().insert(known);
         }
     }
 
@@ -167,6 +196,18 @@ pub(crate) fn identify(app: &App, headers: &mut HeaderMap, peer: &Peer) -> Resul
     let user = authn::authenticate(peer.identity.as_deref(), peer.is_refused, authorization, check)?;
     headers.remove(AUTHORIZATION);
     Ok(user)
+}
+
+/// Which places for connections a caller may take: those of a pool are kept for its members.
+pub(crate) fn rank(app: &App, user: &User) -> Rank {
+    let is_member = |node| app.feed.members().contains(node);
+    match app.settings.profile {
+        Profile::Pool if app.feed.fence().leads(user) => Rank::Leader,
+        Profile::Pool if user.node_name().is_some_and(is_member) => Rank::Member,
+        _ if user.is_in(MASTERS) => Rank::Administrator,
+        Profile::Pool => Rank::Other,
+        Profile::Standalone => Rank::Member,
+    }
 }
 
 /// On whose behalf `requestor` asks.

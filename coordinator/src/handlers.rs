@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::lease::LeaseSpec;
 use yurt_apimachinery::negotiation::{Negotiated, Shape, negotiate};
 use yurt_apimachinery::time::Time;
@@ -58,6 +59,8 @@ pub(crate) struct Call {
     pub(crate) body: Bytes,
     /// Told with the answer, whatever it is.
     pub(crate) warnings: Arc<Warnings>,
+    /// Cancelled when the certificate of the connection is not good any more.
+    pub(crate) ends: CancellationToken,
 }
 
 // === impl Call ===

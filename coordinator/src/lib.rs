@@ -60,7 +60,7 @@ mod waiting;
 use parking_lot::{Mutex, RwLock};
 use yurt_runtime::http::server::{Limits, Server};
 use yurt_runtime::tls::{ReloadingServerTls, TlsError, load_pair};
-use yurt_runtime::{Clock, TaskGroup};
+use yurt_runtime::{Clock, TaskGroup, files};
 use yurt_storage::{Cacher, SharedCollection};
 
 use app::{App, Served, Settings};
@@ -247,12 +247,15 @@ async fn credentials(config: &Config, server: &Server) -> Result<(ReloadingServe
 async fn bind(config: &Config) -> Result<Server, StartError> {
     let bound = Server::bind(config.listen_address(), "--bind-address, --secure-port").await;
     let server = bound.map_err(|error| StartError::new(error.to_string()))?;
-    Ok(server.with_limits(Limits {
+    let limits = Limits {
         max_connections: config.max_connections.get(),
+        max_strangers: config.max_unauthenticated_connections.get(),
+        max_strangers_per_address: config.max_unauthenticated_connections_per_address.get(),
         max_streams: config.http2_max_streams_per_connection.get(),
         max_header_bytes: config.max_header_bytes,
         ..Limits::default()
-    }))
+    };
+    Ok(server.with_limits(limits.within(files::for_servers())))
 }
 
 fn settings(config: &Config) -> Settings {

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL, USER_AGENT, X_CONTENT_TYPE_OPTIONS};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::status::reason;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
-use yurt_runtime::http::server::{CloseConnection, Peer};
+use yurt_runtime::http::server::Peer;
 use yurt_runtime::http::{self as web, Body, read_body};
 
 use crate::app::App;
@@ -90,9 +90,7 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
                 Err(status) => Err(status),
             };
             let mut response = answer.unwrap_or_else(|status| status_error::respond(how, &status));
-            if trail.is_stranger {
-                response.extensions_mut().insert(CloseConnection);
-            }
+            trail.mark(&mut response);
             app.metrics.answered(labels, &response, app.clock.boot().since(begun));
             match trail.record {
                 Some(record) => record.answered(verb, response),
@@ -125,8 +123,11 @@ fn answer_health(
     query: Option<&str>,
 ) -> Option<Response<Body>> {
     let asked = Health::is_meant(path)?;
-    let judge = |request: &mut Request<Incoming>| {
-        let user = gate::identify(app, request.headers_mut(), peer)?;
+    let mut trail = Trail::new("");
+    let mut judge = |request: &mut Request<Incoming>| {
+        let user = gate::identify(app, request.headers_mut(), peer);
+        trail.identified(app, peer, user.as_ref().ok());
+        let user = user?;
         if asked == health::Asked::One {
             let info = RequestInfo::parse(request.method().as_str(), path, query)?;
             gate::authorize(app, &user, &info, &Attributes::of(&info), &mut Trail::new(""))?;
@@ -135,13 +136,15 @@ fn answer_health(
     };
     let refused = judge(request).err();
     let how = error_format(request, None);
-    match refused {
-        Some(status) => Some(status_error::respond(how, &status)),
+    let mut response = match refused {
+        Some(status) => status_error::respond(how, &status),
         None => {
             app.health.set_has_members(!app.lacks_members());
-            app.health.answer(path, query)
+            app.health.answer(path, query)?
         }
-    }
+    };
+    trail.mark(&mut response);
+    Some(response)
 }
 
 /// The client's own, else a new one.
@@ -164,8 +167,8 @@ fn error_format(request: &Request<Incoming>, resource: Option<&Resource>) -> Neg
         .for_people(request.uri().query(), agent)
 }
 
-/// Finds out who asks before anything else. A connection without a known caller ends with its answer: HTTP/2 streams are
-/// too cheap a weapon for strangers.
+/// Finds out who asks before anything else. A connection without a known caller ends with its answer: connections and
+/// HTTP/2 streams are too cheap a weapon for strangers.
 async fn identified(
     app: &Arc<App>,
     mut request: Request<Incoming>,
@@ -173,9 +176,8 @@ async fn identified(
     question: Question,
     trail: &mut Trail<'_>,
 ) -> Result<Response<Body>, Status> {
-    let is_http2 = request.version() == Version::HTTP_2;
     let user = gate::identify(app, request.headers_mut(), peer);
-    trail.is_stranger = is_http2 && user.as_ref().map_or(true, User::is_anonymous);
+    trail.identified(app, peer, user.as_ref().ok());
     trail.begin(app, &question.info, &request, peer, user.as_ref().ok());
     dispatch(app, request, peer, question, user?, trail).await
 }
@@ -245,6 +247,7 @@ async fn dispatch(
         headers: head.headers,
         body,
         warnings: warnings.clone(),
+        ends: peer.ends.clone(),
     };
     Ok(finished(Box::pin(handle(call)).await, how, &warnings))
 }

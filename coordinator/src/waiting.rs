@@ -8,11 +8,13 @@ use hyper::body::Incoming;
 use yurt_apimachinery::Status;
 use yurt_apimachinery::negotiation::Negotiated;
 use yurt_runtime::TaskGroup;
-use yurt_runtime::http::server::{Server, Serving, handler};
+use yurt_runtime::http::server::{CloseConnection, Peer, Rank, Server, Serving, handler};
 use yurt_runtime::http::{self as web, Body};
+use yurt_runtime::tls::PeerIdentity;
 
 use crate::app::App;
-use crate::{discovery, server, status_error};
+use crate::authn::User;
+use crate::{discovery, gate, server, status_error};
 
 /// A port that is taken.
 pub(crate) enum Port {
@@ -41,10 +43,12 @@ impl Port {
     pub(crate) fn serve(self, tasks: &TaskGroup, app: Arc<App>) -> Serving {
         match self {
             Self::Waiting(waiting) => waiting.open(app),
-            Self::Bound(bound) => bound.serve(
-                tasks,
-                handler(move |request, peer| server::answer(app.clone(), request, peer)),
-            ),
+            Self::Bound(bound) => {
+                let ranked = app.clone();
+                let ranks = Arc::new(move |identity: &PeerIdentity| rank(&ranked, identity));
+                let answer = handler(move |request, peer| server::answer(app.clone(), request, peer));
+                bound.with_ranks(ranks).serve(tasks, answer)
+            }
         }
     }
 }
@@ -55,18 +59,19 @@ impl Waiting {
     /// Begins to answer at the port of `server`, in `tasks`.
     pub(crate) fn serve(server: Server, tasks: &TaskGroup) -> Self {
         let app = Arc::new(OnceLock::<Arc<App>>::new());
-        let known = app.clone();
+        let (known, ranked) = (app.clone(), app.clone());
+        let ranks = move |identity: &PeerIdentity| ranked.get().map_or(Rank::Member, |app| rank(app, identity));
         let answer = move |request, peer| {
             let app = known.get().cloned();
             async move {
                 match app {
                     Some(app) => server::answer(app, request, peer).await,
-                    None => not_yet(&request),
+                    None => not_yet(&request, &peer),
                 }
             }
         };
         Self {
-            serving: server.serve(tasks, handler(answer)),
+            serving: server.with_ranks(Arc::new(ranks)).serve(tasks, handler(answer)),
             app,
         }
     }
@@ -77,8 +82,12 @@ impl Waiting {
     }
 }
 
-fn not_yet(request: &Request<Incoming>) -> Response<Body> {
-    let answer = match request.uri().path().trim_matches('/') {
+fn rank(app: &App, identity: &PeerIdentity) -> Rank {
+    gate::rank(app, &User::of_certificate(identity))
+}
+
+fn not_yet(request: &Request<Incoming>, peer: &Peer) -> Response<Body> {
+    let mut answer = match request.uri().path().trim_matches('/') {
         "livez" => web::text(StatusCode::OK, "ok"),
         "version" if request.method() == Method::GET => discovery::version(),
         what @ ("healthz" | "readyz") => {
@@ -95,5 +104,8 @@ fn not_yet(request: &Request<Incoming>) -> Response<Body> {
             status_error::respond(Negotiated::of_status(accept, true), &status)
         }
     };
+    if peer.identity.is_none() {
+        answer.extensions_mut().insert(CloseConnection);
+    }
     server::dressed(answer, request.method(), &server::audit_id(request.headers()))
 }

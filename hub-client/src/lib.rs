@@ -127,6 +127,7 @@ impl Hub {
         inherited.check_all_taken().map_err(StartError::Internal)?;
         checked();
         data.log_opening();
+        let limits = ports::limits();
         let parts = Parts::new(config, clock, tasks.clone(), upstreams, data.clone(), metrics);
         let (end_watches, election_tasks) = (CancellationToken::new(), TaskGroup::new());
         parts.start_probes();
@@ -141,9 +142,18 @@ impl Hub {
         });
         let mut serving: Vec<_> = proxies
             .into_iter()
-            .map(|server| server.with_uids().serve(&tasks, answer.clone()))
+            .map(|server| {
+                server
+                    .with_uids()
+                    .with_limits(limits.clone())
+                    .serve(&tasks, answer.clone())
+            })
             .collect();
-        serving.push(admin.serve(&tasks, parts.admin(readiness.clone(), heartbeat)));
+        serving.push(
+            admin
+                .with_limits(limits)
+                .serve(&tasks, parts.admin(readiness.clone(), heartbeat)),
+        );
         readiness.check("serving").set(true);
         Ok(Self {
             tasks,

@@ -8,7 +8,7 @@ use clap::error::ErrorKind;
 use yurt_hub_client::Hub;
 use yurt_hub_client::config::{Config, Flags};
 use yurt_runtime::http::server::Inherited;
-use yurt_runtime::{exit, log, shutdown, tls};
+use yurt_runtime::{exit, files, log, shutdown, tls};
 
 /// Threads that run tasks; a hub is I/O, not computation.
 const WORKERS: usize = 2;
@@ -47,6 +47,10 @@ async fn run(config: Config, inherited: io::Result<Inherited>) -> ExitCode {
         Ok(inherited) => inherited,
         Err(error) => return exit::fail(error),
     };
+    // Each connection is an open file.
+    if let Err(error) = files::raise() {
+        tracing::warn!(%error, "The limit of open files cannot be raised");
+    }
     let hub = match Hub::start_after(config, inherited, || log.release()).await {
         Ok(hub) => hub,
         Err(error) => return exit::fail(error),

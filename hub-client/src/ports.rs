@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use yurt_runtime::http::server::{Inherited, Server};
+use yurt_runtime::files;
+use yurt_runtime::http::server::{Inherited, Limits, Server};
 use yurt_runtime::pki::{CertificateAuthority, PkiError, write_public, write_secret};
 use yurt_runtime::tls::{PemIdentity, ReloadingServerTls, ServerTls};
 
@@ -19,6 +20,14 @@ const SECURE_PEM: &str = "pki/yurthub-server-current.pem";
 const OWN_CA: &str = "pki/yurthub-ca.crt";
 /// Its key, for root alone.
 const OWN_CA_KEY: &str = "pki/yurthub-ca.key";
+
+/// Ports of a hub; each has its share of the open files, so that connections at one take none of another's.
+const PORTS: usize = 6;
+
+/// What each port grants.
+pub(crate) fn limits() -> Limits {
+    Limits::default().within(files::for_servers() / PORTS)
+}
 
 /// The HTTPS port. Without a certificate of the cluster's CA it serves one of the hub's own CA, which pods do not trust, and
 /// the node's components do when their kubeconfigs name it.

@@ -20,13 +20,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
+use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::TaskGroup;
-use yurt_runtime::http::server::Peer;
-use yurt_runtime::http::{Body, full, pass, read_body, status_response_as};
+use yurt_runtime::http::server::{CloseConnection, KnownCaller, Peer, Rank};
+use yurt_runtime::http::{Body, full, pass, read_body, status_response_as, until};
 
 use crate::metrics::Metrics;
 use crate::pool::heartbeat::own::{NAMESPACE, OwnHeartbeat};
@@ -78,18 +79,35 @@ impl Proxy {
             .get(http::header::ACCEPT)
             .and_then(|accept| accept.to_str().ok());
         let how = Negotiated::of_status(accept, true);
-        match self.route(request, peer).await {
+        let mut known = None;
+        let mut response = match self.route(request, peer, &mut known).await {
             Ok(response) => response,
             Err(status) => {
                 self.metrics.requests.with_label_values(&["refused"]).inc();
                 status_response_as(how, &status)
             }
+        };
+        // Whose token it is only the cloud knows.
+        let is_proved = |known: &KnownCaller| known.rank == Rank::Administrator || response.status().is_success();
+        if let Some(known) = known.filter(is_proved) {
+            response.extensions_mut().insert(known);
+        } else if response.status() == StatusCode::UNAUTHORIZED {
+            response.extensions_mut().insert(CloseConnection);
         }
+        response
     }
 
-    async fn route(&self, mut request: Request<Incoming>, peer: Peer) -> Result<Response<Body>, Status> {
+    /// Notes in `known` whose place the connection takes, for callers without a certificate.
+    async fn route(
+        &self,
+        mut request: Request<Incoming>,
+        peer: Peer,
+        known: &mut Option<KnownCaller>,
+    ) -> Result<Response<Body>, Status> {
         let info = RequestInfo::parse(request.method().as_str(), request.uri().path(), request.uri().query())?;
         let caller = self.callers.identify(request.headers(), request.uri(), &peer)?;
+        *known = known_caller(&caller, &peer);
+        let ends = (info.verb == Verb::Watch && peer.identity.is_some()).then(|| peer.ends.clone());
         if caller.credential == Credential::Node {
             // The kubelet's token is for this hub alone.
             request.headers_mut().remove(AUTHORIZATION);
@@ -113,14 +131,14 @@ impl Proxy {
         let _counted = if endless { None } else { Some(self.enter()?) };
         if let Some(response) = self.local.answer(&request, &info, &caller).await? {
             self.metrics.requests.with_label_values(&["replica"]).inc();
-            return Ok(response);
+            return Ok(ending(response, ends));
         }
         self.metrics.requests.with_label_values(&["cloud"]).inc();
         if caller.is_node_component("kubelet") && relaying::is_own_status(&info, &self.node) {
             return self.send_status(request, &info, &caller).await;
         }
         let response = self.cloud.send(request.map(pass), &info, &caller).await?;
-        Ok(self.local.note_write(&info, response))
+        Ok(ending(self.local.note_write(&info, response), ends))
     }
 
     /// The kubelet's NodeStatus: to the cloud, else through a relay; the other way round while the cloud is known to be away.
@@ -177,6 +195,24 @@ impl Proxy {
             ));
         }
         Ok(counted)
+    }
+}
+
+/// The node has as many places as there are. Pods are counted by address, which is one pod's.
+fn known_caller(caller: &Caller, peer: &Peer) -> Option<KnownCaller> {
+    let (name, rank) = match caller.credential {
+        Credential::Node => ("the node".to_owned(), Rank::Administrator),
+        Credential::Token(_) => (peer.addr.ip().to_string(), Rank::Member),
+        Credential::Certificate { .. } => return None,
+    };
+    Some(KnownCaller { name, rank })
+}
+
+/// A watch ends with the certificate it was asked for with.
+fn ending(response: Response<Body>, ends: Option<CancellationToken>) -> Response<Body> {
+    match ends {
+        Some(ends) => response.map(|body| until(body, ends)),
+        None => response,
     }
 }
 

@@ -1,7 +1,8 @@
 //! WATCH: the shared stream of [`yurt_storage::serve`] as an HTTP body.
 //!
 //! After the options are read every failure is an event in the stream: clients retry an HTTP error with the same
-//! resourceVersion for ever. No task and no queue per watcher: a slow one costs only itself.
+//! resourceVersion for ever. No task and no queue per watcher: a slow one costs only itself. A watch ends with the
+//! certificate it was asked for with.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,6 +69,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     // Counted as long as the stream lives.
     let counted = counted.opened();
     let frames = frames.inspect(move |frame| counted.told(frame.len()));
+    let frames = frames.take_until(call.ends.clone().cancelled_owned());
     // Others are answered as kube-apiserver does, which compresses no watch.
     let compressed = is_replica && web::accepts_gzip(&call.headers);
     let body = if compressed {

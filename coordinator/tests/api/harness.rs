@@ -135,6 +135,30 @@ impl Server {
         server
     }
 
+    /// One whose wall clock is wrong by as many seconds as stand in the file `skew`, which need not exist.
+    pub(crate) async fn with_wall_clock_skew(flags: &[&str], skew: &Path) -> Self {
+        let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let process = command(folder.path(), &flags)
+            .env("YURT_FAILPOINTS", format!("wall-clock-skew={}", skew.display()))
+            .spawn()
+            .unwrap();
+        let mut server = Self {
+            folder,
+            flags,
+            process,
+            url: String::new(),
+            etcd: None,
+        };
+        server.wait_until_ready().await;
+        server
+    }
+
+    /// `https://address:port`.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// Where its files are.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
@@ -252,6 +276,11 @@ impl Server {
         self.client(None)
     }
 
+    /// As [`Self::anonymous`], over HTTP/1.1.
+    pub(crate) fn anonymous_http1(&self) -> Client {
+        self.client_over(None, Protocol::Http1)
+    }
+
     pub(crate) fn admin(&self) -> Client {
         self.user("admin", &["system:masters"])
     }
@@ -280,12 +309,16 @@ impl Server {
     }
 
     fn client(&self, identity: Option<PemIdentity>) -> Client {
+        self.client_over(identity, Protocol::Http2)
+    }
+
+    fn client_over(&self, identity: Option<PemIdentity>, protocol: Protocol) -> Client {
         let [given, generated] = ["ca", "pki/ca.crt"].map(|file| self.folder.path().join(file));
         let ca = PemSource::from(if given.exists() { given } else { generated });
         let tls = ClientTls { ca, identity }.config().unwrap();
         let base = self.url.parse().unwrap();
         Client {
-            http: HttpClient::new(base, Some(tls), Protocol::Http2, Duration::from_secs(5)).unwrap(),
+            http: HttpClient::new(base, Some(tls), protocol, Duration::from_secs(5)).unwrap(),
         }
     }
 }
@@ -299,6 +332,10 @@ impl Drop for Server {
 }
 
 fn spawn(folder: &Path, flags: &[String]) -> Child {
+    command(folder, flags).spawn().unwrap()
+}
+
+fn command(folder: &Path, flags: &[String]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_yurt-coordinator"));
     let log = std::fs::File::options()
         .create(true)
@@ -313,9 +350,8 @@ fn spawn(folder: &Path, flags: &[String]) -> Child {
         .arg(folder)
         .args(flags)
         .stdout(Stdio::null())
-        .stderr(log)
-        .spawn()
-        .unwrap()
+        .stderr(log);
+    command
 }
 
 // === impl Client ===

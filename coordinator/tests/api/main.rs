@@ -55,6 +55,8 @@ mod sharing;
 #[cfg(test)]
 mod starting;
 #[cfg(test)]
+mod strangers;
+#[cfg(test)]
 mod tokens;
 #[cfg(test)]
 mod watching;

@@ -6,12 +6,13 @@
 use std::error::Error;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::{Stream, TryStreamExt as _};
+use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt as _, Empty, Full, StreamBody};
+use http_body_util::{BodyExt as _, BodyStream, Empty, Full, StreamBody};
+use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::Status;
 use yurt_apimachinery::negotiation::Negotiated;
 
@@ -65,6 +66,13 @@ where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     body.map_err(Into::into).boxed_unsync()
+}
+
+/// The same body, which ends where a frame does once `ends` is cancelled: for endless answers only.
+#[must_use]
+pub fn until(body: Body, ends: CancellationToken) -> Body {
+    let frames = BodyStream::new(body).take_until(ends.cancelled_owned());
+    StreamBody::new(frames).boxed_unsync()
 }
 
 /// A response of content type `application/json`.

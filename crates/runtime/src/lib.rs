@@ -5,7 +5,7 @@
 //!
 //! In reading order: [`tasks`] and [`shutdown`] (what runs, how it stops), [`clock`], [`readiness`], [`pki`], [`tls`],
 //! [`kubeconfig`], [`jws`] (who is who), [`http`] (server and client), [`admin`] and [`metrics`] (what an operator sees), [`flags`],
-//! [`log`] and [`exit`] (how a program starts and refuses to start).
+//! [`files`], [`log`] and [`exit`] (how a program starts and refuses to start).
 //!
 //! ```no_run
 //! use yurt_runtime::{TaskGroup, shutdown};
@@ -26,6 +26,7 @@
 pub mod admin;
 pub mod clock;
 pub mod exit;
+pub mod files;
 pub mod flags;
 pub mod http;
 pub mod jws;

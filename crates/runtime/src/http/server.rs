@@ -1,7 +1,7 @@
 //! Accepts connections, plain or TLS, and gives every request to one handler.
 //!
-//! HTTP/1.1 (with upgrades) and HTTP/2 on the same port. Everything a client can take is bounded: connections, handshakes,
-//! header size and time, streams, buffers. A panic of the handler answers 500 and harms no other request.
+//! HTTP/1.1 (with upgrades) and HTTP/2 on the same port. Everything a client can take is bounded: connections and
+//! handshakes ([`places`]), header size and time, streams, buffers. A panic of the handler answers 500 and harms no other request.
 //!
 //! The future of a handler is dropped when its client hangs up; writes therefore go through
 //! [`TaskGroup::detached`](crate::TaskGroup::detached).
@@ -16,20 +16,25 @@ use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::Body;
+use crate::files;
 use crate::tasks::{StillRunning, TaskGroup};
 use crate::tls::{PeerIdentity, ReloadingServerTls};
 
 mod connection;
+mod door;
 mod gather;
 mod inherited;
 mod owner;
+mod places;
 
 use connection::Acceptor;
+use door::{Door, IsLocal};
 pub use inherited::Inherited;
+use places::Places;
 
 /// Answers requests. Make one with [`handler`].
 pub type Handler = Arc<dyn Fn(Request<Incoming>, Peer) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
@@ -50,6 +55,9 @@ pub struct Peer {
     /// The uid that made the client's socket, where it is open in our own network namespace. Known only at a server
     /// [`with_uids`](Server::with_uids), of connections over loopback or over an address of this machine.
     pub uid: Option<u32>,
+    /// Cancelled when the certificate that was good when the connection began is not good any more. Endless answers end then;
+    /// the connection is closed soon after.
+    pub ends: CancellationToken,
 }
 
 /// Put into the extensions of a response, asks for the end of its connection once the open responses are sent: for callers
@@ -57,23 +65,54 @@ pub struct Peer {
 #[derive(Clone, Copy, Debug)]
 pub struct CloseConnection;
 
+/// Put into the extensions of a response, says that its caller showed a credential that is no certificate. The connection
+/// leaves the places of strangers.
+#[derive(Clone, Debug)]
+pub struct KnownCaller {
+    /// One caller has one name: its connections are counted together.
+    pub name: String,
+    /// Which places it may take.
+    pub rank: Rank,
+}
+
+/// Which places of the large budget a connection may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rank {
+    /// A quarter of all.
+    Other,
+    /// All but a few.
+    Member,
+    /// All.
+    Leader,
+    /// As a member, and as many as there are.
+    Administrator,
+}
+
+/// Says which rank the holder of a good certificate has.
+pub type Ranks = Arc<dyn Fn(&PeerIdentity) -> Rank + Send + Sync>;
+
 /// A bound port that does not serve yet: until [`Server::serve`], clients wait in the backlog.
-#[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
     addr: SocketAddr,
     tls: Option<ReloadingServerTls>,
     limits: Limits,
     wants_uids: bool,
+    ranks: Ranks,
+    is_local: IsLocal,
 }
 
 /// What one server grants its clients.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections at a time; further ones wait in the backlog.
+    /// Connections at a time of clients that said who they are; further ones get 429. One client has a sixteenth of those
+    /// that are free, or four.
     pub max_connections: usize,
-    /// TLS handshakes at a time; further ones wait, within their timeout. Bounds the CPU that strangers can take.
-    pub max_handshakes: usize,
+    /// Connections at a time of all others, unfinished handshakes included, and as many again for those of this machine.
+    /// Further ones take the place of the oldest, or wait in the backlog.
+    pub max_strangers: usize,
+    /// The same for one address, or one IPv6 network of 64 bits. Not for this machine's.
+    pub max_strangers_per_address: usize,
     /// From accept to the end of the TLS handshake.
     pub handshake_timeout: Duration,
     /// From accept, or from the last response, to the end of the (next) HTTP/1 request header. Also closes connections,
@@ -104,8 +143,11 @@ pub struct BindError {
 /// Three for each node of a pool of a thousand: its hub has one, or two while it leads, and may come back with new ones before
 /// the old ones are known to be dead. The rest is for kubectl and Prometheus.
 pub const MAX_CONNECTIONS: usize = 3000;
-/// A handshake takes about a millisecond of CPU: a fleet that reconnects at once is served in order.
-pub const MAX_HANDSHAKES: usize = 64;
+/// Handshakes under way, probes, and answers to nobody. A handshake takes about a millisecond of CPU: a fleet that
+/// reconnects at once is served in order.
+pub const MAX_STRANGERS: usize = 256;
+/// A host has one or two connections until it says who it is.
+pub const MAX_STRANGERS_PER_ADDRESS: usize = 16;
 /// Generous for a client behind a slow link.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// As kube-apiserver's read-header timeout.
@@ -115,9 +157,6 @@ pub const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 pub const MAX_STREAMS: u32 = 1000;
 /// Room for the largest bearer tokens.
 pub const MAX_HEADER_BYTES: u32 = 64 * 1024;
-
-/// Pause after an accept that failed for want of file descriptors or memory.
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// Makes a [`Handler`] from an async function or closure.
 pub fn handler<F, Fut>(function: F) -> Handler
@@ -135,8 +174,7 @@ impl Peer {
     /// other host and no pod can be, unless its packets are rewritten on their way.
     #[must_use]
     pub fn is_local(&self) -> bool {
-        let from = self.addr.ip().to_canonical();
-        from.is_loopback() || from == self.local_addr.ip().to_canonical()
+        door::is_local(self.addr.ip(), self.local_addr.ip())
     }
 }
 
@@ -172,6 +210,8 @@ impl Server {
             tls: None,
             limits: Limits::default(),
             wants_uids: false,
+            ranks: Arc::new(|_| Rank::Member),
+            is_local: door::is_local,
         })
     }
 
@@ -189,10 +229,25 @@ impl Server {
         self
     }
 
-    /// Asks the kernel once per connection from this machine for the uid behind it ([`Peer::uid`]).
+    /// Asks the kernel once per connection from this machine for the uid behind it ([`Peer::uid`]). Connections of root need no
+    /// credential for the large budget.
     #[must_use]
     pub fn with_uids(mut self) -> Self {
         self.wants_uids = true;
+        self
+    }
+
+    /// Asks `ranks` about every good certificate. Without it all are members.
+    #[must_use]
+    pub fn with_ranks(mut self, ranks: Ranks) -> Self {
+        self.ranks = ranks;
+        self
+    }
+
+    /// Replaces what counts as a connection of this machine.
+    #[cfg(test)]
+    pub(crate) fn with_local(mut self, is_local: IsLocal) -> Self {
+        self.is_local = is_local;
         self
     }
 
@@ -213,44 +268,24 @@ impl Server {
             tls.watch(&tasks);
         }
         info!(addr = %self.addr, tls = self.tls.is_some(), "Serving");
-        let acceptor = Acceptor::new(self.tls, self.wants_uids, self.limits.clone(), handler, tasks.clone());
-        tasks.clone().spawn_critical(
-            "accept",
-            accept(self.listener, self.limits.max_connections, acceptor, tasks),
-        );
+        let door = Door {
+            places: Places::new(&self.limits),
+            wants_uids: self.wants_uids,
+            is_local: self.is_local,
+        };
+        let acceptor = Acceptor::new(self.tls, self.limits, self.ranks, handler, tasks.clone());
+        tasks
+            .clone()
+            .spawn_critical("accept", door.accept(self.listener, acceptor, tasks));
         serving
     }
 }
 
-/// Accepts until the group is asked to end.
-async fn accept(listener: TcpListener, max_connections: usize, acceptor: Arc<Acceptor>, tasks: TaskGroup) {
-    let slots = Arc::new(Semaphore::new(max_connections));
-    let token = tasks.token();
-    loop {
-        if slots.available_permits() == 0 {
-            warn!(max_connections, "All connections are taken, new ones wait");
-        }
-        // A slot first: a connection that cannot be served stays in the kernel's backlog.
-        let Some(Ok(slot)) = token.run_until_cancelled(slots.clone().acquire_owned()).await else {
-            return;
-        };
-        let Some(accepted) = token.run_until_cancelled(listener.accept()).await else {
-            return;
-        };
-        match accepted {
-            Ok((stream, addr)) => {
-                let acceptor = acceptor.clone();
-                tasks.spawn_isolated("connection", async move {
-                    acceptor.serve(stream, addr).await;
-                    drop(slot);
-                });
-            }
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-            Err(error) => {
-                warn!(%error, "Cannot accept");
-                tokio::time::sleep(ACCEPT_RETRY).await;
-            }
-        }
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("addr", &self.addr)
+            .finish_non_exhaustive()
     }
 }
 
@@ -275,11 +310,43 @@ impl Serving {
 
 // === impl Limits ===
 
+impl Limits {
+    /// The same, or less where so many open files do not suffice, which the log says. A quarter of these is for strangers
+    /// at most.
+    #[must_use]
+    pub fn within(mut self, files: usize) -> Self {
+        let wanted = self.files();
+        if wanted > files {
+            self.max_strangers = self.max_strangers.min(files / 8).max(1);
+            let left = files.saturating_sub(2 * self.max_strangers);
+            self.max_connections = self.max_connections.min(left).max(1);
+            let (max_connections, max_strangers) = (self.max_connections, self.max_strangers);
+            warn!(
+                max_connections,
+                max_strangers,
+                wanted,
+                files,
+                open_files_max = files::limit(),
+                "Open files are short, so a port grants fewer connections: raise the hard limit (RLIMIT_NOFILE, LimitNOFILE=)"
+            );
+        }
+        self
+    }
+
+    /// Open files of a server that grants all of it.
+    fn files(&self) -> usize {
+        self.max_strangers
+            .saturating_mul(2)
+            .saturating_add(self.max_connections)
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Limits {
             max_connections: MAX_CONNECTIONS,
-            max_handshakes: MAX_HANDSHAKES,
+            max_strangers: MAX_STRANGERS,
+            max_strangers_per_address: MAX_STRANGERS_PER_ADDRESS,
             handshake_timeout: HANDSHAKE_TIMEOUT,
             header_timeout: HEADER_TIMEOUT,
             max_streams: MAX_STREAMS,

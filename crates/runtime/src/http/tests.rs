@@ -291,7 +291,7 @@ async fn endless_response_is_cut_at_the_deadline() {
 async fn silent_connections_are_closed_and_make_room() {
     let tasks = TaskGroup::new();
     let limits = Limits {
-        max_connections: 1,
+        max_strangers: 1,
         header_timeout: Duration::from_millis(50),
         ..Limits::default()
     };
@@ -312,6 +312,26 @@ async fn silent_connections_are_closed_and_make_room() {
         .await
         .unwrap();
     assert_eq!(status, 200);
+}
+
+/// Six ports of a hub under 1,024 files: whatever is held at one of them, the others have theirs.
+#[test]
+fn budgets_fit_the_open_files() {
+    let default = Limits::default();
+    let plenty = default.clone().within(10_000);
+    assert_eq!(
+        (plenty.max_connections, plenty.max_strangers),
+        (default.max_connections, default.max_strangers)
+    );
+    for files in [1, 8, 128, 1024, 3511] {
+        let limits = default.clone().within(files);
+        let granted = limits.max_connections + 2 * limits.max_strangers;
+        assert!(
+            granted <= files.max(3) && limits.max_connections > 0,
+            "{files}: {limits:?}"
+        );
+        assert!(granted > files / 2, "{files}: {limits:?}");
+    }
 }
 
 #[tokio::test]

@@ -1,10 +1,11 @@
 //! Whose a connection is: asked at every request, as kube-apiserver does.
 //!
 //! The handshake takes any certificate that can be read, and checks that the client holds its key. Whether it chains to the
-//! client CA bundle and is valid is found out when a request comes. A certificate that is not good gets an answer (401), and
-//! one that was good ends with its time, or with its authority.
+//! client CA bundle and is valid is found out when a request comes. A certificate that is not good gets an answer (401). One
+//! that was good ends with its time, or with its authority, and so does its connection ([`ClientCertificate::ended`]).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustls::client::danger::HandshakeSignatureValid;
@@ -12,6 +13,7 @@ use rustls::server::ParsedCertificate;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, UnixTime};
+use tokio::sync::Notify;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::{PeerIdentity, ReloadingServerTls};
@@ -32,6 +34,8 @@ pub(crate) struct ClientCertificate {
     not_after: i64,
     tls: ReloadingServerTls,
     found: Mutex<Option<Found>>,
+    /// It was good at the request before.
+    lost: Notify,
 }
 
 /// The authorities that client certificates may chain to, until the files change.
@@ -74,6 +78,7 @@ impl ClientCertificate {
             not_after: own.map_or(i64::MIN, |(_, own)| own.validity().not_after.timestamp()),
             tls: tls.clone(),
             found: Mutex::new(None),
+            lost: Notify::new(),
         })
     }
 
@@ -86,12 +91,31 @@ impl ClientCertificate {
         let known =
             last.filter(|found| found.version == authorities.version && (found.from..found.until).contains(&now));
         let found = known.unwrap_or_else(|| self.look(&authorities, now));
-        *last = Some(found);
+        let was_good = last.replace(found).is_some_and(|last| last.is_good);
+        if was_good && !found.is_good {
+            self.lost.notify_one();
+        }
         found.is_good.then(|| claimed.clone())
     }
 
+    /// Resolves once the certificate is not good any more: at its end, after the authorities changed, or when a request found
+    /// out. A clock that was set may be noticed 60 s later.
+    pub(crate) async fn ended(&self) {
+        let mut changes = self.tls.changes();
+        while self.identity().is_some() {
+            let now = self.tls.clock().unix().secs;
+            let until = self.found.lock().map_or(now, |found| found.until);
+            let wait = Duration::from_secs(u64::try_from(until.saturating_sub(now)).unwrap_or(0).max(1));
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.lost.notified() => {}
+                changed = changes.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
     fn look(&self, authorities: &Authorities, now: i64) -> Found {
-        let seconds = std::time::Duration::from_secs(u64::try_from(now).unwrap_or(0));
+        let seconds = Duration::from_secs(u64::try_from(now).unwrap_or(0));
         let verified = self.chain.split_first().map(|(own, intermediates)| {
             let time = UnixTime::since_unix_epoch(seconds);
             authorities.verifier.verify_client_cert(own, intermediates, time)

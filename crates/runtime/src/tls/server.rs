@@ -7,6 +7,7 @@ use rustls::ServerConfig;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::certificate::{Authorities, HolderVerifier};
@@ -47,6 +48,8 @@ struct Shared {
     clock: Clock,
     // Guards only the pointers: handshakes and requests clone them, a reload replaces them.
     current: RwLock<Current>,
+    /// How often `current` was replaced.
+    changes: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -141,6 +144,7 @@ impl ReloadingServerTls {
                 files,
                 clock,
                 current,
+                changes: watch::Sender::new(0),
             }),
         })
     }
@@ -154,6 +158,11 @@ impl ReloadingServerTls {
     /// Who is trusted at present; `None` where no certificate is asked for.
     pub(super) fn authorities(&self) -> Option<Arc<Authorities>> {
         self.shared.current.read().authorities.clone()
+    }
+
+    /// Hears of every change of the files.
+    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+        self.shared.changes.subscribe()
     }
 
     pub(super) fn clock(&self) -> &Clock {
@@ -172,6 +181,7 @@ impl ReloadingServerTls {
         let version = self.authorities().map_or(0, |authorities| authorities.version + 1);
         let current = Current::of(&self.shared.source, self.shared.clients, version)?;
         *self.shared.current.write() = current;
+        self.shared.changes.send_modify(|count| *count += 1);
         Ok(true)
     }
 

@@ -21,6 +21,8 @@ use crate::http::text;
 use crate::pki::{CertificateAuthority, PemPair};
 use crate::tasks::TaskGroup;
 
+mod connections;
+
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Answers with the user and groups that it sees.
@@ -215,7 +217,11 @@ async fn identity_ends_with_the_certificate_and_with_its_authority() {
     assert_eq!(seen().await, "refused", "its time is over");
     time.set_unix(Clock::system().unix());
     assert_eq!(seen().await, "jane/dev", "the clock was wrong");
-    assert_eq!(client.connections(), 1, "all over one connection");
+    assert!(
+        client.connections() >= 3,
+        "each end closes the connection: {}",
+        client.connections()
+    );
 }
 
 /// What a client presents, whether its key fits or not.
@@ -423,7 +429,7 @@ async fn client_that_never_shakes_hands_is_cut_off() {
     let (tasks, ca) = (TaskGroup::new(), CertificateAuthority::generate("ca").unwrap());
     let tls = ReloadingServerTls::new(server_tls(&ca, ca.cert_pem().to_owned())).unwrap();
     let limits = Limits {
-        max_connections: 1,
+        max_strangers: 1,
         handshake_timeout: Duration::from_millis(50),
         ..Limits::default()
     };

@@ -80,12 +80,12 @@ impl Relay {
     pub fn serve(self, server: Server, tls: ReloadingServerTls, tasks: &TaskGroup) -> Serving {
         let limits = ServerLimits {
             max_connections: CONNECTIONS_MAX,
-            // Everybody who is let in has a turn at once: silent strangers must not hold the turns.
-            max_handshakes: CONNECTIONS_MAX,
+            max_strangers: CONNECTIONS_MAX,
             handshake_timeout: HANDSHAKE_TIMEOUT,
             header_timeout: HEADER_TIMEOUT,
             max_streams: 1,
             max_header_bytes: HEADER_BYTES_MAX,
+            ..ServerLimits::default()
         };
         server
             .with_tls(tls)

@@ -22,6 +22,7 @@ fn peer(from: &str) -> Peer {
         is_refused: false,
         tls: false,
         uid: Some(0),
+        ends: tokio_util::sync::CancellationToken::default(),
     }
 }
 

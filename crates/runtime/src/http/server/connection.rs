@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,21 +11,24 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use http::Response;
+use http::header::CONNECTION;
+use http::{HeaderValue, Request, Response, Version};
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, warn};
+use tracing::{debug, error};
 use yurt_apimachinery::Status;
 
+use super::door::Guest;
 use super::gather::Gather;
-use super::{CloseConnection, Handler, Limits, Peer, owner};
+use super::places::Place;
+use super::{CloseConnection, Handler, KnownCaller, Limits, Peer, Ranks};
 use crate::http::{Body, status_response, tcp};
 use crate::tasks::{TaskGroup, cancelled, panic_message};
 use crate::tls::{ClientCertificate, ReloadingServerTls};
@@ -34,11 +36,23 @@ use crate::tls::{ClientCertificate, ReloadingServerTls};
 /// What all connections of a server share.
 pub(super) struct Acceptor {
     tls: Option<ReloadingServerTls>,
-    wants_uids: bool,
-    handshakes: Semaphore,
     limits: Limits,
+    ranks: Ranks,
     handler: Handler,
     tasks: TaskGroup,
+}
+
+/// What the requests of a connection share.
+struct Client {
+    peer: Peer,
+    certificate: Option<ClientCertificate>,
+    /// The certificate was good when the connection began.
+    was_good: bool,
+    place: Place,
+    /// Said to every request when there is no place for whom the certificate names.
+    refusal: Option<Status>,
+    any_request: AtomicBool,
+    closing: CancellationToken,
 }
 
 /// Runs the streams of an HTTP/2 connection as tasks of the server's group.
@@ -60,6 +74,10 @@ const MAX_SEND_BUFFER: usize = 64 * 1024;
 /// A connection with this many streams has its turn after those of them that have something to say: their frames leave
 /// together. With fewer, waiting for a turn costs more than it saves.
 const MANY_STREAMS: usize = 16;
+/// Seconds after which a client without a place should come again.
+const FULL_RETRY_SECONDS: u32 = 10;
+/// A connection whose certificate has ended is cut after this long. Its watches have ended by then.
+const END_DRAIN: Duration = Duration::from_secs(5);
 /// Time between HTTP/2 pings.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 /// An unanswered ping ends the connection after this long.
@@ -70,70 +88,87 @@ const PING_TIMEOUT: Duration = Duration::from_secs(15);
 impl Acceptor {
     pub(super) fn new(
         tls: Option<ReloadingServerTls>,
-        wants_uids: bool,
         limits: Limits,
+        ranks: Ranks,
         handler: Handler,
         tasks: TaskGroup,
     ) -> Arc<Self> {
-        let handshakes = Semaphore::new(limits.max_handshakes);
         Arc::new(Acceptor {
             tls,
-            wants_uids,
-            handshakes,
             limits,
+            ranks,
             handler,
             tasks,
         })
     }
 
     /// Serves the connection to its end.
-    pub(super) async fn serve(&self, stream: TcpStream, addr: SocketAddr) {
-        let local_addr = match tcp::tune_server(&stream).and_then(|()| stream.local_addr()) {
-            Ok(local_addr) => local_addr,
-            Err(error) => return debug!(peer = %addr, %error, "Connection was gone at once"),
-        };
-        let mut peer = Peer {
+    pub(super) async fn serve(&self, guest: Guest) {
+        let Guest {
+            stream,
+            addr,
+            local_addr,
+            uid,
+            place,
+        } = guest;
+        if let Err(error) = tcp::tune_server(&stream) {
+            return debug!(peer = %addr, %error, "Connection was gone at once");
+        }
+        let peer = Peer {
             addr,
             local_addr,
             identity: None,
             is_refused: false,
             tls: self.tls.is_some(),
-            uid: None,
+            uid,
+            ends: CancellationToken::new(),
         };
-        if self.wants_uids && peer.is_local() {
-            peer.uid = uid_behind(&stream, &peer);
-        }
         let Some(tls) = &self.tls else {
-            return self.requests(stream, peer, None).await;
+            return self.requests(stream, self.client(peer, None, place)).await;
         };
         // A handshake in progress is not worth waiting for at shutdown.
-        match self
-            .tasks
-            .token()
-            .run_until_cancelled(Box::pin(self.handshake(tls, stream)))
-            .await
-        {
+        let handshake = Box::pin(async {
+            tokio::select! {
+                done = self.handshake(tls, stream) => done,
+                () = place.evicted().cancelled() => Err("its place went to another client".to_owned()),
+            }
+        });
+        match self.tasks.token().run_until_cancelled(handshake).await {
             None => {}
             Some(Err(reason)) => debug!(peer = %addr, reason, "TLS handshake failed"),
             Some(Ok(stream)) => {
                 let certificate = ClientCertificate::of(stream.get_ref().1.peer_certificates(), tls);
                 let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 let stream = Gather::new(stream, is_http2);
-                self.requests(stream, peer, certificate).await;
+                self.requests(stream, self.client(peer, certificate, place)).await;
             }
         }
     }
 
+    /// Looks for a place for whom the certificate names, if it is good.
+    fn client(&self, peer: Peer, certificate: Option<ClientCertificate>, place: Place) -> Arc<Client> {
+        let identity = certificate.as_ref().and_then(ClientCertificate::identity);
+        let named = identity.as_ref().filter(|identity| !identity.common_name.is_empty());
+        let refused = named.filter(|identity| {
+            let rank = (self.ranks)(identity);
+            !place.promote(&identity.common_name, rank)
+        });
+        let refusal = refused.map(|identity| full(&identity.common_name));
+        Arc::new(Client {
+            peer,
+            was_good: identity.is_some(),
+            certificate,
+            place,
+            refusal,
+            any_request: AtomicBool::new(false),
+            closing: CancellationToken::new(),
+        })
+    }
+
     async fn handshake(&self, tls: &ReloadingServerTls, stream: TcpStream) -> Result<TlsStream<TcpStream>, String> {
-        let handshake = async {
-            let _turn = self.handshakes.acquire().await.map_err(|e| e.to_string())?;
-            TlsAcceptor::from(tls.current())
-                .accept(stream)
-                .await
-                .map_err(|e| e.to_string())
-        };
+        let handshake = TlsAcceptor::from(tls.current()).accept(stream);
         match tokio::time::timeout(self.limits.handshake_timeout, handshake).await {
-            Ok(result) => result,
+            Ok(result) => result.map_err(|error| error.to_string()),
             Err(_) => Err(format!("not finished after {:?}", self.limits.handshake_timeout)),
         }
     }
@@ -143,33 +178,11 @@ impl Acceptor {
     fn requests(
         &self,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        peer: Peer,
-        certificate: Option<ClientCertificate>,
+        client: Arc<Client>,
     ) -> impl Future<Output = ()> {
-        let (addr, handler) = (peer.addr, self.handler.clone());
-        let any_request = Arc::new(AtomicBool::new(false));
-        let seen = any_request.clone();
-        let closing = CancellationToken::new();
-        let close = closing.clone();
-        let service = service_fn(move |request| {
-            seen.store(true, Ordering::Relaxed);
-            let (handler, close) = (handler.clone(), close.clone());
-            let identity = certificate.as_ref().and_then(ClientCertificate::identity);
-            let peer = Peer {
-                is_refused: certificate.is_some() && identity.is_none(),
-                identity,
-                ..peer.clone()
-            };
-            // Boxed: an answer may take hours (a watch), and by then only its body is needed.
-            Box::pin(async move {
-                // The call is inside the guarded future: it may panic before the first await.
-                let response = guarded(async move { handler(request, peer).await }).await;
-                if response.extensions().get::<CloseConnection>().is_some() {
-                    close.cancel();
-                }
-                Ok::<_, Infallible>(response)
-            })
-        });
+        let (shared, handler) = (client.clone(), self.handler.clone());
+        // Boxed: an answer may take hours (a watch), and by then only its body is needed.
+        let service = service_fn(move |request| Box::pin(answer(handler.clone(), shared.clone(), request)));
         let open = Arc::new(());
         let builder = self.builder(open.clone());
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
@@ -177,14 +190,17 @@ impl Acceptor {
         let token = self.tasks.token();
         let limit = self.limits.header_timeout;
         async move {
-            let mut stopping = false;
-            let mut first_request = pin!(tokio::time::sleep(limit));
-            let mut stop = pin!(async {
-                tokio::select! { () = cancelled(&token) => {} () = cancelled(&closing) => {} }
-            });
+            let (mut stopping, mut ended) = (false, false);
+            // Until the first request, and after the end of the certificate.
+            let mut timer = pin!(tokio::time::sleep(limit));
             let mut waiting = true;
+            let mut stop = pin!(async {
+                tokio::select! { () = cancelled(&token) => {} () = cancelled(&client.closing) => {} }
+            });
+            let mut end = Box::pin(client.ended());
+            let mut evicted = pin!(cancelled(client.place.evicted()));
             let mut had_turn = true;
-            let ended = loop {
+            let closed = loop {
                 let turn = poll_fn(|cx| {
                     if had_turn && Arc::strong_count(&open) >= MANY_STREAMS {
                         had_turn = false;
@@ -195,22 +211,31 @@ impl Acceptor {
                     connection.as_mut().poll(cx)
                 });
                 tokio::select! {
-                    ended = turn => break ended,
+                    closed = turn => break closed,
                     () = stop.as_mut(), if !stopping => {
                         stopping = true;
                         connection.as_mut().graceful_shutdown();
                     }
-                    () = first_request.as_mut(), if waiting => {
+                    () = &mut end, if !ended => {
+                        (ended, waiting) = (true, true);
+                        timer.as_mut().reset(tokio::time::Instant::now() + END_DRAIN);
+                        connection.as_mut().graceful_shutdown();
+                    }
+                    () = evicted.as_mut() => return client.log("Closing a stranger's connection: its place went to another"),
+                    () = timer.as_mut(), if waiting => {
                         waiting = false;
-                        if !any_request.load(Ordering::Relaxed) {
-                            return debug!(peer = %addr, "Closing a connection that sent no request");
+                        if ended {
+                            return client.log("Closing a connection whose certificate has ended");
+                        }
+                        if !client.any_request.load(Ordering::Relaxed) {
+                            return client.log("Closing a connection that sent no request");
                         }
                     }
                 }
             };
-            match ended {
-                Ok(()) => debug!(peer = %addr, "Connection closed"),
-                Err(error) => debug!(peer = %addr, %error, "Connection broke"),
+            match closed {
+                Ok(()) => client.log("Connection closed"),
+                Err(error) => debug!(peer = %client.peer.addr, %error, "Connection broke"),
             }
         }
     }
@@ -237,14 +262,43 @@ impl Acceptor {
     }
 }
 
-/// The uid behind a connection, which is still the one it was asked about when the answer is there: a client that closed
-/// may have been followed by another one on the same port.
-fn uid_behind(stream: &TcpStream, peer: &Peer) -> Option<u32> {
-    let uid = owner::uid_of(peer.addr, peer.local_addr).unwrap_or_else(|error| {
-        warn!(peer = %peer.addr, %error, "Cannot find out whose connection this is");
-        None
-    });
-    uid.filter(|_| stream.peer_addr().is_ok())
+/// Answers one request, and finds out whether the connection goes on.
+async fn answer(
+    handler: Handler,
+    client: Arc<Client>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    client.any_request.store(true, Ordering::Relaxed);
+    let is_http2 = request.version() == Version::HTTP_2;
+    let mut response = match &client.refusal {
+        Some(refusal) => {
+            let mut response = status_response(refusal);
+            response.extensions_mut().insert(CloseConnection);
+            response
+        }
+        // The call is inside the guarded future: it may panic before the first await.
+        None => {
+            let peer = client.peer();
+            guarded(async move { handler(request, peer).await }).await
+        }
+    };
+    let known = response.extensions().get::<KnownCaller>();
+    let has_no_place = known.is_some_and(|caller| !client.place.promote(&caller.name, caller.rank));
+    if has_no_place || response.extensions().get::<CloseConnection>().is_some() {
+        if !is_http2 {
+            response
+                .headers_mut()
+                .insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        client.closing.cancel();
+    }
+    Ok(response)
+}
+
+/// What is said to a client that has as many connections as it may.
+fn full(name: &str) -> Status {
+    let message = format!("{name:?} has as many connections as it may have now: close some, or try again later");
+    Status::too_many_requests(&message, FULL_RETRY_SECONDS)
 }
 
 /// Answers 500 when the handler panics.
@@ -253,6 +307,33 @@ async fn guarded(response: impl Future<Output = Response<Body>>) -> Response<Bod
         error!(panic = panic_message(&*panic), "Handler panicked");
         status_response(&Status::internal("the request handler failed; see the server's log"))
     })
+}
+
+// === impl Client ===
+
+impl Client {
+    /// Who sends a request now.
+    fn peer(&self) -> Peer {
+        let identity = self.certificate.as_ref().and_then(ClientCertificate::identity);
+        Peer {
+            is_refused: self.certificate.is_some() && identity.is_none(),
+            identity,
+            ..self.peer.clone()
+        }
+    }
+
+    /// Resolves, and ends watches, once a certificate that was good is not good any more.
+    async fn ended(&self) {
+        match &self.certificate {
+            Some(certificate) if self.was_good => certificate.ended().await,
+            _ => std::future::pending().await,
+        }
+        self.peer.ends.cancel();
+    }
+
+    fn log(&self, what: &str) {
+        debug!(peer = %self.peer.addr, "{what}");
+    }
 }
 
 // === impl GroupExecutor ===

@@ -1,0 +1,113 @@
+//! Lets connections in, as far as there are places.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tracing::{debug, warn};
+
+use super::connection::Acceptor;
+use super::owner;
+use super::places::{Place, Places};
+use crate::files;
+use crate::tasks::TaskGroup;
+
+/// Whether a connection from the first address to the second one is of this machine.
+pub(super) type IsLocal = fn(IpAddr, IpAddr) -> bool;
+
+/// Accepts the connections of a server.
+pub(super) struct Door {
+    pub(super) places: Arc<Places>,
+    /// Asks for the uid behind connections of this machine; those of root need no credential for the large budget.
+    pub(super) wants_uids: bool,
+    pub(super) is_local: IsLocal,
+}
+
+/// A connection that was let in.
+pub(super) struct Guest {
+    pub(super) stream: TcpStream,
+    pub(super) addr: SocketAddr,
+    pub(super) local_addr: SocketAddr,
+    pub(super) uid: Option<u32>,
+    pub(super) place: Place,
+}
+
+/// Pause after an accept that failed for want of open files or memory.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+// === impl Door ===
+
+impl Door {
+    /// Accepts until the group is asked to end.
+    pub(super) async fn accept(self, listener: TcpListener, acceptor: Arc<Acceptor>, tasks: TaskGroup) {
+        let token = tasks.token();
+        loop {
+            let Some(accepted) = token.run_until_cancelled(listener.accept()).await else {
+                return;
+            };
+            match accepted {
+                Ok((stream, addr)) => {
+                    let Some(guest) = token.run_until_cancelled(self.enter(stream, addr)).await else {
+                        return;
+                    };
+                    let Some(guest) = guest else { continue };
+                    let acceptor = acceptor.clone();
+                    tasks.spawn_isolated("connection", async move { acceptor.serve(guest).await });
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    let open_files_max = files::limit();
+                    warn!(%error, open_files_max, "Cannot accept connections for want of open files or memory");
+                    tokio::time::sleep(ACCEPT_RETRY).await;
+                }
+            }
+        }
+    }
+
+    /// `None` for a connection that gets no place.
+    async fn enter(&self, stream: TcpStream, addr: SocketAddr) -> Option<Guest> {
+        let local_addr = match stream.local_addr() {
+            Ok(local_addr) => local_addr,
+            Err(error) => {
+                debug!(peer = %addr, %error, "Connection was gone at once");
+                return None;
+            }
+        };
+        let is_local = (self.is_local)(addr.ip(), local_addr.ip());
+        let uid = match self.wants_uids && is_local {
+            true => uid_behind(&stream, addr, local_addr),
+            false => None,
+        };
+        let of_root = (uid == Some(0)).then(|| self.places.enter_known("root")).flatten();
+        let place = match of_root {
+            Some(place) => place,
+            None => self.places.enter(addr.ip(), is_local).await?,
+        };
+        Some(Guest {
+            stream,
+            addr,
+            local_addr,
+            uid,
+            place,
+        })
+    }
+}
+
+/// Whether a client is in our own network namespace: on loopback, or at the very address it connected to, which no other host
+/// and no pod can be, unless its packets are rewritten on their way.
+pub(super) fn is_local(from: IpAddr, to: IpAddr) -> bool {
+    let from = from.to_canonical();
+    from.is_loopback() || from == to.to_canonical()
+}
+
+/// The uid behind a connection, which is still the one it was asked about when the answer is there: a client that closed
+/// may have been followed by another one on the same port.
+fn uid_behind(stream: &TcpStream, addr: SocketAddr, local_addr: SocketAddr) -> Option<u32> {
+    let uid = owner::uid_of(addr, local_addr).unwrap_or_else(|error| {
+        warn!(peer = %addr, %error, "Cannot find out whose connection this is");
+        None
+    });
+    uid.filter(|_| stream.peer_addr().is_ok())
+}

@@ -1,0 +1,171 @@
+//! Budgets of connections: no client can use up another's.
+//!
+//! A connection begins as a stranger's ([`strangers`]): few places, and few of them for one address. One with a good
+//! certificate, or whose caller showed another credential, moves to the large budget ([`known`]). Strangers on this machine
+//! have places of their own: probes of the kubelet get through whatever comes over the network.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::{Limits, Rank};
+
+mod known;
+mod strangers;
+
+use known::Known;
+use strangers::{Entry, Strangers};
+
+/// The places of one server.
+#[derive(Debug)]
+pub(super) struct Places {
+    // Held for a look through a few hundred entries at most.
+    held: Mutex<Held>,
+    /// A stranger's place became free.
+    freed: Notify,
+}
+
+#[derive(Debug)]
+struct Held {
+    remote: Strangers,
+    local: Strangers,
+    known: Known,
+    /// When the log last had a refusal.
+    told: Option<Instant>,
+}
+
+/// The place of one connection, free again when dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    places: Arc<Places>,
+    kind: Mutex<Kind>,
+    evicted: CancellationToken,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Stranger { is_local: bool, number: u64 },
+    Known { name: Arc<str>, rank: Rank },
+}
+
+/// Least time between two lines of the log about refusals.
+const TELL_EVERY: std::time::Duration = std::time::Duration::from_secs(10);
+
+// === impl Places ===
+
+impl Places {
+    pub(super) fn new(limits: &Limits) -> Arc<Self> {
+        let held = Held {
+            remote: Strangers::new(limits.max_strangers, limits.max_strangers_per_address),
+            local: Strangers::new(limits.max_strangers, usize::MAX),
+            known: Known::new(limits.max_connections),
+            told: None,
+        };
+        Arc::new(Self {
+            held: Mutex::new(held),
+            freed: Notify::new(),
+        })
+    }
+
+    /// A stranger's place, perhaps after a wait for one that is about to become free; `None` when `address` has its share.
+    pub(super) async fn enter(self: &Arc<Self>, address: IpAddr, is_local: bool) -> Option<Place> {
+        let evicted = CancellationToken::new();
+        loop {
+            let freed = self.freed.notified();
+            let entry = {
+                let mut held = self.held.lock();
+                let strangers = if is_local { &mut held.local } else { &mut held.remote };
+                let entry = strangers.enter(address, Instant::now(), &evicted);
+                if !matches!(entry, Entry::Taken(_)) {
+                    held.tell(&address, "strangers");
+                }
+                entry
+            };
+            match entry {
+                Entry::Taken(number) => {
+                    let kind = Kind::Stranger { is_local, number };
+                    return Some(self.place(kind, evicted));
+                }
+                Entry::Refused => return None,
+                Entry::Wait(until) => {
+                    let _ = tokio::time::timeout_at(until, freed).await;
+                }
+            }
+        }
+    }
+
+    /// A place of the large budget for a connection of this machine's root, which may have as many as there are.
+    pub(super) fn enter_known(self: &Arc<Self>, name: &str) -> Option<Place> {
+        let name = Arc::from(name);
+        let rank = Rank::Administrator;
+        let is_in = self.held.lock().known.enter(&name, rank);
+        is_in.then(|| self.place(Kind::Known { name, rank }, CancellationToken::new()))
+    }
+
+    fn place(self: &Arc<Self>, kind: Kind, evicted: CancellationToken) -> Place {
+        Place {
+            places: self.clone(),
+            kind: Mutex::new(kind),
+            evicted,
+        }
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    fn leave(&mut self, kind: &Kind) {
+        match kind {
+            Kind::Stranger { is_local: true, number } => self.local.leave(*number),
+            Kind::Stranger { number, .. } => self.remote.leave(*number),
+            Kind::Known { name, rank } => self.known.leave(name, *rank),
+        }
+    }
+
+    fn tell(&mut self, client: &dyn std::fmt::Display, budget: &str) {
+        let now = Instant::now();
+        if self.told.is_none_or(|told| now >= told + TELL_EVERY) {
+            self.told = Some(now);
+            warn!(%client, budget, "Connections wait or are refused: all places of their kind are taken");
+        }
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    /// Cancelled when the place went to another stranger: the connection has to end.
+    pub(super) fn evicted(&self) -> &CancellationToken {
+        &self.evicted
+    }
+
+    /// Moves a stranger's connection to the large budget; false where there is no place for `name`.
+    pub(super) fn promote(&self, name: &str, rank: Rank) -> bool {
+        let mut kind = self.kind.lock();
+        if matches!(*kind, Kind::Known { .. }) {
+            return true;
+        }
+        let name = Arc::from(name);
+        let mut held = self.places.held.lock();
+        if !held.known.enter(&name, rank) {
+            held.tell(&name, "known clients");
+            return false;
+        }
+        held.leave(&kind);
+        *kind = Kind::Known { name, rank };
+        self.places.freed.notify_waiters();
+        true
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.held.lock().leave(self.kind.get_mut());
+        self.places.freed.notify_waiters();
+    }
+}

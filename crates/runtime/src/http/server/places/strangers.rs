@@ -1,0 +1,221 @@
+//! Places of clients that did not say who they are.
+//!
+//! No I/O. Where places are short, the oldest connection of the address that holds most gives way; among equals one that
+//! had [`GRACE`], so that a fleet that comes back at once waits instead of pushing itself out.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// The strangers of a server, or those of this machine.
+#[derive(Debug)]
+pub(super) struct Strangers {
+    limit: usize,
+    per_address: usize,
+    /// The oldest first.
+    held: Vec<Stranger>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Stranger {
+    number: u64,
+    address: IpAddr,
+    since: Instant,
+    evict: CancellationToken,
+}
+
+/// What becomes of a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// It has a place, with this number.
+    Taken(u64),
+    /// Its address has as many as it may.
+    Refused,
+    /// Everybody has an equal share, and the oldest place is not free before this time.
+    Wait(Instant),
+}
+
+/// Time that a handshake or an answer has before another connection may take its place.
+const GRACE: Duration = Duration::from_secs(3);
+
+// === impl Strangers ===
+
+impl Strangers {
+    pub(super) fn new(limit: usize, per_address: usize) -> Self {
+        Self {
+            limit: limit.max(1),
+            per_address,
+            held: Vec::new(),
+            next: 0,
+        }
+    }
+
+    /// A place for a connection from `address`; `evict` is cancelled when it has to give way.
+    pub(super) fn enter(&mut self, address: IpAddr, now: Instant, evict: &CancellationToken) -> Entry {
+        let address = owner(address);
+        let own = self.count(address);
+        if own >= self.per_address {
+            match self.oldest(|one| one.address == address) {
+                Some(oldest) if self.had_grace(oldest, now) => self.evict(oldest),
+                _ => return Entry::Refused,
+            }
+        } else if self.held.len() >= self.limit {
+            let greedy = self.greediest(own + 1);
+            let oldest = self.oldest(|one| greedy.is_none_or(|greedy| one.address == greedy));
+            match oldest {
+                Some(oldest) if greedy.is_none() && !self.had_grace(oldest, now) => {
+                    return Entry::Wait(self.held[oldest].since + GRACE);
+                }
+                Some(oldest) => self.evict(oldest),
+                None => {}
+            }
+        }
+        self.next += 1;
+        self.held.push(Stranger {
+            number: self.next,
+            address,
+            since: now,
+            evict: evict.clone(),
+        });
+        Entry::Taken(self.next)
+    }
+
+    /// Gives a place back; one that was taken away is no fault.
+    pub(super) fn leave(&mut self, number: u64) {
+        self.held.retain(|one| one.number != number);
+    }
+
+    fn count(&self, address: IpAddr) -> usize {
+        self.held.iter().filter(|one| one.address == address).count()
+    }
+
+    /// The address that holds most, if these are more than `least`.
+    fn greediest(&self, least: usize) -> Option<IpAddr> {
+        let mut counts = HashMap::<IpAddr, usize>::new();
+        for one in &self.held {
+            *counts.entry(one.address).or_default() += 1;
+        }
+        let most = counts.into_iter().max_by_key(|(_, count)| *count);
+        most.filter(|(_, count)| *count > least).map(|(address, _)| address)
+    }
+
+    fn oldest(&self, is_meant: impl Fn(&Stranger) -> bool) -> Option<usize> {
+        self.held.iter().position(is_meant)
+    }
+
+    fn had_grace(&self, at: usize, now: Instant) -> bool {
+        now >= self.held[at].since + GRACE
+    }
+
+    fn evict(&mut self, at: usize) {
+        self.held.remove(at).evict.cancel();
+    }
+}
+
+/// The address, or the network of 64 bits that one IPv6 host has to itself.
+fn owner(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
+        v4 => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Strangers and the connections they were asked about, by number.
+    struct Scene {
+        strangers: Strangers,
+        now: Instant,
+    }
+
+    impl Scene {
+        fn new(limit: usize, per_address: usize) -> Self {
+            Self {
+                strangers: Strangers::new(limit, per_address),
+                now: Instant::now(),
+            }
+        }
+
+        fn enter(&mut self, address: &str) -> (Entry, CancellationToken) {
+            let evict = CancellationToken::new();
+            let entry = self.strangers.enter(address.parse().unwrap(), self.now, &evict);
+            (entry, evict)
+        }
+
+        /// One that gets its place.
+        fn taken(&mut self, address: &str) -> CancellationToken {
+            let (entry, evict) = self.enter(address);
+            assert!(matches!(entry, Entry::Taken(_)), "{address}: {entry:?}");
+            evict
+        }
+
+        fn wait(&mut self) {
+            self.now += GRACE;
+        }
+    }
+
+    #[test]
+    fn address_has_its_share_and_its_own_oldest_gives_way() {
+        let mut scene = Scene::new(100, 2);
+        let (first, second) = (scene.taken("10.0.0.1"), scene.taken("10.0.0.1"));
+        assert_eq!(scene.enter("10.0.0.1").0, Entry::Refused);
+        assert_eq!(scene.enter("::ffff:10.0.0.1").0, Entry::Refused, "the same host");
+        scene.taken("10.0.0.2");
+        scene.wait();
+        scene.taken("10.0.0.1");
+        assert!(first.is_cancelled() && !second.is_cancelled());
+    }
+
+    #[test]
+    fn ipv6_network_is_one_address() {
+        let mut scene = Scene::new(100, 2);
+        scene.taken("2001:db8::1");
+        scene.taken("2001:db8::2");
+        assert_eq!(scene.enter("2001:db8::3").0, Entry::Refused);
+        scene.taken("2001:db8:0:1::3");
+    }
+
+    /// However many hold places, and however young these are, one that has none gets in.
+    #[test]
+    fn greedy_addresses_give_way_at_once() {
+        let mut scene = Scene::new(8, 4);
+        let of_one: Vec<_> = (0..4).map(|_| scene.taken("10.0.0.1")).collect();
+        (0..4).for_each(|_| drop(scene.taken("10.0.0.2")));
+        scene.taken("10.0.0.3");
+        scene.taken("10.0.0.4");
+        assert!(of_one.iter().filter(|evict| evict.is_cancelled()).count() <= 2);
+        assert_eq!(scene.strangers.held.len(), 8);
+        assert_eq!(scene.strangers.count("10.0.0.3".parse().unwrap()), 1);
+    }
+
+    #[test]
+    fn equals_wait_for_the_oldest_to_have_had_its_time() {
+        let mut scene = Scene::new(3, 2);
+        let first = scene.taken("10.0.0.1");
+        let (since, second) = (scene.now, scene.taken("10.0.0.2"));
+        scene.taken("10.0.0.3");
+        assert_eq!(scene.enter("10.0.0.4").0, Entry::Wait(since + GRACE));
+        assert!(!first.is_cancelled());
+        scene.wait();
+        scene.taken("10.0.0.4");
+        assert!(first.is_cancelled() && !second.is_cancelled());
+    }
+
+    #[test]
+    fn place_that_is_left_is_free() {
+        let mut scene = Scene::new(1, 1);
+        let (entry, _) = scene.enter("10.0.0.1");
+        let Entry::Taken(number) = entry else {
+            panic!("{entry:?}")
+        };
+        scene.strangers.leave(number);
+        scene.strangers.leave(number);
+        scene.taken("10.0.0.2");
+    }
+}
