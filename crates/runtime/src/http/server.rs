@@ -26,6 +26,7 @@ use crate::tls::{PeerIdentity, ReloadingServerTls};
 
 mod connection;
 mod door;
+mod frames;
 mod gather;
 mod inherited;
 mod owner;

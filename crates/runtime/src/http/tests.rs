@@ -314,6 +314,39 @@ async fn silent_connections_are_closed_and_make_room() {
     assert_eq!(status, 200);
 }
 
+/// A client that followed redirects would carry its credentials to where a server sends it.
+#[tokio::test]
+async fn redirects_are_answers_and_not_followed() {
+    let tasks = TaskGroup::new();
+    let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = asked.clone();
+    let elsewhere = serve(
+        &tasks,
+        handler(move |_, _| {
+            count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            std::future::ready(text(StatusCode::OK, "stolen"))
+        }),
+    )
+    .await;
+    let target = format!("http://{}/", elsewhere.local_addr());
+    for code in [301, 302, 303, 307, 308] {
+        let location = target.clone();
+        let redirecting = handler(move |_, _| {
+            let answer = Response::builder().status(code).header("location", &location);
+            std::future::ready(answer.body(empty()).unwrap())
+        });
+        let serving = serve(&tasks, redirecting).await;
+        let client = client(&serving, Protocol::Http1);
+        client.set_bearer_token(Some("t0ken"));
+        let (status, headers, _) = client.request_json(Method::GET, "/", None, TIMEOUT).await.unwrap();
+        assert_eq!(
+            (status.as_u16(), headers["location"].to_str().unwrap()),
+            (code, &*target)
+        );
+    }
+    assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 0);
+}
+
 /// Six ports of a hub under 1,024 files: whatever is held at one of them, the others have theirs.
 #[test]
 fn budgets_fit_the_open_files() {

@@ -22,6 +22,7 @@ use crate::pki::{CertificateAuthority, PemPair};
 use crate::tasks::TaskGroup;
 
 mod connections;
+mod floods;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 

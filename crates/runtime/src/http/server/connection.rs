@@ -26,6 +26,7 @@ use tracing::{debug, error};
 use yurt_apimachinery::Status;
 
 use super::door::Guest;
+use super::frames::Metered;
 use super::gather::Gather;
 use super::places::Place;
 use super::{CloseConnection, Handler, KnownCaller, Limits, Peer, Ranks};
@@ -139,7 +140,7 @@ impl Acceptor {
             Some(Ok(stream)) => {
                 let certificate = ClientCertificate::of(stream.get_ref().1.peer_certificates(), tls);
                 let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                let stream = Gather::new(stream, is_http2);
+                let stream = Metered::new(Gather::new(stream, is_http2), is_http2);
                 self.requests(stream, self.client(peer, certificate, place)).await;
             }
         }
