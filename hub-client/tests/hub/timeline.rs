@@ -564,3 +564,67 @@ async fn what_the_coordinator_says_of_the_lost_history_does_not_count_in_the_new
     let listed = list_that_has(&hub, &["new", "web"]).await;
     assert_eq!(generation(&listed), Some(1), "another one would hide what was left out");
 }
+
+/// The coordinator says that it holds the services at `position` under `generation`, and takes what is fed.
+fn say_services(pool: &Pool, generation: u64, position: u64, complete: bool) {
+    let services =
+        json!({"generation": generation, "appliedUpTo": position.to_string(), "complete": complete, "fresh": true});
+    let state = json!({"store": "another", "versions": [1], "collections": {"services": services}}).to_string();
+    pool.coordinator.set_store("another");
+    pool.coordinator.on("/yurt/v1/feed", move |_| {
+        let state = state.clone();
+        async move { answer_json(StatusCode::OK, state) }
+    });
+}
+
+/// What the leader holds may be a copy of what is void: the cloud is listed, and that is fed.
+#[tokio::test]
+async fn voided_collection_is_listed_in_the_cloud_and_fed_under_a_later_generation() {
+    let pool = Pool::start().await;
+    pool.cloud.put("services", service("web", 80));
+    let hub = pool.leader("n1").await;
+    let (before, fed_before) = (lists(&pool.cloud), pool.fed("services/snapshot").len());
+    let void = 8_000_001;
+    say_services(&pool, void, 0, false);
+    // It hears of it with its next call.
+    pool.coordinator.on("/yurt/v1/feed/services/events", |_| async {
+        answer_json(StatusCode::CONFLICT, r#"{"reason":"generation","generation":8000001}"#)
+    });
+    pool.cloud.put("services", service("db", 81));
+    let fed = eventually("it must be fed from nothing", async || {
+        pool.fed("services/snapshot").get(fed_before).cloned()
+    })
+    .await;
+    assert!(fed["generation"].as_u64().unwrap() > void + 1_000_000, "{fed}");
+    assert_eq!(fed["index"].as_array().unwrap().len(), 2);
+    assert_eq!(lists(&pool.cloud), before + 1, "one list, of that collection");
+    let state = hub.state().await;
+    assert_eq!(
+        state["collections"]["endpoints"]["generation"], 0,
+        "no other one is touched"
+    );
+}
+
+/// A former leader numbered its data so that nothing comes after it: hubs keep what they have, and say why.
+#[tokio::test]
+async fn last_number_there_is_is_neither_taken_nor_fed_over() {
+    let pool = Pool::start().await;
+    pool.cloud.put("services", service("web", 80));
+    let hub = pool.leader("n1").await;
+    let fed_before = pool.fed("services/snapshot").len();
+    say_services(&pool, u64::MAX, (1 << 62) - 1, true);
+    pool.coordinator.on("/yurt/v1/feed/services/events", |_| async {
+        answer_json(StatusCode::CONFLICT, r#"{"reason":"gap"}"#)
+    });
+    pool.cloud.put("services", service("db", 81));
+    let state = hub
+        .until("the leader must say what is to be done", |state| {
+            let why = &state["troubles"]["feed of services"]["why"];
+            why.as_str()
+                .is_some_and(|why| why.contains("DELETE /yurt/v1/feed/services"))
+        })
+        .await;
+    assert_eq!(state["collections"]["services"]["generation"], 0);
+    assert_eq!(pool.fed("services/snapshot").len(), fed_before);
+    assert_eq!(hub.kube_proxy().get(SERVICES).await.names(), ["db", "web"]);
+}
