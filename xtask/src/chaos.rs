@@ -6,7 +6,7 @@
 //! cloud really had.
 //!
 //! [`worlds`] (models and simulations), [`faults`] (what can happen to processes; pure), [`agenda`] (when; pure), [`field`] (what it
-//! happens to), [`traffic`] (changes in the cloud), [`locals`] (writes at the coordinators), [`clients`] and [`history`] (what clients
+//! happens to), [`hostile`] (actors that attack), [`memory`] (budgets), [`traffic`] (changes in the cloud), [`locals`] (writes at the coordinators), [`clients`] and [`history`] (what clients
 //! were told), [`beats`] (heartbeats),
 //! [`mod@run`] (one run), [`report`] (what is told in the end; pure).
 
@@ -16,7 +16,9 @@ mod clients;
 mod faults;
 mod field;
 pub(crate) mod history;
+mod hostile;
 mod locals;
+mod memory;
 mod report;
 mod rollback;
 mod run;
@@ -366,6 +368,8 @@ fn judge(outcome: &Outcome, lasted: Duration) -> Result<()> {
     if outcome.restarts > 0 {
         println!("{} starts refused because of a fault, and repeated", outcome.restarts);
     }
+    println!("{}", outcome.peaks);
+    println!("{}", outcome.hostile);
     let violations = outcome.violations();
     for violation in &violations {
         println!("✗ {violation}");
@@ -377,6 +381,12 @@ fn judge(outcome: &Outcome, lasted: Duration) -> Result<()> {
         "void: {pace:.1} changes per second are too few to say anything"
     );
     ensure!(verdict.bookmarks > 0, "void: no whole state was compared");
+    let never = outcome.hostile.never_refused();
+    ensure!(
+        never.is_empty(),
+        "void: no defence was seen to refuse {}",
+        never.join(", ")
+    );
     Ok(())
 }
 

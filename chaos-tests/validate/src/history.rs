@@ -420,9 +420,14 @@ mod tests {
 
     #[test]
     fn each_kind_of_lie_is_noticed() {
-        let lies: [(&str, Vec<Seen>); 9] = [
+        let lies: [(&str, Vec<Seen>); 11] = [
             ("back", vec![START(), put("a", 12, "1"), gone("none", 11)]),
             ("forged", vec![START(), put("a", 12, "9")]),
+            ("never there", vec![START(), put("ghost", 12, "")]),
+            (
+                "never there, in a list",
+                vec![list(10, &[("a", 5), ("b", 6), ("ghost", 7)])],
+            ),
             ("renumbered", vec![START(), put("a", 13, "")]),
             ("risen", vec![START(), put("a", 16, "1")]),
             ("false deletion", vec![START(), gone("b", 12)]),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use super::hostile::Actor;
 use crate::lab::identities::Issue;
 use crate::lab::link::Mode;
 
@@ -192,6 +193,8 @@ pub(super) enum Fault {
     LinksRadio,
     /// The same on all links (--links)
     AllLinksRadio,
+    /// A member with a stolen certificate attacks coordinator, election and feed
+    HostileMember,
 }
 
 /// What a pool has to have for a fault to strike it, beside what every pool has.
@@ -234,12 +237,14 @@ pub(super) enum Target {
     Traffic,
     /// The clients behind this hub.
     Readers(usize),
+    Actor(Actor),
 }
 
 /// What happens to a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
-    /// Disks are full, the next CA is trusted too, more is shared, there is a huge object, clients do not read, history is forgotten.
+    /// Disks are full, the next CA is trusted too, more is shared, there is a huge object, clients do not read, history is forgotten, an
+    /// actor attacks.
     Bad,
     /// Disks fail.
     Eio,
@@ -305,6 +310,14 @@ impl Fault {
     /// It strikes once, alone, after all others.
     pub(super) fn is_last(self) -> bool {
         self == Self::CloudRolledBack
+    }
+
+    /// The actor that attacks.
+    pub(super) fn actor(self) -> Option<Actor> {
+        match self {
+            Self::HostileMember => Some(Actor::Member),
+            _ => None,
+        }
     }
 
     /// What not every pool has.

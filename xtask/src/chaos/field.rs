@@ -11,7 +11,9 @@ use tokio::sync::watch;
 use yurt_runtime::Clock;
 
 use super::faults::{Act, Cast, Fault, Target};
+use super::hostile::{self, Actors};
 use super::locals::Locals;
+use super::memory::Peaks;
 use crate::lab::Setup;
 use crate::lab::api::{Api, refusal};
 use crate::lab::cloud::Choice;
@@ -19,7 +21,7 @@ use crate::lab::disk::Disk;
 use crate::lab::faulty::Health;
 use crate::lab::hub::COLLECTIONS;
 use crate::lab::program;
-use crate::lab::sample::{FOREIGN_NODE, NODES, POOL};
+use crate::lab::sample::{self, FOREIGN_NODE, NODES, POOL};
 use crate::lab::stage::Stage;
 
 /// What the coordinators keep their data in.
@@ -44,6 +46,8 @@ pub(super) struct Field {
     readers: Vec<watch::Sender<bool>>,
     /// What the coordinators keep themselves; none before [`Field::start_locals`].
     pub(super) locals: Option<Locals>,
+    /// Those that attack; none before [`Field::start_actors`].
+    pub(super) actors: Option<Actors>,
     /// Whether the time since boot can be another one.
     can_reboot: bool,
     /// Those that clients read and the traffic writes.
@@ -92,11 +96,14 @@ impl Field {
             collections.push(SOMETIMES_SHARED);
             make_other_pool(&stage.cloud.api).await?;
         }
+        let stolen = sample::node(hostile::NODE, POOL);
+        stage.cloud.api.create(&stolen.collection, &stolen.object).await?;
         Ok(Self {
             disks: disks.unwrap_or_default(),
             scope: watch::Sender::new(false),
             huge: watch::Sender::new(false),
             locals: None,
+            actors: None,
             can_reboot: program::can_shift_uptime(),
             readers: stage.hubs.iter().map(|_| watch::Sender::new(true)).collect(),
             collections,
@@ -144,6 +151,40 @@ impl Field {
         let apis = self.stage.coordinators().map(|coordinator| coordinator.api.clone());
         let apis = apis.collect();
         self.locals = Some(Locals::start(&self.stage.setup.tasks, apis));
+    }
+
+    /// Prepares those that attack.
+    ///
+    /// # Errors
+    /// As [`Actors::start`].
+    pub(super) fn start_actors(&mut self, seed: u64) -> Result<()> {
+        self.actors = Some(Actors::start(&self.stage, seed)?);
+        Ok(())
+    }
+
+    /// Nodes of the pool: those with a hub, and the one whose certificate was stolen.
+    pub(super) fn members(&self) -> usize {
+        self.stage.hubs.len() + 1
+    }
+
+    /// Looks how much memory coordinators and hubs have had.
+    pub(super) fn look_at_memory(&mut self, peaks: &mut Peaks) {
+        for seat in self.seats().filter(|seat| seat.is_alive()) {
+            let name = seat.name().to_owned();
+            if let Some(id) = seat.program().ok().and_then(|program| program.id()) {
+                peaks.look_at_process(&name, id);
+            }
+        }
+    }
+
+    /// Looks how much coordinators and hubs have on their disks; only while those answer.
+    pub(super) fn look_at_disks(&mut self, peaks: &mut Peaks) {
+        for coordinator in self.stage.coordinators() {
+            peaks.look_at_folder(coordinator.seat.name(), &coordinator.data);
+        }
+        for hub in &self.stage.hubs {
+            peaks.look_at_folder(hub.node, &hub.cache);
+        }
     }
 
     /// Who is there now, as far as a fault asks; `leader` is the hub that leads.
@@ -210,6 +251,7 @@ impl Field {
             (Target::Scope, _) => drop(self.scope.send_replace(is_bad)),
             (Target::Traffic, _) => drop(self.huge.send_replace(is_bad)),
             (Target::Readers(hub), _) => drop(self.readers[hub].send_replace(!is_bad)),
+            (Target::Actor(actor), _) => self.actors.iter().for_each(|actors| actors.set(actor, is_bad)),
             // What cannot happen to such a target.
             (
                 Target::CloudLink(_)

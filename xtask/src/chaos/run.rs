@@ -11,14 +11,17 @@ use yurt_chaos_validate::history::Verdict;
 use super::agenda::Agenda;
 use super::beats::{self, Beats};
 use super::clients::{self, Recorded};
-use super::faults::Fault;
+use super::faults::{Act, Fault, Target};
 use super::field::{Field, Store};
+use super::hostile::{self, Actors};
 use super::locals::{self, Locals};
+use super::memory::Peaks;
 use super::report::Totals;
 use super::rollback;
 use super::traffic::{self, Written};
 use crate::lab::Setup;
 use crate::lab::cloud::Choice;
+use crate::lab::hub::Election;
 use crate::lab::program;
 use crate::lab::stage::Stage;
 use crate::lab::until::until;
@@ -49,6 +52,10 @@ pub(super) struct Outcome {
     pub(super) beats: Beats,
     pub(super) leaders: Leaders,
     pub(super) locals: locals::Totals,
+    /// What became of attacks.
+    pub(super) hostile: hostile::Totals,
+    /// The most memory that programs have had, and what they keep on their disks.
+    pub(super) peaks: Peaks,
     /// Starts that were refused because of a fault, and repeated.
     pub(super) restarts: u32,
     /// Panics that the logs tell of.
@@ -67,6 +74,12 @@ pub(super) struct Leaders {
     pub(super) relayed: u64,
 }
 
+/// What is looked at while faults strike.
+struct Watched<'a> {
+    leaders: &'a mut Leaders,
+    peaks: &'a mut Peaks,
+}
+
 /// What is written at the cloud, until this is dropped.
 pub(super) struct Traffic {
     written: watch::Receiver<Written>,
@@ -81,6 +94,10 @@ const TICK: Duration = Duration::from_millis(20);
 const ASK_LIMIT: Duration = Duration::from_millis(300);
 /// How long a program may take to say how it is.
 const SAVE_LIMIT: Duration = Duration::from_secs(3);
+/// How long an actor attacks alone.
+const ALONE: Duration = Duration::from_secs(4);
+/// Time for the questions that show a leader, on a busy machine.
+const ASKING: Duration = Duration::from_secs(2);
 /// Changes after the last fault.
 const MORE_CHANGES: u64 = 60;
 /// Where the coordinator tells how far it was fed.
@@ -96,6 +113,7 @@ pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
     begin(&mut field.stage).await?;
     field.start_scope();
     field.start_locals();
+    field.start_actors(plan.seed)?;
     let witnesses = clients::witnesses(&field, "cloud", field.collections()).await?;
     let mut clients = clients::behind_hubs(&field);
     at_rest(&field, &clients, field.collections()).await?;
@@ -109,7 +127,12 @@ pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
     let mut agenda = Agenda::new(plan.seed, &kinds);
     let mut written = watch::Sender::new(Written::default()).subscribe();
     let mut leaders = Leaders::default();
-    let mut rest = play(&mut field, plan, &mut agenda, &mut clients, &mut written, &mut leaders).await;
+    let mut peaks = Peaks::default();
+    let mut watched = Watched {
+        leaders: &mut leaders,
+        peaks: &mut peaks,
+    };
+    let mut rest = play(&mut field, plan, &mut agenda, &mut clients, &mut written, &mut watched).await;
     let mut verdict = clients::verdict(&witnesses, &clients, field.stage.cloud.data.is_some());
     // Leases go back with everything else.
     let beats = beats.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -128,7 +151,10 @@ pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
     });
     let struck = |kind: &Fault| match kind {
         Fault::CloudRolledBack => (*kind, u32::from(rolls_back)),
-        _ => (*kind, agenda.struck().get(kind).copied().unwrap_or(0)),
+        _ => {
+            let alone = u32::from(rest.is_ok() && kind.actor().is_some());
+            (*kind, agenda.struck().get(kind).copied().unwrap_or(0) + alone)
+        }
     };
     let written = *written.borrow();
     Ok(Outcome {
@@ -143,6 +169,8 @@ pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
         restarts: field.restarts(),
         panics: program::panics(&field.stage.setup.dir),
         locals: field.locals.as_ref().map(Locals::totals).unwrap_or_default(),
+        hostile: field.actors.as_ref().map(Actors::totals).unwrap_or_default(),
+        peaks,
         rest,
     })
 }
@@ -154,11 +182,11 @@ async fn play(
     agenda: &mut Agenda,
     clients: &mut [Recorded],
     written: &mut watch::Receiver<Written>,
-    leaders: &mut Leaders,
+    watched: &mut Watched<'_>,
 ) -> Result<Duration> {
     let traffic = Traffic::start(field, (plan.seed, 1), field.collections());
     *written = traffic.written.clone();
-    strike(field, plan.lasts, agenda, clients, leaders).await?;
+    strike(field, plan.lasts, agenda, clients, watched).await?;
     let watch = Stopwatch::start();
     if is_rolled_back(field, plan) {
         rollback::back_up(&mut field.stage).await?;
@@ -173,14 +201,34 @@ async fn play(
         .await
         .context("the pool does not come to rest")?;
     all_run(&mut field.stage)?;
-    know_members(&field.stage).await?;
+    know_members(&field.stage, field.members()).await?;
     if let Some(locals) = &field.locals {
         locals.goes_on(PATIENCE).await?;
     }
     let rest = watch.elapsed();
+    attack_alone(field, &plan.kinds).await?;
+    at_rest(field, clients, field.collections()).await?;
+    field.look_at_memory(watched.peaks);
+    field.look_at_disks(watched.peaks);
     println!("at rest; waiting for the last bookmarks");
     clients::last_bookmarks(clients.iter()).await?;
     Ok(rest)
+}
+
+/// Lets every actor attack a pool that nothing else happens to. Then there has to be a leader within one lease duration.
+async fn attack_alone(field: &mut Field, kinds: &[Fault]) -> Result<()> {
+    for actor in kinds.iter().filter_map(|kind| kind.actor()) {
+        println!("at rest; {actor} attacks alone");
+        field.perform(Target::Actor(actor), Act::Bad).await?;
+        tokio::time::sleep(ALONE).await;
+        field.perform(Target::Actor(actor), Act::Good).await?;
+        let what = format!("one hub leads after {actor} has attacked");
+        until(Election::SHORT.lease + ASKING, &what, async || {
+            field.stage.leader().await
+        })
+        .await?;
+    }
+    Ok(())
 }
 
 /// Whether the cloud comes back from a backup in the end.
@@ -212,7 +260,7 @@ async fn strike(
     lasts: Duration,
     agenda: &mut Agenda,
     clients: &mut [Recorded],
-    leaders: &mut Leaders,
+    watched: &mut Watched<'_>,
 ) -> Result<()> {
     let watch = Stopwatch::start();
     while watch.elapsed() < lasts {
@@ -224,7 +272,8 @@ async fn strike(
             field.perform(target, act).await?;
         }
         if agenda.strikes(now) {
-            let leader = leaders.ask(&field.stage).await;
+            let leader = watched.leaders.ask(&field.stage).await;
+            field.look_at_memory(watched.peaks);
             let cast = field.cast(leader).await;
             if let Some(fault) = agenda.strike(now, &cast) {
                 println!("{:>7.1} s  {fault}", now.as_secs_f64());
@@ -258,10 +307,10 @@ pub(super) async fn at_rest(field: &Field, clients: &[Recorded], collections: &[
 }
 
 /// Waits until every hub knows exactly the nodes of this pool.
-async fn know_members(stage: &Stage) -> Result<()> {
+async fn know_members(stage: &Stage, members: usize) -> Result<()> {
     let all = async || {
         for hub in &stage.hubs {
-            let (known, members) = (hub.state().await?.members(), stage.hubs.len());
+            let known = hub.state().await?.members();
             ensure!(
                 known == Some(members as u64),
                 "{} knows {known:?} members of the pool's {members}",
@@ -384,12 +433,15 @@ impl Outcome {
             ("renewals of node leases", self.beats.count),
             ("writes at coordinators", self.locals.count),
             ("leaders of processes", self.leaders.epochs),
+            ("attacks refused", self.hostile.refused()),
         ];
         let times = |(fault, times): (&Fault, &u32)| (fault.to_string(), u64::from(*times));
         let found = [
             &self.verdict.violations,
             &self.beats.violations,
             &self.locals.violations,
+            &self.hostile.violations,
+            &self.peaks.violations(),
             &self.panics,
         ];
         let violations = found.map(Vec::len).iter().sum::<usize>() + usize::from(self.rest.is_err());
@@ -407,8 +459,10 @@ impl Outcome {
         let rest = self.rest.as_ref().err().map(|error: &Error| format!("{error:#}"));
         let told = self.verdict.violations.iter().chain(&self.beats.violations);
         told.chain(&self.locals.violations)
+            .chain(&self.hostile.violations)
             .chain(&self.panics)
             .cloned()
+            .chain(self.peaks.violations())
             .chain(rest)
             .collect()
     }

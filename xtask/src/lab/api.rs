@@ -122,6 +122,21 @@ impl Api {
         })
     }
 
+    /// A request, and whatever it is answered: status and body.
+    ///
+    /// # Errors
+    /// When there is no whole answer.
+    pub(crate) async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<(u16, Bytes)> {
+        let what = format!("{method} {path}");
+        let request = self.request(method, path, APPLICATION_JSON, body)?;
+        let answer = self
+            .http
+            .request_bytes(request, ANSWER_TIMEOUT, MAX_JSON_RESPONSE)
+            .await;
+        let (status, _, bytes) = answer.context(what)?;
+        Ok((status.as_u16(), bytes))
+    }
+
     /// A request whose answer has no end; it is returned whatever its status.
     pub(crate) async fn stream(&self, path: &str) -> Result<Response<Incoming>> {
         let request = self.request(Method::GET, path, APPLICATION_JSON, None)?;

@@ -43,7 +43,7 @@ pub(crate) struct Coordinator {
 }
 
 /// The election's Lease on the coordinator.
-const ELECTION: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/yurthub";
+pub(crate) const ELECTION: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/yurthub";
 /// The Service that the story changes to see how fast a change travels.
 const TOUCHED: &str = "app-01";
 

@@ -1,0 +1,259 @@
+//! Hostile actors beside the faults: they attack while they are switched on, and every answer is checked.
+//!
+//! An [`Attack`] is one request with the refusals that the server owes it. An attack that succeeds is a violation, and so is
+//! one that is refused for another reason: it got past its defence. Attacks that nobody answered say nothing.
+//!
+//! [`member`]: a node of the pool whose certificate was stolen.
+
+mod member;
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Result;
+use bytes::Bytes;
+use http::Method;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::lab::api::Api;
+use crate::lab::stage::Stage;
+pub(super) use member::NODE;
+
+/// One who attacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Actor {
+    /// A node of the pool.
+    Member,
+}
+
+/// A request that must be refused.
+#[derive(Clone, Debug, PartialEq)]
+struct Attack {
+    name: &'static str,
+    method: Method,
+    path: String,
+    body: Option<Value>,
+    /// Refusals by the defence that the attack is about.
+    owed: &'static [Refusal],
+    /// Refusals because the pool had changed before the request came.
+    late: &'static [Refusal],
+}
+
+/// An answer with this status that has this text in its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Refusal(u16, &'static str);
+
+/// What an answer says of a defence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Finding {
+    /// It held.
+    Refused,
+    /// It was not asked.
+    Late,
+    /// Nothing: the server is away, or busy.
+    Unanswered,
+    /// The attack got past it.
+    Violation(String),
+}
+
+/// What became of the attacks of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    attacks: BTreeMap<&'static str, Tally>,
+    pub(super) violations: Vec<String>,
+}
+
+/// What became of one kind of attack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tally {
+    refused: u64,
+    late: u64,
+    unanswered: u64,
+}
+
+/// Totals that an actor adds to. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+struct Record(Arc<Mutex<Totals>>);
+
+/// The actors of a run. They end with the tasks of the stage.
+pub(super) struct Actors {
+    member: watch::Sender<bool>,
+    record: Record,
+}
+
+/// Violations that are told; an open door lets every attack in.
+const TOLD_MAX: usize = 20;
+/// Characters of an answer that are told.
+const ANSWER_MAX: usize = 300;
+/// The server was not able to look at the request.
+const BUSY: [u16; 6] = [408, 429, 500, 502, 503, 504];
+
+// === impl Actors ===
+
+impl Actors {
+    /// Prepares all of them, switched off; `seed` decides which attack comes when.
+    ///
+    /// # Errors
+    /// A certificate or a client that cannot be made.
+    pub(super) fn start(stage: &Stage, seed: u64) -> Result<Self> {
+        let record = Record::default();
+        let member = watch::Sender::new(false);
+        let attacker = member::Member::new(stage, seed, record.clone())?;
+        let (tasks, token, wanted) = (&stage.setup.tasks, stage.setup.tasks.token(), member.subscribe());
+        tasks.spawn("hostile member", async move {
+            let _ = token.run_until_cancelled(attacker.live(wanted)).await;
+        });
+        Ok(Self { member, record })
+    }
+
+    /// Lets one attack from now on, or no longer.
+    pub(super) fn set(&self, actor: Actor, attacks: bool) {
+        match actor {
+            Actor::Member => drop(self.member.send_replace(attacks)),
+        }
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        self.record.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+// === impl Actor ===
+
+impl Display for Actor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Member => "a hostile member",
+        })
+    }
+}
+
+// === impl Attack ===
+
+impl Attack {
+    /// Sends it; the answer as status and body, if there was one.
+    async fn send(&self, api: &Api) -> Option<(u16, Bytes)> {
+        api.ask(self.method.clone(), &self.path, self.body.as_ref()).await.ok()
+    }
+
+    fn judge(&self, answer: Option<&(u16, Bytes)>) -> Finding {
+        let Some((code, body)) = answer else {
+            return Finding::Unanswered;
+        };
+        let body = String::from_utf8_lossy(body);
+        let is_one_of = |refusals: &[Refusal]| {
+            refusals
+                .iter()
+                .any(|Refusal(of, says)| of == code && body.contains(says))
+        };
+        if is_one_of(self.owed) {
+            Finding::Refused
+        } else if is_one_of(self.late) {
+            Finding::Late
+        } else if BUSY.contains(code) {
+            Finding::Unanswered
+        } else {
+            let body: String = body.chars().take(ANSWER_MAX).collect();
+            let (name, method, path) = (self.name, &self.method, &self.path);
+            Finding::Violation(format!(
+                "attack {name:?} got past its defence: {method} {path}: {code} {body}"
+            ))
+        }
+    }
+}
+
+// === impl Record ===
+
+impl Record {
+    fn add(&self, attack: &'static str, finding: Finding) {
+        let mut totals = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let tally = totals.attacks.entry(attack).or_default();
+        match finding {
+            Finding::Refused => tally.refused += 1,
+            Finding::Late => tally.late += 1,
+            Finding::Unanswered => tally.unanswered += 1,
+            Finding::Violation(told) if totals.violations.len() < TOLD_MAX => totals.violations.push(told),
+            Finding::Violation(_) => {}
+        }
+    }
+}
+
+// === impl Totals ===
+
+impl Totals {
+    /// Attacks that their defences refused.
+    pub(super) fn refused(&self) -> u64 {
+        self.attacks.values().map(|tally| tally.refused).sum()
+    }
+
+    /// Kinds of attacks that were tried, and that no defence ever refused.
+    pub(super) fn never_refused(&self) -> Vec<&'static str> {
+        let never = self.attacks.iter().filter(|(_, tally)| tally.refused == 0);
+        never.map(|(name, _)| *name).collect()
+    }
+}
+
+impl Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (late, unanswered) = self.attacks.values().fold((0, 0), |(late, unanswered), tally| {
+            (late + tally.late, unanswered + tally.unanswered)
+        });
+        let (kinds, refused) = (self.attacks.len(), self.refused());
+        write!(
+            f,
+            "{kinds} kinds of attacks: {refused} refused, {late} too late, {unanswered} unanswered"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(code: u16, body: &'static str) -> Finding {
+        let attack = Attack {
+            name: "steal",
+            method: Method::PUT,
+            path: "/x".to_owned(),
+            body: None,
+            owed: &[Refusal(409, "held"), Refusal(429, "too soon")],
+            late: &[Refusal(409, "modified")],
+        };
+        attack.judge(Some(&(code, Bytes::from_static(body.as_bytes()))))
+    }
+
+    #[test]
+    fn only_the_refusal_that_is_owed_shows_a_defence() {
+        assert_eq!(finding(409, "it is held by a"), Finding::Refused);
+        assert_eq!(finding(429, "too soon"), Finding::Refused);
+        assert_eq!(finding(409, "was modified"), Finding::Late);
+        assert_eq!(finding(503, ""), Finding::Unanswered);
+        assert_eq!(finding(429, "lanes are full"), Finding::Unanswered);
+        for (code, body) in [(200, "{}"), (201, "held"), (409, "gap"), (400, "held"), (404, "")] {
+            let Finding::Violation(told) = finding(code, body) else {
+                panic!("{code} {body} is no violation");
+            };
+            assert!(told.contains("steal") && told.contains("PUT /x"), "{told}");
+        }
+    }
+
+    #[test]
+    fn attacks_are_counted_by_name_and_open_doors_are_told_some_times() {
+        let record = Record::default();
+        record.add("a", Finding::Refused);
+        record.add("a", Finding::Unanswered);
+        record.add("b", Finding::Late);
+        for _ in 0..2 * TOLD_MAX {
+            record.add("b", Finding::Violation("open".to_owned()));
+        }
+        let totals = record.0.lock().unwrap().clone();
+        assert_eq!((totals.refused(), totals.violations.len()), (1, TOLD_MAX));
+        assert_eq!(totals.never_refused(), ["b"]);
+        assert_eq!(
+            totals.to_string(),
+            "2 kinds of attacks: 1 refused, 1 too late, 1 unanswered"
+        );
+    }
+}

@@ -1,0 +1,416 @@
+//! A member of the pool that runs no hub: whatever a stolen node certificate may try at the coordinator.
+//!
+//! It attacks a leader that renews. When a leader was silent for its lease duration, the rules let any member take the lease;
+//! then this one gives it back, and feeds nothing.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use http::Method;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::{Attack, Finding, Record, Refusal};
+use crate::lab::api::{Api, key_and_version};
+use crate::lab::sample::NAMESPACE;
+use crate::lab::stage::{ELECTION, Stage};
+use crate::stopwatch::Stopwatch;
+
+/// The node. The cloud has it in the pool; there is no hub on it.
+pub(in super::super) const NODE: &str = "shore-hostile";
+/// Its name as an elector.
+const IDENTITY: &str = "shore-hostile_1";
+/// Pause between two attacks.
+const PACE: Duration = Duration::from_millis(40);
+/// A leader that was seen to renew so long ago is attacked: it renews more often.
+const ALIVE: Duration = Duration::from_millis(1_500);
+/// The name of objects that the cloud never has.
+const FORGED: &str = "hostile-forged";
+const FEED: &str = "/yurt/v1/feed";
+/// Greatest resourceVersion of a cloud.
+const LAST_VERSION: u64 = (1 << 62) - 1;
+
+/// The rules of the election lease.
+const HELD: &[Refusal] = &[
+    Refusal(409, "nobody but the holder's node may write it"),
+    Refusal(409, "it may be taken, and not be"),
+];
+/// The lease has changed since it was read, or is gone with its store.
+const CHANGED: &[Refusal] = &[
+    Refusal(409, "object has been modified"),
+    Refusal(409, "the store was opened less than the lease duration ago"),
+    Refusal(404, "not found"),
+    Refusal(403, "is not a member of NodePool"),
+];
+const FORBIDDEN: &[Refusal] = &[Refusal(403, "forbidden")];
+const TOO_LONG: &[Refusal] = &[Refusal(422, "leaseDurationSeconds")];
+/// The fence of the feed; before it, one that knows no membership.
+const FENCED: &[Refusal] = &[Refusal(409, r#""fenced""#), Refusal(409, r#""members""#)];
+const BEYOND: &[Refusal] = &[Refusal(409, r#""position""#)];
+const NO_MEMBER: &[Refusal] = &[Refusal(403, "is not a member of NodePool")];
+
+/// Kinds of attacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Takes the lease of a leader that renews, with its resourceVersion.
+    Take,
+    /// Takes the leader out.
+    Empty,
+    /// Renews for the leader, until the end of time.
+    RenewForLeader,
+    /// Takes the lease for 68 years.
+    TakeForLong,
+    /// Takes the lease in the name of the leader's node.
+    TakeAsLeader,
+    /// Deletes the lease.
+    Delete,
+    /// Shares Pods.
+    Scope,
+    /// A membership of itself alone.
+    MembersAlone,
+    /// A forged Service, in the last generation.
+    LastGeneration,
+    /// A forged Service, at the last resourceVersion.
+    LastPosition,
+    /// A forged Service, right after what there is.
+    Forge,
+    /// All Services are gone.
+    NoServices,
+    /// A forged body of a snapshot.
+    Body,
+}
+
+const ALL: [Kind; 13] = [
+    Kind::Take,
+    Kind::Empty,
+    Kind::RenewForLeader,
+    Kind::TakeForLong,
+    Kind::TakeAsLeader,
+    Kind::Delete,
+    Kind::Scope,
+    Kind::MembersAlone,
+    Kind::LastGeneration,
+    Kind::LastPosition,
+    Kind::Forge,
+    Kind::NoServices,
+    Kind::Body,
+];
+
+/// The actor.
+pub(super) struct Member {
+    /// Of each coordinator.
+    apis: Vec<Api>,
+    random: fastrand::Rng,
+    record: Record,
+    sight: Sight,
+}
+
+/// How long the leader may have been silent, by what was read of the lease.
+#[derive(Default)]
+struct Sight {
+    /// Highest resourceVersion of the lease that was read.
+    version: u64,
+    /// When the latest read began.
+    read: Option<Stopwatch>,
+    /// Begun before the latest renewal that was seen.
+    renewed: Option<Stopwatch>,
+}
+
+/// What an attack is made of.
+struct Stand {
+    lease: Value,
+    feed: Value,
+}
+
+// === impl Member ===
+
+impl Member {
+    pub(super) fn new(stage: &Stage, seed: u64, record: Record) -> Result<Self> {
+        let identities = &stage.setup.identities;
+        let pair = identities.client_pair(&format!("system:node:{NODE}"), &["system:nodes"])?;
+        let coordinators = std::iter::once(&stage.coordinator).chain(&stage.others);
+        let apis = coordinators.map(|one| Api::https(one.port, identities.ca_pem(), &pair));
+        Ok(Self {
+            apis: apis.collect::<Result<_>>()?,
+            random: fastrand::Rng::with_seed(seed),
+            record,
+            sight: Sight::default(),
+        })
+    }
+
+    /// Attacks while `wanted` says so; ends with its sender.
+    pub(super) async fn live(mut self, mut wanted: watch::Receiver<bool>) {
+        while wanted.wait_for(|attacks| *attacks).await.is_ok() {
+            tokio::select! {
+                ended = wanted.wait_for(|attacks| !attacks) => if ended.is_err() { return },
+                () = self.attack() => {}
+            }
+        }
+    }
+
+    /// Every kind once, in any order, before one comes again.
+    async fn attack(&mut self) {
+        loop {
+            let mut round = ALL;
+            self.random.shuffle(&mut round);
+            for kind in round {
+                // Coordinators are away at times.
+                let _ = self.one(kind).await;
+                tokio::time::sleep(PACE).await;
+            }
+        }
+    }
+
+    async fn one(&mut self, kind: Kind) -> Result<()> {
+        let api = self.apis[self.random.usize(..self.apis.len())].clone();
+        let began = Stopwatch::start();
+        let lease = api.get(ELECTION).await?;
+        self.sight.see(began, key_and_version(&lease).1);
+        if lease["spec"]["holderIdentity"] == IDENTITY {
+            return release(&api, lease).await;
+        }
+        if kind.is_of_lease() && !self.sight.is_silent_for_less_than(ALIVE) {
+            return Ok(());
+        }
+        let feed = api.get(FEED).await?;
+        let attack = kind.attack(&Stand { lease, feed }).context("nobody leads")?;
+        let answer = attack.send(&api).await;
+        let mut finding = attack.judge(answer.as_ref());
+        let Some((code, body)) = answer else {
+            self.record.add(attack.name, finding);
+            return Ok(());
+        };
+        if kind == Kind::Take && code == 200 {
+            let taken: Value = serde_json::from_slice(&body)?;
+            let duration = taken["spec"]["leaseDurationSeconds"].as_u64().unwrap_or_default();
+            if !self.sight.is_silent_for_less_than(Duration::from_secs(duration)) {
+                // By the rules: the request was on its way for that long.
+                finding = Finding::Late;
+            }
+            self.record.add(attack.name, finding);
+            return release(&api, taken).await;
+        }
+        self.record.add(attack.name, finding);
+        Ok(())
+    }
+}
+
+async fn release(api: &Api, mut lease: Value) -> Result<()> {
+    lease["spec"]["holderIdentity"] = "".into();
+    api.replace(ELECTION, &lease).await.map(drop)
+}
+
+// === impl Sight ===
+
+impl Sight {
+    /// A read that began then has shown the lease at `version`. A coordinator that lags behind another one shows an older one.
+    fn see(&mut self, began: Stopwatch, version: u64) {
+        if version > self.version {
+            self.version = version;
+            self.renewed = self.read;
+        }
+        self.read = Some(began);
+    }
+
+    /// Whether the lease was certainly written within this time.
+    fn is_silent_for_less_than(&self, time: Duration) -> bool {
+        self.renewed.is_some_and(|since| since.elapsed() < time)
+    }
+}
+
+// === impl Kind ===
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Take => "take the lease of a living leader",
+            Self::Empty => "release for the leader",
+            Self::RenewForLeader => "renew for the leader",
+            Self::TakeForLong => "a lease for 68 years",
+            Self::TakeAsLeader => "be elected under another name",
+            Self::Delete => "delete the lease",
+            Self::Scope => "share Pods",
+            Self::MembersAlone => "a membership without others",
+            Self::LastGeneration => "a generation that nothing can follow",
+            Self::LastPosition => "a position that nothing can follow",
+            Self::Forge => "an event of a forged Service",
+            Self::NoServices => "an empty snapshot",
+            Self::Body => "a forged body of a snapshot",
+        }
+    }
+
+    fn is_of_lease(self) -> bool {
+        matches!(
+            self,
+            Self::Take | Self::Empty | Self::RenewForLeader | Self::TakeForLong | Self::TakeAsLeader | Self::Delete
+        )
+    }
+
+    /// The request; `None` when nobody leads.
+    fn attack(self, stand: &Stand) -> Option<Attack> {
+        if self.is_of_lease() {
+            self.of_lease(&stand.lease)
+        } else {
+            Some(self.of_feed(&stand.feed))
+        }
+    }
+
+    fn of_lease(self, lease: &Value) -> Option<Attack> {
+        let holder = lease["spec"]["holderIdentity"]
+            .as_str()
+            .filter(|holder| !holder.is_empty())?;
+        let (node, _) = holder.split_once('_')?;
+        let mut wanted = lease.clone();
+        let spec = &mut wanted["spec"];
+        match self {
+            Self::Take => spec["holderIdentity"] = IDENTITY.into(),
+            Self::Empty => spec["holderIdentity"] = "".into(),
+            Self::RenewForLeader => spec["renewTime"] = "9999-12-31T23:59:59.000000Z".into(),
+            Self::TakeForLong => {
+                spec["holderIdentity"] = IDENTITY.into();
+                spec["leaseDurationSeconds"] = i32::MAX.into();
+            }
+            _ => spec["holderIdentity"] = format!("{node}_hostile").into(),
+        }
+        let (method, body, owed) = match self {
+            Self::Delete => (Method::DELETE, None, FORBIDDEN),
+            Self::TakeForLong => (Method::PUT, Some(wanted), TOO_LONG),
+            Self::TakeAsLeader => (Method::PUT, Some(wanted), FORBIDDEN),
+            _ => (Method::PUT, Some(wanted), HELD),
+        };
+        Some(Attack {
+            name: self.name(),
+            method,
+            path: ELECTION.to_owned(),
+            body,
+            owed,
+            late: CHANGED,
+        })
+    }
+
+    /// A call with the claim of the one who leads.
+    fn of_feed(self, feed: &Value) -> Attack {
+        let services = &feed["collections"]["services"];
+        let generation = services["generation"].as_u64().unwrap_or_default();
+        let applied = |of: &Value| of["appliedUpTo"].as_str().and_then(|text| text.parse().ok());
+        let after: u64 = applied(services).unwrap_or_default();
+        let next = (after + 1).to_string();
+        let members = &feed["collections"]["members"];
+        let members_next = (applied(members).unwrap_or_default() + 1).to_string();
+        let (last, key) = (LAST_VERSION.to_string(), format!("{NAMESPACE}/{FORGED}"));
+        let (path, more) = match self {
+            Self::Scope => (
+                "scope",
+                json!({"resources": [{"group": "", "version": "v1", "resource": "pods", "kind": "Pod", "listKind": "PodList",
+                    "namespaced": true}]}),
+            ),
+            Self::MembersAlone => (
+                "members/snapshot",
+                json!({"generation": members["generation"], "at": members_next, "index": [[NODE, members_next]]}),
+            ),
+            Self::LastGeneration => (
+                "services/snapshot",
+                json!({"generation": u64::MAX, "at": next, "index": [[key, next]]}),
+            ),
+            Self::LastPosition => (
+                "services/snapshot",
+                json!({"generation": generation, "at": last, "index": [[key, last]]}),
+            ),
+            Self::Forge => (
+                "services/events",
+                json!({"generation": generation, "after": after.to_string(), "upTo": next, "fresh": true,
+                    "events": [{"type": "ADDED", "object": forged(&next)}]}),
+            ),
+            Self::NoServices => (
+                "services/snapshot",
+                json!({"generation": generation, "at": next, "index": []}),
+            ),
+            _ => (
+                "services/snapshot/bodies",
+                json!({"generation": generation, "at": next, "objects": [forged(&next)]}),
+            ),
+        };
+        let mut body = json!({"store": feed["store"], "epoch": feed["epoch"]});
+        if let (Some(body), Value::Object(more)) = (body.as_object_mut(), more) {
+            body.extend(more);
+        }
+        Attack {
+            name: self.name(),
+            method: Method::POST,
+            path: format!("{FEED}/{path}?version=1"),
+            body: Some(body),
+            owed: if self == Self::LastPosition { BEYOND } else { FENCED },
+            late: NO_MEMBER,
+        }
+    }
+}
+
+/// A Service that leads to the attacker.
+fn forged(version: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"namespace": NAMESPACE, "name": FORGED, "resourceVersion": version,
+            "uid": "00000000-0000-4000-8000-00000000f0f0"},
+        "spec": {"clusterIP": "10.96.9.9", "ports": [{"name": "http", "port": 80}]},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stand(holder: &str) -> Stand {
+        let metadata = json!({"name": "yurthub", "namespace": "kube-system", "resourceVersion": "7"});
+        Stand {
+            lease: json!({"metadata": metadata, "spec": {"holderIdentity": holder, "leaseDurationSeconds": 3}}),
+            feed: json!({"store": "s", "epoch": 4,
+                "collections": {"services": {"generation": 2, "appliedUpTo": "41"}, "members": {"generation": 1}}}),
+        }
+    }
+
+    #[test]
+    fn attacks_carry_what_only_the_leader_may_use() {
+        let mut names = std::collections::BTreeSet::new();
+        for kind in ALL {
+            let attack = kind.attack(&stand("shore-1_x")).expect("somebody leads");
+            assert!(names.insert(attack.name), "{} twice", attack.name);
+            assert!(!attack.owed.is_empty());
+            match (kind.is_of_lease(), &attack.body) {
+                (true, Some(lease)) => {
+                    assert_eq!(lease["metadata"]["resourceVersion"], "7", "{}", attack.name);
+                    assert_ne!(*lease, stand("shore-1_x").lease, "{} changes nothing", attack.name);
+                }
+                (true, None) => assert_eq!(attack.method, Method::DELETE),
+                (false, call) => {
+                    let call = call.as_ref().expect("a call has a body");
+                    assert_eq!((&call["store"], &call["epoch"]), (&json!("s"), &json!(4)));
+                }
+            }
+        }
+        let forge = Kind::Forge.of_feed(&stand("a_1").feed).body.expect("a body");
+        assert_eq!((&forge["after"], &forge["upTo"]), (&json!("41"), &json!("42")));
+    }
+
+    #[test]
+    fn lease_of_nobody_is_left_alone() {
+        let taken: Vec<Kind> = ALL.into_iter().filter(|kind| kind.is_of_lease()).collect();
+        assert!(taken.iter().all(|kind| kind.attack(&stand("")).is_none()));
+    }
+
+    #[test]
+    fn leader_is_alive_only_while_a_renewal_was_seen_between_two_reads() {
+        let mut sight = Sight::default();
+        let long = Duration::from_secs(3600);
+        sight.see(Stopwatch::start(), 7);
+        assert!(
+            !sight.is_silent_for_less_than(long),
+            "it may have been written long ago"
+        );
+        sight.see(Stopwatch::start(), 7);
+        sight.see(Stopwatch::start(), 6);
+        assert!(!sight.is_silent_for_less_than(long), "an older one is no renewal");
+        sight.see(Stopwatch::start(), 8);
+        assert!(sight.is_silent_for_less_than(long));
+        assert!(!sight.is_silent_for_less_than(Duration::ZERO));
+    }
+}
