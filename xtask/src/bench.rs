@@ -1,9 +1,10 @@
 //! `cargo xtask bench`: the coordinator and kube-apiserver on etcd under the same load in the same run, side by side.
 //!
 //! Reading order: [`subject`] (what is measured), [`usage`] (what the kernel says about it), [`load`] (the client), then
-//! one file per group of rows: [`memory`], [`leases`], [`objects`], [`lists`], [`watches`], [`companions`], [`disk`]. [`origin`] says which
+//! one file per group of rows: [`memory`], [`leases`], [`objects`], [`lists`], [`watches`], [`companions`], [`disk`]; [`attacks`] has a table of its own. [`origin`] says which
 //! tree it was. A pool of several processes is measured in [`pool`], by commands of its own.
 
+mod attacks;
 mod companions;
 mod disk;
 mod leases;
@@ -85,6 +86,8 @@ enum Group {
     Companions,
     /// Bytes written by heartbeats (minutes)
     Disk,
+    /// A healthy client beside attackers; of the coordinator alone, and only when it is asked for
+    Attacks,
 }
 
 const ALL: [Group; 7] = [
@@ -125,7 +128,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if cfg!(debug_assertions) {
         return run_optimised();
     }
-    let bin_dir = args.common.build()?;
+    let bin_dir = match args.is_of_ours_alone() {
+        true => args.common.programs.build()?,
+        false => args.common.build()?,
+    };
     raise_files()?;
     let what = origin::of(&args.groups, &args.common, args.small)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -172,6 +178,14 @@ fn run_optimised() -> Result<()> {
     process::run(Command::new(program).args(std::env::args_os().skip(1)))
 }
 
+// === impl Args ===
+
+impl Args {
+    fn is_of_ours_alone(&self) -> bool {
+        self.common.skip_peer || self.groups == [Group::Attacks]
+    }
+}
+
 // === impl Common, Programs ===
 
 impl Common {
@@ -197,7 +211,7 @@ impl Programs {
 /// What could not be measured.
 async fn measure_all(args: &Args, lab: &Lab, table: &mut Table) -> Vec<String> {
     let groups: &[Group] = if args.groups.is_empty() { &ALL } else { &args.groups };
-    let sides: &[Side] = if args.common.skip_peer {
+    let sides: &[Side] = if args.is_of_ours_alone() {
         &[Side::Ours]
     } else {
         &[Side::Ours, Side::Peer]
@@ -265,7 +279,8 @@ async fn measure(group: Group, lab: &Lab, sides: &[Side], scale: Scale, table: &
             Group::Objects => objects::measure(subject, scale, &mut notes).await?,
             Group::Lists => lists::measure(subject, scale, &mut notes).await?,
             Group::Companions => companions::measure(subject, scale, &mut notes).await?,
-            Group::Watches | Group::Disk => {}
+            Group::Attacks if *side == Side::Ours => attacks::measure(subject, scale).await?,
+            Group::Watches | Group::Disk | Group::Attacks => {}
         }
     }
     Ok(())

@@ -157,6 +157,11 @@ impl Subject {
         Connector::new(self.port, &self.setup.identities)
     }
 
+    /// Where it listens, on loopback.
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// What the processes have used so far: API server and, for CPU and bytes, its store.
     pub(super) fn usage(&self) -> Result<Usage> {
         let mut usage = usage::usage(self.pid()?)?;
