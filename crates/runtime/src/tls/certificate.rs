@@ -20,8 +20,11 @@ use super::{PeerIdentity, ReloadingServerTls};
 
 /// Most certificates beside the client's own: a chain to an authority has one or two. A handshake with more fails.
 const INTERMEDIATES_MAX: usize = 8;
-/// A finding is used no longer than this, in seconds: certificates between the client's and the authority end, too.
+/// A finding is used no longer than this, in seconds, where certificates are between the client's and the authority: they end,
+/// too. So is one that is not good: its time may begin.
 const FOUND_FOR: i64 = 60;
+/// The clock is looked at this often, as it may be set.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// Client certificate of one connection.
 #[derive(Debug)]
@@ -105,9 +108,9 @@ impl ClientCertificate {
         while self.identity().is_some() {
             let now = self.tls.clock().unix().secs;
             let until = self.found.lock().map_or(now, |found| found.until);
-            let wait = Duration::from_secs(u64::try_from(until.saturating_sub(now)).unwrap_or(0).max(1));
+            let left = Duration::from_secs(u64::try_from(until.saturating_sub(now)).unwrap_or(0).max(1));
             tokio::select! {
-                () = tokio::time::sleep(wait) => {}
+                () = tokio::time::sleep(left.min(LOOK_EVERY)) => {}
                 () = self.lost.notified() => {}
                 changed = changes.changed() => if changed.is_err() { return },
             }
@@ -121,7 +124,10 @@ impl ClientCertificate {
             authorities.verifier.verify_client_cert(own, intermediates, time)
         });
         let is_good = matches!(verified, Some(Ok(_)));
-        let end = now.saturating_add(FOUND_FOR);
+        let end = match is_good && self.chain.len() == 1 {
+            true => i64::MAX,
+            false => now.saturating_add(FOUND_FOR),
+        };
         Found {
             is_good,
             version: authorities.version,
