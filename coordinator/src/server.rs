@@ -301,9 +301,11 @@ async fn handle(call: Call) -> Result<Response<Body>, Status> {
     }
 }
 
-/// Whether nothing has to follow the commit of a write: only the guard of elections is told of it.
+/// Whether nothing has to follow the commit of a create or change: the guard of elections is told of it, and what is evicted is
+/// deleted after it was marked.
 fn is_one_step(call: &Call) -> bool {
-    !leases::may_be_guarded(&call.resource, call.info.namespace.as_deref())
+    let is_eviction = call.info.subresource.as_deref() == Some("eviction");
+    !is_eviction && !leases::may_be_guarded(&call.resource, call.info.namespace.as_deref())
 }
 
 async fn handle_write(call: &Call) -> Result<Response<Body>, Status> {

@@ -1,6 +1,9 @@
 //! Pods as their writers meet them: what is refused, what may change, how they come to a node and how they are asked to leave.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use yurt_test_support::eventually;
 
 use crate::harness::{Client, Server};
 
@@ -193,4 +196,37 @@ async fn an_eviction_deletes_the_pod_and_a_node_evicts_its_own_only() {
     let mut wrong = eviction.clone();
     wrong["deleteOptions"] = json!({"preconditions": {"uid": "other"}});
     admin.post(&path, &wrong).await.expect(409);
+}
+
+/// An eviction is two writes, and a client may go away at any moment: the pod is not left behind with the condition alone.
+#[tokio::test]
+async fn eviction_that_was_begun_ends_when_its_client_hangs_up() {
+    let server = Server::standalone().await;
+    let admin = server.admin();
+    let count = 60;
+    for n in 0..count {
+        admin.post(PODS, &pod(&format!("p{n}"))).await.expect(201);
+    }
+    for n in 0..count {
+        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": format!("p{n}")},
+            "deleteOptions": {"gracePeriodSeconds": 0}});
+        let path = format!("{PODS}/p{n}/eviction");
+        let hangs_up_after = Duration::from_micros(100 * n);
+        // Most hang up before the answer, some before the request has come.
+        let _ = tokio::time::timeout(hangs_up_after, admin.post(&path, &eviction)).await;
+    }
+    // Its commit comes after whatever was begun.
+    admin.post(PODS, &pod("last")).await.expect(201);
+    eventually("no pod is left half evicted", async || {
+        let pods = admin.get(PODS).await.expect(200);
+        let is_marked = |pod: &Value| pod["status"]["conditions"].to_string().contains("DisruptionTarget");
+        let marked = pods["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|pod| is_marked(pod))
+            .count();
+        (marked == 0).then_some(())
+    })
+    .await;
 }
