@@ -128,7 +128,7 @@ impl Gate {
         let rbac = Rbac::open(base, config.rbac_path.clone());
         let lane = |kind: &str, in_flight: NonZeroUsize| {
             let (queued_max, wait_max) = (config.max_queued_requests, config.max_queue_wait.0);
-            Lane::new(in_flight.get(), queued_max, wait_max, metrics.refusals(kind))
+            Lane::new(in_flight.get(), queued_max, wait_max, Some(metrics.refusals(kind)))
         };
         Ok(Self {
             authorizer: Authorizer::new(),

@@ -132,7 +132,9 @@ pub struct Flags {
     /// Shortest time a watch without timeoutSeconds lasts; the longest is twice that.
     #[arg(long, default_value = "1800s")]
     min_request_timeout: GoDuration,
-    /// Requests served at a time, watches not counted; above that the answer is 429.
+    /// Requests served at a time. A fifth is kept for components that act as the node; the others take turns by address and wait
+    /// for up to 15 s, as many as are served; above that the answer is 429. Watches and upgrades have as many places again, and
+    /// hold theirs only while they open.
     #[arg(long, default_value_t = 250)]
     max_requests_in_flight: usize,
     /// More log: 0 info, 1 debug, 2 trace.

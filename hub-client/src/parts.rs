@@ -35,6 +35,7 @@ use crate::proxy::caller::Callers;
 use crate::proxy::caller::token::NodeToken;
 use crate::proxy::local::{Local, NodeFacts};
 use crate::proxy::pass_through::PassThrough;
+use crate::proxy::places::Places;
 use crate::proxy::written::Written;
 use crate::replicas::detour::Wanted;
 use crate::replicas::follow::Follower;
@@ -420,8 +421,7 @@ impl Parts {
             heartbeat,
             tasks: self.tasks.clone(),
             metrics: self.metrics.clone(),
-            max_in_flight: config.max_in_flight,
-            in_flight: Default::default(),
+            places: Places::new(config.max_in_flight, &self.metrics),
         }
     }
 

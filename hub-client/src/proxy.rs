@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   listener → caller (caller.rs) → request info → router (here) → own lease (pool/heartbeat/own.rs)
+//!                                                    place (places.rs)
 //!                                                                 → replica (local.rs, authorised by authorize.rs)
 //!                                                                 → cloud   (pass_through.rs; the Node's status also
 //!                                                                            by relay, pool/heartbeat/relaying.rs;
@@ -9,17 +10,18 @@
 //! ```
 
 pub mod authorize;
+pub mod body;
 pub mod caller;
 pub mod local;
 pub mod pass_through;
+pub mod places;
 pub mod written;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, UPGRADE};
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
@@ -32,9 +34,11 @@ use yurt_runtime::http::{Body, full, pass, read_body, status_response_as, until}
 use crate::metrics::Metrics;
 use crate::pool::heartbeat::own::{NAMESPACE, OwnHeartbeat};
 use crate::pool::heartbeat::relaying;
+use body::{Late, Timed};
 use caller::{Caller, Callers, Credential};
 use local::Local;
 use pass_through::PassThrough;
+use places::Places;
 
 /// Bytes of a lease request at the most.
 const LEASE_BYTES_MAX: usize = 1 << 20;
@@ -60,14 +64,9 @@ pub struct Proxy {
     pub tasks: TaskGroup,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// Requests served at a time, watches and upgrades not counted.
-    pub max_in_flight: usize,
-    /// How many are being served.
-    pub in_flight: AtomicUsize,
+    /// How many requests are served at a time, and who is next.
+    pub places: Places,
 }
-
-/// Counts one request while it is served.
-struct InFlight<'a>(&'a Proxy);
 
 // === impl Proxy ===
 
@@ -80,9 +79,12 @@ impl Proxy {
             .and_then(|accept| accept.to_str().ok());
         let how = Negotiated::of_status(accept, true);
         let mut known = None;
+        let late = Late::default();
+        let request = request.map(|body| Timed::new(body, late.clone()));
         let mut response = match self.route(request, peer, &mut known).await {
             Ok(response) => response,
             Err(status) => {
+                let status = late.status().unwrap_or(status);
                 self.metrics.requests.with_label_values(&["refused"]).inc();
                 status_response_as(how, &status)
             }
@@ -100,7 +102,7 @@ impl Proxy {
     /// Notes in `known` whose place the connection takes, for callers without a certificate.
     async fn route(
         &self,
-        mut request: Request<Incoming>,
+        mut request: Request<Timed<Incoming>>,
         peer: Peer,
         known: &mut Option<KnownCaller>,
     ) -> Result<Response<Body>, Status> {
@@ -126,9 +128,9 @@ impl Proxy {
                 .detached("kubelet-lease", async move { heartbeat.handle(request).await });
             return answered.await.map_err(|lost| Status::internal(&lost.to_string()));
         }
-        let upgrades = info.subresource.is_some() && request.headers().contains_key(http::header::UPGRADE);
-        let endless = info.verb == Verb::Watch || upgrades;
-        let _counted = if endless { None } else { Some(self.enter()?) };
+        let is_opening = info.verb == Verb::Watch || request.headers().contains_key(UPGRADE);
+        // Until the headers are there: what streams on after them is bounded by its connection.
+        let _place = self.places.enter(&caller, is_opening).await?;
         if let Some(response) = self.local.answer(&request, &info, &caller).await? {
             self.metrics.requests.with_label_values(&["replica"]).inc();
             return Ok(ending(response, ends));
@@ -144,7 +146,7 @@ impl Proxy {
     /// The kubelet's NodeStatus: to the cloud, else through a relay; the other way round while the cloud is known to be away.
     async fn send_status(
         &self,
-        request: Request<Incoming>,
+        request: Request<Timed<Incoming>>,
         info: &RequestInfo,
         caller: &Caller,
     ) -> Result<Response<Body>, Status> {
@@ -182,20 +184,6 @@ impl Proxy {
                 None => method == Method::POST,
             }
     }
-
-    fn enter(&self) -> Result<InFlight<'_>, Status> {
-        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
-        let counted = InFlight(self);
-        self.metrics.in_flight.inc();
-        if before >= self.max_in_flight {
-            self.metrics.rejected.inc();
-            return Err(Status::too_many_requests(
-                "Too many requests, please try again later.",
-                1,
-            ));
-        }
-        Ok(counted)
-    }
 }
 
 /// The node has as many places as there are. Pods are counted by address, which is one pod's.
@@ -213,12 +201,5 @@ fn ending(response: Response<Body>, ends: Option<CancellationToken>) -> Response
     match ends {
         Some(ends) => response.map(|body| until(body, ends)),
         None => response,
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
-        self.0.metrics.in_flight.dec();
     }
 }

@@ -4,8 +4,8 @@
 //! the one crate that may spawn a task or read a clock.
 //!
 //! In reading order: [`tasks`] and [`shutdown`] (what runs, how it stops), [`clock`], [`readiness`], [`pki`], [`tls`],
-//! [`kubeconfig`], [`jws`] (who is who), [`http`] (server and client), [`admin`] and [`metrics`] (what an operator sees), [`flags`],
-//! [`files`], [`log`] and [`exit`] (how a program starts and refuses to start).
+//! [`kubeconfig`], [`jws`] (who is who), [`http`] (server and client), [`lanes`] (who is next), [`admin`] and [`metrics`] (what an
+//! operator sees), [`flags`], [`files`], [`log`] and [`exit`] (how a program starts and refuses to start).
 //!
 //! ```no_run
 //! use yurt_runtime::{TaskGroup, shutdown};
@@ -31,6 +31,7 @@ pub mod flags;
 pub mod http;
 pub mod jws;
 pub mod kubeconfig;
+pub mod lanes;
 pub mod log;
 pub mod metrics;
 pub mod pki;

@@ -1,7 +1,11 @@
 //! One node cannot take more of the hub than its share.
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use http::{Method, StatusCode};
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use yurt_runtime::http::{empty, json as answer_json};
 use yurt_test_support::eventually;
@@ -15,9 +19,13 @@ const SERVICES: &str = "/api/v1/services";
 
 /// Keeps requests for pods waiting at the cloud until the gate is opened.
 fn hold_pods(cloud: &Cloud) -> watch::Sender<bool> {
+    hold(cloud, PODS)
+}
+
+fn hold(cloud: &Cloud, path: &str) -> watch::Sender<bool> {
     let gate = watch::Sender::new(false);
     let open = gate.clone();
-    cloud.on(PODS, move |_| {
+    cloud.on(path, move |_| {
         let mut open = open.subscribe();
         async move {
             open.wait_for(|open| *open).await.unwrap();
@@ -46,20 +54,19 @@ async fn requests_above_the_limit_get_429_and_watches_do_not_count() {
     let [one, two] = [hub.kubelet(), hub.kubelet()];
     let meanwhile = async {
         until_held(&cloud, 2).await;
-        for path in [PODS, SERVICES, "/version"] {
-            let refused = hub.kube_proxy().get(path).await;
-            assert_eq!(
-                (refused.code, refused.header("retry-after")),
-                (429, Some("1")),
-                "{path}"
-            );
-            assert_eq!(refused.json()["reason"], "TooManyRequests");
-        }
+        // Two wait, the third is refused.
+        let waiting = (0..3).map(|_| async { hub.kube_proxy().get(SERVICES).await });
+        let mut waiting: FuturesUnordered<_> = waiting.collect();
+        let refused = waiting.next().await.unwrap();
+        assert_eq!((refused.code, refused.header("retry-after")), (429, Some("1")));
+        assert_eq!(refused.json()["reason"], "TooManyRequests");
         assert_eq!(hub.kube_proxy().watch(SERVICES).await.told().await, "ADDED web");
         let beat = hub.kubelet().get(LEASE).await;
         assert_ne!(beat.code, 429, "a full hub must not make its node look dead");
         assert_eq!(cloud.seen(PODS).len(), 2, "what is refused costs the cloud nothing");
         gate.send_replace(true);
+        let answers: Vec<_> = waiting.map(|answer| answer.code).collect().await;
+        assert_eq!(answers, [200, 200], "who waited is served");
     };
     let (one, two, ()) = tokio::join!(one.get(PODS), two.get(PODS), meanwhile);
     assert_eq!((one.code, two.code), (200, 200));
@@ -91,4 +98,78 @@ async fn gauge_of_requests_in_flight_goes_down_again() {
         metrics.contains("node_yurthub_in_flight_requests_total 0\n"),
         "nothing is in flight any more:\n{metrics}"
     );
+}
+
+/// A bearer's request on a connection of its own.
+async fn ask(hub: &TestHub, method: &str, path: &str, headers: &str) -> TcpStream {
+    let mut connection = hub.connect().await;
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: pod/v1\r\nAuthorization: Bearer t\r\n{headers}\r\n"
+    );
+    connection.write_all(head.as_bytes()).await.unwrap();
+    connection
+}
+
+/// The old way to watch.
+const WATCHED: &str = "/api/v1/watch/pods";
+const OWN_REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+
+#[tokio::test]
+async fn bodies_that_never_end_do_not_take_the_kubelets_places() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &["--max-requests-in-flight=10"]).await;
+    let mut unfinished = Vec::new();
+    for _ in 0..10 {
+        unfinished.push(ask(&hub, "POST", OWN_REVIEWS, "Content-Length: 100\r\n").await);
+    }
+    until_busy(&hub, 8).await;
+    for _ in 0..5 {
+        hub.kubelet().get(PODS).await.expect(200);
+        hub.kube_proxy().get(SERVICES).await.expect(200);
+    }
+    // Waits behind the pod and gets a place, for bodies that do not come are given up.
+    let other = hub.bearer("pod/v1", "other").get(PODS).await;
+    assert_eq!(other.code, 200);
+    let mut answer = String::new();
+    unfinished[0].read_to_string(&mut answer).await.unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.1 400 ") && answer.contains("body did not come"),
+        "{answer}"
+    );
+}
+
+#[tokio::test]
+async fn streams_that_do_not_open_hold_places_too() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &["--max-requests-in-flight=5"]).await;
+    let _gates = [PODS, WATCHED].map(|path| hold(&cloud, path));
+    let mut asking = Vec::new();
+    for number in 0..9 {
+        let (path, headers) = match number % 3 {
+            0 => (format!("{PODS}?watch=1"), ""),
+            1 => (PODS.to_owned(), "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"),
+            _ => (WATCHED.to_owned(), ""),
+        };
+        asking.push(ask(&hub, "GET", &path, headers).await);
+        let held = || cloud.seen(PODS).len() + cloud.seen(WATCHED).len();
+        let reached = asking.len().min(4);
+        eventually("the first four must reach the cloud", async || {
+            (held() >= reached).then_some(())
+        })
+        .await;
+    }
+    hub.kube_proxy().get(SERVICES).await.expect(200);
+    hub.kube_proxy().watch(SERVICES).await;
+    let held = cloud.seen(PODS).len() + cloud.seen(WATCHED).len();
+    assert_eq!(held, 4, "the fifth place is the node's");
+}
+
+/// Waits until so many requests are in flight.
+async fn until_busy(hub: &TestHub, count: usize) {
+    let gauge = format!("node_yurthub_in_flight_requests_total {count}\n");
+    eventually("the requests must be in flight", async || {
+        let metrics = hub.admin().get("/metrics").await.expect(200);
+        String::from_utf8_lossy(&metrics).contains(&gauge).then_some(())
+    })
+    .await;
 }

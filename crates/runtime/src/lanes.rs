@@ -1,0 +1,304 @@
+//! How many requests are answered at a time, and who is next.
+//!
+//! Who finds no place waits in a queue of its own, and freed places go round the queues: a client with a thousand lists
+//! waiting delays another's first request by one place, not by a thousand. The queues together are bounded; when they are
+//! full, the longest one gives way to a client that waits for less, else the newcomer is told to come again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use prometheus::IntCounter;
+use tokio::sync::oneshot;
+use yurt_apimachinery::Status;
+
+mod turns;
+
+use turns::{Joined, Turns};
+
+/// Seconds after which a refused client should come again.
+const RETRY_AFTER: u32 = 1;
+
+/// One lane. Clones share it.
+#[derive(Clone)]
+pub struct Lane {
+    shared: Arc<Shared>,
+}
+
+/// A place in a lane; the next in line gets it when this is dropped.
+pub struct Place {
+    /// `None` once it was given on.
+    lane: Option<Lane>,
+}
+
+/// Counts who is told to come again, and why.
+#[derive(Clone)]
+pub struct Refusals {
+    /// Too many waited already, or one that waited gave way to another client.
+    pub full: IntCounter,
+    /// The wait was too long.
+    pub late: IntCounter,
+}
+
+struct Shared {
+    in_flight_max: usize,
+    wait_max: Duration,
+    refusals: Option<Refusals>,
+    // Held for a few map operations, never while anybody is woken.
+    state: Mutex<State>,
+}
+
+struct State {
+    in_flight: usize,
+    waiting: Turns<oneshot::Sender<Place>>,
+}
+
+/// Leaves the queue when the request is given up.
+struct Ticket<'a> {
+    lane: &'a Lane,
+    client: &'a str,
+    id: turns::Ticket,
+}
+
+/// What happens to a request that comes in.
+enum Entry {
+    Go,
+    Wait(turns::Ticket, oneshot::Receiver<Place>),
+    Refused,
+}
+
+// === impl Lane ===
+
+impl Lane {
+    /// `in_flight_max` places, and room for `queued_max` who wait no longer than `wait_max`; `refusals` are counted if given.
+    #[must_use]
+    pub fn new(in_flight_max: usize, queued_max: usize, wait_max: Duration, refusals: Option<Refusals>) -> Self {
+        let state = State {
+            in_flight: 0,
+            waiting: Turns::new(queued_max),
+        };
+        Self {
+            shared: Arc::new(Shared {
+                in_flight_max,
+                wait_max,
+                refusals,
+                state: Mutex::new(state),
+            }),
+        }
+    }
+
+    /// A place for a request of `client`, at once or after a wait.
+    ///
+    /// # Errors
+    /// 429 with Retry-After when too many wait, or the wait was too long.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the queue.
+    pub async fn enter(&self, client: &str) -> Result<Place, Status> {
+        let (id, granted) = match self.admit(client) {
+            Entry::Go => return Ok(Place::of(self)),
+            Entry::Refused => return Err(self.busy(|refusals| &refusals.full)),
+            Entry::Wait(id, granted) => (id, granted),
+        };
+        let _ticket = Ticket { lane: self, client, id };
+        match tokio::time::timeout(self.shared.wait_max, granted).await {
+            Ok(Ok(place)) => Ok(place),
+            // Pushed out by somebody who waits for less.
+            Ok(Err(_)) => Err(self.busy(|refusals| &refusals.full)),
+            Err(_) => Err(self.busy(|refusals| &refusals.late)),
+        }
+    }
+
+    fn busy(&self, why: impl FnOnce(&Refusals) -> &IntCounter) -> Status {
+        if let Some(refusals) = &self.shared.refusals {
+            why(refusals).inc();
+        }
+        Status::too_many_requests("Too many requests, please try again later.", RETRY_AFTER)
+    }
+
+    /// Requests being answered, and requests waiting.
+    #[must_use]
+    pub fn load(&self) -> (usize, usize) {
+        let state = self.shared.state.lock();
+        (state.in_flight, state.waiting.len())
+    }
+
+    fn admit(&self, client: &str) -> Entry {
+        let mut state = self.shared.state.lock();
+        if state.in_flight < self.shared.in_flight_max {
+            state.in_flight += 1;
+            return Entry::Go;
+        }
+        let (wake, granted) = oneshot::channel();
+        let joined = state.waiting.join(client, wake);
+        // Woken only after the lock is free again: a dropped sender runs the other's task.
+        drop(state);
+        match joined {
+            Joined::Waits(id) | Joined::InPlaceOf(id, _) => Entry::Wait(id, granted),
+            Joined::Refused => Entry::Refused,
+        }
+    }
+
+    /// Gives a freed place to the next in line.
+    fn release(&self) {
+        let mut place = Place::of(self);
+        loop {
+            let mut state = self.shared.state.lock();
+            let Some(next) = state.waiting.next() else {
+                state.in_flight -= 1;
+                place.lane = None;
+                return;
+            };
+            drop(state);
+            match next.send(place) {
+                Ok(()) => return,
+                // Given up in this very moment: still ours to give.
+                Err(back) => place = back,
+            }
+        }
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    fn of(lane: &Lane) -> Self {
+        Self {
+            lane: Some(lane.clone()),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(lane) = self.lane.take() {
+            lane.release();
+        }
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        let sender = self.lane.shared.state.lock().waiting.leave(self.client, self.id);
+        drop(sender);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(15);
+
+    fn lane(in_flight_max: usize, queued_max: usize) -> Lane {
+        let counter = || IntCounter::new("refused", "Refused.").unwrap();
+        let refusals = Refusals {
+            full: counter(),
+            late: counter(),
+        };
+        Lane::new(in_flight_max, queued_max, LONG, Some(refusals))
+    }
+
+    /// Refused because it was full, and because it was late.
+    fn refused(lane: &Lane) -> [u64; 2] {
+        let refusals = lane.shared.refusals.as_ref().unwrap();
+        [refusals.full.get(), refusals.late.get()]
+    }
+
+    fn waits(request: &mut (impl Future + Unpin)) -> bool {
+        request.now_or_never().is_none()
+    }
+
+    /// A place that is free now.
+    fn now(lane: &Lane, client: &str) -> Option<Place> {
+        lane.enter(client)
+            .now_or_never()
+            .and_then(|place| place.map_err(drop).ok())
+    }
+
+    /// Conformance: 6.31
+    #[tokio::test]
+    async fn places_and_queue_are_bounded_to_the_last_one() {
+        let lane = lane(3, 2);
+        let mut places: Vec<Place> = (0..2).map(|_| now(&lane, "a").unwrap()).collect();
+        assert_eq!(lane.load(), (2, 0));
+        places.push(now(&lane, "a").unwrap());
+        let mut first = Box::pin(lane.enter("a"));
+        let mut second = Box::pin(lane.enter("a"));
+        assert!(waits(&mut first) && waits(&mut second));
+        assert_eq!(lane.load(), (3, 2));
+        let refused = lane.enter("a").await.map(drop).unwrap_err();
+        assert_eq!((refused.code(), refused.retry_after()), (429, Some(1)));
+        places.pop();
+        let place = first.await.unwrap();
+        assert!(waits(&mut second));
+        drop(second);
+        assert_eq!(lane.load(), (3, 0), "who hangs up leaves the queue");
+        drop((place, places));
+        assert_eq!(lane.load(), (0, 0));
+    }
+
+    /// Conformance: 6.31, 6.33
+    #[tokio::test]
+    async fn greedy_client_delays_another_by_one_place() {
+        let lane = lane(1, 100);
+        let mut place = now(&lane, "greedy");
+        let mut greedy: VecDeque<_> = (0..50).map(|_| Box::pin(lane.enter("greedy"))).collect();
+        for one in &mut greedy {
+            assert!(waits(one));
+        }
+        let mut modest = Box::pin(lane.enter("modest"));
+        assert!(waits(&mut modest));
+        drop(place.take());
+        let of_greedy = greedy.pop_front().unwrap().await.unwrap();
+        assert!(waits(&mut modest));
+        drop(of_greedy);
+        drop(modest.await.unwrap());
+        assert_eq!(lane.load(), (1, 48), "the other's turn again");
+    }
+
+    #[tokio::test]
+    async fn full_queue_makes_room_for_who_waits_for_less() {
+        let lane = lane(1, 3);
+        let _place = now(&lane, "greedy");
+        let mut greedy: Vec<_> = (0..3).map(|_| Box::pin(lane.enter("greedy"))).collect();
+        for one in &mut greedy {
+            assert!(waits(one));
+        }
+        let mut modest = Box::pin(lane.enter("modest"));
+        assert!(waits(&mut modest));
+        let pushed_out = greedy.pop().unwrap().await.map(drop).unwrap_err();
+        assert_eq!(pushed_out.code(), 429);
+        assert_eq!(
+            lane.enter("modest").await.map(drop).unwrap_err().code(),
+            429,
+            "2 and 1: nobody waits for less"
+        );
+        assert_eq!(lane.load(), (1, 3));
+        assert_eq!(refused(&lane), [2, 0]);
+    }
+
+    /// Conformance: 6.31
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_ever() {
+        for (free_after, is_served) in [(LONG - MILLISECOND, true), (LONG + MILLISECOND, false)] {
+            let lane = lane(1, 1);
+            let place = now(&lane, "a");
+            let free = async {
+                tokio::time::sleep(free_after).await;
+                drop(place);
+            };
+            let (answer, ()) = tokio::join!(lane.enter("b"), free);
+            assert_eq!(answer.as_ref().map_err(Status::code).err(), (!is_served).then_some(429));
+            drop(answer);
+            assert_eq!(lane.load(), (0, 0));
+            assert_eq!(refused(&lane), [0, u64::from(!is_served)]);
+        }
+    }
+
+    const MILLISECOND: Duration = Duration::from_millis(1);
+}

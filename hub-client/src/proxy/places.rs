@@ -1,0 +1,208 @@
+//! How many requests the hub answers at a time, and who is next.
+//!
+//! There are lanes for requests, and as many places again for what opens a stream: watches and upgrades, which hold theirs
+//! until their headers are there. A fifth of the places is kept for components that act as the node; they may use all of
+//! them. The rest takes turns by where it comes from: tokens cost nothing to make up, addresses cannot be.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::select_ok;
+use prometheus::{IntCounter, IntGauge};
+use yurt_apimachinery::Status;
+use yurt_runtime::lanes::{Lane, Place};
+
+use super::caller::{Caller, Credential};
+use crate::metrics::Metrics;
+
+/// One place of so many is kept for the node: 50 of the default 250.
+const KEPT_OF: usize = 5;
+/// Longest wait for a place. Above [`super::body::WAIT_MAX`]: who waits behind bodies that do not come gets a place.
+const WAIT_MAX: Duration = Duration::from_secs(15);
+
+/// The places of a hub.
+pub struct Places {
+    requests: Lanes,
+    openings: Lanes,
+    in_flight: IntGauge,
+    rejected: IntCounter,
+}
+
+/// Places for one kind of request.
+struct Lanes {
+    /// For the node alone; none where there are few places.
+    kept: Option<Lane>,
+    shared: Lane,
+}
+
+/// A place, counted.
+pub struct Held {
+    _place: Place,
+    gauge: Option<IntGauge>,
+}
+
+// === impl Places ===
+
+impl Places {
+    /// `max` places of each kind, and as many who wait.
+    #[must_use]
+    pub fn new(max: usize, metrics: &Metrics) -> Self {
+        Self {
+            requests: Lanes::new(max),
+            openings: Lanes::new(max),
+            in_flight: metrics.in_flight.clone(),
+            rejected: metrics.rejected.clone(),
+        }
+    }
+
+    /// A place for a request of `caller`, at once or after a wait; `is_opening` says that it opens a stream.
+    ///
+    /// # Errors
+    /// 429 with Retry-After when too many wait, or the wait was too long.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the queue.
+    pub async fn enter(&self, caller: &Caller, is_opening: bool) -> Result<Held, Status> {
+        let lanes = if is_opening { &self.openings } else { &self.requests };
+        let place = lanes.enter(caller).await.inspect_err(|_| self.rejected.inc())?;
+        let gauge = (!is_opening).then(|| self.in_flight.clone());
+        gauge.iter().for_each(IntGauge::inc);
+        Ok(Held { _place: place, gauge })
+    }
+}
+
+// === impl Lanes ===
+
+impl Lanes {
+    fn new(max: usize) -> Self {
+        let lane = |places| Lane::new(places, max, WAIT_MAX, None);
+        let kept = max / KEPT_OF;
+        Self {
+            kept: (kept > 0).then(|| lane(kept)),
+            shared: lane(max - kept),
+        }
+    }
+
+    async fn enter(&self, caller: &Caller) -> Result<Place, Status> {
+        let client = client(caller);
+        match &self.kept {
+            Some(kept) if caller.credential == Credential::Node => {
+                // Whichever is free first. One that is full is no reason to give up the other.
+                let both = [kept.enter(&client).boxed(), self.shared.enter(&client).boxed()];
+                select_ok(both).await.map(|(place, _)| place)
+            }
+            _ => self.shared.enter(&client).await,
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.gauge.iter().for_each(IntGauge::dec);
+    }
+}
+
+/// Who takes turns: a component of the node, a user whom a certificate proves, or an address.
+fn client(caller: &Caller) -> String {
+    match &caller.credential {
+        Credential::Node => format!("node {}", caller.component),
+        Credential::Certificate { user, .. } => format!("user {user}"),
+        Credential::Token(_) => format!("{} {:?}", caller.origin.address, caller.origin.uid),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proxy::caller::Origin;
+
+    fn pod(number: u8, token: usize) -> Caller {
+        Caller {
+            component: "pod".to_owned(),
+            credential: Credential::Token(format!("made-up-{token}")),
+            origin: Origin {
+                address: [10, 1, 0, number].into(),
+                uid: None,
+            },
+        }
+    }
+
+    fn kubelet() -> Caller {
+        Caller {
+            component: "kubelet".to_owned(),
+            credential: Credential::Node,
+            ..pod(0, 0)
+        }
+    }
+
+    fn places(max: usize) -> Places {
+        Places::new(max, &Metrics::new().unwrap())
+    }
+
+    fn now(places: &Places, caller: &Caller) -> Option<Held> {
+        places.enter(caller, false).now_or_never()?.ok()
+    }
+
+    #[tokio::test]
+    async fn fifth_of_the_places_is_the_nodes_and_the_rest_too() {
+        let places = places(10);
+        let of_pods: Vec<_> = (0..20).map_while(|token| now(&places, &pod(1, token))).collect();
+        assert_eq!(of_pods.len(), 8);
+        let of_node: Vec<_> = (0..20).map_while(|_| now(&places, &kubelet())).collect();
+        assert_eq!((of_node.len(), places.in_flight.get()), (2, 10));
+        assert!(now(&places, &pod(2, 0)).is_none());
+        drop((of_pods, of_node));
+        let of_node: Vec<_> = (0..20).map_while(|_| now(&places, &kubelet())).collect();
+        assert_eq!(of_node.len(), 10, "nobody else wants them");
+        drop(of_node);
+        assert_eq!(places.in_flight.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn node_gets_whichever_place_is_free_first() {
+        for frees_kept in [true, false] {
+            let places = places(5);
+            let mut shared: Vec<_> = (0..4).map_while(|token| now(&places, &pod(1, token))).collect();
+            let mut kept = vec![now(&places, &kubelet()).unwrap()];
+            let kubelet = kubelet();
+            let mut waiting = Box::pin(places.enter(&kubelet, false));
+            assert!((&mut waiting).now_or_never().is_none());
+            if frees_kept {
+                kept.pop()
+            } else {
+                shared.pop()
+            };
+            assert!(waiting.await.is_ok());
+        }
+    }
+
+    #[tokio::test]
+    async fn made_up_tokens_give_no_more_turns() {
+        let places = places(2);
+        let mut held: Vec<_> = (0..2).map(|token| now(&places, &pod(1, token)).unwrap()).collect();
+        let greedy: Vec<_> = (0..2).map(|token| pod(1, 10 + token)).collect();
+        let mut greedy: Vec<_> = greedy.iter().map(|pod| Box::pin(places.enter(pod, false))).collect();
+        for one in &mut greedy {
+            assert!(one.now_or_never().is_none());
+        }
+        let modest = pod(2, 0);
+        let mut modest = Box::pin(places.enter(&modest, false));
+        assert!((&mut modest).now_or_never().is_none());
+        // The queue was full: the greedy one's last request gave way.
+        let refused = greedy.pop().unwrap().await.map(drop).unwrap_err();
+        assert_eq!((refused.code(), places.rejected.get()), (429, 1));
+        held.pop();
+        let _of_greedy = greedy.pop().unwrap().await.unwrap();
+        held.pop();
+        assert!(modest.await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn streams_that_open_take_no_place_of_requests() {
+        let places = places(5);
+        let open = |caller: &Caller| places.enter(caller, true).now_or_never()?.ok();
+        let held: Vec<_> = (0..20).map_while(|token| open(&pod(1, token))).collect();
+        assert_eq!((held.len(), places.in_flight.get()), (4, 0));
+        assert!(open(&kubelet()).is_some() && now(&places, &pod(1, 0)).is_some());
+    }
+}
