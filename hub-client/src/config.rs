@@ -14,6 +14,9 @@ mod identity;
 
 pub use identity::{NodeIdentity, Proof};
 
+/// Least value of `--max-pool-bytes`.
+const MAX_POOL_BYTES_LEAST: usize = 1 << 20;
+
 /// YurtHub: the node's door to the cloud and to its NodePool's coordinator.
 ///
 /// Point kubelet and kube-proxy at https://127.0.0.1:10268, with certificate-authority pki/yurthub-ca.crt and tokenFile
@@ -105,6 +108,10 @@ pub struct Flags {
     /// or one small page per period, by the hubs in turn. A hub that finds a forgery follows the cloud. 0: never.
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     pool_data_verify_period: GoDuration,
+    /// Bytes that all copies of pool data may have together. A hub keeps what it has instead of taking more, and says so
+    /// (/debug/state.json, troubles). While a list comes its collection is held twice.
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    max_pool_bytes: usize,
     /// Take part in the election of the pool's leader.
     #[arg(long, default_value = "true", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
@@ -171,6 +178,8 @@ pub struct Config {
     pub coordinator: Option<Coordinator>,
     /// Relay between the pool's hubs, if used.
     pub relay: Option<Relay>,
+    /// See the flag.
+    pub max_pool_bytes: usize,
     /// Time between two samples that the pool compares with the cloud; zero: none are.
     pub verify_period: Duration,
     /// Forwarding identity.
@@ -269,6 +278,10 @@ impl Flags {
                 "must be above 0; use --enable-relay=false",
             ));
         }
+        if self.max_pool_bytes < MAX_POOL_BYTES_LEAST {
+            let problem = format!("must be at least {MAX_POOL_BYTES_LEAST}: recent history alone takes some");
+            return Err(bad("max-pool-bytes", problem));
+        }
         if self.relay_address.is_some_and(|address| address.is_unspecified()) {
             return Err(bad("relay-address", "must be an address that other nodes can dial"));
         }
@@ -292,6 +305,7 @@ impl Flags {
             kubeconfig: self.kubeconfig,
             root_dir: self.root_dir,
             cache_dir: self.disk_cache_path,
+            max_pool_bytes: self.max_pool_bytes,
             verify_period: self.pool_data_verify_period.0,
             delegate_kubeconfig: self.delegate_kubeconfig,
             identity: self.identity.check(own)?,

@@ -121,7 +121,12 @@ impl Hub {
             path: config.root_dir.join(token::FILE).display().to_string(),
             error,
         })?;
-        let data = Arc::new(PoolData::open(&config.cache_dir, &config.pool, clock.clone())?);
+        let data = Arc::new(PoolData::open(
+            &config.cache_dir,
+            &config.pool,
+            config.max_pool_bytes,
+            clock.clone(),
+        )?);
         let metrics = Arc::new(Metrics::new().map_err(|error| StartError::Internal(error.to_string()))?);
         proxies.extend(ports::dummy(&mut config, &upstreams, &mut inherited).await?);
         inherited.check_all_taken().map_err(StartError::Internal)?;

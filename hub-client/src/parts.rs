@@ -124,14 +124,17 @@ impl Parts {
             .clone()
             .each_replica(self.tasks.token(), self.follow(wanted.subscribe()));
         self.tasks.spawn_critical("follow-replicas", following);
-        let leaving = ahead::compare(
-            self.data.clone(),
-            self.coordinator.0.subscribe(),
-            wanted.subscribe(),
-            self.clock.clone(),
-            self.tasks.token(),
-        );
-        self.tasks.spawn_critical("leave-copies-ahead", leaving);
+        // Without a coordinator nobody says anything, and the task would end with the hub's start.
+        if self.upstreams.coordinator.is_some() {
+            let leaving = ahead::compare(
+                self.data.clone(),
+                self.coordinator.0.subscribe(),
+                wanted.subscribe(),
+                self.clock.clone(),
+                self.tasks.token(),
+            );
+            self.tasks.spawn_critical("leave-copies-ahead", leaving);
+        }
         let steering = Steering {
             election: self.election.subscribe(),
             cloud: self.cloud.0.subscribe(),

@@ -4,6 +4,7 @@
 //! source to source without a gap, [`detour`] (pure) says how to go on where a source cannot, [`stream`] speaks list and
 //! watch, [`draft`] (pure) is a list that is still coming, kept over cuts by [`drafts`] and fetched by `listing`, [`members`]
 //! is the pool's membership (`nodepool` where the cloud has NodePools), [`scope`] says what there is beside [`POOL_SCOPE`].
+//! [`budget`] bounds the bytes of all of them.
 //! [`disk`] opens the durable copy, [`origin`] remembers of which pool and which cluster it is.
 //! [`verify`] compares samples of what the coordinator feeds with the cloud, [`truth`] (pure) judges them, [`distrust`]
 //! remembers what was forged.
@@ -11,6 +12,7 @@
 //! [`proof`] asks the cloud whether it still has the history they come from, [`timeline`] (pure) decides it.
 
 pub mod ahead;
+pub mod budget;
 mod cluster;
 pub mod detour;
 pub mod disk;
@@ -81,6 +83,8 @@ pub struct SourceState {
     pub confirmed: Source,
     /// How often another source was confirmed than the one before.
     pub switches: u64,
+    /// How often something was not taken because of --max-pool-bytes, and how often in a row.
+    pub oversized: (u64, u32),
 }
 
 /// All replicas of the hub and the state of their sources.
@@ -101,6 +105,8 @@ pub struct PoolData {
     timeline: Timeline,
     distrust: Distrust,
     troubles: Troubles,
+    /// Bytes of all replicas together, at the most.
+    max_bytes: usize,
     clock: Clock,
 }
 
@@ -124,11 +130,12 @@ const fn silence_of(source: Source) -> Duration {
 // === impl PoolData ===
 
 impl PoolData {
-    /// Opens the replicas of a hub in `pool` with what `folder` has of them, which remembers also which there are.
+    /// Opens the replicas of a hub in `pool` with what `folder` has of them, which remembers also which there are. Together
+    /// they may have `max_bytes`: a copy that is larger is dropped, and asked for again.
     ///
     /// # Errors
     /// [`DiskError`] for what neither a new file nor doing without one can help.
-    pub fn open(folder: &Path, pool: &str, clock: Clock) -> Result<Self, DiskError> {
+    pub fn open(folder: &Path, pool: &str, max_bytes: usize, clock: Clock) -> Result<Self, DiskError> {
         let scope = Scope::open(folder.join(scope::FILE));
         let kinds: Vec<_> = pool_kinds().into_iter().chain(scope.named()).collect();
         let Opened {
@@ -137,8 +144,20 @@ impl PoolData {
             origin,
             trouble,
             other_pool,
-        } = disk::open(folder, pool, &kinds, &|file| Disk::open(file, clock.clone()))?;
+            oversized,
+        } = disk::open(folder, pool, (&kinds, max_bytes), &|file| {
+            Disk::open(file, clock.clone())
+        })?;
         let troubles = Troubles::new(clock.clone());
+        let mut states = BTreeMap::new();
+        for (name, why) in oversized {
+            troubles.refused(&budget::trouble(&name), &why);
+            let dropped = SourceState {
+                oversized: (1, 1),
+                ..SourceState::unknown(clock.boot())
+            };
+            states.insert(name, dropped);
+        }
         if let Some(why) = trouble {
             troubles.unanswered(disk::COPY, &why);
         }
@@ -146,7 +165,7 @@ impl PoolData {
             replicas,
             drafts: Drafts::new(store),
             scope,
-            states: Mutex::default(),
+            states: Mutex::new(states),
             members: Mutex::default(),
             members_version: watch::Sender::default(),
             folder: folder.to_owned(),
@@ -156,6 +175,7 @@ impl PoolData {
             timeline: Timeline::default(),
             distrust: Distrust::default(),
             troubles,
+            max_bytes,
             clock,
         })
     }
@@ -289,6 +309,29 @@ impl PoolData {
         }
     }
 
+    /// Notes that replica `name` did not take what its source said because of its size. Returns how often in a row.
+    pub fn does_not_fit(&self, name: &str, why: &budget::Oversized) -> u32 {
+        self.troubles.refused(&budget::trouble(name), &why.to_string());
+        let now = self.clock.boot();
+        let mut states = self.states.lock();
+        let state = states.entry(name.to_owned()).or_insert(SourceState::unknown(now));
+        let (total, row) = state.oversized;
+        state.oversized = (total + 1, row.saturating_add(1));
+        state.oversized.1
+    }
+
+    /// Notes that replica `name` took what its source said.
+    pub fn fits(&self, name: &str) {
+        let did_not = self
+            .states
+            .lock()
+            .get_mut(name)
+            .map(|state| std::mem::take(&mut state.oversized.1));
+        if did_not.is_some_and(|row| row > 0) {
+            self.troubles.works(&budget::trouble(name));
+        }
+    }
+
     /// Notes that replica `name` has no source now.
     pub fn lost(&self, name: &str) {
         if let Some(state) = self.states.lock().get_mut(name) {
@@ -344,6 +387,7 @@ impl PoolData {
                     "bytes": c.size(),
                     "durableRv": replica.durable().position.to_string(),
                     "stalenessSeconds": staleness,
+                    "oversized": state.oversized.0,
                     "sourceSwitches": state.switches,
                     "relistsForced": replica.collection().relists_forced(),
                 })
@@ -369,6 +413,7 @@ impl SourceState {
             fresh_at: None,
             confirmed: Source::None,
             switches: 0,
+            oversized: (0, 0),
         }
     }
 }
@@ -403,7 +448,7 @@ mod tests {
     #[test]
     fn members_are_those_of_the_collection_at_every_moment() {
         let folder = TestDir::new();
-        let data = PoolData::open(folder.path(), "p", Clock::system()).unwrap();
+        let data = PoolData::open(folder.path(), "p", usize::MAX, Clock::system()).unwrap();
         let told = || {
             data.members()
                 .map(|names| names.iter().cloned().collect::<Vec<_>>().join(","))

@@ -26,6 +26,7 @@ mod hub {
     mod reporting;
     mod sharing;
     mod sharing_limits;
+    mod sizes;
     mod smuggling;
     mod thin_links;
     mod timeline;

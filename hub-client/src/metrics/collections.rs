@@ -19,6 +19,7 @@ pub(crate) struct Collections {
     staleness: GaugeVec,
     source: IntGaugeVec,
     switches: IntCounterVec,
+    oversized: IntCounterVec,
     relists: IntCounterVec,
     objects: IntGaugeVec,
     bytes: IntGaugeVec,
@@ -37,13 +38,13 @@ impl Collections {
     pub(super) fn new() -> prometheus::Result<Self> {
         let opts = |short: &str, help: &str| Opts::new(format!("node_yurthub_{short}"), help);
         let by = &["collection"];
-        let verified = |short, help| IntCounterVec::new(opts(short, help), by);
+        let counter = |short, help| IntCounterVec::new(opts(short, help), by);
         Ok(Self {
-            samples: verified(
+            samples: counter(
                 "pool_data_samples_total",
                 "Samples of pool data from the coordinator that were compared with the cloud",
             )?,
-            forgeries: verified(
+            forgeries: counter(
                 "pool_data_forgeries_total",
                 "Samples of pool data that the coordinator has otherwise than the cloud ever had them",
             )?,
@@ -66,6 +67,10 @@ impl Collections {
                     "Changes of the source it comes from",
                 ),
                 by,
+            )?,
+            oversized: counter(
+                "collection_oversized_total",
+                "Lists and changes that were not taken because of --max-pool-bytes",
             )?,
             relists: IntCounterVec::new(
                 opts(
@@ -112,7 +117,7 @@ impl Collections {
         for gauge in [&self.staleness, &self.rv, &self.lag_versions, &self.lag_seconds] {
             registry.register(Box::new(gauge.clone()))?;
         }
-        for counter in [&self.samples, &self.forgeries, &self.switches] {
+        for counter in [&self.samples, &self.forgeries, &self.switches, &self.oversized] {
             registry.register(Box::new(counter.clone()))?;
         }
         registry.register(Box::new(self.relists.clone()))
@@ -151,6 +156,7 @@ impl Collections {
                 counter.inc_by(to.saturating_sub(counter.get()));
             };
             raise(&self.switches, state.switches);
+            raise(&self.oversized, state.oversized.0);
             raise(&self.relists, replica.collection().relists_forced());
             if let Some(feed) = feed {
                 self.set_lag(replica.name(), rv, feed);

@@ -455,7 +455,7 @@ mod tests {
             tasks: TaskGroup::new(),
         };
         Local {
-            data: Arc::new(PoolData::open(folder.path(), "p", clock.clone()).unwrap()),
+            data: Arc::new(PoolData::open(folder.path(), "p", usize::MAX, clock.clone()).unwrap()),
             authorizer: Authorizer::open(means, folder.path().join(FILE)),
             node: NodeFacts {
                 node: "n1".to_owned(),

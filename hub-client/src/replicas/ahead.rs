@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn copy_that_stays_ahead_is_of_another_history() {
         let folder = TestDir::new();
-        let data = PoolData::open(folder.path(), "p", Clock::system()).unwrap();
+        let data = PoolData::open(folder.path(), "p", usize::MAX, Clock::system()).unwrap();
         let replica = data.replicas().named("services").unwrap();
         replica
             .collection()

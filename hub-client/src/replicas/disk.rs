@@ -39,9 +39,12 @@ pub(super) struct Opened {
     pub(super) trouble: Option<String>,
     /// The pool whose members it had, where that is another one.
     pub(super) other_pool: Option<String>,
+    /// The collections that were dropped because of their size, and why.
+    pub(super) oversized: Vec<(String, String)>,
 }
 
-type Kinds = [(String, &'static ResourceKind)];
+/// Name and kind of each collection, and how many bytes of them may be loaded.
+type Kinds<'a> = (&'a [(String, &'static ResourceKind)], usize);
 
 // === impl DiskError ===
 
@@ -65,7 +68,7 @@ impl DiskError {
 pub(super) fn open(
     folder: &Path,
     pool: &str,
-    kinds: &Kinds,
+    kinds: Kinds<'_>,
     disk: &dyn Fn(&Path) -> Result<Arc<Disk>, OpenError>,
 ) -> Result<Opened, DiskError> {
     match open_once(folder, pool, kinds, disk) {
@@ -92,7 +95,7 @@ pub(super) fn open(
 fn open_once(
     folder: &Path,
     pool: &str,
-    kinds: &Kinds,
+    kinds: Kinds<'_>,
     disk: &dyn Fn(&Path) -> Result<Arc<Disk>, OpenError>,
 ) -> Result<Opened, DiskError> {
     let file = folder.join(FILE);
@@ -111,23 +114,45 @@ fn open_once(
             false => StorageError::Unavailable(why).into(),
         });
     }
+    let oversized = drop_oversized(&store, kinds)?;
     Ok(Opened {
-        replicas: Replicas::open(kinds, Some(store.clone()))?,
+        replicas: Replicas::open(kinds.0, Some(store.clone()))?,
         store: Some(store),
         origin,
         trouble: None,
         other_pool,
+        oversized,
     })
 }
 
+/// Drops what does not fit, before any of it is loaded.
+fn drop_oversized(store: &ReplicaStore, (kinds, max): Kinds<'_>) -> Result<Vec<(String, String)>, DiskError> {
+    let (mut loaded, mut oversized) = (0_usize, Vec::new());
+    for (name, _) in kinds {
+        let bytes = store.bytes(name)?;
+        if loaded.saturating_add(bytes) <= max {
+            loaded += bytes;
+            continue;
+        }
+        store.forget(name)?;
+        store.drop_draft(name)?;
+        let why = format!(
+            "the durable copy had {bytes} bytes beside {loaded} of others: more than --max-pool-bytes={max}; it was dropped"
+        );
+        oversized.push((name.clone(), why));
+    }
+    Ok(oversized)
+}
+
 /// Nothing is read from the disk, and nothing is written there.
-fn in_memory(kinds: &Kinds, why: &str) -> Result<Opened, DiskError> {
+fn in_memory((kinds, _): Kinds<'_>, why: &str) -> Result<Opened, DiskError> {
     Ok(Opened {
         replicas: Replicas::open(kinds, None)?,
         store: None,
         origin: Origin::in_memory(),
         trouble: Some(format!("{why}; copies are kept in memory only until the next start")),
         other_pool: None,
+        oversized: Vec::new(),
     })
 }
 
@@ -204,7 +229,7 @@ mod tests {
     async fn full_disk_is_done_without_until_the_next_start() {
         let folder = TestDir::new();
         let open = |disk: &dyn Fn(&Path) -> Result<Arc<Disk>, OpenError>| {
-            open(folder.path(), "p", &kinds(), disk).map_err(|error| error.to_string())
+            open(folder.path(), "p", (&kinds(), usize::MAX), disk).map_err(|error| error.to_string())
         };
         list(&open(&real).unwrap(), "stored").await;
         let opened = open(&full).unwrap();
@@ -231,7 +256,8 @@ mod tests {
                 why: "its pages make no sense".to_owned(),
             })
         };
-        let opened = open(folder.path(), "p", &kinds(), &damaged).unwrap_or_else(|error| panic!("{error}"));
+        let opened =
+            open(folder.path(), "p", (&kinds(), usize::MAX), &damaged).unwrap_or_else(|error| panic!("{error}"));
         assert!(opened.store.is_none());
         let why = opened.trouble.clone().unwrap();
         assert!(
@@ -245,7 +271,7 @@ mod tests {
     async fn file_of_another_format_is_made_again() {
         let folder = TestDir::new();
         let open = |disk: &dyn Fn(&Path) -> Result<Arc<Disk>, OpenError>| {
-            open(folder.path(), "p", &kinds(), disk).unwrap_or_else(|error| panic!("{error}"))
+            open(folder.path(), "p", (&kinds(), usize::MAX), disk).unwrap_or_else(|error| panic!("{error}"))
         };
         list(&open(&real), "stored").await;
         let asked = std::cell::Cell::new(0);
@@ -272,6 +298,6 @@ mod tests {
                 why: "permission denied".to_owned(),
             })
         };
-        assert!(open(folder.path(), "p", &kinds(), &refused).is_err());
+        assert!(open(folder.path(), "p", (&kinds(), usize::MAX), &refused).is_err());
     }
 }

@@ -28,6 +28,8 @@ const NOT_READY: Duration = Duration::from_millis(500);
 /// What that pause grows to, and up to as much again by chance: 1,000 hubs with four copies each ask 1,000 times a second at
 /// the most while a first list comes over a thin link.
 const NOT_READY_MAX: Duration = Duration::from_secs(4);
+/// First pause after something did not fit, and by what factor it grows at the most: to an hour.
+const OVERSIZED: (Duration, u32) = (Duration::from_secs(60), 60);
 /// The longest that a server may ask to be left alone.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
@@ -104,7 +106,7 @@ impl Follower {
             };
             let is_lost = matches!(
                 ended,
-                Ended::Failed(_) | Ended::Silent(_) | Ended::Refused(_) | Ended::Unreadable(_)
+                Ended::Failed(_) | Ended::Silent(_) | Ended::Refused(_) | Ended::Oversized(_) | Ended::Unreadable(_)
             );
             if is_lost && active.is_none() {
                 self.data.lost(self.replica.name());
@@ -161,6 +163,12 @@ impl Follower {
             Ended::OtherHistory => {
                 detour.contradicted(source);
                 backoff.short()
+            }
+            Ended::Oversized(why) => {
+                let row = self.data.does_not_fit(collection, &why);
+                // What it is by then may fit; to go on event by event would not get there.
+                detour.contradicted(source);
+                OVERSIZED.0 * 2_u32.saturating_pow(row.saturating_sub(1)).min(OVERSIZED.1)
             }
             Ended::NotReady(after) => {
                 self.troubles(source, "asks to come again later");

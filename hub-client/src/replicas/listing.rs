@@ -102,6 +102,7 @@ impl Stream {
         let response = self.require_ok(response).await?;
         let body = read_all(response).await.inspect_err(|_| slot.cut())?;
         let bytes = body.len();
+        self.require_room_for_list(slot, bytes).await?;
         let page = ParsedList::parse(body, self.wire_kind()).map_err(|error| Ended::Unreadable(error.to_string()))?;
         let page = Page {
             items: page.items.iter().filter_map(|object| self.reduce(object)).collect(),
@@ -115,6 +116,17 @@ impl Stream {
             generation,
         };
         Ok(slot.take_page(page, held, began.elapsed()))
+    }
+
+    /// Whether a list that has `more` bytes than what has come of it may replace what is held.
+    async fn require_room_for_list(&self, slot: &Slot, more: usize) -> Result<(), Ended> {
+        let come = self.data.drafts().progress(self.replica.name());
+        let come = come.map_or(0, |(_, bytes, _)| bytes);
+        let room = self.data.require_room(self.replica.name(), come + more);
+        if room.is_err() {
+            slot.forget().await;
+        }
+        room.map_err(Ended::Oversized)
     }
 
     /// Watches what changes while the list comes, once it takes long or its pages are not of one state. Ends only by
@@ -189,6 +201,11 @@ impl Stream {
                     // The source itself jumped, and does not know when that was: it is no log of changes.
                     return Err(Ended::Expired);
                 }
+                let come = self.data.drafts().progress(self.replica.name());
+                let size = come.map_or(0, |(_, bytes, _)| bytes) + object.size();
+                self.data
+                    .require_room(self.replica.name(), size)
+                    .map_err(Ended::Oversized)?;
                 match self.reduce(&object) {
                     Some(reduced) => slot.take_event(event_type, reduced),
                     None => slot.advance(object.resource_version()),
@@ -210,8 +227,8 @@ fn is_about_the_token(status: StatusCode) -> bool {
     status.is_client_error() && !others.contains(&status)
 }
 
-/// A token is opaque: what could end a query parameter is escaped.
-fn escaped(token: &str) -> String {
+/// A token is opaque, and a name may come from anybody: what could end a part of a path or a query is escaped.
+pub(super) fn escaped(token: &str) -> String {
     let mut escaped = String::with_capacity(token.len());
     for byte in token.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {

@@ -23,6 +23,7 @@ use yurt_storage::{Collection, Replica};
 
 pub(super) use answer::{ended_by, generation_of, read_all};
 
+use super::budget::Oversized;
 use super::detour::Begin;
 use super::nodepool::is_named;
 use super::proof::Connection;
@@ -59,6 +60,8 @@ pub enum Ended {
     NotReady(Option<Duration>),
     /// The server says no; the text is its reason.
     Refused(String),
+    /// What the server says does not fit beside what is held.
+    Oversized(Oversized),
     /// The server has another timeline than we have: list.
     OtherHistory,
     /// Another source began another generation of the replica: what this one tells does not belong to it.
@@ -104,6 +107,8 @@ struct PendingStep {
     /// Where it begins, at the server.
     from: ResourceVersion,
     events: Vec<(EventType, Object)>,
+    /// Their size.
+    bytes: usize,
 }
 
 // === impl Ended ===
@@ -113,7 +118,7 @@ impl Ended {
     /// says why, nor where the end is ours; a resource that is refused for days would ask all the time.
     fn may_be_of_the_history(&self) -> bool {
         match self {
-            Self::NotReady(_) | Self::Overtaken | Self::Refused(_) | Self::Unreadable(_) => false,
+            Self::NotReady(_) | Self::Overtaken | Self::Refused(_) | Self::Oversized(_) | Self::Unreadable(_) => false,
             Self::Closed
             | Self::Expired
             | Self::OtherHistory
@@ -256,6 +261,7 @@ impl Stream {
                  collection at the coordinator, has to begin another one"
             )));
         }
+        self.require_room(objects.iter().map(Object::size).sum())?;
         let is_gone = self.is_gone();
         let taken = self.change(|collection| {
             let held = collection.generation();
@@ -290,6 +296,7 @@ impl Stream {
         if self.reads_nodes() {
             self.data.troubles().works(LABELS);
         }
+        self.data.fits(self.replica.name());
         self.data.heard(self.replica.name(), self.source, false);
         // Events can be had again after a crash. What went before a list cannot: clients that are resumed below the next
         // one would have to list.
@@ -380,6 +387,8 @@ impl Stream {
             match (step.as_mut(), self.reduce(&object)) {
                 (_, None) => {}
                 (Some(pending), Some(object)) => {
+                    pending.bytes += object.size();
+                    self.require_room(self.replica.collection().read(Collection::size) + pending.bytes)?;
                     pending.events.push((event.event_type, object));
                     if self.reads_nodes() && event.event_type != EventType::Deleted {
                         self.take_members(step, rv)?;
@@ -389,6 +398,7 @@ impl Stream {
                     self.data.troubles().refused(LABELS, &self.nobody());
                     *step = Some(PendingStep {
                         from: rv,
+                        bytes: object.size(),
                         events: vec![(event.event_type, object)],
                     });
                 }
@@ -411,6 +421,7 @@ impl Stream {
             step.get_or_insert_with(|| PendingStep {
                 from: to,
                 events: Vec::new(),
+                bytes: 0,
             });
         } else if bookmark.annotations.contains_key(ANNOTATION_DIFF_DONE) {
             if let Some(pending) = step.take() {
@@ -442,6 +453,15 @@ impl Stream {
                 tracing::warn!(collection = name, %why, "The cloud left events out");
             }
         }
+        if event != EventType::Deleted {
+            let (all, old) = self.replica.collection().read(|held| {
+                let old = held.object(object.key()).map_or(0, Object::size);
+                (held.size(), old)
+            });
+            // The recent history has it, too.
+            self.require_room(all.saturating_sub(old) + 2 * object.size())?;
+            self.data.fits(name);
+        }
         self.change(|collection| {
             let is_held = |held: &Object| held.uid() == object.uid();
             if of_members && event != EventType::Deleted && collection.object(object.key()).is_some_and(is_held) {
@@ -451,6 +471,12 @@ impl Stream {
                 collection.apply(event, object);
             }
         })
+    }
+
+    /// Whether the replica may grow to `size` bytes.
+    pub(super) fn require_room(&self, size: usize) -> Result<(), Ended> {
+        let room = self.data.require_room(self.replica.name(), size);
+        room.map_err(Ended::Oversized)
     }
 
     /// Why there is no membership. Labels may be gone by mistake, or while somebody rewrites them; a pool that believed it

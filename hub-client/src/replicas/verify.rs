@@ -15,6 +15,7 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceKind};
 use yurt_runtime::Clock;
 use yurt_storage::{Collection, Replica};
 
+use super::listing::escaped;
 use super::questions::get;
 use super::source::Source;
 use super::truth::{Held, State, Truth, Verdict, judge};
@@ -306,28 +307,4 @@ fn states(held: &Collection, sample: &Sample) -> BTreeMap<ObjectKey, State> {
 
 fn pick<T>(items: &[T]) -> Option<&T> {
     items.get(random() as usize % items.len().max(1))
-}
-
-/// A name in a path or a query, whatever somebody put into it.
-fn escaped(name: &str) -> String {
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte);
-    name.bytes().fold(String::new(), |mut text, byte| {
-        if is_plain(&byte) {
-            text.push(char::from(byte));
-        } else {
-            text.push_str(&format!("%{byte:02X}"));
-        }
-        text
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_that_no_object_has_stay_one_segment() {
-        assert_eq!(escaped("web-1.a_b:c"), "web-1.a_b:c");
-        assert_eq!(escaped("a/../b?c&d=e%f g"), "a%2F..%2Fb%3Fc%26d%3De%25f%20g");
-    }
 }

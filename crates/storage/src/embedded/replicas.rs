@@ -132,6 +132,14 @@ impl ReplicaStore {
         self.disk.read(|read| load(read, name, kind))
     }
 
+    /// Bytes of the objects and deletions that [`Self::load`] would read of collection `name`.
+    ///
+    /// # Errors
+    /// [`StorageError`] when the tables cannot be read.
+    pub fn bytes(&self, name: &str) -> Result<usize, StorageError> {
+        self.disk.read(|read| bytes(read, name))
+    }
+
     /// Deletes all there is of collection `name`. Blocks; call it off the async threads.
     ///
     /// # Errors
@@ -213,6 +221,27 @@ fn load(read: &ReadTransaction, name: &str, kind: &ResourceKind) -> Result<Optio
     let high = highs.get(name).map_err(storage_error)?;
     recovered.high = ResourceVersion(high.map_or(0, |high| high.value()));
     Ok(Some(recovered))
+}
+
+fn bytes(read: &ReadTransaction, name: &str) -> Result<usize, StorageError> {
+    let (beyond, mut bytes) = (beyond(name), 0_usize);
+    let objects = read.open_table(REPLICA).map_err(storage_error)?;
+    for row in objects
+        .range((name, "")..(beyond.as_str(), ""))
+        .map_err(storage_error)?
+    {
+        bytes = bytes.saturating_add(row.map_err(storage_error)?.1.value().len());
+    }
+    let all = (name, 0, "")..(beyond.as_str(), 0, "");
+    let tombstones = read.open_table(REPLICA_TOMBSTONES).map_err(storage_error)?;
+    for row in tombstones.range(all.clone()).map_err(storage_error)? {
+        bytes = bytes.saturating_add(row.map_err(storage_error)?.1.value().len());
+    }
+    let ranges = read.open_table(REPLICA_RANGES).map_err(storage_error)?;
+    for row in ranges.range(all).map_err(storage_error)? {
+        bytes = bytes.saturating_add(row.map_err(storage_error)?.1.value().1.len());
+    }
+    Ok(bytes)
 }
 
 fn forget(txn: &WriteTransaction, name: &str) -> Result<(), StorageError> {

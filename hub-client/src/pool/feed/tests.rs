@@ -14,7 +14,7 @@ use crate::replicas::proof::Connection;
 
 /// A feeder of services for a coordinator at `server`.
 fn feeder(folder: &TestDir, server: &str, name: &str) -> (Feeder, tokio::sync::mpsc::Receiver<Input>) {
-    let data = Arc::new(PoolData::open(folder.path(), "p", Clock::system()).unwrap());
+    let data = Arc::new(PoolData::open(folder.path(), "p", usize::MAX, Clock::system()).unwrap());
     let (leadership, told) = Leadership::for_test(true, Clock::system());
     let feeder = Feeder {
         replica: data.replicas().named(name).unwrap(),

@@ -57,7 +57,7 @@ impl Held {
     fn new() -> Self {
         install_crypto_provider();
         let folder = TestDir::new();
-        let data = PoolData::open(folder.path(), "hangzhou", Clock::system()).unwrap();
+        let data = PoolData::open(folder.path(), "hangzhou", usize::MAX, Clock::system()).unwrap();
         let replica = data.replicas().named(SERVICES).unwrap();
         let first = |held: &mut Collection| held.restart(0, vec![service("web", 1001)], rv(1006));
         replica.collection().update_of(0, first).unwrap();
