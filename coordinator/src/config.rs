@@ -179,6 +179,17 @@ pub struct Config {
     #[arg(long, value_name = "BYTES", default_value_t = OBJECT_BYTES_MAX)]
     pub max_stored_object_bytes: usize,
 
+    /// Bytes of the pool's data, as the cloud sent it, that the leader may feed; a snapshot or events above it get 413, and
+    /// what is held stays and is served. As many may be under way.
+    #[arg(long, value_name = "BYTES", default_value_t = POOL_BYTES_MAX)]
+    pub max_pool_bytes: usize,
+
+    /// Bytes of the coordinator's own objects; creates and growing writes above it get 403, heartbeats and elections go on.
+    /// The events of one node may take a sixteenth of it in --event-ttl, those that nodes write into one namespace an
+    /// eighth. Default: 64 MiB in profile pool, no limit in profile standalone.
+    #[arg(long, value_name = "BYTES")]
+    pub max_own_bytes: Option<usize>,
+
     /// Largest header block of a request, as HTTP/2 counts it; larger ones get 431.
     #[arg(long, value_name = "BYTES", default_value_t = server::MAX_HEADER_BYTES, value_parser = value_parser!(u32).range(8192..=1048576))]
     pub max_header_bytes: u32,
@@ -212,6 +223,9 @@ pub const BODY_BYTES_MAX: usize = 3 << 20;
 
 /// Largest stored object: what etcd takes for a whole request.
 pub const OBJECT_BYTES_MAX: usize = 3 << 19;
+
+/// Bytes of the pool's data, and of own objects in a pool.
+pub const POOL_BYTES_MAX: usize = 64 << 20;
 
 /// Kinds that files may declare. Each costs a few KB, and a schema that is as large as its author made it.
 pub const CUSTOM_RESOURCES_MAX: usize = 200;
@@ -309,6 +323,13 @@ impl Config {
     #[must_use]
     pub fn listen_address(&self) -> SocketAddr {
         SocketAddr::new(self.bind_address, self.secure_port)
+    }
+
+    /// Limit of own bytes; `None` when there is none.
+    #[must_use]
+    pub fn own_bytes_max(&self) -> Option<usize> {
+        let default = (self.profile == Profile::Pool).then_some(POOL_BYTES_MAX);
+        self.max_own_bytes.or(default)
     }
 
     /// Built-in kinds that are pool-scope; none in profile standalone.

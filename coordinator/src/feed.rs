@@ -29,6 +29,7 @@ use crate::registry::leases;
 use crate::status_error;
 
 mod bodies;
+mod budget;
 pub(crate) mod collection;
 pub(crate) mod events;
 pub(crate) mod fence;
@@ -77,6 +78,8 @@ pub(crate) struct Feed {
     told: Mutex<BTreeMap<String, (bool, BootTime)>>,
     /// Snapshots that are still arriving. Lock order: fence, this, collection.
     pending: Mutex<BTreeMap<String, Arriving>>,
+    /// Bytes of objects that may be held, and arrive.
+    bytes_max: usize,
     /// Where bodies of a large snapshot wait.
     folder: PathBuf,
     /// Where the election lease is, to look over the fence's shoulder.
@@ -105,6 +108,8 @@ pub(crate) struct Parts {
     pub(crate) leases: Arc<SharedCollection>,
     /// Owner of calls, which finish when their leader hangs up.
     pub(crate) calls: TaskGroup,
+    /// Bytes of objects that may be held, and arrive.
+    pub(crate) bytes_max: usize,
     /// Where bodies of a large snapshot wait.
     pub(crate) folder: PathBuf,
 }
@@ -132,6 +137,7 @@ impl Feed {
             storage,
             leases,
             calls,
+            bytes_max,
             folder,
         } = parts;
         Self {
@@ -143,6 +149,7 @@ impl Feed {
             storage,
             told: Mutex::default(),
             pending: Mutex::default(),
+            bytes_max,
             folder,
             leases,
             calls,

@@ -76,7 +76,7 @@ use publish::Publisher;
 use registry::Registry;
 use registry::custom::CustomKinds;
 use registry::leases::{self, Guard};
-use registry::own::OwnStore;
+use registry::own::{OwnStore, Room, Shares};
 use store::Stores;
 use waiting::{Port, Waiting};
 
@@ -130,8 +130,7 @@ impl StartError {
 pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let clock = Clock::system();
     bootstrap::check_given(&config).await?;
-    let policy = Policy::of(&config);
-    let initial = policy.initial.read().map_err(StartError::new)?;
+    let (policy, initial) = Policy::read(&config).map_err(StartError::new)?;
     let metrics = Arc::new(Metrics::new().map_err(|error| StartError::new(format!("cannot set up metrics: {error}")))?);
     let (custom, declared) = CustomKinds::open(&config).map_err(StartError::new)?;
     let gate = Gate::open(&config, &metrics, clock.clone())?;
@@ -163,6 +162,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
             storage: stores.storage().clone(),
             leases: election_leases(&cacher)?,
             calls: tasks.child(),
+            bytes_max: config.max_pool_bytes,
             folder: config.data_dir.clone(),
         },
         clock.clone(),
@@ -171,7 +171,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let app = App {
         settings: settings(&config),
         own: OwnStore::new(stores.storage().clone(), fence, guard, electorate, clock.clone())
-            .with_object_bytes_max(config.max_stored_object_bytes),
+            .with_limits(config.max_stored_object_bytes, room(&config, &cacher, &metrics)),
         served: RwLock::new(Arc::new(Served::new(registry))),
         declared: Mutex::new(declared),
         custom,
@@ -256,6 +256,14 @@ async fn bind(config: &Config) -> Result<Server, StartError> {
         ..Limits::default()
     };
     Ok(server.with_limits(limits.within(files::for_servers())))
+}
+
+/// How much may be stored of own objects.
+fn room(config: &Config, cacher: &Arc<Cacher>, metrics: &Metrics) -> Option<Room> {
+    let bytes_max = config.own_bytes_max()?;
+    metrics.own_bytes_limit(bytes_max);
+    let shares = Shares::new(bytes_max, config.event_ttl.0);
+    Some(Room::new(cacher.clone(), bytes_max, shares))
 }
 
 fn settings(config: &Config) -> Settings {

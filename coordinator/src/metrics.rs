@@ -1,8 +1,9 @@
 //! What is counted, under kube-apiserver's names where it has one.
 //!
 //! [`requests`]: requests and watches; [`told`]: what watches were told; [`collections`]: what is held, how fresh it is and
-//! what its clients suffered; [`election`]: who leads the pool.
+//! what its clients suffered; [`election`]: who leads the pool; [`budgets`]: bytes and their limits.
 
+mod budgets;
 mod collections;
 mod election;
 mod requests;
@@ -16,8 +17,10 @@ use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
 use yurt_runtime::http::Body;
 use yurt_runtime::metrics::Metrics as Render;
 use yurt_runtime::{BootTime, Clock};
+use yurt_storage::Collection;
 use yurt_storage::embedded::Disk;
 
+use budgets::Budgets;
 use collections::Collections;
 use election::Election;
 use requests::Requests;
@@ -40,6 +43,7 @@ pub(crate) struct Metrics {
     feed: FeedMetrics,
     collections: Collections,
     election: Election,
+    budgets: Budgets,
     disk: DiskMetrics,
 }
 
@@ -100,6 +104,7 @@ impl Metrics {
         let feed = FeedMetrics::new(registry)?;
         let collections = Collections::new(registry)?;
         let election = Election::new(registry)?;
+        let budgets = Budgets::new(registry)?;
         let disk = DiskMetrics::new(registry)?;
         let custom = counters(
             registry,
@@ -121,6 +126,7 @@ impl Metrics {
             feed,
             collections,
             election,
+            budgets,
             custom,
             custom_kinds,
             render,
@@ -184,6 +190,11 @@ impl Metrics {
         self.requests.watch(labels, name, clock)
     }
 
+    /// Limit of own bytes, once it is known.
+    pub(crate) fn own_bytes_limit(&self, limit: usize) {
+        self.budgets.set_own_limit(limit);
+    }
+
     /// Everything in Prometheus' text format.
     pub(crate) fn render(&self, resources: &Resources, feed: &Feed, now: BootTime) -> String {
         for fed in feed.collections() {
@@ -191,14 +202,17 @@ impl Metrics {
             let staleness = Some(fed.staleness(now));
             self.collections.set(fed.name(), fed.objects(), flags, staleness);
         }
+        let mut own_bytes = 0;
         for resource in resources.collections() {
             // What is fed has the feed's name, which is not always the API's.
             if let Authority::Own(objects) = &resource.authority {
+                own_bytes += objects.read(Collection::object_bytes);
                 self.collections
                     .set(&resource.name, objects, (resource.is_served(), true), None);
             }
         }
         self.disk.update();
+        self.budgets.set(feed, own_bytes);
         self.election.set(feed);
         self.render.render()
     }

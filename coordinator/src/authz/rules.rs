@@ -45,7 +45,6 @@ enum Named {
     /// The caller's node name.
     OwnNode,
     Exactly(&'static str),
-    StartsWith(&'static str),
 }
 
 const READ: &[&str] = &["get", "list", "watch"];
@@ -111,7 +110,7 @@ static COMMON: [Rule; 6] = [
 ];
 
 /// A pool's nodes share its data and vouch for each other; each writes in its own name only.
-static POOL: [Rule; 9] = [
+static POOL: [Rule; 8] = [
     Rule {
         who: Who::Member,
         verbs: READ,
@@ -131,15 +130,6 @@ static POOL: [Rule; 9] = [
         who: Who::Member,
         verbs: WRITE,
         what: What::Objects(LEASES, In::Namespace("kube-system"), Named::Exactly("yurthub")),
-    },
-    Rule {
-        who: Who::Member,
-        verbs: WRITE_AND_DELETE,
-        what: What::Objects(
-            LEASES,
-            In::Namespace("kube-system"),
-            Named::StartsWith("yurthub-direct-"),
-        ),
     },
     Rule {
         who: Who::Leader,
@@ -283,7 +273,6 @@ impl Named {
             Self::Any => true,
             Self::OwnNode => user.node_name() == Some(attributes.name),
             Self::Exactly(name) => attributes.name == *name,
-            Self::StartsWith(prefix) => attributes.name.starts_with(prefix),
         }
     }
 }

@@ -70,6 +70,11 @@ impl Bodies {
         self.memory_bytes + bytes <= IN_MEMORY_MAX
     }
 
+    /// Bytes of all bodies. The file may be twice as large, and [`IN_MEMORY_MAX`] more: see [`Self::wasted`].
+    pub(super) fn bytes(&self) -> usize {
+        self.memory_bytes + self.on_disk.values().map(|place| place.length).sum::<usize>()
+    }
+
     /// Keeps a body in memory.
     pub(super) fn keep(&mut self, key: String, object: Object) {
         self.memory_bytes += object.size();

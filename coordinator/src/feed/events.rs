@@ -31,6 +31,7 @@ impl Feed {
         self.admit(collection, events.iter().map(|(_, object)| object))?;
         let (applied, guard) = {
             let election = self.fence.enter(&call.claim(), user).map_err(|_| self.fenced())?;
+            self.require_room(collection, &events)?;
             let judge = |held: &Collection, events: &[_]| self.judge_members(collection, user, held, events);
             let applied = collection.objects().update(|held| apply(held, &call, events, judge))?;
             // The collection goes on without the snapshot that somebody began.

@@ -67,13 +67,18 @@ pub(crate) enum InitialMembers {
 // === impl Policy ===
 
 impl Policy {
-    /// That of the command line.
-    pub(crate) fn of(config: &Config) -> Self {
-        Self {
+    /// That of the command line, and the initial members as they are now. Blocks for one small read.
+    ///
+    /// # Errors
+    /// A line that names the file.
+    pub(crate) fn read(config: &Config) -> Result<(Self, BTreeSet<String>), String> {
+        let policy = Self {
             initial: InitialMembers::parse(&config.initial_members),
             takes_leaders: config.members_from_leader,
             trusts_first: config.trust_first_leader,
-        }
+        };
+        let initial = policy.initial.read()?;
+        Ok((policy, initial))
     }
 }
 

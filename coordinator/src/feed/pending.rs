@@ -11,8 +11,8 @@ use super::bodies::Bodies;
 use super::fence::Claim;
 use super::wire::{BodiesCall, SnapshotCall};
 
-/// Bytes of keys that the index of one snapshot may have. The objects, of which it is a small part, are in memory in the end.
-const INDEX_BYTES_MAX: usize = 256 << 20;
+/// Bytes that an entry of an index has beside its key, roughly.
+const ENTRY_BYTES: usize = 64;
 
 /// What arrives for one collection.
 #[derive(Debug, Default)]
@@ -69,12 +69,8 @@ impl Arriving {
             _ => return Err(Refusal::Gap { applied }.into()),
         };
         for (key, rv) in std::mem::take(&mut call.index) {
-            announced.bytes += key.len();
+            announced.bytes += key.len() + ENTRY_BYTES;
             announced.index.insert(key, rv);
-        }
-        if announced.bytes > INDEX_BYTES_MAX {
-            let message = format!("the keys of a snapshot's index exceed {INDEX_BYTES_MAX} bytes");
-            return Err(Status::too_large(&message).into());
         }
         let keys = announced.index.len();
         if call.more {
@@ -82,6 +78,17 @@ impl Arriving {
             return Ok((None, keys));
         }
         Ok((Some(announced.index), keys))
+    }
+
+    /// An index that is too large does not go on.
+    pub(super) fn forget_announced(&mut self) {
+        self.announced = None;
+    }
+
+    /// Bytes of everything that is here.
+    pub(super) fn bytes(&self) -> usize {
+        let announced = self.announced.as_ref().map_or(0, |announced| announced.bytes);
+        announced + self.pending.as_ref().map_or(0, Pending::bytes)
     }
 
     /// The snapshot that these bodies are of.
@@ -126,6 +133,18 @@ impl Pending {
             bodies,
             history,
         }
+    }
+
+    /// Bytes of the index and of the bodies that have come.
+    fn bytes(&self) -> usize {
+        let index: usize = self.index.keys().map(|key| key.len() + ENTRY_BYTES).sum();
+        index + self.bodies.bytes()
+    }
+
+    /// Bytes of the objects that the snapshot has with `bodies` and with those that are held.
+    pub(super) fn bytes_with(&self, bodies: &BTreeMap<String, Object>, held: &Collection) -> usize {
+        let size = |key: &String| bodies.get(key).or_else(|| find(held, key)).map_or(0, Object::size);
+        self.index.keys().map(size).sum()
     }
 
     /// Keys of the bodies that have to come yet.

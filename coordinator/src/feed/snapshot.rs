@@ -51,9 +51,14 @@ impl Feed {
             let mut all = self.pending.lock();
             let arriving = all.entry(collection.name().to_owned()).or_default();
             let (index, keys) = arriving.announce(&mut call, applied)?;
+            if let Err(status) = self.require_room_to_arrive(collection, &all, 0) {
+                all.entry(collection.name().to_owned()).or_default().forget_announced();
+                return Err(status.into());
+            }
             let Some(index) = index else {
                 return Ok(json!({ "announced": keys }));
             };
+            let arriving = all.entry(collection.name().to_owned()).or_default();
             self.require_caller(collection, user, &index)?;
             let before = arriving.pending.take();
             let pending = |held: &Collection| Pending::of(&call, index, history, held, before);
@@ -91,6 +96,8 @@ impl Feed {
         let begun = {
             let election = self.fence.enter(&claim, user).map_err(|_| self.fenced())?;
             let mut all = self.pending.lock();
+            let bytes = objects.iter().map(Object::size).sum();
+            self.require_room_to_arrive(collection, &all, bytes)?;
             match all.get_mut(collection.name()).and_then(|all| all.pending_of(&call)) {
                 Some(pending) => Ok(Arrival::of(pending, objects, self.spill_path(collection))?),
                 None => Err(election.guard()),
@@ -139,6 +146,7 @@ impl Feed {
         let mut all = self.pending.lock();
         let pending = all.get(collection.name()).and_then(|all| all.pending.as_ref());
         let pending = pending.ok_or_else(|| self.gap(collection))?;
+        self.require_room_of(collection, pending, &bodies)?;
         let at = collection.objects().update(|held| apply(held, pending, bodies))?;
         all.remove(collection.name());
         self.metrics.batch(collection.name(), self.is_late(&election.holder));

@@ -19,8 +19,12 @@ use crate::status_error;
 
 mod current;
 mod guarded;
+mod room;
+mod shares;
 
 pub(crate) use current::Current;
+pub(crate) use room::Room;
+pub(crate) use shares::Shares;
 
 /// Writes own objects.
 pub(crate) struct OwnStore {
@@ -33,6 +37,8 @@ pub(crate) struct OwnStore {
     electorate: Option<Arc<Members>>,
     clock: Clock,
     object_bytes_max: usize,
+    /// Limits of everything together; none in a control plane of its own.
+    room: Option<Room>,
 }
 
 /// On whose behalf, and whether for real.
@@ -133,13 +139,15 @@ impl OwnStore {
             electorate,
             clock,
             object_bytes_max: usize::MAX,
+            room: None,
         }
     }
 
-    /// The same for objects of at most so many bytes, as they are stored.
-    pub(crate) fn with_object_bytes_max(self, object_bytes_max: usize) -> Self {
+    /// The same for objects of at most so many bytes, as they are stored, and for no more than there is room for.
+    pub(crate) fn with_limits(self, object_bytes_max: usize, room: Option<Room>) -> Self {
         Self {
             object_bytes_max,
+            room,
             ..self
         }
     }
@@ -331,6 +339,7 @@ impl OwnStore {
             );
             return Err(Failure::Status(Status::too_large(&why)));
         }
+        self.require_room(&write, intent).map_err(Failure::Status)?;
         if leases::is_guarded(write.resource, write.key) {
             return self.write_guarded(write, intent).await;
         }

@@ -73,6 +73,7 @@ impl Pool {
             storage: Arc::new(NoStorage),
             leases: Arc::new(SharedCollection::new(leases, false)),
             calls: TaskGroup::new(),
+            bytes_max: crate::config::POOL_BYTES_MAX,
             folder: std::env::temp_dir(),
         };
         let metrics = Metrics::new().expect("names differ").feed();

@@ -7,6 +7,8 @@ mod auditing;
 #[cfg(test)]
 mod authorizing;
 #[cfg(test)]
+mod budgets;
+#[cfg(test)]
 mod custom;
 #[cfg(test)]
 mod documents;

@@ -177,6 +177,12 @@ impl Collection {
         self.object_bytes + self.tombstone_bytes + self.log_bytes
     }
 
+    /// Bytes of the live objects alone.
+    #[must_use]
+    pub fn object_bytes(&self) -> usize {
+        self.object_bytes
+    }
+
     /// The live object at `key`.
     #[must_use]
     pub fn object(&self, key: &ObjectKey) -> Option<&Object> {

@@ -12,16 +12,23 @@ use yurt_apimachinery::pool_scope::SharedResource;
 /// Kinds and versions kept in the life of a process; each edit of one adds one.
 pub const KEPT_MAX: usize = 10_000;
 
+/// Of those, kinds that a pool's leader told: changing what is shared must not use up what files may declare.
+pub const SHARED_MAX: usize = 1_000;
+
 /// Everything learned so far.
 #[derive(Debug, Default)]
 pub struct Kinds {
-    // Never held together with another lock.
+    // Taken inside of `told`, and of no other lock.
     kept: Mutex<HashMap<CustomKind, &'static ResourceKind>>,
+    // How many of them a leader told. Lock order: this first, then `kept`.
+    told: Mutex<usize>,
 }
 
-/// The process has learned [`KEPT_MAX`] kinds.
+/// The process has learned [`KEPT_MAX`] kinds, or [`SHARED_MAX`] by a leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{KEPT_MAX} kinds and changes of kinds since the start; restart to take more")]
+#[error(
+    "{KEPT_MAX} kinds and changes of kinds, or {SHARED_MAX} that the leader told, since the start; restart to take more"
+)]
 pub struct TooManyKinds;
 
 // === impl Kinds ===
@@ -44,14 +51,58 @@ impl Kinds {
         Ok(new)
     }
 
+    fn keep_told(&self, kind: &CustomKind) -> Result<&'static ResourceKind, TooManyKinds> {
+        let mut told = self.told.lock();
+        if self.kept.lock().contains_key(kind) {
+            return self.keep(kind);
+        }
+        if *told == SHARED_MAX {
+            return Err(TooManyKinds);
+        }
+        let kept = self.keep(kind)?;
+        *told += 1;
+        Ok(kept)
+    }
+
     /// The kind of a shared resource: the built-in one where there is one.
     ///
     /// # Errors
-    /// As [`Kinds::keep`].
+    /// [`TooManyKinds`] for one that is new, once [`SHARED_MAX`] were told.
     pub fn shared(&self, resource: &SharedResource) -> Result<&'static ResourceKind, TooManyKinds> {
         match find_kind(&resource.group, &resource.resource) {
             Some(builtin) => Ok(builtin),
-            None => self.keep(&resource.custom_kind()),
+            None => self.keep_told(&resource.custom_kind()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(number: usize) -> SharedResource {
+        SharedResource {
+            group: "example.com".to_owned(),
+            version: "v1".to_owned(),
+            resource: format!("widgets{number}"),
+            singular: String::new(),
+            kind: "Widget".to_owned(),
+            list_kind: "WidgetList".to_owned(),
+            namespaced: true,
+        }
+    }
+
+    #[test]
+    fn leaders_use_up_no_kinds_of_others_by_changing_what_is_shared() {
+        let kinds = Kinds::default();
+        for number in 0..SHARED_MAX {
+            assert!(kinds.shared(&told(number)).is_ok(), "{number}");
+        }
+        assert_eq!(kinds.shared(&told(SHARED_MAX)), Err(TooManyKinds));
+        assert!(kinds.shared(&told(7)).is_ok(), "known ones come and go");
+        assert!(
+            kinds.keep(&told(SHARED_MAX).custom_kind()).is_ok(),
+            "files may declare more"
+        );
     }
 }

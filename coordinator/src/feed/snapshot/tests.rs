@@ -130,6 +130,7 @@ fn feed_on(disk: &Arc<Disk>) -> (Arc<Feed>, Arc<PoolCollection>) {
         storage: Arc::new(own),
         leases: Arc::new(SharedCollection::new(leases, false)),
         calls: TaskGroup::new(),
+        bytes_max: crate::config::POOL_BYTES_MAX,
         folder: std::env::temp_dir(),
     };
     let metrics = Metrics::new().unwrap().feed();

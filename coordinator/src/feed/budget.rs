@@ -1,0 +1,109 @@
+//! How many bytes a leader may fill the coordinator with: what is held of all collections, and what arrives for them.
+//!
+//! Bytes are those of objects as the cloud sent them. What would exceed the limit is refused before anything of it is applied;
+//! what is held stays, and is served.
+
+use std::collections::BTreeMap;
+
+use yurt_apimachinery::watch::EventType;
+use yurt_apimachinery::{Object, Status};
+use yurt_storage::Collection;
+
+use super::Feed;
+use super::collection::PoolCollection;
+use super::pending::{Arriving, Pending};
+
+// === impl Feed ===
+
+impl Feed {
+    /// Bytes of the objects of all collections.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.collections()
+            .map(|one| one.objects().read(Collection::object_bytes))
+            .sum()
+    }
+
+    /// Limit of [`Self::held_bytes`], and of what arrives beside it.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// Whether there is room for a batch of events. Asked while the fence is held, so that the answer stays true.
+    ///
+    /// # Errors
+    /// 413.
+    pub(super) fn require_room(
+        &self,
+        collection: &PoolCollection,
+        events: &[(EventType, Object)],
+    ) -> Result<(), Status> {
+        let growth = collection.objects().read(|held| growth(held, events));
+        if growth <= 0 {
+            return Ok(());
+        }
+        self.require(collection, self.held_bytes().saturating_add_signed(growth))
+    }
+
+    /// Whether there is room for a snapshot of which everything is here. Asked as [`Self::require_room`] is.
+    ///
+    /// # Errors
+    /// 413.
+    pub(super) fn require_room_of(
+        &self,
+        collection: &PoolCollection,
+        pending: &Pending,
+        bodies: &BTreeMap<String, Object>,
+    ) -> Result<(), Status> {
+        let (before, after) = collection
+            .objects()
+            .read(|held| (held.object_bytes(), pending.bytes_with(bodies, held)));
+        if after <= before {
+            return Ok(());
+        }
+        self.require(collection, self.held_bytes() - before + after)
+    }
+
+    /// Whether `more` bytes may arrive, for `collection`, beside what arrives for all of them.
+    ///
+    /// # Errors
+    /// 413.
+    pub(super) fn require_room_to_arrive(
+        &self,
+        collection: &PoolCollection,
+        arriving: &BTreeMap<String, Arriving>,
+        more: usize,
+    ) -> Result<(), Status> {
+        let bytes: usize = arriving.values().map(Arriving::bytes).sum();
+        self.require(collection, bytes + more)
+    }
+
+    fn require(&self, collection: &PoolCollection, bytes: usize) -> Result<(), Status> {
+        if bytes <= self.bytes_max {
+            return Ok(());
+        }
+        let (name, limit) = (collection.name(), self.bytes_max);
+        let message = format!(
+            "with this of {name} the pool's data would have {bytes} bytes, limit is {limit} (--max-pool-bytes); what is held \
+             stays as it is"
+        );
+        tracing::warn!(
+            collection = name,
+            bytes,
+            limit,
+            "Refused the leader's data: too many bytes"
+        );
+        Err(Status::too_large(&message))
+    }
+}
+
+/// How many bytes a batch adds.
+fn growth(held: &Collection, events: &[(EventType, Object)]) -> isize {
+    let size = |object: &Object| isize::try_from(object.size()).unwrap_or(isize::MAX);
+    let mut sizes = BTreeMap::new();
+    for (event, object) in events {
+        let after = if *event == EventType::Deleted { 0 } else { size(object) };
+        sizes.insert(object.key(), after);
+    }
+    let before = |key| held.object(key).map_or(0, size);
+    sizes.into_iter().map(|(key, after)| after - before(key)).sum()
+}

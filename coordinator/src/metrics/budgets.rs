@@ -1,0 +1,48 @@
+//! How many bytes are stored, and how many may be.
+
+use prometheus::{IntGaugeVec, Opts, Registry};
+
+use crate::feed::Feed;
+
+/// Set at every scrape.
+pub(super) struct Budgets {
+    held: IntGaugeVec,
+    limit: IntGaugeVec,
+}
+
+// === impl Budgets ===
+
+impl Budgets {
+    pub(super) fn new(registry: &Registry) -> prometheus::Result<Self> {
+        let gauge = |name: &str, help: &str| {
+            let gauge = IntGaugeVec::new(Opts::new(name, help), &["of"])?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
+        Ok(Self {
+            held: gauge(
+                "yurt_coordinator_stored_bytes",
+                "Bytes of live objects: of the pool's data, and of the coordinator's own.",
+            )?,
+            limit: gauge(
+                "yurt_coordinator_stored_bytes_limit",
+                "Limit of yurt_coordinator_stored_bytes: --max-pool-bytes and --max-own-bytes; no series without a limit.",
+            )?,
+        })
+    }
+
+    /// Limit of own bytes.
+    pub(super) fn set_own_limit(&self, limit: usize) {
+        self.limit.with_label_values(&["own"]).set(number(limit));
+    }
+
+    pub(super) fn set(&self, feed: &Feed, own_bytes: usize) {
+        self.held.with_label_values(&["own"]).set(number(own_bytes));
+        self.held.with_label_values(&["pool"]).set(number(feed.held_bytes()));
+        self.limit.with_label_values(&["pool"]).set(number(feed.bytes_max()));
+    }
+}
+
+fn number(bytes: usize) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}

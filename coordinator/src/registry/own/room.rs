@@ -1,0 +1,88 @@
+//! Whether there is room for a write: the limit of all own bytes, and what nodes have of it.
+
+use std::sync::Arc;
+
+use yurt_apimachinery::Status;
+use yurt_storage::{Cacher, Collection};
+
+use super::shares::{self, Counted, Shares};
+use super::{Intent, OwnStore, Write};
+use crate::registry::leases::{self, Caller};
+
+/// How much may be stored of own objects.
+pub(crate) struct Room {
+    cacher: Arc<Cacher>,
+    bytes_max: usize,
+    shares: Shares,
+}
+
+// === impl Room ===
+
+impl Room {
+    /// `bytes_max` for everything in `cacher`; nodes have `shares` of it.
+    pub(crate) fn new(cacher: Arc<Cacher>, bytes_max: usize, shares: Shares) -> Self {
+        Self {
+            cacher,
+            bytes_max,
+            shares,
+        }
+    }
+
+    /// Bytes of all own objects.
+    fn held_bytes(&self) -> usize {
+        let bytes = |(_, objects): &(_, Arc<yurt_storage::SharedCollection>)| objects.read(Collection::object_bytes);
+        self.cacher.all().iter().map(bytes).sum()
+    }
+}
+
+// === impl OwnStore ===
+
+impl OwnStore {
+    /// Whether there is room for a write. Writes that are under way at the same time may pass together.
+    ///
+    /// # Errors
+    /// 403 where all own objects would be too many bytes; 413, 422 or 429 for a node.
+    pub(super) fn require_room(&self, write: &Write<'_>, intent: &Intent) -> Result<(), Status> {
+        let (Some(room), Some(new)) = (&self.room, write.new) else {
+            return Ok(());
+        };
+        let is_lease = write.resource.name == leases::COLLECTION;
+        let is_of_node = matches!(intent.caller, Caller::Node(_)) && shares::is_shared_out(&write.resource.name);
+        if is_of_node {
+            shares::check_size(write)?;
+        }
+        let (before, after) = (write.old.map_or(0, |old| old.size()), new.size());
+        // Heartbeats and elections go on in a store that is full: names, and a size of each, bound the leases of nodes.
+        let may_exceed = is_lease && (is_of_node || write.old.is_some());
+        if after > before && !may_exceed {
+            let bytes = room.held_bytes() + after - before;
+            if bytes > room.bytes_max {
+                let why = format!(
+                    "own objects would have {bytes} bytes, limit is {} (--max-own-bytes); delete some",
+                    room.bytes_max
+                );
+                let resource = write.resource.kind.group_resource();
+                return Err(Status::forbidden_because(&resource, write.key.name(), &why));
+            }
+        }
+        if !is_of_node || intent.dry_run {
+            return Ok(());
+        }
+        let counted = Counted {
+            user: &intent.author.user,
+            namespace: write.key.namespace().unwrap_or_default(),
+            is_event: !is_lease,
+            is_new: write.old.is_none(),
+            bytes: after,
+        };
+        if is_lease && !counted.is_new {
+            return Ok(());
+        }
+        room.shares.take(counted, self.clock.boot()).map_err(|seconds| {
+            let resource = write.resource.kind.group_resource();
+            let why =
+                format!("this node writes too many {resource}, or too many bytes of them; try again in {seconds} s");
+            Status::too_many_requests(why, seconds)
+        })
+    }
+}
