@@ -2,20 +2,18 @@
 //! by event.
 
 mod answer;
+mod request;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{ACCEPT, ACCEPT_ENCODING, HeaderName, USER_AGENT};
-use http::{HeaderValue, Request, Response, StatusCode};
-use hyper::body::Incoming;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::watch::{Bookmark, EventType, RawEvent, WatchDecoder};
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
-use yurt_runtime::http::client::{ClientError, HttpClient};
-use yurt_runtime::http::{ACCEPT_GZIP, Decoded, empty};
+use yurt_runtime::http::Decoded;
+use yurt_runtime::http::client::HttpClient;
 use yurt_storage::collection::WriteError;
 use yurt_storage::generation::GENERATION_END;
 use yurt_storage::serve::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_DIFF_WATCHED, ANNOTATION_STALE};
@@ -26,11 +24,9 @@ pub(super) use answer::{ended_by, generation_of, read_all};
 use super::budget::Oversized;
 use super::detour::Begin;
 use super::nodepool::is_named;
-use super::proof::Connection;
 use super::source::Source;
 use super::timeline::next_generation;
 use super::{PoolData, members, silence_of};
-use crate::upstream::{in_words, retry_after};
 
 /// A list page, or the headers of a watch, must make progress within this.
 pub(super) const IDLE: Duration = Duration::from_secs(30);
@@ -528,99 +524,6 @@ impl Stream {
         // Items of a list may be slices of its body; on their own they do not keep all of it in memory.
         Some(object.clone())
     }
-
-    /// An answer with status 200.
-    pub(super) async fn get(&self, query: &str) -> Result<Response<Incoming>, Ended> {
-        let response = self.send(query).await?;
-        self.require_ok(response).await
-    }
-
-    /// Any answer.
-    pub(super) async fn send(&self, query: &str) -> Result<Response<Incoming>, Ended> {
-        self.send_as(query, false).await
-    }
-
-    /// Any answer; to a replica a coordinator also tells how it came by what it has. It may play the cloud: kube-apiserver
-    /// tells every change one by one and does not know the header.
-    async fn send_as(&self, query: &str, is_replica: bool) -> Result<Response<Incoming>, Ended> {
-        let mut path = format!("{}?{query}", self.wire_kind().collection_path());
-        let mut accept = "application/json";
-        if self.reads_nodes() {
-            path.push_str(&format!(
-                "&labelSelector={}%3D{}",
-                members::POOL_LABEL.replace('/', "%2F"),
-                self.pool
-            ));
-            accept = if query.starts_with("watch") {
-                "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-            } else {
-                "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-            };
-        }
-        let mut headers = vec![(ACCEPT_ENCODING, ACCEPT_GZIP)];
-        if is_replica {
-            headers.push((HeaderName::from_static(REPLICA_HEADER), HeaderValue::from_static("1")));
-        }
-        self.open(&path, accept, headers).await
-    }
-
-    /// Sends a GET; any answer.
-    pub(super) async fn open(
-        &self,
-        path: &str,
-        accept: &'static str,
-        more: Vec<(HeaderName, HeaderValue)>,
-    ) -> Result<Response<Incoming>, Ended> {
-        let mut request = Request::new(empty());
-        *request.uri_mut() = path
-            .parse()
-            .map_err(|_| Ended::Failed(format!("{path:?} is not a path")))?;
-        let headers = request.headers_mut();
-        headers.insert(ACCEPT, HeaderValue::from_static(accept));
-        headers.extend(more);
-        let agent = if self.source == Source::Cloud {
-            "leader-yurthub"
-        } else {
-            "yurthub"
-        };
-        headers.insert(USER_AGENT, HeaderValue::from_static(agent));
-        let sent = tokio::time::timeout(IDLE, self.client.send(request)).await;
-        let sent = sent.map_err(|_| Ended::Failed("no answer in time".into()))?;
-        let response = sent.map_err(failed)?;
-        self.may_be_taken(&response).await?;
-        Ok(response)
-    }
-
-    /// Waits until what came from the cloud is proved to be of our history. The connection may be a new one, whenever it was
-    /// asked for: nothing is read before that.
-    async fn may_be_taken(&self, response: &Response<Incoming>) -> Result<(), Ended> {
-        let connection = Connection {
-            server: self.place,
-            number: HttpClient::connection_of(response),
-        };
-        if self.source == Source::Cloud && !self.data.timeline().proven_over(connection).await {
-            return Err(Ended::Failed("the cloud does not prove its history".into()));
-        }
-        Ok(())
-    }
-
-    pub(super) async fn require_ok(&self, response: Response<Incoming>) -> Result<Response<Incoming>, Ended> {
-        match response.status() {
-            StatusCode::OK => Ok(response),
-            StatusCode::GONE => Err(Ended::Expired),
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-                Err(Ended::NotReady(retry_after(response.headers())))
-            }
-            status => {
-                let body = read_all(response).await.unwrap_or_default();
-                Err(Ended::Refused(in_words(status, &body)))
-            }
-        }
-    }
-}
-
-fn failed(error: ClientError) -> Ended {
-    Ended::Failed(error.to_string())
 }
 
 #[cfg(test)]

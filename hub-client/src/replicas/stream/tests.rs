@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt as _;
+use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use yurt_runtime::http::client::{Dial, Duplex, Protocol};
@@ -13,6 +14,7 @@ use yurt_runtime::{Clock, TaskGroup};
 use yurt_test_support::{LOOPBACK, TestDir};
 
 use super::*;
+use crate::replicas::proof::Connection;
 
 const SERVICES: &str = "services";
 
