@@ -58,6 +58,11 @@ pub struct Flags {
     /// With --bootstrap-mode=kubeletcertificate: kubeconfig with the cluster CA and the node's client certificate.
     #[arg(long, default_value = "/etc/kubernetes/kubelet.conf")]
     kubeconfig: PathBuf,
+    /// CA of client certificates, at the HTTPS port and between the relays of a pool, where it is not the CA of the apiservers:
+    /// the apiserver's --client-ca-file. Relays prove themselves with their node's client certificate [default: the CA in
+    /// --kubeconfig].
+    #[arg(long)]
+    client_ca_file: Option<PathBuf>,
     /// Folder of the hub's own state.
     #[arg(long, default_value = "/var/lib/yurthub")]
     root_dir: PathBuf,
@@ -166,6 +171,8 @@ pub struct Config {
     pub servers: Vec<Uri>,
     /// Kubeconfig with CA and node certificate.
     pub kubeconfig: PathBuf,
+    /// CA of client certificates, when it is not the cloud's.
+    pub client_ca_file: Option<PathBuf>,
     /// Hub state.
     pub root_dir: PathBuf,
     /// Durable copy.
@@ -303,6 +310,7 @@ impl Flags {
             node: self.node_name,
             pool: self.nodepool_name,
             kubeconfig: self.kubeconfig,
+            client_ca_file: self.client_ca_file,
             root_dir: self.root_dir,
             cache_dir: self.disk_cache_path,
             max_pool_bytes: self.max_pool_bytes,

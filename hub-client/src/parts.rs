@@ -280,7 +280,7 @@ impl Parts {
     fn relaying(&self) -> Option<Relaying> {
         let (settings, coordinator) = (self.config.relay?, self.config.coordinator.as_ref()?);
         let tls = PeerTls {
-            ca: self.upstreams.cluster_ca.clone(),
+            ca: self.upstreams.client_ca.clone(),
             identity: self.upstreams.node.clone(),
         };
         let (offer, offered) = watch::channel(None);
@@ -309,7 +309,7 @@ impl Parts {
             coordinator: self.upstreams.coordinator.as_ref()?.shared.clone(),
             data: self.data.clone(),
             cloud_tls: ClientTls {
-                ca: tls.ca.clone(),
+                ca: self.upstreams.cluster_ca.clone(),
                 identity: Some(tls.identity.clone()),
             },
             peer_tls: tls,

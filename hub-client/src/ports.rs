@@ -45,7 +45,7 @@ async fn secure(
     };
     let tls = ServerTls {
         identity,
-        client_ca: Some(upstreams.cluster_ca.clone()),
+        client_ca: Some(upstreams.client_ca.clone()),
     };
     let tls = ReloadingServerTls::new(tls)?;
     let flags = "--bind-proxy-address, --proxy-secure-port";

@@ -130,8 +130,10 @@ pub struct Upstreams {
     pub cloud: Arc<Cloud>,
     /// The coordinator, if used.
     pub coordinator: Option<CoordinatorClient>,
-    /// CA bundle of the cluster: pods' client certificates and tokens chain to it.
+    /// CA bundle of the apiservers.
     pub cluster_ca: PemSource,
+    /// CA bundle of client certificates: of who comes with one, and of the pool's relays.
+    pub client_ca: PemSource,
     /// Client certificate of the node.
     pub node: PemIdentity,
 }
@@ -254,6 +256,7 @@ impl Upstreams {
             .iter()
             .map(server)
             .collect::<Result<Vec<_>, UpstreamError>>()?;
+        let client_ca = client_ca(config, &tls.ca)?;
         let coordinator = coordinator_client(config, &tls, tasks)?;
         let delegate_token = delegate.and_then(|delegate| delegate.watch(tasks));
         node.watch(tasks);
@@ -266,10 +269,22 @@ impl Upstreams {
         Ok(Self {
             cloud,
             coordinator,
+            client_ca,
             cluster_ca: tls.ca,
             node: identity,
         })
     }
+}
+
+/// The CA of client certificates: its own, or that of the servers.
+fn client_ca(config: &Config, cluster_ca: &PemSource) -> Result<PemSource, UpstreamError> {
+    let Some(file) = &config.client_ca_file else {
+        return Ok(cluster_ca.clone());
+    };
+    let ca = PemSource::from(file.clone());
+    let flag = "client-ca-file";
+    ca.roots().map_err(|error| UpstreamError::Tls { flag, error })?;
+    Ok(ca)
 }
 
 fn coordinator_client(

@@ -2,8 +2,9 @@
 
 use http::Method;
 use yurt_runtime::http::empty;
+use yurt_test_support::{TestDir, TestPki};
 
-use super::client::request;
+use super::client::{Client, request};
 use super::cloud::Cloud;
 use super::harness::{NODE_USER, TestHub};
 
@@ -164,4 +165,19 @@ async fn pod_at_the_https_port_is_a_bearer_over_http2_too() {
         (b"Bearer good".as_slice(), None)
     );
     hub.pod(&cloud, "unknown").get(SERVICES).await.expect(401);
+}
+
+#[tokio::test]
+async fn certificates_of_the_client_ca_alone_are_callers() {
+    let (cloud, clients, folder) = (Cloud::start().await, TestPki::new(), TestDir::new());
+    folder.write("clients.crt", clients.ca_pem());
+    let flag = format!("--client-ca-file={}", folder.path().join("clients.crt").display());
+    let hub = TestHub::start(&cloud, &[&flag]).await;
+    let url = format!("https://127.0.0.1:{}", hub.secure_port());
+    let as_jane = |pki: &TestPki| {
+        let tls = cloud.pki().client_config(Some(&pki.client("jane", &["dev"])));
+        Client::new(&url, Some(tls), "kubectl/v1", None)
+    };
+    as_jane(&clients).get(PODS).await.expect(403);
+    as_jane(cloud.pki()).get(PODS).await.expect(401);
 }

@@ -12,8 +12,9 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use yurt_runtime::http::client::tunnel::Tunnel;
 use yurt_runtime::http::client::{HttpClient, Protocol};
+use yurt_runtime::pki::PemPair;
 use yurt_runtime::tls::ClientTls;
-use yurt_test_support::{LOOPBACK, PATIENCE, TestPki, eventually};
+use yurt_test_support::{LOOPBACK, PATIENCE, TestDir, TestPki, eventually};
 
 use super::client::Client;
 use super::harness::TestHub;
@@ -30,9 +31,13 @@ struct Attacked {
 
 impl Attacked {
     async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    async fn start_with(flags: &[&str]) -> Self {
         let pool = RelayPool::start().await;
         let url = pool.cloud.url();
-        let (hub, relay) = pool.hub("n1", &url, &[]).await;
+        let (hub, relay) = pool.hub("n1", &url, flags).await;
         Self { pool, hub, relay }
     }
 
@@ -101,6 +106,28 @@ async fn read_all(connection: &mut TlsStream<TcpStream>) -> String {
 
 fn connect_to(target: &str) -> String {
     format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n")
+}
+
+#[tokio::test]
+async fn member_is_who_the_client_ca_says() {
+    let (clients, folder) = (TestPki::new(), TestDir::new());
+    folder.write("clients.crt", clients.ca_pem());
+    let flag = format!("--client-ca-file={}", folder.path().join("clients.crt").display());
+    let attacked = Attacked::start_with(&[&flag]).await;
+    let words = connect_to(&attacked.target());
+    // The relay itself is still verified against the cluster's CA here.
+    let pki = attacked.pool.cloud.pki();
+    let of = |identity: &PemPair| pki.peer_tls(identity).client().unwrap();
+    let mut tunnel = attacked.connect(of(&clients.node("n2"))).await.unwrap();
+    tunnel.write_all(words.as_bytes()).await.unwrap();
+    attacked.until_tunnels(1).await;
+    drop(tunnel);
+    attacked.until_tunnels(0).await;
+    if let Ok(mut refused) = attacked.connect(of(&pki.node("n2"))).await {
+        let _ = refused.write_all(words.as_bytes()).await;
+        let answer = read_all(&mut refused).await;
+        assert!(!answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    }
 }
 
 #[tokio::test]
