@@ -175,6 +175,7 @@ impl Parts {
             reach: self.cloud.0.subscribe(),
             coordinator: self.coordinator.0.subscribe(),
             members: self.member_count.subscribe(),
+            pool: self.config.pool.clone(),
             period,
             metrics: self.metrics.clone(),
             clock: self.clock.clone(),

@@ -27,6 +27,7 @@ mod nodepool;
 pub mod origin;
 pub mod proof;
 pub(crate) mod questions;
+mod roster;
 pub mod scope;
 pub mod source;
 pub mod steer;

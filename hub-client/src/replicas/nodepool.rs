@@ -20,7 +20,7 @@ use super::stream::{Ended, Stream, read_all};
 use crate::pool::lease_client::LeaseEvents;
 
 /// Versions of the NodePool API, the newest first; `status.nodes` is the same in both.
-const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
+pub(super) const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
 
 /// A NodePool, as far as it concerns us.
 struct NodePool {
@@ -171,7 +171,7 @@ fn version_of(object: &Value) -> Result<ResourceVersion, Ended> {
     ResourceVersion::parse(version).map_err(|_| Ended::Unreadable(format!("NodePool has resourceVersion {version:?}")))
 }
 
-fn nodes_of(pool: &Value) -> BTreeSet<String> {
+pub(super) fn nodes_of(pool: &Value) -> BTreeSet<String> {
     let nodes = pool["status"]["nodes"].as_array().into_iter().flatten();
     nodes.filter_map(|node| node.as_str().map(str::to_owned)).collect()
 }

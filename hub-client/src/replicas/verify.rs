@@ -31,6 +31,8 @@ const BYTES_PER_PERIOD: usize = 4096;
 const PAGE: usize = 20;
 /// One sample of so many is of a namespace: what a copy leaves out shows there.
 const NAMESPACES_OF: u64 = 4;
+/// The members are compared with one sample of so many.
+const MEMBERS_OF: u64 = 4;
 /// States that wait until the copy is as far; the oldest goes when there are more.
 const WAITING_MAX: usize = 32;
 /// Time between two looks at what had to wait.
@@ -48,6 +50,8 @@ pub struct Verifier {
     pub coordinator: watch::Receiver<CoordinatorReach>,
     /// Number of members of the pool.
     pub members: watch::Receiver<u32>,
+    /// Name of the pool.
+    pub pool: String,
     /// Time between two samples of the whole pool.
     pub period: Duration,
     /// Where samples and forgeries are counted.
@@ -81,7 +85,7 @@ impl Verifier {
 
     async fn keep_sampling(&self) {
         let mut waiting = VecDeque::new();
-        let mut cost = 1;
+        let (mut cost, mut taken, mut members) = (1, 0_u64, None);
         loop {
             // Not all hubs at the same moment, and none at a moment that can be foreseen.
             let mean = self.period * (*self.members.borrow()).max(1) * cost;
@@ -90,6 +94,12 @@ impl Verifier {
             if !self.reach.borrow().is_up() {
                 continue;
             }
+            if taken.is_multiple_of(MEMBERS_OF)
+                && let Err(why) = self.compare_members(&mut members).await
+            {
+                tracing::debug!(why, "The members could not be compared");
+            }
+            taken += 1;
             let Some((replica, sample)) = self.choose() else {
                 continue;
             };

@@ -24,7 +24,7 @@ pub(crate) const NODE_LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/ku
 pub(crate) const DELEGATE: &str = "yurt-hub-delegate";
 /// The coordinator's store at the start.
 pub(crate) const STORE: &str = "store-of-the-test";
-const POOL: &str = "hangzhou";
+pub(super) const POOL: &str = "hangzhou";
 const FEED: &str = "/yurt/v1/feed";
 /// What is fed in a pool that shares nothing more.
 const FED: [&str; 4] = ["members", "services", "endpoints", "endpointslices.discovery.k8s.io"];

@@ -131,3 +131,25 @@ async fn honest_pool_is_sampled_and_never_accused() {
     );
     assert_eq!(state["collections"]["services"]["generation"], 0);
 }
+
+#[tokio::test]
+async fn members_that_differ_from_the_clouds_are_reported() {
+    let pool = Pool::start_fed().await;
+    let node_pool = |nodes: &[&str]| {
+        let object = json!({
+            "apiVersion": "apps.openyurt.io/v1beta2", "kind": "NodePool",
+            "metadata": {"name": super::pool::POOL}, "status": {"nodes": nodes},
+        });
+        pool.cloud.put("nodepools", object);
+    };
+    node_pool(&["n1", "n2", "n4"]);
+    let hub = follower(&pool, &[OFTEN]).await;
+    let why = |state: &Value| state["troubles"]["truth of members"]["why"].as_str().map(str::to_owned);
+    let state = hub
+        .until("the difference must be reported", |state| why(state).is_some())
+        .await;
+    let text = why(&state).unwrap();
+    assert!(text.contains("have [n3]") && text.contains("lack [n4]"), "{text}");
+    node_pool(&["n1", "n2", "n3"]);
+    hub.until("the difference is over", |state| why(state).is_none()).await;
+}
