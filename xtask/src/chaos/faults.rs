@@ -195,6 +195,10 @@ pub(super) enum Fault {
     AllLinksRadio,
     /// A member with a stolen certificate attacks coordinator, election and feed
     HostileMember,
+    /// A pod without any right sends made-up tokens and large requests to a hub, and passes for the kubelet
+    HostilePod,
+    /// Hundreds of connections without a certificate at the coordinator
+    Stranger,
 }
 
 /// What a pool has to have for a fault to strike it, beside what every pool has.
@@ -316,6 +320,8 @@ impl Fault {
     pub(super) fn actor(self) -> Option<Actor> {
         match self {
             Self::HostileMember => Some(Actor::Member),
+            Self::HostilePod => Some(Actor::Pod),
+            Self::Stranger => Some(Actor::Stranger),
             _ => None,
         }
     }

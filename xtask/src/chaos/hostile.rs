@@ -3,9 +3,12 @@
 //! An [`Attack`] is one request with the refusals that the server owes it. An attack that succeeds is a violation, and so is
 //! one that is refused for another reason: it got past its defence. Attacks that nobody answered say nothing.
 //!
-//! [`member`]: a node of the pool whose certificate was stolen.
+//! [`member`]: a node of the pool whose certificate was stolen. [`pod`]: a process on a node, without any right. [`stranger`]: anybody
+//! who reaches the coordinator.
 
 mod member;
+mod pod;
+mod stranger;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -13,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
 use bytes::Bytes;
-use http::Method;
+use http::{HeaderMap, Method};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -26,14 +29,19 @@ pub(super) use member::NODE;
 pub(super) enum Actor {
     /// A node of the pool.
     Member,
+    /// A process on a node.
+    Pod,
+    /// Without any certificate.
+    Stranger,
 }
 
 /// A request that must be refused.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 struct Attack {
     name: &'static str,
     method: Method,
     path: String,
+    headers: HeaderMap,
     body: Option<Value>,
     /// Refusals by the defence that the attack is about.
     owed: &'static [Refusal],
@@ -79,9 +87,12 @@ struct Record(Arc<Mutex<Totals>>);
 
 /// The actors of a run. They end with the tasks of the stage.
 pub(super) struct Actors {
-    member: watch::Sender<bool>,
+    /// Whether each attacks, in the order of [`ACTORS`].
+    switches: [watch::Sender<bool>; ACTORS.len()],
     record: Record,
 }
+
+const ACTORS: [Actor; 3] = [Actor::Member, Actor::Pod, Actor::Stranger];
 
 /// Violations that are told; an open door lets every attack in.
 const TOLD_MAX: usize = 20;
@@ -99,19 +110,28 @@ impl Actors {
     /// A certificate or a client that cannot be made.
     pub(super) fn start(stage: &Stage, seed: u64) -> Result<Self> {
         let record = Record::default();
-        let member = watch::Sender::new(false);
+        let switches = ACTORS.map(|_| watch::Sender::new(false));
+        let [member, pod, stranger] = switches.each_ref().map(watch::Sender::subscribe);
+        let tasks = &stage.setup.tasks;
         let attacker = member::Member::new(stage, seed, record.clone())?;
-        let (tasks, token, wanted) = (&stage.setup.tasks, stage.setup.tasks.token(), member.subscribe());
+        let token = tasks.token();
         tasks.spawn("hostile member", async move {
-            let _ = token.run_until_cancelled(attacker.live(wanted)).await;
+            let _ = token.run_until_cancelled(live(attacker, member)).await;
         });
-        Ok(Self { member, record })
+        pod::Pod::new(stage, seed, record.clone())?.start(tasks.token(), pod)?;
+        let attacker = stranger::Stranger::new(stage, record.clone())?;
+        let token = tasks.token();
+        tasks.spawn("stranger", async move {
+            let _ = token.run_until_cancelled(live(attacker, stranger)).await;
+        });
+        Ok(Self { switches, record })
     }
 
     /// Lets one attack from now on, or no longer.
     pub(super) fn set(&self, actor: Actor, attacks: bool) {
-        match actor {
-            Actor::Member => drop(self.member.send_replace(attacks)),
+        let switches = ACTORS.into_iter().zip(&self.switches);
+        for (_, switch) in switches.filter(|(other, _)| *other == actor) {
+            switch.send_replace(attacks);
         }
     }
 
@@ -126,7 +146,24 @@ impl Display for Actor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Member => "a hostile member",
+            Self::Pod => "a hostile pod",
+            Self::Stranger => "a stranger",
         })
+    }
+}
+
+/// One who attacks until it is stopped.
+trait Attacker {
+    fn attack(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+/// Lets `attacker` attack while `wanted` says so; ends with its sender.
+async fn live(mut attacker: impl Attacker, mut wanted: watch::Receiver<bool>) {
+    while wanted.wait_for(|attacks| *attacks).await.is_ok() {
+        tokio::select! {
+            ended = wanted.wait_for(|attacks| !attacks) => if ended.is_err() { return },
+            () = attacker.attack() => {}
+        }
     }
 }
 
@@ -135,7 +172,8 @@ impl Display for Actor {
 impl Attack {
     /// Sends it; the answer as status and body, if there was one.
     async fn send(&self, api: &Api) -> Option<(u16, Bytes)> {
-        api.ask(self.method.clone(), &self.path, self.body.as_ref()).await.ok()
+        let line = (self.method.clone(), self.path.as_str());
+        api.ask(line, &self.headers, self.body.as_ref()).await.ok()
     }
 
     fn judge(&self, answer: Option<&(u16, Bytes)>) -> Finding {
@@ -217,9 +255,9 @@ mod tests {
             name: "steal",
             method: Method::PUT,
             path: "/x".to_owned(),
-            body: None,
             owed: &[Refusal(409, "held"), Refusal(429, "too soon")],
             late: &[Refusal(409, "modified")],
+            ..Attack::default()
         };
         attack.judge(Some(&(code, Bytes::from_static(body.as_bytes()))))
     }

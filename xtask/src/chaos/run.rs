@@ -221,12 +221,22 @@ async fn attack_alone(field: &mut Field, kinds: &[Fault]) -> Result<()> {
         println!("at rest; {actor} attacks alone");
         field.perform(Target::Actor(actor), Act::Bad).await?;
         tokio::time::sleep(ALONE).await;
+        let what = format!("every hub serves its node while {actor} attacks");
+        until(ASKING, &what, async || serve_nodes(&field.stage).await).await?;
         field.perform(Target::Actor(actor), Act::Good).await?;
         let what = format!("one hub leads after {actor} has attacked");
         until(Election::SHORT.lease + ASKING, &what, async || {
             field.stage.leader().await
         })
         .await?;
+    }
+    Ok(())
+}
+
+/// Every hub has a place for what its node asks the cloud.
+async fn serve_nodes(stage: &Stage) -> Result<()> {
+    for hub in &stage.hubs {
+        hub.proxy.get(&format!("/api/v1/nodes/{}", hub.node)).await?;
     }
     Ok(())
 }

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
-use http::{HeaderValue, Method, Request, Response};
+use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use hyper::body::Incoming;
 use serde_json::Value;
 use yurt_runtime::http::client::{HttpClient, MAX_JSON_RESPONSE, Protocol};
-use yurt_runtime::http::{APPLICATION_JSON, empty, full};
+use yurt_runtime::http::{APPLICATION_JSON, empty, full, stream};
 use yurt_runtime::pki::PemPair;
 use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource};
 
@@ -51,15 +52,22 @@ const MERGE_PATCH: HeaderValue = HeaderValue::from_static("application/merge-pat
 impl Api {
     /// A server on the loopback interface that trusts and is trusted by `ca_pem`.
     pub(crate) fn https(port: u16, ca_pem: &str, identity: &PemPair) -> Result<Self> {
+        let identity = PemIdentity::inline("the demo's administrator", identity);
+        Self::tls(port, ca_pem, Some(identity), Protocol::Auto)
+    }
+
+    /// As [`Self::https`], without a certificate of its own, and with a connection for each request.
+    pub(crate) fn anonymous(port: u16, ca_pem: &str) -> Result<Self> {
+        Self::tls(port, ca_pem, None, Protocol::Http1)
+    }
+
+    fn tls(port: u16, ca_pem: &str, identity: Option<PemIdentity>, protocol: Protocol) -> Result<Self> {
         let ca = PemSource::inline("the demo's CA", ca_pem);
-        let tls = ClientTls {
-            ca,
-            identity: Some(PemIdentity::inline("the demo's administrator", identity)),
-        };
+        let tls = ClientTls { ca, identity };
         let base = format!("https://127.0.0.1:{port}")
             .parse()
             .context("a loopback URL must parse")?;
-        let http = HttpClient::new(base, Some(tls.config()?), Protocol::Auto, CONNECT_TIMEOUT)?;
+        let http = HttpClient::new(base, Some(tls.config()?), protocol, CONNECT_TIMEOUT)?;
         Ok(Self {
             http,
             user_agent: HeaderValue::from_static("admin/demo"),
@@ -122,18 +130,39 @@ impl Api {
         })
     }
 
-    /// A request, and whatever it is answered: status and body.
+    /// A request with these headers, and whatever it is answered: status and body.
     ///
     /// # Errors
     /// When there is no whole answer.
-    pub(crate) async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<(u16, Bytes)> {
+    pub(crate) async fn ask(
+        &self,
+        (method, path): (Method, &str),
+        headers: &HeaderMap,
+        body: Option<&Value>,
+    ) -> Result<(u16, Bytes)> {
         let what = format!("{method} {path}");
-        let request = self.request(method, path, APPLICATION_JSON, body)?;
+        let mut request = self.request(method, path, APPLICATION_JSON, body)?;
+        request.headers_mut().extend(headers.clone());
         let answer = self
             .http
             .request_bytes(request, ANSWER_TIMEOUT, MAX_JSON_RESPONSE)
             .await;
         let (status, _, bytes) = answer.context(what)?;
+        Ok((status.as_u16(), bytes))
+    }
+
+    /// A POST with these headers whose body begins and never ends; what it is answered within `limit`.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub(crate) async fn begin(&self, path: &str, headers: &HeaderMap, limit: Duration) -> Result<(u16, Bytes)> {
+        let mut request = self.request(Method::POST, path, APPLICATION_JSON, None)?;
+        request.headers_mut().extend(headers.clone());
+        request.headers_mut().insert(CONTENT_TYPE, APPLICATION_JSON);
+        let begun = futures_util::stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"{"))]);
+        *request.body_mut() = stream(begun.chain(futures_util::stream::pending()));
+        let answer = self.http.request_bytes(request, limit, MAX_JSON_RESPONSE).await;
+        let (status, _, bytes) = answer.with_context(|| format!("POST {path}"))?;
         Ok((status.as_u16(), bytes))
     }
 

@@ -194,7 +194,7 @@ impl Strike {
             Fault::ScopeChanged => self.one(Target::Scope, BAD),
             Fault::ReadersStill => self.one(Target::Readers(self.any), BAD),
             Fault::HugeObject => self.one(Target::Traffic, BAD),
-            Fault::HostileMember => self.one(Target::Actor(fault.actor()?), BAD),
+            Fault::HostileMember | Fault::HostilePod | Fault::Stranger => self.one(Target::Actor(fault.actor()?), BAD),
             _ => return self.of_etcd(fault).or_else(|| self.of_clocks(fault)),
         })
     }

@@ -8,9 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use http::Method;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
-use super::{Attack, Finding, Record, Refusal};
+use super::{Attack, Attacker, Finding, Record, Refusal};
 use crate::lab::api::{Api, key_and_version};
 use crate::lab::sample::NAMESPACE;
 use crate::lab::stage::{ELECTION, Stage};
@@ -48,6 +47,12 @@ const TOO_LONG: &[Refusal] = &[Refusal(422, "leaseDurationSeconds")];
 const FENCED: &[Refusal] = &[Refusal(409, r#""fenced""#), Refusal(409, r#""members""#)];
 const BEYOND: &[Refusal] = &[Refusal(409, r#""position""#)];
 const NO_MEMBER: &[Refusal] = &[Refusal(403, "is not a member of NodePool")];
+const TOO_MANY: &[Refusal] = &[Refusal(400, "Too many"), Refusal(413, "")];
+const NODE_LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+/// As many as fit into a body.
+const OWNERS: u32 = 40_000;
+const FINALIZERS: u32 = 200_000;
 
 /// Kinds of attacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,9 +83,15 @@ enum Kind {
     NoServices,
     /// A forged body of a snapshot.
     Body,
+    /// A lease of its own with tens of thousands of owners.
+    ManyOwners,
+    /// A question about itself with as many.
+    WideReview,
+    /// A lease of its own with hundreds of thousands of finalizers.
+    ManyFinalizers,
 }
 
-const ALL: [Kind; 13] = [
+const ALL: [Kind; 16] = [
     Kind::Take,
     Kind::Empty,
     Kind::RenewForLeader,
@@ -94,6 +105,9 @@ const ALL: [Kind; 13] = [
     Kind::Forge,
     Kind::NoServices,
     Kind::Body,
+    Kind::ManyOwners,
+    Kind::WideReview,
+    Kind::ManyFinalizers,
 ];
 
 /// The actor.
@@ -138,29 +152,6 @@ impl Member {
         })
     }
 
-    /// Attacks while `wanted` says so; ends with its sender.
-    pub(super) async fn live(mut self, mut wanted: watch::Receiver<bool>) {
-        while wanted.wait_for(|attacks| *attacks).await.is_ok() {
-            tokio::select! {
-                ended = wanted.wait_for(|attacks| !attacks) => if ended.is_err() { return },
-                () = self.attack() => {}
-            }
-        }
-    }
-
-    /// Every kind once, in any order, before one comes again.
-    async fn attack(&mut self) {
-        loop {
-            let mut round = ALL;
-            self.random.shuffle(&mut round);
-            for kind in round {
-                // Coordinators are away at times.
-                let _ = self.one(kind).await;
-                tokio::time::sleep(PACE).await;
-            }
-        }
-    }
-
     async fn one(&mut self, kind: Kind) -> Result<()> {
         let api = self.apis[self.random.usize(..self.apis.len())].clone();
         let began = Stopwatch::start();
@@ -192,6 +183,21 @@ impl Member {
         }
         self.record.add(attack.name, finding);
         Ok(())
+    }
+}
+
+impl Attacker for Member {
+    /// Every kind once, in any order, before one comes again.
+    async fn attack(&mut self) {
+        loop {
+            let mut round = ALL;
+            self.random.shuffle(&mut round);
+            for kind in round {
+                // Coordinators are away at times.
+                let _ = self.one(kind).await;
+                tokio::time::sleep(PACE).await;
+            }
+        }
     }
 }
 
@@ -236,6 +242,9 @@ impl Kind {
             Self::Forge => "an event of a forged Service",
             Self::NoServices => "an empty snapshot",
             Self::Body => "a forged body of a snapshot",
+            Self::ManyOwners => "a lease with 40,000 owners",
+            Self::WideReview => "a review with 40,000 owners",
+            Self::ManyFinalizers => "a lease with 200,000 finalizers",
         }
     }
 
@@ -248,10 +257,10 @@ impl Kind {
 
     /// The request; `None` when nobody leads.
     fn attack(self, stand: &Stand) -> Option<Attack> {
-        if self.is_of_lease() {
-            self.of_lease(&stand.lease)
-        } else {
-            Some(self.of_feed(&stand.feed))
+        match self {
+            Self::ManyOwners | Self::WideReview | Self::ManyFinalizers => Some(self.of_wide_bodies()),
+            _ if self.is_of_lease() => self.of_lease(&stand.lease),
+            _ => Some(self.of_feed(&stand.feed)),
         }
     }
 
@@ -285,7 +294,28 @@ impl Kind {
             body,
             owed,
             late: CHANGED,
+            ..Attack::default()
         })
+    }
+
+    /// A body with a list that is as long as a body may be.
+    fn of_wide_bodies(self) -> Attack {
+        let owner = |at: u32| json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": at.to_string()});
+        let owners = || (0..OWNERS).map(owner).collect::<Value>();
+        let (path, list, items) = match self {
+            Self::WideReview => (REVIEWS, "ownerReferences", owners()),
+            Self::ManyFinalizers => (NODE_LEASES, "finalizers", (0..FINALIZERS).map(|_| "").collect()),
+            _ => (NODE_LEASES, "ownerReferences", owners()),
+        };
+        Attack {
+            name: self.name(),
+            method: Method::POST,
+            path: path.to_owned(),
+            body: Some(json!({"metadata": {"name": NODE, list: items}, "spec": {"holderIdentity": NODE}})),
+            owed: TOO_MANY,
+            late: NO_MEMBER,
+            ..Attack::default()
+        }
     }
 
     /// A call with the claim of the one who leads.
@@ -341,6 +371,7 @@ impl Kind {
             body: Some(body),
             owed: if self == Self::LastPosition { BEYOND } else { FENCED },
             late: NO_MEMBER,
+            ..Attack::default()
         }
     }
 }
@@ -383,7 +414,13 @@ mod tests {
                 (true, None) => assert_eq!(attack.method, Method::DELETE),
                 (false, call) => {
                     let call = call.as_ref().expect("a call has a body");
-                    assert_eq!((&call["store"], &call["epoch"]), (&json!("s"), &json!(4)));
+                    assert!(
+                        call.to_string().len() < 3 << 20,
+                        "{} is too large to be read",
+                        attack.name
+                    );
+                    let is_wide = attack.owed == TOO_MANY;
+                    assert!(is_wide || (&call["store"], &call["epoch"]) == (&json!("s"), &json!(4)));
                 }
             }
         }
