@@ -20,6 +20,7 @@ use yurt_test_support::free_port;
 
 pub(crate) use yurt_test_support::PATIENCE;
 
+const PROGRAM: &str = env!("CARGO_BIN_EXE_yurt-coordinator");
 /// What a coordinator logs, in its folder.
 const LOG: &str = "stderr.log";
 
@@ -137,12 +138,20 @@ impl Server {
 
     /// One whose wall clock is wrong by as many seconds as stand in the file `skew`, which need not exist.
     pub(crate) async fn with_wall_clock_skew(flags: &[&str], skew: &Path) -> Self {
+        let variable = format!("wall-clock-skew={}", skew.display());
+        Self::start_as(Command::new(PROGRAM).env("YURT_FAILPOINTS", variable), flags).await
+    }
+
+    /// One that may have so many files open, and no more.
+    pub(crate) async fn with_open_files(limit: u32, flags: &[&str]) -> Self {
+        let limited = format!("ulimit -n {limit}; exec \"$0\" \"$@\"");
+        Self::start_as(Command::new("sh").args(["-c", &limited, PROGRAM]), flags).await
+    }
+
+    async fn start_as(command: &mut Command, flags: &[&str]) -> Self {
         let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let folder = tempfile::tempdir().unwrap();
-        let process = command(folder.path(), &flags)
-            .env("YURT_FAILPOINTS", format!("wall-clock-skew={}", skew.display()))
-            .spawn()
-            .unwrap();
+        let process = with_flags(command, folder.path(), &flags).spawn().unwrap();
         let mut server = Self {
             folder,
             flags,
@@ -332,11 +341,10 @@ impl Drop for Server {
 }
 
 fn spawn(folder: &Path, flags: &[String]) -> Child {
-    command(folder, flags).spawn().unwrap()
+    with_flags(&mut Command::new(PROGRAM), folder, flags).spawn().unwrap()
 }
 
-fn command(folder: &Path, flags: &[String]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_yurt-coordinator"));
+fn with_flags<'a>(command: &'a mut Command, folder: &Path, flags: &[String]) -> &'a mut Command {
     let log = std::fs::File::options()
         .create(true)
         .append(true)
@@ -350,8 +358,7 @@ fn command(folder: &Path, flags: &[String]) -> Command {
         .arg(folder)
         .args(flags)
         .stdout(Stdio::null())
-        .stderr(log);
-    command
+        .stderr(log)
 }
 
 // === impl Client ===

@@ -45,6 +45,18 @@ async fn silent_strangers_hold_no_place_of_those_with_a_certificate() {
     eventually("a member is served", served).await;
 }
 
+/// Fewer files than strangers open sockets.
+#[tokio::test]
+async fn open_files_that_are_short_are_divided_and_never_used_up() {
+    let server = Server::with_open_files(400, &["--profile", "standalone"]).await;
+    assert!(server.log().contains("Open files are short"), "{}", server.log());
+    let _sockets = silent(&server, MANY).await;
+    let member = server.node("n1");
+    let served = async || (member.try_get("/version").await == Some(200)).then_some(());
+    eventually("a member is served", served).await;
+    assert!(!server.log().contains("Cannot accept"), "{}", server.log());
+}
+
 #[tokio::test]
 async fn anonymous_answer_over_http1_ends_its_connection() {
     let server = Server::standalone().await;

@@ -6,6 +6,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -54,15 +55,19 @@ enum Kind {
 }
 
 /// Least time between two lines of the log about refusals.
-const TELL_EVERY: std::time::Duration = std::time::Duration::from_secs(10);
+const TELL_EVERY: Duration = Duration::from_secs(10);
+/// Time that a stranger's connection has where places are short: some round trips of a slow link.
+const GRACE: Duration = Duration::from_secs(3);
+/// The same on this machine, where no link is between: all come from one address, and wait for each other.
+const LOCAL_GRACE: Duration = Duration::from_millis(500);
 
 // === impl Places ===
 
 impl Places {
     pub(super) fn new(limits: &Limits) -> Arc<Self> {
         let held = Held {
-            remote: Strangers::new(limits.max_strangers, limits.max_strangers_per_address),
-            local: Strangers::new(limits.max_strangers, usize::MAX),
+            remote: Strangers::new(limits.max_strangers, limits.max_strangers_per_address, GRACE),
+            local: Strangers::new(limits.max_strangers, usize::MAX, LOCAL_GRACE),
             known: Known::new(limits.max_connections),
             told: None,
         };

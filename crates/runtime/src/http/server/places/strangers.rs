@@ -1,7 +1,7 @@
 //! Places of clients that did not say who they are.
 //!
 //! No I/O. Where places are short, the oldest connection of the address that holds most gives way; among equals one that
-//! had [`GRACE`], so that a fleet that comes back at once waits instead of pushing itself out.
+//! had its grace, so that a fleet that comes back at once waits instead of pushing itself out.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -15,6 +15,8 @@ use tokio_util::sync::CancellationToken;
 pub(super) struct Strangers {
     limit: usize,
     per_address: usize,
+    /// Time that a handshake or an answer has before another connection may take its place.
+    grace: Duration,
     /// The oldest first.
     held: Vec<Stranger>,
     next: u64,
@@ -39,16 +41,14 @@ pub(super) enum Entry {
     Wait(Instant),
 }
 
-/// Time that a handshake or an answer has before another connection may take its place.
-const GRACE: Duration = Duration::from_secs(3);
-
 // === impl Strangers ===
 
 impl Strangers {
-    pub(super) fn new(limit: usize, per_address: usize) -> Self {
+    pub(super) fn new(limit: usize, per_address: usize, grace: Duration) -> Self {
         Self {
             limit: limit.max(1),
             per_address,
+            grace,
             held: Vec::new(),
             next: 0,
         }
@@ -68,7 +68,7 @@ impl Strangers {
             let oldest = self.oldest(|one| greedy.is_none_or(|greedy| one.address == greedy));
             match oldest {
                 Some(oldest) if greedy.is_none() && !self.had_grace(oldest, now) => {
-                    return Entry::Wait(self.held[oldest].since + GRACE);
+                    return Entry::Wait(self.held[oldest].since + self.grace);
                 }
                 Some(oldest) => self.evict(oldest),
                 None => {}
@@ -108,7 +108,7 @@ impl Strangers {
     }
 
     fn had_grace(&self, at: usize, now: Instant) -> bool {
-        now >= self.held[at].since + GRACE
+        now >= self.held[at].since + self.grace
     }
 
     fn evict(&mut self, at: usize) {
@@ -128,6 +128,8 @@ fn owner(address: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
+    const GRACE: Duration = Duration::from_secs(3);
+
     /// Strangers and the connections they were asked about, by number.
     struct Scene {
         strangers: Strangers,
@@ -137,7 +139,7 @@ mod tests {
     impl Scene {
         fn new(limit: usize, per_address: usize) -> Self {
             Self {
-                strangers: Strangers::new(limit, per_address),
+                strangers: Strangers::new(limit, per_address, GRACE),
                 now: Instant::now(),
             }
         }
