@@ -19,11 +19,12 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use yurt_apimachinery::query::Query;
 use yurt_apimachinery::{Object, ObjectKey, Status, nesting};
-use yurt_runtime::http::{inflate_for, read_body};
+use yurt_runtime::http::{Inflate, inflate_for};
 use yurt_runtime::{BootTime, Clock, TaskGroup};
 use yurt_storage::{Action, Durability, Expect, Op, Replicas, SharedCollection, Storage, StorageError};
 
 use crate::authn::User;
+use crate::bodies::{Bodies, Received, Work};
 use crate::metrics::FeedMetrics;
 use crate::registry::leases;
 use crate::status_error;
@@ -222,12 +223,26 @@ impl Feed {
     ///
     /// # Errors
     /// [`FeedError`]; nothing was applied.
-    pub(crate) async fn take(self: &Arc<Self>, user: &User, path: &str, body: Bytes) -> Result<Value, FeedError> {
+    pub(crate) async fn take(
+        self: &Arc<Self>,
+        user: &User,
+        path: &str,
+        body: Received,
+        bodies: &Arc<Bodies>,
+    ) -> Result<Value, FeedError> {
         let turn = self.collection_of(path)?.0.turn().await;
         let (feed, user, path) = (self.clone(), user.clone(), path.to_owned());
+        let (is_large, bodies) = (body.is_large(), bodies.clone());
         let call = async move {
             let _turn = turn;
             feed.take_attached(&user, &path, &body).await
+        };
+        let call = async move {
+            if is_large {
+                bodies.in_turn(Work::Feed, call).await?
+            } else {
+                call.await
+            }
         };
         let taken = self.calls.detached("feed", call).await;
         taken.map_err(|lost| Status::internal(&lost.to_string()))?
@@ -255,6 +270,17 @@ impl Feed {
             );
         }
         taken
+    }
+
+    /// Whether the caller leads. Asked before its body is read; the fence asks again when data changes.
+    ///
+    /// # Errors
+    /// 409 `fenced`.
+    pub(crate) fn check_leader(&self, user: &User) -> Result<(), Refusal> {
+        if self.fence.leads(user) {
+            return Ok(());
+        }
+        Err(self.fenced())
     }
 
     /// Counts a call that was refused.
@@ -352,20 +378,22 @@ impl From<Refusal> for FeedError {
     }
 }
 
-/// The body of a feed call; neither it nor what it unfolds to may exceed [`BODY_BYTES_MAX`].
+/// The body of a feed call; neither it nor what it unfolds to may exceed `limit` bytes.
 ///
 /// # Errors
-/// 413 above the limit, 415 for an unknown encoding, 400 for what cannot be read.
-pub(crate) async fn read_call(request: Request<Incoming>) -> Result<Bytes, Status> {
+/// 413 above the limit, 415 for an unknown encoding, 400 for what cannot be read, 504 for one that does not come.
+pub(crate) async fn read_call(bodies: &Bodies, request: Request<Incoming>, limit: usize) -> Result<Received, Status> {
     let inflate = inflate_for(request.headers());
     let inflate = inflate.map_err(|error| Status::failure(415, "UnsupportedMediaType", error.to_string()))?;
-    let body = read_body(request.into_body(), BODY_BYTES_MAX).await?;
-    let Some(inflate) = inflate else { return Ok(body) };
-    match inflate.whole(body, BODY_BYTES_MAX) {
-        Ok(Some(plain)) => Ok(plain),
-        Ok(None) => Err(Status::too_large_body(BODY_BYTES_MAX)),
-        Err(error) => Err(Status::bad_request(format!("not a gzip stream: {error}"))),
+    let body = bodies.read_feed(request.into_body(), limit).await?;
+    if inflate.is_none() {
+        return Ok(body);
     }
+    let unfold = |folded: &Bytes, limit: usize| {
+        let plain = Inflate::default().whole(folded.clone(), limit);
+        plain.map_err(|error| Status::bad_request(format!("not a gzip stream: {error}")))
+    };
+    bodies.unfold_feed(body, limit, unfold).await
 }
 
 /// Whether a call with this query is in a version that is spoken here. Asked before its body is read: in another version it

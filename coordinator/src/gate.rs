@@ -3,6 +3,7 @@
 //! The order is kube-apiserver's: identity, impersonation, a place among the requests being answered, authorization.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use http::header::AUTHORIZATION;
 use http::uri::PathAndQuery;
@@ -21,6 +22,7 @@ use crate::authn::{self, MASTERS, User, impersonation};
 use crate::authz::rbac::files::Rbac;
 use crate::authz::rbac::{Policy, bootstrap};
 use crate::authz::{Attributes, Authorizer, Decision};
+use crate::bodies::Bodies;
 use crate::config::{Config, Profile};
 use crate::feed;
 use crate::lanes::{Lane, Place};
@@ -40,6 +42,8 @@ pub(crate) struct Gate {
     pub(crate) reads: Lane,
     /// Requests that write.
     pub(crate) writes: Lane,
+    /// Bodies in memory.
+    pub(crate) bodies: Arc<Bodies>,
 }
 
 /// What is known about a request, for those who look at its end.
@@ -137,6 +141,7 @@ impl Gate {
             log: Log::open(config, metrics.audit(), clock)?,
             reads: lane(READS, config.max_requests_inflight),
             writes: lane(WRITES, config.max_mutating_requests_inflight),
+            bodies: Arc::default(),
         })
     }
 

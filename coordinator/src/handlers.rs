@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +17,7 @@ use yurt_runtime::http::{self as web, Body};
 use crate::app::App;
 use crate::authn::{MASTERS, User};
 use crate::authz::{Attributes, Decision};
+use crate::bodies::Received;
 use crate::registry::leases::{self, Author, Caller};
 use crate::registry::own::Intent;
 use crate::registry::{Authority, Resource};
@@ -31,7 +31,7 @@ pub(crate) mod kubelets;
 pub(crate) mod list;
 pub(crate) mod patch;
 pub(crate) mod pods;
-mod reading;
+pub(crate) mod reading;
 pub(crate) mod review;
 pub(crate) mod token_request;
 pub(crate) mod update;
@@ -56,7 +56,7 @@ pub(crate) struct Call {
     pub(crate) query: Option<String>,
     pub(crate) headers: http::HeaderMap,
     /// Empty for reads.
-    pub(crate) body: Bytes,
+    pub(crate) body: Received,
     /// Told with the answer, whatever it is.
     pub(crate) warnings: Arc<Warnings>,
     /// Cancelled when the certificate of the connection is not good any more.

@@ -30,6 +30,7 @@ mod app;
 mod audit;
 pub mod authn;
 pub mod authz;
+mod bodies;
 mod bootstrap;
 pub mod config;
 mod deadline;

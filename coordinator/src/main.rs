@@ -11,8 +11,8 @@ use yurt_runtime::{exit, files, log, shutdown, tls};
 const WORKER_THREADS: usize = 2;
 /// Stack of each thread; nothing here recurses deeply.
 const STACK_BYTES: usize = 512 << 10;
-/// Threads for commits of pool data; one at a time runs.
-const BLOCKING_THREADS: usize = 4;
+/// Threads for commits of pool data and for large bodies, of which one of clients and one of the feed is worked on at a time.
+const BLOCKING_THREADS: usize = 6;
 /// Exit code for a bad command line.
 const BAD_FLAGS: u8 = 2;
 

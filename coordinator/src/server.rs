@@ -13,11 +13,12 @@ use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::status::reason;
 use yurt_apimachinery::{RequestInfo, Status, Verb};
 use yurt_runtime::http::server::Peer;
-use yurt_runtime::http::{self as web, Body, read_body};
+use yurt_runtime::http::{self as web, Body};
 
 use crate::app::App;
 use crate::authn::User;
 use crate::authz::Attributes;
+use crate::bodies::{Received, SMALL_BYTES_MAX, Work};
 use crate::deadline;
 use crate::discovery::Asked;
 use crate::feed;
@@ -213,7 +214,7 @@ async fn dispatch(
         if info.verb != Verb::Create {
             return Err(Status::method_not_allowed());
         }
-        return exchange(app, request, how, query.as_deref(), |exchange| {
+        return exchange(app, &user, request, (how, query.as_deref()), |exchange| {
             review::handle(app, &user, kind, info.namespace.as_deref(), exchange)
         })
         .await;
@@ -222,7 +223,7 @@ async fn dispatch(
         return not_found(app, &info);
     };
     if token_request::is_meant(app, &resource, &info) {
-        return exchange(app, request, how, query.as_deref(), |exchange| {
+        return exchange(app, &user, request, (how, query.as_deref()), |exchange| {
             token_request::handle(app, &user, &info, exchange)
         })
         .await;
@@ -234,9 +235,12 @@ async fn dispatch(
     let warnings = Arc::new(Warnings::about(&resource.name));
     let (head, body) = request.into_parts();
     let body = if info.verb.is_read_only() {
-        Bytes::new()
+        Received::none()
     } else {
-        read_body(body, app.settings.body_bytes_max).await?
+        app.gate
+            .bodies
+            .read(&user.name, body, app.settings.body_bytes_max)
+            .await?
     };
     let call = Call {
         app: app.clone(),
@@ -252,16 +256,17 @@ async fn dispatch(
     Ok(finished(Box::pin(handle(call)).await, how, &warnings))
 }
 
-/// A body that is answered by another of its kind, and nothing stored.
+/// A body that is answered by another of its kind, and nothing stored. Everybody may ask, so it has to be small.
 async fn exchange(
     app: &App,
+    user: &User,
     request: Request<Incoming>,
-    how: Negotiated,
-    query: Option<&str>,
+    (how, query): (Negotiated, Option<&str>),
     answer: impl FnOnce(&Exchange<'_>) -> Result<Response<Body>, Status>,
 ) -> Result<Response<Body>, Status> {
     let (head, body) = request.into_parts();
-    let body = &read_body(body, app.settings.body_bytes_max).await?;
+    let limit = app.settings.body_bytes_max.min(SMALL_BYTES_MAX);
+    let body = &*app.gate.bodies.read(&user.name, body, limit).await?;
     let (headers, warnings) = (&head.headers, &Warnings::default());
     let answer = answer(&Exchange {
         query,
@@ -289,6 +294,16 @@ async fn handle(call: Call) -> Result<Response<Body>, Status> {
         Verb::Get => Ok(web::gzip(&call.headers, handlers::get::handle(&call).await?)),
         Verb::List => Ok(web::gzip(&call.headers, handlers::list::handle(&call).await?)),
         Verb::Watch => handlers::watch::handle(&call).await,
+        _ if call.body.is_large() => {
+            let (writes, bodies) = (call.app.writes.clone(), call.app.gate.bodies.clone());
+            let write = async move {
+                bodies
+                    .in_turn(Work::Calls, async move { handle_write(&call).await })
+                    .await
+            };
+            let write = writes.detached("large write", write);
+            write.await.map_err(|lost| Status::internal(&lost.to_string()))??
+        }
         Verb::Create | Verb::Update | Verb::Patch if is_one_step(&call) => Box::pin(handle_write(&call)).await,
         Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {
             let writes = call.app.writes.clone();
@@ -349,10 +364,19 @@ async fn answer_path(
                 app.feed.refused(&refusal);
                 return Ok(status_error::respond_feed(&refusal.into()));
             }
-            let body = feed::read_call(request).await?;
+            if let Err(refusal) = app.feed.check_leader(user) {
+                app.feed.refused(&refusal);
+                return Ok(status_error::respond_feed(&refusal.into()));
+            }
             let taken = match call {
-                feed::SCOPE => app.take_scope(user, body).await,
-                _ => app.feed.take(user, call, body).await,
+                feed::SCOPE => {
+                    let body = feed::read_call(&app.gate.bodies, request, SMALL_BYTES_MAX).await?;
+                    app.take_scope(user, Bytes::clone(&body)).await
+                }
+                _ => {
+                    let body = feed::read_call(&app.gate.bodies, request, feed::BODY_BYTES_MAX).await?;
+                    app.feed.take(user, call, body, &app.gate.bodies).await
+                }
             };
             Ok(match taken {
                 Ok(answer) => web::json(StatusCode::OK, answer.to_string()),

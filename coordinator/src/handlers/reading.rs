@@ -18,9 +18,9 @@ use super::warnings::Warnings;
 use crate::registry::Resource;
 
 /// What an endpoint takes: a kind, in any of these versions. The first is meant where a body names none.
-pub(super) struct Expected<'a> {
-    pub(super) kind: &'a str,
-    pub(super) api_versions: &'a [&'a str],
+pub(crate) struct Expected<'a> {
+    pub(crate) kind: &'a str,
+    pub(crate) api_versions: &'a [&'a str],
 }
 
 /// Reads the body of a create or update.
@@ -70,7 +70,7 @@ fn shaped(
 /// # Errors
 /// 415 for a format that is not read, 400 with kube-apiserver's words for an empty body and for one that is no object of
 /// the kind, or with the parser's.
-pub(super) fn read(
+pub(crate) fn read(
     expected: &Expected<'_>,
     content_type: Option<&str>,
     body: &Bytes,

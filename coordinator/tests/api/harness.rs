@@ -465,6 +465,18 @@ impl Client {
         let _ = self.http.send(request.unwrap()).await;
     }
 
+    /// Begins a body and never ends it; the code of the answer that comes all the same.
+    pub(crate) async fn begin(&self, path: &str, beginning: Bytes) -> u16 {
+        let pieces = futures_util::stream::iter([Ok::<_, std::io::Error>(beginning)]);
+        let pieces = futures_util::StreamExt::chain(pieces, futures_util::stream::pending());
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(path)
+            .header("content-type", "application/json")
+            .body(stream(pieces));
+        self.http.send(request.unwrap()).await.unwrap().status().as_u16()
+    }
+
     /// How many connections it has opened.
     pub(crate) fn connections(&self) -> u64 {
         self.http.connections()

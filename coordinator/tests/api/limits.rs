@@ -102,8 +102,13 @@ async fn bodies_are_nested_as_deeply_as_gos_parser_takes() {
             (Method::DELETE, &kept, json, nested("", levels)),
         ];
         for (method, path, media_type, body) in rows {
+            let code = if path == review && levels > DEEPEST + 1 {
+                413
+            } else {
+                400
+            };
             let answer = send(&method, path, media_type, body).await;
-            assert_eq!(answer.code, 400, "{method} {path} {media_type}: {}", answer.body);
+            assert_eq!(answer.code, code, "{method} {path} {media_type}: {}", answer.body);
         }
     }
     admin.get(&kept).await.expect(200);

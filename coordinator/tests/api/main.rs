@@ -7,6 +7,8 @@ mod auditing;
 #[cfg(test)]
 mod authorizing;
 #[cfg(test)]
+mod bodies;
+#[cfg(test)]
 mod budgets;
 #[cfg(test)]
 mod custom;

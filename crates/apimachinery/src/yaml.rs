@@ -6,6 +6,11 @@ use serde_json::Value;
 /// Largest JSON made of one document: aliases make small documents large.
 pub const MAX_JSON: usize = 16 << 20;
 
+/// Most bytes of text in one document, what its aliases repeat included.
+const SCALAR_BYTES_MAX: usize = 16 << 20;
+/// Most aliases of one document. A manifest repeats a few things; each alias is read again as often as it stands there.
+const ALIASES_MAX: usize = 100;
+
 /// A document that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum YamlError {
@@ -23,9 +28,10 @@ pub enum YamlError {
 ///
 /// When it cannot be read, or stands for too much.
 pub fn parse(body: &[u8]) -> Result<Value, YamlError> {
-    let options = serde_saphyr::options! { legacy_octal_numbers: true };
-    serde_saphyr::from_slice_with_options(body, options)
-        .map_err(|error| YamlError::Yaml(first_line(&error.to_string())))
+    read(
+        body,
+        serde_saphyr::options! { legacy_octal_numbers: true, budget: budget() },
+    )
 }
 
 /// Reads one document in which keys may occur twice: the last one counts.
@@ -37,9 +43,22 @@ pub fn parse_repeating(body: &[u8]) -> Result<Value, YamlError> {
     let options = serde_saphyr::options! {
         legacy_octal_numbers: true,
         duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins,
+        budget: budget(),
     };
+    read(body, options)
+}
+
+fn read(body: &[u8], options: serde_saphyr::Options) -> Result<Value, YamlError> {
     serde_saphyr::from_slice_with_options(body, options)
         .map_err(|error| YamlError::Yaml(first_line(&error.to_string())))
+}
+
+fn budget() -> Option<serde_saphyr::Budget> {
+    serde_saphyr::budget! {
+        max_total_scalar_bytes: SCALAR_BYTES_MAX,
+        max_recorded_anchor_bytes: SCALAR_BYTES_MAX,
+        max_aliases: ALIASES_MAX,
+    }
 }
 
 /// Reads one document as JSON text.
@@ -110,6 +129,13 @@ mod tests {
         assert!(to_json(laughs.as_bytes()).is_err());
         let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 20), vec!["*a"; 60].join(","));
         assert!(to_json(long.as_bytes()).is_err());
+        let many = |aliases: usize| format!("a: &a [1]\nb: [{}]\n", vec!["*a"; aliases].join(","));
+        assert!(parse(many(90).as_bytes()).is_ok());
+        let refused = parse(many(ALIASES_MAX + 1).as_bytes()).unwrap_err().to_string();
+        assert!(refused.contains("alias"), "{refused}");
+        let text = "x".repeat(SCALAR_BYTES_MAX / 64);
+        let repeated = format!("a: &a {text}\nb: [{}]\n", vec!["*a"; 64].join(","));
+        assert!(parse(repeated.as_bytes()).is_err());
         assert!(to_json("[".repeat(100_000).as_bytes()).is_err());
         assert!(to_json("- ".repeat(100_000).as_bytes()).is_err());
     }

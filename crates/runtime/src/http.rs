@@ -3,6 +3,7 @@
 //! Bodies are streams of [`Bytes`]; the helpers here make them from bytes, from a `Status`, or from a stream, and read one
 //! into memory with a limit.
 
+use std::convert::Infallible;
 use std::error::Error;
 
 use bytes::{Bytes, BytesMut};
@@ -122,20 +123,61 @@ pub async fn read_body<B>(body: B, limit: usize) -> Result<Bytes, Status>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
-    collect(body, limit).await.map_err(|error| match error {
+    collect(body, limit, &mut Unbounded).await.map_err(|error| match error {
         CollectError::TooLarge => Status::too_large_body(limit),
-        CollectError::Broken(error) => Status::bad_request(format!("cannot read the request body: {error}")),
+        CollectError::Broken(error) => unreadable(&error),
+        CollectError::NoRoom(never) => match never {},
     })
 }
 
+/// Memory for a body that is being read.
+pub trait Room {
+    /// Why there is none.
+    type Error;
+
+    /// Takes room so that the body may have `bytes` bytes in all; asked before they are kept.
+    fn grow(&mut self, bytes: usize) -> impl Future<Output = Result<(), Self::Error>> + Send;
+}
+
+/// As [`read_body`], with memory that is counted.
+///
+/// # Errors
+/// As there, and what `room` answers.
+pub async fn read_body_into<B>(body: B, limit: usize, room: &mut impl Room<Error = Status>) -> Result<Bytes, Status>
+where
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
+{
+    collect(body, limit, room).await.map_err(|error| match error {
+        CollectError::TooLarge => Status::too_large_body(limit),
+        CollectError::Broken(error) => unreadable(&error),
+        CollectError::NoRoom(status) => status,
+    })
+}
+
+fn unreadable(error: &BoxError) -> Status {
+    Status::bad_request(format!("cannot read the request body: {error}"))
+}
+
+/// The limit of a body is all that bounds it.
+struct Unbounded;
+
+impl Room for Unbounded {
+    type Error = Infallible;
+
+    async fn grow(&mut self, _bytes: usize) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
 /// Why [`collect`] did not end well.
-enum CollectError {
+enum CollectError<E> {
     TooLarge,
     Broken(BoxError),
+    NoRoom(E),
 }
 
 /// Reads a body of at most `limit` bytes, without a copy when it came in one piece.
-async fn collect<B>(body: B, limit: usize) -> Result<Bytes, CollectError>
+async fn collect<B, R: Room>(body: B, limit: usize, room: &mut R) -> Result<Bytes, CollectError<R::Error>>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
 {
@@ -152,6 +194,8 @@ where
         if first.len() + rest.len() + data.len() > limit {
             return Err(CollectError::TooLarge);
         }
+        let bytes = first.len() + rest.len() + data.len();
+        room.grow(bytes).await.map_err(CollectError::NoRoom)?;
         if first.is_empty() {
             first = data;
         } else {

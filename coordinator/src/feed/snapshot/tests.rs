@@ -145,7 +145,13 @@ async fn take(feed: &Arc<Feed>, path: &str, mut body: Value) -> Result<Value, Fe
     }
     body["fresh"] = json!(true);
     let user = User::new(&format!("{NODE_PREFIX}n1"), &[NODES]);
-    feed.take(&user, path, body.to_string().into()).await
+    feed.take(
+        &user,
+        path,
+        bytes::Bytes::from(body.to_string()).into(),
+        &Arc::default(),
+    )
+    .await
 }
 
 /// The first list of a pool in `generation`, as its leader feeds it.

@@ -19,7 +19,7 @@ use parking_lot::RwLock;
 use rustls::ClientConfig;
 use serde_json::Value;
 
-use super::{APPLICATION_JSON, Body, CollectError, collect, empty, full};
+use super::{APPLICATION_JSON, Body, CollectError, Unbounded, collect, empty, full};
 
 mod connector;
 mod error;
@@ -246,13 +246,16 @@ impl HttpClient {
         }
         let exchange = async {
             let (head, body) = self.send(request).await?.into_parts();
-            let body = collect(body, limit).await.map_err(|error| match error {
-                CollectError::TooLarge => ClientError::BodyTooLarge {
-                    server: self.server(),
-                    limit,
-                },
-                CollectError::Broken(error) => ClientError::of_body(self.server(), &*error),
-            })?;
+            let body = collect(body, limit, &mut Unbounded)
+                .await
+                .map_err(|error| match error {
+                    CollectError::TooLarge => ClientError::BodyTooLarge {
+                        server: self.server(),
+                        limit,
+                    },
+                    CollectError::Broken(error) => ClientError::of_body(self.server(), &*error),
+                    CollectError::NoRoom(never) => match never {},
+                })?;
             Ok((head.status, head.headers, body))
         };
         match tokio::time::timeout(timeout, exchange).await {

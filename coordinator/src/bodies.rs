@@ -1,0 +1,325 @@
+//! Bodies of requests: how many bytes of them are in memory, and where the large ones are worked on.
+//!
+//! Clients decide how fast a body comes, and how large it is. Three parts of the memory keep them apart:
+//!
+//! | part | bytes | of one user | without room |
+//! |---|---|---|---|
+//! | small bodies, while they come | [`SMALL_TOTAL`] | [`SMALL_SHARE`] | 429 at once |
+//! | large bodies, until they are answered | [`LARGE_TOTAL`] | [`LARGE_SHARE`] | wait, then 429 |
+//! | the feed's, which are the leader's | [`FEED_TOTAL`] | | wait, then 504 |
+//!
+//! A slow client holds what it was given until its request's deadline, and nothing of another part or beyond its share: leases
+//! and other small writes go past it. Large bodies are parsed and changed one at a time beside the serving workers.
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use yurt_apimachinery::Status;
+use yurt_runtime::http::{BoxError, Room, read_body_into};
+
+/// A body up to this size, in bytes, is small: a worker parses it at once.
+pub(crate) const SMALL_BYTES_MAX: usize = 64 << 10;
+/// Bytes of all small bodies that have not come in full.
+const SMALL_TOTAL: usize = 4 << 20;
+/// Those of one user.
+const SMALL_SHARE: usize = 512 << 10;
+/// Bytes of all large bodies.
+const LARGE_TOTAL: usize = 12 << 20;
+/// Those of one user.
+const LARGE_SHARE: usize = 6 << 20;
+/// Bytes of the feed's large bodies: two of the largest.
+const FEED_TOTAL: usize = 16 << 20;
+/// Bytes are counted in pieces of this size.
+const UNIT: usize = 1 << 10;
+/// Longest wait for room for a large body. The feed waits as long as its body may take.
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Longest time in which a body of the feed has to come.
+const FEED_BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Seconds after which a client without room should come again.
+const RETRY_AFTER: u32 = 1;
+/// Users without any body that are remembered.
+const IDLE_USERS_MAX: usize = 1000;
+
+/// The room for bodies, and the turns of large ones.
+pub(crate) struct Bodies {
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+    feed: Arc<Semaphore>,
+    // Held for one look at the map.
+    users: Mutex<BTreeMap<String, Weak<Share>>>,
+    calls_turn: Arc<Semaphore>,
+    feed_turn: Arc<Semaphore>,
+}
+
+/// A body that has come, with its room.
+pub(crate) struct Received {
+    bytes: Bytes,
+    _room: Vec<OwnedSemaphorePermit>,
+}
+
+/// What waits its turn apart from the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Requests of clients.
+    Calls,
+    /// What the leader feeds.
+    Feed,
+}
+
+/// What one user may have in memory.
+struct Share {
+    small: Arc<Semaphore>,
+    large: Arc<Semaphore>,
+}
+
+/// The room of a body that is coming.
+struct Growing<'a> {
+    bodies: &'a Bodies,
+    /// `None` for the feed, which has one user.
+    share: Option<Arc<Share>>,
+    /// The largest that it may become, in bytes.
+    most: usize,
+    /// Pieces counted as a small body.
+    pieces: usize,
+    held: Vec<OwnedSemaphorePermit>,
+    is_large: bool,
+}
+
+/// Room for all bodies of a server.
+impl Default for Bodies {
+    fn default() -> Self {
+        let room = |bytes: usize| Arc::new(Semaphore::new(bytes / UNIT));
+        Self {
+            small: room(SMALL_TOTAL),
+            large: room(LARGE_TOTAL),
+            feed: room(FEED_TOTAL),
+            users: Mutex::default(),
+            calls_turn: Arc::new(Semaphore::new(1)),
+            feed_turn: Arc::new(Semaphore::new(1)),
+        }
+    }
+}
+
+// === impl Bodies ===
+
+impl Bodies {
+    /// Reads the body of a user's request, of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// 413 above the limit, 429 without room, 400 when the client broke off.
+    pub(crate) async fn read<B>(&self, user: &str, body: B, limit: usize) -> Result<Received, Status>
+    where
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
+    {
+        self.receive(Some(self.share_of(user)), body, limit).await
+    }
+
+    /// Reads a body of the feed, of at most `limit` bytes, within a minute.
+    ///
+    /// # Errors
+    /// 413 above the limit, 504 when it takes too long, 400 when the leader broke off.
+    pub(crate) async fn read_feed<B>(&self, body: B, limit: usize) -> Result<Received, Status>
+    where
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
+    {
+        let received = self.receive(None, body, limit);
+        let received = tokio::time::timeout(FEED_BODY_TIMEOUT, received).await;
+        received.unwrap_or_else(|_| Err(Status::timeout()))
+    }
+
+    async fn receive<B>(&self, share: Option<Arc<Share>>, body: B, limit: usize) -> Result<Received, Status>
+    where
+        B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
+    {
+        let hint = body.size_hint();
+        let upper = hint.upper().and_then(|upper| usize::try_from(upper).ok());
+        let mut room = Growing {
+            bodies: self,
+            share,
+            most: upper.map_or(limit, |upper| upper.min(limit)),
+            pieces: 0,
+            held: Vec::new(),
+            is_large: false,
+        };
+        if hint.lower() > SMALL_BYTES_MAX as u64 && hint.lower() <= limit as u64 {
+            room.become_large().await?;
+        }
+        let bytes = read_body_into(body, limit, &mut room).await?;
+        let is_large = room.is_large;
+        Ok(Received {
+            bytes,
+            // A small body that has come is soon answered.
+            _room: if is_large { room.held } else { Vec::new() },
+        })
+    }
+
+    /// What a body of the feed unfolds to, of at most `limit` bytes; `unfold` is asked once more with more room when a small
+    /// one is not enough.
+    ///
+    /// # Errors
+    /// 413 above the limit, that of `unfold`, 504 without room.
+    pub(crate) async fn unfold_feed<U>(&self, folded: Received, limit: usize, unfold: U) -> Result<Received, Status>
+    where
+        U: Fn(&Bytes, usize) -> Result<Option<Bytes>, Status>,
+    {
+        if let Some(bytes) = unfold(&folded.bytes, SMALL_BYTES_MAX)? {
+            return Ok(bytes.into());
+        }
+        // Two calls that hold room and want more would wait for each other.
+        let Received {
+            bytes: folded,
+            _room: room,
+        } = folded;
+        drop(room);
+        let room = tokio::time::timeout(FEED_BODY_TIMEOUT, pieces(&self.feed, limit)).await;
+        let room = room.map_err(|_| Status::timeout())??;
+        let bytes = unfold(&folded, limit)?.ok_or_else(|| Status::too_large_body(limit))?;
+        Ok(Received {
+            bytes,
+            _room: vec![room],
+        })
+    }
+
+    /// Does the work of a large body on a thread of its own kind, in its turn: parsing megabytes keeps a worker from serving
+    /// everybody else. It is finished even when the returned future is dropped, once it has begun.
+    ///
+    /// # Errors
+    /// 500 when it panicked.
+    pub(crate) async fn in_turn<F>(&self, kind: Work, work: F) -> Result<F::Output, Status>
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        let turn = match kind {
+            Work::Calls => &self.calls_turn,
+            Work::Feed => &self.feed_turn,
+        };
+        let turn = turn.clone().acquire_owned().await.map_err(closed)?;
+        let runtime = tokio::runtime::Handle::current();
+        let done = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            runtime.block_on(work)
+        });
+        done.await.map_err(|lost| Status::internal(&lost.to_string()))
+    }
+
+    fn share_of(&self, user: &str) -> Arc<Share> {
+        let mut users = self.users.lock();
+        if let Some(share) = users.get(user).and_then(Weak::upgrade) {
+            return share;
+        }
+        if users.len() >= IDLE_USERS_MAX {
+            users.retain(|_, share| share.strong_count() > 0);
+        }
+        let share = Arc::new(Share {
+            small: Arc::new(Semaphore::new(SMALL_SHARE / UNIT)),
+            large: Arc::new(Semaphore::new(LARGE_SHARE / UNIT)),
+        });
+        users.insert(user.to_owned(), Arc::downgrade(&share));
+        share
+    }
+}
+
+// === impl Received ===
+
+impl Received {
+    /// No body.
+    pub(crate) fn none() -> Self {
+        Bytes::new().into()
+    }
+
+    /// Whether it has to wait its turn.
+    pub(crate) fn is_large(&self) -> bool {
+        self.bytes.len() > SMALL_BYTES_MAX
+    }
+}
+
+impl Deref for Received {
+    type Target = Bytes;
+
+    fn deref(&self) -> &Bytes {
+        &self.bytes
+    }
+}
+
+/// A body that takes no room.
+impl From<Bytes> for Received {
+    fn from(bytes: Bytes) -> Self {
+        Self {
+            bytes,
+            _room: Vec::new(),
+        }
+    }
+}
+
+// === impl Growing ===
+
+impl Growing<'_> {
+    /// Takes room for all that the body may become, and gives back what it had as a small one.
+    async fn become_large(&mut self) -> Result<(), Status> {
+        self.is_large = true;
+        let Some(share) = &self.share else {
+            self.held = vec![pieces(&self.bodies.feed, self.most).await?];
+            return Ok(());
+        };
+        // One that is larger than a share is not allowed for by the defaults; it takes the whole share.
+        let most = self.most.min(LARGE_SHARE);
+        let taken = async {
+            let own = pieces(&share.large, most).await?;
+            Ok::<_, Status>(vec![own, pieces(&self.bodies.large, most).await?])
+        };
+        let taken = tokio::time::timeout(ROOM_WAIT_MAX, taken).await;
+        self.held = taken.map_err(|_| no_room())??;
+        Ok(())
+    }
+
+    /// Takes room for what came of a small one.
+    fn become_longer(&mut self, bytes: usize) -> Result<(), Status> {
+        let wanted = bytes.div_ceil(UNIT);
+        let Some(share) = self.share.as_ref().filter(|_| wanted > self.pieces) else {
+            return Ok(());
+        };
+        let more = u32::try_from(wanted - self.pieces).unwrap_or(u32::MAX);
+        for room in [&share.small, &self.bodies.small] {
+            let taken = room.clone().try_acquire_many_owned(more);
+            self.held.push(taken.map_err(|_| no_room())?);
+        }
+        self.pieces = wanted;
+        Ok(())
+    }
+}
+
+impl Room for Growing<'_> {
+    type Error = Status;
+
+    async fn grow(&mut self, bytes: usize) -> Result<(), Status> {
+        if self.is_large {
+            return Ok(());
+        }
+        if bytes <= SMALL_BYTES_MAX {
+            return self.become_longer(bytes);
+        }
+        self.become_large().await
+    }
+}
+
+async fn pieces(room: &Arc<Semaphore>, bytes: usize) -> Result<OwnedSemaphorePermit, Status> {
+    let pieces = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
+    room.clone().acquire_many_owned(pieces).await.map_err(closed)
+}
+
+fn closed(error: AcquireError) -> Status {
+    Status::internal(&error.to_string())
+}
+
+fn no_room() -> Status {
+    let why = "too many bytes of request bodies are in memory, please try again later";
+    Status::too_many_requests(why, RETRY_AFTER)
+}
+
+#[cfg(test)]
+mod tests;
