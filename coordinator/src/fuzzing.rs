@@ -1,9 +1,20 @@
 //! Doors for the fuzz targets: what a client's bytes reach behind the fence, without a server around it.
 
-use yurt_apimachinery::{ResourceVersion, kind};
-use yurt_storage::Collection;
+use std::sync::LazyLock;
 
+use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::options::FieldValidation;
+use yurt_apimachinery::time::Time;
+use yurt_apimachinery::{ResourceVersion, Status, kind, meta};
+use yurt_storage::{Cacher, Collection};
+
+use crate::config::Profile;
 use crate::feed::events;
+use crate::handlers::reading::{self, Expected};
+use crate::handlers::warnings::Warnings;
+use crate::registry::prepare::{self, Account, Part};
+use crate::registry::{Registry, stored_kinds};
 
 /// A body of the feed's `events` call, applied to a collection that stands at 100.
 ///
@@ -27,4 +38,43 @@ pub fn feed_call(body: &[u8]) {
     );
     let snapshot = held.snapshot(None);
     assert_eq!(snapshot.objects.len(), held.len());
+}
+
+static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
+    let cacher = Cacher::new(stored_kinds(Profile::Standalone));
+    Registry::new(Profile::Standalone, &cacher, &[], &CancellationToken::new())
+});
+
+/// A JSON body as a create of a built-in kind, and as an update of what it became, or of itself where that was refused. Returns the
+/// bytes of the longest refusal; 0 for a kind that nobody writes.
+pub fn write(group: &str, version: &str, kind: &str, body: &str) -> usize {
+    let is_meant = |named: &kind::ResourceKind| named.group == group && named.version == version && named.kind == kind;
+    let Some(resource) = REGISTRY.iter().find(|resource| is_meant(resource.kind)) else {
+        return 0;
+    };
+    let (api_version, warnings) = (resource.kind.api_version(), Warnings::default());
+    let expected = Expected {
+        kind,
+        api_versions: &[&api_version],
+    };
+    let account = Account::Writer {
+        manager: "fuzz",
+        now: Time::from_unix(1_800_000_000),
+    };
+    let length = |refused: &Status| refused.to_json().len();
+    let body = Bytes::copy_from_slice(body.as_bytes());
+    let read = reading::read(&expected, None, &body, FieldValidation::Warn, &warnings);
+    let object = match read {
+        Ok(object) => object,
+        Err(refused) => return length(&refused),
+    };
+    let namespace = resource.kind.namespaced.then_some("default");
+    let now = Time::from_unix(1_800_000_000);
+    let created = prepare::created(resource, object.clone(), namespace, now, "uid", account);
+    let longest = created.as_ref().err().map_or(0, length);
+    let mut old = created.unwrap_or(object);
+    meta::set_uid(&mut old, "uid");
+    warnings.extend(resource.strategy.warnings(&old, Some(&old)));
+    let updated = prepare::updated(resource, &old, old.clone(), Part::Main, account);
+    longest.max(updated.err().as_ref().map_or(0, length))
 }

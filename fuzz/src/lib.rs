@@ -8,6 +8,7 @@ mod disk;
 mod feed;
 mod formats;
 mod requests;
+mod wide;
 
 /// A fuzz target.
 #[derive(Clone, Copy)]
@@ -38,6 +39,7 @@ pub const TARGETS: &[Target] = &[
     target("protobuf-body", 4096, formats::envelope),
     target("yaml-body", 2048, formats::yaml_body),
     target("feed-batch", 8192, feed::batch),
+    target("wide", 16, wide::write),
     Target {
         catches: true,
         ..target("store-recovery", 1024, disk::recovery)
