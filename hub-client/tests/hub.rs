@@ -14,6 +14,7 @@ mod hub {
     mod health;
     mod heartbeats;
     mod held_ports;
+    mod hostile_requests;
     mod limits;
     mod membership;
     mod node_identity;

@@ -1,0 +1,141 @@
+//! Requests that want to be taken for something else behind the hub.
+
+use http::{Response, StatusCode};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use yurt_runtime::http::empty;
+use yurt_test_support::PATIENCE;
+
+use super::cloud::Cloud;
+use super::harness::TestHub;
+
+const PODS: &str = "/api/v1/pods";
+/// Reaches the cloud only as a request that the hub did not see: it names no component.
+const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+
+/// Everything that comes back for these bytes on a connection of their own.
+async fn said(hub: &TestHub, bytes: &str) -> String {
+    let mut connection = hub.connect().await;
+    connection.write_all(bytes.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    let reading = tokio::time::timeout(PATIENCE, connection.read_to_end(&mut answer));
+    // A reset after the answer is an end, too.
+    let _ = reading.await.expect("the connection must end");
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn as_kubelet(line: &str, headers: &str, body: &str) -> String {
+    format!("{line} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: kubelet/v1\r\n{headers}\r\n{body}")
+}
+
+#[tokio::test]
+async fn redirect_of_the_cloud_is_handed_on_and_not_followed() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let location = format!("{}/elsewhere", cloud.url());
+    let there = location.clone();
+    cloud.on(PODS, move |_| {
+        let answer = Response::builder().status(StatusCode::FOUND).header("location", &there);
+        let answer = answer.body(empty()).unwrap();
+        async move { answer }
+    });
+    for client in [hub.kubelet(), hub.bearer("pod/v1", "t")] {
+        let answer = client.get(PODS).await;
+        assert_eq!((answer.code, answer.header("location")), (302, Some(location.as_str())));
+    }
+    assert!(cloud.seen("/elsewhere").is_empty());
+}
+
+#[tokio::test]
+async fn request_has_one_length_behind_the_hub() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let post = format!("POST {PODS}");
+    let rest = format!("0\r\n\r\n{SMUGGLED}");
+    let length = SMUGGLED.len() + 5;
+    for (headers, body) in [
+        (
+            format!("Content-Length: {length}\r\nTransfer-Encoding: chunked\r\n"),
+            rest.clone(),
+        ),
+        (
+            format!("Transfer-Encoding: chunked\r\nContent-Length: {length}\r\n"),
+            rest.clone(),
+        ),
+        (
+            "Content-Length: 0\r\nTransfer-Encoding : chunked\r\n".to_owned(),
+            rest.clone(),
+        ),
+        (
+            "Content-Length: 0\r\nTransfer-Encoding: xchunked\r\n".to_owned(),
+            rest.clone(),
+        ),
+        (
+            format!("Content-Length: 0\r\nContent-Length: {length}\r\n"),
+            rest.clone(),
+        ),
+        (
+            format!("Connection: content-length, close\r\nContent-Length: {length}\r\n"),
+            rest.clone(),
+        ),
+        ("Content-Length: +4\r\n".to_owned(), rest.clone()),
+        (
+            "X: a\r\n Transfer-Encoding: chunked\r\nContent-Length: 0\r\n".to_owned(),
+            rest,
+        ),
+        ("Content-Length: 0\r\n".to_owned(), SMUGGLED.to_owned()),
+    ] {
+        said(&hub, &as_kubelet(&post, &headers, &body)).await;
+        assert!(cloud.seen("/smuggled").is_empty(), "{headers}");
+    }
+}
+
+#[tokio::test]
+async fn front_proxy_headers_are_taken_out_however_they_are_written() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let forged = [
+        "X-REMOTE-USER: admin",
+        "x-ReMoTe-Group: system:masters",
+        "X-Remote-Group: a\r\nX-Remote-Group: b",
+        "X-Remote-Extra-Example.Org%2fScopes: all",
+        "Connection: close, x-remote-user\r\nX-Remote-User: admin",
+        "X-Remote-Uid: 0",
+    ];
+    for headers in forged {
+        said(
+            &hub,
+            &as_kubelet(
+                &format!("GET {PODS}"),
+                &format!("{headers}\r\nConnection: close\r\n"),
+                "",
+            ),
+        )
+        .await;
+    }
+    let seen = cloud.seen(PODS);
+    assert_eq!(seen.len(), forged.len());
+    let is_forged = |name: &&http::HeaderName| name.as_str().to_lowercase().contains("remote");
+    assert!(seen.iter().all(|seen| seen.headers.keys().find(is_forged).is_none()));
+}
+
+#[tokio::test]
+async fn path_that_climbs_reaches_nothing() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    for path in [
+        "/api/v1/namespaces/../../../etc/passwd",
+        "/api/v1/namespaces/%2e%2e/secrets/db",
+        "/api/v1/namespaces/shop/secrets/..%2f..%2fdb",
+        "/api/v1/namespaces/shop/secrets/.",
+        "/api/v1/namespaces/shop/secrets/%2e",
+    ] {
+        let request = as_kubelet(&format!("GET {path}"), "Connection: close\r\n", "");
+        let answer = said(&hub, &request).await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{path}: {answer}");
+        assert!(cloud.seen(path).is_empty());
+    }
+    // The component is part of no path.
+    let agent =
+        "GET /api/v1/pods HTTP/1.1\r\nHost: localhost\r\nUser-Agent: ../../kubelet\r\nConnection: close\r\n\r\n";
+    assert!(said(&hub, agent).await.starts_with("HTTP/1.1 401 "));
+}
