@@ -4,6 +4,7 @@
 //! collection itself, which is the only queue. [`way`] (pure) says how to go on from where the coordinator stands, [`wire`] builds
 //! the bodies, [`progress`] says how far it is.
 
+mod history;
 pub mod progress;
 pub mod way;
 pub mod wire;
@@ -17,22 +18,19 @@ use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
-use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status};
 use yurt_runtime::BootTime;
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::{APPLICATION_JSON, full, gzip_bytes};
 use yurt_storage::collection::{ChangeKind, Delivery, Expired, History, Reader, Snapshot};
-use yurt_storage::generation;
 use yurt_storage::{Collection, Replica};
 
 use crate::metrics::Metrics;
 use crate::pool::election::driver::Leadership;
 use crate::pool::probe::pool_status;
 use crate::random::random;
-use crate::replicas::timeline::next_generation;
-use crate::replicas::{PoolData, members, questions};
+use crate::replicas::{PoolData, members};
 use crate::upstream::{Cloud, in_words, retry_after};
 use progress::FeedProgress;
 use way::{Place, Way};
@@ -218,16 +216,11 @@ impl Feeder {
         match Way::of(there, here, proven, random()) {
             Way::AwaitProof => Err(Interrupted::Reopen("not proved to be the present cloud's".into())),
             Way::List(generation) => {
-                tracing::warn!(
-                    collection = self.replica.name(),
-                    "An administrator has voided the collection: it is listed again"
-                );
-                self.renumber(here.generation, generation);
-                self.data.timeline().disown(self.replica.name(), generation);
+                self.list_again(here.generation, generation);
                 Err(Interrupted::Reopen("what was fed is void".into()))
             }
             Way::Exhausted => Err(Interrupted::Refused(
-                exhausted(self.replica.name(), there.generation),
+                history::exhausted(self.replica.name(), there.generation),
                 None,
             )),
             Way::Begin(generation) => {
@@ -261,61 +254,6 @@ impl Feeder {
             generation: c.generation(),
             complete: c.is_complete(),
         })
-    }
-
-    /// What is here is the present cloud's, what the coordinator has under the same number is not.
-    fn begin_generation(&self, why: &str) {
-        let generation = self.here().generation;
-        if self.data.timeline().holds(self.replica.name(), generation) {
-            tracing::error!(
-                collection = self.replica.name(),
-                why,
-                "The coordinator has another history: new generation"
-            );
-            self.renumber(generation, next_generation(generation, random()));
-        }
-    }
-
-    /// The coordinator stays ahead. Where the cloud is not that far itself, a former leader fed what never was: ours, which is
-    /// proved, begins a generation.
-    async fn leave_behind(&self, there: Place) {
-        let (name, kind) = (self.replica.name(), self.replica.collection().kind());
-        // Members are read from Nodes, and those of every pool come from one etcd.
-        let kind = find_kind("", "services")
-            .filter(|_| name == members::COLLECTION)
-            .unwrap_or(kind);
-        let generation = self.here().generation;
-        let head = match questions::head(self.cloud.server(), kind).await {
-            Ok(head) => head,
-            Err(why) => return tracing::debug!(collection = name, why, "The cloud's position cannot be had"),
-        };
-        let is_behind = head < there.position;
-        let why = match is_behind {
-            true => "ahead of the cloud",
-            false => "ahead of this hub, which has not read so far yet",
-        };
-        let why = format!(
-            "the coordinator is at {}, {why}: the cloud is at {head}",
-            there.position
-        );
-        self.data.troubles().unanswered(&self.what(), &why);
-        let is_ours = generation == there.generation && self.data.timeline().holds(name, generation);
-        if let Some(next) = generation::next(there.generation, random()).filter(|_| is_behind && is_ours) {
-            tracing::error!(
-                collection = name,
-                why,
-                "What the coordinator has never was: new generation"
-            );
-            self.renumber(generation, next);
-        }
-    }
-
-    /// Ours, of which generation `from` was proved to be the present cloud's, has this number from now on.
-    fn renumber(&self, from: u64, to: u64) {
-        match self.replica.collection().update_of(from, |c| c.adopt(to)) {
-            Ok(()) => self.data.timeline().extend(self.replica.name(), to),
-            Err(error) => tracing::debug!(collection = self.replica.name(), %error, "Not numbered again"),
-        }
     }
 
     async fn ask(&self) -> Result<Place, Interrupted> {
@@ -586,14 +524,6 @@ impl Feeder {
         let details = said.details()?;
         (details.kind == self.replica.name() && !details.name.is_empty()).then(|| ObjectKey::parse(&details.name))
     }
-}
-
-/// Why nothing can be fed to a coordinator of this generation.
-fn exhausted(collection: &str, generation: u64) -> String {
-    format!(
-        "the coordinator holds {collection} under generation {generation}, and no number comes after it; an administrator has to \
-         void it: DELETE /yurt/v1/feed/{collection} at the coordinator"
-    )
 }
 
 /// `body` as gzip; off the async threads where it takes some milliseconds.

@@ -1,6 +1,7 @@
 //! How the feeder reads a collection, and what it sends as what.
 
 use serde_json::json;
+use yurt_apimachinery::kind::find_kind;
 use yurt_runtime::http::client::Protocol;
 use yurt_runtime::http::json as answer_json;
 use yurt_runtime::http::server::{Server, handler};
