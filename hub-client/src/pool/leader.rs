@@ -75,11 +75,11 @@ impl Leader {
         }
         let forward = Forward {
             pool: self.coordinator.shared.clone(),
+            data: self.data.clone(),
             cloud: self.upstreams.cloud.clone(),
             leadership: leadership.clone(),
             clock: self.clock.clone(),
             metrics: self.metrics.clone(),
-            troubles: self.data.troubles().clone(),
             tasks: group.clone(),
         };
         group.spawn("forward-heartbeats", forward.run(group.token()));

@@ -71,7 +71,9 @@ pub async fn compare(
         let changed = tokio::time::timeout(AGAIN, reach.changed());
         match token.run_until_cancelled(changed).await {
             Some(Ok(Ok(())) | Err(_)) => {}
-            _ => return,
+            // The hub ends, for a reason of its own.
+            Some(Ok(Err(_))) => return token.cancelled().await,
+            None => return,
         }
     }
 }

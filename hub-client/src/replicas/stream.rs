@@ -205,6 +205,11 @@ impl Stream {
             let is_of_node_pool = self.reads_nodes() && held.objects().any(is_named);
             held.is_complete() && !is_of_node_pool
         };
+        // A member that only an earlier leader told would outlive a watch that goes on from there.
+        let begin = match begin {
+            Begin::Resume if self.reads_nodes() && !self.followed_the_cloud() => Begin::List,
+            begin => begin,
+        };
         let is_known = self.replica.collection().read(is_known);
         if begin == Begin::List || !is_known {
             if begin == Begin::ResumeOnly {
@@ -217,6 +222,11 @@ impl Stream {
         match self.watch().await {
             Ok(ended) | Err(ended) => ended,
         }
+    }
+
+    /// Whether no other source was confirmed since the cloud was.
+    fn followed_the_cloud(&self) -> bool {
+        self.data.source(self.replica.name()).confirmed == Source::Cloud
     }
 
     /// The cloud does not have the history any more that our objects come from.

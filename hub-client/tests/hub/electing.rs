@@ -170,6 +170,28 @@ async fn leader_that_is_no_member_any_more_stops() {
     assert_eq!(hub.state().await["electionsWon"], 1);
 }
 
+/// A name that only an earlier leader told is below the position from which the cloud is watched.
+#[tokio::test]
+async fn new_leader_reads_who_belongs_to_the_pool_from_the_cloud() {
+    let pool = Pool::start_fed().await;
+    pool.give_lease_to("n2_leads");
+    pool.coordinator.put("members", json!({"metadata": {"name": "ghost"}}));
+    pool.cloud.put("services", service("later"));
+    let hub = pool.hub("n1", &[]).await;
+    let members = |state: &Value| state["collections"]["members"]["objects"].as_u64();
+    let of = |state: &Value| state["collections"]["members"]["source"].clone();
+    hub.until("the coordinator says who they are", |state| {
+        of(state) == "coordinator" && members(state) == Some(4)
+    })
+    .await;
+    pool.cloud.put("services", service("latest"));
+    pool.give_lease_to("");
+    hub.until("the cloud says who they are", |state| {
+        leads(state) && of(state) == "cloud" && members(state) == Some(3)
+    })
+    .await;
+}
+
 /// Only its link is cut: it lives, its clients live, and the others see the cloud.
 #[tokio::test]
 async fn leader_cut_off_from_the_cloud_gives_up_and_no_client_hears_of_it() {
@@ -356,6 +378,9 @@ async fn beat_until(pool: &Pool, node: &str, beats: &mut u64, has: impl Fn() -> 
     .await;
 }
 
+/// More beats than any test sends.
+const MANY: u64 = 1 << 20;
+
 #[tokio::test]
 async fn carried_beat_changes_two_fields_and_makes_no_lease() {
     let pool = Pool::start().await;
@@ -375,8 +400,16 @@ async fn carried_beat_changes_two_fields_and_makes_no_lease() {
         seen.retain(|seen| seen.user.as_deref() == Some(DELEGATE));
         seen
     };
-    // Nobody has ever registered n3 in the cloud.
-    beat_until(&pool, "n3", &mut beats, || asked_for("n3").len() >= 3).await;
+    // Nobody has ever registered n3 in the cloud, and the cloud does not count m1 among the members.
+    let beat_of_others = || {
+        pool.delegated_beat("m1", MANY + u64::try_from(asked_for("n3").len()).unwrap());
+        asked_for("n3").len() >= 3
+    };
+    beat_until(&pool, "n3", &mut beats, beat_of_others).await;
+    assert!(
+        asked_for("m1").is_empty(),
+        "the forwarding identity is for members only"
+    );
     let renewed = || cloud_lease(&pool.cloud, "n2").unwrap()["spec"]["renewTime"] != before["spec"]["renewTime"];
     beat_until(&pool, "n2", &mut beats, renewed).await;
     let mut after = cloud_lease(&pool.cloud, "n2").unwrap();

@@ -13,6 +13,7 @@ use yurt_apimachinery::time::MicroTime;
 use yurt_apimachinery::watch::EventType;
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::{Clock, TaskGroup};
+use yurt_storage::members;
 
 use super::own::NAMESPACE;
 use super::plan::forward::{Forwarder, PoolLease};
@@ -21,7 +22,8 @@ use super::renewal::{self, Written};
 use crate::metrics::Metrics;
 use crate::pool::election::driver::Leadership;
 use crate::pool::lease_client::{Broken, LeaseEvents, to_micros};
-use crate::troubles::Troubles;
+use crate::replicas::PoolData;
+use crate::replicas::source::Source;
 use crate::upstream::Cloud;
 
 /// Longest time for one beat at the cloud.
@@ -35,6 +37,8 @@ const REWATCH: Duration = Duration::from_millis(500);
 pub struct Forward {
     /// The coordinator.
     pub pool: HttpClient,
+    /// Knows the pool's members.
+    pub data: Arc<PoolData>,
     /// The cloud, reached with the forwarding identity.
     pub cloud: Arc<Cloud>,
     /// By what right.
@@ -43,15 +47,13 @@ pub struct Forward {
     pub clock: Clock,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// Where a refusal is told.
-    pub troubles: Troubles,
     /// Owner of the workers.
     pub tasks: TaskGroup,
 }
 
 impl Drop for Forward {
     fn drop(&mut self) {
-        self.troubles.forget(FORWARDING);
+        self.data.troubles().forget(FORWARDING);
     }
 }
 
@@ -117,10 +119,13 @@ impl Forward {
         let cloud = self.cloud.server().delegate.as_ref().ok_or(())?;
         let now = self.clock.unix();
         let own = UnixMicros(now.secs * 1_000_000 + i64::from(now.nanos / 1000));
+        if !is_member(&self.data, node) {
+            return Err(());
+        }
         let may_go = || may_carry(&self.leadership, plan, &self.clock, node);
         match renewal::write(cloud, node, own, TIMEOUT, &may_go).await {
             Written::Done => {
-                self.troubles.works(FORWARDING);
+                self.data.troubles().works(FORWARDING);
                 Ok(())
             }
             Written::Refused(status) if status != StatusCode::CONFLICT => {
@@ -128,12 +133,19 @@ impl Forward {
                     self.cloud.renew_delegate();
                 }
                 let why = format!("{}: lease of {node}: {status}", cloud.server());
-                self.troubles.refused(FORWARDING, &why);
+                self.data.troubles().refused(FORWARDING, &why);
                 Err(())
             }
             _ => Err(()),
         }
     }
+}
+
+/// Whether the cloud itself says that `node` belongs to the pool. The coordinator's word is not enough: the forwarding
+/// identity may write the lease of every node of the cluster.
+fn is_member(data: &PoolData, node: &str) -> bool {
+    let is_by_cloud = data.source(members::COLLECTION).confirmed == Source::Cloud;
+    is_by_cloud && data.members().is_some_and(|members| members.contains(node))
 }
 
 /// Whether the beat of `node` may still be written: this hub leads, and the beat is young enough to mean something.
