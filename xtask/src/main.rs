@@ -9,6 +9,7 @@ mod bench;
 mod chaos;
 mod conformance;
 mod demo;
+mod deny;
 mod fuzz;
 mod interop;
 mod lab;

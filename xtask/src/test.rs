@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use crate::stopwatch::Stopwatch;
-use crate::{chaos, fuzz, interop, process, tidy, workspace};
+use crate::{chaos, deny, fuzz, interop, process, tidy, workspace};
 
 /// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -36,7 +36,7 @@ enum Step {
     Clippy,
     /// The documentation builds without a warning
     Doc,
-    /// Licences and banned crates (only where cargo-deny is installed)
+    /// Licences, banned crates, sources, and advisories where their database can be had; installs cargo-deny once
     Deny,
     /// Unit, contract and component tests
     Unit,
@@ -51,13 +51,6 @@ enum Step {
 /// How many tests of a program run at once.
 const THREADS_VARIABLE: &str = "RUST_TEST_THREADS";
 
-/// How a step ended without failing.
-enum Outcome {
-    Passed,
-    /// With the reason, for the reader of the log.
-    Skipped(&'static str),
-}
-
 /// Runs the chosen steps.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let steps: Vec<Step> = Step::value_variants()
@@ -71,8 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         println!("\n== {name} ==");
         let watch = Stopwatch::start();
         match step.run(args.run.as_deref()) {
-            Ok(Outcome::Passed) => println!("== {name}: ok ({})", watch),
-            Ok(Outcome::Skipped(why)) => println!("== {name}: skipped, {why}"),
+            Ok(()) => println!("== {name}: ok ({})", watch),
             Err(error) => bail!(
                 "step {name} failed after {}: {error:#}. Alone: `cargo xtask test --only {name}`",
                 watch
@@ -105,20 +97,13 @@ impl Step {
             .map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    fn run(self, filter: Option<&str>) -> Result<Outcome> {
+    fn run(self, filter: Option<&str>) -> Result<()> {
         match self {
             Self::Fmt => cargo(&["fmt", "--all", "--check"], &[])?,
             Self::Tidy => tidy::run(&tidy::Args::default())?,
             Self::Clippy => cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?,
             Self::Doc => cargo(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?,
-            Self::Deny => {
-                if !process::succeeds(Command::new(workspace::cargo()).args(["deny", "--version"])) {
-                    return Ok(Outcome::Skipped(
-                        "cargo-deny is not installed (`cargo install cargo-deny`)",
-                    ));
-                }
-                cargo(&["deny", "check", "bans", "licenses", "sources"], &[])?;
-            }
+            Self::Deny => deny::run()?,
             Self::Unit => {
                 let threads = std::env::var(THREADS_VARIABLE).unwrap_or_else(|_| unit_threads().to_string());
                 cargo(&["test", "--workspace"], &[(THREADS_VARIABLE, &threads)])?;
@@ -127,7 +112,7 @@ impl Step {
             Self::Fuzz => fuzz::ci()?,
             Self::Interop => interop::test(filter)?,
         }
-        Ok(Outcome::Passed)
+        Ok(())
     }
 }
 

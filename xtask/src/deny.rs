@@ -1,0 +1,105 @@
+//! Licences, banned crates, sources and advisories of the dependency tree, by a cargo-deny of one version.
+//!
+//! The tool is installed once, below the target folder. Advisories need their database: where it can neither be fetched nor
+//! is there from before, they are left out, and a line says so. The other checks need no network.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::{process, workspace};
+
+/// The version that is installed and used.
+const VERSION: &str = "0.20.2";
+/// Where cargo-deny keeps databases of advisories, below the home of cargo.
+const DATABASES: &str = "advisory-dbs";
+
+/// Checks the tree.
+///
+/// # Errors
+/// The tool cannot be had, or found something.
+pub(crate) fn run() -> Result<()> {
+    let root = workspace::root()?;
+    let tool = tool(&root)?;
+    let command = |arguments: &[&str]| {
+        let mut command = Command::new(&tool);
+        command.args(arguments).current_dir(&root);
+        command
+    };
+    process::run(&mut command(&["check", "bans", "licenses", "sources"]))?;
+    let is_fresh = process::succeeds(&mut command(&["fetch", "db"]));
+    if !is_fresh && !has_database() {
+        println!("   advisories: not checked, their database is not here and cannot be fetched");
+        return Ok(());
+    }
+    if !is_fresh {
+        println!("   advisories: their database cannot be fetched, the one that is here may be old");
+    }
+    process::run(&mut command(&["--offline", "check", "advisories"]))
+}
+
+/// The tool of [`VERSION`], installed if it is not there.
+fn tool(root: &Path) -> Result<PathBuf> {
+    let folder = workspace::target_dir(root)?.join("tools");
+    let tool = folder.join("bin/cargo-deny");
+    if is_wanted(&tool) {
+        return Ok(tool);
+    }
+    let build = folder.join("build");
+    let mut install = Command::new(workspace::cargo());
+    install
+        .args([
+            "install",
+            "--locked",
+            "--force",
+            "--version",
+            VERSION,
+            "cargo-deny",
+            "--root",
+        ])
+        .arg(&folder)
+        .arg("--target-dir")
+        .arg(&build)
+        // It runs for seconds; its own profile optimises the whole program for many minutes.
+        .envs([
+            ("CARGO_PROFILE_RELEASE_LTO", "off"),
+            ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
+            ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
+        ])
+        .current_dir(root);
+    process::run(&mut install).context("cargo-deny cannot be installed; this takes the network once")?;
+    // What it was built from takes much of the disk.
+    let _ = std::fs::remove_dir_all(build);
+    Ok(tool)
+}
+
+fn is_wanted(tool: &Path) -> bool {
+    let said = Command::new(tool).arg("--version").output();
+    said.is_ok_and(|said| is_version(&String::from_utf8_lossy(&said.stdout)))
+}
+
+/// Whether this is what the wanted version says of itself.
+fn is_version(said: &str) -> bool {
+    said.split_whitespace().eq(["cargo-deny", VERSION])
+}
+
+fn has_database() -> bool {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let entries = home.and_then(|home| std::fs::read_dir(home.join(DATABASES)).ok());
+    // A fetch that failed leaves a lock file.
+    entries.is_some_and(|entries| entries.flatten().any(|entry| entry.path().is_dir()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_versions_are_not_used() {
+        assert!(is_version(&format!("cargo-deny {VERSION}\n")));
+        assert!(!is_version("cargo-deny 0.1.0") && !is_version(""));
+        assert!(!is_wanted(Path::new("/nowhere/cargo-deny")));
+    }
+}
