@@ -1,3 +1,5 @@
+//! Room for bodies, its shares, and the turns of those who work on large ones.
+
 use std::thread::ThreadId;
 
 use futures_util::FutureExt as _;

@@ -32,7 +32,7 @@ const STATE: [&str; 16] = [
     "feedLag",
     "collections",
 ];
-const COLLECTION: [&str; 11] = [
+const COLLECTION: [&str; 12] = [
     "source",
     "complete",
     "fresh",
@@ -42,6 +42,7 @@ const COLLECTION: [&str; 11] = [
     "bytes",
     "durableRv",
     "stalenessSeconds",
+    "oversized",
     "sourceSwitches",
     "relistsForced",
 ];
