@@ -150,14 +150,14 @@ async fn what_cannot_be_shared_is_refused_by_name_and_costs_nothing_else() {
         other.post("/yurt/v1/feed/scope?version=1", &claim).await.expect(409)["reason"],
         "fenced"
     );
-    leader.release().await;
-    let late = leader.call("scope", json!({ "resources": [] })).await.expect(409);
-    assert_eq!(late["reason"], "fenced");
-    admin.get(WIDGETS).await.expect(429);
     let many: Vec<Value> = (0..33)
         .map(|n| shared("example.com", &format!("w{n}"), &format!("W{n}")))
         .collect();
     leader.call("scope", json!({ "resources": many })).await.expect(400);
+    leader.release().await;
+    let late = leader.call("scope", json!({ "resources": [] })).await.expect(409);
+    assert_eq!(late["reason"], "fenced");
+    admin.get(WIDGETS).await.expect(429);
 }
 
 #[tokio::test]
