@@ -37,6 +37,9 @@ async fn secure(
     addr: SocketAddr,
     inherited: &mut Inherited,
 ) -> Result<Server, StartError> {
+    // Before anything is written: a start whose port is taken leaves nothing behind.
+    let flags = "--bind-proxy-address, --proxy-secure-port";
+    let server = Server::bind_or_take(addr, flags, inherited).await?;
     let pem = config.root_dir.join(SECURE_PEM);
     let identity = if pem.exists() {
         PemIdentity::one_file(pem)
@@ -48,8 +51,7 @@ async fn secure(
         client_ca: Some(upstreams.client_ca.clone()),
     };
     let tls = ReloadingServerTls::new(tls)?;
-    let flags = "--bind-proxy-address, --proxy-secure-port";
-    Ok(Server::bind_or_take(addr, flags, inherited).await?.with_tls(tls))
+    Ok(server.with_tls(tls))
 }
 
 /// The proxy's ports on its own address.
