@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -122,8 +123,9 @@ func putPod(ctx context.Context, cloud *harness.Cloud, namespace, node, name str
 	if err != nil {
 		return err
 	}
+	// Where a controller manager runs, it may have been faster.
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
-	if _, err = core.ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil {
+	if _, err = core.ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err
 	}
 	return harness.Poll(ctx, readyLimit, 200*time.Millisecond, func(ctx context.Context) error {

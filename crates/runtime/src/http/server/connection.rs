@@ -212,7 +212,9 @@ impl Acceptor {
                     connection.as_mut().poll(cx)
                 });
                 tokio::select! {
-                    closed = turn => break closed,
+                    // In this order: a client whose watch ends must know already that the connection does, or it watches
+                    // again over it.
+                    biased;
                     () = stop.as_mut(), if !stopping => {
                         stopping = true;
                         connection.as_mut().graceful_shutdown();
@@ -232,6 +234,7 @@ impl Acceptor {
                             return client.log("Closing a connection that sent no request");
                         }
                     }
+                    closed = turn => break closed,
                 }
             };
             match closed {
