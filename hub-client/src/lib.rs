@@ -111,7 +111,7 @@ impl Hub {
         let upstreams = load_pair(|| Upstreams::new(&config, &tasks), UpstreamError::is_mismatch).await?;
         make_folder("root-dir", &config.root_dir)?;
         let admin = Server::bind_or_take(config.admin_addr, "--bind-address, --serve-port", &mut inherited).await?;
-        let mut proxies = ports::main(&config, &upstreams, &mut inherited).await?;
+        let (plain, secure) = ports::main(&config, &mut inherited).await?;
         if !config.cache_dir.join(disk::FILE).exists() {
             preflight::check(&config, &upstreams).await?;
         }
@@ -128,6 +128,7 @@ impl Hub {
             clock.clone(),
         )?);
         let metrics = Arc::new(Metrics::new().map_err(|error| StartError::Internal(error.to_string()))?);
+        let mut proxies = vec![plain, ports::encrypted(&config, &upstreams, secure)?];
         proxies.extend(ports::dummy(&mut config, &upstreams, &mut inherited).await?);
         inherited.check_all_taken().map_err(StartError::Internal)?;
         checked();

@@ -29,17 +29,12 @@ pub(crate) fn limits() -> Limits {
     Limits::default().within(files::for_servers() / PORTS)
 }
 
-/// The HTTPS port. Without a certificate of the cluster's CA it serves one of the hub's own CA, which pods do not trust, and
-/// the node's components do when their kubeconfigs name it.
-async fn secure(
-    config: &Config,
-    upstreams: &Upstreams,
-    addr: SocketAddr,
-    inherited: &mut Inherited,
-) -> Result<Server, StartError> {
-    // Before anything is written: a start whose port is taken leaves nothing behind.
-    let flags = "--bind-proxy-address, --proxy-secure-port";
-    let server = Server::bind_or_take(addr, flags, inherited).await?;
+/// Makes a bound port the HTTPS one. Without a certificate of the cluster's CA it serves one of the hub's own CA, which pods do
+/// not trust, and the node's components do when their kubeconfigs name it.
+///
+/// # Errors
+/// The certificate, or the folder of the CA: it is written, so that only a start that has checked everything else does this.
+pub(crate) fn encrypted(config: &Config, upstreams: &Upstreams, server: Server) -> Result<Server, StartError> {
     let pem = config.root_dir.join(SECURE_PEM);
     let identity = if pem.exists() {
         PemIdentity::one_file(pem)
@@ -50,22 +45,19 @@ async fn secure(
         identity,
         client_ca: Some(upstreams.client_ca.clone()),
     };
-    let tls = ReloadingServerTls::new(tls)?;
-    Ok(server.with_tls(tls))
+    Ok(server.with_tls(ReloadingServerTls::new(tls)?))
 }
 
-/// The proxy's ports on its own address.
-pub(crate) async fn main(
-    config: &Config,
-    upstreams: &Upstreams,
-    inherited: &mut Inherited,
-) -> Result<Vec<Server>, StartError> {
-    let flags = "--bind-proxy-address, --proxy-port";
-    let plain = Server::bind_or_take(config.proxy_addr, flags, inherited).await?;
-    Ok(vec![
-        plain,
-        secure(config, upstreams, config.secure_addr, inherited).await?,
-    ])
+/// The proxy's ports on its own address: the plain one, and the one that is to be [`encrypted`].
+pub(crate) async fn main(config: &Config, inherited: &mut Inherited) -> Result<(Server, Server), StartError> {
+    let (plain, encrypted) = (
+        "--bind-proxy-address, --proxy-port",
+        "--bind-proxy-address, --proxy-secure-port",
+    );
+    Ok((
+        Server::bind_or_take(config.proxy_addr, plain, inherited).await?,
+        Server::bind_or_take(config.secure_addr, encrypted, inherited).await?,
+    ))
 }
 
 /// The proxy's ports on the dummy interface; none, and pods are led to the other address, where it cannot be made.
@@ -86,7 +78,8 @@ pub(crate) async fn dummy(
     let plain = SocketAddr::new(address, config.proxy_addr.port());
     let secure_addr = SocketAddr::new(address, config.secure_addr.port());
     let plain = Server::bind_or_take(plain, "--dummy-if-ip, --proxy-port", inherited).await?;
-    Ok(vec![plain, secure(config, upstreams, secure_addr, inherited).await?])
+    let secure = Server::bind_or_take(secure_addr, "--dummy-if-ip, --proxy-secure-port", inherited).await?;
+    Ok(vec![plain, encrypted(config, upstreams, secure)?])
 }
 
 /// A certificate of the hub's own CA, which is kept: kubeconfigs of this node name it.
