@@ -45,7 +45,6 @@ const FORBIDDEN: &[Refusal] = &[Refusal(403, "forbidden")];
 const TOO_LONG: &[Refusal] = &[Refusal(422, "leaseDurationSeconds")];
 /// The fence of the feed; before it, one that knows no membership.
 const FENCED: &[Refusal] = &[Refusal(409, r#""fenced""#), Refusal(409, r#""members""#)];
-const BEYOND: &[Refusal] = &[Refusal(409, r#""position""#)];
 const NO_MEMBER: &[Refusal] = &[Refusal(403, "is not a member of NodePool")];
 const TOO_MANY: &[Refusal] = &[Refusal(400, "Too many"), Refusal(413, "")];
 const NODE_LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
@@ -369,7 +368,7 @@ impl Kind {
             method: Method::POST,
             path: format!("{FEED}/{path}?version=1"),
             body: Some(body),
-            owed: if self == Self::LastPosition { BEYOND } else { FENCED },
+            owed: FENCED,
             late: NO_MEMBER,
             ..Attack::default()
         }
