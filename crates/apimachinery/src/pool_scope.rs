@@ -68,7 +68,7 @@ const KUBERNETES_GROUPS: [&str; 2] = ["k8s.io", "kubernetes.io"];
 
 /// Why a resource cannot be pool-scope; `None` when it can.
 ///
-/// Whoever leads a pool says what the copies contain, so that only two sorts are allowed: [`BUILT_IN`], and custom kinds.
+/// The leader of a pool says what the copies contain, so that only two sorts are allowed: services, endpoints and slices, and custom kinds.
 /// Kubelets, schedulers and controllers act on everything else of Kubernetes.
 #[must_use]
 pub fn why_not(resource: &GroupResource) -> Option<&'static str> {

@@ -1,7 +1,7 @@
 //! Accepts connections, plain or TLS, and gives every request to one handler.
 //!
 //! HTTP/1.1 (with upgrades) and HTTP/2 on the same port. Everything a client can take is bounded: connections and
-//! handshakes ([`places`]), header size and time, streams, buffers. A panic of the handler answers 500 and harms no other request.
+//! handshakes (`places`), header size and time, streams, buffers. A panic of the handler answers 500 and harms no other request.
 //!
 //! The future of a handler is dropped when its client hangs up; writes therefore go through
 //! [`TaskGroup::detached`](crate::TaskGroup::detached).
