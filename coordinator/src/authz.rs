@@ -59,7 +59,7 @@ pub struct Facts<'a> {
     pub pool_kinds: &'a [String],
     /// The caller is a node of the pool (or trusted, before membership is known).
     pub is_member: bool,
-    /// Where the membership comes from.
+    /// Source of the membership.
     pub membership: Basis,
     /// The caller's node holds the election lease.
     pub leads: bool,

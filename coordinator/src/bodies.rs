@@ -62,16 +62,16 @@ pub(crate) struct Received {
     _room: Vec<OwnedSemaphorePermit>,
 }
 
-/// What waits its turn apart from the other.
+/// Kinds of work with a queue of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     /// Requests of clients.
     Calls,
-    /// What the leader feeds.
+    /// Bodies of the feed.
     Feed,
 }
 
-/// What one user may have in memory.
+/// Share of one user, in bytes.
 struct Share {
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
@@ -158,7 +158,7 @@ impl Bodies {
         })
     }
 
-    /// What a body of the feed unfolds to, of at most `limit` bytes; `unfold` is asked once more with more room when a small
+    /// Unfolds a body of the feed to `limit` bytes at most; `unfold` is called once more with more room when a small
     /// one is not enough.
     ///
     /// # Errors

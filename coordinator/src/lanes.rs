@@ -1,4 +1,4 @@
-//! How many requests are answered at a time: one lane ([`yurt_runtime::lanes`]) for reads, one for writes.
+//! Bounds the requests that are answered at a time: one lane ([`yurt_runtime::lanes`]) for reads, one for writes.
 
 pub(crate) use yurt_runtime::lanes::{Lane, Place, Refusals};
 

@@ -259,7 +259,7 @@ async fn bind(config: &Config) -> Result<Server, StartError> {
     Ok(server.with_limits(limits.within(files::for_servers())))
 }
 
-/// How much may be stored of own objects.
+/// Limit on own objects, in bytes.
 fn room(config: &Config, cacher: &Arc<Cacher>, metrics: &Metrics) -> Option<Room> {
     let bytes_max = config.own_bytes_max()?;
     metrics.own_bytes_limit(bytes_max);

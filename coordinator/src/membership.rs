@@ -1,4 +1,4 @@
-//! What an administrator does about what leaders told, and hears of the membership.
+//! Lets an administrator void what leaders fed of the membership, and reports its state.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ impl App {
     /// said by the flags again. A call that was begun finishes even when its caller hangs up.
     ///
     /// # Errors
-    /// What the store says.
+    /// Errors of the store.
     pub(crate) async fn void_members(self: &Arc<Self>, user: &User) -> Result<(), Status> {
         self.void(COLLECTION).await?;
         info!(user = user.name, "What leaders told of the members is void");

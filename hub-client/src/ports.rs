@@ -24,7 +24,7 @@ const OWN_CA_KEY: &str = "pki/yurthub-ca.key";
 /// Ports of a hub; each has its share of the open files, so that connections at one take none of another's.
 const PORTS: usize = 6;
 
-/// What each port grants.
+/// Limits of each port.
 pub(crate) fn limits() -> Limits {
     Limits::default().within(files::for_servers() / PORTS)
 }

@@ -1,4 +1,4 @@
-//! How many bytes a leader may fill the coordinator with: what is held of all collections, and what arrives for them.
+//! Bounds the bytes of pool data at the coordinator: those held of all collections, and those that arrive for them.
 //!
 //! Bytes are those of objects as the cloud sent them. What would exceed the limit is refused before anything of it is applied;
 //! what is held stays, and is served.
@@ -96,7 +96,7 @@ impl Feed {
     }
 }
 
-/// How many bytes a batch adds.
+/// Bytes that a batch adds.
 fn growth(held: &Collection, events: &[(EventType, Object)]) -> isize {
     let size = |object: &Object| isize::try_from(object.size()).unwrap_or(isize::MAX);
     let mut sizes = BTreeMap::new();

@@ -27,7 +27,7 @@ pub(crate) struct Members {
     collections: Arc<PoolCollections>,
 }
 
-/// Whose word counts, by the command line.
+/// Sources of the membership that the command line allows.
 #[derive(Clone, Debug)]
 pub(crate) struct Policy {
     /// `--initial-members`.
@@ -38,7 +38,7 @@ pub(crate) struct Policy {
     pub(crate) trusts_first: bool,
 }
 
-/// Where the membership comes from now.
+/// Present source of the membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
     /// Nowhere: nobody is let in.
@@ -156,7 +156,7 @@ impl Members {
         }
     }
 
-    /// Where the membership comes from.
+    /// Source of the membership.
     pub(crate) fn basis(&self) -> Basis {
         let is_told = self.of_told(Collection::is_complete).unwrap_or_default();
         match (&self.policy.initial, is_told) {

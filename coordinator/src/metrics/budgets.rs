@@ -1,4 +1,4 @@
-//! How many bytes are stored, and how many may be.
+//! Counts the bytes of own objects and compares them with the limit.
 
 use prometheus::{IntGaugeVec, Opts, Registry};
 

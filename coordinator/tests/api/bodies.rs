@@ -20,7 +20,7 @@ async fn within<T>(answer: impl Future<Output = T>) -> T {
         .expect("it is answered before the body has come")
 }
 
-/// Who does not lead is told so before a body is read: bodies of the feed are the largest.
+/// A node that does not lead is refused before its body is read: bodies of the feed are the largest.
 #[tokio::test]
 async fn feed_of_a_node_that_does_not_lead_is_refused_without_its_body() {
     let server = Server::start(&["--nodepool", "hangzhou", "--initial-members", "n1,n3"]).await;

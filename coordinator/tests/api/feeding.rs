@@ -863,7 +863,7 @@ async fn numbers_that_nothing_could_follow_are_refused() {
     assert_eq!(told["items"][0]["metadata"]["name"], "web");
 }
 
-/// What a hostile member fed is gone from readers and from the disk, and no hub keeps its copy of it.
+/// Data that a hostile member fed is gone from readers and from the disk, and no hub keeps its copy of it.
 #[tokio::test]
 async fn voided_collection_is_fed_from_nothing_under_a_new_generation() {
     let mut server = Server::pool().await;

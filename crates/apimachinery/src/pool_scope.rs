@@ -66,7 +66,7 @@ const BUILT_IN: [&str; 3] = ["services", "endpoints", "endpointslices.discovery.
 /// Suffixes of the groups that Kubernetes keeps for its own kinds.
 const KUBERNETES_GROUPS: [&str; 2] = ["k8s.io", "kubernetes.io"];
 
-/// Why a resource cannot be pool-scope; `None` when it can.
+/// The reason why a resource cannot be pool-scope; `None` when it can.
 ///
 /// The leader of a pool says what the copies contain, so that only two sorts are allowed: services, endpoints and slices, and custom kinds.
 /// Kubelets, schedulers and controllers act on everything else of Kubernetes.

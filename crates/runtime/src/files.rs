@@ -32,7 +32,7 @@ pub fn limit() -> usize {
     usize::try_from(current).unwrap_or(usize::MAX)
 }
 
-/// How many files servers may use.
+/// Number of open files that servers may use.
 #[must_use]
 pub fn for_servers() -> usize {
     let limit = limit();

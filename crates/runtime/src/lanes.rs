@@ -1,4 +1,4 @@
-//! How many requests are answered at a time, and who is next.
+//! Bounds the requests that are answered at a time, and picks the next.
 //!
 //! Who finds no place waits in a queue of its own, and freed places go round the queues: a client with a thousand lists
 //! waiting delays another's first request by one place, not by a thousand. The queues together are bounded; when they are
@@ -60,7 +60,7 @@ struct Ticket<'a> {
     id: turns::Ticket,
 }
 
-/// What happens to a request that comes in.
+/// Verdict on a request that comes in.
 enum Entry {
     Go,
     Wait(turns::Ticket, oneshot::Receiver<Place>),

@@ -23,7 +23,7 @@ pub(super) struct IdentityFlags {
     /// upstream's YurtHub does.
     #[arg(long, default_value = "0")]
     node_identity_uids: String,
-    /// What proves that a request may use the node's identity. socket: component, network namespace and uid. token: these,
+    /// Proof that a request may use the node's identity. socket: component, network namespace and uid. token: these,
     /// and the bearer token in kubelet.token under --root-dir, which the hub makes at its first start. Name that file as
     /// tokenFile in the kubeconfigs of kubelet and kube-proxy, then set token: a root process that passes on what others
     /// send, as kubectl port-forward to a hostNetwork pod does, is not the node then.
@@ -36,7 +36,7 @@ pub(super) struct IdentityFlags {
     node_identity_hosts: Vec<String>,
 }
 
-/// What proves that a request may use the node's identity.
+/// Proof that a request may use the node's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Proof {
     /// Component, network namespace and uid.
@@ -52,7 +52,7 @@ pub struct NodeIdentity {
     pub components: Vec<String>,
     /// Uids; any when `None`.
     pub uids: Option<Vec<u32>>,
-    /// What proves it.
+    /// Proof of the identity.
     pub proof: Proof,
     /// Hosts beside loopback and the address of the connection, lower case.
     pub hosts: Vec<String>,

@@ -106,7 +106,7 @@ struct Packed {
 enum Interrupted {
     /// The coordinator stands elsewhere, or cannot be told in one batch what belongs together.
     Snapshot,
-    /// By this membership our node is no member: whoever is one has to lead.
+    /// By this membership our node is no member: a member has to lead.
     NotMember(String),
     /// The coordinator has another history under our number.
     Contradicted(String),

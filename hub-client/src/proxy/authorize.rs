@@ -209,7 +209,7 @@ impl Authorizer {
 // === impl Inner ===
 
 impl Inner {
-    /// How this caller is answered now.
+    /// The answer to this caller now.
     fn next(&self, key: &Key, credential: &Credential) -> Next {
         let known = self.answers.lock().known(key, self.means.clock.boot());
         let reach = *self.means.reach.borrow();

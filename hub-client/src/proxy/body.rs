@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep};
 use yurt_apimachinery::Status;
 use yurt_runtime::http::BoxError;
 
-/// How long a sender on this node may keep the hub waiting for its body.
+/// Longest wait for the body of a sender on this node.
 pub const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// A body that ends with an error when its sender is too slow.

@@ -102,7 +102,7 @@ impl Drop for Held {
     }
 }
 
-/// Who takes turns: a component of the node, a user whom a certificate proves, or an address.
+/// Owner of a queue: a component of the node, a user whom a certificate proves, or an address.
 fn client(caller: &Caller) -> String {
     match &caller.credential {
         Credential::Node => format!("node {}", caller.component),

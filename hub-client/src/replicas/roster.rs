@@ -11,7 +11,7 @@ use super::questions::get;
 use super::source::Source;
 use super::verify::Verifier;
 
-/// What differs, among the troubles.
+/// Name of the difference among the troubles.
 const TROUBLE: &str = "truth of members";
 /// Names of each kind that a difference shows.
 const SHOWN_MAX: usize = 5;

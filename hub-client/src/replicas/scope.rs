@@ -186,12 +186,12 @@ impl PoolData {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use yurt_test_support::TestDir;
 
     use super::*;
 
-    fn widget(kind: &str) -> SharedResource {
+    pub(crate) fn widget(kind: &str) -> SharedResource {
         SharedResource {
             group: "example.com".into(),
             version: "v1".into(),

@@ -17,7 +17,7 @@ pub struct State {
     pub content: Option<Value>,
 }
 
-/// What the cloud says.
+/// State at the cloud.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Truth {
     /// RV of the answer: the cloud's head.
@@ -26,7 +26,7 @@ pub struct Truth {
     pub state: Option<State>,
 }
 
-/// What the copy says.
+/// State of the copy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Held {
     /// `C`.
@@ -37,7 +37,7 @@ pub struct Held {
     pub is_before: bool,
 }
 
-/// What follows.
+/// Result of a comparison with the cloud.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing speaks against the copy.

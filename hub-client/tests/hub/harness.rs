@@ -225,7 +225,7 @@ pub(crate) fn flags_of(cloud: &Cloud, folder: &TestDir, node: &str, server: &str
     ]
 }
 
-/// Root's where it counts; whoever else runs the tests is the node in them.
+/// The uid that the tests run as; it acts as the node in them.
 pub(crate) fn own_uid() -> u32 {
     std::fs::metadata("/proc/self").unwrap().uid()
 }

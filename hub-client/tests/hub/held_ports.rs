@@ -1,4 +1,4 @@
-//! Ports that are never free: whoever holds the hub's port while the hub is away is taken for the hub by the kubelet.
+//! Ports that are never free: the kubelet takes a program for the hub that holds the hub's port while the hub is away.
 
 use std::fs::File;
 use std::io::ErrorKind;

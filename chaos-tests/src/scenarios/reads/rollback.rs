@@ -2,7 +2,7 @@
 //!
 //! Everybody holds all the cloud had when it goes. It comes back without the last changes, all connections to it are gone, and
 //! leaders change while hubs find out, one by one. It may come back twice from the same backup: then a node that was off meanwhile
-//! leads next, which has seen neither. A generation of the copies stands for one history, whoever serves it: 0 for the first one,
+//! leads next, which has seen neither. A generation of the copies names one history, at every source: 0 for the first one,
 //! that in which a client ends for the present one.
 
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ impl Simulation {
         for _ in 0..=self.random.below(LOST_MAX) {
             self.cloud.change(&mut self.random);
         }
-        // Where only deletions are lost and the new history repeats them, both have the same objects, and nobody is misled.
+        // Where only deletions are lost and the new history repeats them, both have the same objects and answer alike.
         while !self.cloud.has_changed_since(backup) {
             self.cloud.change(&mut self.random);
         }
@@ -76,7 +76,7 @@ impl Simulation {
         Some(ended)
     }
 
-    /// What clients were told that they must not have been; `ended` are the histories before the present one.
+    /// Statements to clients that were wrong; `ended` are the histories before the present one.
     pub(super) fn judge_histories(&self, ended: &[Truth]) -> Option<String> {
         if ended.is_empty() {
             return None;

@@ -39,7 +39,7 @@ pub(crate) enum Caller {
     Other,
 }
 
-/// Why a write is refused.
+/// Reason of a refused write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The text of the 409.
@@ -51,7 +51,7 @@ pub(crate) enum Refusal {
 /// The lease as it stands, and what somebody wants to make of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim<'a> {
-    /// Who holds it; empty: nobody, or somebody who is no member.
+    /// The holder; empty for none, or for one that is no member.
     pub(crate) holder: &'a str,
     /// Nobody wrote it for as long as it protects its holder.
     pub(crate) is_silent: bool,

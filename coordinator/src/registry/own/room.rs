@@ -9,7 +9,7 @@ use super::shares::{self, Counted, Shares};
 use super::{Intent, OwnStore, Write};
 use crate::registry::leases::{self, Caller};
 
-/// How much may be stored of own objects.
+/// Limit on own objects, in bytes.
 pub(crate) struct Room {
     cacher: Arc<Cacher>,
     bytes_max: usize,

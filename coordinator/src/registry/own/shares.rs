@@ -1,4 +1,4 @@
-//! What nodes may write of events and leases: how large, how often, and how many bytes while an event lives.
+//! Bounds what nodes write of events and leases: size, rate, and bytes while an event lives.
 //!
 //! [`Shares`] is pure but for its lock: counters that fill with every write and drain with time. What a node wrote during the
 //! life of an event is at most twice its share, so nobody has to know whose an event is that is stored.
@@ -29,18 +29,18 @@ const NAMESPACE_SHARE: usize = 8;
 /// Counters that are kept before empty ones are dropped.
 const COUNTERS_KEPT: usize = 1_024;
 
-/// What nodes wrote lately.
+/// Counters of the events and leases that nodes wrote.
 #[derive(Debug)]
 pub(crate) struct Shares {
     /// Limit of own bytes.
     own_bytes_max: usize,
-    /// How long an event lives.
+    /// Lifetime of an event.
     event_ttl: Duration,
     // Guards only the map.
     counters: Mutex<BTreeMap<(What, String), Counter>>,
 }
 
-/// What a counter counts.
+/// Key of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     /// Creates of events by a user.
@@ -163,7 +163,7 @@ impl Charge<'_> {
 }
 
 impl Counter {
-    /// What is left of it at `now`.
+    /// The rest of it at `now`.
     fn after(&self, charge: &Charge<'_>, now: BootTime) -> f64 {
         let drained = now.since(self.at).as_secs_f64() * charge.room as f64 / charge.drains.as_secs_f64().max(1.0);
         (self.amount - drained).max(0.0)

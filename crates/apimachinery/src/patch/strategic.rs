@@ -51,7 +51,7 @@ struct Rule {
 /// outer list many times, and each time merge the inner one.
 const MERGED_BYTES_MAX: usize = 64 << 20;
 
-/// What was merged so far.
+/// Bytes merged so far.
 #[derive(Default)]
 struct Work {
     bytes: usize,
@@ -189,7 +189,7 @@ impl Work {
     }
 }
 
-/// What a copy of a value costs, in bytes.
+/// Bytes of a copy of a value.
 fn weight(value: &Value) -> usize {
     size_of::<Value>()
         + match value {

@@ -55,7 +55,7 @@ impl Faults {
         other.kept.into_iter().for_each(|fault| self.push_new(fault));
     }
 
-    /// How many were counted and not kept.
+    /// Number of those counted and not kept.
     pub fn left_out(&self) -> usize {
         self.left_out
     }

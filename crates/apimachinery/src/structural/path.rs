@@ -1,4 +1,4 @@
-//! Where a walk over a value is, as faults name it: `spec.items[3].name`.
+//! The place of a walk over a value, as faults name it: `spec.items[3].name`.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

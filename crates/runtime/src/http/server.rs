@@ -72,11 +72,11 @@ pub struct CloseConnection;
 pub struct KnownCaller {
     /// One caller has one name: its connections are counted together.
     pub name: String,
-    /// Which places it may take.
+    /// The places it may take.
     pub rank: Rank,
 }
 
-/// Which places of the large budget a connection may take.
+/// The places of the large budget that a connection may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rank {
     /// A quarter of all.

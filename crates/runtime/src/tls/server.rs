@@ -48,7 +48,7 @@ struct Shared {
     clock: Clock,
     // Guards only the pointers: handshakes and requests clone them, a reload replaces them.
     current: RwLock<Current>,
-    /// How often `current` was replaced.
+    /// Number of times that `current` was replaced.
     changes: watch::Sender<u64>,
 }
 

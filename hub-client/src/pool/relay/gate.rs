@@ -39,7 +39,7 @@ pub struct Gate {
     targets: Vec<Target>,
     open: BTreeMap<String, usize>,
     total: usize,
-    /// What peers may still send today; those who may send everything are not in it.
+    /// Bytes that peers may still send today; those who may send everything are not in it.
     budgets: BTreeMap<String, Arc<Mutex<Pace>>>,
 }
 

@@ -27,23 +27,23 @@ const PAUSES: (Duration, Duration) = (Duration::from_secs(30), Duration::from_se
 
 /// Keeps the copies to what coordinator and cloud both say.
 pub struct ScopeFollower {
-    /// Where the list is.
+    /// The server that has the list.
     pub cloud: Arc<Cloud>,
     /// Whether it can be read.
     pub reach: watch::Receiver<CloudReach>,
-    /// What the coordinator says.
+    /// The coordinator's state.
     pub coordinator: watch::Receiver<CoordinatorReach>,
-    /// What is copied.
+    /// The copies.
     pub data: Arc<PoolData>,
 }
 
-/// What this hub has read of the list.
+/// State of this hub's own read of the list.
 struct OwnRead {
     /// Everything it lists; `None` before the first read.
     listed: Option<BTreeSet<GroupVersionResource>>,
-    /// Why the last read failed.
+    /// Error of the last read.
     failed: Option<String>,
-    /// What the coordinator said at that time.
+    /// The coordinator's list at that time.
     said: Vec<SharedResource>,
     /// When to read again.
     due: Instant,
@@ -61,13 +61,7 @@ impl ScopeFollower {
     }
 
     async fn follow(&mut self) {
-        let mut own = OwnRead {
-            listed: None,
-            failed: None,
-            said: Vec::new(),
-            due: Instant::now(),
-            pause: PAUSES.0,
-        };
+        let mut own = OwnRead::new();
         loop {
             let status = self.coordinator.borrow_and_update().status.clone();
             let is_up = self.reach.borrow_and_update().is_up();
@@ -123,6 +117,17 @@ impl ScopeFollower {
 // === impl OwnRead ===
 
 impl OwnRead {
+    /// Nothing was read yet; the first read is due at once.
+    fn new() -> Self {
+        Self {
+            listed: None,
+            failed: None,
+            said: Vec::new(),
+            due: Instant::now(),
+            pause: PAUSES.0,
+        }
+    }
+
     /// Whether the list has to be read now.
     fn is_due(&self, said: &[SharedResource]) -> bool {
         self.said != said || Instant::now() >= self.due
@@ -177,18 +182,7 @@ async fn sleep_until(due: Option<Instant>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn widget(kind: &str) -> SharedResource {
-        SharedResource {
-            group: "example.com".into(),
-            version: "v1".into(),
-            resource: format!("{}s", kind.to_lowercase()),
-            singular: kind.to_lowercase(),
-            kind: kind.into(),
-            list_kind: format!("{kind}List"),
-            namespaced: true,
-        }
-    }
+    use crate::replicas::scope::tests::widget;
 
     #[test]
     fn coordinator_that_was_not_told_takes_nothing_away() {
@@ -228,13 +222,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn list_is_read_once_per_change_and_seldom_otherwise() {
         let (a, b) = ([widget("A")], [widget("B")]);
-        let mut own = OwnRead {
-            listed: None,
-            failed: None,
-            said: Vec::new(),
-            due: Instant::now(),
-            pause: PAUSES.0,
-        };
+        let mut own = OwnRead::new();
         assert!(own.is_due(&a));
         own.listed = Some(BTreeSet::from([a[0].gvr()]));
         own.read_at(Instant::now(), &a);

@@ -34,7 +34,7 @@ struct Row {
 // === impl Peers ===
 
 impl Peers {
-    /// Where to wait for the peer's turn; `None` while too many peers ask.
+    /// A place in the peer's queue; `None` while too many peers ask.
     #[must_use]
     pub fn turn(&mut self, peer: Origin, now: BootTime) -> Option<Arc<Mutex<()>>> {
         Some(self.row(peer, now)?.turn.clone())

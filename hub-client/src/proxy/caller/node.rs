@@ -14,7 +14,7 @@ use yurt_runtime::http::server::Peer;
 use super::token::NodeToken;
 use crate::config::{NodeIdentity, Proof};
 
-/// Who may use the node's identity.
+/// Rules for the use of the node's identity.
 #[derive(Clone, Debug)]
 pub(super) struct NodeRule {
     settings: NodeIdentity,

@@ -1,4 +1,4 @@
-//! Who a caller is, for every way to say it.
+//! Tests of callers, for every kind of credential.
 
 use std::sync::Arc;
 

@@ -225,7 +225,7 @@ async fn number_of_the_coordinator_that_nothing_follows_is_not_taken() {
         assert!(matches!(taken, Err(Ended::Refused(_))), "{taken:?}");
         assert_eq!(held.state(), (1006, vec!["web".to_owned()]));
     }
-    // Many steps are taken: a hub that was off would be shut out by whoever leads often.
+    // Many steps are taken: a leader that begins often would shut out a hub that was off.
     let mut stream = held.stream(Source::Coordinator);
     stream
         .take_list(vec![service("db", 1008)], rv(1009), Some(GENERATION_END - 1))

@@ -43,7 +43,7 @@ pub(super) struct Acceptor {
     tasks: TaskGroup,
 }
 
-/// What the requests of a connection share.
+/// State that the requests of a connection share.
 struct Client {
     peer: Peer,
     certificate: Option<ClientCertificate>,
@@ -299,7 +299,7 @@ async fn answer(
     Ok(response)
 }
 
-/// What is said to a client that has as many connections as it may.
+/// The answer to a client that has as many connections as it may.
 fn full(name: &str) -> Status {
     let message = format!("{name:?} has as many connections as it may have now: close some, or try again later");
     Status::too_many_requests(&message, FULL_RETRY_SECONDS)
@@ -316,7 +316,7 @@ async fn guarded(response: impl Future<Output = Response<Body>>) -> Response<Bod
 // === impl Client ===
 
 impl Client {
-    /// Who sends a request now.
+    /// The sender of a request now.
     fn peer(&self) -> Peer {
         let identity = self.certificate.as_ref().and_then(ClientCertificate::identity);
         Peer {

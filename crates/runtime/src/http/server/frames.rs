@@ -25,7 +25,7 @@ pub(super) struct FrameMeter {
     /// Bytes of the preface or of a payload that are still to come.
     skip: usize,
     head: [u8; HEAD],
-    /// How much of `head` has come.
+    /// Bytes of `head` that have come.
     filled: usize,
     left: u32,
     refilled: Instant,

@@ -1,5 +1,5 @@
 //! Listening sockets that a service manager holds and hands on at the start (systemd's socket activation: `LISTEN_PID`,
-//! `LISTEN_FDS`, `LISTEN_FDNAMES`). Their ports are never free, whoever is restarted.
+//! `LISTEN_FDS`, `LISTEN_FDNAMES`). Their ports are never free, also while a program is restarted.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

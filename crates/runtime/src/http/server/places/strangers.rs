@@ -30,7 +30,7 @@ struct Stranger {
     evict: CancellationToken,
 }
 
-/// What becomes of a connection.
+/// Answer to a connection that arrives.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     /// It has a place, with this number.
