@@ -81,7 +81,14 @@ func (r *reflector) comesBack(t *testing.T, change harness.Change, since time.Ti
 		if held := r.Get(harness.ConfigMaps, r.namespace+"/deleted"); held != nil {
 			return fmt.Errorf("the deleted object is still there: %v", r.Transport.Reads("configmaps", since))
 		}
-		return shows(r.Mirror, change)
+		if err := shows(r.Mirror, change); err != nil {
+			return err
+		}
+		// An informer changes its store before it calls its handlers.
+		if len(r.Deletes()) == 0 || r.Told(change.Key) < 2 {
+			return fmt.Errorf("the handlers saw the deletions %v and %d versions of %s", r.Deletes(), r.Told(change.Key), change.Key)
+		}
+		return nil
 	}))
 	for _, line := range r.Backwards() {
 		t.Error(line)
