@@ -1,15 +1,13 @@
 //! This node's copy of pool data: one replica per pool-scope resource, shared by all local clients.
 //!
-//! [`source`] (pure) decides where the data comes from, [`follow`] keeps one stream per replica open and moves it from
-//! source to source without a gap, [`detour`] (pure) says how to go on where a source cannot, [`stream`] speaks list and
-//! watch, [`draft`] (pure) is a list that is still coming, kept over cuts by [`drafts`] and fetched by `listing`, [`members`]
-//! is the pool's membership (`nodepool` where the cloud has NodePools), [`scope`] says what there is beside [`POOL_SCOPE`].
-//! [`budget`] bounds the bytes of all of them.
-//! [`disk`] opens the durable copy, [`origin`] remembers of which pool and which cluster it is.
-//! [`verify`] compares samples of what the coordinator feeds with the cloud, [`truth`] (pure) judges them, [`distrust`]
-//! remembers what was forged.
-//! [`ahead`] leaves a copy that is ahead of the leader's, [`lag`] finds one that is behind.
-//! [`proof`] asks the cloud whether it still has the history they come from, [`timeline`] (pure) decides it.
+//! [`source`] (pure) chooses the source of a replica. [`follow`] keeps one stream per replica open and switches sources
+//! without a gap. [`detour`] (pure) decides how to resume when a source cannot. [`stream`] speaks list and watch. [`draft`]
+//! (pure) is a partial list; [`drafts`] keeps it across broken connections, and `listing` fetches it. [`members`] is the
+//! pool's membership (`nodepool` when the cloud has NodePools). [`scope`] adds resources to [`POOL_SCOPE`]. [`budget`] bounds
+//! the bytes of all replicas. [`disk`] opens the durable copy; [`origin`] records its pool and cluster. [`verify`] compares
+//! samples of the coordinator's data with the cloud, [`truth`] (pure) judges them, and [`distrust`] records forgeries.
+//! [`ahead`] abandons a replica that is ahead of the leader's; [`lag`] detects one that is behind. [`proof`] asks the cloud
+//! whether it still has the history of the replicas; [`timeline`] (pure) decides that.
 
 pub mod ahead;
 pub mod budget;
@@ -64,27 +62,27 @@ use crate::troubles::Troubles;
 /// Resources every pool shares, by collection name.
 pub const POOL_SCOPE: [&str; 3] = ["services", "endpoints", "endpointslices.discovery.k8s.io"];
 
-/// A cloud stream is stale when nothing, bookmarks included, was heard for this long (bookmarks come every minute).
+/// Maximum silence of a cloud stream, bookmarks included, before it is stale. Bookmarks come every minute.
 const CLOUD_SILENCE: Duration = Duration::from_secs(150);
-/// The coordinator gives a sign of life every 10 s.
+/// Maximum silence of the coordinator, which sends a sign of life every 10 s.
 const COORDINATOR_SILENCE: Duration = Duration::from_secs(30);
 
-/// What is known of a replica's source.
+/// State of a replica's source.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceState {
-    /// Where the data comes from at present.
+    /// Current source.
     pub source: Source,
-    /// When the source last said anything.
+    /// Time of the source's last message.
     pub heard: BootTime,
-    /// The coordinator said that its own source is away.
+    /// True if the coordinator reported that its own source is away.
     pub stale: bool,
-    /// When the source last said anything without calling itself stale.
+    /// Time of the source's last message that did not report stale data.
     pub fresh_at: Option<BootTime>,
-    /// The source whose stream was confirmed last.
+    /// Source whose stream was confirmed last.
     pub confirmed: Source,
-    /// How often another source was confirmed than the one before.
+    /// Number of changes from one confirmed source to another.
     pub switches: u64,
-    /// How often something was not taken because of --max-pool-bytes, and how often in a row.
+    /// Updates rejected because of --max-pool-bytes: in total, and in a row.
     pub oversized: (u64, u32),
 }
 
@@ -94,24 +92,24 @@ pub struct PoolData {
     drafts: Drafts,
     scope: Scope,
     states: Mutex<BTreeMap<String, SourceState>>,
-    /// Names of the pool's members as they were last read, so that filters need not gather them per object.
+    /// Names of the pool's members as last read, cached so that filters need not gather them per object.
     members: Mutex<Option<Members>>,
-    /// Counts changes of the members, for the views that depend on them.
+    /// Counts membership changes, for the views that depend on them.
     members_version: watch::Sender<u64>,
     folder: PathBuf,
     origin: Origin,
     is_foreign: CancellationToken,
-    /// The pool whose members were dropped at the start.
+    /// Pool whose members were dropped at the start.
     other_pool: Option<String>,
     timeline: Timeline,
     distrust: Distrust,
     troubles: Troubles,
-    /// Bytes of all replicas together, at the most.
+    /// Maximum bytes of all replicas together.
     max_bytes: usize,
     clock: Clock,
 }
 
-/// The members' names as they were read at one position.
+/// Names of the members at one position.
 #[derive(Clone)]
 struct Members {
     /// Generation and `C` of the collection.
@@ -119,7 +117,7 @@ struct Members {
     names: Arc<BTreeSet<String>>,
 }
 
-/// A source that sends nothing for so long, not even a bookmark, counts as away.
+/// Returns the maximum silence, bookmarks included, before `source` counts as away.
 const fn silence_of(source: Source) -> Duration {
     match source {
         Source::None => Duration::ZERO,
@@ -131,11 +129,11 @@ const fn silence_of(source: Source) -> Duration {
 // === impl PoolData ===
 
 impl PoolData {
-    /// Opens the replicas of a hub in `pool` with what `folder` has of them, which remembers also which there are. Together
-    /// they may have `max_bytes`: a copy that is larger is dropped, and asked for again.
+    /// Opens the replicas of a hub in `pool` from `folder`, which also records the set of replicas. Together they may have
+    /// `max_bytes`: a larger durable copy is dropped and fetched again.
     ///
     /// # Errors
-    /// [`DiskError`] for what neither a new file nor doing without one can help.
+    /// [`DiskError`] if neither a new file nor running without one helps.
     pub fn open(folder: &Path, pool: &str, max_bytes: usize, clock: Clock) -> Result<Self, DiskError> {
         let scope = Scope::open(folder.join(scope::FILE));
         let kinds: Vec<_> = pool_kinds().into_iter().chain(scope.named()).collect();
@@ -181,7 +179,7 @@ impl PoolData {
         })
     }
 
-    /// Writes to the log how the durable copy was found.
+    /// Logs the state in which the durable copy was found.
     pub fn log_opening(&self) {
         if let Some(why) = self.troubles.why(disk::COPY) {
             tracing::error!(why, "The durable copy cannot be used as it was");
@@ -194,22 +192,22 @@ impl PoolData {
         }
     }
 
-    /// Where the replicas come from.
+    /// Pool and cluster of the replicas.
     #[must_use]
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// Cancelled when what this node holds turns out to be of another cluster: nothing of it may last.
+    /// Token that is cancelled when this node's replicas turn out to be of another cluster and must be dropped.
     #[must_use]
     pub fn is_foreign(&self) -> &CancellationToken {
         &self.is_foreign
     }
 
-    /// The replicas are copies of another cluster: drops all of them, and what was told beside them, for the next start.
+    /// Drops the replicas of another cluster, and all state derived from them, before the next start.
     ///
     /// # Errors
-    /// The file that is still there.
+    /// Path of the file that could not be deleted.
     pub fn drop_copies(&self) -> Result<(), String> {
         self.is_foreign.cancel();
         let removed = disk::remove(&self.folder);
@@ -224,25 +222,25 @@ impl PoolData {
         &self.replicas
     }
 
-    /// Whether the cloud has the history the replicas come from.
+    /// State of the check that the cloud still has the replicas' history.
     #[must_use]
     pub fn timeline(&self) -> &Timeline {
         &self.timeline
     }
 
-    /// What the coordinator fed that the cloud never had.
+    /// Collections in which the coordinator's data was forged.
     #[must_use]
     pub fn distrust(&self) -> &Distrust {
         &self.distrust
     }
 
-    /// What does not work, of the data and of whatever shares them.
+    /// Current failures of the replicas and of the components that share them.
     #[must_use]
     pub fn troubles(&self) -> &Troubles {
         &self.troubles
     }
 
-    /// The lists that are still coming.
+    /// Partial lists.
     #[must_use]
     pub fn drafts(&self) -> &Drafts {
         &self.drafts
@@ -252,12 +250,12 @@ impl PoolData {
     #[must_use]
     pub fn serving(&self, group: &str, resource: &str) -> Option<Arc<Replica>> {
         let replica = self.replicas.named(&GroupResource::new(group, resource).to_string())?;
-        // The members are nobody's resource.
+        // The members are not a resource of the API.
         let is_named = replica.collection().kind().group == group;
         is_named.then_some(replica)
     }
 
-    /// The pool's members; `None` while they are not known. Names and completeness are of one moment.
+    /// The pool's members; `None` while they are unknown. The names and the check for completeness are of one snapshot.
     #[must_use]
     pub fn members(&self) -> Option<Arc<BTreeSet<String>>> {
         let replica = self.replicas.named(members::COLLECTION)?;
@@ -275,18 +273,18 @@ impl PoolData {
         read.map(|read| read.names)
     }
 
-    /// Says that the members changed to the views that depend on them.
+    /// Notifies the views that depend on the members of a change.
     pub fn members_changed(&self) {
         self.members_version.send_modify(|version| *version += 1);
     }
 
-    /// Ticks after every change of the members.
+    /// Receiver that ticks after every membership change.
     #[must_use]
     pub fn members_changes(&self) -> watch::Receiver<u64> {
         self.members_version.subscribe()
     }
 
-    /// Notes that `source` of replica `name` said something.
+    /// Records a message of `source` for replica `name`.
     pub fn heard(&self, name: &str, source: Source, stale: bool) {
         let now = self.clock.boot();
         let mut states = self.states.lock();
@@ -297,7 +295,7 @@ impl PoolData {
         }
     }
 
-    /// Notes that replica `name` follows `source` from now on.
+    /// Records that replica `name` follows `source` from now on.
     pub fn confirmed(&self, name: &str, source: Source) {
         let mut states = self.states.lock();
         let state = states
@@ -310,7 +308,7 @@ impl PoolData {
         }
     }
 
-    /// Notes that replica `name` did not take what its source said because of its size. Returns how often in a row.
+    /// Records that replica `name` rejected an update because of its size. Returns the number of rejections in a row.
     pub fn does_not_fit(&self, name: &str, why: &budget::Oversized) -> u32 {
         self.troubles.refused(&budget::trouble(name), &why.to_string());
         let now = self.clock.boot();
@@ -321,7 +319,7 @@ impl PoolData {
         state.oversized.1
     }
 
-    /// Notes that replica `name` took what its source said.
+    /// Records that replica `name` applied an update.
     pub fn fits(&self, name: &str) {
         let did_not = self
             .states
@@ -333,14 +331,14 @@ impl PoolData {
         }
     }
 
-    /// Notes that replica `name` has no source now.
+    /// Records that replica `name` has no source now.
     pub fn lost(&self, name: &str) {
         if let Some(state) = self.states.lock().get_mut(name) {
             state.source = Source::None;
         }
     }
 
-    /// Whether the data of replica `name` is complete and its source alive.
+    /// True if the data of replica `name` is complete and its source is alive.
     #[must_use]
     pub fn is_fresh(&self, name: &str) -> bool {
         let complete = self
@@ -354,14 +352,14 @@ impl PoolData {
         !state.stale && self.clock.boot().since(state.heard) < silence_of(state.source)
     }
 
-    /// What is known of the source of replica `name`.
+    /// State of the source of replica `name`.
     #[must_use]
     pub fn source(&self, name: &str) -> SourceState {
         let known = self.states.lock().get(name).copied();
         known.unwrap_or(SourceState::unknown(self.clock.boot()))
     }
 
-    /// How long ago replica `name` was last known to be up to date; `None` when it never was since the start.
+    /// Time since replica `name` was last known to be up to date; `None` if it has not been since the start.
     #[must_use]
     pub fn staleness(&self, name: &str) -> Option<Duration> {
         let complete = self.replicas.named(name)?.collection().read(|c| c.is_complete());

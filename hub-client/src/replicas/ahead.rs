@@ -1,8 +1,8 @@
-//! Decides whether this node's copy is ahead of what the present leader has of the same history, and stays so: then it was told what
-//! the cloud never had, and is listed again.
+//! Detects a replica that stays ahead of the present leader in the same history. Such a replica has state that the cloud never had, and
+//! is listed again.
 //!
-//! A leader says that what it feeds is the cloud's present. A copy that is further waits at the coordinator for a position that may never
-//! come, and shows its readers no change until then.
+//! A leader declares that it feeds the cloud's present. A replica that is ahead waits at the coordinator for a position that may never
+//! come. Until then its readers see no change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use super::timeline::next_generation;
 use crate::pool::probe::{CollectionStatus, CoordinatorReach};
 use crate::random::random;
 
-/// A copy that is ahead for this long is reported.
+/// Time ahead after which the replica is reported.
 const REPORTED_AFTER: Duration = Duration::from_secs(60);
-/// A copy that is ahead for this long is listed. kube-apiserver sends bookmarks each minute, so a copy that followed the cloud may
-/// be ahead of the leader's by one for that time, and more where one is missed.
+/// Time ahead after which the replica is listed. kube-apiserver sends bookmarks each minute. A replica that followed the cloud may be
+/// ahead of the leader's by one of these, and by more if one is missed.
 const LISTED_AFTER: Duration = Duration::from_secs(150);
-/// Copies are compared this often while the coordinator says nothing new.
+/// Time between comparisons while the coordinator reports nothing new.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Since when copies have been ahead, by name, with their generations.
+/// Start times of replicas being ahead, by name, with their generations.
 #[derive(Debug, Default)]
 pub struct Ahead(BTreeMap<String, (u64, BootTime)>);
 
 // === impl Ahead ===
 
 impl Ahead {
-    /// For how long copy `name`, which is `held`, has been ahead of a leader that feeds the cloud's present, by now.
+    /// Returns the time that replica `name`, with position `held`, has been ahead of a leader that feeds the cloud's present.
     pub fn look(&mut self, name: &str, held: Held, there: &CollectionStatus, now: BootTime) -> Duration {
         let position = ResourceVersion::parse(&there.applied_up_to).unwrap_or_default();
         let is_compared = held.complete && there.complete && there.fresh && held.generation == there.generation;
@@ -52,7 +52,7 @@ impl Ahead {
     }
 }
 
-/// Compares after each answer of the coordinator, until `token` is cancelled.
+/// Compares after each answer of the coordinator until `token` is cancelled.
 pub async fn compare(
     data: Arc<PoolData>,
     mut reach: watch::Receiver<CoordinatorReach>,
@@ -71,15 +71,15 @@ pub async fn compare(
         let changed = tokio::time::timeout(AGAIN, reach.changed());
         match token.run_until_cancelled(changed).await {
             Some(Ok(Ok(())) | Err(_)) => {}
-            // The hub ends, for a reason of its own.
+            // The hub stops for another reason.
             Some(Ok(Err(_))) => return token.cancelled().await,
             None => return,
         }
     }
 }
 
-/// Gives each copy that has been ahead for too long a number of its own: then it is another history than the coordinator's,
-/// and the stream that follows lists it.
+/// Gives each replica that has been ahead for too long a generation of its own. It then differs from the coordinator's history, so the
+/// next stream lists it.
 fn leave(data: &PoolData, ahead: &mut Ahead, there: &BTreeMap<String, CollectionStatus>, now: BootTime) {
     for replica in data.replicas().iter() {
         let (name, collection) = (replica.name(), replica.collection());
@@ -104,7 +104,7 @@ fn leave(data: &PoolData, ahead: &mut Ahead, there: &BTreeMap<String, Collection
         if lasts >= LISTED_AFTER {
             let other = next_generation(held.generation, random());
             if let Err(error) = collection.update_of(held.generation, |c| c.adopt(other)) {
-                tracing::debug!(collection = name, %error, "Another history began meanwhile");
+                tracing::debug!(collection = name, %error, "Skipped a generation change because another one came first");
             }
         }
     }
@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(look(held(7, 10), there(8, 9, true), 130), 0, "nothing to compare");
     }
 
-    /// A former leader fed a position that the cloud is far from, and the coordinator lost its disk.
+    /// A former leader fed a position far above the cloud's, and the coordinator lost its disk.
     #[test]
     fn copy_that_stays_ahead_is_of_another_history() {
         let folder = TestDir::new();

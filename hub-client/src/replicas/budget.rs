@@ -1,8 +1,9 @@
-//! Bounds the bytes of all copies together: what is held stays, what does not fit beside it is not taken.
+//! Bounds the bytes of all replicas together. An update that does not fit is rejected; existing data is
+//! kept.
 
 use super::PoolData;
 
-/// A change or a list that does not fit; the text names sizes and flag.
+/// A change or list that exceeds the limit; the message names sizes and flag.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{name} would have {size} bytes, and all other copies have {others}: together more than --max-pool-bytes={max}; what is held stays"
@@ -14,7 +15,7 @@ pub struct Oversized {
     max: usize,
 }
 
-/// What does not work while the copy of `collection` does not take what its source says.
+/// Name of the failure while the replica of `collection` rejects updates because of their size.
 pub(super) fn trouble(collection: &str) -> String {
     format!("size of {collection}")
 }
@@ -22,10 +23,10 @@ pub(super) fn trouble(collection: &str) -> String {
 // === impl PoolData ===
 
 impl PoolData {
-    /// Whether collection `name` may grow to `size` bytes beside the others.
+    /// Checks that collection `name` may grow to `size` bytes in addition to the others.
     ///
     /// # Errors
-    /// [`Oversized`].
+    /// [`Oversized`] if all collections together would exceed the limit.
     pub fn require_room(&self, name: &str, size: usize) -> Result<(), Oversized> {
         let all = self.replicas().iter();
         let others = all.filter(|replica| replica.name() != name);

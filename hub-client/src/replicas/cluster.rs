@@ -1,4 +1,4 @@
-//! Asks the cloud which cluster it is, before anything of it is taken or proved.
+//! Verifies the identity of the cluster before the hub applies or verifies anything of the cloud.
 
 use serde_json::Value;
 
@@ -7,17 +7,17 @@ use super::proof::Prover;
 use super::questions::get;
 use crate::upstream::CloudServer;
 
-/// What is not known while the cloud does not say which cluster it is.
+/// Name of the failure while the cloud does not return its identity.
 const CLUSTER: &str = "identity of the cluster";
 
 // === impl Prover ===
 
 impl Prover {
-    /// Compares the cluster that answers with the one the copies come from. A cloud that does not say who it is, is taken for
-    /// the same one.
+    /// Compares the cloud's cluster with the cluster of the replicas. A cloud that does not return its identity counts as the
+    /// same cluster.
     ///
     /// # Errors
-    /// No server answers; or it is another cluster, and the copies are dropped.
+    /// No server answers, or it is another cluster and the replicas are dropped.
     pub(super) async fn check_cluster(&mut self) -> Result<(), String> {
         let troubles = self.data.troubles();
         let Some(uid) = self.ask_identity().await? else {
@@ -42,7 +42,7 @@ impl Prover {
         Err(why.to_owned())
     }
 
-    /// uid of the cluster that the first server names which answers; `None` when it may not be read there.
+    /// Returns the uid of the cluster from the first server that answers; `None` if the hub may not read it there.
     async fn ask_identity(&self) -> Result<Option<String>, String> {
         let mut failure = String::new();
         for _ in 0..self.cloud.len() {

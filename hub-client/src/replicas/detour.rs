@@ -1,8 +1,7 @@
-//! Decides how a replica goes on when its source cannot lead it from where it stands to the present: by a list, or, without
-//! one, at the cloud.
+//! Decides how a replica goes on when its source cannot resume at its position: by a list or by resuming at the cloud.
 //!
-//! Pure. A list at the coordinator jumps: whoever knows more than this copy does, because the hub was killed before it
-//! stored what it told, would have to list as well. The cloud may still have each event.
+//! Pure. A list at the coordinator skips events. A client that is ahead of this replica, because the hub was killed before
+//! it stored what it had sent, would have to relist. The cloud may still have each event.
 //!
 //! ```text
 //!   the coordinator says Expired ──► the cloud from C on, without a list ──► the coordinator again from there, once
@@ -14,48 +13,48 @@ use std::time::Duration;
 
 use super::source::Source;
 
-/// A cloud that fails so often in a row is no way.
+/// Failures of the cloud in a row after which it cannot serve as a detour.
 const FAILURES_MAX: u32 = 3;
 
-/// What a replica is to follow.
+/// Source and detour that a replica should use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// The source.
     pub source: Source,
-    /// After what pause a detour may lead over the cloud; `None` while it does not answer.
+    /// Pause before a detour to the cloud; `None` while the cloud does not answer.
     pub detour: Option<Duration>,
 }
 
-/// How a stream begins.
+/// Start of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
-    /// Where the copy stands; with a list where there is no complete one.
+    /// Resumes at the replica's position; lists if there is no complete replica.
     Resume,
-    /// Where the copy stands, or not at all.
+    /// Resumes at the replica's position, or fails.
     ResumeOnly,
-    /// With a list.
+    /// Lists.
     List,
 }
 
-/// Whether a replica is on a detour, or has to be listed.
+/// Detour or pending list of a replica.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Detour {
     /// Neither.
     #[default]
     None,
-    /// The cloud leads on where the coordinator does not.
+    /// The replica resumes at the cloud because the coordinator cannot resume it.
     Taken {
-        /// Times in a row that it did not.
+        /// Failures of the cloud in a row.
         failures: u32,
     },
-    /// No way leads on: this source is listed, another one need not be.
+    /// No source can resume the replica: a list is required at this source, but not at another one.
     List(Source),
 }
 
 // === impl Detour ===
 
 impl Detour {
-    /// The source to open, and how. `at_cloud`: a stream of the cloud is up.
+    /// Returns the source to open and the start of its stream. `at_cloud` is true if a stream of the cloud is up.
     pub fn next(&mut self, wanted: Wanted, at_cloud: bool) -> (Source, Begin) {
         let may_go_on = wanted.source == Source::Coordinator && wanted.detour.is_some();
         match *self {
@@ -70,12 +69,12 @@ impl Detour {
         }
     }
 
-    /// `source` cannot lead on from where the replica stands; `has_copy` when readers may depend on what it holds. Whether a
-    /// detour begins.
+    /// Records that `source` cannot resume at the replica's position. `has_copy` is true if readers may depend on the
+    /// replica. Returns true if a detour begins.
     pub fn expired(&mut self, source: Source, wanted: Wanted, has_copy: bool) -> bool {
         let may_begin = source == Source::Coordinator && wanted.detour.is_some() && has_copy;
         match *self {
-            // It is asked again when we are further.
+            // The hub tries the coordinator again at a later position.
             Self::Taken { .. } if source == Source::Coordinator => false,
             Self::Taken { .. } => {
                 *self = Self::List(Source::Coordinator);
@@ -92,12 +91,12 @@ impl Detour {
         }
     }
 
-    /// What is held is of another history than what `source` has: nothing leads from there to here.
+    /// Records that the replica and `source` have different histories, so that no events connect them.
     pub fn contradicted(&mut self, source: Source) {
         *self = Self::List(source);
     }
 
-    /// `source` does not answer.
+    /// Records that `source` does not answer.
     pub fn failed(&mut self, source: Source) {
         if let (Self::Taken { failures }, Source::Cloud) = (&mut *self, source) {
             *failures += 1;
@@ -107,7 +106,7 @@ impl Detour {
         }
     }
 
-    /// `source` leads on.
+    /// Records that `source` resumed the replica.
     pub fn confirmed(&mut self, source: Source) {
         *self = match (*self, source) {
             (Self::Taken { .. }, Source::Cloud) => Self::Taken { failures: 0 },
@@ -141,7 +140,7 @@ mod tests {
         assert_eq!(detour.next(WANTED, false), (Source::Cloud, Begin::ResumeOnly));
         detour.confirmed(Source::Cloud);
         assert_eq!(detour.next(WANTED, true), (Source::Coordinator, Begin::ResumeOnly));
-        // We are not far enough yet.
+        // The replica's position is still too low.
         assert!(!detour.expired(Source::Coordinator, WANTED, true));
         assert_eq!(detour.next(WANTED, true), (Source::Coordinator, Begin::ResumeOnly));
         detour.confirmed(Source::Coordinator);

@@ -1,5 +1,5 @@
-//! Opens the durable copy. It is a copy: a file that is damaged, or of another format, is moved aside and made again, a full disk is done without until the
-//! next start, and members of another pool are dropped. Nothing of that keeps a node without its hub.
+//! Opens the durable copy of the replicas. A file that is damaged or of another format is moved aside and replaced. With a full disk the
+//! hub runs without the file until the next start. Members of another pool are dropped. None of these prevents the hub's start.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,35 +15,35 @@ use super::origin::Origin;
 
 /// Name of the file in the folder of the durable copy.
 pub const FILE: &str = "replicas.redb";
-/// What does not work when the copy could not be opened as it was.
+/// Name of the failure when the durable copy could not be opened unchanged.
 pub const COPY: &str = "durable copy";
 
-/// Why the durable copy cannot be used.
+/// Error that prevents the use of the durable copy.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
-    /// It cannot be opened.
+    /// The file cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error(transparent)]
     Store(#[from] StorageError),
 }
 
-/// The durable copy, and how it was found.
+/// The durable copy and the findings of its opening.
 pub(super) struct Opened {
     pub(super) replicas: Replicas,
-    /// `None` while the hub keeps nothing on its disk.
+    /// The store; `None` while the hub keeps nothing on its disk.
     pub(super) store: Option<ReplicaStore>,
     pub(super) origin: Origin,
-    /// What was wrong with it, and what became of it.
+    /// Fault of the file, and the measure taken.
     pub(super) trouble: Option<String>,
-    /// The pool whose members it had, where that is another one.
+    /// Pool of the stored members, if it is another one.
     pub(super) other_pool: Option<String>,
-    /// The collections that were dropped because of their size, and why.
+    /// Collections dropped because of their size, with reasons.
     pub(super) oversized: Vec<(String, String)>,
 }
 
-/// Name and kind of each collection, and how many bytes of them may be loaded.
+/// Name and kind of each collection, and the maximum bytes to load of all.
 type Kinds<'a> = (&'a [(String, &'static ResourceKind)], usize);
 
 // === impl DiskError ===
@@ -64,7 +64,7 @@ impl DiskError {
     }
 }
 
-/// Opens the copy of `kinds` in `folder`, with the members of `pool`; `disk` opens the file.
+/// Opens the durable copy of `kinds` in `folder`, with the members of `pool`; `disk` opens the file.
 pub(super) fn open(
     folder: &Path,
     pool: &str,
@@ -106,9 +106,9 @@ fn open_once(
         store.forget(members::COLLECTION)?;
         store.drop_draft(members::COLLECTION)?;
     }
-    // Before there is anything to record it for.
+    // The pool is recorded before there are members of it.
     if let Err(error) = origin.set_pool(pool) {
-        let why = format!("the record of the pool beside {}: {error}", file.display());
+        let why = format!("the record of the pool next to {}: {error}", file.display());
         return Err(match is_full(&error) {
             true => StorageError::Full(why).into(),
             false => StorageError::Unavailable(why).into(),
@@ -125,7 +125,7 @@ fn open_once(
     })
 }
 
-/// Drops what does not fit, before any of it is loaded.
+/// Drops collections that exceed the limit before any of them is loaded.
 fn drop_oversized(store: &ReplicaStore, (kinds, max): Kinds<'_>) -> Result<Vec<(String, String)>, DiskError> {
     let (mut loaded, mut oversized) = (0_usize, Vec::new());
     for (name, _) in kinds {
@@ -137,14 +137,14 @@ fn drop_oversized(store: &ReplicaStore, (kinds, max): Kinds<'_>) -> Result<Vec<(
         store.forget(name)?;
         store.drop_draft(name)?;
         let why = format!(
-            "the durable copy had {bytes} bytes beside {loaded} of others: more than --max-pool-bytes={max}; it was dropped"
+            "the durable copy had {bytes} bytes in addition to {loaded} of others: more than --max-pool-bytes={max}; it was dropped"
         );
         oversized.push((name.clone(), why));
     }
     Ok(oversized)
 }
 
-/// Nothing is read from the disk, and nothing is written there.
+/// Opens replicas that neither read from nor write to the disk.
 fn in_memory((kinds, _): Kinds<'_>, why: &str) -> Result<Opened, DiskError> {
     Ok(Opened {
         replicas: Replicas::open(kinds, None)?,
@@ -156,7 +156,7 @@ fn in_memory((kinds, _): Kinds<'_>, why: &str) -> Result<Opened, DiskError> {
     })
 }
 
-/// Where a damaged file is kept, in place of the one before.
+/// Moves a damaged file aside, in place of an earlier one, and returns its new path.
 fn move_aside(file: &Path) -> io::Result<PathBuf> {
     let mut aside = file.as_os_str().to_owned();
     aside.push(".damaged");
@@ -165,7 +165,7 @@ fn move_aside(file: &Path) -> io::Result<PathBuf> {
     Ok(aside)
 }
 
-/// Drops the copy in `folder` for the next start; what this process still writes goes with it.
+/// Deletes the durable copy in `folder` for the next start; later writes of this process are lost with it.
 pub(super) fn remove(folder: &Path) -> io::Result<()> {
     match std::fs::remove_file(folder.join(FILE)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -173,7 +173,7 @@ pub(super) fn remove(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// There is no space, or none for this user.
+/// True if there is no space, or none for this user.
 #[must_use]
 pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
@@ -239,7 +239,7 @@ mod tests {
             "{why}"
         );
         assert!(opened.store.is_none() && held(&opened).is_empty());
-        // Complete, served, and not written.
+        // Complete and served, but not written.
         list(&opened, "in memory").await;
         drop(opened);
         let opened = open(&real).unwrap();
@@ -266,7 +266,7 @@ mod tests {
         );
     }
 
-    /// After an upgrade, or the way back from one.
+    /// After an upgrade or a downgrade.
     #[tokio::test]
     async fn file_of_another_format_is_made_again() {
         let folder = TestDir::new();

@@ -1,4 +1,4 @@
-//! Of which collections the coordinator said what the cloud never had: these follow the cloud for a while.
+//! Records the collections in which the coordinator's data was forged; these follow the cloud for a while.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,10 +10,11 @@ use yurt_runtime::BootTime;
 use super::detour::Wanted;
 use super::source::Source;
 
-/// How long a collection does not follow the coordinator after the first forgery. Each further one makes it six times that.
+/// Time that a collection does not follow the coordinator after the first forgery. Each further forgery multiplies it by
+/// six.
 const FIRST: Duration = Duration::from_secs(600);
 const GROWTH: u32 = 6;
-/// The longest.
+/// Maximum of that time.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// The collections that do not follow the coordinator.
@@ -27,7 +28,7 @@ pub struct Distrust {
 #[derive(Debug, Default)]
 struct Known {
     collections: BTreeMap<String, Caught>,
-    /// How many forgeries were found since the start, and the last one in a sentence.
+    /// Number of forgeries since the start, and a message about the last one.
     told: (u64, String),
 }
 
@@ -35,14 +36,15 @@ struct Known {
 struct Caught {
     until: BootTime,
     lasts: Duration,
-    /// The end was not noticed yet.
+    /// True until the end of the period has been reported.
     is_open: bool,
 }
 
 // === impl Distrust ===
 
 impl Distrust {
-    /// A forgery was found in `collection`; `message` says which. Returns for how long the coordinator is not followed.
+    /// Records a forgery in `collection`, described by `message`. Returns the time for which the coordinator is not
+    /// followed.
     pub fn caught(&self, collection: &str, message: &str, now: BootTime) -> Duration {
         let mut known = self.known.lock();
         let before = known.collections.get(collection).map(|caught| caught.lasts);
@@ -60,7 +62,7 @@ impl Distrust {
         lasts
     }
 
-    /// Whether `collection` must not follow the coordinator now.
+    /// True if `collection` must not follow the coordinator now.
     #[must_use]
     pub fn has(&self, collection: &str, now: BootTime) -> bool {
         let known = self.known.lock();
@@ -68,7 +70,7 @@ impl Distrust {
         caught.is_some_and(|caught| now < caught.until)
     }
 
-    /// What `collection` is to follow instead of `wanted`.
+    /// Returns the source for `collection` that replaces `wanted`.
     #[must_use]
     pub fn instead(&self, collection: &str, wanted: Wanted, now: BootTime) -> Wanted {
         match wanted.source {
@@ -80,7 +82,7 @@ impl Distrust {
         }
     }
 
-    /// The collections that may follow the coordinator again since the last call.
+    /// Returns the collections that have become free to follow the coordinator since the last call.
     pub fn expire(&self, now: BootTime) -> Vec<String> {
         let mut ended = Vec::new();
         for (name, caught) in &mut self.known.lock().collections {
@@ -95,13 +97,13 @@ impl Distrust {
         ended
     }
 
-    /// How many forgeries were found since the start, and the last one in a sentence.
+    /// Returns the number of forgeries since the start, and a message about the last one.
     #[must_use]
     pub fn told(&self) -> (u64, String) {
         self.known.lock().told.clone()
     }
 
-    /// Ticks when a forgery was found, and when its time is over.
+    /// Receiver that ticks on a forgery and at the end of its period.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.version.subscribe()

@@ -1,16 +1,16 @@
-//! A list that is still coming: what is here of it, and what has to be asked for next.
+//! A partial list: the objects received so far and the next request.
 //!
-//! Pure. On a thin link a first list takes an hour, and every cut ends a request. A draft keeps the pages that arrived and
-//! goes on with the token of the next one. A cloud forgets the state of a list after some minutes (410) and offers to go on
-//! with the state it has then. The pages are not of one state from there on, and on their own they prove nothing.
-//! The changes that happened meanwhile make them one again:
+//! Pure. On a thin link a first list takes an hour, and every broken connection ends a request. A draft keeps the received
+//! pages and continues with the token of the next one. A cloud compacts the state of a list after some minutes (410) and
+//! offers to continue with its current state. From there on the pages are not of one state, and alone they are not a
+//! consistent list. The changes since then make them consistent again:
 //!
-//! > Pages p1 … pn show parts of the keys at L1 ≤ … ≤ Ln. With every change in (L1, W], W ≥ Ln, the state of a key at W is
-//! > its last change in (L1, W], else what its page shows: nothing happened to it between L1 and its page, nor after it.
+//! > Pages p1 … pn show parts of the keys at L1 ≤ … ≤ Ln. Take every change in (L1, W], W ≥ Ln. The state of a key at W is
+//! > its last change in (L1, W], else the state in its page: no change came between L1 and its page, nor after it.
 //!
-//! So of everything known of a key the one with the highest RV counts, a deletion included, and the draft is a full list
-//! at W once all pages are here and W has reached the last one's state. It is then taken as a list with
-//! resourceVersion unset is: nothing was left out (I5), and nothing in it is older than a state at W (I2).
+//! So the state with the highest RV counts for each key, a deletion included. The draft is a full list at W once all pages
+//! are here and W has reached the state of the last page. It is then applied as a list without resourceVersion: it is
+//! complete (I5), and nothing in it is older than a state at W (I2).
 
 mod page_size;
 
@@ -23,51 +23,51 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
 
 pub use page_size::PageSize;
 
-/// Bytes of a draft at the most.
+/// Maximum bytes of a draft.
 const DRAFT_BYTES_MAX: usize = 1 << 30;
-/// Bytes counted for a key known to be gone.
+/// Bytes counted for a key known to be deleted.
 const GONE_BYTES: usize = 128;
 
-/// A part of a list, as a server gave it.
+/// A part of a list, as returned by a server.
 #[derive(Debug)]
 pub struct Page {
     /// Its objects.
     pub items: Vec<Object>,
-    /// Bytes of the answer, not compressed.
+    /// Bytes of the answer before compression.
     pub bytes: usize,
-    /// Objects after this page, as far as the server tells.
+    /// Number of objects after this page, if the server sends it.
     pub rest: Option<usize>,
-    /// The state they are of.
+    /// RV of the page's state.
     pub at: ResourceVersion,
-    /// Token of the next page; `None` when this is the last one.
+    /// Token of the next page; `None` on the last page.
     pub token: Option<String>,
-    /// Timeline, where the server tells.
+    /// Generation of the data, if the server sends it.
     pub generation: Option<u64>,
 }
 
-/// Why a draft is of no use any more: the list has to begin again.
+/// Reason to discard a draft and begin the list again.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// Another timeline began.
+    /// Another generation began.
     #[error("a new generation began between two pages of the list")]
     Generation,
-    /// A page is of an older state than the one before: the server lags or was rolled back.
+    /// The page is of an older state than the one before: the server lags or was rolled back.
     #[error("a page of the list is at {at}, behind {newest}")]
     Behind {
-        /// State of the page.
+        /// RV of the page.
         at: ResourceVersion,
-        /// State of the page before.
+        /// RV of the page before.
         newest: ResourceVersion,
     },
-    /// The token is not known any more and there is no other.
+    /// The token has expired and the server offers no other.
     #[error("the list cannot be continued")]
     NoToken,
-    /// More than a hub takes into memory.
+    /// The list exceeds the maximum size of a draft.
     #[error("the list is larger than {DRAFT_BYTES_MAX} bytes")]
     TooLarge,
 }
 
-/// What is known of one key.
+/// Newest known state of one key.
 #[derive(Clone, Debug)]
 enum Known {
     Object(Object),
@@ -75,7 +75,7 @@ enum Known {
     Gone(ResourceVersion),
 }
 
-/// A list that is still coming; see the module header.
+/// A partial list; see the module header.
 #[derive(Debug)]
 pub struct Draft {
     generation: Option<u64>,
@@ -87,7 +87,7 @@ pub struct Draft {
     watched: ResourceVersion,
     /// Token of the next page; `None` when all are here.
     next: Option<String>,
-    /// The first page was older than what was held already: the source went back.
+    /// True if the first page was older than the existing replica: the source went back.
     behind: bool,
     known: BTreeMap<ObjectKey, Known>,
     bytes: usize,
@@ -115,10 +115,10 @@ impl Known {
 // === impl Draft ===
 
 impl Draft {
-    /// A draft of the first page. `held` is the position of what is held already.
+    /// Creates a draft from the first page. `held` is the position of the existing replica.
     ///
     /// # Errors
-    /// [`Unfit`] when it is too large.
+    /// [`Unfit`] if the draft is too large.
     pub fn begin(page: Page, held: ResourceVersion) -> Result<Self, Unfit> {
         let mut draft = Self {
             generation: page.generation,
@@ -135,10 +135,10 @@ impl Draft {
         Ok(draft)
     }
 
-    /// The next page.
+    /// Adds the next page.
     ///
     /// # Errors
-    /// [`Unfit`]: begin again.
+    /// [`Unfit`] if the list has to begin again.
     pub fn take_page(&mut self, page: Page) -> Result<(), Unfit> {
         if page.generation != self.generation {
             return Err(Unfit::Generation);
@@ -160,7 +160,7 @@ impl Draft {
         Ok(())
     }
 
-    /// The server has forgotten the state of the list; `token` is the one it offers for the rest as it is now.
+    /// Continues after the server compacted the state of the list; `token` continues at its current state.
     ///
     /// # Errors
     /// [`Unfit`] without a token.
@@ -174,7 +174,7 @@ impl Draft {
         Ok(())
     }
 
-    /// A change after [`Self::watched`]; others are known already.
+    /// Applies a change after [`Self::watched`]; earlier ones are ignored.
     pub fn take_event(&mut self, event: EventType, object: Object) {
         let (at, key) = (object.resource_version(), object.key().clone());
         if at <= self.watched {
@@ -188,7 +188,7 @@ impl Draft {
         self.watched = at;
     }
 
-    /// Nothing else happened up to `at`.
+    /// Records that no further change came up to `at`.
     pub fn advance(&mut self, at: ResourceVersion) {
         self.watched = self.watched.max(at);
     }
@@ -205,33 +205,33 @@ impl Draft {
         self.unsaved.insert(key);
     }
 
-    /// Token of the next page; `None` when all are here.
+    /// Token of the next page; `None` if all pages are here.
     #[must_use]
     pub fn next(&self) -> Option<&str> {
         self.next.as_deref()
     }
 
-    /// Timeline of the list.
+    /// Generation of the list.
     #[must_use]
     pub fn generation(&self) -> Option<u64> {
         self.generation
     }
 
-    /// W: every change after the first page, up to here, is known.
+    /// W: the draft has every change after the first page up to this RV.
     #[must_use]
     pub fn watched(&self) -> ResourceVersion {
         self.watched
     }
 
-    /// Whether changes are missing that make it one state, not older than `held`. What is held may have moved on by
-    /// another source meanwhile; a source that was behind it from the start has gone back and is not waited for.
+    /// True if the draft needs further changes to be one state that is not older than `held`. Another source may have
+    /// advanced the replica since. A source that was behind it from the start has gone back and is not waited for.
     #[must_use]
     pub fn needs_changes(&self, held: ResourceVersion) -> bool {
         let held = if self.behind { ResourceVersion::ZERO } else { held };
         self.watched < self.newest.max(held)
     }
 
-    /// What a cloud that still has the history of this list cannot contradict: how far it was, and the newest objects.
+    /// Position and newest objects of the list. A cloud that still has its history cannot contradict them.
     #[must_use]
     pub fn evidence(&self, count: usize) -> (ResourceVersion, Vec<(ObjectKey, ResourceVersion)>) {
         let objects = self.known.iter().filter_map(|(key, known)| match known {
@@ -244,13 +244,13 @@ impl Draft {
         (self.watched.max(self.newest), newest)
     }
 
-    /// Objects known, and their bytes.
+    /// Number of known objects, and their bytes.
     #[must_use]
     pub fn size(&self) -> (usize, usize) {
         (self.known.len(), self.bytes)
     }
 
-    /// The full list and the state it is of. Only of use when there is no [`Self::next`] and it needs no changes.
+    /// Returns the full list and its RV. Valid only if there is no [`Self::next`] and the draft needs no changes.
     #[must_use]
     pub fn into_list(self) -> (Vec<Object>, ResourceVersion) {
         let objects = self.known.into_values().filter_map(|known| match known {
@@ -260,7 +260,7 @@ impl Draft {
         (objects.collect(), self.watched)
     }
 
-    /// What a restart needs beside the keys.
+    /// State that a restart needs in addition to the keys.
     #[must_use]
     pub fn about(&self) -> String {
         json!({
@@ -270,7 +270,7 @@ impl Draft {
         .to_string()
     }
 
-    /// Keys that changed since the last call, in the form [`Self::restore`] reads; all of them when `whole`.
+    /// Returns the keys that changed since the last call, in the form that [`Self::restore`] reads; all keys if `whole`.
     pub fn take_unsaved(&mut self, whole: bool) -> Vec<(String, Bytes)> {
         let unsaved = std::mem::take(&mut self.unsaved);
         let row = |(key, known): (&ObjectKey, &Known)| {
@@ -290,7 +290,7 @@ impl Draft {
             .collect()
     }
 
-    /// A draft from what [`Self::about`] and [`Self::take_unsaved`] gave; `None` when it cannot be read.
+    /// Restores a draft from the results of [`Self::about`] and [`Self::take_unsaved`]; `None` if they cannot be read.
     #[must_use]
     pub fn restore(about: &[u8], rows: Vec<(String, Bytes)>, kind: &ResourceKind) -> Option<Self> {
         let about: Value = serde_json::from_slice(about).ok()?;

@@ -1,5 +1,5 @@
-//! The drafts of a hub's lists, one per replica and source: shared between a stream that ends and the next one, and, where
-//! a list takes long, kept on the disk for the next process.
+//! Partial lists of a hub, one per replica and source. A stream leaves its draft to the next one. Drafts of long lists are
+//! also stored on disk for the next process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use yurt_storage::embedded::replicas::ReplicaStore;
 use super::draft::{Draft, Page, PageSize, Unfit};
 use super::source::Source;
 
-/// A list that is done within this time is asked for alone: nothing is stored of it and no changes are watched beside it.
-/// Servers remember what happened for longer than that.
+/// Duration of a list below which the hub stores nothing of it and watches no changes in parallel. Servers keep their
+/// history for longer than that.
 pub const LIST_ALONE: Duration = Duration::from_secs(10);
-/// What came of a longer one is stored this often; a commit wears the medium by some 28 KB.
+/// Time between saves of a longer list; a commit writes some 28 KB to the medium.
 const SAVE_EVERY: Duration = Duration::from_secs(10);
 
 /// All drafts.
@@ -28,7 +28,7 @@ pub struct Drafts {
     disk: Option<Disk>,
 }
 
-/// The file, one use at a time. A use goes on when whoever waits for it is cancelled; the next one waits for it.
+/// The file, for one operation at a time. An operation continues when its caller is cancelled; the next one waits for it.
 #[derive(Clone)]
 struct Disk {
     store: ReplicaStore,
@@ -39,10 +39,10 @@ struct Disk {
 pub struct Slot {
     name: String,
     kind: &'static ResourceKind,
-    /// Where drafts of this source last. A coordinator is near: a list of it begins again with a new process.
+    /// Storage, for sources whose drafts last. A coordinator is near: a new process begins its list again.
     disk: Option<Disk>,
     state: Mutex<State>,
-    /// Held while the disk is read: what is here is not known before that.
+    /// Held while the disk is read; until then the existing draft is unknown.
     loading: tokio::sync::Mutex<()>,
     ticks: watch::Sender<()>,
 }
@@ -51,39 +51,39 @@ pub struct Slot {
 struct State {
     draft: Option<Draft>,
     pages: PageSize,
-    /// When the list began; `None` when another process began it.
+    /// Start of the list; `None` if another process began it.
     began: Option<Instant>,
     loaded: bool,
     saved_at: Option<Instant>,
-    /// Rows of this draft, and of no other, are on the disk.
+    /// True if the disk has rows of this draft and of no other.
     is_stored: bool,
-    /// Something came since the stream began.
+    /// True if the draft grew since the stream began.
     progressed: bool,
-    /// Nobody copies the resource any more: a stream that has not noticed yet keeps nothing.
+    /// True once the resource is no longer copied; a stream that is still running stores nothing.
     closed: bool,
 }
 
-/// What to do next for a list.
+/// Next step of a list.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Get a page: the first one without a token.
+    /// Get a page; the first one has no token.
     Page(Option<String>, usize),
     /// Wait for changes.
     Changes,
-    /// It is complete.
+    /// None: the list is complete.
     Nothing,
 }
 
-/// How far a list was, and its newest objects.
+/// Position of a list, and its newest objects.
 pub type Evidence = (ResourceVersion, Vec<(ObjectKey, ResourceVersion)>);
 
-/// What was held when it was looked at: position and timeline.
+/// Position and generation of the replica when it was read.
 pub type Held = (ResourceVersion, u64);
 
 // === impl Drafts ===
 
 impl Drafts {
-    /// No drafts but those in `store`; without one they do not outlive the process.
+    /// Opens the drafts in `store`; without one, drafts do not outlive the process.
     #[must_use]
     pub fn new(store: Option<ReplicaStore>) -> Self {
         let on = |store| Disk {
@@ -96,7 +96,7 @@ impl Drafts {
         }
     }
 
-    /// The place of the draft of replica `name` from `source`.
+    /// Slot for the draft of replica `name` from `source`.
     #[must_use]
     pub fn slot(&self, name: &str, kind: &'static ResourceKind, source: Source) -> Arc<Slot> {
         let from_cloud = source == Source::Cloud;
@@ -114,7 +114,7 @@ impl Drafts {
         slot.clone()
     }
 
-    /// The replica is complete and followed: drafts of it that no stream works on are of no use.
+    /// Drops the drafts of a replica that is complete and followed, except those in use by a stream.
     pub async fn tidy(&self, name: &str) {
         let idle: Vec<_> = {
             let slots = self.slots.lock();
@@ -128,8 +128,8 @@ impl Drafts {
         }
     }
 
-    /// What is here of the cloud's list of replica `name`, as [`Draft::evidence`]; also what another process left. A list
-    /// that is older than what is `held` is of no use and says nothing.
+    /// Returns the evidence of the cloud's partial list of replica `name`, as [`Draft::evidence`], including one from an
+    /// earlier process. A list older than `held` gives none.
     pub async fn evidence(
         &self,
         name: &str,
@@ -144,7 +144,8 @@ impl Drafts {
         draft.map(|draft| draft.evidence(count))
     }
 
-    /// Nobody copies the resource of replica `name` any more. What comes under this name again may be of another version.
+    /// Removes the drafts of replica `name`, which is no longer copied. A later resource of this name may have another
+    /// version.
     pub async fn remove(&self, name: &str) {
         let removed: Vec<_> = self.slots.lock().extract_if(.., |(of, _), _| of == name).collect();
         for (_, slot) in removed {
@@ -152,8 +153,8 @@ impl Drafts {
         }
     }
 
-    /// Objects and bytes that are here of the list of replica `name`, and whether its next object does not come between two
-    /// cuts; `None` when none is on its way.
+    /// Objects and bytes received of replica `name`'s list, and whether its next object is too large for the link; `None`
+    /// without a list.
     #[must_use]
     pub fn progress(&self, name: &str) -> Option<(usize, usize, bool)> {
         let slots = self.slots.lock();
@@ -169,13 +170,13 @@ impl Drafts {
             .max()
     }
 
-    /// Stores all drafts that last, whatever their age: the hub stops.
+    /// Stores all drafts that last, whatever their age, before the hub stops.
     pub async fn save(&self) {
         let slots: Vec<_> = self.slots.lock().values().cloned().collect();
         for slot in slots {
             slot.save().await;
         }
-        // The file is free afterwards.
+        // This frees the file.
         if let Some(disk) = &self.disk {
             drop(disk.busy.lock().await);
         }
@@ -203,7 +204,7 @@ impl Disk {
 // === impl Slot ===
 
 impl Slot {
-    /// A stream begins: takes what another process left, and drops what is older than what is held now.
+    /// Prepares the slot for a new stream: loads the draft of an earlier process, and drops a draft older than the replica.
     pub async fn open(&self, held: ResourceVersion) {
         self.load().await;
         let is_old = {
@@ -232,19 +233,19 @@ impl Slot {
                 tracing::info!(
                     collection = self.name,
                     objects = draft.size().0,
-                    "List of the last process goes on"
+                    "Continuing the list of the previous process"
                 );
                 let mut state = self.state.lock();
                 (state.draft, state.is_stored) = (Some(draft), true);
             }
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(collection = self.name, %error, "The begun list cannot be read, it begins again")
+                tracing::warn!(collection = self.name, %error, "Failed to read the partial list; starting over")
             }
         }
     }
 
-    /// What to do next.
+    /// Returns the next step.
     #[must_use]
     pub fn ask(&self, held: Held) -> Ask {
         let state = self.state.lock();
@@ -259,7 +260,7 @@ impl Slot {
         }
     }
 
-    /// A page that took `elapsed`. `held` is from before it was asked for.
+    /// Adds a page that took `elapsed`. `held` was read before the request.
     ///
     /// # Errors
     /// [`Unfit`]: call [`Self::forget`].
@@ -282,7 +283,7 @@ impl Slot {
         Ok(())
     }
 
-    /// The server offers another token, or none.
+    /// Records that the server offers another token, or none.
     ///
     /// # Errors
     /// [`Unfit`]: call [`Self::forget`].
@@ -294,7 +295,7 @@ impl Slot {
             .map_or(Err(Unfit::NoToken), |draft| draft.take_expired(token))
     }
 
-    /// The link broke in the middle of a page.
+    /// Records that the connection broke in the middle of a page.
     pub fn cut(&self) {
         let mut state = self.state.lock();
         let was_stuck = state.pages.is_stuck();
@@ -302,30 +303,30 @@ impl Slot {
         if state.pages.is_stuck() && !was_stuck {
             tracing::warn!(
                 collection = self.name,
-                "The next object of the list is larger than what passes between two cuts of the link"
+                "The next object of the list is too large to arrive before the link breaks"
             );
         }
     }
 
-    /// Whether the stream brought something that is kept.
+    /// True if the stream added something that is kept.
     #[must_use]
     pub fn has_progressed(&self) -> bool {
         self.state.lock().progressed
     }
 
-    /// A change that was watched beside the list.
+    /// Applies a change that was watched during the list.
     pub fn take_event(&self, event: EventType, object: Object) {
         self.change(|draft| draft.take_event(event, object));
     }
 
-    /// Whether what happened at `at` is known already.
+    /// True if changes up to `at` are already known.
     #[must_use]
     pub fn knows(&self, at: ResourceVersion) -> bool {
         let state = self.state.lock();
         state.draft.as_ref().is_some_and(|draft| at <= draft.watched())
     }
 
-    /// Nothing else happened up to `at`.
+    /// Records that no further change came up to `at`.
     pub fn advance(&self, at: ResourceVersion) {
         self.change(|draft| draft.advance(at));
     }
@@ -340,16 +341,16 @@ impl Slot {
         self.ticks.send_replace(());
     }
 
-    /// Waits until something of the draft changes after this call.
+    /// Receiver that ticks after each change of the draft.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.ticks.subscribe()
     }
 
-    /// Where to watch changes from, and the timeline of the list; `None` while the list may still be done alone, with the
-    /// time to ask again at.
+    /// Position at which to watch for changes, and the list's generation; an error while the list may still finish without
+    /// a watch.
     ///
     /// # Errors
-    /// When to ask again; `None` for after the next change.
+    /// Time of the next try; `None` for after the next change.
     pub fn watch_from(&self, held: Held) -> Result<(ResourceVersion, Option<u64>), Option<Instant>> {
         let state = self.state.lock();
         let draft = state.draft.as_ref().ok_or(None)?;
@@ -360,13 +361,13 @@ impl Slot {
         }
     }
 
-    /// Takes the draft out. What of it is on the disk stays until [`Self::forget`].
+    /// Takes the draft out. Its rows on disk stay until [`Self::forget`].
     #[must_use]
     pub fn take(&self) -> Option<Draft> {
         self.state.lock().draft.take()
     }
 
-    /// Stores what came, if the list is long enough for that and it is time.
+    /// Stores the draft if the list is long enough and the next save is due.
     pub async fn save_due(&self) {
         let is_due = {
             let state = self.state.lock();
@@ -385,7 +386,7 @@ impl Slot {
             let whole = !state.is_stored;
             let Some(draft) = &mut state.draft else { return };
             let saved = (whole, draft.about(), draft.take_unsaved(whole));
-            // Until the commit succeeded the next one has to write everything.
+            // Until the commit succeeds, the next one has to write everything.
             (state.is_stored, state.saved_at) = (false, Some(Instant::now()));
             saved
         };
@@ -393,21 +394,21 @@ impl Slot {
         let written = disk.run(move |store| store.save_draft(&name, whole, about.as_bytes(), &rows));
         match written.await {
             Ok(()) => self.state.lock().is_stored = true,
-            Err(error) => tracing::warn!(collection = self.name, %error, "The begun list is not stored"),
+            Err(error) => tracing::warn!(collection = self.name, %error, "Failed to store the partial list"),
         }
     }
 
-    /// Drops the draft for good.
+    /// Drops the draft permanently.
     async fn close(&self) {
         {
             let mut state = self.state.lock();
-            // A commit may be on its way: it is dropped after it.
+            // A commit may be in progress: the rows are dropped after it.
             (state.closed, state.is_stored) = (true, true);
         }
         self.forget().await;
     }
 
-    /// Drops the draft, also from the disk.
+    /// Drops the draft in memory and on disk.
     pub async fn forget(&self) {
         let was_stored = {
             let mut state = self.state.lock();
@@ -421,12 +422,12 @@ impl Slot {
         };
         let name = self.name.clone();
         if let Err(error) = disk.run(move |store| store.drop_draft(&name)).await {
-            tracing::warn!(collection = self.name, %error, "The stored draft could not be dropped");
+            tracing::warn!(collection = self.name, %error, "Failed to drop the stored partial list");
         }
     }
 }
 
-/// On another timeline positions cannot be compared.
+/// Positions of different generations cannot be compared.
 fn needs_changes(draft: &Draft, (position, generation): Held) -> bool {
     let other = draft.generation().is_some_and(|of_list| of_list != generation);
     draft.needs_changes(if other { ResourceVersion::ZERO } else { position })

@@ -1,6 +1,6 @@
-//! Keeps one stream per replica open and moves it between sources make-before-break: the old stream goes on until the new
-//! one has confirmed our position. Both may deliver meanwhile; what `C` covers already is ignored. What follows when a
-//! source cannot lead on from there is decided in [`detour`](super::detour).
+//! Keeps one stream per replica open and moves it between sources make-before-break: the old stream continues until the new
+//! one has confirmed the replica's position. Both may deliver events at the same time; those that `C` already covers are
+//! ignored. [`detour`](super::detour) decides what to do when a source cannot resume.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,25 +19,25 @@ use crate::upstream::Upstreams;
 
 /// First pause after a failure.
 const BACKOFF_MIN: Duration = Duration::from_millis(200);
-/// Longest pause before the coordinator is asked again by who is on a detour.
+/// Longest pause before a replica on a detour tries the coordinator again.
 const ON_DETOUR_MAX: Duration = Duration::from_secs(2);
 /// Longest pause after failures.
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// First pause when the coordinator has no complete data yet.
 const NOT_READY: Duration = Duration::from_millis(500);
-/// What that pause grows to, and up to as much again by chance: 1,000 hubs with four copies each ask 1,000 times a second at
-/// the most while a first list comes over a thin link.
+/// Maximum of that pause, to which jitter adds up to as much again. So 1,000 hubs with four replicas each send 1,000
+/// requests a second at most during a first list over a thin link.
 const NOT_READY_MAX: Duration = Duration::from_secs(4);
-/// First pause after something did not fit, and by what factor it grows at the most: to an hour.
+/// First pause after an oversized update, and the maximum factor by which it grows: up to an hour.
 const OVERSIZED: (Duration, u32) = (Duration::from_secs(60), 60);
-/// The longest that a server may ask to be left alone.
+/// Maximum Retry-After that the hub honours.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
-/// Keeps one replica filled.
+/// Keeps one replica up to date.
 pub struct Follower {
     /// The replica.
     pub replica: Arc<Replica>,
-    /// Where signs of life are noted.
+    /// Records signs of life.
     pub data: Arc<PoolData>,
     /// Connections.
     pub upstreams: Upstreams,
@@ -49,7 +49,7 @@ pub struct Follower {
     pub tasks: TaskGroup,
 }
 
-/// A stream at work; dropping it ends it.
+/// A running stream; dropping it ends it.
 struct Running {
     source: Source,
     confirmed: oneshot::Receiver<()>,
@@ -57,7 +57,7 @@ struct Running {
     _cancel: DropGuard,
 }
 
-/// Pauses that grow with failures in a row.
+/// Back-off that grows with consecutive failures.
 struct Backoff(Duration);
 
 // === impl Follower ===
@@ -75,7 +75,7 @@ impl Follower {
             let general = *self.wanted.borrow_and_update();
             let wanted = self.instead(general);
             if wanted != general {
-                // Whatever else it says is not to be taken.
+                // Later data of the coordinator must not be applied.
                 active.take_if(|running| running.source == Source::Coordinator);
             }
             let at_cloud = active.as_ref().is_some_and(|running| running.source == Source::Cloud);
@@ -122,7 +122,7 @@ impl Follower {
         }
     }
 
-    /// What this replica follows instead of what is wanted for all.
+    /// Source for this replica that replaces the `general` one.
     fn instead(&self, general: Wanted) -> Wanted {
         let now = self.data.clock.boot();
         self.data.distrust().instead(self.replica.name(), general, now)
@@ -133,7 +133,7 @@ impl Follower {
         self.data.troubles().unanswered(self.replica.name(), &why);
     }
 
-    /// What follows from the end of a stream of `source`, and how long to wait.
+    /// Applies the end of a stream of `source` and returns the pause before the next one.
     fn after(
         &self,
         source: Source,
@@ -144,14 +144,17 @@ impl Follower {
     ) -> Duration {
         let (collection, name) = (self.replica.name(), source.as_str());
         match ended {
-            // A stream that ended in good order is opened again at once: the source is not lost by that.
+            // A stream that ended normally is reopened immediately: the source is not lost.
             Ended::Closed | Ended::Overtaken => backoff.short(),
             Ended::Expired => {
-                // Nobody reads the members but this hub.
+                // Only this hub reads the members.
                 let has_copy =
                     collection != members::COLLECTION && self.replica.collection().read(Collection::is_complete);
                 if detour.expired(source, wanted, has_copy) {
-                    tracing::info!(collection, "The coordinator cannot lead on from here, asking the cloud");
+                    tracing::info!(
+                        collection,
+                        "The coordinator cannot resume this replica; resuming at the cloud"
+                    );
                     self.data.timeline().reopen();
                     return wanted.detour.unwrap_or_default() + backoff.short();
                 }
@@ -166,7 +169,7 @@ impl Follower {
             }
             Ended::Oversized(why) => {
                 let row = self.data.does_not_fit(collection, &why);
-                // What it is by then may fit; to go on event by event would not get there.
+                // A later list may fit. Resuming event by event would never reach it.
                 detour.contradicted(source);
                 OVERSIZED.0 * 2_u32.saturating_pow(row.saturating_sub(1)).min(OVERSIZED.1)
             }
@@ -195,8 +198,7 @@ impl Follower {
         }
     }
 
-    /// Ends the stream of a source that is no longer wanted, unless it is the one that keeps us going until the wanted
-    /// one has confirmed.
+    /// Ends the stream of a source that is no longer wanted, unless the wanted source has not confirmed yet.
     fn drop_unwanted(&self, target: Source, active: &mut Option<Running>, next: &mut Option<Running>) {
         if next.as_ref().is_some_and(|running| running.source != target) {
             *next = None;
@@ -206,7 +208,7 @@ impl Follower {
         }
     }
 
-    /// A pause that ends early when another source than `source` is wanted; `None` when the hub stops.
+    /// Pauses; ends early when a source other than `source` is wanted. Returns `None` when the hub stops.
     async fn pause(&mut self, pause: Duration, source: Source, token: &CancellationToken) -> Option<()> {
         let mut wanted = self.wanted.clone();
         tokio::select! {
@@ -255,7 +257,7 @@ impl Follower {
     }
 }
 
-/// `None` when `running` has confirmed, its end when it ended before; never when there is none.
+/// Waits until `running` has confirmed (`None`) or ended (its end); never resolves without a stream.
 async fn confirmed_or_ended(running: &mut Option<Running>) -> Option<Ended> {
     let Some(running) = running else {
         return std::future::pending().await;
@@ -277,13 +279,13 @@ async fn ended(running: &mut Option<Running>) -> Ended {
 // === impl Backoff ===
 
 impl Backoff {
-    /// After an ordinary end: at once, but never in a spin.
+    /// Pause after a normal end: short, but long enough to avoid a busy loop.
     fn short(&self) -> Duration {
         Duration::from_millis(20 + random() % 80)
     }
 
-    /// The server asked to be left alone, `after` says for how long. A coordinator without complete data has them soon, and
-    /// is near.
+    /// Pause that the server asked for, `after` if it sent a duration. A coordinator without complete data is near and has
+    /// it soon.
     fn asked_for(&mut self, source: Source, after: Option<Duration>) -> Duration {
         let asked = after.unwrap_or_default().min(RETRY_AFTER_MAX);
         match source {
@@ -318,7 +320,7 @@ mod tests {
         for _ in 0..10 {
             last = unsaid.asked_for(Source::Cloud, None);
         }
-        assert!(last >= BACKOFF_MAX, "without a word the pauses grow: {last:?}");
+        assert!(last >= BACKOFF_MAX, "without a Retry-After the pauses grow: {last:?}");
     }
 
     #[test]

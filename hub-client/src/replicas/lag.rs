@@ -1,4 +1,5 @@
-//! Decides whether this node's copy of what every pool shares lacks what the coordinator has: such a hub is no good leader.
+//! Detects a replica of a resource shared by every pool that is behind the coordinator. A hub with such a replica should
+//! not lead.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,21 +12,21 @@ use yurt_apimachinery::ResourceVersion;
 use super::{POOL_SCOPE, PoolData};
 use crate::pool::probe::{CollectionStatus, CoordinatorReach, PoolStatus};
 
-/// Copies are compared this often while the coordinator says nothing new.
+/// Time between comparisons while the coordinator reports nothing new.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// How far a copy is.
+/// State of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Whether everything up to `position` is there.
+    /// True if everything up to `position` has been applied.
     pub complete: bool,
     /// `C`.
     pub position: ResourceVersion,
-    /// Timeline.
+    /// Generation.
     pub generation: u64,
 }
 
-/// Whether a copy lacks something. `before` is what the coordinator had one answer ago: what came since may be on its way.
+/// True if the replica lacks data. `before` is the coordinator's status one answer ago: later data may still be on its way.
 #[must_use]
 pub fn is_behind(held: Held, before: &CollectionStatus, now: &CollectionStatus) -> bool {
     if !before.complete || !now.complete || before.generation != now.generation {
@@ -50,7 +51,7 @@ pub async fn compare(
             behind.send_if_modified(|held| std::mem::replace(held, lacks) != lacks);
         }
         before = status;
-        // An answer that is the same as the last one is no change, and yet we may have caught up.
+        // An unchanged answer does not wake the receiver, but the replica may have caught up.
         let changed = tokio::time::timeout(AGAIN, reach.changed());
         match token.run_until_cancelled(changed).await {
             Some(Ok(Ok(())) | Err(_)) => {}
@@ -105,7 +106,7 @@ mod tests {
         assert!(is_behind(held(false, 1, 300), &before, &now));
         assert!(is_behind(held(true, 0, 300), &before, &now), "another timeline");
         let empty = status(false, 0, 0);
-        assert!(!is_behind(held(false, 0, 0), &empty, &empty), "nobody has more");
+        assert!(!is_behind(held(false, 0, 0), &empty, &empty), "none has more");
         assert!(
             !is_behind(held(true, 0, 10), &status(true, 0, 100), &now),
             "the timeline just began"

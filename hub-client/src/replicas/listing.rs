@@ -1,4 +1,5 @@
-//! The list of a stream: page by page into a draft that outlives the stream, with the changes beside it when it takes long.
+//! Lists a collection page by page into a draft that outlives the stream. If the list takes long, a watch collects the
+//! changes in parallel.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +15,13 @@ use super::draft::{Page, Unfit};
 use super::drafts::{Ask, Held, Slot};
 use super::stream::{Ended, Stream, ended_by, generation_of, read_all};
 
-/// Pause before changes are watched again after the server ended the watch.
+/// Pause before the next watch after the server ended one.
 const PAUSE: Duration = Duration::from_millis(200);
 
 // === impl Stream ===
 
 impl Stream {
-    /// Fetches the whole collection, going on with what an earlier stream left.
+    /// Fetches the whole collection, continuing the draft of an earlier stream.
     pub(super) async fn list(&mut self) -> Result<(), Ended> {
         let collection = self.replica.collection();
         let slot = self
@@ -29,7 +30,7 @@ impl Stream {
             .slot(self.replica.name(), collection.kind(), self.source);
         slot.open(self.held().0).await;
         if self.is_gone() {
-            // What came of a list may be of the history that the cloud has lost.
+            // The draft may be of the history that the cloud has lost.
             slot.forget().await;
         }
         let this = &*self;
@@ -46,7 +47,7 @@ impl Stream {
                 slot.forget().await;
                 taken
             }
-            // What came is kept: there is no reason to wait for long.
+            // The received pages are kept, so a long pause is not needed.
             Err(Ended::Failed(why)) if slot.has_progressed() => {
                 slot.save_due().await;
                 Err(Ended::Interrupted(why))
@@ -59,7 +60,7 @@ impl Stream {
         self.replica.collection().read(|c| (c.position(), c.generation()))
     }
 
-    /// Gets page after page until the list is complete and of one state.
+    /// Gets pages until the list is complete and of one state.
     async fn pages(&self, slot: &Arc<Slot>) -> Result<(), Ended> {
         loop {
             let mut changes = slot.changes();
@@ -118,7 +119,7 @@ impl Stream {
         Ok(slot.take_page(page, held, began.elapsed()))
     }
 
-    /// Whether a list that has `more` bytes than what has come of it may replace what is held.
+    /// Checks that a list with `more` bytes in addition to the draft may replace the replica.
     async fn require_room_for_list(&self, slot: &Slot, more: usize) -> Result<(), Ended> {
         let come = self.data.drafts().progress(self.replica.name());
         let come = come.map_or(0, |(_, bytes, _)| bytes);
@@ -129,8 +130,7 @@ impl Stream {
         room.map_err(Ended::Oversized)
     }
 
-    /// Watches what changes while the list comes, once it takes long or its pages are not of one state. Ends only by
-    /// failure.
+    /// Watches changes during the list, once it takes long or its pages are not of one state. Ends only with an error.
     async fn changes_beside(&self, slot: &Arc<Slot>) -> Ended {
         loop {
             let mut changes = slot.changes();
@@ -138,7 +138,7 @@ impl Stream {
                 Ok((from, generation)) => match self.watch_beside(slot, from, generation).await {
                     Ended::Closed => tokio::time::sleep(PAUSE).await,
                     Ended::Expired => {
-                        // What happened since is not known any more: the pages cannot be made one state.
+                        // The changes since then are compacted: the pages cannot become one state.
                         slot.forget().await;
                         return Ended::Expired;
                     }
@@ -198,7 +198,7 @@ impl Stream {
                 let object =
                     Object::parse(event.object, self.wire_kind()).map_err(|error| unreadable(error.to_string()))?;
                 if event_type == EventType::Deleted && slot.knows(object.resource_version()) {
-                    // The source itself jumped, and does not know when that was: it is no log of changes.
+                    // The source itself skipped events and does not return their position: it is no log of changes.
                     return Err(Ended::Expired);
                 }
                 let come = self.data.drafts().progress(self.replica.name());
@@ -216,7 +216,8 @@ impl Stream {
     }
 }
 
-/// Whether a refusal is about the token and not about the caller or the server's state: trying again would not help.
+/// True if a refusal concerns the token rather than the caller or the server's state. Retrying with the same token would
+/// fail again.
 fn is_about_the_token(status: StatusCode) -> bool {
     let others = [
         StatusCode::UNAUTHORIZED,
@@ -227,7 +228,7 @@ fn is_about_the_token(status: StatusCode) -> bool {
     status.is_client_error() && !others.contains(&status)
 }
 
-/// A token is opaque, and a name may come from anybody: what could end a part of a path or a query is escaped.
+/// Escapes characters that could end a part of a path or query: a token is opaque, and a name may come from any client.
 pub(super) fn escaped(token: &str) -> String {
     let mut escaped = String::with_capacity(token.len());
     for byte in token.bytes() {

@@ -1,6 +1,6 @@
-//! How the leader reads the pool's membership where no NodePool says it (`nodepool.rs`): Nodes as metadata only, selected
-//! by the pool's label, reduced to Members.
-//! Everybody else reads Members from the coordinator.
+//! Membership of the pool from Nodes, when no NodePool names the members (`nodepool.rs`). The leader reads Nodes as
+//! metadata only, selected by the pool's label, and reduces them to Members. All other hubs read Members from the
+//! coordinator.
 
 use bytes::Bytes;
 use serde_json::json;
@@ -12,7 +12,7 @@ pub use yurt_storage::members::{COLLECTION, kind, names};
 /// Label of a Node that names its pool.
 pub const POOL_LABEL: &str = "apps.openyurt.io/nodepool";
 
-/// The Member that stands for `node`; `None` only for a name no apiserver accepts.
+/// Returns the Member for `node`; `None` only for a name that no apiserver accepts.
 #[must_use]
 pub fn of_node(node: &Object) -> Option<Object> {
     let member = json!({
@@ -27,8 +27,8 @@ pub fn of_node(node: &Object) -> Option<Object> {
     Object::parse(Bytes::from(member.to_string()), kind()).ok()
 }
 
-/// Members as listed at `at`, to go on from what is held: a Node that changed is the same member, and one that became a
-/// member by the NodePool's silence has not changed for long.
+/// Returns the listed members at `at`, based on the existing ones. A changed Node is the same member. One that became a
+/// member because the NodePool names none has not changed recently.
 #[must_use]
 pub fn going_on(held: &Collection, listed: Vec<Object>, at: ResourceVersion) -> Vec<Object> {
     let going_on = |listed: Object| match held.object(listed.key()) {

@@ -1,8 +1,8 @@
-//! Reads the pool's membership from its NodePool object, where the cloud serves one that names nodes: `status.nodes`.
+//! Reads the pool's membership from `status.nodes` of its NodePool object, if the cloud serves one that names nodes.
 //!
-//! It is what yurt-manager made of the Nodes' labels, one object of which a node may read no more than names. So it wins
-//! over the labels, as a whole: a node that is in one of them only is a member if the NodePool says so. Without NodePools,
-//! without this one, or while it names nobody, the labels decide.
+//! yurt-manager derives it from the Nodes' labels, in one object of which a node may read no more than names. So it takes
+//! precedence over the labels as a whole: a node in only one of the two is a member if the NodePool names it. The labels
+//! decide if there is no NodePool API, no such NodePool, or it names no nodes.
 
 use std::collections::BTreeSet;
 
@@ -22,18 +22,18 @@ use crate::pool::lease_client::LeaseEvents;
 /// Versions of the NodePool API, the newest first; `status.nodes` is the same in both.
 pub(super) const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
 
-/// A NodePool, as far as it concerns us.
+/// The fields of a NodePool that the hub uses.
 struct NodePool {
-    /// Names of its nodes; none of one that is not there.
+    /// Names of its nodes; empty if the NodePool does not exist.
     nodes: BTreeSet<String>,
-    /// Of the list it was found in, later of the object.
+    /// RV of the list that returned it, later of the object.
     version: ResourceVersion,
 }
 
-/// A NodePool that does not decide yet.
+/// A NodePool that names no nodes yet.
 pub(super) struct Awaited {
     client: HttpClient,
-    /// Path and query of a watch on it.
+    /// Path and query of its watch.
     path: String,
 }
 
@@ -41,10 +41,10 @@ pub(super) struct Awaited {
 
 impl Stream {
     /// Follows the NodePool as long as it names nodes. Returns when the labels of the Nodes decide, with the NodePool that
-    /// may take over from them.
+    /// may replace them later.
     ///
     /// # Errors
-    /// How its stream ended.
+    /// The end of the stream.
     pub(super) async fn follow_node_pool(&mut self) -> Result<Option<Awaited>, Ended> {
         for version in VERSIONS {
             let path = format!(
@@ -67,7 +67,7 @@ impl Stream {
         Ok(None)
     }
 
-    /// `None` when the cloud has no NodePools in this version, or they may not be read.
+    /// Returns the NodePool; `None` if the cloud has no NodePools in this version or the hub may not read them.
     async fn list_node_pool(&self, path: &str) -> Result<Option<NodePool>, Ended> {
         let response = self.open(path, "application/json", Vec::new()).await?;
         match response.status() {
@@ -90,7 +90,7 @@ impl Stream {
         format!("{path}&watch=1&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}")
     }
 
-    /// Makes the members those of the pool, as one step.
+    /// Replaces the members with those of the pool, in one step.
     async fn take_node_pool(&mut self, pool: &NodePool) -> Result<(), Ended> {
         let is_gone = self.is_gone();
         let members = self.change(|held| {
@@ -113,7 +113,7 @@ impl Stream {
         }
     }
 
-    /// Takes every further state of the pool.
+    /// Applies every further state of the pool.
     async fn watch_node_pool(&mut self, path: &str, pool: &mut NodePool) -> Result<(), Ended> {
         let query = self.node_pool_watch(path, pool);
         let response = self.open(&query, "application/json", Vec::new()).await?;
@@ -138,7 +138,7 @@ impl Stream {
                     EventType::Deleted => pool.nodes.clear(),
                 }
                 if pool.nodes.is_empty() {
-                    // Who decides now is found out anew.
+                    // The next stream determines again whether the NodePool or the labels decide.
                     return Err(Ended::Closed);
                 }
                 pool.version = version_of(&object)?;
@@ -152,8 +152,8 @@ impl Stream {
 // === impl Awaited ===
 
 impl Awaited {
-    /// Resolves once the NodePool names nodes. A watch that ends before stays ended: the one on the Nodes ends as soon, and
-    /// both are asked again then.
+    /// Resolves once the NodePool names nodes. A watch that ends earlier is not reopened here: the watch on the Nodes ends
+    /// at about the same time, and the next stream opens both.
     pub(super) async fn decides(self) {
         if let Ok(mut events) = LeaseEvents::open(&self.client, &self.path).await {
             while let Ok(Some((_, pool))) = events.next().await {
@@ -176,12 +176,12 @@ pub(super) fn nodes_of(pool: &Value) -> BTreeSet<String> {
     nodes.filter_map(|node| node.as_str().map(str::to_owned)).collect()
 }
 
-/// Whether a member is one because the NodePool names it: there is no Node behind it.
+/// True if the NodePool alone names this member: no Node object was read for it.
 pub(super) fn is_named(member: &Object) -> bool {
     member.uid().is_empty()
 }
 
-/// A member of whom no more is known than the name; `None` only for a name no apiserver accepts.
+/// Returns a member known only by its name; `None` only for a name that no apiserver accepts.
 fn member(name: &str, version: ResourceVersion) -> Option<Object> {
     let member = json!({
         "apiVersion": kind().api_version(),

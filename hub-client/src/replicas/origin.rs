@@ -1,7 +1,7 @@
-//! The record beside the replicas of where they come from: the NodePool, whose members are among them, and the cluster.
+//! Record of the replicas' origin, stored next to them: the NodePool, because its members are among them, and the cluster.
 //!
-//! A node may be moved to another pool or to another cluster and keep its disk. The pool is a flag; the cluster is known by
-//! the uid of its Namespace `kube-system`, which outlives certificates, addresses and a restored backup.
+//! A node may move to another pool or cluster and keep its disk. A flag names the pool. The uid of the Namespace
+//! `kube-system` identifies the cluster; it outlives certificates, addresses and a restored backup.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 /// Name of the file in the folder of the durable copy.
 const FILE: &str = "origin.json";
-/// The Namespace whose uid tells one cluster from another.
+/// Path of the Namespace whose uid identifies the cluster.
 pub const IDENTITY_PATH: &str = "/api/v1/namespaces/kube-system";
 
-/// Where the replicas come from; of what is not known, nothing is said.
+/// Origin of the replicas; unknown fields are absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default)]
 struct Record {
@@ -25,24 +25,24 @@ struct Record {
 /// The record of one hub.
 #[derive(Debug)]
 pub struct Origin {
-    /// `None` while the hub keeps nothing on its disk.
+    /// The file; `None` while the hub keeps nothing on its disk.
     file: Option<PathBuf>,
     record: Mutex<Record>,
 }
 
-/// What follows from the identity of the cluster that answers.
+/// Result of comparing the cluster's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The replicas are copies of this cluster; it is remembered from now on.
+    /// The replicas are copies of this cluster, which is recorded from now on.
     Same,
-    /// They are copies of another one.
+    /// The replicas are copies of another cluster.
     Other,
 }
 
 // === impl Origin ===
 
 impl Origin {
-    /// The origin of what is kept in memory alone.
+    /// Creates the origin of replicas that are kept in memory alone.
     #[must_use]
     pub fn in_memory() -> Self {
         Self {
@@ -51,8 +51,8 @@ impl Origin {
         }
     }
 
-    /// The record in `folder`. Without one, or with one that cannot be read, nothing is known of the replicas there; of
-    /// replicas that are yet to come (`is_new`) nothing is known either, whatever the record says.
+    /// Reads the record in `folder`. A missing or unreadable record means an unknown origin. If the replicas are yet to be
+    /// created (`is_new`), the origin is unknown whatever the record contains.
     #[must_use]
     pub fn open(folder: &Path, is_new: bool) -> Self {
         let file = folder.join(FILE);
@@ -64,14 +64,14 @@ impl Origin {
         }
     }
 
-    /// The pool whose members are among the replicas, where it is another one than `pool`.
+    /// Pool whose members are among the replicas, if it is not `pool`.
     #[must_use]
     pub fn other_pool(&self, pool: &str) -> Option<String> {
         let held = self.record.lock().pool.clone();
         held.filter(|held| held != pool)
     }
 
-    /// The members among the replicas are those of `pool`, or there are none.
+    /// Records that the members among the replicas, if any, are those of `pool`.
     ///
     /// # Errors
     /// The record could not be written.
@@ -81,8 +81,8 @@ impl Origin {
         self.save(&record)
     }
 
-    /// Compares the cluster that answers, known by `uid`, with the one of the replicas. One that was not known is remembered;
-    /// where the record cannot be written, the next comparison tries again.
+    /// Compares the cluster `uid` with that of the replicas. An unknown one is recorded; if the record cannot be written, the
+    /// next comparison tries again.
     pub fn judge(&self, uid: &str) -> Verdict {
         let mut record = self.record.lock();
         match &record.cluster {
@@ -96,7 +96,7 @@ impl Origin {
         };
         match self.save(&known) {
             Ok(()) => *record = known,
-            Err(error) => tracing::warn!(%error, file = FILE, "The cluster is not remembered"),
+            Err(error) => tracing::warn!(%error, file = FILE, "Failed to record the cluster"),
         }
         Verdict::Same
     }
