@@ -1,7 +1,7 @@
-//! What a write may contain, beyond who may write at all: NodeRestriction, in profile `standalone`.
+//! Admission of write contents, beyond authorization: NodeRestriction, in profile `standalone`.
 //!
-//! A node may write its own Node, its mirror pods and the status of its pods; the node authorizer, which sees no bodies,
-//! leaves the rest of that rule to this place. In profile `pool` the table of rules says it all.
+//! A node may write its own Node, its mirror pods and the status of its pods. The node authorizer sees no bodies and
+//! leaves the rest of that rule to this module. In profile `pool` the table of rules covers everything.
 
 use serde_json::Value;
 use yurt_apimachinery::{GroupResource, Object, ObjectKey, Status};
@@ -17,7 +17,7 @@ mod node_restriction;
 
 use node_restriction::{Known, NodeRestriction, Refusal};
 
-/// Looks at an object before it is created; its name is settled.
+/// Checks an object before it is created; its name is settled.
 ///
 /// # Errors
 /// 403 with the reason; 404 when what the object refers to does not exist.
@@ -26,7 +26,7 @@ pub(crate) fn create(call: &Call, object: &Value) -> Result<(), Status> {
     check(call, &call.resource, name, |rule| rule.create(name, object))
 }
 
-/// Looks at the new state of an object, as the client wishes it.
+/// Checks the new state of an object, as the client requests it.
 ///
 /// # Errors
 /// As [`create`].
@@ -37,17 +37,17 @@ pub(crate) fn update(call: &Call, current: &Object, new: &Value) -> Result<(), S
     })
 }
 
-/// Looks at an object before it is deleted.
+/// Checks an object before it is deleted.
 ///
 /// # Errors
 /// As [`create`].
 pub(crate) fn delete(call: &Call, resource: &Resource, current: &Object) -> Result<(), Status> {
-    // A deletecollection names nobody: what is bound to a name refuses it.
+    // A deletecollection has no name: every rule that is bound to a name refuses it.
     let named = call.info.name.as_deref().unwrap_or_default();
     check(call, resource, current.name(), |rule| rule.delete(named, current))
 }
 
-/// Looks at a request for a token of the service account `namespace`/`name`: a node gets one only for a pod of its own,
+/// Checks a request for a token of the service account `namespace`/`name`. A node gets one only for a pod of its own,
 /// and only for an audience that the pod's volumes name.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! What every request may need: one shared value, built once.
+//! State that every request may need: one shared value, built once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +23,11 @@ use crate::registry::own::OwnStore;
 
 /// The coordinator as its request handlers see it.
 pub(crate) struct App {
-    /// What this server is.
+    /// Constant settings of this server.
     pub(crate) settings: Settings,
-    /// What is served now. Guards the pointer only.
+    /// Resources and discovery served now. The lock guards the pointer only.
     pub(crate) served: RwLock<Arc<Served>>,
-    /// What files declared when they were read last. Taken before `served`, and held while that is replaced.
+    /// Declarations as last read from files. Locked before `served`, and held while that is replaced.
     pub(crate) declared: Mutex<Vec<Declared>>,
     /// Kinds that files declare.
     pub(crate) custom: CustomKinds,
@@ -41,38 +41,38 @@ pub(crate) struct App {
     pub(crate) health: Health,
     /// Counters.
     pub(crate) metrics: SharedMetrics,
-    /// The clock of everything here.
+    /// Clock of all parts.
     pub(crate) clock: Clock,
     /// Owner of writes, which finish when their client hangs up.
     pub(crate) writes: TaskGroup,
     /// Cancelled when watches have to end.
     pub(crate) end_watches: CancellationToken,
-    /// Who gets in.
+    /// Identity, authorization and limits of requests.
     pub(crate) gate: Gate,
 }
 
-/// What is served at one time; all of it changes together.
+/// Everything that is served at one time; it is replaced as a whole.
 pub(crate) struct Served {
     /// Every resource.
     pub(crate) registry: Registry,
-    /// What clients learn about them.
+    /// Discovery documents of these resources.
     pub(crate) discovery: Discovery,
     /// Names of those that the cloud owns.
     pub(crate) pool_kinds: Vec<String>,
 }
 
-/// What does not change while the server runs.
+/// Settings that are constant while the server runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// Who owns what.
+    /// Authority over the kinds.
     pub(crate) profile: Profile,
     /// Name of the pool.
     pub(crate) nodepool: String,
     /// Least lifetime of a watch that does not say how long it wants to last.
     pub(crate) min_request_timeout: Duration,
-    /// How long an event lives after its last change.
+    /// Lifetime of an event after its last change.
     pub(crate) event_ttl: Duration,
-    /// How long the lease of a node that left the pool stays.
+    /// Lifetime of the lease of a node that left the pool.
     pub(crate) departed_lease_ttl: Duration,
     /// Largest request body. The feed has its own.
     pub(crate) body_bytes_max: usize,
@@ -81,7 +81,7 @@ pub(crate) struct Settings {
 // === impl Served ===
 
 impl Served {
-    /// `registry`, and what is said of it.
+    /// `registry` with its discovery documents.
     pub(crate) fn new(registry: Registry) -> Self {
         let discovery = Discovery::new(&registry);
         let pool_kinds = registry.pool_kinds();
@@ -96,12 +96,12 @@ impl Served {
 // === impl App ===
 
 impl App {
-    /// What is served now. A request that asks twice may get two answers.
+    /// Resources and discovery served now. Two calls in one request may return different values.
     pub(crate) fn served(&self) -> Arc<Served> {
         self.served.read().clone()
     }
 
-    /// Reads the declarations of custom resources again, and says in the log and the metrics what came of it. Blocks for
+    /// Reads the declarations of custom resources again and reports the result in the log and the metrics. Blocks for
     /// the reads.
     pub(crate) fn reload_custom(&self) {
         let served = match self.custom.changed() {
@@ -119,10 +119,10 @@ impl App {
         }
     }
 
-    /// Replaces what is served: everything changes at once, and watches of what is gone end.
+    /// Replaces everything that is served in one step, and ends the watches of removed resources.
     ///
     /// # Errors
-    /// What stands in the way of which kind; nothing has changed then.
+    /// The kind that cannot be served and the reason; nothing has changed then.
     pub(crate) fn serve(&self) -> Result<(), String> {
         let declared = self.declared.lock();
         self.replace(&declared)?;
@@ -130,7 +130,7 @@ impl App {
         Ok(())
     }
 
-    /// As [`App::serve`], with what files declare now. Returns how many kinds they do.
+    /// As [`App::serve`], with the present declarations of files. Returns the number of declared kinds.
     fn declare(&self, declared: Vec<Declared>) -> Result<usize, String> {
         let mut held = self.declared.lock();
         self.replace(&declared)?;
@@ -156,7 +156,7 @@ impl App {
         Ok(())
     }
 
-    /// Whether `user` may do what `attributes` say, now.
+    /// Decides if `user` may do what `attributes` describe, now.
     pub(crate) fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
         let policy = self.gate.rbac.current();
         let served = self.served();

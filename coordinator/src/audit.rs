@@ -1,7 +1,9 @@
-//! Who did what, when, and with which result: `audit.k8s.io/v1` events of level Metadata, one JSON line each.
+//! Audit log: user, verb, time and result of each request, as `audit.k8s.io/v1` events of level Metadata, one JSON line
+//! each.
 //!
-//! Never a body, a header or a credential. Requests never wait for the log: a full queue drops the event, counts it, and
-//! the log says so. Health checks are not in it. In reading order: this file (one request's events), [`writer`] (the file).
+//! Events never contain a body, a header or a credential. Requests never wait for the log: a full queue drops the event,
+//! counts it, and logs the loss. Health checks are left out. In reading order: this file (one request's events), [`writer`]
+//! (the file).
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -28,9 +30,9 @@ pub(crate) mod writer;
 
 use writer::Writer;
 
-/// Events waiting to be written; further ones are dropped.
+/// Maximum number of events waiting to be written; further ones are dropped.
 const QUEUED_MAX: usize = 8192;
-/// Longer texts of a client are cut here.
+/// Maximum length of a client's text, in bytes; longer texts are truncated.
 const TEXT_BYTES_MAX: usize = 1024;
 
 /// Takes events; clones share the queue.
@@ -41,7 +43,7 @@ pub(crate) struct Audit {
     clock: Clock,
 }
 
-/// What becomes of events.
+/// Counters of written and lost events.
 #[derive(Clone)]
 pub(crate) struct Counters {
     /// Events made.
@@ -52,13 +54,13 @@ pub(crate) struct Counters {
 
 /// The audit log of a server, if it keeps one.
 pub(crate) struct Log {
-    /// Where events go.
+    /// Queue of the events.
     pub(crate) audit: Audit,
     // Taken once, by the task that writes.
     writer: Mutex<Option<Writer>>,
 }
 
-/// The events of one request. Ends with the answer, or says that it was given up when dropped before.
+/// The events of one request. It ends with the answer; when dropped before, it records that the request was abandoned.
 pub(crate) struct Record {
     audit: Audit,
     event: Map<String, Value>,
@@ -98,7 +100,7 @@ impl Log {
         }))
     }
 
-    /// The writing end; `None` when it was taken before.
+    /// The writing end; `None` after the first call.
     pub(crate) fn take_writer(&self) -> Option<Writer> {
         self.writer.lock().take()
     }
@@ -107,7 +109,7 @@ impl Log {
 // === impl Audit ===
 
 impl Audit {
-    /// Begins the events of a request whose caller is known; without `user` it is one that was not let in.
+    /// Begins the events of a request whose caller is known; without `user` the request failed authentication.
     pub(crate) fn begin(
         &self,
         info: &RequestInfo,
@@ -157,12 +159,12 @@ impl Audit {
 // === impl Record ===
 
 impl Record {
-    /// Notes on whose behalf the request is answered.
+    /// Records the user on whose behalf the request is answered.
     pub(crate) fn impersonated(&mut self, user: &User) {
         self.set("impersonatedUser", user.info());
     }
 
-    /// Notes what authorization said.
+    /// Records the decision of the authorizer.
     pub(crate) fn decided(&mut self, decision: &Decision) {
         let (word, why) = match decision {
             Decision::Allowed(why) => ("allow", &**why),
@@ -172,7 +174,7 @@ impl Record {
         self.set("annotations", annotations);
     }
 
-    /// Notes the answer. A watch has begun only; its last event comes with the end of the body.
+    /// Records the answer. A watch has only begun; its last event comes with the end of the body.
     pub(crate) fn answered(mut self, verb: Option<Verb>, response: Response<Body>) -> Response<Body> {
         let code = response.status().as_u16();
         self.set("responseStatus", json!({ "metadata": {}, "code": code }));
@@ -184,7 +186,7 @@ impl Record {
         response.map(|inner| web::pass(Audited { inner, _record: self }))
     }
 
-    /// Notes that nobody known asked.
+    /// Records a request that failed authentication.
     pub(crate) fn refused(mut self) {
         let status = json!({ "metadata": {}, "status": "Failure", "reason": "Unauthorized", "code": 401,
                              "message": "Authentication failed" });
@@ -249,7 +251,7 @@ fn object_ref(info: &RequestInfo) -> Value {
     Value::Object(object)
 }
 
-/// At most so many bytes of what a client chose.
+/// Truncates a client's text to [`TEXT_BYTES_MAX`].
 fn shortened(text: &str) -> String {
     match text.char_indices().find(|(at, c)| at + c.len_utf8() > TEXT_BYTES_MAX) {
         None => text.to_owned(),

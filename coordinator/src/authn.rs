@@ -1,8 +1,8 @@
-//! Decides who a caller is: the subject of the client certificate, else the service account of a bearer token, else
-//! anonymous.
+//! Authentication: a caller is the subject of the client certificate, else the service account of a bearer token,
+//! else anonymous.
 //!
-//! In reading order: this file ([`User`], the order of credentials), `tokens` (keys and issuers), `claims` (what a
-//! token says), `impersonation` (acting as somebody else).
+//! In reading order: this file ([`User`], the order of credentials), `tokens` (keys and issuers), `claims` (claims
+//! of a token), `impersonation` (acting as another user).
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub struct User {
     pub uid: String,
     /// Every O of the certificate, and `system:authenticated`.
     pub groups: Vec<String>,
-    /// What else the credential says.
+    /// Further attributes of the credential.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
@@ -37,11 +37,11 @@ pub const NODE_PREFIX: &str = "system:node:";
 pub const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 /// Group of all service accounts; with a colon and a namespace, of those in it.
 const SERVICE_ACCOUNTS: &str = "system:serviceaccounts";
-/// Name of everybody who shows no credential.
+/// User name of callers without a credential.
 pub(crate) const ANONYMOUS: &str = "system:anonymous";
 const AUTHENTICATED: &str = "system:authenticated";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
-/// Which credential a caller showed, in `extra`.
+/// Key in `extra`: id of the credential that the caller presented.
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 // === impl User ===
@@ -89,19 +89,19 @@ impl User {
         user
     }
 
-    /// Whether the caller is in `group`.
+    /// True if the caller is in `group`.
     #[must_use]
     pub fn is_in(&self, group: &str) -> bool {
         self.groups.iter().any(|one| one == group)
     }
 
-    /// Whether no credential was given, or the caller acts as somebody without.
+    /// True if no credential was given, or the caller impersonates the anonymous user.
     #[must_use]
     pub fn is_anonymous(&self) -> bool {
         self.name == ANONYMOUS || self.is_in(UNAUTHENTICATED)
     }
 
-    /// Adds the group that says whether a credential was shown, unless the groups say it already.
+    /// Adds `system:authenticated` or `system:unauthenticated`, unless the groups contain one of them already.
     pub(crate) fn complete_groups(&mut self) {
         let wanted = if self.name == ANONYMOUS {
             UNAUTHENTICATED
@@ -115,7 +115,7 @@ impl User {
         }
     }
 
-    /// As reviews and audit events show a user.
+    /// JSON form of a user in reviews and audit events.
     #[must_use]
     pub fn info(&self) -> Value {
         let mut info = json!({ "username": self.name });
@@ -131,19 +131,19 @@ impl User {
         info
     }
 
-    /// The node this caller is, from a certificate `system:node:N` of group `system:nodes`.
+    /// The caller's node, from a certificate `system:node:N` of group `system:nodes`.
     #[must_use]
     pub fn node_name(&self) -> Option<&str> {
         let name = self.name.strip_prefix(NODE_PREFIX).filter(|name| !name.is_empty())?;
         self.is_in(NODES).then_some(name)
     }
 
-    /// Whether this is a node's certificate that names no node.
+    /// True for a node certificate that names no node.
     pub(crate) fn is_unnamed_node(&self) -> bool {
         self.name == NODE_PREFIX && self.is_in(NODES)
     }
 
-    /// Whether an election record `<node>_<process>` was written in the name of this caller's node.
+    /// True if an election record `<node>_<process>` was written in the name of this caller's node.
     #[must_use]
     pub fn owns_identity(&self, holder_identity: &str) -> bool {
         let named = holder_identity.split_once('_').map(|(node, _)| node);
@@ -151,7 +151,7 @@ impl User {
     }
 }
 
-/// The bearer token of an `Authorization` header; an empty one is none.
+/// The bearer token of an `Authorization` header; an empty one counts as absent.
 #[must_use]
 pub fn bearer(authorization: Option<&str>) -> Option<&str> {
     let (scheme, token) = authorization?.trim().split_once(' ')?;
@@ -159,11 +159,11 @@ pub fn bearer(authorization: Option<&str>) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// Finds out who sent a request. A good certificate wins over a bearer token, as in kube-apiserver, and a bad one
-/// (`is_refused`) counts for nothing beside a good token; `check` says whose a token is.
+/// Authenticates the sender of a request. A good certificate wins over a bearer token, as in kube-apiserver. A bad
+/// one (`is_refused`) is ignored when the token is good. `check` returns the user of a token.
 ///
 /// # Errors
-/// 401 for a credential that is nobody's: treating its bearer as anonymous would hide that.
+/// 401 for a credential that identifies no user: treating its bearer as anonymous would hide that.
 pub fn authenticate(
     identity: Option<&PeerIdentity>,
     is_refused: bool,

@@ -1,12 +1,12 @@
-//! Decides whether a caller may do something.
+//! Authorization: decides if a caller may do something.
 //!
 //! Administrators may do everything. Profile `pool` has one table of rules for its nodes (`rules`); profile `standalone`
-//! has kube-apiserver's Node authorizer ([`node`]). In both, roles and bindings ([`rbac`]) may allow more; nothing takes a
-//! right away.
+//! has kube-apiserver's Node authorizer ([`node`]). In both, roles and bindings ([`rbac`]) may allow more; nothing removes
+//! a right.
 //!
-//! Pure, `rbac::files` aside: what depends on the moment (is this node a member, does it lead, which pods run on it) comes
-//! in as [`Facts`]. In profile `pool` a create whose URL has no name yet passes a rule that is bound to a name; the handler
-//! asks again once the body has told it.
+//! Pure, `rbac::files` aside: facts about the moment (is this node a member, does it lead, which pods run on it) come in as
+//! [`Facts`]. In profile `pool` a create whose URL has no name yet passes a rule that is bound to a name. The handler
+//! authorizes again once the body has supplied it.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ mod rules;
 use node::{BoundPods, NodeAuthorizer};
 use rbac::Policy;
 
-/// What somebody wants to do.
+/// Attributes of a request that authorization looks at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes<'a> {
     /// Lower-case verb, of the API or of HTTP for other paths.
@@ -48,7 +48,7 @@ pub struct Attributes<'a> {
     pub fields: Vec<(String, String)>,
 }
 
-/// What the decision depends on beside the request.
+/// Inputs of the decision apart from the request.
 #[derive(Clone, Copy)]
 pub struct Facts<'a> {
     /// Profile of this server.
@@ -69,12 +69,12 @@ pub struct Facts<'a> {
     pub pods: &'a dyn BoundPods,
 }
 
-/// The answer.
+/// Result of authorization.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Go on. The text says which binding allows it, or is empty.
+    /// The request goes on. The text names the binding that allows it, or is empty.
     Allowed(Arc<str>),
-    /// 403; the text says why, or is empty when no rule speaks of the request at all.
+    /// 403; the text is the reason, or empty when no rule mentions the request at all.
     Denied(String),
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Authorizer {
 // === impl Attributes ===
 
 impl<'a> Attributes<'a> {
-    /// What `info` asks for.
+    /// The attributes of the request `info`.
     #[must_use]
     pub fn of(info: &'a RequestInfo) -> Self {
         let text = |value: &'a Option<String>| value.as_deref().unwrap_or_default();
@@ -102,8 +102,8 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// With the fields that the query of a list, watch or deletecollection selects by. A selector that cannot be read
-    /// selects nothing here: it narrows no right.
+    /// Adds the fields that the query of a list, watch or deletecollection selects by. A selector that cannot be parsed
+    /// adds none: it narrows no right.
     #[must_use]
     pub fn selecting(mut self, info: &RequestInfo, query: Option<&str>) -> Self {
         let selects = matches!(info.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
@@ -117,7 +117,7 @@ impl<'a> Attributes<'a> {
         self
     }
 
-    /// The resource as a collection is named.
+    /// Name of the resource's collection.
     fn collection(&self) -> String {
         if self.group.is_empty() {
             self.resource.to_owned()
@@ -127,7 +127,7 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// The fields that must have one value.
+/// The fields that the selector requires to have one value.
 pub(crate) fn exact_fields(selector: &FieldSelector) -> Vec<(String, String)> {
     let requirements = selector.requirements().iter();
     requirements
@@ -139,13 +139,13 @@ pub(crate) fn exact_fields(selector: &FieldSelector) -> Vec<(String, String)> {
 // === impl Decision ===
 
 impl Decision {
-    /// Allowed, without anything to say about it.
+    /// Allowed, without a reason.
     #[must_use]
     pub fn allowed() -> Self {
         Self::Allowed(Arc::default())
     }
 
-    /// Whether the request may go on.
+    /// True if the request may go on.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         matches!(self, Self::Allowed(_))
@@ -161,7 +161,7 @@ impl Authorizer {
         }
     }
 
-    /// Decides.
+    /// Decides if `user` may do what `attributes` describe.
     #[must_use]
     pub(crate) fn authorize(&self, user: &User, attributes: &Attributes<'_>, facts: &Facts<'_>) -> Decision {
         if user.is_in(MASTERS) {
@@ -183,7 +183,7 @@ impl Authorizer {
     }
 }
 
-/// Why a node certificate without a node's name is nobody's.
+/// Reason for refusing a node certificate that names no node.
 fn unnamed_node(user: &User) -> String {
     if user.is_unnamed_node() {
         return format!("unknown node for user {:?}", user.name);

@@ -1,15 +1,15 @@
-//! Bodies of requests: how many bytes of them are in memory, and where the large ones are worked on.
+//! Request bodies: limits on their bytes in memory, and the threads that work on large ones.
 //!
-//! Clients decide how fast a body comes, and how large it is. Three parts of the memory keep them apart:
+//! Clients decide how fast a body arrives and how large it is. Three parts of the memory keep them apart:
 //!
 //! | part | bytes | of one user | without room |
 //! |---|---|---|---|
-//! | small bodies, while they come | [`SMALL_TOTAL`] | [`SMALL_SHARE`] | 429 at once |
+//! | small bodies, while they arrive | [`SMALL_TOTAL`] | [`SMALL_SHARE`] | immediate 429 |
 //! | large bodies, until they are answered | [`LARGE_TOTAL`] | [`LARGE_SHARE`] | wait, then 429 |
 //! | the feed's, which are the leader's | [`FEED_TOTAL`] | | wait, then 504 |
 //!
-//! A slow client holds what it was given until its request's deadline, and nothing of another part or beyond its share: leases
-//! and other small writes go past it. Large bodies are parsed and changed one at a time beside the serving workers.
+//! A slow client holds its room until its request's deadline, and takes nothing from another part or beyond its share: leases
+//! and other small writes still pass. Large bodies are parsed and changed one at a time, off the serving workers.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -22,9 +22,9 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use yurt_apimachinery::Status;
 use yurt_runtime::http::{BoxError, Room, read_body_into};
 
-/// A body up to this size, in bytes, is small: a worker parses it at once.
+/// Largest small body, in bytes: a worker parses it itself.
 pub(crate) const SMALL_BYTES_MAX: usize = 64 << 10;
-/// Bytes of all small bodies that have not come in full.
+/// Bytes of all small bodies that have not arrived in full.
 const SMALL_TOTAL: usize = 4 << 20;
 /// Those of one user.
 const SMALL_SHARE: usize = 512 << 10;
@@ -34,29 +34,29 @@ const LARGE_TOTAL: usize = 12 << 20;
 const LARGE_SHARE: usize = 6 << 20;
 /// Bytes of the feed's large bodies: two of the largest.
 const FEED_TOTAL: usize = 16 << 20;
-/// Bytes are counted in pieces of this size.
+/// Granularity of the accounting, in bytes.
 const UNIT: usize = 1 << 10;
 /// Longest wait for room for a large body. The feed waits as long as its body may take.
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Longest time in which a body of the feed has to come.
+/// Longest time for a body of the feed to arrive.
 const FEED_BODY_TIMEOUT: Duration = Duration::from_secs(60);
-/// Seconds after which a client without room should come again.
+/// Seconds of `Retry-After` for a client without room.
 const RETRY_AFTER: u32 = 1;
-/// Users without any body that are remembered.
+/// Maximum number of remembered users without any body.
 const IDLE_USERS_MAX: usize = 1000;
 
-/// The room for bodies, and the turns of large ones.
+/// The room for bodies, and the queues of large ones.
 pub(crate) struct Bodies {
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
     feed: Arc<Semaphore>,
-    // Held for one look at the map.
+    // Locked for one access to the map.
     users: Mutex<BTreeMap<String, Weak<Share>>>,
     calls_turn: Arc<Semaphore>,
     feed_turn: Arc<Semaphore>,
 }
 
-/// A body that has come, with its room.
+/// A body that has arrived, with its room.
 pub(crate) struct Received {
     bytes: Bytes,
     _room: Vec<OwnedSemaphorePermit>,
@@ -77,14 +77,14 @@ struct Share {
     large: Arc<Semaphore>,
 }
 
-/// The room of a body that is coming.
+/// The room of a body that is arriving.
 struct Growing<'a> {
     bodies: &'a Bodies,
     /// `None` for the feed, which has one user.
     share: Option<Arc<Share>>,
-    /// The largest that it may become, in bytes.
+    /// Largest size of the body, in bytes.
     most: usize,
-    /// Pieces counted as a small body.
+    /// Units counted as a small body.
     pieces: usize,
     held: Vec<OwnedSemaphorePermit>,
     is_large: bool,
@@ -111,7 +111,7 @@ impl Bodies {
     /// Reads the body of a user's request, of at most `limit` bytes.
     ///
     /// # Errors
-    /// 413 above the limit, 429 without room, 400 when the client broke off.
+    /// 413 above the limit, 429 without room, 400 when the client ends the body early.
     pub(crate) async fn read<B>(&self, user: &str, body: B, limit: usize) -> Result<Received, Status>
     where
         B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
@@ -119,10 +119,10 @@ impl Bodies {
         self.receive(Some(self.share_of(user)), body, limit).await
     }
 
-    /// Reads a body of the feed, of at most `limit` bytes, within a minute.
+    /// Reads a body of the feed, of at most `limit` bytes, within [`FEED_BODY_TIMEOUT`].
     ///
     /// # Errors
-    /// 413 above the limit, 504 when it takes too long, 400 when the leader broke off.
+    /// 413 above the limit, 504 when it takes too long, 400 when the leader ends the body early.
     pub(crate) async fn read_feed<B>(&self, body: B, limit: usize) -> Result<Received, Status>
     where
         B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
@@ -153,12 +153,12 @@ impl Bodies {
         let is_large = room.is_large;
         Ok(Received {
             bytes,
-            // A small body that has come is soon answered.
+            // A small body that has arrived is soon answered.
             _room: if is_large { room.held } else { Vec::new() },
         })
     }
 
-    /// Unfolds a body of the feed to `limit` bytes at most; `unfold` is called once more with more room when a small
+    /// Decompresses a body of the feed to `limit` bytes at most. `unfold` is called a second time with more room when a small
     /// one is not enough.
     ///
     /// # Errors
@@ -170,7 +170,7 @@ impl Bodies {
         if let Some(bytes) = unfold(&folded.bytes, SMALL_BYTES_MAX)? {
             return Ok(bytes.into());
         }
-        // Two calls that hold room and want more would wait for each other.
+        // Two calls that hold room and want more would deadlock.
         let Received {
             bytes: folded,
             _room: room,
@@ -185,11 +185,11 @@ impl Bodies {
         })
     }
 
-    /// Does the work of a large body on a thread of its own kind, in its turn: parsing megabytes keeps a worker from serving
-    /// everybody else. It is finished even when the returned future is dropped, once it has begun.
+    /// Runs the work of a large body on a separate thread, one at a time per kind: parsing megabytes would block a worker for
+    /// all other requests. Once begun, the work finishes even when the returned future is dropped.
     ///
     /// # Errors
-    /// 500 when it panicked.
+    /// 500 when the work panicked.
     pub(crate) async fn in_turn<F>(&self, kind: Work, work: F) -> Result<F::Output, Status>
     where
         F: Future<Output: Send> + Send + 'static,
@@ -227,12 +227,12 @@ impl Bodies {
 // === impl Received ===
 
 impl Received {
-    /// No body.
+    /// An empty body.
     pub(crate) fn none() -> Self {
         Bytes::new().into()
     }
 
-    /// Whether it has to wait its turn.
+    /// True if the body has to wait for [`Bodies::in_turn`].
     pub(crate) fn is_large(&self) -> bool {
         self.bytes.len() > SMALL_BYTES_MAX
     }
@@ -259,14 +259,14 @@ impl From<Bytes> for Received {
 // === impl Growing ===
 
 impl Growing<'_> {
-    /// Takes room for all that the body may become, and gives back what it had as a small one.
+    /// Reserves the largest size of the body, and releases its small reservation.
     async fn become_large(&mut self) -> Result<(), Status> {
         self.is_large = true;
         let Some(share) = &self.share else {
             self.held = vec![pieces(&self.bodies.feed, self.most).await?];
             return Ok(());
         };
-        // One that is larger than a share is not allowed for by the defaults; it takes the whole share.
+        // The defaults allow no body above a share; such a body takes the whole share.
         let most = self.most.min(LARGE_SHARE);
         let taken = async {
             let own = pieces(&share.large, most).await?;
@@ -277,7 +277,7 @@ impl Growing<'_> {
         Ok(())
     }
 
-    /// Takes room for what came of a small one.
+    /// Reserves room for the bytes that a small body has received.
     fn become_longer(&mut self, bytes: usize) -> Result<(), Status> {
         let wanted = bytes.div_ceil(UNIT);
         let Some(share) = self.share.as_ref().filter(|_| wanted > self.pieces) else {

@@ -1,6 +1,7 @@
-//! First start: a certificate authority, a serving certificate and an administrator's kubeconfig, where none are given.
+//! First start: generates a certificate authority, a serving certificate and an administrator's kubeconfig, where none
+//! are given.
 //!
-//! Everything is kept below the data folder and used again at the next start.
+//! Everything is kept below the data folder and reused at the next start.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -12,17 +13,17 @@ use yurt_runtime::tls::{PemIdentity, PemSource, ServerTls, TlsError, load_pair};
 use crate::StartError;
 use crate::config::Config;
 
-/// Where the certificates of this server are, and what had to be made.
+/// Paths of this server's certificates, and of the generated files.
 pub(crate) struct Credentials {
     /// TLS of the server.
     pub(crate) tls: ServerTls,
-    /// Kubeconfig of an administrator, if the client CA is ours.
+    /// Kubeconfig of an administrator, if the client CA is generated.
     pub(crate) admin_kubeconfig: Option<PathBuf>,
-    /// The generated CA, if anything here comes from it.
+    /// Certificate of the generated CA, if any file here was issued by it.
     pub(crate) ca: Option<PathBuf>,
 }
 
-/// Names under which hubs may reach the coordinator, beside its addresses.
+/// Default names under which hubs may reach the coordinator, in addition to its addresses.
 const NAMES: [&str; 4] = [
     "localhost",
     "yurt-coordinator-apiserver",
@@ -30,10 +31,10 @@ const NAMES: [&str; 4] = [
     "yurt-coordinator-apiserver.kube-system.svc",
 ];
 
-/// Checks the certificate files that were given, and waits for a pair that is being replaced; nothing is written.
+/// Checks the given certificate files, and waits for a pair that is being replaced. Writes nothing.
 ///
 /// # Errors
-/// Which flag, which file, what is wrong with it.
+/// The flag, the file, and the fault.
 pub(crate) async fn check_given(config: &Config) -> Result<(), StartError> {
     if let (Some(cert), Some(key)) = (&config.tls_cert_file, &config.tls_private_key_file) {
         let identity = PemIdentity::files(cert, key);
@@ -49,10 +50,10 @@ pub(crate) async fn check_given(config: &Config) -> Result<(), StartError> {
     Ok(())
 }
 
-/// The certificates to serve with: those given, else those made at an earlier start, else new ones.
+/// The certificates to serve with: the given ones, else those of an earlier start, else new ones.
 ///
 /// # Errors
-/// Which file cannot be read, written or used.
+/// The file that cannot be read, written or used.
 pub(crate) fn prepare(config: &Config, listening: SocketAddr) -> Result<Credentials, StartError> {
     let pki = Folder(config.data_dir.join("pki"));
     let given = config.tls_cert_file.as_ref().zip(config.tls_private_key_file.as_ref());
@@ -103,7 +104,7 @@ pub(crate) fn prepare(config: &Config, listening: SocketAddr) -> Result<Credenti
     })
 }
 
-/// What the administrator's kubectl connects to.
+/// Server URL in the administrator's kubeconfig.
 fn server_url(listening: SocketAddr) -> String {
     let ip = match listening.ip() {
         ip if !ip.is_unspecified() => ip,
@@ -150,7 +151,7 @@ impl Folder {
             });
         }
         let authority = CertificateAuthority::generate("yurt-coordinator-ca").map_err(|error| pki_error(&error))?;
-        // What an earlier CA issued is of no use any more.
+        // Certificates of an earlier CA are useless now.
         for stale in ["server.crt", "admin.crt"] {
             remove(&self.path(stale))?;
         }
@@ -158,7 +159,7 @@ impl Folder {
         Ok(authority)
     }
 
-    /// The serving certificate, made anew when the CA or the bind address is another one than at the last start.
+    /// The serving certificate, issued again when the CA or the bind address has changed since the last start.
     fn serving_certificate(&self, authority: &CertificateAuthority, bound: IpAddr) -> Result<(), StartError> {
         let names = alternative_names(bound);
         let listed = self.path("server.names");
@@ -174,7 +175,7 @@ impl Folder {
         write_public(&listed, &wanted).map_err(|error| StartError::new(error.to_string()))
     }
 
-    /// The pair called `name`, made when it is not there.
+    /// The pair called `name`, generated when it is missing.
     fn pair(&self, name: &str, make: impl FnOnce() -> Result<PemPair, PkiError>) -> Result<PemPair, StartError> {
         if let Some(pair) = self.existing(name)? {
             return Ok(pair);
@@ -192,7 +193,7 @@ impl Folder {
         }
     }
 
-    /// The key first: a certificate without its key would look complete to a person.
+    /// Writes the key first: a certificate without its key would look complete to a person.
     fn write(&self, name: &str, pair: &PemPair) -> Result<(), StartError> {
         write_secret(&self.path(&format!("{name}.key")), &pair.key_pem)
             .and_then(|()| write_public(&self.path(&format!("{name}.crt")), &pair.cert_pem))

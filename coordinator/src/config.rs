@@ -1,4 +1,4 @@
-//! The command line: every flag with its meaning and default, and the one-line refusal of a bad one.
+//! The command line: every flag with its meaning and default, and the one-line error for a bad one.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -21,15 +21,15 @@ pub use etcd::EtcdFlags;
 
 /// The pool coordinator: one small apiserver per NodePool.
 ///
-/// It serves the Kubernetes API for what the nodes of a pool share: a copy of the cloud's Services, Endpoints and
-/// EndpointSlices (fed by the pool's leader, with the cloud's resourceVersions), and objects of its own such as leases.
-/// Clients identify themselves by certificate: CN is the user, O the groups. Without certificate flags it makes its own
-/// CA and an admin kubeconfig below --data-dir.
+/// It serves the Kubernetes API for the data that the nodes of a pool share. That is a copy of the cloud's Services, Endpoints
+/// and EndpointSlices, fed by the pool's leader with the cloud's resourceVersions, and own objects such as leases. Clients
+/// identify themselves by certificate: CN is the user, O the groups. Without certificate flags it generates a CA and an admin
+/// kubeconfig below --data-dir.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "yurt-coordinator", version, max_term_width = 110, after_help = EXAMPLE)]
 pub struct Config {
-    /// What is served: `pool` (pool data is a replica of the cloud, writes to it are refused) or `standalone` (every
-    /// known kind belongs to this server: a small control plane for demos and tests).
+    /// Authority over the served kinds. `pool`: pool data is a replica of the cloud, and writes to it are refused.
+    /// `standalone`: every known kind belongs to this server, a small control plane for demos and tests.
     #[arg(long, value_enum, default_value_t = Profile::Pool)]
     pub profile: Profile,
 
@@ -41,7 +41,7 @@ pub struct Config {
     #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
     pub bind_address: IpAddr,
 
-    /// HTTPS port; 0 picks a free one and the log says which.
+    /// HTTPS port; 0 picks a free one and logs it.
     #[arg(long, value_name = "PORT", default_value_t = 10270)]
     pub secure_port: u16,
 
@@ -66,7 +66,7 @@ pub struct Config {
     #[arg(long, value_name = "URL")]
     pub service_account_issuer: Vec<String>,
 
-    /// PEM file with the private key that signs tokens for POST serviceaccounts/NAME/token. Default: none are signed.
+    /// PEM file with the private key that signs tokens for POST serviceaccounts/NAME/token. Default: no tokens are signed.
     #[arg(long, value_name = "FILE")]
     pub service_account_signing_key_file: Option<PathBuf>,
 
@@ -75,18 +75,18 @@ pub struct Config {
     pub api_audiences: Vec<String>,
 
     /// File or folder (*.yaml, *.yml, *.json) with Role, ClusterRole, RoleBinding and ClusterRoleBinding objects of
-    /// rbac.authorization.k8s.io/v1; may be given several times; read again every 10 s. They allow what they allow in a
-    /// cluster, beside what the profile allows. A mistake in one of them ends the start, or later keeps the previous rules.
+    /// rbac.authorization.k8s.io/v1; may be given several times; read again every 10 s. They grant the same rights as in a
+    /// cluster, in addition to those of the profile. A faulty file ends the start; later it keeps the previous rules in force.
     #[arg(long, value_name = "PATH")]
     pub rbac_path: Vec<PathBuf>,
 
     /// File or folder (*.yaml, *.yml, *.json) with CustomResourceDefinition manifests of apiextensions.k8s.io/v1; may be given
-    /// several times; read again every 10 s: kinds are served, changed and given up without a restart, and what is stored
-    /// of a kind that is given up comes back with it. A mistake in one of them ends the start, or later keeps what was there.
+    /// several times; read again every 10 s. Kinds are added, changed and removed without a restart; the stored objects of a
+    /// removed kind return with it. A faulty file ends the start; later it keeps the previous kinds in force.
     #[arg(long, value_name = "PATH")]
     pub custom_resources_path: Vec<PathBuf>,
 
-    /// Kinds that --custom-resources-path may declare.
+    /// Maximum number of kinds that --custom-resources-path may declare.
     #[arg(long, value_name = "N", default_value_t = CUSTOM_RESOURCES_MAX)]
     pub max_custom_resources: usize,
 
@@ -95,20 +95,20 @@ pub struct Config {
     pub nodepool: String,
 
     /// Nodes that belong to the pool, and no others unless --members-from-leader is given: a comma-separated list, or @FILE
-    /// with one name per line or comma, read again every 10 s. Default: none; then the pool has the members that a leader
-    /// told before, and on an empty store nobody is let in unless --trust-first-leader is given.
+    /// with one name per line or comma, read again every 10 s. Default: none. The pool then has the members last fed by a
+    /// leader; with an empty store every node is refused unless --trust-first-leader is given.
     #[arg(long, value_name = "LIST|@FILE", default_value = "")]
     pub initial_members: String,
 
-    /// Beside --initial-members, the nodes that the pool's leader tells are members, too: each leader may then add nodes of
-    /// other pools. Default: what a leader tells gives nobody a right.
+    /// Accept as members also the nodes that the pool's leader feeds, in addition to --initial-members: each leader may then
+    /// add nodes of other pools. Default: members fed by a leader get no rights.
     #[arg(long, default_value = "false", value_parser = parse_go_bool, num_args = 0..=1,
           require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub members_from_leader: bool,
 
-    /// As long as no leader has told who belongs to the pool, every node with a certificate of the cluster may lead, and tell
-    /// it. The first one decides: start the pool's own nodes first. Without this and without --initial-members an empty
-    /// store lets nobody in.
+    /// Until a leader has fed the members, every node with a certificate of the cluster may lead and feed them. The first one
+    /// decides: start the pool's own nodes first. Without this and without --initial-members, a coordinator with an empty
+    /// store refuses every node.
     #[arg(long, default_value = "false", value_parser = parse_go_bool, num_args = 0..=1,
           require_equals = true, default_missing_value = "true", action = ArgAction::Set)]
     pub trust_first_leader: bool,
@@ -118,9 +118,9 @@ pub struct Config {
     pub etcd: EtcdFlags,
 
     /// Resources that are replicated from the cloud, as resource.group: services, endpoints, endpointslices and custom
-    /// resources, nothing else of Kubernetes. Custom resources have to be declared in --custom-resources-path, and cannot
-    /// change while the server runs. More come and go with key pool_scope_resources of the cloud's ConfigMap
-    /// kube-system/yurt-hub-cfg, which the pool's leader reads. Hubs copy no custom resource that this key does not list.
+    /// resources, no other resource of Kubernetes. Custom resources have to be declared in --custom-resources-path, and cannot
+    /// change while the server runs. Further ones are added and removed with key pool_scope_resources of the cloud's ConfigMap
+    /// kube-system/yurt-hub-cfg, which the pool's leader reads. Hubs copy only custom resources that this key lists.
     #[arg(
         long,
         value_name = "LIST",
@@ -128,12 +128,12 @@ pub struct Config {
     )]
     pub pool_scope_resources: PoolScope,
 
-    /// How long an event lives after its last change.
+    /// Lifetime of an event after its last change.
     #[arg(long, value_name = "DURATION", default_value = "1h")]
     pub event_ttl: GoDuration,
 
-    /// How long the lease of a node that left the pool stays after it was last seen to change. Only once a leader has told
-    /// who belongs to the pool.
+    /// Lifetime of the lease of a node that left the pool, after its last observed change. Takes effect only once a leader has
+    /// fed the members.
     #[arg(long, value_name = "DURATION", default_value = "10m")]
     pub departed_lease_ttl: GoDuration,
 
@@ -142,7 +142,7 @@ pub struct Config {
     pub min_request_timeout: GoDuration,
 
     /// File for the audit log: one JSON line per event (audit.k8s.io/v1, level Metadata), never with a body or a credential.
-    /// Default: none is kept.
+    /// Default: no audit log.
     #[arg(long, value_name = "FILE")]
     pub audit_log_path: Option<PathBuf>,
 
@@ -150,11 +150,11 @@ pub struct Config {
     #[arg(long, value_name = "MB", default_value_t = AUDIT_LOG_MEGABYTES)]
     pub audit_log_maxsize: NonZeroU64,
 
-    /// Renamed audit logs that are kept.
+    /// Number of renamed audit logs to keep.
     #[arg(long, value_name = "N", default_value_t = AUDIT_LOG_BACKUPS)]
     pub audit_log_maxbackup: u32,
 
-    /// Reads answered at a time; further ones wait. Leases, the feed and system:masters stand outside.
+    /// Reads answered at a time; further ones wait. Leases, the feed and system:masters are exempt.
     #[arg(long, value_name = "N", default_value_t = nonzero(lanes::READS_IN_FLIGHT_MAX))]
     pub max_requests_inflight: NonZeroUsize,
 
@@ -162,30 +162,30 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = nonzero(lanes::WRITES_IN_FLIGHT_MAX))]
     pub max_mutating_requests_inflight: NonZeroUsize,
 
-    /// Reads, and as many writes, that may wait for their turn; further ones get 429 and Retry-After. Clients take turns,
-    /// and the one with most waiting gives way.
+    /// Reads, and as many writes, that may wait in a queue; further ones get 429 and Retry-After. Queues are served round
+    /// robin by client; when full, the client with the longest queue loses a request.
     #[arg(long, value_name = "N", default_value_t = lanes::QUEUED_MAX)]
     pub max_queued_requests: usize,
 
-    /// Longest wait of a request for its turn; then 429 and Retry-After.
+    /// Longest wait of a request in its queue; then it gets 429 and Retry-After.
     #[arg(long, value_name = "DURATION", default_value = lanes::WAIT_MAX)]
     pub max_queue_wait: GoDuration,
 
-    /// Largest body of a request, the feed's aside; larger ones get 413.
+    /// Largest body of a request in bytes, except those of the feed; larger ones get 413.
     #[arg(long, value_name = "BYTES", default_value_t = BODY_BYTES_MAX)]
     pub max_request_body_bytes: usize,
 
-    /// Largest object as it is stored; larger ones get 413. etcd has a limit of its own, which is the default here.
+    /// Largest object as stored, in bytes; larger ones get 413. The default is etcd's own limit.
     #[arg(long, value_name = "BYTES", default_value_t = OBJECT_BYTES_MAX)]
     pub max_stored_object_bytes: usize,
 
-    /// Bytes of the pool's data, as the cloud sent it, that the leader may feed; a snapshot or events above it get 413, and
-    /// what is held stays and is served. As many may be under way.
+    /// Bytes of the pool's data, as the cloud sent it, that the leader may feed. A snapshot or events above it get 413, and
+    /// the data already held is served. As many bytes again may be in flight.
     #[arg(long, value_name = "BYTES", default_value_t = POOL_BYTES_MAX)]
     pub max_pool_bytes: usize,
 
-    /// Bytes of the coordinator's own objects; creates and growing writes above it get 403, heartbeats and elections go on.
-    /// The events of one node may take a sixteenth of it in --event-ttl, those that nodes write into one namespace an
+    /// Bytes of the coordinator's own objects. Above it creates and growing writes get 403, while heartbeats and elections go
+    /// on. The events of one node may take a sixteenth of it in --event-ttl, those that nodes write into one namespace an
     /// eighth. Default: 64 MiB in profile pool, no limit in profile standalone.
     #[arg(long, value_name = "BYTES")]
     pub max_own_bytes: Option<usize>,
@@ -195,17 +195,17 @@ pub struct Config {
     pub max_header_bytes: u32,
 
     /// Connections at a time of clients with a good certificate or token; the limit of open files may allow fewer. Further
-    /// ones get 429. One client has a sixteenth of those that are free, or four. In profile pool, clients that are neither
-    /// members nor administrators have a quarter in all, and a few are kept for the leader.
+    /// ones get 429. One client may use a sixteenth of the free ones, or four. In profile pool, clients that are neither
+    /// members nor administrators have a quarter in all, and a few are reserved for the leader.
     #[arg(long, value_name = "N", default_value_t = nonzero(server::MAX_CONNECTIONS))]
     pub max_connections: NonZeroUsize,
 
     /// Connections at a time of all other clients, unfinished handshakes included, and as many again for those on this
-    /// machine. Beyond it the oldest connection gives way.
+    /// machine. Above it the oldest connection is closed.
     #[arg(long, value_name = "N", default_value_t = nonzero(server::MAX_STRANGERS))]
     pub max_unauthenticated_connections: NonZeroUsize,
 
-    /// The same for one address, or one IPv6 network of 64 bits, of another machine.
+    /// The same limit for one address, or one IPv6 network of 64 bits, of another machine.
     #[arg(long, value_name = "N", default_value_t = nonzero(server::MAX_STRANGERS_PER_ADDRESS))]
     pub max_unauthenticated_connections_per_address: NonZeroUsize,
 
@@ -213,7 +213,7 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = nonzero32(server::MAX_STREAMS))]
     pub http2_max_streams_per_connection: NonZeroU32,
 
-    /// Log verbosity: below 4 informs, 4 and 5 debug, from 6 on everything.
+    /// Log verbosity: below 4 info, 4 and 5 debug, from 6 on trace.
     #[arg(short, value_name = "LEVEL", default_value_t = 2)]
     pub verbosity: u8,
 }
@@ -221,18 +221,18 @@ pub struct Config {
 /// Largest body of a request, as in kube-apiserver.
 pub const BODY_BYTES_MAX: usize = 3 << 20;
 
-/// Largest stored object: what etcd takes for a whole request.
+/// Largest stored object: etcd's limit for a whole request.
 pub const OBJECT_BYTES_MAX: usize = 3 << 19;
 
 /// Bytes of the pool's data, and of own objects in a pool.
 pub const POOL_BYTES_MAX: usize = 64 << 20;
 
-/// Kinds that files may declare. Each costs a few KB, and a schema that is as large as its author made it.
+/// Maximum number of kinds that files may declare. Each costs a few KB, plus its schema, whose size its author chooses.
 pub const CUSTOM_RESOURCES_MAX: usize = 200;
 
 /// Size of an audit log, for an edge node's disk.
 const AUDIT_LOG_MEGABYTES: NonZeroU64 = NonZeroU64::new(20).expect("a default limit must not be zero");
-/// How many older ones are kept.
+/// Number of older audit logs that are kept.
 const AUDIT_LOG_BACKUPS: u32 = 5;
 
 const fn nonzero(value: usize) -> NonZeroUsize {
@@ -243,7 +243,7 @@ const fn nonzero32(value: u32) -> NonZeroU32 {
     NonZeroU32::new(value).expect("a default limit must not be zero")
 }
 
-/// Who owns which kinds.
+/// Authority over the kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Profile {
     /// Pool kinds are replicas of the cloud; leases, events, namespaces and configmaps are the coordinator's.
@@ -256,16 +256,16 @@ pub enum Profile {
 #[derive(Clone, Debug)]
 pub struct PoolScope {
     kinds: Vec<&'static ResourceKind>,
-    /// `resource.group` of those that have to be declared.
+    /// `resource.group` of the resources that have to be declared.
     custom: Vec<String>,
 }
 
-/// A command line that is not accepted, or asks for help.
+/// A command line that is rejected, or asks for help.
 #[derive(Debug)]
 pub enum FlagError {
     /// `--help` or `--version`: print and succeed.
     Help(String),
-    /// One line: which flag, what is wrong.
+    /// One line: the flag and its fault.
     Bad(String),
 }
 
@@ -277,7 +277,7 @@ const EXAMPLE: &str = "To try it:
 // === impl Profile ===
 
 impl Profile {
-    /// Space of the RVs of own objects. A control plane of its own counts as a cloud does: hubs take it for one.
+    /// Space of the RVs of own objects. A standalone control plane counts as a cloud does, because hubs may use it as one.
     #[must_use]
     pub fn space(self) -> Space {
         match self {
@@ -290,7 +290,7 @@ impl Profile {
 // === impl Config ===
 
 impl Config {
-    /// Reads the command line (the first item is the program's name).
+    /// Parses the command line (the first item is the program's name).
     ///
     /// # Errors
     /// [`FlagError`], ready to be printed.
@@ -303,29 +303,30 @@ impl Config {
         Ok(config)
     }
 
-    /// Whose word about the members counts must not be in doubt.
+    /// Rejects combinations of flags that leave the source of the members ambiguous.
     fn check_members(&self) -> Result<(), String> {
         let has_initial = !self.initial_members.trim().is_empty();
         if self.trust_first_leader && has_initial {
             return Err(
-                "--trust-first-leader cannot be used with --initial-members, which say whom to trust".to_owned(),
+                "--trust-first-leader cannot be used with --initial-members, which name the trusted nodes".to_owned(),
             );
         }
         if self.members_from_leader && !has_initial {
             return Err(
-                "--members-from-leader needs --initial-members: without them a leader is believed anyway".to_owned(),
+                "--members-from-leader needs --initial-members: without it members fed by a leader count anyway"
+                    .to_owned(),
             );
         }
         Ok(())
     }
 
-    /// Where to listen.
+    /// Address and port to listen on.
     #[must_use]
     pub fn listen_address(&self) -> SocketAddr {
         SocketAddr::new(self.bind_address, self.secure_port)
     }
 
-    /// Limit of own bytes; `None` when there is none.
+    /// Limit of own bytes; `None` for no limit.
     #[must_use]
     pub fn own_bytes_max(&self) -> Option<usize> {
         let default = (self.profile == Profile::Pool).then_some(POOL_BYTES_MAX);
@@ -394,7 +395,7 @@ impl FlagError {
     }
 }
 
-/// clap explains on many lines, with usage at the end; a log collector must see one, and the first part says it all.
+/// Shortens clap's message to its first part: clap adds usage on many lines, a log collector must get one.
 fn one_line(text: &str) -> String {
     let relevant = text
         .lines()

@@ -1,4 +1,4 @@
-//! How long a request may take: what its client allows (`timeout=`), within what the server allows.
+//! Request deadlines: the client's `timeout=`, within the server's limit.
 
 use std::future::Future;
 use std::time::Duration;
@@ -14,11 +14,11 @@ pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest time for a write, as in kube-apiserver.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(34);
 
-/// The time a request may take until its answer begins; `None` for watches, which have lifetimes of their own, and for
+/// The time a request may take until its answer begins. `None` for watches, which have lifetimes of their own, and for
 /// the feed, whose batches may be large and its link slow.
 ///
 /// # Errors
-/// 400 for a `timeout` that is no duration in Go's notation, in kube-apiserver's words.
+/// 400 for a `timeout` that is no duration in Go's notation, with kube-apiserver's message.
 pub(crate) fn of(info: &RequestInfo, query: Option<&str>) -> Result<Option<Duration>, Status> {
     if info.verb == Verb::Watch || info.path.starts_with(feed::PATH) {
         return Ok(None);
@@ -34,10 +34,10 @@ pub(crate) fn of(info: &RequestInfo, query: Option<&str>) -> Result<Option<Durat
     Ok(Some(wish.map_or(most, |wish| wish.min(most))))
 }
 
-/// Answers within `limit`, or with 504. A write that was begun goes on: its outcome is unknown to the client.
+/// Answers within `limit`, or with 504. A write that has begun goes on: its outcome is unknown to the client.
 ///
 /// # Errors
-/// That of `answer`, or 504.
+/// The error of `answer`, or 504.
 pub(crate) async fn within<T>(
     limit: Option<Duration>,
     answer: impl Future<Output = Result<T, Status>>,
@@ -50,7 +50,7 @@ pub(crate) async fn within<T>(
     }
 }
 
-/// A duration in Go's notation; a negative one is no limit, as zero is.
+/// Parses a duration in Go's notation; a negative one means no limit, as zero does.
 fn parse(text: &str) -> Result<Duration, Status> {
     let is_negative = text.starts_with('-');
     let number = text.strip_prefix(['-', '+']).unwrap_or(text);

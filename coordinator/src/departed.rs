@@ -1,7 +1,8 @@
-//! When the lease of a node that left the pool goes. In a cluster the garbage collector follows the Node's uid; here nobody
-//! else would, and such a lease would be read by every leader and offer a relay for ever.
+//! Garbage-collects the leases of nodes that left the pool. In a cluster the garbage collector follows the Node's uid; the
+//! coordinator has no Nodes. Without this, every leader would read such a lease, which would offer a relay for ever.
 //!
-//! What counts is our own clock since the lease was last seen to change: never what it says of itself.
+//! Age is measured on the coordinator's own clock since the last observed change of the lease, never by the lease's own
+//! fields.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,18 +17,18 @@ use crate::app::App;
 use crate::registry::leases;
 use crate::registry::own::Intent;
 
-/// Looks are a quarter of the time to live apart, within these limits.
+/// Bounds of the interval between checks, which is a quarter of the time to live.
 const LOOK_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// Node leases of nodes that are no members, with the version they had when they were first seen so, and when that was. As
-/// many as there are leases of such nodes.
+/// Node leases of nodes that are no members, with the version and time of the first observation. At most one entry per such
+/// lease.
 #[derive(Debug, Default)]
 struct Departed(BTreeMap<ObjectKey, (ResourceVersion, BootTime)>);
 
 // === impl Departed ===
 
 impl Departed {
-    /// The leases to delete now: of nodes that are not among `members`, unchanged for `ttl`. To be told of all of them.
+    /// The leases to delete now: of nodes that are not among `members`, unchanged for `ttl`. `leases` has to be complete.
     fn due<'a>(
         &mut self,
         leases: impl Iterator<Item = &'a Object>,
@@ -50,7 +51,7 @@ impl Departed {
     }
 }
 
-/// Deletes what is due until `stop`; nothing as long as no leader has told who belongs to the pool.
+/// Deletes expired leases until `stop`; deletes none until a leader has fed the members.
 pub(crate) async fn run(app: Arc<App>, intent: Intent, stop: CancellationToken) {
     let (group, resource) = leases::RESOURCE;
     let Some(resource) = app.served().registry.find(group, resource).cloned() else {
@@ -69,9 +70,9 @@ pub(crate) async fn run(app: Arc<App>, intent: Intent, stop: CancellationToken) 
             .read(|held| departed.due(held.objects(), &members, now, ttl));
         for lease in due {
             let node = lease.name().to_owned();
-            // One that changed meanwhile lives on; one that cannot be deleted is tried again.
+            // A lease that changed since the check lives on; a failed deletion is tried again.
             if app.own.delete_unchanged(&resource, lease, &intent).await {
-                info!(node, "Lease of a node that is no member any more is deleted");
+                info!(node, "Lease of a departed node deleted");
             }
         }
     }

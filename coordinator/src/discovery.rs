@@ -1,6 +1,6 @@
-//! What clients learn about the API: discovery in both forms, versions, and OpenAPI.
+//! Discovery in both forms, versions, and OpenAPI.
 //!
-//! Everything is made from one registry: when another one takes its place, all documents and their ETags change together.
+//! All documents are made from one registry: when another one replaces it, all documents and their ETags change together.
 
 use std::net::SocketAddr;
 
@@ -24,7 +24,7 @@ mod version;
 use model::Group;
 pub(crate) use openapi::Asked;
 
-/// Every discovery document, ready to be sent.
+/// Every discovery document, encoded.
 pub(crate) struct Discovery {
     groups: Vec<Group>,
     aggregated_core: Document,
@@ -41,7 +41,7 @@ struct Document {
 const AGGREGATED: HeaderValue =
     HeaderValue::from_static("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList");
 
-/// The answer to `/version`, which needs nothing else.
+/// The answer to `/version`, which needs no other state.
 pub(crate) fn version() -> Response<Body> {
     pretty(&version::document())
 }
@@ -65,7 +65,7 @@ impl Discovery {
     /// Answers a GET below `/api`, `/apis`, `/openapi` or of `/version`; `None` when there is no such document.
     ///
     /// # Errors
-    /// 406 for a document that does not come in any of the types accepted.
+    /// 406 for a document that is available in none of the accepted types.
     pub(crate) fn answer(
         &self,
         path: &str,
@@ -103,7 +103,7 @@ impl Discovery {
         }))
     }
 
-    /// Whether there is a document of resources, versions or groups at a path, whatever the method.
+    /// True if there is a document of resources, versions or groups at a path, for any method.
     pub(crate) fn knows(&self, path: &str) -> bool {
         let has = |name: &str, version: &str| legacy::resources(&self.groups, name, version).is_some();
         match *path.trim_matches('/').split('/').collect::<Vec<_>>() {

@@ -1,4 +1,4 @@
-//! Empties namespaces that are being deleted and lets them go: what a namespace controller does elsewhere.
+//! Namespace controller: empties namespaces that are being deleted and removes their finalizer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,12 +14,12 @@ use crate::registry::namespaces::{self, FINALIZER};
 use crate::registry::own::{Change, Current, Intent};
 use crate::registry::{Authority, Resource};
 
-/// Content that somebody has to finish with is looked at again after this time.
+/// Retry interval for content that waits for another controller's finalizer.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// Deletions in flight at a time; they share commits.
 const AT_ONCE: usize = 64;
 
-/// Works until `stop`.
+/// Runs until `stop`.
 pub(crate) async fn run(app: Arc<App>, intent: Intent, stop: CancellationToken) {
     let Some(namespaces) = app.served().registry.find("", namespaces::COLLECTION).cloned() else {
         return stop.cancelled().await;
@@ -46,7 +46,7 @@ pub(crate) async fn run(app: Arc<App>, intent: Intent, stop: CancellationToken) 
     }
 }
 
-/// Empties every namespace that waits for it; whether none waits any more.
+/// Empties every terminating namespace. Returns true if none is left.
 async fn empty_all(app: &App, namespaces: &Resource, intent: &Intent) -> bool {
     let waiting: Vec<Object> = namespaces.objects().read(|held| {
         let waits = |namespace: &&Object| namespace.is_deleting() && has_finalizer(namespace);
@@ -56,16 +56,16 @@ async fn empty_all(app: &App, namespaces: &Resource, intent: &Intent) -> bool {
     for namespace in waiting {
         match empty(app, namespace.name(), intent).await {
             Ok(true) => match release(app, namespaces, namespace.key(), intent).await {
-                Ok(()) => info!(namespace = namespace.name(), "Namespace is empty and has been let go"),
+                Ok(()) => info!(namespace = namespace.name(), "Namespace emptied and finalized"),
                 Err(error) if error.is_not_found() => {}
                 Err(error) => {
-                    warn!(namespace = namespace.name(), %error, "Namespace cannot be let go yet, trying again");
+                    warn!(namespace = namespace.name(), %error, "Failed to finalize namespace, retrying");
                     is_done = false;
                 }
             },
             Ok(false) => is_done = false,
             Err(error) => {
-                warn!(namespace = namespace.name(), %error, "Namespace cannot be emptied yet, trying again");
+                warn!(namespace = namespace.name(), %error, "Failed to empty namespace, retrying");
                 is_done = false;
             }
         }
@@ -80,7 +80,7 @@ fn has_finalizer(namespace: &Object) -> bool {
         .is_some_and(|list| list.iter().any(|held| held == FINALIZER))
 }
 
-/// Deletes what is in a namespace; whether nothing is left.
+/// Deletes the content of a namespace. Returns true if nothing is left.
 async fn empty(app: &App, namespace: &str, intent: &Intent) -> Result<bool, Status> {
     let is_own =
         |resource: &&Arc<Resource>| resource.kind.namespaced && matches!(resource.authority, Authority::Own(_));
@@ -107,7 +107,7 @@ async fn empty(app: &App, namespace: &str, intent: &Intent) -> Result<bool, Stat
     Ok(is_empty)
 }
 
-/// Takes the finalizer off; a namespace that nobody else holds goes with it.
+/// Removes the finalizer; a namespace without other finalizers is deleted with it.
 async fn release(app: &App, namespaces: &Resource, key: &ObjectKey, intent: &Intent) -> Result<(), Status> {
     let change = |current: &Current| {
         let mut new = current.stored().clone();

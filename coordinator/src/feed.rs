@@ -1,8 +1,8 @@
-//! How the pool's leader fills the coordinator with the cloud's data.
+//! Feed: the pool's leader fills the coordinator with the cloud's data.
 //!
-//! In reading order: [`fence`] (who may), [`members`] (which nodes belong), [`collection`] (what readers see of a
-//! collection), [`scope`] (which collections there are), [`events`] (facts of the log, batch by batch), [`snapshot`]
-//! (everything there is, by difference; [`pending`] and [`bodies`]: what of it has come), [`wire`] (the messages).
+//! In reading order: [`fence`] (right to feed), [`members`] (nodes of the pool), [`collection`] (readers' view of a
+//! collection), [`scope`] (set of collections). Then [`events`] (events of the log, in batches), [`snapshot`] (the whole
+//! state, by difference), [`pending`] and [`bodies`] (parts of it that have arrived), [`wire`] (messages).
 //!
 //! Invariant: nothing of an older epoch is applied after something of a newer one; `C` never decreases within a
 //! generation; a collection is served only after its completeness is durable.
@@ -52,17 +52,17 @@ pub(crate) use wire::Refusal;
 pub(crate) const PATH: &str = "/yurt/v1/feed";
 /// Path of the members' names.
 pub(crate) const MEMBERS_PATH: &str = "/yurt/v1/members";
-/// What is posted below [`PATH`] to say which collections there are.
+/// Path below [`PATH`] to which the leader posts the set of collections.
 pub(crate) const SCOPE: &str = "scope";
 /// Largest body of one feed call.
 pub(crate) const BODY_BYTES_MAX: usize = 8 << 20;
 /// Versions of the feed's calls that this coordinator speaks.
 const VERSIONS: [u64; 1] = [1];
-/// How bodies of the feed may be compressed.
+/// Accepted compressions of the feed's bodies.
 const ENCODINGS: [&str; 1] = ["gzip"];
-/// Before the name of a collection: the storage key that says whether it is fresh.
+/// Prefix of the storage keys that hold a collection's freshness; the collection's name follows.
 pub(crate) const FRESH_PREFIX: &str = "/~fresh/";
-/// Other coordinators take a collection for stale after [`collection::FRESH_FOR`] without news.
+/// Interval of freshness reports: other coordinators take a collection for stale after [`collection::FRESH_FOR`] without one.
 const TELL_FRESHNESS_EVERY: Duration = Duration::from_secs(10);
 
 /// The receiving end of the feed.
@@ -73,54 +73,54 @@ pub(crate) struct Feed {
     /// Pool-scope collections and `members`, by name.
     collections: Arc<PoolCollections>,
     replicas: Arc<Replicas>,
-    /// Where freshness is told to other coordinators.
+    /// Store through which freshness reaches other coordinators.
     storage: Arc<dyn Storage>,
-    /// What they were told last of each collection, and when.
+    /// Last reported freshness of each collection, with its time.
     told: Mutex<BTreeMap<String, (bool, BootTime)>>,
     /// Snapshots that are still arriving. Lock order: fence, this, collection.
     pending: Mutex<BTreeMap<String, Arriving>>,
-    /// Bytes of objects that may be held, and arrive.
+    /// Limit on the bytes of objects that are held, and of those that arrive.
     bytes_max: usize,
-    /// Where bodies of a large snapshot wait.
+    /// Folder for bodies of a large snapshot.
     folder: PathBuf,
-    /// Where the election lease is, to look over the fence's shoulder.
+    /// Collection with the election lease, to verify the fence.
     leases: Arc<SharedCollection>,
-    /// Owner of calls, which finish when their leader hangs up.
+    /// Owner of calls, which finish when their leader disconnects.
     calls: TaskGroup,
     clock: Clock,
     metrics: FeedMetrics,
 }
 
-/// What a feed is made of.
+/// Parts of a feed.
 pub(crate) struct Parts {
-    /// Who may feed.
+    /// Right to feed.
     pub(crate) fence: Arc<Fence>,
-    /// Which nodes belong to the pool.
+    /// Nodes that belong to the pool.
     pub(crate) members: Arc<Members>,
-    /// Which resources the pool shares.
+    /// Resources that the pool shares.
     pub(crate) scope: Arc<Scope>,
     /// Pool-scope collections and `members`, by name.
     pub(crate) collections: Arc<PoolCollections>,
     /// Their durable copies.
     pub(crate) replicas: Arc<Replicas>,
-    /// The store they may be in.
+    /// The store of freshness reports and, if it is shared, of the copies.
     pub(crate) storage: Arc<dyn Storage>,
     /// The collection with the election lease.
     pub(crate) leases: Arc<SharedCollection>,
-    /// Owner of calls, which finish when their leader hangs up.
+    /// Owner of calls, which finish when their leader disconnects.
     pub(crate) calls: TaskGroup,
-    /// Bytes of objects that may be held, and arrive.
+    /// Limit on the bytes of objects that are held, and of those that arrive.
     pub(crate) bytes_max: usize,
-    /// Where bodies of a large snapshot wait.
+    /// Folder for bodies of a large snapshot.
     pub(crate) folder: PathBuf,
 }
 
-/// Why a feed call changed nothing.
+/// Reason for which a feed call changed nothing.
 #[derive(Debug)]
 pub(crate) enum FeedError {
-    /// 409 in the feed's own words.
+    /// 409 with a reason of the feed.
     Refused(Refusal),
-    /// Anything else.
+    /// Any other failure.
     Status(Status),
 }
 
@@ -159,7 +159,7 @@ impl Feed {
         }
     }
 
-    /// Who may feed.
+    /// Right to feed.
     pub(crate) fn fence(&self) -> &Fence {
         &self.fence
     }
@@ -172,7 +172,7 @@ impl Feed {
         })
     }
 
-    /// Which nodes belong to the pool.
+    /// Nodes that belong to the pool.
     pub(crate) fn members(&self) -> &Members {
         &self.members
     }
@@ -182,12 +182,12 @@ impl Feed {
         &self.replicas
     }
 
-    /// The collections fed, `members` included.
+    /// The fed collections, `members` included.
     pub(crate) fn collections(&self) -> impl Iterator<Item = Arc<PoolCollection>> + use<> {
         self.collections.all()
     }
 
-    /// `GET`: where everything stands.
+    /// `GET`: the state of the feed and of every collection.
     pub(crate) fn state(&self) -> Value {
         let election = self.fence.election();
         let now = self.clock.boot();
@@ -217,9 +217,9 @@ impl Feed {
         })
     }
 
-    /// `POST <collection>/<what>`: takes what the leader sends. A call that was begun finishes even when its leader hangs up:
-    /// what is applied must become durable and shown. One call of a collection at a time, so that a leader that repeats
-    /// itself before a slow disk waits instead of piling up.
+    /// `POST <collection>/<call>`: applies a call of the leader. A call that has begun finishes even when its leader
+    /// disconnects: what is applied must become durable and visible. One call of a collection runs at a time, so that the
+    /// retries of a leader wait for a slow disk instead of piling up.
     ///
     /// # Errors
     /// [`FeedError`]; nothing was applied.
@@ -248,7 +248,7 @@ impl Feed {
         taken.map_err(|lost| Status::internal(&lost.to_string()))?
     }
 
-    /// As [`Self::take`], for a caller that neither goes away nor calls twice at a time.
+    /// As [`Self::take`], for a caller that neither disconnects nor calls twice at a time.
     ///
     /// # Errors
     /// As there.
@@ -272,7 +272,7 @@ impl Feed {
         taken
     }
 
-    /// Whether the caller leads. Asked before its body is read; the fence asks again when data changes.
+    /// True if the caller leads. Checked before its body is read; the fence checks again when data changes.
     ///
     /// # Errors
     /// 409 `fenced`.
@@ -283,12 +283,12 @@ impl Feed {
         Err(self.fenced())
     }
 
-    /// Counts a call that was refused.
+    /// Counts a refused call.
     pub(crate) fn refused(&self, refusal: &Refusal) {
         self.metrics.refused(refusal);
     }
 
-    /// The collection that a call is about, and what of it.
+    /// The collection of a call, and the rest of its path.
     fn collection_of<'a>(&self, path: &'a str) -> Result<(Arc<PoolCollection>, &'a str), Status> {
         let (name, what) = path.split_once('/').unwrap_or((path, ""));
         let message = || format!("{name} is not a collection of this pool; see --pool-scope-resources");
@@ -297,12 +297,12 @@ impl Feed {
         Ok((collection, what))
     }
 
-    /// `GET` of [`MEMBERS_PATH`]: for people. What every hub asks every few seconds has their number only.
+    /// `GET` of [`MEMBERS_PATH`], for administrators. The state that every hub polls contains only their number.
     pub(crate) fn member_names(&self) -> Value {
         json!({ "members": self.members.names(), "membersFrom": self.members.basis().as_str() })
     }
 
-    /// Makes pool data durable, while nobody else is elected where that is part of it.
+    /// Makes pool data durable; with `guard`, only while no other node is elected.
     async fn persist(&self, guard: Option<&Op>) -> Result<(), FeedError> {
         match self.replicas.persist(guard).await {
             Ok(()) => Ok(()),
@@ -311,7 +311,8 @@ impl Feed {
         }
     }
 
-    /// Tells other coordinators whether the cloud's changes arrive: at once when that turns, else now and then.
+    /// Reports to other coordinators if the cloud's changes arrive: immediately when that changes, else once per
+    /// [`TELL_FRESHNESS_EVERY`].
     async fn tell_freshness(&self, collection: &PoolCollection, fresh: bool) {
         if !self.replicas.is_pooled() {
             return;
@@ -329,12 +330,12 @@ impl Feed {
         };
         match self.storage.write(vec![op]).await {
             Ok(_) => drop(self.told.lock().insert(collection.name().to_owned(), (fresh, now))),
-            Err(error) => tracing::debug!(%error, "Freshness could not be told to other coordinators"),
+            Err(error) => tracing::debug!(%error, "Failed to report freshness to other coordinators"),
         }
     }
 
-    /// Whether the election lease names another holder than the one let in. Asked while the fence is held, so it never
-    /// does; counted to prove it.
+    /// True if the election lease names another holder than the admitted one. Checked while the fence is held, so it is never
+    /// true; counted to prove it.
     fn is_late(&self, holder: &str) -> bool {
         let lease = self
             .leases
@@ -342,7 +343,7 @@ impl Feed {
         leases::standing(lease.as_ref()).0 != holder
     }
 
-    /// Refuses objects that the store would refuse, before anything of the call is applied.
+    /// Refuses objects that the store would reject, before anything of the call is applied.
     fn admit<'a>(
         &self,
         collection: &PoolCollection,
@@ -350,12 +351,12 @@ impl Feed {
     ) -> Result<(), Status> {
         let admitted = objects.try_for_each(|object| self.replicas.admit(collection.name(), object));
         admitted.map_err(|error| {
-            tracing::warn!(%error, "Refused the leader's data: the collection stays as it is until the object fits");
+            tracing::warn!(%error, "Leader's data refused; the collection stays unchanged until the object fits");
             status_error::of_storage(&error)
         })
     }
 
-    /// Until the membership is known nothing else is taken: it decides who may read the rest.
+    /// Refuses other collections until the membership is known: it decides who may read them.
     fn require_members(&self, collection: &PoolCollection) -> Result<(), Refusal> {
         if collection.name() == members::COLLECTION || !self.members.on_trust() {
             return Ok(());
@@ -378,10 +379,11 @@ impl From<Refusal> for FeedError {
     }
 }
 
-/// The body of a feed call; neither it nor what it unfolds to may exceed `limit` bytes.
+/// Reads the body of a feed call; neither it nor its decompressed form may exceed `limit` bytes.
 ///
 /// # Errors
-/// 413 above the limit, 415 for an unknown encoding, 400 for what cannot be read, 504 for one that does not come.
+/// 413 above the limit, 415 for an unknown encoding, 400 for a body that cannot be read, 504 for one that does not arrive in
+/// time.
 pub(crate) async fn read_call(bodies: &Bodies, request: Request<Incoming>, limit: usize) -> Result<Received, Status> {
     let inflate = inflate_for(request.headers());
     let inflate = inflate.map_err(|error| Status::failure(415, "UnsupportedMediaType", error.to_string()))?;
@@ -396,11 +398,11 @@ pub(crate) async fn read_call(bodies: &Bodies, request: Request<Incoming>, limit
     bodies.unfold_feed(body, limit, unfold).await
 }
 
-/// Whether a call with this query is in a version that is spoken here. Asked before its body is read: in another version it
-/// may mean something else.
+/// Checks if a call with this query is in a version that is spoken here. Runs before its body is read: in another version the
+/// body may have another meaning.
 ///
 /// # Errors
-/// 409 `version`: what each side speaks, and which has to be upgraded.
+/// 409 `version`: the versions of each side, and the side to upgrade.
 pub(crate) fn check_version(query: Option<&str>) -> Result<(), Refusal> {
     let asked = Query::parse(query).get("version").map(str::to_owned);
     let version = asked.as_deref().and_then(|text| text.parse::<u64>().ok());
@@ -420,7 +422,7 @@ pub(crate) fn check_version(query: Option<&str>) -> Result<(), Refusal> {
     Err(Refusal::Version { message })
 }
 
-/// Reads a feed message.
+/// Parses a feed message.
 fn decode<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, Status> {
     let refused = |error: &dyn std::fmt::Display| Status::bad_request(format!("not a feed message: {error}"));
     nesting::check(body).map_err(|error| refused(&error))?;

@@ -1,4 +1,4 @@
-//! Doors for the fuzz targets: what a client's bytes reach behind the fence, without a server around it.
+//! Entry points for the fuzz targets: code that a client's bytes reach behind authentication, without a server.
 
 use std::sync::LazyLock;
 
@@ -16,7 +16,7 @@ use crate::handlers::warnings::Warnings;
 use crate::registry::prepare::{self, Account, Part};
 use crate::registry::{Registry, stored_kinds};
 
-/// A body of the feed's `events` call, applied to a collection that stands at 100.
+/// Applies a body of the feed's `events` call to a collection at position 100.
 ///
 /// # Panics
 /// When the collection breaks a promise.
@@ -45,8 +45,8 @@ static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
     Registry::new(Profile::Standalone, &cacher, &[], &CancellationToken::new())
 });
 
-/// A JSON body as a create of a built-in kind, and as an update of what it became, or of itself where that was refused. Returns the
-/// bytes of the longest refusal; 0 for a kind that nobody writes.
+/// Applies a JSON body as a create of a built-in kind, then as an update of the result, or of itself where the create failed.
+/// Returns the bytes of the longest refusal; 0 for a kind without writes.
 pub fn write(group: &str, version: &str, kind: &str, body: &str) -> usize {
     let is_meant = |named: &kind::ResourceKind| named.group == group && named.version == version && named.kind == kind;
     let Some(resource) = REGISTRY.iter().find(|resource| is_meant(resource.kind)) else {

@@ -1,6 +1,6 @@
-//! Between the socket and the handlers: who asks, whether there is room, and whether it is allowed.
+//! Between the socket and the handlers: authentication, limits and authorization.
 //!
-//! The order is kube-apiserver's: identity, impersonation, a place among the requests being answered, authorization.
+//! The order is kube-apiserver's: identity, impersonation, a place among the requests in flight, authorization.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::feed;
 use crate::lanes::{Lane, Place};
 use crate::metrics::Metrics;
 
-/// What decides who gets through.
+/// State of authentication, limits and authorization.
 pub(crate) struct Gate {
     /// The rules of the profile.
     pub(crate) authorizer: Authorizer,
@@ -36,7 +36,7 @@ pub(crate) struct Gate {
     pub(crate) rbac: Rbac,
     /// Keys and issuers of service account tokens.
     pub(crate) tokens: Tokens,
-    /// The audit log, where one is kept.
+    /// The audit log, if enabled.
     pub(crate) log: Option<Log>,
     /// Requests that read.
     pub(crate) reads: Lane,
@@ -46,12 +46,12 @@ pub(crate) struct Gate {
     pub(crate) bodies: Arc<Bodies>,
 }
 
-/// What is known about a request, for those who look at its end.
+/// Facts about a request, for the code that runs at its end.
 pub(crate) struct Trail<'a> {
     audit_id: &'a str,
-    /// Nobody known asks.
+    /// The caller has not been authenticated.
     pub(crate) is_stranger: bool,
-    /// Somebody asks whom the connection's certificate does not name.
+    /// Set when the caller is not the one that the connection's certificate names.
     pub(crate) known: Option<KnownCaller>,
     /// Events of the audit log.
     pub(crate) record: Option<Record>,
@@ -69,7 +69,7 @@ impl<'a> Trail<'a> {
         }
     }
 
-    /// Notes who asks over the connection of `peer`.
+    /// Records the caller on the connection of `peer`.
     pub(crate) fn identified(&mut self, app: &App, peer: &Peer, user: Option<&User>) {
         let user = user.filter(|user| !user.is_anonymous());
         self.is_stranger = user.is_none();
@@ -78,13 +78,13 @@ impl<'a> Trail<'a> {
             .as_ref()
             .is_some_and(|identity| !identity.common_name.is_empty());
         self.known = user.filter(|_| !is_named).map(|user| KnownCaller {
-            // Pods of one service account are many.
+            // One service account may have many pods.
             name: format!("{} at {}", user.name, peer.addr.ip()),
             rank: rank(app, user),
         });
     }
 
-    /// Tells the connection what was noted.
+    /// Hands the recorded facts to the connection.
     pub(crate) fn mark(&mut self, response: &mut Response<Body>) {
         if self.is_stranger {
             response.extensions_mut().insert(CloseConnection);
@@ -94,7 +94,7 @@ impl<'a> Trail<'a> {
         }
     }
 
-    /// Begins the audit of a request; one without a user is refused.
+    /// Begins the audit of a request; one without a user failed authentication.
     pub(crate) fn begin<B>(
         &mut self,
         app: &App,
@@ -113,17 +113,17 @@ impl<'a> Trail<'a> {
     }
 }
 
-/// The lanes as metrics name them.
+/// Names of the lanes in metrics.
 pub(crate) const READS: &str = "readOnly";
 pub(crate) const WRITES: &str = "mutating";
 
 // === impl Gate ===
 
 impl Gate {
-    /// Reads what the flags name.
+    /// Reads the files that the flags name.
     ///
     /// # Errors
-    /// Which flag and file, and what is wrong.
+    /// The flag, the file, and the fault.
     pub(crate) fn open(config: &Config, metrics: &Metrics, clock: Clock) -> Result<Self, StartError> {
         let base = match config.profile {
             Profile::Standalone => bootstrap::policy(),
@@ -145,12 +145,12 @@ impl Gate {
         })
     }
 
-    /// Whether there are files to read again.
+    /// True if there are files to read again.
     pub(crate) fn is_reloadable(&self) -> bool {
         self.rbac.is_reloadable() || self.tokens.is_reloadable()
     }
 
-    /// Reads the files again, and says in the log what came of it. Blocks for the reads.
+    /// Reads the files again, and logs the result. Blocks for the reads.
     pub(crate) fn reload(&self) {
         match self.rbac.reload() {
             Ok(false) => {}
@@ -167,10 +167,10 @@ impl Gate {
         }
     }
 
-    /// A place among the requests being answered, perhaps after a wait. Leases, the feed and administrators need none.
+    /// A place among the requests in flight, possibly after a wait. Leases, the feed and administrators need none.
     ///
     /// # Errors
-    /// 429 when too many wait.
+    /// 429 when too many requests wait.
     pub(crate) async fn enter(&self, user: &User, info: &RequestInfo) -> Result<Option<Place>, Status> {
         let is_lease = info.is_resource && info.group == "coordination.k8s.io" && info.resource == "leases";
         let is_feed = info.path.starts_with(feed::PATH);
@@ -186,10 +186,10 @@ impl Gate {
     }
 }
 
-/// Finds out who asks, and takes the credentials out of the headers: nothing behind has a use for them.
+/// Authenticates the caller and removes the credentials from the headers: the code behind needs none.
 ///
 /// # Errors
-/// 401 for a token that is nobody's.
+/// 401 for a token that identifies no user.
 pub(crate) fn identify(app: &App, headers: &mut HeaderMap, peer: &Peer) -> Result<User, Status> {
     let authorization = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     let tokens = &app.gate.tokens;
@@ -203,7 +203,7 @@ pub(crate) fn identify(app: &App, headers: &mut HeaderMap, peer: &Peer) -> Resul
     Ok(user)
 }
 
-/// Which places for connections a caller may take: those of a pool are kept for its members.
+/// Rank of a caller among connections: those of a pool are reserved for its members.
 pub(crate) fn rank(app: &App, user: &User) -> Rank {
     let is_member = |node| app.feed.members().contains(node);
     match app.settings.profile {
@@ -215,10 +215,10 @@ pub(crate) fn rank(app: &App, user: &User) -> Rank {
     }
 }
 
-/// On whose behalf `requestor` asks.
+/// The user on whose behalf `requestor` asks.
 ///
 /// # Errors
-/// 400 or 403 for somebody it may not impersonate.
+/// 400 or 403 for a user it may not impersonate.
 pub(crate) fn impersonate(
     app: &App,
     headers: &mut HeaderMap,
@@ -233,14 +233,14 @@ pub(crate) fn impersonate(
     };
     let authorize = |attributes: &Attributes<'_>| app.authorize(&requestor, attributes);
     let user = impersonation::permit(&requestor, &wanted, attributes, &authorize)?;
-    debug!(requestor = requestor.name, user = user.name, "Impersonation");
+    debug!(requestor = requestor.name, user = user.name, "User impersonated");
     if let Some(record) = &mut trail.record {
         record.impersonated(&user);
     }
     Ok(user)
 }
 
-/// Whether the caller may.
+/// Authorizes the request.
 ///
 /// # Errors
 /// 403 with the authorizer's reason.

@@ -1,7 +1,7 @@
 //! One handler per verb, over any resource of the registry.
 //!
-//! In reading order: this file (what a handler is given, how an object becomes an answer), [`get`], [`list`],
-//! [`watch`], [`create`], [`update`], [`patch`], [`apply`], [`delete`], [`review`], [`token_request`].
+//! In reading order: this file (a handler's input, and objects as answers), [`get`], [`list`], [`watch`], [`create`],
+//! [`update`], [`patch`], [`apply`], [`delete`], [`review`], [`token_request`].
 
 use std::sync::Arc;
 
@@ -38,16 +38,16 @@ pub(crate) mod update;
 pub(crate) mod warnings;
 pub(crate) mod watch;
 
-/// Epoch of the election, told to the holder of its lease only.
+/// Header with the epoch of the election, sent to the holder of its lease only.
 const EPOCH_HEADER: &str = "yurt-epoch";
-/// Id of the store the election is in.
+/// Header with the id of the store that holds the election.
 const STORE_HEADER: &str = "yurt-store";
-/// Timeline of pool data.
+/// Header with the generation of pool data.
 const GENERATION_HEADER: &str = "yurt-generation";
-/// Set when changes of pool data may be missing.
+/// Header that is set when changes of pool data may be missing.
 const STALE_HEADER: &str = "yurt-stale";
 
-/// One authorised request about a resource.
+/// One authorized request about a resource.
 pub(crate) struct Call {
     pub(crate) app: Arc<App>,
     pub(crate) resource: Arc<Resource>,
@@ -57,21 +57,21 @@ pub(crate) struct Call {
     pub(crate) headers: http::HeaderMap,
     /// Empty for reads.
     pub(crate) body: Received,
-    /// Told with the answer, whatever it is.
+    /// Warnings that are sent with every answer.
     pub(crate) warnings: Arc<Warnings>,
-    /// Cancelled when the certificate of the connection is not good any more.
+    /// Cancelled when the certificate of the connection becomes invalid.
     pub(crate) ends: CancellationToken,
 }
 
 // === impl Call ===
 
 impl Call {
-    /// A header's text.
+    /// Text of a header.
     pub(crate) fn header(&self, name: impl http::header::AsHeaderName) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// Namespace of the objects; a Namespace itself is in none.
+    /// Namespace of the objects; `None` for a Namespace itself.
     fn namespace(&self) -> Option<&str> {
         self.info.namespace.as_deref().filter(|_| self.resource.kind.namespaced)
     }
@@ -100,7 +100,7 @@ impl Call {
         )
     }
 
-    /// A pool collection that is not complete is never served as an empty one.
+    /// Refuses reads of an incomplete pool collection: it is never served as an empty one.
     fn require_served(&self) -> Result<(), Status> {
         if self.resource.is_served() {
             return Ok(());
@@ -112,8 +112,8 @@ impl Call {
         ))
     }
 
-    /// A read that has to reflect what other coordinators over the same store were acknowledged waits for it: one without
-    /// an RV, or at an RV that only they can have given out so far.
+    /// Waits until a read reflects every write acknowledged by other coordinators over the same store. It concerns reads
+    /// without an RV, and those at an RV that only the others can have issued so far.
     async fn catch_up(&self, version: Option<ResourceVersion>) -> Result<(), Status> {
         let is_ahead = |rv: ResourceVersion| {
             let position = self.resource.objects().read(yurt_storage::Collection::position);
@@ -125,7 +125,7 @@ impl Call {
         Ok(())
     }
 
-    /// Asks again once a body has told the name, or a write turns out to be a create.
+    /// Authorizes again once the body has supplied the name, or a write turns out to be a create.
     fn authorize(&self, verb: Verb, name: &str) -> Result<(), Status> {
         let attributes = Attributes {
             verb: verb.as_str(),
@@ -145,7 +145,7 @@ impl Call {
         }
     }
 
-    /// Whose the written fields become.
+    /// Field manager of the written fields.
     fn manager(&self, options: &WriteOptions) -> String {
         options.manager(self.header(http::header::USER_AGENT).unwrap_or_default())
     }
@@ -178,7 +178,7 @@ impl Call {
         Ok(response)
     }
 
-    /// The holder of the election lease learns its epoch from every answer that shows the lease in its hands.
+    /// Adds the epoch to every answer that shows the holder of the election lease its own lease.
     fn add_epoch(&self, object: &Object, response: &mut Response<Body>) {
         if self.resource.name != leases::COLLECTION || object.key().as_str() != leases::ELECTION_KEY {
             return;
@@ -197,7 +197,7 @@ impl Call {
         }
     }
 
-    /// What a reader of pool data, which is of this generation, has to know beside it.
+    /// Adds the headers that accompany pool data of this generation.
     fn add_pool_headers(&self, generation: u64, response: &mut Response<Body>) {
         if !matches!(self.resource.authority, Authority::Pool(_)) {
             return;
@@ -213,7 +213,7 @@ impl Call {
     }
 }
 
-/// The resourceVersion a body is based on; `None` when it names none.
+/// The resourceVersion a body is based on, if it has one.
 fn version_in(object: &Value) -> Option<String> {
     let version = yurt_apimachinery::meta::text(object, "resourceVersion");
     (!matches!(version, "" | "0")).then(|| version.to_owned())

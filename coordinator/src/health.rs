@@ -6,7 +6,7 @@ use http::{Response, StatusCode};
 use yurt_apimachinery::query::Query;
 use yurt_runtime::http::{self as web, Body};
 
-/// The checks of this process. `livez` does not look at those that only say "no traffic please".
+/// The checks of this process. `livez` leaves out those that only mean "no traffic please".
 #[derive(Default)]
 pub(crate) struct Health {
     storage: AtomicBool,
@@ -15,12 +15,12 @@ pub(crate) struct Health {
     serving: AtomicBool,
 }
 
-/// What a health path asks for.
+/// Scope of a health path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// All checks.
     All,
-    /// A single one, which not everybody may ask for.
+    /// A single check, which needs authorization.
     One,
 }
 
@@ -29,33 +29,34 @@ type Line<'a> = (&'a str, bool);
 
 const STORAGE: &str = "storage";
 const SHUTDOWN: &str = "shutdown";
-/// Named only where it does not hold.
+/// Listed only while it fails.
 const MEMBERS: &str = "members";
 
 // === impl Health ===
 
 impl Health {
-    /// The store is loaded, and everything of our own is complete.
+    /// Marks the store as loaded and all own objects as complete.
     pub(crate) fn storage_loaded(&self) {
         self.storage.store(true, Ordering::Release);
     }
 
-    /// Writes go through, or do not: a reason to send traffic elsewhere, none to restart a process that serves reads.
+    /// Sets if writes succeed. Failing writes are a reason to send traffic elsewhere, not to restart a process that
+    /// serves reads.
     pub(crate) fn set_writable(&self, writable: bool) {
         self.unwritable.store(!writable, Ordering::Release);
     }
 
-    /// Some node may be let in, or none: nobody has said who belongs to the pool.
+    /// Sets if any node can be admitted; false while the members are unknown.
     pub(crate) fn set_has_members(&self, has_members: bool) {
         self.memberless.store(!has_members, Ordering::Release);
     }
 
-    /// Requests are welcome, or not any more.
+    /// Sets if requests are welcome.
     pub(crate) fn set_serving(&self, serving: bool) {
         self.serving.store(serving, Ordering::Release);
     }
 
-    /// Whether a path is about health: who may ask for all checks together need not be known.
+    /// The scope of a health path. Callers may ask for all checks together without authentication.
     pub(crate) fn is_meant(path: &str) -> Option<Asked> {
         let mut parts = path.strip_prefix('/')?.splitn(2, '/');
         matches!(parts.next()?, "healthz" | "livez" | "readyz").then(|| match parts.next() {
@@ -64,7 +65,7 @@ impl Health {
         })
     }
 
-    /// Answers a health path; `None` when it is not one.
+    /// Answers a health path; `None` for other paths.
     pub(crate) fn answer(&self, path: &str, query: Option<&str>) -> Option<Response<Body>> {
         let mut parts = path.strip_prefix('/')?.splitn(2, '/');
         let (what, single) = (parts.next()?, parts.next());

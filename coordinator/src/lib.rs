@@ -5,9 +5,10 @@
 //!                                                  feed (the leader fills pool data) ─────────────────────┘
 //! ```
 //!
-//! In reading order: [`config`] (flags), `server` (one request), `gate` (who gets in), `authn`, `authz` (who may what), `lanes`, `audit`, `admission`, `handlers`, `registry`
-//! (resources and their rules; `registry::leases` guards elections), `feed` (pool data), `discovery`, `health`, `metrics`,
-//! `bootstrap` (certificates of a first start), `waiting` (before there is a store). All wiring is in [`build`].
+//! In reading order: [`config`] (flags), `server` (one request), `gate` (checks before a handler), `authn`, `authz` (rights), `lanes`,
+//! `audit`, `admission`, `handlers`, `registry` (resources and their rules; `registry::leases` guards elections), `feed` (pool data),
+//! `discovery`, `health`, `metrics`, `bootstrap` (certificates of a first start), `waiting` (server until the store is open). All wiring is
+//! in [`build`].
 //!
 //! ```no_run
 //! use yurt_coordinator::{build, config::Config};
@@ -81,7 +82,7 @@ use registry::own::{OwnStore, Room, Shares};
 use store::Stores;
 use waiting::{Port, Waiting};
 
-/// A coordinator whose port is taken and whose store is open; it answers after [`Coordinator::run`] has begun.
+/// A coordinator whose port is bound and whose store is open; it answers after [`Coordinator::run`] has begun.
 pub struct Coordinator {
     app: Arc<App>,
     port: Port,
@@ -91,10 +92,10 @@ pub struct Coordinator {
     files: Files,
 }
 
-/// A store that is not open by then is waited for in the open: clients get answers.
+/// Time after which the port answers requests although the store is not open yet.
 const OPEN_QUIETLY: Duration = Duration::from_secs(1);
 
-/// What a first start wrote for its user.
+/// Files that a first start wrote for its user.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     /// Kubeconfig of an administrator.
@@ -103,7 +104,7 @@ pub struct Files {
     pub ca: Option<PathBuf>,
 }
 
-/// Why the coordinator cannot start: one line that says what, which file or flag, and what to do.
+/// Reason for which the coordinator cannot start, in one line: the fault, its file or flag, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct StartError(String);
@@ -123,11 +124,10 @@ impl StartError {
     }
 }
 
-/// Takes the port, opens the store, makes certificates where none are given. Nothing is written before everything that
-/// can be checked has been.
+/// Binds the port, opens the store, and generates certificates where none are given. Writes nothing until every check has passed.
 ///
 /// # Errors
-/// [`StartError`], to be printed as it is.
+/// [`StartError`], to be printed unchanged.
 pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let clock = Clock::system();
     bootstrap::check_given(&config).await?;
@@ -199,8 +199,8 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     })
 }
 
-/// Opens the store. Certificates are made once it is open, or when it keeps the start waiting: what is wrong with the way
-/// to it has been told by then.
+/// Opens the store. Certificates are generated once it is open, or when it delays the start: faults of the flags for the store have been
+/// reported before that.
 async fn open(
     opening: impl Future<Output = Result<Stores, StartError>>,
     config: &Config,
@@ -230,10 +230,10 @@ fn watch_disk(metrics: &Metrics, stores: &Stores) {
     }
 }
 
-/// The server's certificate, made where none is given, and what was written for the user.
+/// The server's certificate, generated where none is given, and the files written for the user.
 async fn credentials(config: &Config, server: &Server) -> Result<(ReloadingServerTls, Files), StartError> {
     let credentials = bootstrap::prepare(config, server.local_addr())?;
-    // The files may have been replaced since they were checked.
+    // The files may have been replaced since the check.
     let load = || ReloadingServerTls::new(credentials.tls.clone());
     let tls = load_pair(load, TlsError::is_mismatch)
         .await
@@ -281,19 +281,19 @@ fn settings(config: &Config) -> Settings {
 // === impl Coordinator ===
 
 impl Coordinator {
-    /// Where it listens, with the port that was picked for port 0.
+    /// Listening address, with the port picked for port 0.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What was written for the user.
+    /// Files written for the user.
     #[must_use]
     pub fn files(&self) -> &Files {
         &self.files
     }
 
-    /// Serves until `stop` resolves, then stops in order and leaves everything on the disk.
+    /// Serves until `stop` resolves, then stops in order and flushes everything to disk.
     ///
     /// # Errors
     /// [`StartError`] when a task died, or the store could not be flushed.

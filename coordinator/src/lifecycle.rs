@@ -1,4 +1,4 @@
-//! What runs beside the requests, and the order in which everything stops.
+//! Background tasks, and the order in which everything stops.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,26 +17,25 @@ use crate::registry::prepare::{self, Account};
 use crate::registry::{events, namespaces};
 use crate::{Coordinator, StartError, departed, emptier};
 
-/// Pool data that changed is committed this often: a crash costs a resend of what came since, a commit wears the disk.
+/// Interval of commits of changed pool data: a crash costs a resend of what came since, a commit wears the disk.
 const PERSIST_EVERY: Duration = Duration::from_secs(5);
-/// The store is asked this often whether writes go through.
+/// Interval of checks that the store accepts writes.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
-/// Files of initial members, of roles and of custom resources are read this often.
+/// Interval of reading the files of initial members, roles and custom resources again.
 const RELOAD_EVERY: Duration = Duration::from_secs(10);
-/// Events that nobody touched for their time to live go at the next look: after a quarter of that time, within these
-/// limits.
+/// Bounds of the interval between searches for expired events, which is a quarter of their time to live.
 const EXPIRE_EVERY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// Deletions of expired events in flight at a time; they share commits.
+/// Maximum number of deletions of expired events in flight; they share commits.
 const EXPIRE_AT_ONCE: usize = 64;
-/// Connections get this long to finish after their watches have ended.
+/// Time for connections to finish after their watches have ended.
 const DRAIN: Duration = Duration::from_secs(5);
-/// Author of what the coordinator creates by itself.
+/// Author of objects that the coordinator creates itself.
 const SELF: &str = "system:yurt-coordinator";
 
-/// Creates the namespaces that exist from the start.
+/// Creates the initial namespaces.
 ///
 /// # Errors
-/// What is wrong with the store.
+/// The error of the store.
 pub(crate) async fn create_namespaces(app: &App) -> Result<(), StartError> {
     let served = app.served();
     let Some(resource) = served.registry.find("", "namespaces") else {
@@ -53,12 +52,12 @@ pub(crate) async fn create_namespaces(app: &App) -> Result<(), StartError> {
         let object = prepare::created(resource, body, None, now, &uid, Account::Settled).map_err(failed)?;
         app.own.create(resource, object, &intent).await.map_err(failed)
     };
-    // At once: they share a commit.
+    // In parallel: they share a commit.
     futures_util::future::try_join_all(namespaces::INITIAL.map(create)).await?;
     Ok(())
 }
 
-/// What the coordinator does by itself, it does for real.
+/// Intent of the coordinator's own writes: never a dry run.
 fn own_intent() -> Intent {
     Intent {
         author: Author {
@@ -119,10 +118,10 @@ pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>
     app.health.set_serving(false);
     let (drained, ()) = tokio::join!(serving.shutdown(DRAIN), async { app.end_watches.cancel() });
     if let Err(error) = drained {
-        warn!(%error, "Some connections were cut");
+        warn!(%error, "Some connections were closed before they finished");
     }
     if let Err(error) = tasks.shutdown(DRAIN).await {
-        warn!(%error, "Some tasks were cut");
+        warn!(%error, "Some tasks were cancelled");
     }
     let flushed = stores.replicas().persist(app.feed.fence().guard().as_ref()).await;
     let closed = stores.storage().close().await;
@@ -131,7 +130,7 @@ pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>
         .map_err(|error| StartError::new(format!("the store could not be flushed: {error}")))?;
     match failed {
         None => {
-            info!("Stopped");
+            info!("Coordinator stopped");
             Ok(())
         }
         Some(name) => Err(StartError::new(format!("task {name} ended unasked"))),
@@ -145,12 +144,12 @@ async fn persist(app: Arc<App>, replicas: Arc<Replicas>, stop: CancellationToken
         .is_some()
     {
         if let Err(error) = replicas.persist_due(app.feed.fence().guard().as_ref()).await {
-            warn!(%error, "Pool data is not durable yet, trying again");
+            warn!(%error, "Failed to persist pool data, retrying");
         }
     }
 }
 
-/// Keeps readiness up to date, and lets a store that failed recover when nobody writes.
+/// Keeps readiness up to date, and lets a failed store recover while there are no writes.
 async fn check_storage(storage: Arc<dyn Storage>, app: Arc<App>, stop: CancellationToken) {
     while stop
         .run_until_cancelled(tokio::time::sleep(CHECK_EVERY))
@@ -161,7 +160,7 @@ async fn check_storage(storage: Arc<dyn Storage>, app: Arc<App>, stop: Cancellat
     }
 }
 
-/// Deletes events whose time has come; each deletion is an event of its own for watchers.
+/// Deletes expired events; watchers get an event for each deletion.
 async fn expire_events(app: Arc<App>, stop: CancellationToken) {
     let Some(resource) = app.served().registry.find("", "events").cloned() else {
         return stop.cancelled().await;
@@ -178,13 +177,13 @@ async fn expire_events(app: Arc<App>, stop: CancellationToken) {
         let intent = own_intent();
         for some in expired.chunks(EXPIRE_AT_ONCE) {
             let delete = |event: &Object| app.own.delete_unchanged(&resource, event.clone(), &intent);
-            // One that changed meanwhile lives on; one that cannot be deleted is tried again.
+            // An event that changed since the search lives on; a failed deletion is tried again.
             futures_util::future::join_all(some.iter().map(delete)).await;
         }
     }
 }
 
-/// The leader may have told another coordinator.
+/// Applies the resources to share that the leader has sent to another coordinator.
 async fn follow_scope(app: Arc<App>, stop: CancellationToken) {
     let mut changes = app.feed.scope().changes();
     while let Some(Ok(())) = stop.run_until_cancelled(changes.changed()).await {

@@ -11,7 +11,8 @@ use yurt_runtime::{exit, files, log, shutdown, tls};
 const WORKER_THREADS: usize = 2;
 /// Stack of each thread; nothing here recurses deeply.
 const STACK_BYTES: usize = 512 << 10;
-/// Threads for commits of pool data and for large bodies, of which one of clients and one of the feed is worked on at a time.
+/// Maximum number of threads for commits of pool data and for large bodies. At a time one large body of clients and one of
+/// the feed is worked on.
 const BLOCKING_THREADS: usize = 6;
 /// Exit code for a bad command line.
 const BAD_FLAGS: u8 = 2;
@@ -47,27 +48,27 @@ fn main() -> ExitCode {
 }
 
 async fn start(config: Config) -> Result<(), StartError> {
-    // A start that fails says so in one line and nothing else, unless it may have to wait for others.
+    // A failing start prints one line and nothing else, unless it may have to wait for others.
     let log = log::init_held(config.verbosity);
     if config.etcd.is_used() {
         log.release();
     }
     // Each connection is an open file.
     if let Err(error) = files::raise() {
-        tracing::warn!(%error, "The limit of open files cannot be raised");
+        tracing::warn!(%error, "Failed to raise the limit of open files");
     }
     let coordinator = build(config).await?;
     log.release();
     announce(coordinator.files());
     let stop = async {
         if let Err(error) = shutdown::wait_for_signal().await {
-            tracing::error!(%error, "Cannot wait for signals, stopping");
+            tracing::error!(%error, "Failed to wait for signals, stopping");
         }
     };
     coordinator.run(stop).await
 }
 
-/// Tells a first user where the generated files are.
+/// Prints the paths of the generated files for a first user.
 fn announce(files: &Files) {
     let mut out = std::io::stdout();
     if let Some(ca) = &files.ca {

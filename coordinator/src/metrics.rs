@@ -1,7 +1,7 @@
-//! What is counted, under kube-apiserver's names where it has one.
+//! Metrics, under kube-apiserver's names where it has one.
 //!
-//! [`requests`]: requests and watches; [`told`]: what watches were told; [`collections`]: what is held, how fresh it is and
-//! what its clients suffered; [`election`]: who leads the pool; [`budgets`]: bytes and their limits.
+//! [`requests`]: requests and watches; [`told`]: events sent to watches; [`collections`]: size, freshness and forced
+//! relists of collections; [`election`]: the pool's leader; [`budgets`]: bytes and their limits.
 
 mod budgets;
 mod collections;
@@ -47,7 +47,7 @@ pub(crate) struct Metrics {
     disk: DiskMetrics,
 }
 
-/// What the store's file costs; set at every scrape.
+/// Disk use of the store's file; set at every scrape.
 struct DiskMetrics {
     disk: OnceLock<Arc<Disk>>,
     errors: IntGaugeVec,
@@ -72,7 +72,7 @@ impl Metrics {
     /// Counters at zero.
     ///
     /// # Errors
-    /// When two metrics have the same name, which is a mistake of the program.
+    /// When two metrics have the same name, which is a programming error.
     pub(crate) fn new() -> prometheus::Result<Self> {
         let render = Render::new();
         let registry = render.registry();
@@ -89,7 +89,7 @@ impl Metrics {
         let refused = counters(
             registry,
             "apiserver_flowcontrol_rejected_requests_total",
-            "Requests told to come again, by lane and reason: queue-full or time-out.",
+            "Requests rejected with 429, by lane and reason: queue-full or time-out.",
             &["priority_level", "reason"],
         )?;
         let counter = |name: &str, help: &str| {
@@ -109,7 +109,7 @@ impl Metrics {
         let custom = counters(
             registry,
             "yurt_coordinator_custom_resources_loads_total",
-            "Looks at changed declarations of custom resources, by result: taken or refused.",
+            "Reloads of changed declarations of custom resources, by result: taken or refused.",
             &["result"],
         )?;
         let custom_kinds = prometheus::IntGauge::new(
@@ -133,13 +133,13 @@ impl Metrics {
         })
     }
 
-    /// Shows what happens to `disk`.
+    /// Exports the figures of `disk`.
     pub(crate) fn watch_disk(&self, disk: Arc<Disk>) {
-        // There is one store; a second call would be about the same.
+        // There is one store; a second call would pass the same disk.
         let _ = self.disk.disk.set(disk);
     }
 
-    /// Declarations of so many custom resources were taken; `None` when they were refused.
+    /// Records that the declarations of so many custom resources were accepted; `None` when they were rejected.
     pub(crate) fn custom_loaded(&self, kinds: Option<usize>) {
         let result = if kinds.is_some() { "taken" } else { "refused" };
         self.custom.with_label_values(&[result]).inc();
@@ -148,7 +148,7 @@ impl Metrics {
         }
     }
 
-    /// A collection is not served any more.
+    /// Removes the metrics of a collection that is no longer served.
     pub(crate) fn forget_collection(&self, name: &str) {
         self.collections.remove(name);
     }
@@ -176,7 +176,7 @@ impl Metrics {
         }
     }
 
-    /// Counters of those who find no place in a lane.
+    /// Counters of requests that were rejected by a lane.
     pub(crate) fn refusals(&self, lane: &str) -> Refusals {
         let of = |reason| self.refused.with_label_values(&[lane, reason]);
         Refusals {
@@ -190,7 +190,7 @@ impl Metrics {
         self.requests.watch(labels, name, clock)
     }
 
-    /// Limit of own bytes, once it is known.
+    /// Sets the limit of own bytes.
     pub(crate) fn own_bytes_limit(&self, limit: usize) {
         self.budgets.set_own_limit(limit);
     }
@@ -204,7 +204,7 @@ impl Metrics {
         }
         let mut own_bytes = 0;
         for resource in resources.collections() {
-            // What is fed has the feed's name, which is not always the API's.
+            // Fed collections have the feed's name, which is not always the API's.
             if let Authority::Own(objects) = &resource.authority {
                 own_bytes += objects.read(Collection::object_bytes);
                 self.collections
@@ -248,7 +248,7 @@ impl FeedMetrics {
             )?,
             fenced: single(
                 "yurt_coordinator_feed_fenced_total",
-                "Feed calls of somebody who does not lead.",
+                "Feed calls of callers that do not lead.",
             )?,
             gaps: single(
                 "yurt_coordinator_feed_gaps_total",
@@ -268,7 +268,7 @@ impl FeedMetrics {
             self.late_accepted.inc();
             tracing::error!(
                 collection,
-                "A batch was applied although another hub holds the election lease"
+                "Batch applied although another hub holds the election lease"
             );
         }
     }
@@ -337,5 +337,5 @@ impl DiskMetrics {
     }
 }
 
-/// Shared by everything that counts.
+/// Metrics shared by all components.
 pub(crate) type SharedMetrics = Arc<Metrics>;

@@ -1,21 +1,21 @@
 //! Files and folders an operator names in a flag, read again while the server runs.
 //!
-//! All of them are looked at together: whoever uses them takes every file or, where one is wrong, none.
+//! All files are reloaded atomically: if one is invalid, none is applied.
 
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 use serde_json::Value;
 
-/// Largest file that is read.
+/// Largest file, in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// Files taken from one folder; more is taken for a mistake.
+/// Maximum number of files in one folder; more is taken for a mistake.
 const FILES_MAX: usize = 1000;
 
-/// Files that are looked at again and again.
+/// Files that are read again periodically.
 pub(crate) struct OperatorFiles {
     paths: Vec<PathBuf>,
-    /// The contents at the last look, to see changes.
+    /// The contents at the last read, to detect changes.
     seen: Mutex<Vec<Contents>>,
 }
 
@@ -28,19 +28,19 @@ impl OperatorFiles {
     /// Reads `paths` for the first time. Blocks for the reads.
     ///
     /// # Errors
-    /// One line: the file, and what is wrong.
+    /// One line: the file and its fault.
     pub(crate) fn open(paths: Vec<PathBuf>) -> Result<(Self, Vec<Contents>), String> {
         let contents = read(&paths)?;
         let seen = Mutex::new(contents.clone());
         Ok((Self { paths, seen }, contents))
     }
 
-    /// Whether there is anything to read again.
+    /// True if there are files to read again.
     pub(crate) fn is_reloadable(&self) -> bool {
         !self.paths.is_empty()
     }
 
-    /// Reads again; `None` when nothing changed since the last look. Blocks for the reads.
+    /// Reads the files again; `None` when nothing has changed since the last read. Blocks for the reads.
     ///
     /// # Errors
     /// As [`OperatorFiles::open`].
@@ -54,7 +54,7 @@ impl OperatorFiles {
         Ok(Some(contents))
     }
 
-    /// What was read could not be used: it is taken for a change at the next look, and complained about again.
+    /// Marks the last contents as rejected: the next read treats them as a change and reports them again.
     pub(crate) fn forget(&self) {
         self.seen.lock().clear();
     }
@@ -63,7 +63,7 @@ impl OperatorFiles {
 /// Hands every document of every file to `take`; JSON is YAML.
 ///
 /// # Errors
-/// One line: the file, and what `take` or the parser says.
+/// One line: the file, and the error of `take` or the parser.
 pub(crate) fn each_document(
     contents: &[Contents],
     mut take: impl FnMut(&Value) -> Result<(), String>,
@@ -94,7 +94,7 @@ fn read(paths: &[PathBuf]) -> Result<Vec<Contents>, String> {
     Ok(contents)
 }
 
-/// Regular files named `*.yaml`, `*.yml` or `*.json`; hidden ones (a mounted ConfigMap has some) are left out.
+/// Regular files named `*.yaml`, `*.yml` or `*.json`. Hidden ones (a mounted ConfigMap has some) are left out.
 fn files_in(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let fail = |error: std::io::Error| format!("{}: {error}", folder.display());
     let mut files = Vec::new();

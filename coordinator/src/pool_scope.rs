@@ -1,4 +1,4 @@
-//! Changes of what the pool shares, as far as they concern everything else: one resource has one authority.
+//! Applies changes of the shared resources to the other parts: one resource has one authority.
 
 use std::sync::Arc;
 
@@ -16,9 +16,9 @@ use crate::registry::Authority;
 // === impl App ===
 
 impl App {
-    /// `POST scope` of the feed: the leader says which resources the pool shares beside those every pool does. Answers which
-    /// of them are not taken, and why. A call that was begun finishes even when its leader hangs up: a collection comes or
-    /// goes as a whole. One call at a time.
+    /// `POST scope` of the feed: the leader sends the resources that the pool shares in addition to those every pool does.
+    /// The answer names the rejected ones with reasons. A call that has begun finishes even when its leader disconnects: a
+    /// collection is added or removed as a whole. One call runs at a time.
     ///
     /// # Errors
     /// [`FeedError`]; nothing has changed then.
@@ -46,11 +46,11 @@ impl App {
         Ok(json!({ "refused": told.refused }))
     }
 
-    /// Serves the resources that are shared now and no others.
+    /// Serves exactly the resources that are shared now.
     pub(crate) async fn follow_scope(&self) {
         let serve = || {
             if let Err(error) = self.serve() {
-                tracing::error!(%error, "Pool-scope resources changed and cannot be served");
+                tracing::error!(%error, "Failed to serve changed pool-scope resources");
             }
         };
         self.feed.follow_scope(self.custom.kinds(), serve).await;

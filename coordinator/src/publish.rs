@@ -1,4 +1,4 @@
-//! Where the store's commits go: the fence first, then the collections that readers see.
+//! Dispatches the store's commits: to the fence first, then to the collections that readers see.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ pub(crate) struct Publisher {
     cacher: Arc<Cacher>,
     fence: Arc<Fence>,
     scope: Arc<Scope>,
-    /// What hears of other coordinators, where there can be any.
+    /// Receivers of other coordinators' changes, if the store is shared.
     shared: Option<Shared>,
 }
 
-/// What other coordinators change here.
+/// State that other coordinators change here.
 struct Shared {
     guard: Arc<Guard>,
     replicas: Arc<Replicas>,
@@ -34,7 +34,7 @@ struct Shared {
 // === impl Publisher ===
 
 impl Publisher {
-    /// Publishes to all three.
+    /// Publishes to the collections, the fence and the scope.
     pub(crate) fn new(cacher: Arc<Cacher>, fence: Arc<Fence>, scope: Arc<Scope>) -> Self {
         Self {
             cacher,
@@ -44,7 +44,7 @@ impl Publisher {
         }
     }
 
-    /// Tells `guard` of every lease write, and the pool data of `stores` what was fed through other coordinators.
+    /// Adds receivers: `guard` gets every lease write, `stores` the pool data fed through other coordinators.
     pub(crate) fn telling(self, guard: Arc<Guard>, clock: Clock, stores: &Stores) -> Self {
         let shared = Shared {
             guard,
@@ -58,7 +58,8 @@ impl Publisher {
         }
     }
 
-    /// The guard before the lease, as the fence: whoever may replace a holder has seen its last renewal.
+    /// Informs the guard before the lease is published, as the fence: a client that may replace a holder has seen
+    /// its last renewal.
     fn tell_guard(&self, key: &str, value: &[u8], deleted: bool) {
         let Some(shared) = &self.shared else { return };
         let Some(lease) = leases::guarded(key) else { return };
@@ -72,7 +73,7 @@ impl Publisher {
         }
     }
 
-    /// The owner of the election is on record.
+    /// Records the owner of the election in the guard.
     fn tell_owner(&self) {
         if let Some(Shared { guard, .. }) = &self.shared {
             let election = self.fence.election();
@@ -113,7 +114,8 @@ impl Sink for Publisher {
         self.cacher.load(loaded)
     }
 
-    /// The fence before the lease: whoever sees the new holder finds the old one already shut out.
+    /// Updates the fence before the lease is published: a reader that sees the new holder finds the old one
+    /// already fenced.
     fn committed(&self, rv: ResourceVersion, changes: &[Committed]) {
         for change in changes {
             self.tell_guard(&change.key, change.value.bytes(), change.deleted);
@@ -157,7 +159,7 @@ mod tests {
     use crate::config::Profile;
     use crate::registry;
 
-    /// Looks at the fence at the moment in which readers of the lease are woken.
+    /// Checks the fence at the moment in which readers of the lease are woken.
     struct Woken {
         fence: Arc<Fence>,
         holder: OnceLock<String>,

@@ -1,9 +1,9 @@
 //! The resources this server knows: one entry per kind with its authority (own or replicated) and its strategy.
 //!
-//! In reading order: the table below, [`strategy`] (what a kind may decide about its writes), [`own`] (how a write of an
-//! own object happens), then one file per kind that has rules of its own. Adding a kind is one line here. Kinds that files
-//! declare ([`custom`]) come and go while the server runs: then a new registry takes the place of the old one, and
-//! resources that stay the same are the same value in both.
+//! In reading order: the table below, [`strategy`] (decisions of a kind about its writes), [`own`] (writes of own objects),
+//! then one file per kind with rules of its own. Adding a kind is one line here. Kinds declared by files ([`custom`]) are
+//! added and removed while the server runs: a new registry then replaces the old one. Resources that stay the same are the
+//! same value in both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -46,25 +46,25 @@ use views::{Shown, View};
 
 /// One resource as served.
 pub(crate) struct Resource {
-    /// What the API knows of it.
+    /// The kind, as the API describes it.
     pub(crate) kind: &'static ResourceKind,
-    /// `resource.group` of what is stored: the name of its collection.
+    /// Name of its collection: `resource.group` of the stored kind.
     pub(crate) name: String,
     /// Set when the objects are stored as another kind.
     pub(crate) view: Option<View>,
-    /// Whose data it is.
+    /// Authority over its data.
     pub(crate) authority: Authority,
-    /// What its writes have to obey.
+    /// Rules of its writes.
     pub(crate) strategy: &'static dyn Strategy,
-    /// What OpenAPI says of a custom resource.
+    /// OpenAPI schema of a custom resource.
     pub(crate) schema: Option<Arc<Value>>,
-    /// What its writes have to look like.
+    /// Structural schema that its writes have to match.
     pub(crate) structural: Option<Arc<Structural>>,
-    /// Cancelled when it is not served any more, or not like this.
+    /// Cancelled when the resource is no longer served, or served differently.
     pub(crate) gone: CancellationToken,
 }
 
-/// Who may change a resource. One resource has one authority.
+/// Component that may change a resource. One resource has one authority.
 #[derive(Clone)]
 pub(crate) enum Authority {
     /// This server: objects have RVs of our own space.
@@ -78,7 +78,7 @@ pub(crate) struct Registry {
     resources: BTreeMap<GroupResource, Vec<Arc<Resource>>>,
 }
 
-/// Own kinds of profile pool, beside those the cloud owns.
+/// Own kinds of profile pool, apart from those the cloud owns.
 const POOL_OWN: [&str; 4] = ["leases.coordination.k8s.io", "events", "namespaces", "configmaps"];
 
 /// The rules of kinds that have their own; all others follow [`strategy::Plain`].
@@ -100,7 +100,7 @@ fn strategy_of(name: &str) -> &'static dyn Strategy {
     }
 }
 
-/// The kinds of which this server is the authority, views among them.
+/// The kinds whose authority is this server, views included.
 fn own_kinds(profile: Profile) -> impl Iterator<Item = &'static ResourceKind> {
     builtin_kinds().iter().filter(move |kind| match profile {
         Profile::Standalone => true,
@@ -108,7 +108,7 @@ fn own_kinds(profile: Profile) -> impl Iterator<Item = &'static ResourceKind> {
     })
 }
 
-/// The kinds that own objects are stored as.
+/// The kinds in which own objects are stored.
 pub(crate) fn stored_kinds(profile: Profile) -> impl Iterator<Item = &'static ResourceKind> {
     own_kinds(profile).filter(|kind| views::of(kind).is_none())
 }
@@ -140,7 +140,7 @@ impl Registry {
             let Some(collection) = cacher.collection(&collection_of(kind)) else {
                 continue;
             };
-            // A kind the pool replicates has its authority already.
+            // A kind that the pool replicates has its authority already.
             resources
                 .entry(kind.group_resource())
                 .or_insert_with(|| vec![Arc::new(Resource::new(kind, Authority::Own(collection), end))]);
@@ -148,10 +148,10 @@ impl Registry {
         Self { resources }
     }
 
-    /// The same with these custom resources and no others, and with the resources that the pool shares now.
+    /// A copy with exactly these custom resources, and with the resources that the pool shares now.
     ///
     /// # Errors
-    /// What stands in the way of one of them; nothing has changed then.
+    /// The resource that cannot be served and the reason; nothing has changed then.
     pub(crate) fn with_custom(
         &self,
         declared: &[Declared],
@@ -238,8 +238,7 @@ impl Registry {
         self.collections().filter(is_pool).map(name).collect()
     }
 
-    /// Another registry has taken the place of this one: ends the watches of what is not served any more, or not like
-    /// this.
+    /// Ends the watches of resources that the new registry no longer serves, or serves differently.
     pub(crate) fn replaced_by(&self, new: &Self, cacher: &Cacher) {
         for old in self.iter() {
             let stays = |new: &Arc<Resource>| Arc::ptr_eq(new, old);
@@ -266,7 +265,7 @@ impl Registry {
         self.resources.get(&GroupResource::new(group, resource))?.first()
     }
 
-    /// The same in one version.
+    /// The resource of a group, version and plural name.
     pub(crate) fn find_version(&self, group: &str, version: &str, resource: &str) -> Option<&Arc<Resource>> {
         let versions = self.resources.get(&GroupResource::new(group, resource))?;
         versions.iter().find(|resource| resource.kind.version == version)
@@ -321,7 +320,7 @@ impl Resource {
         }
     }
 
-    /// Whether clients can notice no difference.
+    /// True if clients can see no difference.
     fn is_same(&self, other: &Self) -> bool {
         std::ptr::eq(self.kind, other.kind)
             && self.schema == other.schema
@@ -329,7 +328,7 @@ impl Resource {
             && Arc::ptr_eq(self.objects(), other.objects())
     }
 
-    /// The objects.
+    /// The collection of its objects.
     pub(crate) fn objects(&self) -> &Arc<SharedCollection> {
         match &self.authority {
             Authority::Own(collection) => collection,
@@ -337,12 +336,12 @@ impl Resource {
         }
     }
 
-    /// What the objects are stored as.
+    /// The kind in which the objects are stored.
     pub(crate) fn stored_kind(&self) -> &'static ResourceKind {
         self.objects().kind()
     }
 
-    /// What clients of this resource see of the stored objects.
+    /// The stored objects as clients of this resource see them.
     pub(crate) fn look(&self) -> Arc<dyn serve::View> {
         match self.view {
             Some(view) => Arc::new(Shown { view, kind: self.kind }),
@@ -350,12 +349,12 @@ impl Resource {
         }
     }
 
-    /// An object as clients of this resource see it.
+    /// One object as clients of this resource see it.
     pub(crate) fn shown(&self, object: &Object) -> Object {
         self.look().show(object).unwrap_or_else(|| object.clone())
     }
 
-    /// A client's field selector, for stored objects.
+    /// Translates a client's field selector for stored objects.
     pub(crate) fn stored_fields(&self, selector: &FieldSelector) -> FieldSelector {
         self.view
             .map_or_else(|| selector.clone(), |view| view.stored_selector(selector))
@@ -366,7 +365,7 @@ impl Resource {
         self.objects().read(|held| held.position().space())
     }
 
-    /// Whether this server may be asked for it now.
+    /// True if this server can serve it now.
     pub(crate) fn is_served(&self) -> bool {
         match &self.authority {
             Authority::Own(collection) => collection.read(yurt_storage::Collection::is_complete),
@@ -374,7 +373,7 @@ impl Resource {
         }
     }
 
-    /// Whether changes may be missing because the cloud is away. Own data never is stale.
+    /// True if changes may be missing because the cloud is away. Own data is never stale.
     pub(crate) fn is_stale(&self, now: BootTime) -> bool {
         match &self.authority {
             Authority::Own(_) => false,

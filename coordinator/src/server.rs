@@ -1,6 +1,6 @@
 //! One request, from the socket to the answer: request info, the gate, dispatch.
 //!
-//! The order is kube-apiserver's. Health answers before everything else; leases and the feed have no lane to wait in.
+//! The order is kube-apiserver's. Health answers before everything else; leases and the feed bypass the lanes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,22 +33,22 @@ use crate::registry::strategy::STATUS_VERBS;
 use crate::registry::{Authority, Resource};
 use crate::status_error;
 
-/// Correlates a request with logs; the client's own value is kept.
+/// Header that correlates a request with logs; the client's own value is kept.
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
-/// Every answer but discovery describes a moment.
+/// `Cache-Control` of every answer but discovery: it describes a moment.
 const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache, private");
 
-/// What is asked, as its URL and headers say.
+/// A request, parsed from its URL and headers.
 struct Question {
     info: RequestInfo,
     query: Option<String>,
-    /// `None` for a path that names nothing served here.
+    /// `None` for a path that names no served resource.
     resource: Option<Arc<Resource>>,
     /// The format of a failure.
     how: Negotiated,
 }
 
-/// Answers one request, whatever comes.
+/// Answers one request; never fails.
 pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer) -> Response<Body> {
     let audit_id = audit_id(request.headers());
     let method = request.method().clone();
@@ -102,7 +102,7 @@ pub(crate) async fn answer(app: Arc<App>, request: Request<Incoming>, peer: Peer
     dressed(response, &method, &audit_id)
 }
 
-/// An answer with what every answer has.
+/// Adds the headers that every answer has.
 pub(crate) fn dressed(mut response: Response<Body>, method: &Method, audit_id: &str) -> Response<Body> {
     if method == Method::HEAD {
         // A body would be a protocol error on HTTP/2.
@@ -114,8 +114,8 @@ pub(crate) fn dressed(mut response: Response<Body>, method: &Method, audit_id: &
     response
 }
 
-/// Health is told to everybody, single checks to those who may look at them. A token that is nobody's is refused here as
-/// everywhere. `None` for any other path.
+/// Answers `/healthz`, `/livez` and `/readyz` to every caller, single checks to authorized callers only. Refuses an unknown
+/// token, as everywhere. `None` for any other path.
 fn answer_health(
     app: &Arc<App>,
     request: &mut Request<Incoming>,
@@ -148,19 +148,19 @@ fn answer_health(
     Some(response)
 }
 
-/// The client's own, else a new one.
+/// The client's own id, else a new one.
 pub(crate) fn audit_id(headers: &HeaderMap) -> String {
     let given = headers.get(AUDIT_ID).and_then(|id| id.to_str().ok());
     given.map_or_else(new_audit_id, str::to_owned)
 }
 
-/// Nobody has to be unable to guess it: no call of the kernel for each request.
+/// Need not be unpredictable, so no system call per request.
 fn new_audit_id() -> String {
     let random = fastrand::u128(..).to_ne_bytes();
     uuid::Builder::from_random_bytes(random).into_uuid().to_string()
 }
 
-/// Failures come in the format of what was asked for.
+/// Failures come in the format that the request accepts.
 fn error_format(request: &Request<Incoming>, resource: Option<&Resource>) -> Negotiated {
     let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok());
     let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
@@ -168,7 +168,7 @@ fn error_format(request: &Request<Incoming>, resource: Option<&Resource>) -> Neg
         .for_people(request.uri().query(), agent)
 }
 
-/// Finds out who asks before anything else. A connection without a known caller ends with its answer: connections and
+/// Authenticates the caller before anything else. A connection without a known caller ends with its answer: connections and
 /// HTTP/2 streams are too cheap a weapon for strangers.
 async fn identified(
     app: &Arc<App>,
@@ -256,7 +256,7 @@ async fn dispatch(
     Ok(finished(Box::pin(handle(call)).await, how, &warnings))
 }
 
-/// A body that is answered by another of its kind, and nothing stored. Everybody may ask, so it has to be small.
+/// Answers a body with another one of its kind, and stores nothing. Every caller may send one, so its size is limited.
 async fn exchange(
     app: &App,
     user: &User,
@@ -277,7 +277,7 @@ async fn exchange(
     Ok(finished(answer, how, warnings))
 }
 
-/// An answer, or what is said instead, with what its client is told beside.
+/// The answer or its failure, with the warnings for the client.
 fn finished(answer: Result<Response<Body>, Status>, how: Negotiated, warnings: &Warnings) -> Response<Body> {
     let is_unread = answer.as_ref().is_err_and(Status::is_of_router);
     let mut response = answer.unwrap_or_else(|status| status_error::respond(how, &status));
@@ -287,7 +287,7 @@ fn finished(answer: Result<Response<Body>, Status>, how: Negotiated, warnings: &
     response
 }
 
-/// Gives a request to the handler of its verb. Writes of several steps finish even when the client hangs up; the store
+/// Passes a request to the handler of its verb. Writes of several steps finish even when the client disconnects; the store
 /// finishes a single step by itself.
 async fn handle(call: Call) -> Result<Response<Body>, Status> {
     match call.info.verb {
@@ -316,8 +316,8 @@ async fn handle(call: Call) -> Result<Response<Body>, Status> {
     }
 }
 
-/// Whether nothing has to follow the commit of a create or change: the guard of elections is told of it, and what is evicted is
-/// deleted after it was marked.
+/// True if nothing has to follow the commit of a create or change. Two do: the guard of elections receives it, and an evicted
+/// pod is deleted after it was marked.
 fn is_one_step(call: &Call) -> bool {
     let is_eviction = call.info.subresource.as_deref() == Some("eviction");
     !is_eviction && !leases::may_be_guarded(&call.resource, call.info.namespace.as_deref())
@@ -336,7 +336,7 @@ async fn handle_write(call: &Call) -> Result<Response<Body>, Status> {
     }
 }
 
-/// Paths that name no resource.
+/// Answers paths that name no resource.
 async fn answer_path(
     app: &Arc<App>,
     request: Request<Incoming>,
@@ -390,7 +390,7 @@ async fn answer_path(
             let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
             Ok(web::respond(StatusCode::OK, content_type, web::full(text)))
         }
-        // Discovery of all groups has no methods, it is read.
+        // Discovery of all groups has no methods; it is read-only.
         (&Method::GET, path, _) | (&Method::HEAD, path @ ("/api" | "/apis"), _) => {
             let asked = Asked {
                 headers: request.headers(),
@@ -405,13 +405,13 @@ async fn answer_path(
     }
 }
 
-/// A path that is there, for another method.
+/// True for a path that exists for another method.
 fn is_document(app: &App, path: &str) -> bool {
     let is_own = matches!(path, "/" | "/metrics" | "/version" | feed::MEMBERS_PATH) || path.starts_with(feed::PATH);
     is_own || app.served().discovery.knows(path)
 }
 
-/// Below the versions of a known group the API speaks, everywhere else the router.
+/// The 404 below the versions of a known group is the API's, everywhere else the router's.
 fn no_document(app: &App, info: &RequestInfo) -> Result<Response<Body>, Status> {
     let parts: Vec<&str> = info.path.trim_matches('/').split('/').collect();
     let is_known = match parts.as_slice() {
@@ -429,7 +429,7 @@ fn no_document(app: &App, info: &RequestInfo) -> Result<Response<Body>, Status> 
     Ok(page_not_found())
 }
 
-/// The answer of a router that has no such path.
+/// The answer of a router for an unknown path.
 fn page_not_found() -> Response<Body> {
     let mut response = web::text(StatusCode::NOT_FOUND, "404 page not found\n");
     let nosniff = HeaderValue::from_static("nosniff");
@@ -448,7 +448,8 @@ fn find_resource(app: &App, info: &RequestInfo) -> Option<Arc<Resource>> {
         .cloned()
 }
 
-/// Pool data has one author, the cloud. Told before authorization: who asks deserves the reason, not a bare 403.
+/// Refuses writes to pool data, whose only author is the cloud. Runs before authorization, so that the caller gets the reason
+/// instead of a bare 403.
 fn refuse_pool_writes(resource: &Resource, user: &User, verb: Verb) -> Result<(), Status> {
     if verb.is_read_only() || user.is_anonymous() || matches!(resource.authority, Authority::Own(_)) {
         return Ok(());
@@ -460,7 +461,7 @@ fn refuse_pool_writes(resource: &Resource, user: &User, verb: Verb) -> Result<()
     Err(Status::failure(405, reason::METHOD_NOT_ALLOWED, message))
 }
 
-/// Whether the path offers the verb at all.
+/// Checks if the path offers the verb at all.
 fn check_shape(resource: &Resource, info: &RequestInfo, method: &Method) -> Result<(), Status> {
     let kind = resource.kind;
     let is_own = matches!(resource.authority, Authority::Own(_));
@@ -495,7 +496,7 @@ fn check_shape(resource: &Resource, info: &RequestInfo, method: &Method) -> Resu
     }
     let is_offered = match info.verb {
         Verb::Get => has_name && has_namespace && method != Method::HEAD,
-        // Paths below /watch/ are watches whatever the method is.
+        // Paths below /watch/ are watches for every method.
         Verb::List | Verb::Watch => method == Method::GET,
         Verb::Update | Verb::Patch | Verb::Delete => has_name && has_namespace,
         Verb::Create => !has_name && has_namespace,
@@ -509,7 +510,7 @@ fn check_shape(resource: &Resource, info: &RequestInfo, method: &Method) -> Resu
     }
 }
 
-/// Whether the path is that of a collection, so that the name comes from the field selector.
+/// True for the path of a collection, so that the name comes from the field selector.
 fn names_by_selector(info: &RequestInfo) -> bool {
     let is_collection = info
         .path
@@ -518,7 +519,7 @@ fn names_by_selector(info: &RequestInfo) -> bool {
     matches!(info.verb, Verb::List | Verb::Watch) && is_collection
 }
 
-/// An unknown resource of a served group is another 404 than an unknown path.
+/// An unknown resource of a served group gets another 404 than an unknown path.
 fn not_found(app: &App, info: &RequestInfo) -> Result<Response<Body>, Status> {
     if app
         .served()

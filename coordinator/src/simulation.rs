@@ -1,8 +1,8 @@
-//! Doors for the simulations: the rules of an election, and the feed of a [`Pool`], without a server, a store and a clock
-//! around them.
+//! Entry points for the simulations: the rules of an election, and the feed of a [`Pool`], without a server, a store and
+//! a clock.
 //!
-//! What `registry::own` does around a transaction is done by the caller: [`Election::judge`] before it, with the epoch
-//! record it returns as part of it, and [`Election::committed`] after it.
+//! The caller does the work of `registry::own` around a transaction. It calls [`Election::judge`] before it, stores the
+//! returned epoch record as part of it, and calls [`Election::committed`] after it.
 
 mod pool;
 
@@ -30,7 +30,7 @@ pub struct Election {
 pub struct Write<'a> {
     /// Node whose certificate the writer has.
     pub node: &'a str,
-    /// It names the resourceVersion it is based on.
+    /// True if the write names the resourceVersion it is based on.
     pub has_resource_version: bool,
     /// Holder as stored, empty for none, and the duration stored with it.
     pub before: (&'a str, Duration),
@@ -83,7 +83,7 @@ impl Election {
         Ok((before != after).then(|| self.fence.election().next(after, owner).encode()))
     }
 
-    /// The write was committed at `rv`, with the record that [`Self::judge`] returned.
+    /// Records that the write was committed at `rv`, with the record that [`Self::judge`] returned.
     pub fn committed(&self, write: &Write<'_>, rv: ResourceVersion, record: Option<&[u8]>, now: BootTime) {
         if let Some(record) = record {
             self.fence.published(rv, record);
@@ -101,13 +101,13 @@ impl Election {
         }
     }
 
-    /// The epoch as published last.
+    /// The last published epoch.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.fence.election().epoch
     }
 
-    /// Whether a feed call of `node` is let in with this claim.
+    /// True if a feed call of `node` with this claim passes the fence.
     #[must_use]
     pub fn lets_in(&self, node: &str, store: &str, epoch: u64) -> bool {
         let claim = Claim {

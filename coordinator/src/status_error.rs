@@ -1,4 +1,4 @@
-//! The only place where an error of a layer below becomes an answer of the API.
+//! The only place where an error of a lower layer becomes an answer of the API.
 
 use http::Response;
 use yurt_apimachinery::Status;
@@ -9,10 +9,10 @@ use yurt_storage::StorageError;
 
 use crate::feed::FeedError;
 
-/// A store that cannot answer now is worth another try after this many seconds.
+/// Seconds of `Retry-After` for a store that cannot answer now.
 const RETRY_SECONDS: u32 = 5;
 
-/// A storage error as a client sees it. Conflicts are decided before: here they are a mistake of ours.
+/// The answer for a storage error. Conflicts are handled earlier: here they are a programming error.
 pub(crate) fn of_storage(error: &StorageError) -> Status {
     match error {
         StorageError::Conflict { key, .. } => {
@@ -49,7 +49,7 @@ pub(crate) fn of_storage(error: &StorageError) -> Status {
     }
 }
 
-/// Any failure as an HTTP answer, as the client asked for it.
+/// The HTTP answer for a failure, in the format that the client accepts.
 pub(crate) fn respond(how: Negotiated, status: &Status) -> Response<Body> {
     let mut response = web::status_response_as(how, status);
     if status.is_denial() {
@@ -61,7 +61,7 @@ pub(crate) fn respond(how: Negotiated, status: &Status) -> Response<Body> {
     response
 }
 
-/// A failed feed call as an HTTP answer.
+/// The HTTP answer for a failed feed call.
 pub(crate) fn respond_feed(error: &FeedError) -> Response<Body> {
     match error {
         FeedError::Refused(refusal) => web::json(http::StatusCode::CONFLICT, refusal.to_json().to_string()),

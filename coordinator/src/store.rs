@@ -1,4 +1,4 @@
-//! Everything that lasts: own objects and the durable copies of pool data in one file, or both in etcd.
+//! All durable state: own objects and the durable copies of pool data in one file, or both in etcd.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ const FILE: &str = "store.redb";
 /// The open stores.
 pub(crate) struct Stores {
     storage: Arc<dyn Storage>,
-    /// What the embedded store does to its disk.
+    /// The disk below the embedded store.
     disk: Option<Arc<Disk>>,
     replicas: Arc<Replicas>,
     /// Pool-scope collections and the members, by name.
@@ -31,11 +31,11 @@ pub(crate) struct Stores {
 // === impl Stores ===
 
 impl Stores {
-    /// Opens the store: in the data folder, or in etcd, which may take a while. Beside the built-in pool-scope kinds of
-    /// `config` there are `pool_custom`. Tasks run in `tasks`.
+    /// Opens the store: in the data folder, or in etcd, which may take a while. The pool-scope kinds are the built-in
+    /// ones of `config` and `pool_custom`. Its tasks run in `tasks`.
     ///
     /// # Errors
-    /// Which file or flag, and what is wrong with it.
+    /// The file or flag, and its fault.
     pub(crate) async fn open(
         config: &Config,
         pool_custom: impl IntoIterator<Item = &'static ResourceKind>,
@@ -79,13 +79,13 @@ impl Stores {
     /// Loads own objects and publishes every commit from now on.
     ///
     /// # Errors
-    /// What is wrong with the store.
+    /// The error of the store.
     pub(crate) async fn attach(&self, publisher: Publisher) -> Result<(), StartError> {
         let attached = self.storage.attach(Arc::new(publisher)).await;
         attached.map_err(|error| StartError::new(format!("the store cannot be loaded: {error}")))
     }
 
-    /// The disk all of it is on.
+    /// The disk that holds all of it.
     pub(crate) fn disk(&self) -> Option<&Arc<Disk>> {
         self.disk.as_ref()
     }
@@ -95,7 +95,7 @@ impl Stores {
         self.storage.id()
     }
 
-    /// Whether other coordinators write to the same store.
+    /// True if other coordinators write to the same store.
     pub(crate) fn is_shared(&self) -> bool {
         self.storage.caught_up().is_some()
     }
@@ -115,8 +115,8 @@ impl Stores {
         &self.collections
     }
 
-    /// The collections served to readers: the members are one of them, followers need them for their filters. A control
-    /// plane of its own has none.
+    /// The collections served to readers. The members are one of them: followers need them for their filters. A
+    /// standalone control plane has none.
     pub(crate) fn pool(&self) -> Vec<Arc<PoolCollection>> {
         let is_pool = self.profile == Profile::Pool;
         self.collections.all().filter(|_| is_pool).collect()

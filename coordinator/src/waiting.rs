@@ -1,4 +1,4 @@
-//! What a coordinator answers while it waits for its store: that it lives, which version it is, that it is not ready and why.
+//! Server that runs until the store is open: it is live, reports its version, and is not ready, with the reason.
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,30 +16,30 @@ use crate::app::App;
 use crate::authn::User;
 use crate::{discovery, gate, server, status_error};
 
-/// A port that is taken.
+/// A bound port.
 pub(crate) enum Port {
     /// Clients wait in the backlog.
     Bound(Server),
-    /// Clients are told to come again.
+    /// Clients get 503 with `Retry-After`.
     Waiting(Waiting),
 }
 
-/// A port that answers before there is anything to serve.
+/// A server that answers before the store is open.
 pub(crate) struct Waiting {
     serving: Serving,
-    /// Set once everything can be answered; connections made before live on.
+    /// Set once all requests can be answered; earlier connections stay open.
     app: Arc<OnceLock<Arc<App>>>,
 }
 
-/// Seconds after which a client should come again, as kube-apiserver says while it starts.
+/// Seconds of `Retry-After`, as kube-apiserver sends while it starts.
 const RETRY_SECONDS: u32 = 5;
-/// What it says then: a 404 would tell controllers that a resource is gone.
+/// Message of the 503; a 404 would mean to controllers that a resource is gone.
 const NOT_YET: &str = "the request has been made before all known HTTP paths have been installed, please try again";
 
 // === impl Port ===
 
 impl Port {
-    /// From now on requests are answered by `app`.
+    /// Lets `app` answer all requests from now on.
     pub(crate) fn serve(self, tasks: &TaskGroup, app: Arc<App>) -> Serving {
         match self {
             Self::Waiting(waiting) => waiting.open(app),
@@ -56,7 +56,7 @@ impl Port {
 // === impl Waiting ===
 
 impl Waiting {
-    /// Begins to answer at the port of `server`, in `tasks`.
+    /// Starts answering at the port of `server`, in `tasks`.
     pub(crate) fn serve(server: Server, tasks: &TaskGroup) -> Self {
         let app = Arc::new(OnceLock::<Arc<App>>::new());
         let (known, ranked) = (app.clone(), app.clone());
