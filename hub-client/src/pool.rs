@@ -1,4 +1,4 @@
-//! This hub's part in its NodePool: election, feed, heartbeats, relay.
+//! Election, feed, heartbeats and relay of this hub within its NodePool.
 
 pub mod election;
 pub mod feed;

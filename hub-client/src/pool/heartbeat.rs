@@ -1,7 +1,7 @@
-//! Node heartbeats: the hub's own, and those the leader carries to the cloud for nodes that are cut off.
+//! Node heartbeats: this hub's own, and those the leader forwards to the cloud for nodes that are cut off.
 //!
-//! A node that is cut off speaks for itself through a relay where that works ([`relaying`]); the leader speaks for it
-//! ([`forward`]) where it does not.
+//! A cut-off node sends its own heartbeats through a relay ([`relaying`]). Where no relay works, the leader forwards
+//! them ([`forward`]).
 
 pub mod forward;
 mod kept;

@@ -1,7 +1,7 @@
-//! The leader's public word that the pool's data is complete and fresh, here and at the coordinator: Lease
-//! `kube-system/leader-informer-sync`.
+//! Lease `kube-system/leader-informer-sync`: states that the pool's data is complete and fresh at the leader and at the
+//! coordinator.
 //!
-//! Readers take it as stale after 30 s without a renewal. Annotations carry store, epoch and the position of each
+//! Readers take the data as stale after 30 s without a renewal. Annotations carry store, epoch and the position of each
 //! collection, for operators.
 
 use std::sync::Arc;
@@ -18,28 +18,28 @@ use crate::replicas::{POOL_SCOPE, PoolData};
 
 /// Namespace and name of the Lease.
 pub const LEASE: (&str, &str) = ("kube-system", "leader-informer-sync");
-/// What does not work when the coordinator refuses it.
+/// Failure key: the coordinator refuses the Lease.
 const SYNC: &str = "lease leader-informer-sync";
 /// Time between renewals, and the Lease's duration, as upstream's.
 const EVERY: Duration = Duration::from_secs(10);
-/// Time to the next look while the data is not complete and fresh, or after a failed write.
+/// Time to the next check while the data is incomplete or stale, or after a failed write.
 const SOON: Duration = Duration::from_millis(500);
-/// Longest wait for one answer.
+/// Maximum wait for one answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// The feed may be behind by so much: longer, and the pool does not have what the leader has.
+/// Maximum lag of the feed. Above it the coordinator does not count as synced, and the Lease is not renewed.
 const LAG_MAX: Duration = Duration::from_secs(10);
 
-/// Renews the Lease while this hub leads and the data is what the Lease says.
+/// Renews the Lease while this hub leads and the data is complete and fresh.
 pub struct InformerSync {
-    /// The Lease.
+    /// Client of the Lease.
     pub lease: LeaseClient,
-    /// What stands in `holderIdentity`.
+    /// Value of `holderIdentity`.
     pub identity: String,
-    /// The data.
+    /// Pool data of this hub.
     pub data: Arc<PoolData>,
-    /// How much of it the coordinator has.
+    /// Progress of the feed to the coordinator.
     pub progress: Arc<FeedProgress>,
-    /// By what right.
+    /// Leadership under which the Lease is renewed.
     pub leadership: Arc<Leadership>,
     /// Clock.
     pub clock: Clock,
@@ -65,7 +65,7 @@ impl InformerSync {
         }
     }
 
-    /// Whether the collection is fresh here, and the coordinator has it under this leadership.
+    /// True if the collection is fresh here and the coordinator has it under this leadership.
     fn is_synced(&self, name: &str) -> bool {
         let position = self
             .data

@@ -1,4 +1,4 @@
-//! What a leader does while it leads: feeds the coordinator, vouches for the data, carries heartbeats.
+//! Runs the tasks of a leader: feeds the coordinator, renews the sync Lease, forwards heartbeats.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -18,24 +18,24 @@ use crate::metrics::Metrics;
 use crate::replicas::PoolData;
 use crate::upstream::{CoordinatorClient, Upstreams};
 
-/// Everything the leader's tasks need.
+/// Dependencies of the leader's tasks.
 #[derive(Clone)]
 pub struct Leader {
-    /// What stands in `holderIdentity`.
+    /// Value of `holderIdentity`.
     pub identity: String,
-    /// Connections.
+    /// Clients of the upstream servers.
     pub upstreams: Upstreams,
-    /// The coordinator.
+    /// Client of the coordinator.
     pub coordinator: CoordinatorClient,
     /// The data to feed.
     pub data: Arc<PoolData>,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// How far the feed is.
+    /// Progress of the feed.
     pub progress: Arc<FeedProgress>,
     /// Clock.
     pub clock: Clock,
-    /// Asks the coordinator's prober to look now.
+    /// Wakes the coordinator's prober.
     pub nudge: Arc<Notify>,
 }
 
@@ -70,7 +70,7 @@ impl Leader {
         };
         group.spawn("informer-sync", sync.run(group.token()));
         if self.upstreams.cloud.server().delegate.is_none() {
-            tracing::warn!("No --delegate-kubeconfig: this leader does not forward heartbeats of cut-off nodes");
+            tracing::warn!("Heartbeat forwarding for cut-off nodes is disabled: set --delegate-kubeconfig");
             return;
         }
         let forward = Forward {

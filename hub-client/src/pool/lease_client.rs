@@ -1,4 +1,4 @@
-//! Reads, writes and watches Leases as JSON, keeping every field it does not know.
+//! Reads, writes and watches Leases as JSON and preserves unknown fields.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub struct LeaseClient {
     name: String,
 }
 
-/// An answer about the Lease.
+/// Answer about the Lease.
 #[derive(Debug)]
 pub struct Answer {
     /// HTTP status.
@@ -32,14 +32,14 @@ pub struct Answer {
     pub headers: HeaderMap,
     /// The Lease, when the status is 200 or 201.
     pub lease: Option<Value>,
-    /// The body as it came.
+    /// The body as received.
     pub body: Bytes,
 }
 
 // === impl LeaseClient ===
 
 impl LeaseClient {
-    /// The Lease `namespace`/`name` at the server of `client`.
+    /// Creates a client of the Lease `namespace`/`name` at the server of `client`.
     #[must_use]
     pub fn new(client: HttpClient, namespace: &str, name: &str) -> Self {
         Self {
@@ -49,23 +49,23 @@ impl LeaseClient {
         }
     }
 
-    /// Reads it.
+    /// Reads the Lease.
     ///
     /// # Errors
-    /// When no answer came.
+    /// Fails if no answer came.
     pub async fn read(&self, timeout: Duration) -> Result<Answer, ClientError> {
         self.ask(Method::GET, &self.path(), None, timeout).await
     }
 
-    /// Replaces it; `lease` carries the resourceVersion it must still have.
+    /// Replaces the Lease; `lease` carries the resourceVersion that the stored Lease must still have.
     ///
     /// # Errors
-    /// When no answer came; the write may have happened unless [`ClientError::never_sent`].
+    /// Fails if no answer came. The write may have happened unless [`ClientError::never_sent`].
     pub async fn replace(&self, lease: &Value, timeout: Duration) -> Result<Answer, ClientError> {
         self.ask(Method::PUT, &self.path(), Some(lease), timeout).await
     }
 
-    /// Creates it.
+    /// Creates the Lease.
     ///
     /// # Errors
     /// As [`Self::replace`].
@@ -73,7 +73,7 @@ impl LeaseClient {
         self.ask(Method::POST, &self.collection(), Some(lease), timeout).await
     }
 
-    /// Query path of a watch on just this Lease, from the present state on.
+    /// Returns the query path of a watch on this Lease alone, starting at the present state.
     #[must_use]
     pub fn watch_path(&self) -> String {
         format!(
@@ -83,13 +83,13 @@ impl LeaseClient {
         )
     }
 
-    /// The HTTP client behind it.
+    /// Returns the underlying HTTP client.
     #[must_use]
     pub fn http(&self) -> &HttpClient {
         &self.client
     }
 
-    /// A Lease without spec.
+    /// Returns a Lease without spec.
     #[must_use]
     pub fn blank(&self) -> Value {
         json!({
@@ -132,8 +132,8 @@ impl LeaseClient {
 // === impl Answer ===
 
 impl Answer {
-    /// Why the server did not take or show the Lease; `None` when it did. A conflict, and a Lease that is not there, are part of
-    /// the game.
+    /// Returns the reason why the server did not accept or return the Lease; `None` on success. A conflict and an
+    /// absent Lease are expected and count as success.
     #[must_use]
     pub fn refusal(&self) -> Option<String> {
         let is_expected = [StatusCode::CONFLICT, StatusCode::NOT_FOUND].contains(&self.status);
@@ -144,14 +144,14 @@ impl Answer {
     }
 }
 
-/// A watch of Leases.
+/// Watch of Leases.
 #[derive(Debug)]
 pub struct LeaseEvents {
     body: Incoming,
     decoder: WatchDecoder,
 }
 
-/// A watch that could not be opened, broke, or ended with an ERROR event: what came before it may not be all.
+/// A watch that could not be opened, broke, or ended with an ERROR event. Events before it may be incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
@@ -161,7 +161,7 @@ impl LeaseEvents {
     /// Opens the watch at `path` (with its query).
     ///
     /// # Errors
-    /// [`Broken`] for anything but 200.
+    /// [`Broken`] for any status but 200.
     pub async fn open(client: &HttpClient, path: &str) -> Result<Self, Broken> {
         let mut request = Request::new(empty());
         *request.uri_mut() = path.parse().map_err(|_| Broken)?;
@@ -175,10 +175,10 @@ impl LeaseEvents {
         })
     }
 
-    /// The next event, bookmarks left out; `None` at the clean end.
+    /// Returns the next event, without bookmarks; `None` at the clean end.
     ///
     /// # Errors
-    /// [`Broken`], after which there is nothing more.
+    /// [`Broken`]; no event follows it.
     pub async fn next(&mut self) -> Result<Option<(EventType, Value)>, Broken> {
         loop {
             match self.decoder.next().transpose().map_err(|_| Broken)? {
@@ -197,7 +197,7 @@ impl LeaseEvents {
     }
 }
 
-/// Sets or, with `None`, removes an annotation of an object.
+/// Sets an annotation of an object, or removes it if `value` is `None`.
 pub fn set_annotation(object: &mut Value, name: &str, value: Option<&str>) {
     let annotations = &mut object["metadata"]["annotations"];
     match value {
@@ -210,13 +210,13 @@ pub fn set_annotation(object: &mut Value, name: &str, value: Option<&str>) {
     }
 }
 
-/// The wall clock as Leases write it.
+/// Formats a wall-clock time as Leases hold it.
 #[must_use]
 pub fn micro_time(time: UnixTime) -> String {
     MicroTime::from_unix(time.secs, time.nanos).to_string()
 }
 
-/// Now, but always later than `previous`: an unchanged record would look dead to its observers.
+/// Returns the present time, but always later than `previous`: to observers an unchanged record looks expired.
 #[must_use]
 pub fn renew_time(clock: &Clock, previous: Option<&str>) -> String {
     let now = clock.unix();
@@ -226,14 +226,14 @@ pub fn renew_time(clock: &Clock, previous: Option<&str>) -> String {
     next.to_string()
 }
 
-/// Microseconds since 1970.
+/// Returns microseconds since 1970.
 #[must_use]
 pub fn to_micros(time: MicroTime) -> i64 {
     let (secs, nanos) = time.unix();
     secs * 1_000_000 + i64::from(nanos / 1000)
 }
 
-/// The moment so many microseconds after 1970.
+/// Returns the time `micros` microseconds after 1970.
 #[must_use]
 pub fn from_micros(micros: i64) -> MicroTime {
     let nanos = u32::try_from(micros.rem_euclid(1_000_000)).unwrap_or(0) * 1000;

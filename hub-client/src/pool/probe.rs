@@ -1,4 +1,4 @@
-//! Whether the cloud and the coordinator answer, and what the coordinator says of the pool's data.
+//! Probes the cloud and the coordinator, and reads the coordinator's state of the pool's data.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -20,38 +20,38 @@ use crate::replicas::source::CoordinatorState;
 use crate::troubles::Troubles;
 use crate::upstream::Cloud;
 
-/// Time between probes while the answer is yes.
+/// Time between probes while they succeed.
 const EVERY: Duration = Duration::from_secs(5);
-/// Time to the next probe after a no.
+/// Time to the next probe after a failure.
 const AGAIN: Duration = Duration::from_secs(1);
-/// A probe that takes longer is a no.
+/// Maximum time of a probe; a longer one counts as failed.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// The other servers of the cloud are asked when the one in use has not answered for this long.
+/// Time without an answer from the server in use after which the cloud's other servers are probed, too.
 const ALONE: Duration = Duration::from_secs(1);
 /// Failed probes in a row after which the coordinator counts as unreachable.
 const FAILURES: u32 = 2;
 
-/// What does not work when the cloud does not answer.
+/// Failure key: the cloud does not answer.
 pub const CLOUD: &str = "cloud";
-/// What does not work when the coordinator does not answer.
+/// Failure key: the coordinator does not answer.
 pub const COORDINATOR: &str = "coordinator";
 
-/// What does not work when the coordinator speaks another version of the feed.
+/// Failure key: the coordinator speaks another version of the feed.
 pub const FEED_VERSION: &str = "feed version";
 
-/// What is known of the cloud.
+/// Reachability of the cloud.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CloudReach {
     /// Failed probes in a row; `None` before the first answer.
     pub failed_probes: Option<u32>,
 }
 
-/// What is known of the coordinator.
+/// Reachability of the coordinator.
 #[derive(Clone, Debug)]
 pub struct CoordinatorReach {
-    /// Whether it answers.
+    /// Result of the probes.
     pub state: CoordinatorState,
-    /// Its last answer.
+    /// The coordinator's last answer.
     pub status: Option<Arc<PoolStatus>>,
 }
 
@@ -63,30 +63,30 @@ pub struct PoolStatus {
     /// Epoch of the present leader.
     #[serde(default)]
     pub epoch: u64,
-    /// Identity of the present leader; empty = nobody.
+    /// Identity of the present leader; empty if there is none.
     #[serde(default)]
     pub holder: String,
-    /// Versions of the feed that the coordinator speaks; none from one that is older than the first.
+    /// Versions of the feed that the coordinator speaks; empty from a coordinator older than the first version.
     #[serde(default)]
     pub versions: Vec<u64>,
-    /// How bodies of the feed may be compressed.
+    /// Compressions that the coordinator accepts for bodies of the feed.
     #[serde(default)]
     pub encodings: Vec<String>,
-    /// What the coordinator has.
+    /// Collections that the coordinator has.
     #[serde(default)]
     pub collections: BTreeMap<String, CollectionStatus>,
-    /// Which resources the pool shares; `None` from a coordinator that cannot say.
+    /// Resources that the pool shares; `None` from a coordinator that does not report them.
     #[serde(default)]
     pub scope: Option<ScopeStatus>,
 }
 
-/// Which resources the pool shares, as the coordinator says.
+/// Resources that the pool shares, as the coordinator reports them.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 pub struct ScopeStatus {
-    /// By its command line.
+    /// Resources from the coordinator's command line.
     #[serde(default)]
     pub configured: Vec<SharedResource>,
-    /// By a leader; `None` as long as none ever said.
+    /// Resources sent by a leader; `None` until a leader has sent them.
     #[serde(default)]
     pub told: Option<Vec<SharedResource>>,
 }
@@ -95,15 +95,15 @@ pub struct ScopeStatus {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct CollectionStatus {
-    /// Timeline.
+    /// Generation of the collection's history.
     #[serde(default)]
     pub generation: u64,
     /// `C`.
     pub applied_up_to: String,
-    /// Whether it is complete.
+    /// True if the collection is complete.
     #[serde(default)]
     pub complete: bool,
-    /// Whether the leader says that it is the cloud's present.
+    /// True if the leader reports that the collection is at the cloud's present state.
     #[serde(default)]
     pub fresh: bool,
 }
@@ -111,8 +111,8 @@ pub struct CollectionStatus {
 // === impl PoolStatus ===
 
 impl PoolStatus {
-    /// Why this hub cannot feed that coordinator, when they speak no common version. It does not lead then; it reads from
-    /// there as before.
+    /// Returns the reason if hub and coordinator speak no common version of the feed. The hub then neither leads nor
+    /// feeds; it still reads from the coordinator.
     #[must_use]
     pub fn other_version(&self) -> Option<String> {
         let (ours, theirs) = (VERSION, &self.versions);
@@ -122,7 +122,7 @@ impl PoolStatus {
         let is_newer = theirs.iter().any(|version| *version > ours);
         let older = if is_newer { "this hub" } else { "the coordinator" };
         Some(format!(
-            "this hub speaks version {ours} of the feed, the coordinator {theirs:?}: it is neither led nor fed from here; upgrade {older}"
+            "this hub speaks version {ours} of the feed, the coordinator speaks {theirs:?}; this hub neither leads nor feeds; upgrade {older}"
         ))
     }
 }
@@ -130,14 +130,14 @@ impl PoolStatus {
 // === impl CloudReach ===
 
 impl CloudReach {
-    /// Whether the last probe succeeded.
+    /// True if the last probe succeeded.
     #[must_use]
     pub fn is_up(self) -> bool {
         self.failed_probes == Some(0)
     }
 }
 
-/// Probes the cloud for ever; `nudge` asks for a probe at once.
+/// Probes the cloud until `token` is cancelled; `nudge` triggers an immediate probe.
 pub async fn probe_cloud(
     cloud: Arc<Cloud>,
     reach: watch::Sender<CloudReach>,
@@ -159,10 +159,7 @@ pub async fn probe_cloud(
         let found = first_that_answers(cloud.len(), cloud.current(), ask).await;
         if let Some(found) = found.filter(|found| *found != cloud.current()) {
             cloud.use_server(found);
-            tracing::info!(
-                server = cloud.server().beats.server(),
-                "Another server of the cloud is used"
-            );
+            tracing::info!(server = cloud.server().beats.server(), "Cloud server changed");
         }
         let up = found.is_some();
         let failed = if up {
@@ -174,7 +171,12 @@ pub async fn probe_cloud(
         if reach.borrow().failed_probes != Some(failed) {
             if failed == 0 || failed == FAILURES {
                 let why = troubles.why(CLOUD);
-                tracing::info!(server = cloud.server().beats.server(), reachable = up, why, "Cloud");
+                tracing::info!(
+                    server = cloud.server().beats.server(),
+                    reachable = up,
+                    why,
+                    "Cloud reachability changed"
+                );
             }
             reach.send_replace(CloudReach {
                 failed_probes: Some(failed),
@@ -194,8 +196,8 @@ async fn livez(client: &HttpClient) -> Result<(), String> {
     }
 }
 
-/// The server in place `current`, if it answers, else the first of the others that does. They are asked side by side, so
-/// servers that are gone cost no round each; the whole takes [`TIMEOUT`], or [`ALONE`] longer.
+/// Returns the server at index `current` if it answers, else the first other server that does. The servers are probed
+/// concurrently, so dead servers add no time each. The total is [`TIMEOUT`], or [`ALONE`] longer.
 async fn first_that_answers<Asked>(servers: usize, current: usize, ask: impl Fn(usize) -> Asked) -> Option<usize>
 where
     Asked: Future<Output = bool>,
@@ -214,12 +216,12 @@ where
     if early == Ok(false) {
         return other.await;
     }
-    // One that is slow is not left for one that is quick.
+    // A slow server in use is preferred to a quicker one.
     let (own, other) = tokio::join!(own, tokio::time::timeout(TIMEOUT - ALONE, other));
     if own { Some(current) } else { other.ok().flatten() }
 }
 
-/// Probes the coordinator for ever; `nudge` asks for a probe at once.
+/// Probes the coordinator until `token` is cancelled; `nudge` triggers an immediate probe.
 pub async fn probe_coordinator(
     client: HttpClient,
     clock: Clock,
@@ -247,7 +249,7 @@ pub async fn probe_coordinator(
                     first_failure = clock.boot();
                 }
                 if failures == FAILURES {
-                    tracing::warn!(server = client.server(), why, "Coordinator does not answer");
+                    tracing::warn!(server = client.server(), why, "Coordinator is unreachable");
                 }
             }
         }
@@ -270,10 +272,10 @@ pub async fn probe_coordinator(
     }
 }
 
-/// Asks the coordinator for its view of the pool's data.
+/// Requests the coordinator's state of the pool's data.
 ///
 /// # Errors
-/// Why there is none, for the log.
+/// Reason of the failure, for the log.
 pub async fn pool_status(client: &HttpClient, timeout: Duration) -> Result<PoolStatus, String> {
     let answer = client.request_json(Method::GET, "/yurt/v1/feed", None, timeout).await;
     let (status, _, body) = answer.map_err(|error| error.to_string())?;
@@ -297,7 +299,7 @@ mod tests {
 
     use super::*;
 
-    /// Asks servers that answer after so many milliseconds; those without a number say nothing until they are given up.
+    /// Probes servers that answer after the given number of milliseconds; those without a number never answer.
     async fn ask(current: usize, servers: &[Option<u64>]) -> (Option<usize>, Duration) {
         let began = Instant::now();
         let ask = |place: usize| async move {
@@ -329,7 +331,7 @@ mod tests {
         assert_eq!(
             (found, took),
             (Some(1), Duration::from_millis(10)),
-            "nobody else is waited for"
+            "no other server is waited for"
         );
     }
 }

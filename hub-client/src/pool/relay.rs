@@ -1,10 +1,11 @@
-//! The relay: a node that is cut off from the cloud reaches it through the hub of another node of its pool.
+//! Relay: a node that is cut off from the cloud reaches it through the hub of another node of its pool.
 //!
-//! The accepting side ([`offer`], [`serve`]) takes connections of members only and answers one kind of request, `CONNECT` to a cloud
-//! server that its own hub is configured with. [`gate`] (pure) decides who may go where and how many at a time, [`tunnel`]
-//! copies bytes at a bounded pace ([`pace`], pure). The dialling side ([`client`]) finds peers in node leases of the pool
-//! and tries them in the order of [`route`] (pure). Inside the tunnel the node speaks TLS with the cloud itself, with its
-//! own certificate: a peer can refuse or cut, and can neither read nor say anything.
+//! The accepting side ([`offer`], [`serve`]) takes connections of members only. It serves one kind of request:
+//! `CONNECT` to a cloud server of its own hub's configuration. [`gate`] (pure) limits peers, targets and concurrency of
+//! tunnels; [`tunnel`] copies bytes at a bounded rate ([`pace`], pure). The dialling side ([`client`]) finds peers in
+//! node leases of the pool and tries them in the order of [`route`] (pure). Inside the tunnel the node speaks TLS with
+//! the cloud itself, with its own certificate. A peer can refuse or cut the tunnel; it can neither read nor inject
+//! data.
 
 pub mod address;
 pub mod client;
@@ -15,17 +16,19 @@ pub mod route;
 pub mod serve;
 pub mod tunnel;
 
-/// On a pool lease: where this node's hub accepts tunnels, `ip:port`. Only while the node itself reaches the cloud.
+/// Annotation on a pool lease: `ip:port` at which this node's hub accepts tunnels. Present only while the node itself
+/// reaches the cloud.
 pub const ADDRESS_ANNOTATION: &str = "openyurt.io/relay-address";
 
-/// On a pool lease: the cloud servers that the hub at [`ADDRESS_ANNOTATION`] connects to, `host:port`, separated by commas.
+/// Annotation on a pool lease: the cloud servers that the hub at [`ADDRESS_ANNOTATION`] connects to, `host:port`,
+/// separated by commas.
 pub const SERVERS_ANNOTATION: &str = "openyurt.io/relay-servers";
 
-/// What a hub that relays says in its pool lease.
+/// Relay offer that a hub publishes in its pool lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// `ip:port`.
+    /// Listening address, `ip:port`.
     pub address: String,
-    /// The value of [`SERVERS_ANNOTATION`].
+    /// Value of [`SERVERS_ANNOTATION`].
     pub servers: String,
 }

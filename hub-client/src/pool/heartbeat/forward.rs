@@ -1,5 +1,5 @@
-//! The leader's part: watches the pool's node leases and carries the beats of cut-off nodes to the cloud, with an
-//! identity that is no node's.
+//! Forwards the beats of cut-off nodes to the cloud while this hub leads. Watches the pool's node leases; the
+//! forwarding identity is not a node's.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,22 +26,22 @@ use crate::replicas::PoolData;
 use crate::replicas::source::Source;
 use crate::upstream::Cloud;
 
-/// Longest time for one beat at the cloud.
+/// Maximum time for forwarding one beat to the cloud.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// What does not work when the cloud refuses the forwarding identity.
+/// Failure key: the cloud refuses the forwarding identity.
 const FORWARDING: &str = "heartbeats of cut-off nodes";
-/// Pause before the lease watch is opened again.
+/// Pause before a broken lease watch is reopened.
 const REWATCH: Duration = Duration::from_millis(500);
 
-/// Carries beats while this hub leads.
+/// Forwards beats while this hub leads.
 pub struct Forward {
-    /// The coordinator.
+    /// Client of the coordinator.
     pub pool: HttpClient,
-    /// Knows the pool's members.
+    /// Pool data; source of the pool's members.
     pub data: Arc<PoolData>,
     /// The cloud, reached with the forwarding identity.
     pub cloud: Arc<Cloud>,
-    /// By what right.
+    /// Leadership that permits the writes.
     pub leadership: Arc<Leadership>,
     /// Clock.
     pub clock: Clock,
@@ -67,10 +67,10 @@ impl Forward {
         token
             .run_until_cancelled(async {
                 loop {
-                    // What a new watch shows first is a baseline, whatever happened in between.
+                    // The first state of a new watch is a baseline: beats may have been missed in between.
                     plan.lock().handle_restart();
                     if this.clone().watch(&plan).await.is_err() {
-                        tracing::debug!("Watch of the pool's leases broke, opening it again");
+                        tracing::debug!("Pool lease watch broke; reopening");
                     }
                     tokio::time::sleep(REWATCH).await;
                 }
@@ -114,7 +114,7 @@ impl Forward {
         }
     }
 
-    /// One beat. Anything newer at the cloud wins.
+    /// Forwards one beat. A newer state at the cloud wins.
     async fn carry(&self, node: &str, plan: &Mutex<Forwarder>) -> Result<(), ()> {
         let cloud = self.cloud.server().delegate.as_ref().ok_or(())?;
         let now = self.clock.unix();
@@ -141,14 +141,14 @@ impl Forward {
     }
 }
 
-/// Whether the cloud itself says that `node` belongs to the pool. The coordinator's word is not enough: the forwarding
-/// identity may write the lease of every node of the cluster.
+/// True if the cloud itself lists `node` as a member of the pool. The coordinator's data is not sufficient: the
+/// forwarding identity may write the lease of every node of the cluster.
 fn is_member(data: &PoolData, node: &str) -> bool {
     let is_by_cloud = data.source(members::COLLECTION).confirmed == Source::Cloud;
     is_by_cloud && data.members().is_some_and(|members| members.contains(node))
 }
 
-/// Whether the beat of `node` may still be written: this hub leads, and the beat is young enough to mean something.
+/// True if the beat of `node` may still be written: this hub leads, and the beat is younger than its lease duration.
 fn may_carry(leadership: &Leadership, plan: &Mutex<Forwarder>, clock: &Clock, node: &str) -> bool {
     leadership.may_act() && plan.lock().is_fresh(clock.boot().since_boot(), node)
 }
@@ -192,9 +192,9 @@ mod tests {
         let may = |leadership| may_carry(leadership, &plan, &clock, "n2");
         assert!(may(&leads) && !may(&deposed));
         hand.advance(Duration::from_secs(40));
-        assert!(!may(&leads), "too old by now");
+        assert!(!may(&leads), "the beat is too old");
         plan.lock().handle_lease(now(), "n2", beat(3));
-        assert!(may(&leads), "a newer one came meanwhile");
+        assert!(may(&leads), "a newer beat came in between");
         plan.lock().handle_deleted("n2");
         assert!(!may(&leads), "the node is gone");
     }

@@ -1,4 +1,4 @@
-//! The cloud's last answer about this node's lease, kept for the time without the cloud, also across a restart.
+//! Cache of the cloud's last answer about this node's lease. Serves while the cloud is away, also after a restart.
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
@@ -10,7 +10,7 @@ use yurt_runtime::http::{Body, full};
 use super::plan::DELEGATE_HEARTBEAT_ANNOTATION;
 use crate::replicas::proof::lease_version;
 
-/// An answer kept for the time without the cloud.
+/// Answer of the cloud, cached for the time without the cloud.
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
     content_type: HeaderValue,
@@ -25,14 +25,14 @@ impl Kept {
         (!body.is_empty()).then_some(Self { content_type, body })
     }
 
-    /// Its RV; `None` when it is no lease.
+    /// Returns the RV of the lease; `None` if the body is not a lease.
     pub(super) fn version(&self) -> Option<ResourceVersion> {
         let format = body_format(self.content_type.to_str().ok()).ok()?;
         let lease = body_json(format, "coordination.k8s.io/v1", "Lease", &self.body).ok()?;
         lease_version(&lease)
     }
 
-    /// Whether the lease carries the delegate annotation: its name is plain text in JSON and in protobuf.
+    /// True if the lease carries the delegate annotation. Its name is plain text in JSON and in protobuf.
     pub(super) fn is_annotated(&self) -> bool {
         let name = DELEGATE_HEARTBEAT_ANNOTATION.as_bytes();
         self.body.windows(name.len()).any(|window| window == name)
@@ -45,7 +45,7 @@ impl Kept {
         response
     }
 
-    /// First line: content type; the rest: the body.
+    /// Loads an answer. File format: the content type in the first line, then the body.
     pub(super) fn load(path: &std::path::Path) -> Option<Self> {
         let text = std::fs::read(path).ok()?;
         let end = text.iter().position(|byte| *byte == b'\n')?;
@@ -56,14 +56,14 @@ impl Kept {
         })
     }
 
-    /// Best effort: a lease that cannot be kept costs a 503 after a restart without the cloud, nothing else.
+    /// Stores the answer, best effort. A failed write only costs a 503 after a restart without the cloud.
     pub(super) fn store(&self, path: &std::path::Path) {
         let mut text = self.content_type.as_bytes().to_vec();
         text.push(b'\n');
         text.extend_from_slice(&self.body);
         let temporary = path.with_extension("tmp");
         if let Err(error) = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, path)) {
-            tracing::debug!(%error, path = %path.display(), "Node lease not kept");
+            tracing::debug!(%error, path = %path.display(), "Failed to store node lease");
         }
     }
 }

@@ -1,9 +1,12 @@
-//! This node's heartbeat: the kubelet's lease requests, answered whether the cloud is there or not.
+//! This node's heartbeat: answers the kubelet's lease requests with and without the cloud.
 //!
-//! A renewal goes to the cloud as the kubelet sent it (JSON or protobuf, never decoded) and, as our own JSON, to the
-//! coordinator. The kubelet always sees the cloud's resourceVersion: the cloud's answer, or, while it is away, an echo of
-//! what it sent; beside that echo the beat goes to the cloud through a relay, where there is one. Before the kubelet reads its lease from the cloud, the delegate annotation is taken off there, so it
-//! can never copy it into its own renewals.
+//! A renewal goes to the cloud as the kubelet sent it (JSON or protobuf, never decoded) and, as the hub's own JSON, to
+//! the coordinator. The kubelet always sees the cloud's resourceVersion: in the cloud's answer or, while the cloud is
+//! away, in an echo of its own request. In the second case the beat also goes to the cloud through a relay, if there is
+//! one.
+//!
+//! The delegate annotation is removed at the cloud before the kubelet reads its lease there. So the kubelet never
+//! copies it into its own renewals.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,23 +35,23 @@ use crate::replicas::proof::Timeline;
 use crate::troubles::Troubles;
 use crate::upstream::Cloud;
 
-/// How long a renewal may take at the cloud before the coordinator is asked to speak for this node. The kubelet's own
-/// limit is 10 s.
+/// Maximum time for a renewal at the cloud. After it the pool lease asks the leader to forward this node's beats. The
+/// kubelet's own limit is 10 s.
 const CLOUD_DEADLINE: Duration = Duration::from_secs(4);
-/// The same at the coordinator.
+/// Maximum time for a renewal at the coordinator.
 const POOL_DEADLINE: Duration = Duration::from_secs(3);
-/// The kept answer is written this often at the most: a beat every 10 s would wear an SD card.
+/// Minimum interval between two writes of the cached answer: a write per beat (10 s) would wear out an SD card.
 const STORE_EVERY: Duration = Duration::from_secs(600);
-/// Bytes of a lease at the most.
+/// Maximum size of a lease, bytes.
 const LEASE_BYTES_MAX: usize = 1 << 20;
 /// Duration written into the pool lease, s; the kubelet's default.
 const LEASE_SECONDS: u64 = 40;
-/// What does not work when the coordinator refuses this node's lease: nobody carries its beats then.
+/// Failure key: the coordinator refuses this node's lease, so the leader cannot forward its beats.
 const POOL_LEASE: &str = "node lease in the pool";
 /// Namespace of node leases.
 pub const NAMESPACE: &str = "kube-node-lease";
 
-/// The heartbeat of this node.
+/// Heartbeat of this node.
 pub struct OwnHeartbeat {
     node: String,
     cloud: Arc<Cloud>,
@@ -56,31 +59,31 @@ pub struct OwnHeartbeat {
     relaying: Option<Relaying>,
     clock: Clock,
     tasks: TaskGroup,
-    /// Asks the cloud's prober to look now.
+    /// Wakes the cloud's prober.
     nudge: Arc<Notify>,
     plan: Mutex<OwnLease>,
     /// The pool lease as last seen.
     pool_lease: tokio::sync::Mutex<Option<Value>>,
     /// The cloud's last answer about the lease.
     last: Mutex<Option<Kept>>,
-    /// RV of the lease it acknowledged last in its present history.
+    /// RV of the lease that the cloud acknowledged last in its present history.
     acknowledged: Mutex<Option<ResourceVersion>>,
-    /// Renewals wait for the proof of that history.
+    /// Verified history of the cloud. Renewals wait for its verification.
     timeline: Timeline,
     troubles: Troubles,
     kept_at: PathBuf,
-    /// When the answer was last written to the disk.
+    /// Time of the last write of the answer to disk.
     stored: Mutex<Option<BootTime>>,
-    /// The leader may have put the delegate annotation on the cloud's lease.
+    /// True if the leader may have put the delegate annotation on the cloud's lease.
     annotated: AtomicBool,
-    /// One cleaning at a time.
+    /// Serialises removals of the delegate annotation.
     cleaning: tokio::sync::Mutex<()>,
 }
 
 // === impl OwnHeartbeat ===
 
 impl OwnHeartbeat {
-    /// The heartbeat of `node`; the cloud's last answer is kept at `kept_at` across restarts.
+    /// Creates the heartbeat of `node`. The cloud's last answer is cached in the file `kept_at` across restarts.
     #[must_use]
     pub fn new(
         node: &str,
@@ -113,20 +116,21 @@ impl OwnHeartbeat {
         }
     }
 
-    /// Uses and offers relays from now on.
+    /// Uses and offers relays.
     #[must_use]
     pub fn with_relaying(mut self, relaying: Option<Relaying>) -> Self {
         self.relaying = relaying;
         self
     }
 
-    /// The relay, if it is used.
+    /// Returns the relay, if relaying is enabled.
     #[must_use]
     pub fn relaying(&self) -> Option<&Relaying> {
         self.relaying.as_ref()
     }
 
-    /// With renewals that wait for what the timeline of `data` says, a few seconds at the most, and what is refused told there.
+    /// Makes renewals wait, for a few seconds at most, for the verified history of `data`, and reports refusals to its
+    /// failure list.
     #[must_use]
     pub fn beside(self, data: &PoolData) -> Self {
         Self {
@@ -136,26 +140,26 @@ impl OwnHeartbeat {
         }
     }
 
-    /// RV of the lease as the cloud acknowledged it last; `None` when it never did.
+    /// Returns the RV of the lease that the cloud acknowledged last; `None` if it never did.
     #[must_use]
     pub fn acknowledged(&self) -> Option<ResourceVersion> {
         *self.acknowledged.lock()
     }
 
-    /// The cloud came back with another history: what it acknowledged is none of that. The next answer is stored at once.
+    /// Forgets the acknowledged RV: the cloud returned with another history. Stores the next answer immediately.
     pub fn forget_acknowledged(&self) {
         *self.acknowledged.lock() = None;
         *self.stored.lock() = None;
     }
 
-    /// What is kept for the next start is of another cluster.
+    /// Deletes the cached answer: it belongs to another cluster.
     pub fn forget_kept(&self) {
         if let Err(error) = std::fs::remove_file(&self.kept_at) {
-            tracing::debug!(%error, path = %self.kept_at.display(), "No node lease to forget");
+            tracing::debug!(%error, path = %self.kept_at.display(), "Failed to delete cached node lease");
         }
     }
 
-    /// Whether the cloud did not hear the last beat from this node itself.
+    /// True if the last beat did not reach the cloud directly from this node.
     #[must_use]
     pub fn is_cut_off(&self) -> bool {
         self.plan.lock().is_cut_off()
@@ -167,13 +171,13 @@ impl OwnHeartbeat {
             Method::GET => self.read(request).await,
             Method::PUT | Method::PATCH | Method::POST => self.beat(request).await,
             _ => status_response(&Status::service_unavailable(
-                "only the cloud can do this to a node lease",
+                "only the cloud performs this operation on a node lease",
                 5,
             )),
         }
     }
 
-    /// The cloud came back: takes the delegate annotation off at once, without waiting for the next beat.
+    /// Removes the delegate annotation as soon as the cloud is back, without waiting for the next beat.
     pub async fn cloud_is_back(&self) {
         if let Some(relaying) = &self.relaying {
             relaying.client.close();
@@ -184,8 +188,8 @@ impl OwnHeartbeat {
     }
 
     async fn read(&self, request: Request<Bytes>) -> Response<Body> {
-        // Always: the leader may have forwarded a last beat after the link came back. A kubelet reads its lease at its
-        // start and after a conflict only.
+        // Always: the leader may have forwarded a last beat after the link came back. A kubelet reads its lease only at
+        // its start and after a conflict.
         if self.pool.is_some() {
             self.clean().await;
         }
@@ -204,7 +208,7 @@ impl OwnHeartbeat {
         let echo = Kept::of(request.headers(), request.body().clone());
         let is_put = request.method() == Method::PUT;
         if self.carry_out(OwnInput::Beat(at)) {
-            // It would overwrite what tells a cloud that came back from a backup.
+            // An earlier renewal would overwrite the evidence that the cloud was restored from a backup.
             self.timeline.renewal_may_go().await;
             let (outcome, answer) = self.renew_cloud(request, at).await;
             if outcome != Outcome::Heard {
@@ -223,14 +227,15 @@ impl OwnHeartbeat {
         }
     }
 
-    /// The kubelet's renewal at the cloud, else the same beat through a relay; the other way round while the cloud is known
-    /// to be away.
+    /// Sends the kubelet's renewal to the cloud, then, on failure, the same beat through a relay. Tries the relay first
+    /// while the cloud is known to be away.
     async fn renew_cloud(&self, request: Request<Bytes>, at: UnixMicros) -> (Outcome, Option<Response<Body>>) {
         let relay_first = self.relaying.as_ref().is_some_and(Relaying::comes_first);
         if relay_first && self.relay(at).await {
             return (Outcome::Relayed, None);
         }
-        // Any answer but an overload proves that the cloud hears this node; a conflict the kubelet repeats itself.
+        // Any answer but an overload proves that this node reaches the cloud. The kubelet itself retries after a
+        // conflict.
         if let Some(answer) = self.ask_cloud(request).await {
             return (Outcome::Heard, Some(answer));
         }
@@ -246,8 +251,8 @@ impl OwnHeartbeat {
         }
     }
 
-    /// Tells the plan and starts the pool writes it asks for. Returns whether the cloud is to be renewed now, which only
-    /// a beat can do: the renewal is the kubelet's own request.
+    /// Passes `input` to the plan and starts the pool writes that follow. Returns true if the cloud is to be renewed
+    /// now. Only a beat can do that: the renewal is the kubelet's own request.
     fn carry_out(self: &Arc<Self>, input: OwnInput) -> bool {
         let is_beat = matches!(input, OwnInput::Beat(_));
         let mut to_cloud = false;
@@ -256,14 +261,14 @@ impl OwnHeartbeat {
             match action {
                 OwnAction::RenewCloud(_) if is_beat => to_cloud = true,
                 OwnAction::RenewCloud(_) => {
-                    // A beat was overtaken by a slow renewal and answered without the cloud; the next one goes there.
+                    // A slow renewal overtook a beat, which was answered without the cloud. The next beat goes there.
                     self.carry_out(OwnInput::CloudSkipped);
                 }
                 OwnAction::RenewPool(renewal) => {
                     let this = self.clone();
                     self.tasks.spawn("pool-heartbeat", async move {
                         this.renew_pool(renewal).await;
-                        // A change that came up meanwhile is written at once; the cloud is renewed by beats only.
+                        // Writes a change that occurred during this write immediately. Only beats renew at the cloud.
                         this.carry_out(OwnInput::PoolDone);
                     });
                 }
@@ -272,7 +277,7 @@ impl OwnHeartbeat {
         to_cloud
     }
 
-    /// The cloud's answer, kept for later when it is a lease; `None` when it is away or overloaded.
+    /// Returns the cloud's answer and caches it if it is a lease; `None` if the cloud is away or overloaded.
     async fn ask_cloud(&self, request: Request<Bytes>) -> Option<Response<Body>> {
         let client = &self.cloud.server().beats;
         let request = request.map(full);
@@ -299,7 +304,8 @@ impl OwnHeartbeat {
         Some(answered((status, headers, body)))
     }
 
-    /// Puts the answer on the disk now and then: any answer of this node's lease serves after a restart.
+    /// Writes the answer to disk at most every [`STORE_EVERY`]: any answer about this node's lease serves after a
+    /// restart.
     fn store(&self, kept: &Kept) {
         let now = self.clock.boot();
         let mut stored = self.stored.lock();
@@ -309,7 +315,7 @@ impl OwnHeartbeat {
         }
     }
 
-    /// Starts the cleaning that this beat showed to be needed; the kubelet does not wait for it.
+    /// Starts the removal of the delegate annotation in the background; the kubelet does not wait for it.
     fn clean_later(self: &Arc<Self>) {
         if self.annotated.load(Ordering::Relaxed) {
             let this = self.clone();
@@ -317,7 +323,8 @@ impl OwnHeartbeat {
         }
     }
 
-    /// Takes the delegate annotation off the cloud's lease. No change there is no write.
+    /// Removes the delegate annotation from the cloud's lease. Without the annotation the patch changes nothing, so the
+    /// cloud writes nothing.
     async fn clean(&self) {
         let _turn = self.cleaning.lock().await;
         let path = format!(
@@ -346,7 +353,7 @@ impl OwnHeartbeat {
     async fn renew_pool(&self, renewal: PoolRenewal) {
         let Some(pool) = &self.pool else { return };
         let mut seen = self.pool_lease.lock().await;
-        // Twice: a conflict or a missing lease is met by reading what is there now.
+        // Twice: after a conflict or a missing lease the second attempt reads the present state.
         for _ in 0..2 {
             let exists = seen.is_some();
             let mut lease = seen.clone().unwrap_or_else(|| pool.blank());
@@ -381,7 +388,7 @@ impl OwnHeartbeat {
         set_annotation(lease, DELEGATE_HEARTBEAT_ANNOTATION, delegated);
         let relayed = renewal.relayed.map(|beat| from_micros(beat.0).to_string());
         set_annotation(lease, RELAYED_ANNOTATION, relayed.as_deref());
-        // Whoever is cut off is of no use to others.
+        // A cut-off node cannot relay for others.
         let offer = self.relaying.as_ref().filter(|_| !renewal.is_delegated);
         let offer = offer.and_then(|relaying| relaying.offer.borrow().clone());
         set_annotation(
@@ -399,7 +406,7 @@ impl OwnHeartbeat {
 
 fn unreachable_cloud() -> Response<Body> {
     let mut response = status_response(&Status::service_unavailable(
-        "the cloud is not reachable and no lease is kept",
+        "the cloud is unreachable and no node lease is cached",
         5,
     ));
     response

@@ -1,20 +1,21 @@
-//! Decides which lease renewals leave this hub; pure, the drivers send them.
+//! Decides which lease renewals leave this hub. Pure; the drivers send them.
 //!
-//! [`own`] follows this node's kubelet: every beat goes to the cloud and to the coordinator. [`forward`] is the
-//! leader's part: beats of nodes that are cut off, seen on the coordinator, go to the cloud. Neither ever invents a
-//! beat: what is in the cloud has a kubelet renewal behind it that is younger than one lease duration.
+//! [`own`] follows this node's kubelet: every beat goes to the cloud and to the coordinator. [`forward`] belongs to the
+//! leader: it forwards beats of cut-off nodes from the coordinator to the cloud. Neither invents a beat: every
+//! heartbeat in the cloud has a kubelet renewal behind it that is younger than one lease duration.
 
 pub mod forward;
 pub mod own;
 
-/// On a pool lease: the node cannot reach the cloud, the leader speaks for it. On a cloud lease: it was spoken for.
+/// Annotation. On a pool lease: the node cannot reach the cloud, and the leader forwards its beats. On a cloud lease:
+/// the leader wrote the last beat.
 pub const DELEGATE_HEARTBEAT_ANNOTATION: &str = "openyurt.io/delegate-heartbeat";
 
-/// On a pool lease: renewTime of the last beat that reached the cloud through a relay. While it is younger than
-/// [`forward::RELAYED_FRESH`] the leader does not speak for the node.
+/// Annotation on a pool lease: renewTime of the last beat that reached the cloud through a relay. The leader does not
+/// forward the node's beats while it is younger than [`forward::RELAYED_FRESH`].
 pub const RELAYED_ANNOTATION: &str = "openyurt.io/relayed";
 
-/// The value that counts; any other is as good as no annotation.
+/// The only effective value of [`DELEGATE_HEARTBEAT_ANNOTATION`]. Any other value counts as no annotation.
 pub const DELEGATE_HEARTBEAT_VALUE: &str = "true";
 
 /// A point in wall-clock time as Leases hold it: microseconds since 1970.

@@ -1,4 +1,4 @@
-//! What a cut-off node says through a relay: its own beats and its own NodeStatus, nothing else.
+//! Sends this node's own beats and its own NodeStatus, and nothing else, through a relay while it is cut off.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,20 +16,20 @@ use crate::pool::probe::CloudReach;
 use crate::pool::relay::Offer;
 use crate::pool::relay::client::{RelayClient, Way};
 
-/// Longest time for a beat or a status, all peers that are tried included. With the 4 s that a direct renewal may take it
-/// stays below the kubelet's 10 s.
+/// Maximum time for a beat or a status, over all peers tried. Together with the 4 s of a direct renewal it stays below
+/// the kubelet's 10 s.
 const DEADLINE: Duration = Duration::from_secs(4);
-/// A write that met another one's is made once more.
+/// Maximum number of writes of one beat: the second one follows a conflict.
 const WRITES_MAX: u32 = 2;
 
-/// The relay as the heartbeat uses it.
+/// Relay as the heartbeat uses it.
 #[derive(Clone)]
 pub struct Relaying {
-    /// Reaches the cloud through others.
+    /// Client that reaches the cloud through peers.
     pub client: Arc<RelayClient>,
-    /// What this hub offers to others.
+    /// Relay offer of this hub to its peers.
     pub offer: watch::Receiver<Option<Offer>>,
-    /// Whether the cloud answers.
+    /// Reachability of the cloud.
     pub reach: watch::Receiver<CloudReach>,
     /// Counters.
     pub metrics: Arc<Metrics>,
@@ -38,13 +38,14 @@ pub struct Relaying {
 // === impl Relaying ===
 
 impl Relaying {
-    /// Whether to begin with a relay: the cloud is known to be away, and waiting for it would cost the beat its time.
+    /// True if the relay is tried first: the cloud is known to be away, and waiting for it would exhaust the beat's
+    /// time.
     #[must_use]
     pub fn comes_first(&self) -> bool {
         self.reach.borrow().failed_probes.is_some_and(|failed| failed > 0)
     }
 
-    /// Writes a beat of `node` at the cloud; `true` when the cloud has it.
+    /// Writes a beat of `node` at the cloud. Returns true if the cloud stored it.
     pub async fn beat(&self, node: &str, at: UnixMicros) -> bool {
         for way in self.client.begin(DEADLINE).await {
             match write(&way, node, at).await {
@@ -53,22 +54,22 @@ impl Relaying {
                     return true;
                 }
                 Written::Refused(status) if !is_failure(status) => {
-                    tracing::warn!(peer = way.peer, %status, "The cloud refused a relayed heartbeat");
+                    tracing::warn!(peer = way.peer, %status, "Cloud refused relayed heartbeat");
                     return false;
                 }
-                outcome => tracing::debug!(peer = way.peer, ?outcome, "Heartbeat not relayed"),
+                outcome => tracing::debug!(peer = way.peer, ?outcome, "Failed to relay heartbeat"),
             }
         }
         false
     }
 
-    /// Sends a write of the kubelet to the cloud, which [`is_own_status`] has let through; `None` when no relay works.
+    /// Sends a kubelet write to the cloud that [`is_own_status`] permits; `None` if no relay works.
     pub async fn pass(&self, request: &Request<Bytes>, limit: usize) -> Option<(StatusCode, HeaderMap, Bytes)> {
         for way in self.client.begin(DEADLINE).await {
             let copy = request.clone().map(full);
             match way.client.request_bytes(copy, way.timeout, limit).await {
                 Ok(answer) if !is_failure(answer.0) => return Some(answer),
-                answer => tracing::debug!(peer = way.peer, failed = answer.is_err(), "NodeStatus not relayed"),
+                answer => tracing::debug!(peer = way.peer, failed = answer.is_err(), "Failed to relay NodeStatus"),
             }
         }
         None
@@ -79,7 +80,7 @@ async fn write(way: &Way, node: &str, at: UnixMicros) -> Written {
     let writing = async {
         let mut written = Written::Broken;
         for _ in 0..WRITES_MAX {
-            // This node's own beat, and the kubelet waits for it.
+            // The beat is this node's own, and the kubelet waits for it.
             written = renewal::write(&way.client, node, at, way.timeout, &|| true).await;
             if written != Written::Refused(StatusCode::CONFLICT) {
                 break;
@@ -92,13 +93,13 @@ async fn write(way: &Way, node: &str, at: UnixMicros) -> Written {
         .unwrap_or(Written::Broken)
 }
 
-/// What another server might do better.
+/// True if another server may succeed where this one failed.
 fn is_failure(status: StatusCode) -> bool {
     status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS
 }
 
-/// Whether this writes the status of the Node `node`. What a relay carries beside leases: it alone brings a node back that
-/// was given up.
+/// True if the request writes the status of the Node `node`. Relays carry this write and leases: only it revives a node
+/// that the cloud marked as lost.
 #[must_use]
 pub fn is_own_status(info: &RequestInfo, node: &str) -> bool {
     info.is_resource

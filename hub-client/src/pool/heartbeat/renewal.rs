@@ -1,4 +1,4 @@
-//! Writes a beat into a lease at the cloud in the node's stead: its renewTime and the annotation that says so.
+//! Writes a beat into a lease at the cloud on behalf of a node: its renewTime and the delegate annotation.
 
 use std::time::Duration;
 
@@ -14,27 +14,27 @@ use super::plan::forward::renewal;
 use super::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEARTBEAT_VALUE, UnixMicros};
 use crate::pool::lease_client::{from_micros, to_micros};
 
-/// Field manager of the writes. The cloud's admission policy reads its own clock from the time of this manager's entry.
+/// Field manager of the writes. The cloud's admission policy reads the apiserver's time from the entry of this manager.
 const FIELD_MANAGER: &str = "yurthub";
-/// Bytes of a lease at the most.
+/// Maximum size of a lease, bytes.
 const LEASE_BYTES_MAX: usize = 1 << 20;
 
-/// What became of the beat.
+/// Result of writing a beat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Written {
-    /// The cloud has it.
+    /// The cloud stored the beat.
     Done,
-    /// Not written: it must not be any more.
+    /// Not written: the permission to write ended.
     Withheld,
-    /// The cloud answered with something else; 409: somebody wrote meanwhile.
+    /// The cloud answered with another status. 409: the lease changed in between.
     Refused(StatusCode),
-    /// No answer, or none that can be read.
+    /// No answer, or an unreadable one.
     Broken,
 }
 
-/// Reads the lease of `node`, then writes it once with the resourceVersion just read; all within `timeout`. The new
-/// renewTime is `own`, but never before the one that is there. `may_go` is asked between the two: the answer to the first may
-/// have taken long, or the process may have been stopped meanwhile.
+/// Reads the lease of `node`, then writes it once with the resourceVersion just read, all within `timeout`. The new
+/// renewTime is `own`, but never earlier than the present one. `may_go` is checked between the two requests: the read
+/// may have taken long, or the process may have been paused.
 pub(super) async fn write(
     cloud: &HttpClient,
     node: &str,
@@ -100,7 +100,7 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// A cloud whose lease of n2 changes just after it was read; what it is asked to write.
+    /// A cloud whose lease of n2 changes right after it is read; records the writes it receives.
     struct Cloud {
         client: HttpClient,
         writes: Arc<Mutex<Vec<Value>>>,
@@ -128,7 +128,7 @@ mod tests {
                 }
                 let body = read_body(request.into_body(), LEASE_BYTES_MAX).await.unwrap();
                 let patch: Value = serde_json::from_slice(&body).unwrap();
-                // The node itself wrote 8 meanwhile; without a number everything is taken.
+                // The node itself wrote RV 8 in between; a write without an RV is always accepted.
                 let is_taken = patch["metadata"]["resourceVersion"].is_null();
                 seen.lock().push(patch);
                 answer_json(if is_taken { StatusCode::OK } else { StatusCode::CONFLICT }, "{}")

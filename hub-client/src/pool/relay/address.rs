@@ -1,4 +1,4 @@
-//! Finds the address under which the other nodes of the pool reach this one.
+//! Finds the address at which the other nodes of the pool reach this one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -7,8 +7,8 @@ use tokio::net::lookup_host;
 
 use super::route::{Target, may_dial};
 
-/// The address of this node on its way to the first of `servers` that leads out of the node; `None` when no route does.
-/// Nothing is sent.
+/// Returns this node's source address on the route to the first of `servers` that is outside the node; `None` if there
+/// is no such route. Sends nothing.
 pub async fn towards(servers: &[Uri]) -> Option<IpAddr> {
     for target in servers.iter().filter_map(Target::of) {
         let Ok(addresses) = lookup_host(target.to_dial()).await else {
@@ -22,7 +22,8 @@ pub async fn towards(servers: &[Uri]) -> Option<IpAddr> {
     None
 }
 
-/// The source address that the kernel would choose; connecting a UDP socket asks for it and sends nothing.
+/// Returns the source address that the kernel would choose. Connecting a UDP socket selects it without sending a
+/// packet.
 fn source_towards(server: SocketAddr) -> Option<IpAddr> {
     let any = match server {
         SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),

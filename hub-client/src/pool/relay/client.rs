@@ -1,8 +1,8 @@
-//! The dialling side: finds peers with a link and reaches the cloud through one of them.
+//! Dialling side of the relay: finds peers with a cloud link and reaches the cloud through one of them.
 //!
-//! The peers are read from node leases in the pool once this node is cut off, those of a few members at a time, and again after a
-//! minute or when none of them worked; others are read then. The way that worked last is kept, with its connection; after five minutes it is made anew from the files, which may
-//! hold a renewed certificate by then.
+//! Once this node is cut off, a search reads the node leases of a few members. It is repeated after a minute, or
+//! earlier with other members when no route worked. The last working route is kept with its connection. After five
+//! minutes it is rebuilt from the files, which may then hold a renewed certificate.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,39 +24,39 @@ use crate::pool::heartbeat::plan::{DELEGATE_HEARTBEAT_ANNOTATION, DELEGATE_HEART
 use crate::pool::lease_client::to_micros;
 use crate::replicas::PoolData;
 
-/// Longest wait for the leases of a search; the coordinator is near.
+/// Maximum wait for the leases of a search; the coordinator is near.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(1);
-/// A search is repeated after this long.
+/// Interval between searches while a route works.
 const SEARCH_AGAIN: Duration = Duration::from_secs(60);
-/// The pause before the next search when no way worked, doubled each time: a pool of 1,000 hubs that is cut off as a whole reads
-/// 1,000 × 16 leases in 60 s, 270 a second, once it has grown.
+/// Pause before the next search when no route worked; doubles each time, up to [`SEARCH_AGAIN`]. At that limit, 1,000
+/// hubs of a fully cut-off pool read 1,000 × 16 leases in 60 s, which is 270 per second.
 const SEARCH_PAUSE: Duration = Duration::from_secs(5);
-/// Longest time to open a tunnel and shake hands with the cloud; a try's own time is shorter.
+/// Maximum time to open a tunnel and shake hands with the cloud; the timeout of a try is shorter.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A way is made anew after this long.
+/// Maximum age of a route's connection; then it is rebuilt.
 const KEPT: Duration = Duration::from_secs(300);
 
-/// Reaches the cloud through other nodes of the pool.
+/// Client that reaches the cloud through other nodes of the pool.
 pub struct RelayClient {
     settings: Settings,
     state: Mutex<State>,
 }
 
-/// What it is made of.
+/// Dependencies of a [`RelayClient`].
 pub struct Settings {
     /// Name of this node.
     pub node: String,
-    /// The hub's own cloud servers; the cloud has to prove the name of one of them.
+    /// The hub's own cloud servers; the far end must present a certificate for one of these names.
     pub servers: Vec<Uri>,
-    /// Where the leases are.
+    /// Client of the coordinator, which holds the node leases.
     pub coordinator: HttpClient,
-    /// Who the members are.
+    /// Pool data; source of the pool's members.
     pub data: Arc<PoolData>,
-    /// TLS with the cloud.
+    /// TLS settings towards the cloud.
     pub cloud_tls: ClientTls,
-    /// TLS with the peer.
+    /// TLS settings towards the peer.
     pub peer_tls: PeerTls,
-    /// Peers on loopback are believed.
+    /// True to accept peer addresses on loopback.
     pub all_on_loopback: bool,
     /// Clock.
     pub clock: Clock,
@@ -65,27 +65,28 @@ pub struct Settings {
 #[derive(Default)]
 struct State {
     ways: Vec<Route>,
-    /// When a search last began.
+    /// Start of the last search.
     searched: Option<BootTime>,
-    /// Searches in a row of which no way worked.
+    /// Consecutive searches of which no route worked.
     fruitless: u32,
-    /// Which members are looked at.
+    /// Round of the search; selects the members to read.
     round: usize,
-    /// None of the ways worked: who knows who is there now.
+    /// True if none of the routes worked, so that the peers may have changed.
     is_doubtful: bool,
-    /// The way to try first.
+    /// Index of the route to try first.
     first: usize,
     open: Option<Open>,
 }
 
-/// A way in use.
+/// Route in use.
 struct Open {
     route: Route,
     client: HttpClient,
     made: BootTime,
 }
 
-/// The ways that one beat tries: the next one is asked for when the last one failed. Ends when there is no more, or no time.
+/// Iterator over the routes that one beat tries; each call reports the previous route as failed. Ends when no route or
+/// no time is left.
 pub struct Attempts<'a> {
     relay: &'a RelayClient,
     end: BootTime,
@@ -93,13 +94,13 @@ pub struct Attempts<'a> {
     tried: u32,
 }
 
-/// A client of the cloud, and how long it may take.
+/// Client of the cloud over one route, with its timeout.
 pub struct Way {
-    /// Sends requests as this node.
+    /// HTTP client; sends requests as this node.
     pub client: HttpClient,
-    /// Time for everything.
+    /// Total time for all requests.
     pub timeout: Duration,
-    /// Name of the node in between.
+    /// Name of the relaying node.
     pub peer: String,
 }
 
@@ -126,7 +127,7 @@ struct Spec {
 // === impl RelayClient ===
 
 impl RelayClient {
-    /// Knows nobody yet and connects to nothing.
+    /// Creates a client that has no peers and no connection yet.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
@@ -135,7 +136,7 @@ impl RelayClient {
         }
     }
 
-    /// Begins the tries of one beat, which take at most `deadline` together.
+    /// Starts the tries of one beat, which take at most `deadline` together.
     pub async fn begin(&self, deadline: Duration) -> Attempts<'_> {
         let end = self.settings.clock.boot() + deadline;
         if self.take_turn() {
@@ -149,18 +150,18 @@ impl RelayClient {
         }
     }
 
-    /// This node reaches the cloud itself again: the tunnel is closed.
+    /// Closes the tunnel: this node itself reaches the cloud again.
     pub fn close(&self) {
         self.state.lock().open = None;
     }
 
-    /// Name of the node that is relayed through, if any.
+    /// Returns the name of the relaying node, if any.
     #[must_use]
     pub fn through(&self) -> Option<String> {
         self.state.lock().open.as_ref().map(|open| open.route.peer.clone())
     }
 
-    /// Whether a search is due; the caller that is told so makes it.
+    /// Returns true if a search is due; the caller must then run it.
     fn take_turn(&self) -> bool {
         let now = self.settings.clock.boot();
         let mut state = self.state.lock();
@@ -182,7 +183,8 @@ impl RelayClient {
         is_due
     }
 
-    /// Reads who is there. Leases that cannot be had leave the old ways: peers need no coordinator.
+    /// Reads the leases of members and rebuilds the routes. After a failed read the old routes stay: peers need no
+    /// coordinator.
     async fn search(&self) {
         let Some(members) = self.settings.data.members() else {
             return;
@@ -192,7 +194,7 @@ impl RelayClient {
         let reads = names.iter().map(|name| self.read(name));
         let leases = match futures_util::future::try_join_all(reads).await {
             Ok(leases) => leases,
-            Err(why) => return tracing::debug!(why, "Cannot look for relays"),
+            Err(why) => return tracing::debug!(why, "Failed to search relays"),
         };
         let loopback = self.settings.all_on_loopback;
         let peers: Vec<_> = leases
@@ -204,7 +206,7 @@ impl RelayClient {
         let ways = routes(&self.settings.node, &own, &peers);
         let mut state = self.state.lock();
         state.is_doubtful = false;
-        // The one in use stays the first, whoever else there is now.
+        // The route in use stays the first, regardless of the other peers.
         let open = state.open.as_ref().map(|open| &open.route);
         state.first = open
             .and_then(|open| ways.iter().position(|way| way == open))
@@ -212,7 +214,7 @@ impl RelayClient {
         state.ways = ways;
     }
 
-    /// The lease of `node`; `None` when there is none.
+    /// Returns the lease of `node`; `None` if there is none.
     async fn read(&self, node: &str) -> Result<Option<LeaseItem>, String> {
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{node}?resourceVersion=0");
         let coordinator = &self.settings.coordinator;
@@ -225,7 +227,7 @@ impl RelayClient {
         }
     }
 
-    /// The way that the next try takes.
+    /// Returns the route of the next try and its client.
     fn way(&self) -> Option<(Route, HttpClient)> {
         let now = self.settings.clock.boot();
         let mut state = self.state.lock();
@@ -239,7 +241,7 @@ impl RelayClient {
         let client = match self.connect(&route) {
             Ok(client) => client,
             Err(error) => {
-                tracing::warn!(%error, "No certificate to relay with");
+                tracing::warn!(%error, "Failed to load certificates for relay");
                 return None;
             }
         };
@@ -251,7 +253,7 @@ impl RelayClient {
         Some((route, client))
     }
 
-    /// Reads the certificates anew; a few small files.
+    /// Connects over `route`. Reads the certificates (a few small files) again.
     fn connect(&self, route: &Route) -> Result<HttpClient, TlsError> {
         let settings = &self.settings;
         let tunnel = Tunnel {
@@ -268,7 +270,8 @@ impl RelayClient {
         })
     }
 
-    /// The present way did not work: the next one is tried first from now on; after a whole round others are searched for.
+    /// Marks the present route as failed: the next try takes the next one. After a whole round a search for other peers
+    /// is due.
     fn failed(&self, tried: u32) {
         let mut state = self.state.lock();
         state.open = None;
@@ -302,7 +305,7 @@ impl Iterator for Attempts<'_> {
 // === impl LeaseItem ===
 
 impl LeaseItem {
-    /// The peer that this lease tells of; `None` when it offers nothing that may be used.
+    /// Returns the peer that this lease describes; `None` if it offers no usable relay.
     fn peer(&self, all_on_loopback: bool) -> Option<Peer> {
         let annotations = self.metadata.annotations.as_ref()?;
         let address = annotations.get(ADDRESS_ANNOTATION)?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! Who may open a tunnel, where it may lead, and how many there are at a time; pure.
+//! Admission control for tunnels: limits of peers, targets and concurrency. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,58 +10,58 @@ use parking_lot::Mutex;
 use super::pace::Pace;
 use super::route::Target;
 
-/// Tunnels of one peer: one in use and one that its successor has replaced already.
+/// Maximum number of tunnels of one peer: one in use, and one that its successor has already replaced.
 pub const PER_PEER: usize = 2;
-/// Tunnels in all.
+/// Maximum number of tunnels in total.
 pub const TOTAL: usize = 128;
-/// Bytes of one peer's tunnels in 24 h, over a link that is paid for by the byte. A kubelet's heartbeats take 20 MB; a peer
-/// that took all of it goes on at 776 bytes per second.
+/// Bytes of one peer's tunnels in 24 h, because the link may be metered. A kubelet's heartbeats take 20 MB. A peer that
+/// has spent its budget continues at 776 bytes per second.
 pub const DAILY_BYTES: u64 = 64 * 1024 * 1024;
 
-/// Why there is no tunnel. The name is the label of the metric.
+/// Reason of a refused tunnel. Its name is the label of the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// Another method, or `CONNECT` over another version than HTTP/1.1.
     NotConnect,
     /// Not a node of this pool, or the pool's members are not known yet.
     NotMember,
-    /// Not one of the configured cloud servers.
+    /// The target is not one of the configured cloud servers.
     OtherTarget,
-    /// This node is cut off itself.
+    /// This node itself is cut off.
     CutOff,
-    /// Its peer has its tunnels, or all are taken.
+    /// The peer has its maximum of tunnels, or all tunnels are taken.
     TooMany,
 }
 
-/// Rules and the tunnels that are open.
+/// Admission rules and the open tunnels.
 #[derive(Debug)]
 pub struct Gate {
     targets: Vec<Target>,
     open: BTreeMap<String, usize>,
     total: usize,
-    /// Bytes that peers may still send today; those who may send everything are not in it.
+    /// Bytes that peers may still send today; a peer with a full budget has no entry.
     budgets: BTreeMap<String, Arc<Mutex<Pace>>>,
 }
 
-/// What is asked for.
+/// Request for a tunnel.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
-    /// Node whose certificate was presented, if it is one of this pool.
+    /// Node named by the presented certificate, if it is a member of this pool.
     pub member: Option<&'a str>,
-    /// Request line.
+    /// Method of the request line.
     pub method: &'a Method,
-    /// Request line.
+    /// URI of the request line.
     pub uri: &'a Uri,
-    /// Request line.
+    /// Version of the request line.
     pub version: Version,
-    /// Whether this node reaches the cloud, as far as it knows.
+    /// True if this node reaches the cloud, according to its probes.
     pub has_cloud: bool,
 }
 
 // === impl Refusal ===
 
 impl Refusal {
-    /// All of them.
+    /// All refusals.
     pub const ALL: [Self; 5] = [
         Self::NotConnect,
         Self::NotMember,
@@ -70,7 +70,7 @@ impl Refusal {
         Self::TooMany,
     ];
 
-    /// Label of the metric.
+    /// Returns the label of the metric.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -86,7 +86,7 @@ impl Refusal {
 // === impl Gate ===
 
 impl Gate {
-    /// A gate to `targets` and nowhere else.
+    /// Creates a gate that admits tunnels to `targets` only.
     #[must_use]
     pub fn new(targets: Vec<Target>) -> Self {
         Self {
@@ -97,10 +97,10 @@ impl Gate {
         }
     }
 
-    /// Lets a tunnel in, which [`Self::leave`] has to end, and says where it leads.
+    /// Admits a tunnel and returns its target. [`Self::leave`] must end it.
     ///
     /// # Errors
-    /// Why not. Who asks is looked at first: strangers learn nothing about the rest.
+    /// The reason of the refusal. Membership is checked first: strangers learn nothing about the other rules.
     pub fn enter(&mut self, ask: Ask<'_>) -> Result<Target, Refusal> {
         let member = ask.member.ok_or(Refusal::NotMember)?;
         if ask.method != Method::CONNECT || ask.version != Version::HTTP_11 {
@@ -120,7 +120,7 @@ impl Gate {
         Ok(target)
     }
 
-    /// A tunnel of `member` ended.
+    /// Ends a tunnel of `member`.
     pub fn leave(&mut self, member: &str) {
         let Some(own) = self.open.get_mut(member) else { return };
         *own -= 1;
@@ -130,7 +130,7 @@ impl Gate {
         self.total -= 1;
     }
 
-    /// The budget of all tunnels of `member`, at `now` since boot.
+    /// Returns the budget shared by all tunnels of `member`, at `now` since boot.
     pub fn budget(&mut self, member: &str, now: Duration) -> Arc<Mutex<Pace>> {
         self.budgets
             .retain(|_, budget| Arc::strong_count(budget) > 1 || !budget.lock().is_full(now));
@@ -140,14 +140,14 @@ impl Gate {
             .clone()
     }
 
-    /// Tunnels that are open.
+    /// Returns the number of open tunnels.
     #[must_use]
     pub fn total(&self) -> usize {
         self.total
     }
 }
 
-/// `CONNECT` names an authority and nothing else.
+/// Returns the target of a `CONNECT`, which names an authority and nothing else.
 fn asked_for(uri: &Uri) -> Option<Target> {
     let bare = uri.scheme().is_none() && uri.path_and_query().is_none();
     Target::parse(uri.authority().filter(|_| bare)?.as_str())

@@ -1,4 +1,4 @@
-//! Opens the relay's port and says so to the pool, as soon as there is an address that others can reach.
+//! Opens the relay's port and publishes it in the pool once the node has an address that others can reach.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use super::address;
 use super::serve::Relay;
 use crate::config;
 
-/// Pause before the next try to get address and port. Without them the hub does everything but relay for others.
+/// Pause before the next try to find an address and bind the port. Without them the hub only does not relay for others.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// What it takes.
+/// Dependencies of the accepting side.
 pub struct Offering {
-    /// Flags.
+    /// Flags of the relay.
     pub settings: config::Relay,
-    /// Where the way out of this node is looked for: the coordinator, then the cloud servers.
+    /// Servers on whose route this node's address is looked up: the coordinator, then the cloud servers.
     pub ways_out: Vec<Uri>,
     /// Certificates.
     pub tls: PeerTls,
-    /// What to serve.
+    /// Relay to serve.
     pub relay: Relay,
     /// Owner of listener and tunnels.
     pub tasks: TaskGroup,
@@ -34,7 +34,7 @@ pub struct Offering {
 // === impl Offering ===
 
 impl Offering {
-    /// Serves until the tasks end; `offer` is what stands in the pool lease.
+    /// Serves until the tasks end; sends the content of the pool lease to `offer`.
     pub async fn run(self, offer: watch::Sender<Option<Offer>>) {
         let token = self.tasks.token();
         let mut said = String::new();
@@ -43,7 +43,7 @@ impl Offering {
                 Ok(bound) => break bound,
                 Err(why) => {
                     if why != said {
-                        tracing::info!(why, "Not relaying for other nodes yet");
+                        tracing::info!(why, "Relay for other nodes is not ready");
                         said = why;
                     }
                 }
@@ -55,7 +55,7 @@ impl Offering {
         let tls = match self.tls.server() {
             Ok(tls) => tls,
             Err(error) => {
-                tracing::warn!(%error, "Not relaying for other nodes");
+                tracing::warn!(%error, "Relay for other nodes is disabled");
                 return token.cancelled().await;
             }
         };
@@ -73,7 +73,7 @@ impl Offering {
             Some(address) => address,
             None => address::towards(&self.ways_out)
                 .await
-                .ok_or("no address that other nodes could reach; see --relay-address")?,
+                .ok_or("this node has no address that other nodes can reach; set --relay-address")?,
         };
         let bound = Server::bind(
             SocketAddr::new(address, self.settings.port),

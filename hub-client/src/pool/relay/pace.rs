@@ -1,31 +1,30 @@
-//! How fast bytes may pass; pure.
+//! Rate limit for tunnel bytes. Pure.
 
 use std::time::Duration;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A budget of bytes that refills at a steady rate. Whoever spends more than there is waits for as long as it takes to earn
-/// it; the next one waits behind it.
+/// Token bucket in bytes. A caller that overdraws waits for the refill; later callers queue behind it.
 #[derive(Debug)]
 pub struct Pace {
-    /// Bytes per second.
+    /// Refill rate, bytes per second.
     rate: u64,
-    /// Time by which everything spent so far is earned and a full burst is saved up again.
+    /// Time at which the bucket is full again.
     full: Duration,
-    /// Time's worth of bytes that may be spent at once after a pause.
+    /// Capacity of the bucket, as the time that it takes to fill.
     burst: Duration,
 }
 
 // === impl Pace ===
 
 impl Pace {
-    /// `rate` bytes per second; after a pause, a second's worth at once.
+    /// Creates a bucket of `rate` bytes per second that holds one second of them.
     #[must_use]
     pub fn new(rate: u64) -> Self {
         Self::saving(rate, Duration::from_secs(1))
     }
 
-    /// `bytes` in any 24 h beside those of a day that was saved up: all of a day's may be spent at once.
+    /// Creates a bucket that refills `bytes` in 24 h and holds one day of them; all of them may be spent in one burst.
     #[must_use]
     pub fn daily(bytes: u64) -> Self {
         Self::saving(bytes / DAY.as_secs(), DAY)
@@ -39,13 +38,13 @@ impl Pace {
         }
     }
 
-    /// Whether everything may be spent that can be saved up, as of a budget that was never used.
+    /// True if the bucket is full, like one that was never used.
     #[must_use]
     pub fn is_full(&self, now: Duration) -> bool {
         self.full <= now
     }
 
-    /// Spends `bytes` at time `now` and returns how long to wait before they go on.
+    /// Takes `bytes` at time `now` and returns the time to wait before sending them.
     pub fn spend(&mut self, now: Duration, bytes: usize) -> Duration {
         let micros = (bytes as u64).saturating_mul(1_000_000) / self.rate;
         self.full = self.full.max(now).saturating_add(Duration::from_micros(micros));

@@ -1,8 +1,8 @@
-//! Which peers a cut-off hub turns to, in which order, and for how long; pure.
+//! Peers of a cut-off hub: selection, order and timeout per try. Pure.
 //!
-//! Each node ranks its peers by a hash of both names, so that the nodes of a cut-off branch spread over the peers, and a
-//! node comes back to the same one. Peers whose lease stands still come last. A try gets half of the time that is left,
-//! the last one all of it, so that one peer that swallows packets does not cost the beat.
+//! Each node ranks its peers by a hash of both names. So the nodes of a cut-off branch spread over the peers, and a
+//! node returns to the same one. Peers whose lease is no longer renewed come last. Each try gets half of the time left,
+//! the last one all of it. So one peer that drops packets does not cost the beat.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,55 +15,56 @@ use http::uri::Authority;
 
 use crate::pool::heartbeat::plan::UnixMicros;
 
-/// Peers that are considered, best first.
+/// Maximum number of peers considered, best first.
 pub const PEERS_MAX: usize = 16;
-/// Members whose leases are read for a search: more than that would be read by every hub of a pool that is cut off as a whole.
+/// Number of members whose leases one search reads. It is bounded because every hub of a fully cut-off pool reads them.
 pub const SAMPLE: usize = PEERS_MAX;
-/// Cloud servers that are read from a peer's lease.
+/// Maximum number of cloud servers read from a peer's lease.
 pub const SERVERS_MAX: usize = 8;
-/// Peers asked within one beat.
+/// Maximum number of peers tried within one beat.
 pub const TRIES_MAX: u32 = 3;
-/// A try that would be given less time is not begun.
+/// Minimum time of a try; with less time left no try starts.
 const TRY_MIN: Duration = Duration::from_millis(100);
-/// A lease that is this much older than the newest of the pool, in microseconds, is of a node that may be gone.
+/// Age in microseconds, relative to the newest lease of the pool, from which a lease counts as silent: its node may be
+/// gone.
 const SILENT: i64 = 60_000_000;
 const HTTPS_PORT: u16 = 443;
 
-/// A server as it stands in `CONNECT`: compared letter by letter (upper case aside), never resolved.
+/// Server as written in `CONNECT`. Compared literally, ignoring ASCII case; never resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Lower case; an IPv6 address in brackets.
+    /// Host in lower case; an IPv6 address in brackets.
     host: String,
     port: u16,
 }
 
-/// A node of the pool as its lease shows it.
+/// Node of the pool as its lease describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Name of the node.
     pub name: String,
-    /// Where its hub accepts tunnels.
+    /// Address at which its hub accepts tunnels.
     pub address: SocketAddr,
-    /// Where they may lead.
+    /// Targets that its tunnels may have.
     pub servers: Vec<Target>,
-    /// Its last beat, by its own clock.
+    /// renewTime of its last beat, by its own clock.
     pub renewed: Option<UnixMicros>,
 }
 
-/// One way to the cloud.
+/// Route to the cloud through one peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Name of the node in between.
+    /// Name of the relaying node.
     pub peer: String,
-    /// Address of its hub.
+    /// Address of the relaying node's hub.
     pub address: SocketAddr,
-    /// What to ask for.
+    /// Target to request.
     pub target: Target,
-    /// Index of the own cloud server whose name the certificate at the end must be for.
+    /// Index of the own cloud server whose name the certificate at the far end must match.
     pub server: usize,
 }
 
-/// How many more peers are asked, and for how long each.
+/// Remaining tries of one beat and their timeouts.
 #[derive(Clone, Copy, Debug)]
 pub struct Tries {
     left: u32,
@@ -72,7 +73,7 @@ pub struct Tries {
 // === impl Target ===
 
 impl Target {
-    /// Parses `host:port`. Nothing else is one: no user, no path, no missing port.
+    /// Parses `host:port`. `None` for anything else, such as a user, a path or a missing port.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text.contains('@') {
@@ -84,7 +85,7 @@ impl Target {
         Self::new(authority.host(), port.as_u16()).filter(|_| is_number)
     }
 
-    /// The server behind an https URL.
+    /// Returns the server of an https URL.
     #[must_use]
     pub fn of(uri: &Uri) -> Option<Self> {
         Self::new(uri.host()?, uri.port_u16().unwrap_or(HTTPS_PORT))
@@ -97,13 +98,13 @@ impl Target {
         })
     }
 
-    /// Host and port to connect to, brackets removed.
+    /// Returns host and port to connect to, without brackets.
     #[must_use]
     pub fn to_dial(&self) -> (&str, u16) {
         (self.host.trim_start_matches('[').trim_end_matches(']'), self.port)
     }
 
-    /// The targets of [`super::SERVERS_ANNOTATION`]; what is none is left out.
+    /// Parses the value of [`super::SERVERS_ANNOTATION`]; skips invalid targets.
     #[must_use]
     pub fn list(text: &str) -> Vec<Self> {
         text.split(',')
@@ -119,15 +120,15 @@ impl fmt::Display for Target {
     }
 }
 
-/// Metadata services of clouds that are not link-local: they give credentials to who reaches them.
+/// Metadata services of clouds outside the link-local range: they give credentials to any client that reaches them.
 const METADATA_SERVICES: [IpAddr; 3] = [
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
 ];
 
-/// Whether a hub may be looked for at this address, which somebody else wrote into a lease. Loopback is this node itself,
-/// unless all nodes of the pool are (a test, a demo).
+/// True if a hub may be dialled at this address, which comes from another node's lease. Loopback is this node itself,
+/// unless all nodes of the pool are on loopback (a test, a demo).
 #[must_use]
 pub fn may_dial(address: SocketAddr, all_on_loopback: bool) -> bool {
     let ip = address.ip().to_canonical();
@@ -140,10 +141,10 @@ pub fn may_dial(address: SocketAddr, all_on_loopback: bool) -> bool {
     harmless && (all_on_loopback || !ip.is_loopback())
 }
 
-/// The ways of `node`, whose own cloud servers are `own`, best first; at most [`PEERS_MAX`] peers.
+/// Returns the routes of `node`, whose own cloud servers are `own`, best first; at most [`PEERS_MAX`] peers.
 ///
-/// A peer that connects to one of our own servers is asked for that one, another for the first of its own: an apiserver
-/// has many addresses. Neighbours in the order differ in the server they are asked for, where there is a choice.
+/// A peer that connects to one of our own servers gets that one as its target, another peer the first of its own: an
+/// apiserver has many addresses. Neighbours in the order have different targets where there is a choice.
 #[must_use]
 pub fn routes(node: &str, own: &[Target], peers: &[Peer]) -> Vec<Route> {
     let newest = peers.iter().filter_map(|peer| peer.renewed).max();
@@ -171,8 +172,8 @@ pub fn routes(node: &str, own: &[Target], peers: &[Peer]) -> Vec<Route> {
     .collect()
 }
 
-/// The members among whom `node` looks for peers in its `round`th search: those of the first round are its own for good, as in
-/// [`routes`], and each further round goes on behind the one before.
+/// Returns the members whose leases `node` reads in its `round`th search. The members of the first round are fixed per
+/// node, as in [`routes`]; each further round continues behind the previous one.
 #[must_use]
 pub fn sample(node: &str, members: &BTreeSet<String>, round: usize) -> Vec<String> {
     let mut others: Vec<&String> = members.iter().filter(|name| *name != node).collect();
@@ -198,7 +199,7 @@ fn spread(node: &str, peer: &str) -> u64 {
 // === impl Tries ===
 
 impl Tries {
-    /// For a beat that knows so many ways.
+    /// Creates the tries of a beat that knows `ways` routes.
     #[must_use]
     pub fn new(ways: usize) -> Self {
         Self {
@@ -206,7 +207,7 @@ impl Tries {
         }
     }
 
-    /// How long the next try may take when `remaining` is left of the beat; `None` to give up.
+    /// Returns the timeout of the next try when `remaining` is left of the beat; `None` to give up.
     pub fn next(&mut self, remaining: Duration) -> Option<Duration> {
         self.left = self.left.checked_sub(1)?;
         let time = if self.left == 0 { remaining } else { remaining / 2 };
@@ -320,7 +321,7 @@ mod tests {
         let mut seen = BTreeSet::new();
         for round in 0..1_000_usize.div_ceil(SAMPLE) {
             let sample = sample("n7", &members, round);
-            assert_eq!(sample.len(), SAMPLE, "whatever the size of the pool");
+            assert_eq!(sample.len(), SAMPLE, "for any size of the pool");
             seen.extend(sample);
         }
         assert_eq!(seen.len(), 999, "all others, and not this node");

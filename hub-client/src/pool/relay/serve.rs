@@ -1,4 +1,4 @@
-//! The accepting side: one listener for the hubs of the pool, one tunnel per `CONNECT`.
+//! Accepting side of the relay: one listener for the hubs of the pool, one tunnel per `CONNECT`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,30 +24,31 @@ use crate::metrics::Metrics;
 use crate::pool::probe::CloudReach;
 use crate::replicas::PoolData;
 
-/// Connections that are not tunnels yet; further ones wait in the backlog.
+/// Maximum number of connections that are not tunnels yet; further ones wait in the backlog.
 const CONNECTIONS_MAX: usize = 64;
-/// Hubs shake hands and say what they want at once. Whoever does not, must not keep them waiting for long.
+/// Maximum time of a TLS handshake. Hubs shake hands and send their request immediately; a slow client must not delay
+/// them.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
-/// See [`HANDSHAKE_TIMEOUT`].
+/// Maximum time for a request header, for the same reason as [`HANDSHAKE_TIMEOUT`].
 const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
-/// Bytes of a request header; a `CONNECT` has a hundred.
+/// Maximum size of a request header, bytes; a `CONNECT` has about a hundred.
 const HEADER_BYTES_MAX: u32 = 8 * 1024;
-/// Longest wait for a connection to the cloud.
+/// Maximum wait for a connection to the cloud.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(3);
-/// Longest wait for the peer to take the answer that begins its tunnel.
+/// Maximum wait for the peer to read the response that begins its tunnel.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the relay works with.
+/// Dependencies of the accepting side.
 pub struct Relay {
-    /// The cloud servers that tunnels may lead to.
+    /// Cloud servers that are permitted as targets of tunnels.
     pub targets: Vec<Target>,
-    /// Knows the pool's members.
+    /// Pool data; source of the pool's members.
     pub data: Arc<PoolData>,
-    /// Whether this node reaches the cloud.
+    /// Reachability of the cloud from this node.
     pub cloud: watch::Receiver<CloudReach>,
     /// Bytes per second of all tunnels together.
     pub rate: u64,
-    /// What one tunnel may take.
+    /// Limits of one tunnel.
     pub limits: Limits,
     /// Counters.
     pub metrics: Arc<Metrics>,
@@ -66,7 +67,7 @@ struct Shared {
     tasks: TaskGroup,
 }
 
-/// The place of one tunnel, free again when dropped.
+/// Admission of one tunnel; released when dropped.
 struct Place {
     shared: Arc<Shared>,
     member: String,
@@ -76,7 +77,8 @@ struct Place {
 // === impl Relay ===
 
 impl Relay {
-    /// Serves on a bound port until `tasks` ends; only holders of a certificate of the cluster finish a handshake.
+    /// Serves on a bound port until `tasks` ends; only clients with a certificate of the cluster CA complete a
+    /// handshake.
     pub fn serve(self, server: Server, tls: ReloadingServerTls, tasks: &TaskGroup) -> Serving {
         let limits = ServerLimits {
             max_connections: CONNECTIONS_MAX,
@@ -127,12 +129,12 @@ impl Shared {
         let cloud = match dialled {
             Ok(Ok(cloud)) => cloud,
             Ok(Err(error)) => {
-                tracing::debug!(%target, %error, "No connection for a tunnel");
-                return closing(text(StatusCode::BAD_GATEWAY, "the cloud server cannot be reached\n"));
+                tracing::debug!(%target, %error, "Failed to connect tunnel to cloud server");
+                return closing(text(StatusCode::BAD_GATEWAY, "the cloud server is unreachable\n"));
             }
             Err(_) => return closing(text(StatusCode::GATEWAY_TIMEOUT, "the cloud server does not answer\n")),
         };
-        tracing::info!(node = place.member, %target, "Relaying for a node that is cut off");
+        tracing::info!(node = place.member, %target, "Tunnel opened for cut-off node");
         let (upgrade, shared) = (hyper::upgrade::on(&mut request), self.clone());
         self.tasks.spawn_isolated("relay-tunnel", async move {
             shared.carry(upgrade, cloud, place).await;
@@ -168,7 +170,7 @@ impl Shared {
     async fn carry(&self, upgrade: OnUpgrade, cloud: TcpStream, place: Place) {
         let begun = tokio::time::timeout(BEGIN_TIMEOUT, upgrade).await;
         let Ok(Ok(near)) = begun else { return };
-        // Small packets of TLS: none waits for the one before to be acknowledged.
+        // TLS sends small packets; each would wait for the acknowledgement of the previous one.
         let _ = cloud.set_nodelay(true);
         let (near, budget) = (TokioIo::new(near), place.budget.clone());
         let copying = tunnel::copy(near, cloud, self.limits, budget, self.pace.clone(), &self.clock);
@@ -192,7 +194,7 @@ impl Drop for Place {
     }
 }
 
-/// The answer to a refusal; it ends the connection, so that what follows on it is nobody's request.
+/// Returns the response to a refusal. It closes the connection, so that following bytes are not read as a request.
 fn refuse(refusal: Refusal) -> Response<Body> {
     let (status, words) = match refusal {
         Refusal::NotConnect => (
@@ -201,7 +203,7 @@ fn refuse(refusal: Refusal) -> Response<Body> {
         ),
         Refusal::NotMember => (StatusCode::FORBIDDEN, "only nodes of this pool are served here\n"),
         Refusal::OtherTarget => (StatusCode::FORBIDDEN, "not a cloud server of this hub\n"),
-        Refusal::CutOff => (StatusCode::SERVICE_UNAVAILABLE, "this node is cut off itself\n"),
+        Refusal::CutOff => (StatusCode::SERVICE_UNAVAILABLE, "this node itself is cut off\n"),
         Refusal::TooMany => (StatusCode::TOO_MANY_REQUESTS, "too many tunnels\n"),
     };
     let mut response = closing(text(status, words));

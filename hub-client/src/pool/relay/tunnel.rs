@@ -1,4 +1,5 @@
-//! Copies the bytes of one tunnel, both ways, at a bounded pace, until an end closes, nothing moves, or its time is up.
+//! Copies the bytes of one tunnel in both directions at a bounded rate. Stops when an end closes, at the idle timeout
+//! or at the end of the lifetime.
 
 use std::io;
 use std::sync::Arc;
@@ -11,33 +12,33 @@ use yurt_runtime::Clock;
 
 use super::pace::Pace;
 
-/// Bytes copied at a time in each direction; all that a tunnel holds.
+/// Size of the copy buffer of each direction, bytes; a tunnel holds nothing else.
 const COPY_BUFFER: usize = 8 * 1024;
 
-/// What one tunnel may take.
+/// Limits of one tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A tunnel that moved nothing for this long is closed, at the latest after twice the time. Pings of a client that is
-    /// there come every 10 s.
+    /// Idle time after which a tunnel is closed, at the latest after twice this time. A live client sends a ping every
+    /// 10 s.
     pub idle: Duration,
-    /// A tunnel is closed after this long; a client that still needs one opens the next.
+    /// Maximum lifetime of a tunnel; a client that still needs one opens the next.
     pub lifetime: Duration,
     /// Bytes per second of this tunnel, both directions together.
     pub rate: u64,
 }
 
-/// Why a tunnel ended.
+/// Reason for the end of a tunnel.
 #[derive(Debug)]
 pub enum End {
-    /// One of the two ends closed or broke it.
+    /// One of the two ends closed or broke the connection.
     Closed(io::Result<()>),
-    /// Nothing moved.
+    /// No byte moved during the idle timeout.
     Idle,
-    /// Its time was up.
+    /// The lifetime was over.
     Old,
 }
 
-/// What the copying of both directions shares.
+/// State shared by both directions.
 struct Shared<'a> {
     clock: &'a Clock,
     own: Mutex<Pace>,
@@ -57,7 +58,8 @@ impl Default for Limits {
     }
 }
 
-/// Copies until it ends. `member` is the budget of whom the tunnel is for, `all` the pace of all tunnels together.
+/// Copies bytes until the tunnel ends. `member` is the budget of the node that the tunnel serves, `all` the rate limit
+/// of all tunnels together.
 pub async fn copy(
     near: impl AsyncRead + AsyncWrite,
     far: impl AsyncRead + AsyncWrite,
@@ -128,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    /// The two far ends of a tunnel, and the tunnel.
+    /// Creates the two far ends of a tunnel, and the tunnel.
     fn tunnel(limits: Limits, all: u64) -> (DuplexStream, DuplexStream, impl Future<Output = End>) {
         tunnel_of(limits, Pace::new(u64::MAX), all)
     }
@@ -153,7 +155,11 @@ mod tests {
             cloud.write_all(&heard.map(|b| b.to_ascii_uppercase())).await.unwrap();
             client.read_exact(&mut heard).await.unwrap();
             drop(client);
-            assert_eq!(cloud.read(&mut [0; 1]).await.unwrap(), 0, "the other end hears of it");
+            assert_eq!(
+                cloud.read(&mut [0; 1]).await.unwrap(),
+                0,
+                "the other end is closed, too"
+            );
             heard
         };
         let (end, heard) = tokio::join!(copying, talking);
@@ -168,7 +174,7 @@ mod tests {
             ..Limits::default()
         };
         let (_client, _cloud, copying) = tunnel(limits, u64::MAX);
-        assert!(matches!(copying.await, End::Idle), "nobody says anything");
+        assert!(matches!(copying.await, End::Idle), "neither end sends");
         let (mut client, _cloud, copying) = tunnel(limits, u64::MAX);
         let flood = async { while client.write_all(&[0; 512]).await.is_ok() {} };
         let (end, ()) = tokio::join!(copying, flood);
@@ -235,7 +241,7 @@ mod tests {
             };
             let (_, client, ()) = tokio::join!(copying, sending, taking);
             drop(client);
-            // A second's worth passes at once, the rest takes half a second.
+            // One second's worth passes immediately, the rest takes half a second.
             assert!(clock.boot().since(begin) >= Duration::from_millis(450));
         }
     }

@@ -1,21 +1,23 @@
-//! Which beats of cut-off nodes the leader carries to the cloud.
+//! Selects the beats of cut-off nodes that the leader forwards to the cloud.
 //!
-//! A beat is a renewTime that moved forward under our eyes on an annotated pool lease. The first state of a lease
-//! after our own start, a leader change or a restart of the coordinator is a baseline and says nothing about the
-//! node being alive now. Each node has one worker that takes the newest beat only; a node's own write always wins.
+//! A beat is a renewTime on an annotated pool lease that moved forward while this leader watched. The first state of a
+//! lease after the leader's own start, a leader change or a restart of the coordinator is a baseline. It does not prove
+//! that the node is alive now. Each node has one worker, which takes the newest beat only. A node's own write always
+//! wins.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::UnixMicros;
 
-/// Nodes whose cloud lease is written at the same time. Each takes two round trips, a read and a write: over a link of 300 ms
-/// 64 of them carry the beats of 1,000 nodes in 1,000 / 64 × 0.6 s = 9.4 s, before the kubelets' next ones (10 s) and well
-/// within their leases (40 s). It is also the load on a cloud server: 64 requests of this pool at a time, whatever its size.
+/// Maximum number of nodes whose cloud lease is written concurrently. Each write takes two round trips, a read and a
+/// write. At a round-trip time of 300 ms, 64 workers forward the beats of 1,000 nodes in 1,000 / 64 × 0.6 s = 9.4 s.
+/// That is before the kubelets' next beats (10 s) and well within their leases (40 s). It also bounds the load on a
+/// cloud server: 64 requests per pool at a time, for any pool size.
 pub const FORWARDS_MAX: usize = 64;
 
-/// A beat of a node whose last relayed one is younger than this is not carried: a relay is about to. Compared are two
-/// times of the node's own clock.
+/// Age below which a node's last relayed beat suppresses forwarding: the relay is about to deliver the present beat.
+/// Both times compared come from the node's own clock.
 pub const RELAYED_FRESH: Duration = Duration::from_secs(20);
 
 /// A node lease in the coordinator.
@@ -23,19 +25,19 @@ pub const RELAYED_FRESH: Duration = Duration::from_secs(20);
 pub struct PoolLease {
     /// `spec.renewTime`; a lease without one is never a beat.
     pub renew_time: Option<UnixMicros>,
-    /// `spec.leaseDurationSeconds`: an older beat is worth nothing.
+    /// `spec.leaseDurationSeconds`; older beats are not forwarded.
     pub lease_duration: Duration,
-    /// Whether the delegate annotation is `"true"`.
+    /// True if the delegate annotation is `"true"`.
     pub is_delegated: bool,
-    /// The beat that a relay carried last, if it still does.
+    /// The last beat that a relay delivered, while relaying continues.
     pub relayed: Option<UnixMicros>,
 }
 
-/// The leader's plan; made when leadership starts, dropped when it ends.
+/// Forwarding plan of the leader; created when leadership starts, dropped when it ends.
 #[derive(Debug, Default)]
 pub struct Forwarder {
     nodes: BTreeMap<String, Node>,
-    /// Nodes with a beat to carry, oldest first, each at most once.
+    /// Nodes with a beat to forward, oldest first, each at most once.
     queue: VecDeque<String>,
     working: usize,
 }
@@ -43,13 +45,13 @@ pub struct Forwarder {
 #[derive(Debug)]
 struct Node {
     lease: PoolLease,
-    /// When the renewTime was first seen, on our boot-time clock.
+    /// Time at which the renewTime was first seen, on this hub's boot-time clock.
     seen: Duration,
-    /// The present renewTime was handed to a worker or is a baseline.
+    /// True if the present renewTime was handed to a worker or is a baseline.
     is_spent: bool,
     is_queued: bool,
     is_working: bool,
-    /// The lease was deleted while a worker was on its way.
+    /// True if the lease was deleted while a worker was running.
     is_gone: bool,
 }
 
@@ -72,12 +74,12 @@ impl PoolLease {
 // === impl Forwarder ===
 
 impl Forwarder {
-    /// A leader that has seen nothing yet.
+    /// Creates the plan of a leader that has seen no lease yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The coordinator restarted or lost its watch history: what it shows next is a baseline again.
+    /// Handles a restart or a lost watch history of the coordinator: the next state of each lease is a baseline again.
     pub fn handle_restart(&mut self) {
         self.queue.clear();
         self.nodes.retain(|_, node| {
@@ -87,14 +89,14 @@ impl Forwarder {
         });
     }
 
-    /// The lease of `node` as the coordinator shows it at boot time `now`; repeats do no harm.
+    /// Handles the lease of `node` as the coordinator shows it at boot time `now`. Idempotent.
     pub fn handle_lease(&mut self, now: Duration, name: &str, lease: PoolLease) {
         let Some(node) = self.nodes.get_mut(name) else {
             self.nodes.insert(name.to_owned(), Node::baseline(now, lease, false));
             return;
         };
         if node.is_gone || lease.is_older_than(&node.lease) {
-            // A renewTime that goes back is a restored lease or a stepped clock; neither shows life.
+            // A renewTime that goes back is a restored lease or a stepped clock; neither proves that the node is alive.
             *node = Node {
                 is_queued: node.is_queued,
                 ..Node::baseline(now, lease, node.is_working)
@@ -109,7 +111,7 @@ impl Forwarder {
         node.enqueue(name, &mut self.queue);
     }
 
-    /// The lease was deleted.
+    /// Handles the deletion of the lease.
     pub fn handle_deleted(&mut self, name: &str) {
         self.queue.retain(|queued| queued != name);
         if let Some(node) = self.nodes.get_mut(name) {
@@ -121,15 +123,15 @@ impl Forwarder {
         }
     }
 
-    /// Whether the beat of `name` is younger than its lease duration at boot time `now`: an older one says nothing.
+    /// True if the beat of `name` is younger than its lease duration at boot time `now`. An older beat proves nothing.
     pub fn is_fresh(&self, now: Duration, name: &str) -> bool {
         self.nodes
             .get(name)
             .is_some_and(|node| !node.is_gone && node.is_fresh(now))
     }
 
-    /// The worker of a node ended: the cloud took the beat, refused it with 409 (dropped: somebody newer wrote) or
-    /// could not be reached (dropped too: the next beat comes soon).
+    /// Handles the end of a node's worker. After a 409 (a newer write exists) or a failure the beat is dropped: the
+    /// next beat comes soon.
     pub fn handle_done(&mut self, name: &str) {
         let Some(node) = self.nodes.get_mut(name) else { return };
         if !std::mem::take(&mut node.is_working) {
@@ -143,8 +145,8 @@ impl Forwarder {
         }
     }
 
-    /// The next node to speak for at boot time `now`; call until `None`. Each answer is one worker that reads the
-    /// cloud's lease, writes it once as [`renewal`] says, and reports [`Forwarder::handle_done`].
+    /// Returns the next node whose beat is due at boot time `now`; call until `None`. Each result is one worker that
+    /// reads the cloud's lease, writes it once as [`renewal`] says, and reports [`Forwarder::handle_done`].
     pub fn poll(&mut self, now: Duration) -> Option<String> {
         while self.working < FORWARDS_MAX {
             let name = self.queue.pop_front()?;
@@ -193,8 +195,8 @@ impl Node {
     }
 }
 
-/// The renewTime to PATCH (with the resourceVersion just read) into a cloud lease that shows `cloud`: our own clock,
-/// because the node's may be wrong, but never backwards.
+/// Returns the renewTime to PATCH (with the resourceVersion just read) into a cloud lease that shows `cloud`. It comes
+/// from this hub's clock, because the node's may be wrong, and never goes back.
 pub fn renewal(own_clock: UnixMicros, cloud: Option<UnixMicros>) -> UnixMicros {
     let after_cloud = cloud.map(|UnixMicros(micros)| UnixMicros(micros.saturating_add(1)));
     after_cloud.map_or(own_clock, |after_cloud| own_clock.max(after_cloud))

@@ -1,72 +1,73 @@
-//! The renewals one kubelet beat causes: one at the cloud, one at the coordinator, side by side.
+//! Plans the two renewals that each kubelet beat causes: one at the cloud, one at the coordinator, in parallel.
 //!
-//! No beat, no renewal. The pool lease carries the delegate annotation from the moment a cloud renewal fails to the
-//! moment one succeeds: a change of that kind is written at once, with the renewTime of the beat it belongs to, and
-//! not with the next beat. Beside it stands the last beat that reached the cloud through a relay, until one does not: then
-//! it is the leader's turn. A failed write is not repeated here; the next beat is the repetition.
+//! No beat, no renewal. The pool lease carries the delegate annotation from a failed cloud renewal until one succeeds.
+//! Such a change is written immediately with the renewTime of its beat, before the next beat.
+//!
+//! The pool lease also names the last beat that reached the cloud through a relay. That mark goes when a relay fails;
+//! then the leader forwards. A failed write is not repeated here: the next beat is the retry.
 
 use super::UnixMicros;
 
-/// The plan for this node's lease.
+/// Renewal plan of this node's lease.
 #[derive(Debug, Default)]
 pub struct OwnLease {
     /// The renewTime of the last kubelet beat.
     beat: Option<UnixMicros>,
-    /// The last cloud renewal failed, or took a relay.
+    /// True if the last cloud renewal failed or took a relay.
     is_cut_off: bool,
-    /// The last beat that reached the cloud through a relay, while that goes on.
+    /// The last beat that reached the cloud through a relay, while relaying continues.
     relayed: Option<UnixMicros>,
     cloud: Destination<UnixMicros>,
     pool: Destination<PoolRenewal>,
 }
 
-/// One place the lease is written to; one write at a time.
+/// Destination of lease writes; at most one write is in flight.
 #[derive(Debug)]
 struct Destination<T> {
-    /// What was written or is being written last, whatever became of it.
+    /// The write in flight or written last, regardless of its result.
     last: Option<T>,
     is_writing: bool,
 }
 
-/// What the pool lease has to say.
+/// Content of a renewal of the pool lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolRenewal {
     /// `spec.renewTime`: the kubelet's.
     pub renew_time: UnixMicros,
-    /// Whether the annotation `openyurt.io/delegate-heartbeat: "true"` is set; otherwise it is removed.
+    /// True to set the annotation `openyurt.io/delegate-heartbeat: "true"`, false to remove it.
     pub is_delegated: bool,
-    /// The beat that a relay carried last; without one the leader is to carry this node's beats.
+    /// The last beat that a relay delivered. Without one the leader forwards this node's beats.
     pub relayed: Option<UnixMicros>,
 }
 
-/// What became of a cloud renewal.
+/// Result of a cloud renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The cloud answered this node.
     Heard,
-    /// It was written through a relay.
+    /// A relay delivered the renewal.
     Relayed,
-    /// Neither; the deadline included.
+    /// Both failed or exceeded the deadline.
     Lost,
 }
 
-/// Something that happened.
+/// Input of the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnInput {
     /// The kubelet renewed its lease through this hub.
     Beat(UnixMicros),
     /// The cloud renewal ended.
     CloudDone(Outcome),
-    /// The cloud renewal that was asked for last is not sent: only a beat can be.
+    /// The last requested cloud renewal is not sent: only a beat can carry one.
     CloudSkipped,
-    /// The coordinator renewal ended, in whichever way.
+    /// The coordinator renewal ended, with any result.
     PoolDone,
 }
 
-/// A write to start now, next to those that are under way.
+/// A write to start now, in parallel to those in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnAction {
-    /// Renew at the cloud; the delegate annotation is never part of it and is removed if present.
+    /// Renew at the cloud. The delegate annotation is never part of the renewal; it is removed if present.
     RenewCloud(UnixMicros),
     /// Renew at the coordinator.
     RenewPool(PoolRenewal),
@@ -75,17 +76,17 @@ pub enum OwnAction {
 // === impl OwnLease ===
 
 impl OwnLease {
-    /// Nothing is known and nothing is sent before the first beat.
+    /// Creates an empty plan: nothing is sent before the first beat.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether the node counts as cut off from the cloud.
+    /// True if the node counts as cut off from the cloud.
     pub fn is_cut_off(&self) -> bool {
         self.is_cut_off
     }
 
-    /// Takes in one fact and returns the writes that follow from it.
+    /// Handles one input and returns the writes that follow from it.
     #[must_use]
     pub fn handle(&mut self, input: OwnInput) -> Vec<OwnAction> {
         match input {
@@ -121,7 +122,7 @@ impl<T> Default for Destination<T> {
 }
 
 impl<T: Copy + PartialEq> Destination<T> {
-    /// The write to begin, if this one is news and the line is free.
+    /// Returns the write to start if it differs from the last one and none is in flight.
     fn start(&mut self, wanted: T) -> Option<T> {
         if self.is_writing || self.last == Some(wanted) {
             return None;

@@ -15,7 +15,7 @@ fn lease(renew_time: i64, is_delegated: bool) -> PoolLease {
     }
 }
 
-/// A leader that has seen node "n" cut off with renewTime 100 as its baseline.
+/// A leader that has seen node "n" cut off, with renewTime 100 as its baseline.
 fn with_baseline() -> Forwarder {
     let mut plan = Forwarder::new();
     plan.handle_lease(secs(0), "n", lease(100, true));
@@ -171,7 +171,7 @@ fn concurrency_is_bounded_and_the_oldest_go_first() {
     );
 }
 
-/// As far as the plan goes: each beat takes two round trips of 300 ms.
+/// Checks the plan alone: each beat takes two round trips of 300 ms.
 #[test]
 fn thousand_nodes_that_are_cut_off_are_carried_before_their_next_beats() {
     let mut plan = Forwarder::new();
