@@ -1,12 +1,10 @@
-//! Asks the cloud for the proof that it still has our history, and holds back what must wait for it: new cloud data, and
-//! renewals, which would overwrite part of the evidence.
+//! Obtains proofs that the cloud still has the replicas' history. New cloud data waits for a proof, as do renewals, which would
+//! overwrite part of the evidence.
 //!
-//! The proof is asked for once for all replicas: at the start, when the hub turns to the cloud, and whenever a connection or
-//! a watch ended before its time. It counts for what comes over connections that were open when it was begun: whoever
-//! answers over a later one may be another cloud; and for the copies that it was about: another one may have come from the
-//! coordinator since. What follows from the answers is decided in [`timeline`](super::timeline).
-//! Before all of it, over each new connection, stands the question whether this is the cluster that the replicas are copies of
-//! (`cluster.rs`).
+//! One proof covers all replicas. The hub obtains it at the start, when it turns to the cloud, and when a connection or a watch ends
+//! early. It is valid for data from connections that were open when it began: a later connection may lead to another cloud. It is
+//! valid for the replicas it covered: another one may have come from the coordinator since. [`timeline`](super::timeline) judges the
+//! answers. Before that, over each new connection, the hub checks that this is the cluster of the replicas (`cluster.rs`).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -30,44 +28,44 @@ use crate::pool::heartbeat::own::{self, OwnHeartbeat};
 use crate::pool::probe::{CloudReach, CoordinatorReach};
 use crate::upstream::{Cloud, CloudServer};
 
-/// Pause after a proof that could not be had.
+/// Pause after a failed proof.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Whether a proof rests on a connection that is still there is looked at this often.
+/// Time between checks that the connection of the last proof is still open.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// What does not work without a proof: nothing of the cloud's is taken.
+/// Name of the failure without a proof: the hub applies nothing of the cloud's.
 pub const TIMELINE: &str = "proof of the cloud's history";
-/// A history that began this lately is not given up because an event does not follow from it.
+/// Minimum age of a verified history before a contradicting event can invalidate it.
 const CONTRADICTED_AGAIN: Duration = Duration::from_secs(60);
-/// A renewal waits this long for the proof at the most.
+/// Maximum time that a renewal waits for the proof.
 const RENEWAL_WAIT: Duration = Duration::from_secs(3);
 
-/// Whether the cloud has the history our replicas come from; shared by all who depend on it.
+/// Shared state of the check that the cloud has the replicas' history.
 #[derive(Clone, Debug, Default)]
 pub struct Timeline(watch::Sender<State>);
 
 #[derive(Clone, Debug, Default)]
 struct State {
-    /// Times that something ended which a proof rested on. Whatever ends may have ended with the history: a proof that was
-    /// begun before says nothing of what comes after.
+    /// Number of ended connections and streams that a proof rested on. The history may have ended with them, so an earlier proof
+    /// says nothing of later data.
     breaks: u64,
-    /// The last proof, if it still counts: for what comes over this connection, and over those before it.
+    /// The last proof, while it is valid: it covers data from this connection and those before it.
     proven: Option<Connection>,
-    /// Replicas that it was about, with their generations.
+    /// Replicas that the proof covers, with their generations.
     about: BTreeMap<String, u64>,
-    /// The last attempt failed: the cloud does not answer.
+    /// True if the last attempt failed because the cloud does not answer.
     is_away: bool,
-    /// What somebody was told that cannot follow from what is held: the next proof fails.
+    /// Event that contradicts a replica: the next proof fails.
     against: Option<String>,
-    /// When that was last believed.
+    /// Time of the last contradiction that was accepted.
     contradicted: Option<Instant>,
     /// Replicas whose history is gone, with the generation that had it.
     gone: BTreeMap<String, u64>,
 }
 
-/// A connection that data of the cloud comes over.
+/// A connection that carries data of the cloud.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// Place of the server.
+    /// Index of the server.
     pub server: usize,
     /// Number among the connections of its `streams` client.
     pub number: u64,
@@ -76,7 +74,7 @@ pub struct Connection {
 // === impl Connection ===
 
 impl Connection {
-    /// Whether a proof that was begun when this one was open counts for what comes over `other`.
+    /// True if a proof that began while this connection was open covers data from `other`.
     fn covers(self, other: Self) -> bool {
         self.server == other.server && other.number <= self.number
     }
@@ -85,17 +83,17 @@ impl Connection {
 // === impl Timeline ===
 
 impl Timeline {
-    /// Waits until the cloud's data may be asked for; false when the cloud does not answer.
+    /// Waits until the cloud's data may be requested; false if the cloud does not answer.
     pub async fn proven(&self) -> bool {
         let mut state = self.0.subscribe();
         let settled = state.wait_for(State::is_settled).await;
         settled.is_ok_and(|state| state.proven.is_some())
     }
 
-    /// Waits until what came over `connection` may be taken: a proof counts for it. False when there is none to be had: the
-    /// cloud does not answer, or another server of it is in use.
+    /// Waits until a proof covers data from `connection`. False if there is none: the cloud does not answer, or another of its
+    /// servers is in use.
     pub async fn proven_over(&self, connection: Connection) -> bool {
-        // The proof that was being had may have been begun too early; the one after it was not.
+        // A proof in progress may have begun too early; the one after it did not.
         for _ in 0..2 {
             if !self.proven().await {
                 return false;
@@ -107,7 +105,7 @@ impl Timeline {
         self.proven().await && !self.doubt_over(connection)
     }
 
-    /// Whether the last proof does not count for what comes over `connection`; another one is to come then.
+    /// True if the last proof does not cover `connection`; it is then discarded, and another one follows.
     fn doubt_over(&self, connection: Connection) -> bool {
         let mut is_covered = false;
         self.0.send_if_modified(|state| {
@@ -121,28 +119,28 @@ impl Timeline {
         !is_covered
     }
 
-    /// Waits until a renewal may go to the cloud: a proof is done or cannot be had, or the wait was too long.
+    /// Waits until a renewal may go to the cloud: a proof is complete, has failed, or took too long.
     pub async fn renewal_may_go(&self) {
         let mut state = self.0.subscribe();
-        // Too long: the lease stays no evidence for it, the rest does.
+        // After the timeout the proof lacks the lease as evidence, but keeps the rest.
         let _ = tokio::time::timeout(RENEWAL_WAIT, state.wait_for(State::is_settled)).await;
     }
 
-    /// A stream of the cloud ended before its time, or the cloud is turned to again: whatever proof there is, however young
-    /// or still being had, does not count any more.
+    /// Invalidates every proof, including one in progress, because a stream of the cloud ended early or the hub turns to the cloud
+    /// again.
     pub fn reopen(&self) {
         self.0.send_modify(State::doubt);
     }
 
-    /// The cloud told something (`why`) that cannot follow from what replica `name` holds under `generation`: it came back
-    /// with another history, and had passed all that the proof looked at. False when that is not believed: it was just said,
-    /// and everything was listed since, so the server leaves events out.
+    /// Records that data of the cloud (`why`) contradicts what replica `name` holds under `generation`. The cloud returned with
+    /// another history that had passed everything the proof checked. Returns false if that is not plausible: a contradiction was
+    /// accepted shortly before and everything was listed since, so the server omits events.
     #[must_use]
     pub fn contradict(&self, name: &str, generation: u64, why: &dyn Display) -> bool {
         let mut is_believed = true;
         self.0.send_if_modified(|state| {
             if state.gone.get(name) == Some(&generation) || state.against.is_some() {
-                // It is known, or will be at once.
+                // It is recorded, or will be very soon.
                 return false;
             }
             is_believed = state
@@ -158,7 +156,8 @@ impl Timeline {
         is_believed
     }
 
-    /// What replica `name` holds under `generation` is not, or may not be, the cloud's: its next list there begins a new generation.
+    /// Records that the data of replica `name` under `generation` is not, or may not be, the cloud's. Its next list there begins a
+    /// new generation.
     pub fn disown(&self, name: &str, generation: u64) {
         self.0.send_modify(|state| {
             state.gone.insert(name.to_owned(), generation);
@@ -166,39 +165,39 @@ impl Timeline {
         self.reopen();
     }
 
-    /// Whether what replica `name` holds under `generation` is the present cloud's.
+    /// True if the data of replica `name` under `generation` is the present cloud's.
     #[must_use]
     pub fn holds(&self, name: &str, generation: u64) -> bool {
         self.is_about(name, generation) && !self.is_gone(name, generation)
     }
 
-    /// Whether the last proof counts for what replica `name` holds under `generation`. It does not for a copy that came from
-    /// the coordinator later.
+    /// True if the last proof covers the data of replica `name` under `generation`. It does not cover a replica that came from the
+    /// coordinator later.
     #[must_use]
     pub fn is_about(&self, name: &str, generation: u64) -> bool {
         let state = self.0.borrow();
         state.proven.is_some() && state.about.get(name) == Some(&generation)
     }
 
-    /// What replica `name` holds under `generation` is the present cloud's, too: it was listed there, or only has another
-    /// number now.
+    /// Records that the data of replica `name` under `generation` is the present cloud's as well: it was listed there, or only its
+    /// number changed.
     pub fn extend(&self, name: &str, generation: u64) {
         self.0.send_if_modified(|state| {
             if state.proven.is_some() {
                 state.about.insert(name.to_owned(), generation);
             }
-            // Nobody waits for that.
+            // No receiver waits for this change.
             false
         });
     }
 
-    /// Whether the history of what replica `name` holds under `generation` is gone.
+    /// True if the history of replica `name` under `generation` is gone.
     #[must_use]
     pub fn is_gone(&self, name: &str, generation: u64) -> bool {
         self.0.borrow().gone.get(name) == Some(&generation)
     }
 
-    /// Resolves when a proof has shown that the history of what `replica` holds is gone.
+    /// Resolves when a proof shows that the history of `replica` is gone.
     pub async fn lost(&self, replica: &Replica) {
         let mut state = self.0.subscribe();
         let is_gone = |state: &State| {
@@ -218,13 +217,13 @@ impl Timeline {
         let mut against = None;
         self.0.send_if_modified(|state| {
             against = state.against.take();
-            // Nobody waits for that.
+            // No receiver waits for this change.
             false
         });
         against
     }
 
-    /// The outcome of a proof `about` these replicas that was begun after `breaks`, and when `over` was open.
+    /// Records the result of a proof `about` these replicas. It began after `breaks`, while `over` was open.
     fn settle(&self, about: BTreeMap<String, u64>, is_same: bool, breaks: u64, over: Connection) {
         self.0.send_modify(|state| {
             state.proven = (state.breaks == breaks).then_some(over);
@@ -236,13 +235,13 @@ impl Timeline {
         });
     }
 
-    /// A proof about generation 0 of the services that finds nothing gone.
+    /// Records a proof about generation 0 of the services that finds nothing gone.
     #[cfg(test)]
     pub(crate) fn prove(&self, over: Connection) {
         self.settle([("services".to_owned(), 0)].into(), true, self.breaks(), over);
     }
 
-    /// Whether the cloud answers. What was proved before it went away does not count when it is back.
+    /// Records whether the cloud answers. Proofs from before an outage are invalid after it.
     fn away(&self, is_away: bool) {
         self.0.send_if_modified(|state| {
             let is_news = state.is_away != is_away;
@@ -256,7 +255,7 @@ impl Timeline {
 }
 
 impl State {
-    /// A proof is done or cannot be had.
+    /// True if a proof is complete or has failed.
     fn is_settled(&self) -> bool {
         self.proven.is_some() || self.is_away
     }
@@ -267,21 +266,22 @@ impl State {
     }
 }
 
-/// A server of the cloud, and how many connections to it there were.
+/// Index of a cloud server, and the number of connections to it so far.
 type Way = (usize, u64);
 
-/// What the last proof rests on.
+/// Basis of the last proof.
 struct Ground {
     way: Way,
-    /// Of the replicas it was about.
+    /// Generations of the replicas it covered.
     generations: BTreeMap<String, u64>,
 }
 
 // === impl Ground ===
 
 impl Ground {
-    /// Whether a proof about replicas of `generations` may leave the past out: over a connection that has been there since,
-    /// nobody came back from a backup. But what was not held then may come from a coordinator that was fed before one.
+    /// True if a proof about replicas of `generations` may skip reads of the past. Over a connection that stayed open, the server
+    /// cannot have been restored from a backup. A replica of another generation may still come from a coordinator that was fed
+    /// before a restore.
     fn carries(&self, generations: &BTreeMap<String, u64>) -> bool {
         generations
             .iter()
@@ -289,28 +289,28 @@ impl Ground {
     }
 }
 
-/// Gets the proofs.
+/// Obtains the proofs.
 pub struct Prover {
-    /// What is held.
+    /// The replicas.
     pub data: Arc<PoolData>,
-    /// Whom to ask.
+    /// The cloud's servers.
     pub cloud: Arc<Cloud>,
-    /// What the cloud acknowledged of this node's lease.
+    /// The cloud's last acknowledged state of this node's lease.
     pub heartbeat: Arc<OwnHeartbeat>,
-    /// Whether the cloud answers.
+    /// Reachability of the cloud.
     pub reach: watch::Receiver<CloudReach>,
-    /// What the coordinator says of itself.
+    /// Status of the coordinator.
     pub coordinator: watch::Receiver<CoordinatorReach>,
-    /// This node.
+    /// Name of this node.
     pub node: String,
-    /// The copies are of another cluster, and are dropped: the process has to end.
+    /// True once the replicas turn out to be of another cluster and are dropped: the process has to exit.
     pub is_other_cluster: bool,
 }
 
 // === impl Prover ===
 
 impl Prover {
-    /// Proves again and again until `token` is cancelled. Ends by itself where the copies are of another cluster.
+    /// Obtains proofs until `token` is cancelled. Ends by itself if the replicas are of another cluster.
     pub async fn run(mut self, token: CancellationToken) {
         token.run_until_cancelled(self.keep_proving()).await;
     }
@@ -321,7 +321,7 @@ impl Prover {
         let mut ground: Option<Ground> = None;
         loop {
             if ground.as_ref().is_some_and(|ground| ground.way != self.way()) {
-                // The server that gave the proof may have ended just after it, and no stream with it.
+                // The server may have ended just after the proof, without ending a stream.
                 timeline.reopen();
                 ground = None;
             }
@@ -333,7 +333,7 @@ impl Prover {
                 let is_thorough = ground.as_ref().is_none_or(|ground| !ground.carries(&generations));
                 match self.prove(&known, is_thorough).await {
                     Ok((true, _)) if !is_thorough && self.way() != way => {
-                        // The connection had ended unseen, and asking opened a new one.
+                        // The connection had ended unnoticed, and the request opened a new one.
                         ground = None;
                     }
                     Ok((is_same, over)) => {
@@ -347,7 +347,7 @@ impl Prover {
                         tracing::debug!(why, "No proof of the cloud's history yet");
                         self.data.troubles().unanswered(TIMELINE, &why);
                         timeline.away(true);
-                        // A probe that changes its mind ends the pause.
+                        // A change of the cloud's reachability ends the pause.
                         let _ = tokio::time::timeout(AGAIN, self.reach.changed()).await;
                     }
                 }
@@ -361,20 +361,20 @@ impl Prover {
         }
     }
 
-    /// The server that is asked, and how many connections to it there were so far. Probes use the same ones.
+    /// Server in use, and the number of connections to it so far. Probes use the same connections.
     fn way(&self) -> Way {
         let place = self.cloud.current();
         (place, self.cloud.at(place).beats.connections())
     }
 
-    /// The last connection for data that is open by now to the server in this place.
+    /// Latest data connection to the server at this index.
     fn connection(&self, server: usize) -> Connection {
         let number = self.cloud.at(server).streams.connections();
         Connection { server, number }
     }
 
-    /// Whether the cloud still has the history of what is `known`, and the last connection that this counts for. Of the past
-    /// it is asked only when the proof has to be thorough.
+    /// Returns whether the cloud still has the history of `known`, and the last connection that this covers. Reads the past only if
+    /// the proof has to be thorough.
     async fn prove(&mut self, known: &Known, is_thorough: bool) -> Result<(bool, Connection), String> {
         if is_thorough {
             self.check_cluster().await?;
@@ -389,13 +389,16 @@ impl Prover {
             None => self.ask_around(known, is_thorough).await?,
         };
         if let Verdict::NewTimeline(why) = &verdict {
-            tracing::error!(why, "The cloud came back with another history: new generation");
+            tracing::error!(
+                why,
+                "The cloud returned with another history; beginning a new generation"
+            );
             self.heartbeat.forget_acknowledged();
         }
         Ok((matches!(verdict, Verdict::Same | Verdict::Lagging), over))
     }
 
-    /// The verdict of the first server that gives one; that server is in use from then on.
+    /// Returns the verdict of the first server that gives one; that server is in use from then on.
     async fn ask_around(&self, known: &Known, is_thorough: bool) -> Result<(Verdict, Connection), String> {
         let (mut behind, mut failure) = (None, String::new());
         let servers = self.cloud.len();
@@ -410,13 +413,12 @@ impl Prover {
             }
             self.cloud.try_next();
         }
-        // Nobody who answers is ahead.
+        // No server that answers is ahead.
         let behind = behind.map(|(answers, over)| (known.judge(&answers, false), over));
         behind.ok_or(failure)
     }
 
-    /// What is held of histories that are not known to be gone, lists that are still coming included, and the generations it
-    /// is held under.
+    /// Returns the state of all histories that are not known to be gone, partial lists included, and their generations.
     async fn known(&self) -> (Known, BTreeMap<String, u64>) {
         let mut known = Known {
             lease: self.heartbeat.acknowledged(),
@@ -435,7 +437,7 @@ impl Prover {
             if self.data.timeline().is_gone(name, generation) {
                 continue;
             }
-            // Others may have the numbers of another etcd, and are compared with the head of Services.
+            // Others may have RVs of another etcd; these are compared with the head of Services.
             let numbered = POOL_SCOPE.contains(&name) || name == members::COLLECTION;
             if let Some(there) = self.at_coordinator(name, generation) {
                 if numbered {
@@ -444,7 +446,7 @@ impl Prover {
                 generations.insert(name.to_owned(), generation);
             }
             let held = held.map(|(at, newest)| (at, newest, Some(at)));
-            // A list that is still coming is not one state yet: of its objects nothing is known but that they were there.
+            // A partial list is not one state yet: only the existence of its objects is known.
             let coming = coming.map(|(at, newest)| (at, newest, None));
             for (position, newest, at) in held.into_iter().chain(coming) {
                 if numbered {
@@ -471,7 +473,7 @@ impl Prover {
         (known, generations)
     }
 
-    /// How far the coordinator is with replica `name`, where it has the history we have.
+    /// Position of the coordinator's replica `name`, if it has the same history.
     fn at_coordinator(&self, name: &str, generation: u64) -> Option<ResourceVersion> {
         let reach = self.coordinator.borrow();
         let there = reach.status.as_ref()?.collections.get(name)?;
@@ -479,13 +481,13 @@ impl Prover {
         ResourceVersion::parse(&there.applied_up_to).ok().filter(|_| same)
     }
 
-    /// Reads without resourceVersion: the answer has everything that was acknowledged before. With the connection for data
-    /// that was open before the first of them.
+    /// Reads without resourceVersion, so that the answer has everything acknowledged before. Also returns the data connection that
+    /// was open before the first read.
     async fn ask(&self, place: usize, known: &Known, is_thorough: bool) -> Result<(Answers, Connection), String> {
         let server = self.cloud.at(place);
         let services = find_kind("", "services").ok_or("services are not built in")?;
         let path = format!("{}?limit=1", services.collection_path());
-        // Over the connection that data will come over: where there is none, this opens it. It may be busy with a list.
+        // Uses the connection that will carry the data, or opens it. It may be busy with a list.
         let (over, list) = match first(server, &path).await {
             Some((number, list)) => (Connection { server: place, number }, Some(list)),
             None => {
@@ -499,7 +501,7 @@ impl Prover {
             ..Answers::default()
         };
         if answers.head < known.position {
-            // That decides, and what it was at our `C` it cannot tell yet.
+            // The head decides; the server cannot return the state at our `C` yet.
             return Ok((answers, over));
         }
         if known.lease.is_some() {
@@ -530,7 +532,7 @@ impl Prover {
         Ok((answers, over))
     }
 
-    /// What is there now, without its content.
+    /// Returns the metadata of the object that is there now.
     async fn at_place(&self, server: &CloudServer, (name, key): &Place) -> Result<Option<Value>, String> {
         let Some(replica) = self.data.replicas().named(name) else {
             return Ok(None);
@@ -540,7 +542,7 @@ impl Prover {
         Ok(object.and_then(|object| serde_json::from_slice(&object).ok()))
     }
 
-    /// RV of what was there at `at`; the outer `None` when the server does not remember, or does not say it.
+    /// Returns the RV of the object at `at`; the outer `None` if the server has compacted that RV or does not return it.
     async fn at_place_then(
         &self,
         server: &CloudServer,
@@ -560,7 +562,7 @@ impl Prover {
             return Ok(None);
         };
         let list: Value = serde_json::from_slice(&list).map_err(|error| error.to_string())?;
-        // A server that does not know the parameter answers with what is there now.
+        // A server that does not support the parameter returns the current object.
         let is_then = version_of(&list) == Some(at);
         Ok(is_then.then(|| version_of(&list["items"][0])))
     }
@@ -606,14 +608,14 @@ mod tests {
         timeline.prove(FIRST);
         assert_eq!(is_proven(&timeline), Some(true));
 
-        // A stream goes on while the cloud fails its probes, and ends later.
+        // A stream continues while the cloud fails its probes, and ends later.
         timeline.away(true);
         assert_eq!(is_proven(&timeline), Some(false));
         timeline.away(false);
         timeline.prove(FIRST);
         assert_eq!(is_proven(&timeline), Some(true));
         timeline.reopen();
-        assert_eq!(is_proven(&timeline), None, "however long ago the stream began");
+        assert_eq!(is_proven(&timeline), None, "whatever the age of the stream");
     }
 
     #[test]
@@ -627,7 +629,7 @@ mod tests {
         assert_eq!(is_proven(&timeline), Some(true));
     }
 
-    /// Whoever answers over a connection that was opened later may be another cloud.
+    /// A connection that was opened later may lead to another cloud.
     #[test]
     fn proof_counts_for_connections_that_were_open_when_it_was_begun() {
         let timeline = Timeline::default();
@@ -637,7 +639,7 @@ mod tests {
         let mut waits = Box::pin(timeline.proven_over(second));
         assert_eq!(waits.as_mut().now_or_never(), None);
         assert_eq!(is_proven(&timeline), None, "another one is to come");
-        // One that was begun before.
+        // One that began before.
         timeline.prove(FIRST);
         assert_eq!(waits.as_mut().now_or_never(), None);
         timeline.prove(second);

@@ -1,4 +1,4 @@
-//! Single questions to a server of the cloud, by which the hub finds out whether its copies are of what is there.
+//! Single requests to a server of the cloud that check the history and truth of the replicas.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use crate::upstream::CloudServer;
 
 /// Longest wait for one answer.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// Bytes of an answer at the most; each is an object without its content, or a lease.
+/// Maximum bytes of an answer; each is an object without its content, or a lease.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
-/// The body, as this shape of the object where it has one; `None` when it is not there, not ours to read, forgotten, or not
-/// understood.
+/// Returns the body, in this `shape` of the object where supported; `None` if it is missing, forbidden, compacted or
+/// unreadable.
 pub(super) async fn get(server: &CloudServer, path: &str, shape: &str) -> Result<Option<Bytes>, String> {
     let request = request(path, shape)?;
     let answered = server.beats.request_bytes(request, TIMEOUT, ANSWER_BYTES_MAX).await;
@@ -42,24 +42,23 @@ fn request(path: &str, shape: &str) -> Result<Request<Body>, String> {
     Ok(request)
 }
 
-/// RV of a list without resourceVersion: the server has everything that was acknowledged before.
+/// Returns the RV of a list without resourceVersion: the server has everything acknowledged before.
 ///
 /// # Errors
-/// Why it cannot be had, for the log.
+/// The reason, for the log.
 pub(crate) async fn head(server: &CloudServer, kind: &ResourceKind) -> Result<ResourceVersion, String> {
     let path = format!("{}?limit=1", kind.collection_path());
     let list = get(server, &path, "PartialObjectMetadataList").await?;
     head_of(list.ok_or_else(|| format!("{path} cannot be read"))?, kind)
 }
 
-/// RV of a list.
+/// Returns the RV of a list.
 pub(super) fn head_of(list: Bytes, kind: &ResourceKind) -> Result<ResourceVersion, String> {
     let list = ParsedList::parse(list, kind).map_err(|error| error.to_string())?;
     Ok(list.meta.resource_version)
 }
 
-/// The number of the connection for data that answers, and what is at `path`; `None` when it is not to be had over it in
-/// time.
+/// Returns the number of the data connection that answers, and the object at `path`; `None` if no answer arrives in time.
 pub(super) async fn first(server: &CloudServer, path: &str) -> Option<(u64, Bytes)> {
     let request = request(path, "PartialObjectMetadataList").ok()?;
     let exchange = async {

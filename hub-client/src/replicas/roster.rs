@@ -1,4 +1,4 @@
-//! Compares the members that the coordinator tells with those of the NodePool in the cloud: a leader may have told others.
+//! Compares the coordinator's members with those of the NodePool in the cloud: a leader may have fed others.
 
 use std::collections::BTreeSet;
 
@@ -11,19 +11,20 @@ use super::questions::get;
 use super::source::Source;
 use super::verify::Verifier;
 
-/// Name of the difference among the troubles.
+/// Name of the failure while the members differ.
 const TROUBLE: &str = "truth of members";
-/// Names of each kind that a difference shows.
+/// Maximum names shown of each kind of difference.
 const SHOWN_MAX: usize = 5;
 
 // === impl Verifier ===
 
 impl Verifier {
-    /// Compares once. A difference is reported when it was there at the comparison before as well, which is `before`: the leader
-    /// tells the coordinator a moment later than the cloud tells us. Without a NodePool that names nodes nothing is compared.
+    /// Compares once. A difference is reported if the previous comparison, `before`, found it as well, because the leader
+    /// updates the coordinator slightly later than the cloud answers the hub. Without a NodePool that names nodes nothing is
+    /// compared.
     ///
     /// # Errors
-    /// Why the cloud did not say.
+    /// Reason why the cloud did not answer.
     pub(super) async fn compare_members(&self, before: &mut Option<String>) -> Result<(), String> {
         let troubles = self.data.troubles();
         let copy = self.data.replicas().named(COLLECTION);
@@ -45,7 +46,7 @@ impl Verifier {
         Ok(())
     }
 
-    /// Names of the nodes of our NodePool; `None` when it cannot be read, or names nobody.
+    /// Returns the names of the nodes of our NodePool; `None` if it cannot be read or names no nodes.
     async fn ask_members(&self) -> Result<Option<BTreeSet<String>>, String> {
         for version in VERSIONS {
             let path = format!(
@@ -62,7 +63,7 @@ impl Verifier {
     }
 }
 
-/// What `told` has beside `real` and what it lacks; `None` when they are the same.
+/// Describes the names that `told` has in addition to `real` and those that it lacks; `None` if both are equal.
 fn difference(told: &BTreeSet<String>, real: &BTreeSet<String>) -> Option<String> {
     let shown = |names: Vec<&String>| {
         let first: Vec<&str> = names.iter().take(SHOWN_MAX).map(|name| name.as_str()).collect();

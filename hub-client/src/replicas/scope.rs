@@ -1,5 +1,5 @@
-//! Which resources this node copies beside those every pool shares: they come and go while the hub runs, and are
-//! remembered on disk, so that a start without coordinator and cloud serves what the last one did.
+//! Resources that this node copies in addition to those of every pool. They may change while the hub runs. A file on disk
+//! records them, so that a start without coordinator and cloud serves the same as the last run.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::{POOL_SCOPE, PoolData};
 
 /// Name of the file in the folder of the durable copy.
 pub const FILE: &str = "pool-scope.json";
-/// Resources copied in addition, at most, whoever asks: those of a coordinator's command line and those of the list.
+/// Maximum number of additional resources, from the coordinator's command line and the operator's list together.
 const SHARED_MAX: usize = 64;
 
 /// The state of the scope.
@@ -25,23 +25,23 @@ const SHARED_MAX: usize = 64;
 pub(super) struct Scope {
     file: PathBuf,
     kinds: Kinds,
-    /// What is copied now.
+    /// Resources copied now.
     shared: Mutex<Vec<SharedResource>>,
-    /// What an operator listed and is not copied.
+    /// Listed resources that are not copied, with reasons.
     problems: Mutex<Vec<Problem>>,
     /// Counts changes of `shared`.
     version: watch::Sender<u64>,
-    /// One change at a time.
+    /// Serializes changes.
     changing: tokio::sync::Mutex<()>,
 }
 
 // === impl Scope ===
 
 impl Scope {
-    /// The scope that `file` remembers. A file that cannot be read is told anew by the coordinator or the cloud.
+    /// Reads the scope from `file`. If it cannot be read, the coordinator or the cloud provides the scope again.
     pub(super) fn open(file: PathBuf) -> Self {
         let shared = read(&file).unwrap_or_else(|error| {
-            tracing::warn!(%error, path = %file.display(), "Pool-scope resources are not remembered");
+            tracing::warn!(%error, path = %file.display(), "Failed to read the recorded pool-scope resources");
             Vec::new()
         });
         Self {
@@ -54,17 +54,17 @@ impl Scope {
         }
     }
 
-    /// Name and kind of what is copied.
+    /// Name and kind of each copied resource.
     pub(super) fn named(&self) -> Vec<(String, &'static ResourceKind)> {
         let shared = self.shared.lock().clone();
         let named = |one: &SharedResource| Some((one.name(), self.kinds.shared(one).ok()?));
         shared.iter().filter_map(named).collect()
     }
 
-    /// Remembers nothing for the next start.
+    /// Deletes the record for the next start.
     pub(super) fn forget(&self) {
         if let Err(error) = std::fs::remove_file(&self.file) {
-            tracing::debug!(%error, path = %self.file.display(), "No pool-scope resources to forget");
+            tracing::debug!(%error, path = %self.file.display(), "No recorded pool-scope resources to delete");
         }
     }
 
@@ -82,7 +82,7 @@ fn read(file: &Path) -> std::io::Result<Vec<SharedResource>> {
     Ok(serde_json::from_slice(&std::fs::read(file)?)?)
 }
 
-/// What of `wanted` can be copied: each name once, and none of those that every pool shares.
+/// Returns the resources of `wanted` that can be copied: each name once, without those of every pool.
 fn sensible(wanted: &[SharedResource]) -> Vec<SharedResource> {
     let mut shared: Vec<SharedResource> = Vec::new();
     for one in wanted {
@@ -98,14 +98,14 @@ fn sensible(wanted: &[SharedResource]) -> Vec<SharedResource> {
 // === impl PoolData ===
 
 impl PoolData {
-    /// What is copied beside what every pool shares.
+    /// Resources copied in addition to those of every pool.
     #[must_use]
     pub fn shared(&self) -> Vec<SharedResource> {
         self.scope.shared.lock().clone()
     }
 
-    /// Copies these resources from now on and no others. Replicas of new ones begin; those of others are given up: their
-    /// readers end and their data is deleted.
+    /// Copies exactly these additional resources from now on. New replicas begin for new resources. Replicas of removed
+    /// ones end: their readers end and their data is deleted.
     pub async fn share(&self, wanted: &[SharedResource]) {
         let _one = self.scope.changing.lock().await;
         let (wanted, held) = (sensible(wanted), self.shared());
@@ -114,9 +114,9 @@ impl PoolData {
         }
         for one in held.iter().filter(|one| !wanted.contains(one)) {
             let name = one.name();
-            tracing::info!(collection = name, "Not pool-scope any more");
+            tracing::info!(collection = name, "Resource is no longer pool-scope");
             if let Err(error) = self.replicas().remove(&name).await {
-                tracing::warn!(collection = name, %error, "Data of a resource that is not shared any more is left on the disk");
+                tracing::warn!(collection = name, %error, "Failed to delete the data of a resource that is no longer pool-scope");
             }
             self.drafts().remove(&name).await;
             self.states.lock().remove(&name);
@@ -133,25 +133,25 @@ impl PoolData {
                 Err(error) => Err(error.to_string()),
             };
             match added {
-                Ok(_) => tracing::info!(collection = name, "Pool-scope from now on"),
-                Err(error) => tracing::error!(collection = name, error, "Resource is not copied"),
+                Ok(_) => tracing::info!(collection = name, "Resource is now pool-scope"),
+                Err(error) => tracing::error!(collection = name, error, "Failed to copy resource"),
             }
         }
         if let Err(error) = self.scope.save(&wanted) {
-            tracing::warn!(%error, path = %self.scope.file.display(), "Pool-scope resources are not remembered");
+            tracing::warn!(%error, path = %self.scope.file.display(), "Failed to record the pool-scope resources");
         }
         *self.scope.shared.lock() = wanted;
         self.scope.version.send_modify(|version| *version += 1);
     }
 
-    /// Says what an operator listed and is not copied; in the log when that changes.
+    /// Records the listed resources that are not copied; logs them when they change.
     pub fn report_problems(&self, problems: Vec<Problem>) {
         let mut reported = self.scope.problems.lock();
         if *reported == problems {
             return;
         }
         for Problem { entry, why } in problems.iter().filter(|one| !reported.contains(one)) {
-            tracing::warn!(entry, why, "Entry of ConfigMap yurt-hub-cfg is not used");
+            tracing::warn!(entry, why, "Ignored an entry of ConfigMap yurt-hub-cfg");
         }
         *reported = problems;
     }
@@ -163,8 +163,8 @@ impl PoolData {
         json!({ "added": names, "problems": *self.scope.problems.lock() })
     }
 
-    /// Calls `start` for every replica there is and for every one that comes, until `token` is cancelled. What was started
-    /// for one has to end when it is gone.
+    /// Calls `start` for every existing replica and every new one until `token` is cancelled. The caller's task for a
+    /// replica has to end with the replica.
     pub async fn each_replica(self: Arc<Self>, token: CancellationToken, mut start: impl FnMut(Arc<Replica>)) {
         let mut changes = self.scope.version.subscribe();
         let mut known: Vec<Arc<Replica>> = Vec::new();

@@ -1,16 +1,16 @@
-//! Decides where a replica's data comes from (`design` table in docs/ARCHITECTURE.md, "who follows what").
+//! Chooses the source of a replica (`design` table in docs/ARCHITECTURE.md, "who follows what").
 //!
-//! Pure. The one rule behind it: a pool reads the cloud once, through its leader; a hub goes to the cloud itself only
-//! when there is no coordinator to share through.
+//! Pure. One rule: a pool reads the cloud once, through its leader. Another hub reads the cloud only if no coordinator shares the
+//! data.
 
 use std::time::Duration;
 
 use yurt_runtime::BootTime;
 
-/// Where a replica's data comes from.
+/// Source of a replica's data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Source {
-    /// From what is held; nothing newer is known.
+    /// None: the replica serves its existing data, and nothing newer is known.
     #[default]
     None,
     /// From a cloud apiserver.
@@ -19,14 +19,14 @@ pub enum Source {
     Coordinator,
 }
 
-/// What is known of the coordinator.
+/// Reachability of the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoordinatorState {
     /// The hub was started without one.
     NotConfigured,
     /// It answers.
     Reachable,
-    /// It does not answer, since then.
+    /// It has not answered since then.
     Unreachable {
         /// Time of the first failed probe.
         since: BootTime,
@@ -36,24 +36,24 @@ pub enum CoordinatorState {
 /// Everything the decision depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation {
-    /// This hub holds the election lease.
+    /// True if this hub holds the election lease.
     pub leading: bool,
-    /// The coordinator.
+    /// Reachability of the coordinator.
     pub coordinator: CoordinatorState,
-    /// Whether the cloud answers.
+    /// True if the cloud answers.
     pub cloud_reachable: bool,
-    /// This hub's share of the delay that keeps a pool from going to the cloud as one herd.
+    /// This hub's delay, which prevents all hubs of a pool from going to the cloud at the same time.
     pub jitter: Duration,
     /// Now.
     pub now: BootTime,
 }
 
-/// A coordinator that is away for less than this is worth waiting for.
+/// Time that a hub waits for an unreachable coordinator before it leaves it.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// Least and most jitter per member of the pool: three nodes hardly wait, a thousand spread over 30 to 90 s.
+/// Minimum and maximum jitter per member of the pool: three nodes hardly wait, a thousand spread over 30 to 90 s.
 const JITTER_PER_MEMBER: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(90));
 
-/// The jitter of a hub in a pool of `members` whose draw, once for its life, is between 0 and 1.
+/// Returns the jitter of a hub in a pool of `members`. Its `draw`, made once per process, is between 0 and 1.
 #[must_use]
 pub fn jitter(members: u32, draw: f64) -> Duration {
     let (least, most) = (JITTER_PER_MEMBER.0 * members, JITTER_PER_MEMBER.1 * members);
@@ -74,7 +74,7 @@ impl Source {
     }
 }
 
-/// The source to follow, and when to decide again even if nothing happens.
+/// Returns the source to follow, and the time of the next decision if nothing changes before.
 #[must_use]
 pub fn choose(situation: Situation) -> (Source, Option<BootTime>) {
     if situation.leading {
@@ -96,8 +96,8 @@ pub fn choose(situation: Situation) -> (Source, Option<BootTime>) {
     }
 }
 
-/// The pause before a copy that the coordinator cannot lead to the present goes on at the cloud, which failed so many probes in a
-/// row; `None` while it does not answer. A hub that has just started has not asked yet: trying shows.
+/// Returns the pause before a replica that the coordinator cannot resume resumes at the cloud; `None` if `failed_probes` shows
+/// that the cloud does not answer. A hub without a probe yet (`None`) tries the cloud.
 #[must_use]
 pub fn detour(failed_probes: Option<u32>, jitter: Duration) -> Option<Duration> {
     (failed_probes.unwrap_or(0) == 0).then_some(jitter)

@@ -1,4 +1,4 @@
-//! Watches what the choice of a source depends on and tells the followers which one to use.
+//! Watches the inputs of the choice of a source, and sends the chosen one to the followers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::pool::election::driver::ElectionView;
 use crate::pool::probe::{CloudReach, CoordinatorReach};
 use crate::random::random;
 
-/// What the steering listens to.
+/// Inputs of the choice.
 pub struct Steering {
     /// The election.
     pub election: watch::Receiver<ElectionView>,
@@ -24,7 +24,7 @@ pub struct Steering {
     pub coordinator: Option<watch::Receiver<CoordinatorReach>>,
     /// Number of members of the pool.
     pub members: watch::Receiver<u32>,
-    /// Whose history has to be proved when the cloud is turned to.
+    /// Replicas whose history the hub has to prove when it turns to the cloud.
     pub data: Arc<PoolData>,
     /// Clock.
     pub clock: Clock,

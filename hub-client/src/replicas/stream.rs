@@ -28,90 +28,91 @@ use super::source::Source;
 use super::timeline::next_generation;
 use super::{PoolData, members, silence_of};
 
-/// A list page, or the headers of a watch, must make progress within this.
+/// Maximum time without progress of a list page, or of the headers of a watch.
 pub(super) const IDLE: Duration = Duration::from_secs(30);
-/// Watches are asked to last between this and twice this.
+/// Minimum duration requested for a watch; the maximum is twice that.
 const WATCH_SECONDS: u64 = 300;
-/// A watch that ends this long before its time, or less, ended by it: the server's clock began earlier than ours.
+/// Time before its end from which a watch's end counts as its regular one: the server's clock began earlier than ours.
 const TIMER_SLACK: Duration = Duration::from_secs(1);
-/// What does not work while no Node carries the pool's label any more.
+/// Name of the failure while no Node carries the pool's label.
 const LABELS: &str = "labels of the pool's Nodes";
-/// Proofs that a stream of the cloud waits for, until there is one about what is held.
+/// Maximum proofs that a stream of the cloud waits for until one covers the replica.
 const PROOFS_MAX: u32 = 3;
-/// A watch that its server does not end this long after its time is left.
+/// Time after its regular end at which the hub abandons a watch that its server does not end.
 const OVERDUE: Duration = Duration::from_secs(30);
-/// Header by which a replica tells the coordinator that it is one.
+/// Request header of a replica at the coordinator.
 pub const REPLICA_HEADER: &str = "yurt-replica";
-/// Header that carries the timeline of pool data.
+/// Header that carries the generation of pool data.
 pub const GENERATION_HEADER: &str = "yurt-generation";
 
-/// Why a stream ended.
+/// Reason for the end of a stream.
 #[derive(Debug)]
 pub enum Ended {
-    /// Cleanly: watch again from where it stopped.
+    /// Normal end: watch again from the last position.
     Closed,
-    /// The server does not remember our position.
+    /// The server has compacted our position.
     Expired,
-    /// The server asks to come again, after this long where it says so.
+    /// The server asks to retry later, after this time if it sent one.
     NotReady(Option<Duration>),
-    /// The server says no; the text is its reason.
+    /// The server refused; the text is its reason.
     Refused(String),
-    /// What the server says does not fit beside what is held.
+    /// The server's data exceeds the limit of bytes of all replicas.
     Oversized(Oversized),
-    /// The server has another timeline than we have: list.
+    /// The server has another generation than the replica: list.
     OtherHistory,
-    /// Another source began another generation of the replica: what this one tells does not belong to it.
+    /// Another source began another generation of the replica: this stream's data does not belong to it.
     Overtaken,
-    /// The server says something that cannot be read; the text is why.
+    /// The server sent unreadable data; the text has the details.
     Unreadable(String),
     /// The server keeps the watch open and sends nothing, or does not end it; the text is for the log.
     Silent(String),
-    /// Anything else; the text is for the log.
+    /// Any other reason; the text is for the log.
     Failed(String),
-    /// As [`Self::Failed`], but something came that is kept.
+    /// As [`Self::Failed`], but some received data is kept.
     Interrupted(String),
 }
 
 /// One collection at one server.
 pub struct Stream {
-    /// Where.
+    /// The source.
     pub source: Source,
     /// The server.
     pub client: HttpClient,
-    /// Place of that server in the cloud.
+    /// Index of that server in the cloud.
     pub place: usize,
-    /// Into which replica.
+    /// Replica to update.
     pub replica: Arc<Replica>,
-    /// Where signs of life are noted.
+    /// Records signs of life.
     pub data: Arc<PoolData>,
-    /// The pool, for the membership.
+    /// Name of the pool, for the membership.
     pub pool: String,
     /// Random number of the caller, for the length of the watch.
     pub random: u64,
-    /// Told once the server has confirmed a position at or above ours.
+    /// Notified once the server has confirmed a position at or above ours.
     pub confirmed: Option<oneshot::Sender<()>>,
-    /// When the watch began.
+    /// Start of the watch.
     pub opened: Option<Instant>,
-    /// Generation of the replica that this stream was opened for, or began: it changes no other.
+    /// Generation of the replica that this stream was opened for, or that it began; it changes no other.
     pub generation: u64,
-    /// There may be another way than a jump that readers would be lost in.
+    /// True if the replica may resume elsewhere instead of relisting.
     pub has_detour: bool,
 }
 
 /// Events between an announced step and its end. A cut drops them: `C` did not move.
 struct PendingStep {
-    /// Where it begins, at the server.
+    /// Position at the server where the step begins.
     from: ResourceVersion,
     events: Vec<(EventType, Object)>,
-    /// Their size.
+    /// Size of the events.
     bytes: usize,
 }
 
 // === impl Ended ===
 
 impl Ended {
-    /// Whether the server may have ended the stream because it has another history: a proof is asked for. It has not where it
-    /// says why, nor where the end is ours; a resource that is refused for days would ask all the time.
+    /// True if the server may have ended the stream because it has another history, so that a proof is needed. False if the
+    /// server gave a reason or the hub ended the stream: a resource that is refused for days would otherwise cause permanent
+    /// proofs.
     fn may_be_of_the_history(&self) -> bool {
         match self {
             Self::NotReady(_) | Self::Overtaken | Self::Refused(_) | Self::Oversized(_) | Self::Unreadable(_) => false,
@@ -146,7 +147,7 @@ impl Stream {
         };
         let lost = async {
             match is_gone {
-                // The list that comes now begins a new generation.
+                // The next list begins a new generation.
                 true => std::future::pending().await,
                 false => timeline.lost(&replica).await,
             }
@@ -163,7 +164,7 @@ impl Stream {
         ended
     }
 
-    /// Waits for a proof about what is held. Whether the cloud has its history; `None` when there is no proof to be had.
+    /// Waits for a proof about the replica. Returns whether the cloud has its history; `None` if there is no proof.
     async fn prove(&mut self) -> Option<bool> {
         let (timeline, name) = (self.data.timeline(), self.replica.name());
         for _ in 0..PROOFS_MAX {
@@ -179,7 +180,7 @@ impl Stream {
             if timeline.is_about(name, generation) {
                 return Some(true);
             }
-            // A list of the coordinator was taken while the proof was being had.
+            // A list of the coordinator was applied during the proof.
             timeline.reopen();
         }
         None
@@ -201,11 +202,11 @@ impl Stream {
 
     async fn follow_objects(&mut self, begin: Begin) -> Ended {
         let is_known = |held: &Collection| {
-            // What happened to the Nodes while a NodePool decided, nobody watched.
+            // No watch saw the changes of the Nodes while a NodePool decided.
             let is_of_node_pool = self.reads_nodes() && held.objects().any(is_named);
             held.is_complete() && !is_of_node_pool
         };
-        // A member that only an earlier leader told would outlive a watch that goes on from there.
+        // A member that only an earlier leader fed would survive a watch that resumes there.
         let begin = match begin {
             Begin::Resume if self.reads_nodes() && !self.followed_the_cloud() => Begin::List,
             begin => begin,
@@ -224,29 +225,29 @@ impl Stream {
         }
     }
 
-    /// Whether no other source was confirmed since the cloud was.
+    /// True if no other source was confirmed since the cloud was.
     fn followed_the_cloud(&self) -> bool {
         self.data.source(self.replica.name()).confirmed == Source::Cloud
     }
 
-    /// The cloud does not have the history any more that our objects come from.
+    /// True if the cloud has lost the history of our objects.
     pub(super) fn is_gone(&self) -> bool {
         self.source == Source::Cloud && self.data.timeline().is_gone(self.replica.name(), self.generation)
     }
 
-    /// Changes the replica, as long as it is of the generation that this stream is of.
+    /// Changes the replica if it is still of this stream's generation.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Collection) -> T) -> Result<T, Ended> {
         let changed = self.replica.collection().update_of(self.generation, change);
         changed.map_err(|_| Ended::Overtaken)
     }
 
-    /// Looks at the replica, as long as it is of the generation that this stream is of.
+    /// Reads the replica if it is still of this stream's generation.
     fn look<T>(&self, look: impl FnOnce(&Collection) -> T) -> Result<T, Ended> {
         let look = |held: &Collection| (held.generation() == self.generation).then(|| look(held));
         self.replica.collection().read(look).ok_or(Ended::Overtaken)
     }
 
-    /// How long the watch is asked to last.
+    /// Duration to request for the watch.
     pub(super) fn lasts(&self) -> Duration {
         Duration::from_secs(WATCH_SECONDS + self.random % WATCH_SECONDS)
     }
@@ -280,11 +281,11 @@ impl Stream {
                 Some(other) if other != held => Some(other),
                 _ if is_gone => Some(new),
                 _ => match collection.replace(objects.clone(), at) {
-                    // Lists without resourceVersion are never older than what the cloud served before, unless its
-                    // store was rolled back: that is a new timeline. A coordinator may be behind, but never have
-                    // another history under our number.
+                    // A list without resourceVersion is never older than earlier answers of the cloud, unless its store was
+                    // rolled back: that begins a new generation. A coordinator may be behind, but never has another history
+                    // under the same generation.
                     Err(error) if self.source == Source::Cloud || !matches!(error, WriteError::Behind { .. }) => {
-                        tracing::error!(collection = self.replica.name(), %error, "The cloud was rolled back: new generation");
+                        tracing::error!(collection = self.replica.name(), %error, "The cloud was rolled back; beginning a new generation");
                         Some(new)
                     }
                     taken => taken.map(|()| None)?,
@@ -304,10 +305,10 @@ impl Stream {
         }
         self.data.fits(self.replica.name());
         self.data.heard(self.replica.name(), self.source, false);
-        // Events can be had again after a crash. What went before a list cannot: clients that are resumed below the next
-        // one would have to list.
+        // Events can be fetched again after a crash; the history before a list cannot. Clients that resume below the next
+        // list would have to relist.
         if let Err(error) = self.data.replicas().persist(None).await {
-            tracing::warn!(collection = self.replica.name(), %error, "List not stored yet, trying again");
+            tracing::warn!(collection = self.replica.name(), %error, "Failed to store the list; retrying");
         }
         tracing::info!(collection = self.replica.name(), source = self.source.as_str(), objects = count, rv = %at, "Listed");
         Ok(())
@@ -324,14 +325,14 @@ impl Stream {
         self.data.heard(self.replica.name(), self.source, false);
         self.data.drafts().tidy(self.replica.name()).await;
         if self.source == Source::Cloud {
-            // The cloud is where every position comes from: whatever ours is, it is covered.
+            // Every position comes from the cloud, so it covers ours.
             self.confirm();
         }
         let connection = HttpClient::connection_of(&response);
         let body = Decoded::of(response).map_err(|error| Ended::Failed(error.to_string()))?;
         let ended = self.pump(body, position).await;
         if matches!(ended, Err(Ended::Silent(_))) {
-            // A balancer may answer pings for a server that is dead.
+            // A load balancer may answer pings for a dead server.
             self.client.leave(connection);
         }
         ended
@@ -354,7 +355,7 @@ impl Stream {
             let next = tokio::time::timeout_at(ends.min(Instant::now() + quiet), body.next()).await;
             let data = match next {
                 Ok(Some(Ok(data))) => data,
-                // A cut is as good as an end: the next watch starts at the same position.
+                // A broken connection equals a normal end: the next watch starts at the same position.
                 Ok(_) => return Ok(Ended::Closed),
                 Err(_) if Instant::now() >= ends => return Err(Ended::Silent("the watch outlives its time".into())),
                 Err(_) => return Err(Ended::Silent(format!("nothing came for {} s", silence.as_secs()))),
@@ -377,7 +378,7 @@ impl Stream {
         if event.event_type == EventType::Error {
             let is_confirmed = self.confirmed.is_none();
             return Err(match ended_by(&event.object) {
-                // It may have begun another history: what a new stream is answered says whether.
+                // The source may have begun another history; the answer to a new stream shows that.
                 Ended::Expired if is_confirmed && self.source == Source::Coordinator => Ended::Closed,
                 ended => ended,
             });
@@ -419,11 +420,11 @@ impl Stream {
         Ok(())
     }
 
-    /// Returns whether the bookmark says that the data is stale.
+    /// Applies a bookmark. Returns true if it reports that the data is stale.
     fn take_bookmark(&self, bookmark: &Bookmark, step: &mut Option<PendingStep>) -> Result<bool, Ended> {
         let to = bookmark.resource_version;
         if bookmark.annotations.contains_key(ANNOTATION_DIFF_TO) {
-            // A server that could not go on by its log announces the rest of the same step again.
+            // A server that could not continue by its log announces the rest of the same step again.
             step.get_or_insert_with(|| PendingStep {
                 from: to,
                 events: Vec::new(),
@@ -456,7 +457,7 @@ impl Stream {
                 if self.data.timeline().contradict(name, self.generation, &why) {
                     return Err(Ended::Closed);
                 }
-                tracing::warn!(collection = name, %why, "The cloud left events out");
+                tracing::warn!(collection = name, %why, "The cloud omitted events");
             }
         }
         if event != EventType::Deleted {
@@ -464,7 +465,7 @@ impl Stream {
                 let old = held.object(object.key()).map_or(0, Object::size);
                 (held.size(), old)
             });
-            // The recent history has it, too.
+            // The recent history holds the object, too.
             self.require_room(all.saturating_sub(old) + 2 * object.size())?;
             self.data.fits(name);
         }
@@ -479,14 +480,14 @@ impl Stream {
         })
     }
 
-    /// Whether the replica may grow to `size` bytes.
+    /// Checks that the replica may grow to `size` bytes.
     pub(super) fn require_room(&self, size: usize) -> Result<(), Ended> {
         let room = self.data.require_room(self.replica.name(), size);
         room.map_err(Ended::Oversized)
     }
 
-    /// Why there is no membership. Labels may be gone by mistake, or while somebody rewrites them; a pool that believed it
-    /// could be told by nobody that they are back.
+    /// Returns the reason for an unknown membership. The labels may have been removed by mistake, or while an operator
+    /// rewrites them. A pool that applied the removal would have no members left to report their return.
     fn nobody(&self) -> String {
         format!(
             "no Node carries the label {}={}; the members are not known until one does",
@@ -495,13 +496,13 @@ impl Stream {
         )
     }
 
-    /// Whether the last labelled Node goes with this event: it waits for the next one that comes.
+    /// True if this event removes the last labelled Node. It is held back until the next Node appears.
     fn leaves_nobody(&self, event: EventType, object: &Object) -> bool {
         let is_last = |c: &Collection| c.len() == 1 && c.object(object.key()).is_some();
         self.reads_nodes() && event == EventType::Deleted && self.replica.collection().read(is_last)
     }
 
-    /// Somebody is a member again.
+    /// Applies the members again once there is one.
     fn take_members(&self, step: &mut Option<PendingStep>, at: ResourceVersion) -> Result<(), Ended> {
         if let Some(step) = step.take() {
             self.change(|c| c.catch_up_to(at, step.events))?;
@@ -512,12 +513,12 @@ impl Stream {
 
     pub(super) fn confirm(&mut self) {
         if let Some(confirmed) = self.confirmed.take() {
-            // Nobody waits any more when the hub went on to another source.
+            // No receiver is left when the hub has moved to another source.
             let _ = confirmed.send(());
         }
     }
 
-    /// Kind of the objects on the wire: membership is read from Nodes in the cloud.
+    /// Kind of the objects on the wire: the membership is read from Nodes in the cloud.
     pub(super) fn wire_kind(&self) -> &'static ResourceKind {
         let nodes = find_kind("", "nodes").filter(|_| self.reads_nodes());
         nodes.unwrap_or(self.replica.collection().kind())
@@ -531,7 +532,7 @@ impl Stream {
         if self.reads_nodes() {
             return members::of_node(object);
         }
-        // Items of a list may be slices of its body; on their own they do not keep all of it in memory.
+        // Items of a list may be slices of its body; single items must not keep all of it in memory.
         Some(object.clone())
     }
 }

@@ -1,92 +1,90 @@
-//! Decides whether the cloud still has the history that our replicas come from.
+//! Decides whether the cloud still has the history of the replicas.
 //!
-//! Pure. A cloud that was restored from a backup gives resourceVersions out again that stood for something else. It shows
-//! in reads without resourceVersion, which a server answers with all that was ever acknowledged: something of ours is ahead
-//! of them, an object is older than it was, one that was deleted is there. And in reads of the past: at our `C` an object
-//! was not what we hold.
+//! Pure. A cloud restored from a backup issues resourceVersions again that had another meaning. Reads without resourceVersion show
+//! it, because a server answers them with everything ever acknowledged. A known RV is ahead of the answer, an object is older than
+//! before, or a deleted one exists. Reads of the past show it as well: at our `C` an object differs from the replica.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use yurt_apimachinery::{ObjectKey, ResourceVersion};
 use yurt_storage::generation;
 
-/// Number of a generation after `last`. After the last step the first one comes again: a hub does not order numbers, it only tells
-/// them apart.
+/// Returns the generation after `last`. After the last step the numbers begin again: a hub only compares generations for equality.
 #[must_use]
 pub fn next_generation(last: u64, random: u64) -> u64 {
     let next = generation::next(last, random).or_else(|| generation::next(0, random));
     next.unwrap_or_default()
 }
 
-/// Objects that are looked at again, those with the highest RVs, and as many of the last deletions.
+/// Number of objects to read again, those with the highest RVs, and of the last deletions.
 pub const NEWEST: usize = 3;
 
 /// One of our objects: collection and key.
 pub type Place = (String, ObjectKey);
 
-/// An object as we hold it.
+/// An object as the replica has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Held {
     /// Its RV.
     pub version: ResourceVersion,
-    /// It is known to have been in this state at this RV: its own one, or a later one, up to `C`.
+    /// RV at which it is known to have been in this state: its own or a later one, up to `C`.
     pub at: ResourceVersion,
 }
 
-/// What we hold of the history.
+/// Known state of the history.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    /// The highest `C` of all replicas; zero when nothing is held.
+    /// The highest `C` of all replicas; zero without any data.
     pub position: ResourceVersion,
-    /// RV of this node's lease as the cloud acknowledged it last. Its renewTime says nothing: a coordinator that plays the
+    /// RV of this node's lease as last acknowledged by the cloud. Its renewTime is no evidence: a coordinator in the role of the
     /// cloud keeps renewals in memory, and may have lost the last of them.
     pub lease: Option<ResourceVersion>,
-    /// The newest objects held.
+    /// The newest objects of the replicas.
     pub newest: BTreeMap<Place, Held>,
-    /// The last deletions of what did not come again: the uids.
+    /// Uids of the last deleted objects that were not created again.
     pub deleted: BTreeMap<Place, String>,
 }
 
-/// What one server says. What it was not asked, or does not have, is no evidence.
+/// Answers of one server. What was not requested, or is missing there, is no evidence.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
     /// RV of a list of one Service.
     pub head: ResourceVersion,
     /// RV of this node's lease.
     pub lease: Option<ResourceVersion>,
-    /// The objects of [`Known::newest`] that are there.
+    /// Current RVs of the objects of [`Known::newest`] that exist.
     pub newest: BTreeMap<Place, ResourceVersion>,
-    /// What the others, and those that changed, were at [`Held::at`], `None` where there was nothing; without those of which
-    /// the server does not remember it.
+    /// RVs at [`Held::at`] of the other objects, and of those that changed; `None` if there was no object. Objects whose past the
+    /// server has compacted are absent.
     pub then: BTreeMap<Place, Option<ResourceVersion>>,
-    /// The objects of [`Known::deleted`] that are there, under the same uid.
+    /// Objects of [`Known::deleted`] that exist under the same uid.
     pub back: BTreeSet<Place>,
 }
 
-/// What follows from it.
+/// Conclusion from the answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing speaks against the history we know.
+    /// Nothing contradicts the known history.
     Same,
-    /// The server is behind; one that is not may have the history we know.
+    /// The server is behind; one that is not may have the known history.
     Lagging,
-    /// Our history is gone; the text says what went back.
+    /// The known history is gone; the text names the state that went back.
     NewTimeline(String),
 }
 
 // === impl Known ===
 
 impl Known {
-    /// Whether there is anything a cloud could contradict.
+    /// True if there is nothing that a cloud could contradict.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         self.position.is_zero()
     }
 
-    /// Judges what a server says. With `others` there are servers that were not asked yet.
+    /// Judges the answers of a server. `others` is true if further servers were not queried yet.
     ///
-    /// A server below our `C` may only lag, as long as another one may be ahead of it. One that has passed our `C` and has
-    /// an older state of something has another history, whatever others say.
+    /// A server below our `C` may only lag, as long as another server may be ahead of it. A server that has passed our `C` and has
+    /// an older state of an object has another history. Other servers cannot refute that.
     #[must_use]
     pub fn judge(&self, answers: &Answers, others: bool) -> Verdict {
         if self.is_nothing() {
@@ -117,7 +115,7 @@ impl Known {
 // === impl Answers ===
 
 impl Answers {
-    /// Whether what is there at `place` now says how it was at our `C`; else the past has to be asked for.
+    /// True if the current object at `place` shows its state at our `C`; otherwise the past has to be read.
     #[must_use]
     pub fn settles(&self, place: &Place, held: Held) -> bool {
         self.newest.get(place).is_some_and(|now| *now <= held.version)
@@ -145,7 +143,7 @@ mod tests {
         ResourceVersion(value)
     }
 
-    /// A cloud: RV by key, the lease, and how many writes there were.
+    /// A cloud: RV by key, the lease, and the number of writes.
     #[derive(Clone, Debug, Default)]
     struct Cloud {
         head: u64,
@@ -154,7 +152,7 @@ mod tests {
         deleted: Vec<(u8, String)>,
         uids: BTreeMap<u8, String>,
         lease: Option<ResourceVersion>,
-        /// The objects after each write; a backup has none of those before.
+        /// The objects after each write; a backup has none of the earlier ones.
         past: BTreeMap<u64, BTreeMap<u8, u64>>,
     }
 
@@ -181,7 +179,7 @@ mod tests {
     }
 
     impl Cloud {
-        /// `history` tells the uids of one history from those of another.
+        /// `history` distinguishes the uids of one history from those of another.
         fn write(&mut self, writes: &[Write], history: &str) {
             for write in writes {
                 self.head += 1;
@@ -260,7 +258,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happened meanwhile, a history that goes on is never taken for another one.
+        /// A continuing history is never taken for another one, whatever changes.
         #[test]
         fn history_that_goes_on_is_the_same(before in writes(30), after in writes(30), others: bool) {
             let mut cloud = Cloud::default();
@@ -270,8 +268,8 @@ mod tests {
             prop_assert_eq!(known.judge(&cloud.answers(&known), others), Verdict::Same);
         }
 
-        /// A cloud that came back from a backup is noticed while it is behind what was seen, while anything of what we look
-        /// at is as it was in the backup, and, where it remembers its state at our `C`, when anything there was not ours.
+        /// A restored cloud is detected in three cases: it is behind the known position, any checked object is as in the backup,
+        /// or its state at our `C`, if not compacted, differs from ours.
         #[test]
         fn restored_cloud_is_noticed(kept in writes(20), lost in writes(20), after in writes(60)) {
             let mut cloud = Cloud::default();
@@ -334,7 +332,7 @@ mod tests {
         assert_eq!(known().judge(&answers(), false), Verdict::Same);
     }
 
-    /// The restored cloud has passed what we saw: only what it tells of our objects shows it.
+    /// The restored cloud has passed the known position: only its objects show it.
     #[test]
     fn one_older_state_is_a_proof_wherever_the_head_is() {
         let ahead = Answers {
@@ -360,7 +358,7 @@ mod tests {
         assert_eq!(known().judge(&gone, false), Verdict::Same, "404 proves nothing");
     }
 
-    /// All we look at was written again: only the past shows that it was not ours.
+    /// All checked objects were written again: only the past shows that it was not ours.
     #[test]
     fn another_state_at_our_position_is_a_proof() {
         let (place, held) = known().newest.pop_first().unwrap();

@@ -1,7 +1,8 @@
-//! Decides whether what this node was fed of an object agrees with what the cloud itself says of it.
+//! Decides whether this node's copy of an object agrees with the cloud's.
 //!
-//! Pure. A list without resourceVersion shows the state at the cloud's present RV, its head. A copy at `C` claims to be the
-//! state at `C`. Of the two, either may be older: an honest copy lags, and is never in a state that the cloud was not in.
+//! Pure. A list without resourceVersion shows the state at the cloud's present RV, its head. A replica at `C` claims to be
+//! the state at `C`. Either may be the older one: an honest replica lags, but never has a state that the cloud did not
+//! have.
 
 use serde_json::Value;
 use yurt_apimachinery::{Object, ResourceVersion};
@@ -11,9 +12,9 @@ use yurt_apimachinery::{Object, ResourceVersion};
 pub struct State {
     /// Its RV.
     pub version: ResourceVersion,
-    /// Which of the objects of this name.
+    /// Uid of the object.
     pub uid: String,
-    /// All of it but its type; `None` when only its metadata was read.
+    /// Everything but its type; `None` if only its metadata was read.
     pub content: Option<Value>,
 }
 
@@ -22,42 +23,42 @@ pub struct State {
 pub struct Truth {
     /// RV of the answer: the cloud's head.
     pub head: ResourceVersion,
-    /// The object then; `None` when there was none.
+    /// The object at that RV; `None` if there was none.
     pub state: Option<State>,
 }
 
-/// State of the copy.
+/// State of the replica.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Held {
     /// `C`.
     pub position: ResourceVersion,
-    /// The object in it; `None` when there is none.
+    /// The object in the replica; `None` if there is none.
     pub state: Option<State>,
-    /// The copy was read before the cloud was asked: it knows nothing of what came after the head.
+    /// True if the replica was read before the cloud, so that it has nothing after the head.
     pub is_before: bool,
 }
 
 /// Result of a comparison with the cloud.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing speaks against the copy.
+    /// Nothing contradicts the replica.
     Honest,
-    /// The copy has not reached what the cloud says: it can be judged once `C` is at the head.
+    /// The replica has not reached the cloud's answer; it can be judged once `C` is at the head.
     Behind,
-    /// The copy says what never was; the text is why.
+    /// The replica has a state that never was; the text is the reason.
     Forged(&'static str),
 }
 
 // === impl State ===
 
 impl State {
-    /// The state of `object`, with its content where that `is_whole`.
+    /// Reads the state of `object`, with its content if `is_whole`.
     #[must_use]
     pub fn of(object: &Object, is_whole: bool) -> Self {
         let content = is_whole.then(|| {
             let mut content = object.to_value();
             if let Value::Object(members) = &mut content {
-                // Items of a list do not say it.
+                // Items of a list lack it.
                 members.remove("apiVersion");
                 members.remove("kind");
             }
@@ -70,7 +71,7 @@ impl State {
         }
     }
 
-    /// Whether this is `other`, which has the same RV, as far as both are known.
+    /// True if this equals `other`, which has the same RV, as far as both are known.
     fn is(&self, other: &Self) -> bool {
         let same_content = match (&self.content, &other.content) {
             (Some(one), Some(other)) => one == other,
@@ -80,13 +81,13 @@ impl State {
     }
 }
 
-/// Compares what is `held` with the `truth`.
+/// Compares the replica's state `held` with the cloud's, `truth`.
 #[must_use]
 pub fn judge(held: &Held, truth: &Truth) -> Verdict {
     let at_head = held.position >= truth.head;
     match (&held.state, &truth.state) {
         (None, None) => Verdict::Honest,
-        // Newer than what the cloud was asked for.
+        // Newer than the cloud's answer.
         (Some(ours), _) if ours.version > truth.head && !held.is_before => Verdict::Honest,
         (Some(ours), _) if ours.version > truth.head => {
             Verdict::Forged("it has a resourceVersion that the cloud has not reached")

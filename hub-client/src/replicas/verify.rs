@@ -1,8 +1,8 @@
-//! Compares samples of what the coordinator feeds with what the cloud says, under this node's own identity.
+//! Compares samples of the coordinator's data with the cloud, under this node's own identity.
 //!
-//! A leader can put anything into the copies of its pool. Every hub with a link therefore asks the cloud for one object at
-//! random now and then, or for the metadata of one namespace, and [`truth`](super::truth) judges. The members of a pool
-//! share the work: the more there are, the less often each asks. What cannot be judged yet waits until the copy is as far.
+//! A leader can feed arbitrary data to its pool. Every hub with a link therefore reads one random object, or the metadata of
+//! one namespace, from the cloud from time to time. [`truth`](super::truth) judges it. The members share the work: the more
+//! members, the longer the pause of each. A sample that cannot be judged yet waits until the replica has reached it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -25,28 +25,28 @@ use crate::pool::probe::{CloudReach, CoordinatorReach};
 use crate::random::random;
 use crate::upstream::Cloud;
 
-/// Bytes of an answer that one period pays for: after a larger one the next sample comes later.
+/// Bytes of an answer per period; a larger answer delays the next sample.
 const BYTES_PER_PERIOD: usize = 4096;
-/// Objects of a namespace that are looked at in one sample; no list of a whole collection comes in pages of this size.
+/// Maximum objects of a namespace in one sample; no list of a whole collection has pages of this size.
 const PAGE: usize = 20;
-/// One sample of so many is of a namespace: what a copy leaves out shows there.
+/// One in this many samples is of a namespace, which shows objects that a replica omits.
 const NAMESPACES_OF: u64 = 4;
-/// The members are compared with one sample of so many.
+/// One in this many samples compares the members.
 const MEMBERS_OF: u64 = 4;
-/// States that wait until the copy is as far; the oldest goes when there are more.
+/// Maximum samples that wait for the replica; the oldest is dropped first.
 const WAITING_MAX: usize = 32;
-/// Time between two looks at what had to wait.
+/// Time between checks of waiting samples.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
-/// Asks and judges.
+/// Takes the samples and judges them.
 pub struct Verifier {
-    /// What is judged.
+    /// The replicas to judge.
     pub data: Arc<PoolData>,
-    /// Who knows the truth.
+    /// The cloud, which is authoritative.
     pub cloud: Arc<Cloud>,
-    /// Whether it answers.
+    /// Reachability of the cloud.
     pub reach: watch::Receiver<CloudReach>,
-    /// Who leads.
+    /// Status of the coordinator, including the leader.
     pub coordinator: watch::Receiver<CoordinatorReach>,
     /// Number of members of the pool.
     pub members: watch::Receiver<u32>,
@@ -54,13 +54,13 @@ pub struct Verifier {
     pub pool: String,
     /// Time between two samples of the whole pool.
     pub period: Duration,
-    /// Where samples and forgeries are counted.
+    /// Counts samples and forgeries.
     pub metrics: Arc<Metrics>,
     /// Clock.
     pub clock: Clock,
 }
 
-/// What the cloud said of an object, while the copy has not come that far.
+/// Answer of the cloud about an object that the replica has not reached yet.
 struct Waiting {
     collection: String,
     generation: u64,
@@ -68,10 +68,10 @@ struct Waiting {
     truth: Truth,
 }
 
-/// What is asked for.
+/// Objects to request.
 enum Sample {
     Object(ObjectKey),
-    /// `None`: whatever comes first in the whole collection.
+    /// `None`: the first objects of the whole collection.
     Namespace(Option<String>),
 }
 
@@ -87,7 +87,7 @@ impl Verifier {
         let mut waiting = VecDeque::new();
         let (mut cost, mut taken, mut members) = (1, 0_u64, None);
         loop {
-            // Not all hubs at the same moment, and none at a moment that can be foreseen.
+            // Randomized, so that hubs do not sample at the same moment and samples cannot be predicted.
             let mean = self.period * (*self.members.borrow()).max(1) * cost;
             let pause = mean.mul_f64(0.5 + (random() % 1000) as f64 / 1000.0);
             self.wait(pause, &mut waiting).await;
@@ -97,7 +97,7 @@ impl Verifier {
             if taken.is_multiple_of(MEMBERS_OF)
                 && let Err(why) = self.compare_members(&mut members).await
             {
-                tracing::debug!(why, "The members could not be compared");
+                tracing::debug!(why, "Failed to compare the members");
             }
             taken += 1;
             let Some((replica, sample)) = self.choose() else {
@@ -109,19 +109,19 @@ impl Verifier {
                         .unwrap_or(u32::MAX)
                         .max(1)
                 }
-                Err(why) => tracing::debug!(collection = replica.name(), why, "No sample could be compared"),
+                Err(why) => tracing::debug!(collection = replica.name(), why, "Failed to compare a sample"),
             }
         }
     }
 
-    /// Waits, and judges meanwhile what had to wait.
+    /// Pauses, and judges waiting samples during the pause.
     async fn wait(&self, mut pause: Duration, waiting: &mut VecDeque<Waiting>) {
         while !pause.is_zero() {
             let step = pause.min(LOOK_AGAIN);
             tokio::time::sleep(step).await;
             pause -= step;
             for name in self.data.distrust().expire(self.clock.boot()) {
-                tracing::info!(collection = name, "The coordinator is given another chance");
+                tracing::info!(collection = name, "Following the coordinator again after a forgery");
                 self.data.troubles().forget(&trouble(&name));
             }
             self.judge_waiting(waiting);
@@ -151,7 +151,7 @@ impl Verifier {
         });
     }
 
-    /// What to compare next; `None` while nothing comes from the coordinator.
+    /// Chooses the next sample; `None` while no data comes from the coordinator.
     fn choose(&self) -> Option<(Arc<Replica>, Sample)> {
         let is_fed = |replica: &&Arc<Replica>| {
             let name = replica.name();
@@ -182,7 +182,7 @@ impl Verifier {
         Some((replica, sample))
     }
 
-    /// Asks and judges. Answers how many bytes that took.
+    /// Takes a sample and judges it. Returns the bytes of the answer.
     async fn compare(
         &self,
         replica: &Arc<Replica>,
@@ -242,7 +242,8 @@ impl Verifier {
         Ok(bytes)
     }
 
-    /// Leaves the coordinator for the cloud: what is held is replaced as a new generation, so that no reader keeps any of it.
+    /// Switches from the coordinator to the cloud. The list there replaces the data as a new generation, so that no reader
+    /// keeps any of it.
     fn caught(&self, replica: &Replica, generation: u64, key: &ObjectKey, why: &str) {
         let name = replica.name();
         if self.data.source(name).source != Source::Coordinator || self.data.distrust().has(name, self.clock.boot()) {
@@ -258,7 +259,7 @@ impl Verifier {
             .filter(|holder| !holder.is_empty())
             .unwrap_or_else(|| "nobody".to_owned());
         let message = format!("{name} {key} of the coordinator is forged: {why}; {leader} leads");
-        // Before the follower learns of it: the list that comes now begins a new generation.
+        // Must precede the follower's notification: the next list begins a new generation.
         self.data.timeline().disown(name, generation);
         let lasts = self.data.distrust().caught(name, &message, self.clock.boot());
         tracing::error!(collection = name, %key, why, leader, seconds = lasts.as_secs(), "The coordinator's copy is forged, following the cloud");
@@ -270,7 +271,7 @@ impl Verifier {
 // === impl Sample ===
 
 impl Sample {
-    /// Path and shape of the list that shows it. A list of one object says also where the cloud is.
+    /// Path and shape of the list that shows the sample. A list of one object also returns the cloud's head.
     fn question(&self, kind: &ResourceKind) -> (String, &'static str) {
         let namespace = match self {
             Self::Object(key) => key.namespace(),
@@ -289,7 +290,7 @@ impl Sample {
         }
     }
 
-    /// Whether `key` is part of it.
+    /// True if `key` is part of the sample.
     fn has(&self, key: &ObjectKey) -> bool {
         match self {
             Self::Object(one) => key == one,
@@ -298,12 +299,12 @@ impl Sample {
     }
 }
 
-/// What does not work while `collection` does not follow the coordinator.
+/// Name of the failure while `collection` does not follow the coordinator.
 fn trouble(collection: &str) -> String {
     format!("truth of {collection}")
 }
 
-/// What is held of everything that the sample is about.
+/// Returns the replica's state of every object in the sample.
 fn states(held: &Collection, sample: &Sample) -> BTreeMap<ObjectKey, State> {
     let state = |object: &Object, is_whole| (object.key().clone(), State::of(object, is_whole));
     match sample {

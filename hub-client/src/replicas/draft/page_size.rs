@@ -1,53 +1,53 @@
-//! How many objects to ask for at once, from how the pages before fared.
+//! Chooses the size of the next page from the results of earlier pages.
 //!
-//! Pure. Pages are made to take about two seconds. On a thin link that alone leads into a trap: servers compress an answer
-//! above 128 KiB only, so a smaller page can take many times as long per object as a larger one, and what takes long is
-//! asked for in yet smaller pages. So a page is made large enough to be compressed while that proves to pay off.
+//! Pure. Pages aim at about two seconds. On a thin link that alone is a trap. Servers compress only answers above 128 KiB,
+//! so a smaller page can take many times as long per object as a larger one. Slow pages would then become smaller still.
+//! So pages are made large enough for compression as long as that proves to pay off.
 
 use std::time::Duration;
 
-/// Objects of the first page: what a probe beside it has to wait for is still short on a thin link.
+/// Objects of the first page: few enough that a concurrent probe waits only briefly, even on a thin link.
 const PAGE_FIRST: usize = 16;
-/// Objects of a page at the most; client-go's number.
+/// Maximum objects of a page; client-go's number.
 const PAGE_MAX: usize = 500;
-/// Pages are made to take about this long. Whatever else uses the link waits for one of them at most, and probes have 3 s.
+/// Target duration of a page. Other traffic waits for one page at most, and probes time out after 3 s.
 const PAGE_TAKES: Duration = Duration::from_secs(2);
-/// A page is at most this many times larger than the one before.
+/// Maximum growth factor from one page to the next.
 const PAGE_GROWS: usize = 8;
-/// A page has at most this part (1/n) of what came since the last cut: that much is lost by the next one.
+/// Maximum share (1/n) of a page in the objects received since the last cut, because the next cut loses the page.
 const PAGE_SHARE: usize = 8;
-/// Plain bytes of a page that servers compress: above 128 KiB, and a quarter more because objects differ.
+/// Uncompressed bytes of a page that servers compress: above 128 KiB, and a quarter more because objects differ in size.
 const COMPRESSED_ABOVE: usize = 160 << 10;
-/// A page that is large only to be compressed may take so long.
+/// Maximum duration of a page that is large only to be compressed.
 const COMPRESSED_TAKES: Duration = Duration::from_secs(8);
-/// A link that carries fewer of them in [`PAGE_TAKES`] is thin. On others, plain pages lose less by a cut.
+/// Compressed pages per [`PAGE_TAKES`] below which a link is thin. On other links plain pages lose less by a cut.
 const THIN: usize = 4;
-/// After so many smaller pages it is tried again, and after twice as many each time that it did not pay off.
+/// Smaller pages before a compressed one is tried again; doubles each time that it does not pay off.
 const TRY_AGAIN_AFTER: u32 = 8;
 const TRY_AGAIN_MAX: u32 = 1 << 16;
-/// When a single object has been cut off so often in a row, the link does not carry it.
+/// Cuts in a row of a single object after which the link cannot carry it.
 const STUCK_AFTER: u32 = 3;
 
-/// How many objects to ask for.
+/// Size of the next page.
 #[derive(Debug)]
 pub struct PageSize {
     limit: usize,
-    /// Objects that came since the last cut.
+    /// Objects received since the last cut.
     run: usize,
-    /// Set by the first cut.
+    /// Maximum page, set by the first cut.
     ceiling: Option<usize>,
     /// Objects that servers compress together; unknown before the first page.
     compressed: Option<usize>,
-    /// Compressed pages pay off, as far as is known.
+    /// True if compressed pages pay off as far as known.
     pays: bool,
-    /// Smaller pages until it is tried again.
+    /// Smaller pages before compression is tried again.
     left: u32,
     patience: u32,
     /// Cuts in a row in the middle of a page of one object.
     stuck: u32,
-    /// Objects that are still to come, where the server tells.
+    /// Objects still to come, if the server sends the number.
     rest: Option<usize>,
-    /// The link carries a few compressed pages at the most in the time of one page.
+    /// True if the link carries only a few compressed pages in the time of one page.
     is_thin: bool,
 }
 
@@ -71,21 +71,21 @@ impl Default for PageSize {
 }
 
 impl PageSize {
-    /// Objects to ask for.
+    /// Number of objects to request.
     #[must_use]
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Whether the next object is larger than what passes between two cuts. The API has no ranges: it comes when the link
-    /// gets better, and the list waits.
+    /// True if the next object is too large to arrive between two cuts. The API has no ranges, so the list waits until the
+    /// link improves.
     #[must_use]
     pub fn is_stuck(&self) -> bool {
         self.stuck >= STUCK_AFTER
     }
 
-    /// A page of so many objects came, of so many bytes when they are not compressed, and took that long. `rest`: objects
-    /// after it, as far as the server tells.
+    /// Records a page of `objects` with `bytes` before compression that took `elapsed`. `rest`: objects after it, if the
+    /// server sends the number.
     pub fn took(&mut self, objects: usize, bytes: usize, rest: Option<usize>, elapsed: Duration) {
         self.rest = rest;
         self.run = self.run.saturating_add(objects);
@@ -94,7 +94,7 @@ impl PageSize {
             self.compressed = Some(COMPRESSED_ABOVE.div_ceil((bytes / objects).max(1)));
         }
         if let Some(compressed) = self.compressed.filter(|compressed| objects >= *compressed) {
-            // What the smallest such page would have taken.
+            // Time of the smallest compressed page.
             match elapsed.mul_f64(compressed as f64 / objects as f64) <= COMPRESSED_TAKES {
                 true => (self.pays, self.patience) = (true, TRY_AGAIN_AFTER),
                 false => self.does_not_pay(),
@@ -110,7 +110,7 @@ impl PageSize {
         self.limit = self.compressible(by_time.clamp(1, self.bound()));
     }
 
-    /// The link broke in the middle of a page.
+    /// Records that the link broke in the middle of a page.
     pub fn cut(&mut self) {
         if self.run == 0 && self.compressed.is_some_and(|compressed| self.limit >= compressed) {
             self.does_not_pay();
@@ -129,7 +129,7 @@ impl PageSize {
         self.limit = self.compressible(self.limit.min(self.bound()));
     }
 
-    /// The list that was cut off is of no use any more.
+    /// Records that the list begins again from its first page.
     pub fn begins_again(&mut self) {
         self.stuck = 0;
     }
@@ -139,7 +139,8 @@ impl PageSize {
         self.patience = (self.patience * 2).min(TRY_AGAIN_MAX);
     }
 
-    /// `limit`, or as many as are compressed. What would be left is not left to a plain page at the end.
+    /// Returns `limit`, or the size of a compressed page. A small remainder joins that page instead of becoming a plain
+    /// one.
     fn compressible(&self, limit: usize) -> usize {
         let Some(compressed) = self
             .compressed
@@ -170,7 +171,7 @@ mod tests {
     struct ThinLink {
         bytes_per_second: f64,
         object_bytes: usize,
-        /// Plain bytes for one of a compressed answer.
+        /// Ratio of plain bytes to compressed bytes.
         ratio: f64,
     }
 
@@ -181,7 +182,7 @@ mod tests {
             headers + if plain > 131_072.0 { plain / self.ratio } else { plain }
         }
 
-        /// Bytes that a list of 1,000 objects moves, and the largest page that came.
+        /// Returns the bytes that a list of 1,000 objects moves, and the objects of its largest page.
         fn lists(&self, disturbed: bool) -> (f64, usize) {
             let mut size = PageSize::default();
             let (mut now, mut cut_at, mut got, mut moved, mut largest) = (0.0, 25.0, 0, 0.0, 0);
@@ -236,7 +237,7 @@ mod tests {
             size.cut();
             !size.is_stuck()
         });
-        assert!(cuts.count() < 10, "it is told soon");
+        assert!(cuts.count() < 10, "it is reported soon");
         assert_eq!(size.limit(), 1);
         size.took(1, 25_000_000, None, Duration::from_secs(3000));
         assert!(!size.is_stuck(), "it has come");

@@ -1,5 +1,5 @@
-//! Drafts against a server that changes, forgets the states of its lists and the past of its watches, and a link that
-//! breaks at any moment.
+//! Drafts against a server that changes and compacts both its lists and its watch history. The link may break at any
+//! moment.
 
 use proptest::prelude::*;
 use yurt_apimachinery::kind::find_kind;
@@ -20,13 +20,13 @@ fn object(key: u8, at: u64) -> Object {
     Object::parse(Bytes::from(json), kind()).unwrap()
 }
 
-/// A server: the whole log of what happened to each key, and how far back it remembers.
+/// A server: the whole log of changes of each key, and its compacted revision.
 #[derive(Debug)]
 struct Server {
     /// (RV, key, exists afterwards), by RV.
     log: Vec<(u64, u8, bool)>,
     now: u64,
-    /// States below cannot be listed any more.
+    /// Compacted revision: states below it cannot be listed any more.
     compacted: u64,
 }
 
@@ -51,7 +51,7 @@ impl Server {
         state
     }
 
-    /// Up to `limit` objects from `start` on; `Err` holds the token for the rest as it is now.
+    /// Returns up to `limit` objects from `start` on; `Err` holds the token for the rest at the current state.
     fn page(&self, token: Option<&str>, limit: usize) -> Result<Page, String> {
         let (at, start) = match token.and_then(|token| token.split_once(':')) {
             None => (self.now, 0),
@@ -82,11 +82,11 @@ impl Server {
 enum Move {
     /// A key is written or deleted.
     Change(u8, bool),
-    /// The server forgets all states but the present one.
+    /// The server compacts all states but the present one.
     Compact,
     /// The next page arrives.
     Page(usize),
-    /// So many changes arrive, or a bookmark when there are fewer.
+    /// This many changes arrive, or a bookmark when there are fewer.
     Changes(usize),
     /// The hub is killed and starts again.
     Restart,
@@ -133,7 +133,7 @@ fn pull_changes(server: &Server, draft: &mut Draft, most: usize) {
     }
 }
 
-/// What is on the disk: everything saved so far.
+/// The disk: everything saved so far.
 #[derive(Default)]
 struct Disk(BTreeMap<String, Bytes>, String);
 

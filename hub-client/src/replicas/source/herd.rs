@@ -1,4 +1,5 @@
-//! A whole pool that decides by [`choose`]: how many hubs go to the cloud, for how much, and how many at a time.
+//! Simulates a whole pool that decides by [`choose`]: the number of hubs at the cloud, their requests, and their
+//! concurrency.
 
 use yurt_runtime::Clock;
 
@@ -6,10 +7,10 @@ use super::*;
 
 /// One step of the simulation.
 const STEP: Duration = Duration::from_millis(100);
-/// A complete copy follows its source within this many steps.
+/// Steps within which a complete copy follows its source.
 const COPIED: u64 = 10;
 
-/// What a hub is at a step.
+/// State of a hub at a step.
 #[derive(Clone, Debug)]
 struct Hub {
     jitter: Duration,
@@ -20,7 +21,7 @@ struct Hub {
     steps: u64,
 }
 
-/// What happens around the hubs.
+/// Conditions around the hubs.
 #[derive(Clone, Copy)]
 struct Weather {
     /// Index of the hub that holds the lease, if any.
@@ -28,16 +29,16 @@ struct Weather {
     coordinator: bool,
 }
 
-/// What the cloud saw.
+/// Load on the cloud.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
-    /// Streams that began with everything there is.
+    /// Streams that began with a full list.
     lists: usize,
-    /// Streams that went on at a position.
+    /// Streams that resumed at a position.
     resumes: usize,
     /// Most streams that began within one second.
     rush: usize,
-    /// When the first one began that was no leader's.
+    /// Start of the first stream that was not a leader's.
     first: Option<Duration>,
 }
 
@@ -67,7 +68,7 @@ impl Pool {
         }
     }
 
-    /// Lives through `weather` for `lasts`.
+    /// Simulates `lasts` under `weather`.
     fn live(&mut self, lasts: Duration, weather: impl Fn(Duration) -> Weather) -> Seen {
         let (clock, hands) = Clock::fake();
         let (mut seen, mut begun) = (Seen::default(), Vec::new());
@@ -126,7 +127,7 @@ impl Pool {
     }
 }
 
-/// Twice as many as would begin within a second if they were spread evenly, and a few.
+/// Twice the starts per second of an even spread, and a few more.
 fn rush_of_even_spread(members: usize) -> usize {
     let spread = (JITTER_PER_MEMBER.1 - JITTER_PER_MEMBER.0).as_secs_f64() * members as f64;
     (members as f64 / spread.max(1.0) * 2.0) as usize + 4
@@ -162,7 +163,7 @@ fn leader_crash_costs_one_resume_and_no_list() {
         assert_eq!(
             (seen.lists, seen.resumes),
             (0, 2),
-            "{members} hubs: both leaders, nobody else"
+            "{members} hubs: both leaders, no other hub"
         );
     }
 }

@@ -10,15 +10,15 @@ use yurt_runtime::http::Decoded;
 
 use super::{Ended, GENERATION_HEADER, IDLE};
 
-/// Bytes of one page at the most.
+/// Maximum bytes of one page.
 const PAGE_BYTES_MAX: usize = 256 << 20;
 
-/// Timeline of the data, as the server's header says.
+/// Generation of the data, from the server's header.
 pub(in crate::replicas) fn generation_of(headers: &HeaderMap) -> Option<u64> {
     headers.get(GENERATION_HEADER)?.to_str().ok()?.parse().ok()
 }
 
-/// How a stream ends by this Status, which is an ERROR event or the body of a refusal.
+/// Returns the end of a stream for this Status, from an ERROR event or the body of a refusal.
 pub(in crate::replicas) fn ended_by(status: &Bytes) -> Ended {
     match Status::from_json(status) {
         Some(status) if status.code() == StatusCode::GONE.as_u16() => Ended::Expired,
@@ -30,7 +30,8 @@ pub(in crate::replicas) fn ended_by(status: &Bytes) -> Ended {
     }
 }
 
-/// A whole body; time runs only while nothing arrives, so a slow link is no failure.
+/// Reads a whole body. The timeout applies to the time without progress, so a slow link does not
+/// fail.
 pub(in crate::replicas) async fn read_all(response: Response<Incoming>) -> Result<Bytes, Ended> {
     let mut body = Decoded::of(response).map_err(|error| Ended::Failed(error.to_string()))?;
     let mut read = BytesMut::new();

@@ -1,4 +1,4 @@
-//! The requests of a stream, and which answers it takes.
+//! Sends the requests of a stream and checks their answers.
 
 use http::header::{ACCEPT, ACCEPT_ENCODING, HeaderName, USER_AGENT};
 use http::{HeaderValue, Request, Response, StatusCode};
@@ -16,19 +16,19 @@ use crate::upstream::{in_words, retry_after};
 // === impl Stream ===
 
 impl Stream {
-    /// An answer with status 200.
+    /// Returns an answer with status 200.
     pub(in crate::replicas) async fn get(&self, query: &str) -> Result<Response<Incoming>, Ended> {
         let response = self.send(query).await?;
         self.require_ok(response).await
     }
 
-    /// Any answer.
+    /// Returns any answer.
     pub(in crate::replicas) async fn send(&self, query: &str) -> Result<Response<Incoming>, Ended> {
         self.send_as(query, false).await
     }
 
-    /// Any answer; to a replica a coordinator also tells how it came by what it has. It may play the cloud: kube-apiserver
-    /// tells every change one by one and does not know the header.
+    /// Returns any answer. For a replica, a coordinator also reports how it obtained its data, even if it stands in for the
+    /// cloud. kube-apiserver sends every change separately and ignores the header.
     pub(super) async fn send_as(&self, query: &str, is_replica: bool) -> Result<Response<Incoming>, Ended> {
         let mut path = format!("{}?{query}", self.wire_kind().collection_path());
         let mut accept = "application/json";
@@ -51,7 +51,7 @@ impl Stream {
         self.open(&path, accept, headers).await
     }
 
-    /// Sends a GET; any answer.
+    /// Sends a GET and returns any answer.
     pub(in crate::replicas) async fn open(
         &self,
         path: &str,
@@ -78,15 +78,15 @@ impl Stream {
         Ok(response)
     }
 
-    /// Waits until what came from the cloud is proved to be of our history. The connection may be a new one, whenever it was
-    /// asked for: nothing is read before that.
+    /// Waits until a proof covers the connection of a cloud answer. The connection may be a new one, whatever the time of
+    /// the request, so nothing is read before that.
     async fn may_be_taken(&self, response: &Response<Incoming>) -> Result<(), Ended> {
         let connection = Connection {
             server: self.place,
             number: HttpClient::connection_of(response),
         };
         if self.source == Source::Cloud && !self.data.timeline().proven_over(connection).await {
-            return Err(Ended::Failed("the cloud does not prove its history".into()));
+            return Err(Ended::Failed("the cloud's history is not proved".into()));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! One stream and its replica, without a server: what it is told, in order.
+//! One stream and its replica, without a server: the test supplies the events in order.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,7 +18,7 @@ use crate::replicas::proof::Connection;
 
 const SERVICES: &str = "services";
 
-/// A replica that holds `web` at 1001 and stands at 1006.
+/// A replica that holds `web` at 1001 and has position 1006.
 struct Held {
     data: Arc<PoolData>,
     replica: Arc<Replica>,
@@ -70,7 +70,7 @@ impl Held {
         }
     }
 
-    /// A stream of the generation that is held now.
+    /// A stream of the replica's current generation.
     fn stream(&self, source: Source) -> Stream {
         let client = HttpClient::new("http://127.0.0.1:9".parse().unwrap(), None, Protocol::Http1, IDLE);
         Stream {
@@ -92,14 +92,14 @@ impl Held {
         self.replica.collection().read(look)
     }
 
-    /// `C` and the names.
+    /// Returns `C` and the names.
     fn state(&self) -> (u64, Vec<String>) {
         let names = |c: &Collection| c.objects().map(|object| object.name().to_owned()).collect();
         self.look(|c| (c.position().0, names(c)))
     }
 }
 
-/// The events in turn, as the stream of a server tells them.
+/// Applies the events in turn, as the stream of a server does.
 fn told(stream: &mut Stream, events: Vec<RawEvent>) -> Result<(), Ended> {
     let mut step = None;
     let mut take = |event| stream.take_event(event, &mut step, rv(1006));
@@ -110,7 +110,7 @@ fn told(stream: &mut Stream, events: Vec<RawEvent>) -> Result<(), Ended> {
 async fn stream_changes_only_the_generation_it_was_opened_for() {
     let held = Held::new();
     let mut old = held.stream(Source::Coordinator);
-    // The cloud came back from a backup, and its stream lists it while the coordinator's is still up.
+    // The cloud was restored from a backup. Its stream lists it while the coordinator's is still up.
     let begin = |held: &mut Collection| held.restart(7_000_000, vec![service("web", 1001)], rv(1004));
     held.replica.collection().update_of(0, begin).unwrap();
     let of_the_lost_history = [
@@ -152,7 +152,7 @@ async fn list_of_a_coordinator_that_is_behind_is_refused_and_begins_no_generatio
     assert!(matches!(listed, Err(Ended::Failed(_))), "{listed:?}");
     assert_eq!(held.look(Collection::generation), 0);
     assert_eq!(held.state(), (1006, vec!["web".to_owned()]));
-    // The cloud is never behind what it told: it lost its history.
+    // The cloud is never behind its own events: it lost its history.
     let listed = held
         .stream(Source::Cloud)
         .take_list(vec![service("web", 1001)], rv(1004), None)
@@ -161,7 +161,8 @@ async fn list_of_a_coordinator_that_is_behind_is_refused_and_begins_no_generatio
     assert_eq!(held.look(Collection::generation), next_generation(0, 5));
 }
 
-/// A jump that a coordinator announces at 1000 or 1003, ends at 1010, and leaves out what came and went on the way.
+/// A list gap that a coordinator announces at 1000 or 1003 and ends at 1010. It omits objects that were created and
+/// deleted in between.
 #[tokio::test]
 async fn jump_of_the_coordinator_over_our_position_is_not_taken() {
     for from in [1000, 1003] {
@@ -199,8 +200,8 @@ async fn bookmark_inside_a_step_says_nothing_of_the_position() {
     assert_eq!(held.state(), (1006, vec!["web".to_owned()]), "the step has not ended");
 }
 
-/// Runs a stream of the cloud at a server that answers all it is asked with `status` and `body`. Returns whether the proof
-/// counts that was had before.
+/// Runs a stream of the cloud at a server that answers every request with `status` and `body`. Also returns whether the
+/// earlier proof is still valid.
 async fn is_proven_after(status: StatusCode, body: &'static str) -> (Ended, bool) {
     let held = Held::new();
     let mut stream = held.stream(Source::Cloud);
@@ -214,7 +215,7 @@ async fn is_proven_after(status: StatusCode, body: &'static str) -> (Ended, bool
     (ended, held.data.timeline().holds(SERVICES, 0))
 }
 
-/// Nothing comes after the highest numbers: a hub that held one could begin no generation.
+/// No number follows the highest ones: a hub that held one could begin no generation.
 #[tokio::test]
 async fn number_of_the_coordinator_that_nothing_follows_is_not_taken() {
     let held = Held::new();
@@ -225,7 +226,7 @@ async fn number_of_the_coordinator_that_nothing_follows_is_not_taken() {
         assert!(matches!(taken, Err(Ended::Refused(_))), "{taken:?}");
         assert_eq!(held.state(), (1006, vec!["web".to_owned()]));
     }
-    // Many steps are taken: a leader that begins often would shut out a hub that was off.
+    // Many steps are accepted: otherwise a leader that begins often would shut out a hub that was off.
     let mut stream = held.stream(Source::Coordinator);
     stream
         .take_list(vec![service("db", 1008)], rv(1009), Some(GENERATION_END - 1))
@@ -236,7 +237,7 @@ async fn number_of_the_coordinator_that_nothing_follows_is_not_taken() {
     assert!(0 < next && next < GENERATION_END);
 }
 
-/// A list of the coordinator may be taken while a proof is being had: its history may be one that the cloud has lost.
+/// A list of the coordinator may be applied during a proof: its history may be one that the cloud has lost.
 #[tokio::test]
 async fn stream_of_the_cloud_waits_for_a_proof_about_the_copy_that_is_held() {
     let held = Held::new();
@@ -249,7 +250,7 @@ async fn stream_of_the_cloud_waits_for_a_proof_about_the_copy_that_is_held() {
     assert!(timeline.proven().now_or_never().is_none(), "another one is asked for");
 }
 
-/// A resource that is refused, or cannot be read, says so for days; other streams would wait for a proof each time.
+/// A resource that is refused, or cannot be read, fails for days; other streams would wait for a proof each time.
 #[tokio::test]
 async fn what_a_server_refuses_puts_no_proof_in_doubt() {
     let refused = is_proven_after(StatusCode::FORBIDDEN, r#"{"kind":"Status","code":403}"#).await;
@@ -260,7 +261,7 @@ async fn what_a_server_refuses_puts_no_proof_in_doubt() {
     assert!(matches!(cut, (Ended::Closed, false)), "{cut:?}");
 }
 
-/// What a server does with the watches it is asked for, one connection each.
+/// A server that answers watches with the given events, one connection each.
 fn server_of(told: &'static [(u64, &'static str)]) -> (HttpClient, Arc<AtomicUsize>) {
     let connections = Arc::<AtomicUsize>::default();
     let opened = connections.clone();
@@ -295,7 +296,7 @@ fn server_of(told: &'static [(u64, &'static str)]) -> (HttpClient, Arc<AtomicUsi
 
 const BOOKMARK: &str = r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1006"}}}"#;
 
-/// A balancer keeps the connection to a server that is dead.
+/// A load balancer keeps the connection to a dead server open.
 #[tokio::test(start_paused = true)]
 async fn source_that_falls_silent_is_left_for_another_connection() {
     let held = Held::new();
