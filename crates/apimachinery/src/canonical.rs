@@ -1,7 +1,8 @@
-//! How an object of a built-in kind is written: as kube-apiserver would after reading it into its types.
+//! Canonical form of an object of a built-in kind: as kube-apiserver writes it after decoding it into its types.
 //!
 //! Unset and zero fields disappear, except those it always writes; times lose what their format cannot hold. Fields the
-//! table does not know, and values of another type than the table says, stay as they are: judging them is not decided here.
+//! table does not know, and values of another type than the table says, stay as they are: this module does not validate
+//! them.
 
 use serde_json::{Map, Value};
 
@@ -86,7 +87,8 @@ fn single(value: &mut Value, field: Field, depth: usize) {
     }
 }
 
-/// Whether Go would not write the value: null, or the zero of a field that has no pointer to tell zero from unset.
+/// True if Go would omit the value: null, or the zero value of a field without a pointer to distinguish zero from
+/// unset.
 fn is_dropped(value: &Value, field: Field) -> bool {
     let is_zero = match value {
         Value::Null => return true,

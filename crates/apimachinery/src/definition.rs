@@ -1,7 +1,8 @@
 //! Custom resources: what the manifest of a kind says (`CustomResourceDefinition` of `apiextensions.k8s.io/v1`).
 //!
-//! A manifest is judged by kube-apiserver's rules as far as they concern names, versions, columns and selectable fields.
-//! What its schemas make of objects is [`crate::structural`]. Conversion is `None`: versions differ in `apiVersion` alone. The subresource `scale` is not served.
+//! A manifest is validated by kube-apiserver's rules as far as they concern names, versions, columns and selectable
+//! fields. [`crate::structural`] applies its schemas to objects. Conversion is `None`: versions differ in `apiVersion`
+//! alone. The subresource `scale` is not served.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -25,7 +26,7 @@ pub const KIND: &str = "CustomResourceDefinition";
 pub const VERSIONS_MAX: usize = 16;
 /// Most selectable fields of one version, as in kube-apiserver.
 pub const SELECTABLE_FIELDS_MAX: usize = 8;
-/// Most selectable fields of all versions of one kind together: an object is read with all of them at once.
+/// Most selectable fields of all versions of one kind together: all of them are extracted in one pass over an object.
 pub const STORED_FIELDS_MAX: usize = 32;
 
 /// A kind as its manifest declares it.
@@ -40,7 +41,7 @@ pub struct Definition {
 /// One served version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServedVersion {
-    /// What the server needs to know.
+    /// The kind in the form the server uses.
     pub kind: CustomKind,
     /// OpenAPI v3 schema of an object, to be published and enforced.
     pub schema: Option<Value>,
@@ -69,13 +70,13 @@ pub struct CustomKind {
     pub categories: Vec<String>,
     /// Selectable fields, by their paths without the first dot.
     pub fields: Vec<String>,
-    /// Columns of tables beside the name; never empty.
+    /// Columns of tables in addition to the name; never empty.
     pub columns: Vec<PrinterColumn>,
     /// True if `/status` is a subresource.
     pub has_status: bool,
 }
 
-/// Checks what one manifest alone cannot show: names that two kinds of a group share, and how many there are.
+/// Checks conditions across manifests: names that two kinds of a group share, and the number of kinds.
 ///
 /// # Errors
 ///
@@ -109,7 +110,7 @@ pub fn check_all(definitions: &[Definition], kinds_max: usize) -> Result<(), Str
     Ok(())
 }
 
-/// Whether a group is Kubernetes' own: nothing can be declared in it.
+/// Whether a group is Kubernetes' own: manifests cannot declare kinds in it.
 fn is_reserved(group: &str) -> bool {
     matches!(group, "authentication.k8s.io" | "authorization.k8s.io")
         || builtin_kinds().iter().any(|kind| kind.group == group)
@@ -127,8 +128,8 @@ impl Definition {
 // === impl CustomKind ===
 
 impl CustomKind {
-    /// The kind as everything else takes it. Its memory is never given back: the caller keeps what it got, and bounds how
-    /// often it asks.
+    /// The kind as a `'static` reference. Its memory is never freed: the caller keeps the reference and bounds the
+    /// number of calls.
     pub fn leak(&self) -> &'static ResourceKind {
         let owned = |text: &str| Cow::Owned(text.to_owned());
         Box::leak(Box::new(ResourceKind {

@@ -1,5 +1,5 @@
-//! Pieces of a gzip stream that are compressed one by one, each without a look at the others or after a text that is known
-//! to come before it: a piece that is sent often is compressed once. Sources: RFC 1951, RFC 1952.
+//! Pieces of a gzip stream that are compressed one by one. Each is compressed alone, or against a text that is known to
+//! precede it. A piece that is sent often is compressed once. Sources: RFC 1951, RFC 1952.
 //!
 //! ```text
 //!   HEAD │ piece │ piece │ … │ END │ crc32, length of the plain text
@@ -8,7 +8,7 @@
 use bytes::Bytes;
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 
-/// What every stream begins with: deflate, no name, no time, the fastest level, an unknown system.
+/// Header of every gzip stream: deflate, no name, no time, the fastest level, an unknown system.
 pub const HEAD: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 4, 255];
 /// The last block: stored, empty.
 const END: [u8; 5] = [1, 0, 0, 0xff, 0xff];
@@ -16,9 +16,10 @@ const END: [u8; 5] = [1, 0, 0, 0xff, 0xff];
 const STORED_MAX: usize = 0xffff;
 /// Room that is added while a piece is compressed.
 const ROOM: usize = 4 << 10;
-/// How far back a piece can refer.
+/// Distance in bytes that a piece can refer back.
 pub const WINDOW: usize = 32 << 10;
-/// Level of whole answers. The one below makes a third more of what it is given, and more than kube-apiserver sends.
+/// Level of whole answers. The level below it produces a third more output from its input, and more than kube-apiserver
+/// sends.
 pub const FAST: u32 = 2;
 /// Level of pieces that are compressed once and sent to many.
 const THOROUGH: u32 = 6;
@@ -38,7 +39,7 @@ pub struct Compressor {
     level: Compression,
 }
 
-/// What the end of a stream has to know of the pieces before it.
+/// Running checksum and length of the pieces sent so far, for the trailer of the stream.
 #[derive(Debug, Default)]
 pub struct Sum(Crc);
 
@@ -51,7 +52,7 @@ impl Default for Compressor {
 }
 
 impl Compressor {
-    /// One at level [`FAST`].
+    /// A compressor at level [`FAST`].
     pub const fn fast() -> Self {
         Self {
             stream: None,
@@ -59,7 +60,7 @@ impl Compressor {
         }
     }
 
-    /// One that takes three times as long and makes less of it.
+    /// A compressor that takes three times as long and produces smaller output.
     pub const fn thorough() -> Self {
         Self {
             stream: None,
@@ -67,12 +68,12 @@ impl Compressor {
         }
     }
 
-    /// A piece that may come anywhere.
+    /// Compresses a piece that may come anywhere.
     pub fn deflate(&mut self, plain: &[u8]) -> Deflated {
         self.deflate_after(b"", plain)
     }
 
-    /// A piece that comes right after `before`, and nowhere else.
+    /// Compresses a piece that comes right after `before`, and nowhere else.
     pub fn deflate_after(&mut self, before: &[u8], plain: &[u8]) -> Deflated {
         let level = self.level;
         let deflate = self.stream.get_or_insert_with(|| Compress::new(level, false));
@@ -87,11 +88,11 @@ impl Compressor {
             let taken = usize::try_from(deflate.total_in()).unwrap_or(usize::MAX);
             let rest = plain.get(taken..).unwrap_or_default();
             let flushed = deflate.compress_vec(rest, &mut blocks, FlushCompress::Sync);
-            // Room left over says that all is written.
+            // Room left over means that all output is written.
             match flushed {
                 Ok(Status::Ok) if blocks.len() == blocks.capacity() => blocks.reserve(ROOM),
                 Ok(_) => break,
-                // The stream is new and the flush valid: there is nothing that could be wrong.
+                // The stream is new and the flush valid, so compression cannot fail.
                 Err(_) => return stored(plain),
             }
         }
@@ -110,7 +111,7 @@ impl Sum {
         self.0.combine(&piece.crc);
     }
 
-    /// The end of the stream.
+    /// Trailer of the stream.
     pub fn end(&self) -> Bytes {
         [&END[..], &self.0.sum().to_le_bytes(), &self.0.amount().to_le_bytes()]
             .concat()
@@ -118,7 +119,7 @@ impl Sum {
     }
 }
 
-/// A piece as it is: for what is short.
+/// A piece stored without compression, for short texts.
 pub fn stored(plain: &[u8]) -> Deflated {
     let mut blocks = Vec::with_capacity(plain.len() + 5);
     for part in plain.chunks(STORED_MAX) {

@@ -1,14 +1,14 @@
 //! JSONPath as printer columns use it: `.spec.a`, `['k']`, `[0]`, `[*]`, `[?(@.type=="Ready")].status`.
 //!
-//! The part of kubectl's language that names a place. Slices, unions, recursion and arithmetic are refused when the path
-//! is read, not when somebody looks at an object.
+//! The part of kubectl's language that addresses a place. Slices, unions, recursion and arithmetic are refused when the
+//! path is parsed, not when it is evaluated.
 
 use serde_json::Value;
 
 /// Longest path that is read, in bytes.
 pub const PATH_BYTES_MAX: usize = 1024;
 
-/// A path that has been read.
+/// A parsed path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct JsonPath {
     steps: Vec<Step>,
@@ -58,7 +58,7 @@ impl JsonPath {
     ///
     /// # Errors
     ///
-    /// What is not understood, and from where on.
+    /// The expression that is not supported, and its position.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.len() > PATH_BYTES_MAX {
             return Err(format!("longer than {PATH_BYTES_MAX} bytes"));
@@ -81,7 +81,7 @@ impl JsonPath {
         found.first().copied()
     }
 
-    /// The names on the way, if there are only names.
+    /// The names along the path, if it consists of names only.
     pub fn members(&self) -> Option<Vec<&str>> {
         let names = self.steps.iter().map(|step| match step {
             Step::Member(name) => Some(name.as_str()),
@@ -183,7 +183,7 @@ impl Parser<'_> {
         self.rest = self.rest.trim_start_matches(' ');
     }
 
-    /// Steps until something that is none. Filters stand in the outermost path only.
+    /// Parses steps up to the first text that is not a step. Filters are allowed in the outermost path only.
     fn steps(&mut self, may_filter: bool) -> Result<Vec<Step>, String> {
         let mut steps = Vec::new();
         loop {
@@ -211,7 +211,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Up to the next sign with a meaning; a backslash takes the meaning away.
+    /// A name up to the next special character; a backslash escapes one.
     fn name(&mut self) -> String {
         let mut name = String::new();
         let mut chars = self.rest.char_indices();

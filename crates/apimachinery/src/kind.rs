@@ -1,4 +1,4 @@
-//! What the server knows about a resource: names, scope, selectable fields and the rules of its writes.
+//! Description of a resource: names, scope, selectable fields and the rules of its writes.
 
 use std::borrow::Cow;
 
@@ -28,9 +28,9 @@ pub struct ResourceKind {
     pub short_names: &'static [&'static str],
     /// Categories for kubectl, such as `all`.
     pub categories: &'static [&'static str],
-    /// Selectable fields beside `metadata.name` and `metadata.namespace`.
+    /// Selectable fields in addition to `metadata.name` and `metadata.namespace`.
     pub fields: &'static [SelectableField],
-    /// Columns of tables beside the name; empty for built-in kinds, which have printers of their own.
+    /// Columns of tables in addition to the name; empty for built-in kinds, which have printers of their own.
     pub columns: &'static [PrinterColumn],
     /// True if `/status` is a subresource.
     pub has_status: bool,
@@ -40,7 +40,7 @@ pub struct ResourceKind {
     pub create_on_update: bool,
     /// True if a delete answers with the object instead of a Status.
     pub delete_returns_object: bool,
-    /// What names look like.
+    /// Syntax of object names.
     pub name_rule: NameRule,
 }
 
@@ -49,11 +49,11 @@ pub struct ResourceKind {
 pub struct SelectableField {
     /// Name in selectors, such as `spec.nodeName`.
     pub label: &'static str,
-    /// Where the value is in the object.
+    /// Path of the value in the object.
     pub path: &'static [&'static str],
-    /// Where the value is if `path` is unset or empty; empty for nowhere.
+    /// Path of the value if `path` is unset or empty; empty if there is none.
     pub alternative: &'static [&'static str],
-    /// The value if it is nowhere.
+    /// The value if neither path has one.
     pub default: &'static str,
 }
 
@@ -62,22 +62,22 @@ pub struct SelectableField {
 pub struct PrinterColumn {
     /// Heading.
     pub name: String,
-    /// What the cells are.
+    /// Type of the cells.
     pub ty: ColumnType,
     /// OpenAPI format of the cells, for tools.
     pub format: String,
-    /// What the column says, for tools.
+    /// Description of the column, for tools.
     pub description: String,
-    /// Those above 0 are shown on `-o wide`.
+    /// Columns above 0 are shown on `-o wide`.
     pub priority: i32,
-    /// Where the cell is in an object.
+    /// Path of the cell in an object.
     pub path: JsonPath,
 }
 
-/// What the cells of a column are.
+/// Type of the cells of a column.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ColumnType {
-    /// Whatever is there, as text.
+    /// Any value, as text.
     String,
     /// A whole number.
     Integer,
@@ -89,18 +89,18 @@ pub enum ColumnType {
     Date,
 }
 
-/// What the names of a kind look like.
+/// Syntax of the names of a kind.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum NameRule {
     /// Dots allowed, 253 bytes.
     DnsSubdomain,
     /// No dots, 63 bytes.
     DnsLabel,
-    /// Whatever can stand in a path.
+    /// Any valid path segment.
     PathSegment,
 }
 
-/// Kinds that can be served without any configuration.
+/// Kinds that can be served without configuration.
 pub fn builtin_kinds() -> &'static [ResourceKind] {
     &builtin::KINDS
 }

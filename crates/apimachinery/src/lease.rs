@@ -13,19 +13,19 @@ use crate::time::MicroTime;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LeaseSpec {
-    /// Who holds the lease; empty or unset if nobody does.
+    /// Holder of the lease; empty or unset if it is free.
     pub holder_identity: Option<String>,
-    /// How long a candidate waits after the last renewal it saw.
+    /// Time a candidate waits after the last renewal it saw, in seconds.
     pub lease_duration_seconds: Option<i64>,
-    /// When the present holder took it.
+    /// Time at which the present holder acquired the lease.
     pub acquire_time: Option<MicroTime>,
-    /// When the present holder last renewed it.
+    /// Time at which the present holder last renewed it.
     pub renew_time: Option<MicroTime>,
-    /// How often it changed hands.
+    /// Number of changes of the holder.
     pub lease_transitions: Option<i64>,
-    /// How the coordinated election chooses.
+    /// Strategy of the coordinated election.
     pub strategy: Option<String>,
-    /// Whom the holder shall yield to.
+    /// Candidate that the holder shall yield to.
     pub preferred_holder: Option<String>,
 }
 
@@ -55,7 +55,7 @@ impl LeaseSpec {
             .check_range()
     }
 
-    /// Reads the spec of a Lease in work.
+    /// Reads the spec of a Lease that is being edited.
     ///
     /// # Errors
     ///
@@ -97,12 +97,12 @@ impl LeaseSpec {
         }
     }
 
-    /// The holder, if somebody holds the lease.
+    /// The holder, if the lease is held.
     pub fn holder(&self) -> Option<&str> {
         self.holder_identity.as_deref().filter(|holder| !holder.is_empty())
     }
 
-    /// What kube-apiserver would refuse with 422.
+    /// Violations that kube-apiserver would refuse with 422.
     pub fn validate(&self) -> Faults {
         let mut errors = Faults::default();
         if let Some(seconds) = self.lease_duration_seconds.filter(|seconds| *seconds <= 0) {

@@ -1,36 +1,36 @@
 //! The nouns and rules of the Kubernetes API, as functions of bytes and text.
 //!
-//! Nothing here reads a clock, a file or a socket, draws a random number or spawns a task: whatever a rule needs is an
-//! argument, so that every rule is a plain test. An [`Object`] is its wire bytes plus the little metadata that each
-//! request needs; what a server does not understand passes through it unchanged. Every failure the API can answer with is
-//! a [`Status`] whose text is kube-apiserver's own, and no input can make anything here panic.
+//! Nothing here reads a clock, a file or a socket, draws a random number or spawns a task. All inputs of a rule are
+//! arguments, so that every rule is a plain test. An [`Object`] is its wire bytes plus the little metadata that each
+//! request needs. Fields that a server does not understand pass through it unchanged. Every failure the API can answer
+//! with is a [`Status`] whose text is kube-apiserver's own. No input can make anything here panic.
 //!
 //! Modules in reading order:
 //!
 //! | Module | Decides |
 //! |---|---|
-//! | [`gvr`] | how types are named |
-//! | [`kind`] | what the server knows about a resource, and which resources are built in |
-//! | [`definition`], [`json_path`] | what a kind is that a manifest declares, and where its columns look |
-//! | [`pool_scope`] | which resources a pool shares beside those every pool does |
-//! | [`schema`] | what the built-in types look like, field by field |
-//! | [`resource_version`] | what a resource version is, and who issued it |
-//! | [`quantity`] | how amounts of resources are read and written |
-//! | [`query`] | how query parameters are decoded |
-//! | [`request_info`] | what a request is about |
-//! | [`options`] | what a list, watch, write or delete asks for |
-//! | [`selector`] | which objects a list or watch wants |
-//! | [`object`] | what an object is, and how one field of its bytes is changed |
-//! | [`list`], [`partial`], [`watch`] | how objects travel together, reduced and as events |
-//! | [`protobuf`] | how objects are written in protobuf |
-//! | [`status`] | what failures look like |
-//! | [`negotiation`], [`representation`] | which representation a client wants, and how it is written |
-//! | [`yaml`] | how YAML bodies are read |
-//! | [`meta`], [`values`] | which metadata is valid, and what single values look like |
-//! | [`canonical`] | how an object of a built-in kind is written |
-//! | [`typed`] | what a body of a built-in kind says, and which of its fields nobody knows |
-//! | [`patch`] | how patches are applied |
-//! | [`time`], [`lease`], [`event`] | how times are written, the spec of a Lease, the two views of an event |
+//! | [`gvr`] | names of types |
+//! | [`kind`] | description of a resource, and the built-in resources |
+//! | [`definition`], [`json_path`] | kinds declared by a manifest, and the paths of their columns |
+//! | [`pool_scope`] | resources a pool shares in addition to those every pool shares |
+//! | [`schema`] | fields of the built-in types |
+//! | [`resource_version`] | resource versions and their issuers |
+//! | [`quantity`] | parsing and formatting of amounts of resources |
+//! | [`query`] | decoding of query parameters |
+//! | [`request_info`] | verb and resource of a request |
+//! | [`options`] | options of a list, watch, write or delete |
+//! | [`selector`] | objects that a list or watch selects |
+//! | [`object`] | representation of an object, and changes of one field of its bytes |
+//! | [`list`], [`partial`], [`watch`] | objects in lists, reduced to metadata, and as events |
+//! | [`protobuf`] | protobuf encoding of objects |
+//! | [`status`] | form of failures |
+//! | [`negotiation`], [`representation`] | representation that a client wants, and its encoding |
+//! | [`yaml`] | parsing of YAML bodies |
+//! | [`meta`], [`values`] | validation of metadata and of single values |
+//! | [`canonical`] | canonical form of an object of a built-in kind |
+//! | [`typed`] | decoding of a body of a built-in kind, and its unknown fields |
+//! | [`patch`] | application of patches |
+//! | [`time`], [`lease`], [`event`] | formats of times, the spec of a Lease, the two views of an event |
 //!
 //! ```
 //! use yurt_apimachinery::{Object, RequestInfo, ResourceVersion, Verb, kind::find_kind};

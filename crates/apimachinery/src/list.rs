@@ -1,4 +1,4 @@
-//! Lists: their metadata, and how they are sliced apart on the way in ([`crate::representation`] writes them).
+//! Lists: their metadata, and parsing them into items ([`crate::representation`] writes them).
 
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ pub use parse::{ListError, ParsedList};
 pub struct ListMeta {
     /// Version of the whole collection; not below that of any item.
     pub resource_version: ResourceVersion,
-    /// Where the next page starts; `None` on the last one.
+    /// Token for the next page; `None` on the last one.
     #[serde(rename = "continue", skip_serializing_if = "Option::is_none")]
     pub continue_token: Option<String>,
     /// Estimate of the items after this page.

@@ -1,7 +1,7 @@
-//! Which representation a client wants, and which one its body has.
+//! Content negotiation: the representation a client wants, and the one its body has.
 //!
-//! JSON and YAML for everything, protobuf for built-in kinds, tables in JSON and YAML. A clause that cannot be served is
-//! skipped, so that a later one wins. How the chosen representation is written is [`crate::representation`].
+//! JSON and YAML for everything, protobuf for built-in kinds, tables in JSON and YAML. A clause that cannot be served
+//! is skipped, so that a later one wins. [`crate::representation`] writes the chosen representation.
 
 use crate::query::Query;
 use crate::status::Status;
@@ -25,7 +25,7 @@ pub enum Format {
     Protobuf,
 }
 
-/// What is done to objects before they are encoded.
+/// Transformation of objects before they are encoded.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Transform {
     /// Nothing.
@@ -47,12 +47,12 @@ pub enum MetaVersion {
     V1Beta1,
 }
 
-/// What a table shall look like.
+/// Options of a table.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableOptions {
     /// Version of the table.
     pub version: MetaVersion,
-    /// What of its object a row carries.
+    /// Part of its object that a row carries.
     pub include: Include,
 }
 
@@ -68,7 +68,7 @@ pub enum Include {
     None,
 }
 
-/// What an answer consists of.
+/// Content of an answer.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// One object, or a Status.
@@ -84,11 +84,12 @@ pub enum Shape {
 pub struct Negotiated {
     /// Encoding.
     pub format: Format,
-    /// What is done to the objects.
+    /// Transformation of the objects.
     pub transform: Transform,
     /// True if the body shall be indented for people.
     pub pretty: bool,
-    /// The transformation wanted is not one of this shape, which is said when there is something to transform.
+    /// True if the transformation is not available for this shape. The error is reported once there is something to
+    /// transform.
     pub is_misfit: bool,
 }
 
@@ -119,8 +120,8 @@ impl Format {
         }
     }
 
-    /// Format of a document that is no object of a resource, such as discovery. Some of kube-apiserver's are behind its
-    /// router, which has words of its own for types it never heard of.
+    /// Format of a document that is no object of a resource, such as discovery. Some of kube-apiserver's documents are
+    /// behind its router, which has its own text for unknown types.
     ///
     /// # Errors
     ///
@@ -151,8 +152,8 @@ impl MetaVersion {
 // === impl Negotiated ===
 
 impl Negotiated {
-    /// How a failure is written: as indented JSON if nothing fits, as it must not hide behind a 406. Custom resources have
-    /// no protobuf, for their failures neither.
+    /// Representation of a failure: indented JSON if nothing fits, so that a 406 does not replace the failure. Custom
+    /// resources have no protobuf, for their failures neither.
     pub fn of_status(accept: Option<&str>, has_protobuf: bool) -> Self {
         let format = plain(accept, has_protobuf);
         Self {
@@ -162,7 +163,7 @@ impl Negotiated {
         }
     }
 
-    /// The same for people, where the query or header `User-Agent` tells of them.
+    /// Adds indentation if the query or header `User-Agent` indicates a human reader.
     #[must_use]
     pub fn for_people(mut self, query: Option<&str>, user_agent: Option<&str>) -> Self {
         self.pretty |= wants_pretty(query, user_agent);
@@ -229,12 +230,12 @@ pub fn negotiate(
     })
 }
 
-/// What kube-apiserver's router lets through to the negotiation proper.
+/// True if kube-apiserver's router passes the clause on to negotiation.
 fn is_known(clause: &Clause) -> bool {
     clause.media_type == "*/*" || MEDIA_TYPES.contains(&clause.media_type.as_str())
 }
 
-/// The format of what is never transformed; `None` if no clause fits.
+/// Format of an answer that is never transformed; `None` if no clause fits.
 fn plain(accept: Option<&str>, has_protobuf: bool) -> Option<Format> {
     let header = accept.unwrap_or_default().trim();
     if header.is_empty() {
@@ -264,7 +265,7 @@ fn streams(clause: &Clause, format: Format) -> bool {
     }
 }
 
-/// True if any clause asks for aggregated discovery in version `v2`, wherever it stands. Older versions are not served.
+/// True if any clause asks for aggregated discovery in version `v2`, at any position. Older versions are not served.
 pub fn wants_aggregated_discovery(accept: Option<&str>) -> bool {
     accept::parse(accept.unwrap_or_default()).iter().any(|clause| {
         clause.matches_json()
@@ -274,7 +275,7 @@ pub fn wants_aggregated_discovery(accept: Option<&str>) -> bool {
     })
 }
 
-/// What a clause asks objects to become.
+/// Transformation that a clause requests.
 #[derive(Copy, Clone)]
 enum Requested {
     Plain,
@@ -289,7 +290,7 @@ fn target(clause: &Clause) -> Option<[Option<&str>; 3]> {
     is_this_server.then(|| ["as", "g", "v"].map(|name| clause.parameter(name)))
 }
 
-/// What a clause asks for, if it can be served in that format.
+/// The transformation a clause requests, if it can be served in that format.
 fn servable(clause: &Clause, format: Format, has_protobuf: bool) -> Option<Requested> {
     let [kind, group, version] = target(clause)?;
     let version = match (group, version) {
@@ -309,11 +310,11 @@ fn servable(clause: &Clause, format: Format, has_protobuf: bool) -> Option<Reque
     }
 }
 
-/// What is done to objects, and whether that is impossible for answers of this shape.
+/// Transformation to apply, and whether it is impossible for answers of this shape.
 fn transform(requested: Requested, shape: Shape, query: Option<&str>) -> Result<(Transform, bool), Status> {
     match requested {
         Requested::Plain => Ok((Transform::None, false)),
-        // Events that cannot be transformed are sent as they are.
+        // Events that cannot be transformed are sent unchanged.
         Requested::PartialList(_) if shape == Shape::Watch => Ok((Transform::None, false)),
         Requested::PartialObject(version) => Ok((Transform::PartialObjectMetadata(version), shape == Shape::List)),
         Requested::PartialList(version) => Ok((Transform::PartialObjectMetadata(version), shape != Shape::List)),
@@ -337,10 +338,10 @@ fn include(query: Option<&str>) -> Result<Include, Status> {
     }
 }
 
-/// People get indented bodies: on `pretty=true`, and by default in browsers and command-line HTTP tools.
+/// True if the client wants indented bodies: on `pretty=true`, and by default in browsers and command-line HTTP tools.
 fn wants_pretty(query: Option<&str>, user_agent: Option<&str>) -> bool {
     if let Some(value) = Query::parse(query).get("pretty").filter(|value| !value.is_empty()) {
-        // Go's strconv.ParseBool; what it does not know is false.
+        // Go's strconv.ParseBool; unknown values are false.
         return matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True");
     }
     let user_agent = user_agent.unwrap_or_default();

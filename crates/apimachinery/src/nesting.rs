@@ -1,23 +1,22 @@
-//! How deep JSON from the network may be nested.
+//! Limit on the nesting of JSON from the network.
 //!
-//! What is only read over, such as a field that its kind does not have, is nested as deeply as its sender likes: serde's
-//! own limit counts what is decoded. kube-apiserver refuses what Go's parser refuses, wherever it is.
+//! serde's own limit covers only values that are decoded. Skipped values, such as a field that the kind does not have,
+//! may be nested to any depth. kube-apiserver refuses, at any place, nesting that Go's parser refuses.
 
 /// Go's limit of arrays and objects within each other.
 pub const MAX_NESTING: usize = 10_000;
 
-/// JSON that is nested deeper than [`MAX_NESTING`]. It says so in Go's words.
+/// JSON that is nested deeper than [`MAX_NESTING`]. The error has Go's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid character '{}' exceeded max depth", char::from(self.0))]
 pub struct TooDeep(u8);
 
-/// Refuses JSON that is nested too deeply. Other faults are left to whatever reads it.
+/// Refuses JSON that is nested too deeply. Other faults are left to the parser of the text.
 ///
-/// # Errors
-/// [`TooDeep`] with the bracket that is one too many.
+/// # Errors [`TooDeep`] with the first bracket beyond the limit.
 pub fn check(json: &[u8]) -> Result<(), TooDeep> {
     let opens = |byte: &u8| matches!(byte, b'[' | b'{');
-    // Few have so many brackets at all, and counting is much faster than following them.
+    // Few texts have so many brackets at all, and counting is much faster than following them.
     if json.len() <= MAX_NESTING || json.iter().filter(|byte| opens(byte)).count() <= MAX_NESTING {
         return Ok(());
     }
@@ -37,7 +36,7 @@ pub fn check(json: &[u8]) -> Result<(), TooDeep> {
     Ok(())
 }
 
-/// Behind the closing quote of the string whose inside begins at `at`.
+/// Position after the closing quote of the string whose content begins at `at`.
 fn end_of_string(json: &[u8], mut at: usize) -> usize {
     loop {
         let rest = json.get(at..).unwrap_or_default();

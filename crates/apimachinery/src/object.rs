@@ -1,7 +1,7 @@
 //! An object: its wire bytes and the little of its metadata that every request needs.
 //!
-//! Objects are never turned into typed structs. What came in goes out byte for byte, unknown fields included, and
-//! reading one costs one pass over its bytes.
+//! Objects are never decoded into typed structs. Output equals input byte for byte, unknown fields included, and
+//! parsing takes one pass over the bytes.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -39,19 +39,19 @@ struct Inner {
     /// One line of JSON with apiVersion and kind, decodable as a [`Value`].
     bytes: Bytes,
     resource_version: ResourceVersion,
-    /// Where the metadata begins in the bytes, once somebody had to know.
+    /// Position of the metadata in the bytes, once it was needed.
     metadata_at: Option<NonZeroU32>,
     kept: Kept,
     meta: Arc<Meta>,
 }
 
-/// What stays the same when only the resource version changes.
+/// Fields that stay the same when only the resource version changes.
 struct Meta {
     key: ObjectKey,
     uid: Box<str>,
     labels: Labels,
     is_deleting: bool,
-    /// What the kind's field selectors may name, and the values in the same order.
+    /// Selectable fields of the kind; their values follow in the same order.
     fields: &'static [SelectableField],
     values: Box<[Option<Box<str>>]>,
 }
@@ -81,7 +81,7 @@ pub enum ObjectError {
     Namespace(String),
 }
 
-/// What an object takes in memory beside its bytes: structs, reference counts, allocator overhead.
+/// Memory of an object in addition to its bytes: structs, reference counts, allocator overhead.
 const OVERHEAD: usize = 320;
 /// Room for a small object while it is encoded.
 const ENCODED: usize = 1024;
@@ -89,8 +89,8 @@ const ENCODED: usize = 1024;
 // === impl Object ===
 
 impl Object {
-    /// Reads one object of a kind. Missing apiVersion and kind are filled in, as list items lack them; whitespace is
-    /// dropped if it contains line breaks, as an object must fit on one line of a watch; all else stays byte for byte.
+    /// Parses one object of a kind. Missing apiVersion and kind are filled in, as list items lack them. Whitespace is
+    /// dropped if it contains line breaks, as an object must fit on one line of a watch. All else stays byte for byte.
     ///
     /// # Errors
     ///
@@ -132,7 +132,7 @@ impl Object {
         })))
     }
 
-    /// Encodes a value as an object of a kind. What it says is taken from the value: the bytes are not read again.
+    /// Encodes a value as an object of a kind. The metadata is taken from the value: the bytes are not parsed again.
     ///
     /// # Errors
     ///
@@ -140,7 +140,7 @@ impl Object {
     pub fn from_value(value: Value, kind: &ResourceKind) -> Result<Self, ObjectError> {
         let mut bytes = Vec::with_capacity(ENCODED);
         let metadata_at = wire::encode(&value, &mut bytes)?;
-        // Kept without spare room. The buffer of a small one is left whole, for the next: cutting its end off costs the
+        // Stored without spare capacity. The buffer of a small object is freed whole, for reuse: shrinking it costs the
         // allocator much more than the copy.
         let bytes = match bytes.len() {
             ..=ENCODED => Bytes::copy_from_slice(&bytes),
@@ -162,7 +162,7 @@ impl Object {
         Self(Arc::new(Inner {
             bytes,
             resource_version,
-            // All before it stays as it is.
+            // Everything before it stays unchanged.
             metadata_at: metadata_at.and_then(narrow),
             kept: Kept::default(),
             meta: Arc::clone(&self.0.meta),
@@ -204,7 +204,7 @@ impl Object {
         &self.0.meta.labels
     }
 
-    /// One of `metadata.annotations`. Reads the bytes again: annotations are not kept apart.
+    /// One of `metadata.annotations`. Scans the bytes again: annotations are not kept separately.
     pub fn annotation(&self, key: &str) -> Option<String> {
         extract::annotation(&self.0.bytes, key)
     }
@@ -232,13 +232,13 @@ impl Object {
         serde_json::from_slice(&self.0.bytes).expect("the bytes of an Object must have been checked to be a JSON value")
     }
 
-    /// The object as an item of a protobuf list, key and length included. `message` is always that of its kind. Kept for
-    /// others who ask, up to [`KEPT_BYTES_MAX`].
+    /// The object as an item of a protobuf list, key and length included. `message` is always that of its kind. Cached
+    /// for later calls, up to [`KEPT_BYTES_MAX`].
     pub(crate) fn protobuf_item(&self, message: Message) -> Bytes {
         self.0.kept.item(message, &self.0.bytes)
     }
 
-    /// Length of [`Self::protobuf_item`]: a list says how long it is before its items.
+    /// Length of [`Self::protobuf_item`]: the length of a list precedes its items.
     pub(crate) fn protobuf_item_len(&self, message: Message) -> usize {
         self.0.kept.item_len(message, &self.0.bytes)
     }
@@ -251,7 +251,7 @@ impl Object {
         }
     }
 
-    /// What the object takes in memory, nearly.
+    /// Approximate memory of the object, in bytes.
     pub fn size(&self) -> usize {
         let meta = &self.0.meta;
         let values: usize = meta.values.iter().flatten().map(|value| value.len()).sum();
@@ -274,7 +274,7 @@ impl fmt::Debug for Object {
     }
 }
 
-/// It never is at the beginning, and beyond 4 GiB it is looked for again.
+/// The metadata never begins at offset 0. Offsets beyond 4 GiB are not stored and are found again.
 fn narrow(metadata_at: usize) -> Option<NonZeroU32> {
     NonZeroU32::new(u32::try_from(metadata_at).ok()?)
 }

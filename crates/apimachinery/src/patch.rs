@@ -15,19 +15,19 @@ use crate::status::Status;
 pub const MAX_OPERATIONS: usize = 10_000;
 /// Most bytes that the `copy` operations of one patch may add.
 const MAX_COPIED: usize = 3 * 1024 * 1024;
-/// Most elements of lists that the operations of one patch may move: what is put in or taken out moves all behind it, so that a
-/// small patch of a long list is work that grows with both.
+/// Most elements of lists that the operations of one patch may move. An insertion or removal moves all elements behind
+/// it: the work of a small patch grows with its operations times the length of the list.
 const MAX_MOVED: usize = 10_000_000;
-/// Deepest nesting that operations may build. Documents come in with at most 128 levels, and no object above that can be
-/// stored; this only keeps recursion over the intermediate document shallow.
+/// Deepest nesting that operations may build. Documents come in with at most 128 levels, and no object above that can
+/// be stored. The limit only keeps recursion over the intermediate document shallow.
 const MAX_DEPTH: usize = 512;
 
-/// Applies a JSON patch (RFC 6902). A failed patch may leave the document changed in part; drop it then.
+/// Applies a JSON patch (RFC 6902). A failed patch may leave the document partly changed; the caller must drop it.
 ///
 /// # Errors
 ///
-/// 400 if the bytes are no patch, 413 if it has too many operations or they move
-/// too many elements of lists, 422 if an operation or test fails.
+/// 400 if the bytes are no patch. 413 if it has too many operations or they move too many elements of lists. 422 if an
+/// operation or test fails.
 pub fn apply_json_patch(document: &mut Value, patch: &[u8]) -> Result<(), Status> {
     let operations: Vec<serde_json::Map<String, Value>> =
         serde_json::from_slice(patch).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
@@ -121,7 +121,7 @@ pub fn show_patch(patch: &Value) -> String {
     crate::text::go_value(patch)
 }
 
-/// What the operations so far may have built, at most.
+/// Upper bounds on the result of the operations so far.
 struct Bounds {
     copied: usize,
     /// Elements of lists that have moved.
@@ -131,7 +131,7 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// Accounts for an operation.
+    /// Counts an operation.
     ///
     /// # Errors
     /// 413 when too many elements would move, 422 when it may go beyond another bound.
@@ -169,7 +169,7 @@ impl Bounds {
     }
 }
 
-/// Elements of a list that move when one is put in or taken out at this place; none elsewhere.
+/// Elements of a list that an insertion or removal at this place moves; 0 elsewhere.
 fn behind(document: &Value, path: &Pointer) -> usize {
     let Some((parent, last)) = path.split_back() else {
         return 0;

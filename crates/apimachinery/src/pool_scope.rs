@@ -1,4 +1,5 @@
-//! Which resources a pool shares beside those every pool does: what an operator may list, and what has to be known of each.
+//! Resources that a pool shares in addition to those every pool shares: the entries an operator may list, and the
+//! description of each.
 //!
 //! The list is key `pool_scope_resources` of ConfigMap `kube-system/yurt-hub-cfg`: a JSON array of objects with members
 //! `Group`, `Version` and `Resource`, in upper or lower case. An entry that cannot be used is a [`Problem`] and costs no
@@ -18,10 +19,10 @@ use crate::meta::{dns_label_faults, dns_subdomain_faults};
 /// Key of the ConfigMap.
 pub const CONFIG_KEY: &str = "pool_scope_resources";
 
-/// Resources that are listed in addition, at most: each is a stream from the cloud and a copy on every node.
+/// Most additional resources: each is a stream from the cloud and a copy on every node.
 pub const RESOURCES_MAX: usize = 32;
 
-/// A resource of the list and what everybody who copies it has to know.
+/// A listed resource, with the description that every component copying it needs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SharedResource {
@@ -46,18 +47,18 @@ pub struct SharedResource {
 /// An entry that is not used, and why.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Problem {
-    /// `resource.group`, or which entry it is.
+    /// `resource.group`, or the position of the entry.
     pub entry: String,
-    /// What is wrong with it.
+    /// Reason for the refusal.
     pub why: String,
 }
 
-/// The list as far as it can be used.
+/// The usable entries of the list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// Each resource once.
     pub resources: Vec<GroupVersionResource>,
-    /// Everything else.
+    /// The entries that are not usable.
     pub problems: Vec<Problem>,
 }
 
@@ -66,10 +67,10 @@ const BUILT_IN: [&str; 3] = ["services", "endpoints", "endpointslices.discovery.
 /// Suffixes of the groups that Kubernetes keeps for its own kinds.
 const KUBERNETES_GROUPS: [&str; 2] = ["k8s.io", "kubernetes.io"];
 
-/// The reason why a resource cannot be pool-scope; `None` when it can.
+/// Returns the reason why a resource cannot be pool-scope; `None` if it can.
 ///
-/// The leader of a pool says what the copies contain, so that only two sorts are allowed: services, endpoints and slices, and custom kinds.
-/// Kubelets, schedulers and controllers act on everything else of Kubernetes.
+/// The leader of a pool determines the contents of the copies, so only two sorts are allowed: services, endpoints and
+/// slices, and custom kinds. Kubelets, schedulers and controllers act on all other Kubernetes resources.
 #[must_use]
 pub fn why_not(resource: &GroupResource) -> Option<&'static str> {
     let name = resource.to_string();
@@ -90,7 +91,7 @@ pub fn why_not(resource: &GroupResource) -> Option<&'static str> {
     }
 }
 
-/// Whether a group is one of Kubernetes' own: without a dot, or below a domain of Kubernetes.
+/// True for Kubernetes' own groups: without a dot, or below a domain of Kubernetes.
 fn is_of_kubernetes(group: &str) -> bool {
     let is_below = |domain: &&str| {
         let prefix = group.strip_suffix(domain);
@@ -99,10 +100,9 @@ fn is_of_kubernetes(group: &str) -> bool {
     !group.contains('.') || KUBERNETES_GROUPS.iter().any(is_below)
 }
 
-/// Reads the list. An absent or empty one asks for nothing more.
+/// Reads the list. An absent or empty one adds no resources.
 ///
-/// # Errors
-/// One line, when the text is no list at all: whatever was asked for before stays in force then.
+/// # Errors One line, when the text is no list. The previous list then stays in force.
 pub fn parse(text: &str) -> Result<Wanted, String> {
     if text.trim().is_empty() {
         return Ok(Wanted::default());
@@ -166,7 +166,7 @@ impl Wanted {
     }
 }
 
-/// The members of an entry by their names in lower case; `None` when it is no object of texts.
+/// The members of an entry by their names in lower case; `None` when it is no object of strings.
 fn members(entry: &Value) -> Option<BTreeMap<String, &str>> {
     let entry = entry.as_object()?;
     let mut members = BTreeMap::new();
@@ -197,7 +197,7 @@ fn check_names(asked: &GroupVersionResource) -> Result<(), String> {
 // === impl SharedResource ===
 
 impl SharedResource {
-    /// What everybody has to know of `kind`.
+    /// Describes `kind` for the components that copy it.
     #[must_use]
     pub fn of(kind: &ResourceKind) -> Self {
         Self {
@@ -223,10 +223,9 @@ impl SharedResource {
         self.gvr().to_string()
     }
 
-    /// Whether it may be copied, whoever says so.
+    /// Checks that the resource may be copied, regardless of its source.
     ///
-    /// # Errors
-    /// One line that says why not.
+    /// # Errors One line with the reason.
     pub fn check(&self) -> Result<(), String> {
         let entry = serde_json::json!({ "group": self.group, "version": self.version, "resource": self.resource });
         Wanted::default().add(0, &entry).map_err(|problem| problem.why)?;
@@ -242,8 +241,8 @@ impl SharedResource {
         Ok(())
     }
 
-    /// What is known of the kind when it is none of the built-in ones: names and scope, and no more than a column for the
-    /// age in its tables.
+    /// Minimal description of a kind that is not built-in: names and scope, and only a column for the age in its
+    /// tables.
     #[must_use]
     pub fn custom_kind(&self) -> CustomKind {
         let age = JsonPath::parse(".metadata.creationTimestamp").expect("a constant path must parse");

@@ -1,12 +1,12 @@
 //! Kubernetes protobuf: JSON to protobuf and back, driven by the table of [`crate::schema`].
 //!
-//! Objects are JSON everywhere else. Here the same bytes are rewritten field by field: no struct of ours, no tree. A body
-//! is an *envelope* (`k8s\0`, apiVersion, kind, message); an item of a list is the message alone; an event of a watch has
-//! an envelope inside ([`frame`]).
+//! Objects are JSON everywhere else. Here the same bytes are rewritten field by field: without structs or a tree. A
+//! body is an *envelope* (`k8s\0`, apiVersion, kind, message); an item of a list is the message alone; an event of a
+//! watch has an envelope inside ([`frame`]).
 //!
-//! What one form cannot say is left out: JSON fields the table does not know, and values of the wrong type, are not
-//! written to protobuf ([`Encoded::is_partial`]); unknown protobuf fields are not written to JSON. That is what
-//! kube-apiserver of the table's version does to them.
+//! Content that the other form cannot express is left out. JSON fields the table does not know, and values of the wrong
+//! type, are not written to protobuf ([`Encoded::is_partial`]). Unknown protobuf fields are not written to JSON.
+//! kube-apiserver of the table's version does the same.
 //!
 //! ```
 //! use yurt_apimachinery::{protobuf, schema};
@@ -38,7 +38,7 @@ use crate::schema::{self, Message};
 
 /// Deepest nesting of messages read. The deepest built-in type has about a dozen levels.
 pub const MAX_DEPTH: usize = 64;
-/// Longest JSON made of one message: a few bytes of protobuf can stand for many fields that JSON spells out.
+/// Longest JSON of one message, in bytes: a few bytes of protobuf can represent many fields that JSON spells out.
 pub const MAX_JSON: usize = 16 << 20;
 
 /// Bytes that cannot be rewritten.
@@ -70,8 +70,8 @@ pub enum TranscodeError {
     NotJson,
 }
 
-/// The message of a kind by its apiVersion; kinds of `meta.k8s.io` also under `v1` or
-/// nothing, as which they travel.
+/// The message of a kind by its apiVersion; kinds of `meta.k8s.io` also under `v1` or the empty string, as which they
+/// travel.
 pub fn message(api_version: &str, kind: &str) -> Option<Message> {
     let (group, version) = gvr::split_api_version(api_version);
     let own = schema::find(group, version, kind);

@@ -1,7 +1,7 @@
-//! Quantities of resources: how they are read, compared, and written in their shortest form.
+//! Quantities of resources: parsing, comparing, and formatting in their shortest form.
 //!
-//! The facts are those of Kubernetes' `resource.Quantity`. What is finer than a billionth is rounded up; what is beyond
-//! 128 bits of billionths is not read.
+//! The facts are those of Kubernetes' `resource.Quantity`. Fractions below a billionth are rounded up; amounts beyond
+//! 128 bits of billionths are refused.
 
 use std::fmt;
 
@@ -31,13 +31,13 @@ const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
 const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 /// Binary amounts end here, in billionths.
 const BINARY_MAX: i128 = i64::MAX as i128 * NANO;
-/// Digits that are looked at; more cannot be held anyway.
+/// Digits that are parsed; more cannot be held anyway.
 const DIGITS_MAX: usize = 64;
 
 // === impl Quantity ===
 
 impl Quantity {
-    /// Reads a quantity; `None` for what is none, or too large.
+    /// Reads a quantity; `None` if the text is none, or too large.
     pub fn parse(text: &str) -> Option<Self> {
         let (is_negative, text) = match text.strip_prefix('-') {
             Some(rest) => (true, rest),
@@ -75,8 +75,8 @@ impl Quantity {
         self.nano
     }
 
-    /// What an apiserver writes for `text`: the shortest form, or `text` itself where upstream takes it for that
-    /// (`1.500`, `+1`, `015`). `None` for what is no quantity.
+    /// Form in which an apiserver writes `text`: the shortest form, or `text` itself where upstream considers that
+    /// canonical (`1.500`, `+1`, `015`). `None` if it is no quantity.
     pub fn canonical(text: &str) -> Option<String> {
         let quantity = Self::parse(text)?;
         let written = || quantity.to_string();
@@ -111,7 +111,7 @@ fn is_kept(text: &str) -> bool {
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_small = self.nano.abs() < 1024 * NANO;
-        // Small or broken binary amounts are told exactly, in decimal.
+        // Small or fractional binary amounts are written exactly, in decimal.
         if self.form == Form::Binary && !is_small && self.nano % NANO == 0 {
             let (amount, steps) = reduce(self.nano / NANO, 1024, BINARY.len() - 1);
             return write!(f, "{amount}{}", BINARY[steps]);
@@ -128,7 +128,7 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// Divides as often as nothing is lost, `most` times at most; how often that was.
+/// Divides without loss as often as possible, `most` times at most; returns the number of divisions.
 fn reduce(mut amount: i128, base: i128, most: usize) -> (i128, usize) {
     let mut steps = 0;
     while steps < most && amount != 0 && amount % base == 0 {
@@ -138,7 +138,7 @@ fn reduce(mut amount: i128, base: i128, most: usize) -> (i128, usize) {
     (amount, steps)
 }
 
-/// What a suffix multiplies by: a factor and a power of ten.
+/// Multiplier of a suffix: a factor and a power of ten.
 fn scale(suffix: &str) -> Option<(i128, i32, Form)> {
     if let Some(steps) = DECIMAL.iter().position(|known| *known == suffix) {
         return Some((1, i32::try_from(steps).ok()? * 3 - 9, Form::Decimal));

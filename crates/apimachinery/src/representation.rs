@@ -1,7 +1,7 @@
-//! How objects, lists, events and failures are written for one client: the only place that turns objects into bodies.
+//! Encoding of objects, lists, events and failures for one client: the only place that turns objects into bodies.
 //!
-//! Everything begins with the JSON bytes of an object. JSON goes out as it is; YAML, protobuf, tables and bare metadata are
-//! made of it on the way. Lists are written item by item, so that no answer is ever held as a whole.
+//! The input is always the JSON bytes of an object. JSON is sent unchanged; YAML, protobuf, tables and bare metadata
+//! are made from it. Lists are written item by item, so that no answer is ever held as a whole.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -25,17 +25,18 @@ pub use list::{GzipList, ListBody};
 // === impl Negotiated ===
 
 impl Negotiated {
-    /// One object as a body. `now` is what ages in tables are counted to.
+    /// One object as a body. Ages in tables are relative to `now`.
     pub fn object(&self, kind: &ResourceKind, object: &Object, now: Time) -> Bytes {
         let json = self.transformed(kind, object.bytes(), now, true);
         document(self.format, self.pretty, &json)
     }
 
-    /// Whether an answer of the kind can be what the client asked for. Called when there is one: not found comes first.
+    /// Checks that an answer of the kind can have the requested representation. Called once there is an answer: not
+    /// found comes first.
     ///
     /// # Errors
     ///
-    /// 406 for the metadata of a list where one object is found, or the other way round.
+    /// 406 for the metadata of a list if there is one object, or the other way round.
     pub fn check(&self, kind: &ResourceKind, shape: Shape) -> Result<(), Status> {
         if !self.is_misfit {
             return Ok(());

@@ -1,7 +1,7 @@
-//! What a request is about: its verb, and the resource its path names.
+//! Attributes of a request: its verb, and the resource its path names.
 //!
-//! The rules are kube-apiserver's `RequestInfoFactory`: authorization, routing and the hub's proxy all decide on this one
-//! reading of the path.
+//! The rules are kube-apiserver's `RequestInfoFactory`: authorization, routing and the hub's proxy all decide on this
+//! one parse of the path.
 
 use crate::gvr::{GroupResource, GroupVersionResource};
 use crate::query::{Query, escapes_are_valid};
@@ -19,7 +19,7 @@ pub struct RequestInfo {
     pub is_resource: bool,
     /// The decoded path.
     pub path: String,
-    /// What shall be done.
+    /// Operation of the request.
     pub verb: Verb,
     /// `api` or `apis`; empty for other paths.
     pub api_prefix: String,
@@ -35,7 +35,7 @@ pub struct RequestInfo {
     pub subresource: Option<String>,
     /// Name of the object, also one that the field selector of a list or watch requires.
     pub name: Option<String>,
-    /// What follows the subresource, for `proxy` and the like; without the leading slash.
+    /// Path after the subresource, for `proxy` and the like; without the leading slash.
     pub rest: Option<String>,
 }
 
@@ -188,7 +188,7 @@ fn decode_path(path: &str) -> Result<String, Status> {
         .map_err(|_| refuse())
 }
 
-/// Why a text cannot be a name in a path.
+/// Returns the reason why a text cannot be a name in a path.
 pub(crate) fn path_segment_fault(name: &str) -> Option<String> {
     if matches!(name, "." | "..") {
         return Some(format!("may not be '{name}'"));

@@ -12,12 +12,12 @@ use crate::text::parse_uint;
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ResourceVersion(pub u64);
 
-/// Who issued a resource version.
+/// Issuer of a resource version.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Space {
     /// The cloud's kube-apiserver: replicated pool data.
     Cloud,
-    /// The coordinator itself: leases, events and whatever else it is the authority of.
+    /// The coordinator itself: leases, events and all other data that it is the authority of.
     Own,
 }
 
@@ -62,7 +62,7 @@ impl ResourceVersion {
         self.0 == 0
     }
 
-    /// Who issued this number. Zero belongs to the cloud.
+    /// Issuer of this number. Zero belongs to the cloud.
     pub fn space(self) -> Space {
         if self.is_own() { Space::Own } else { Space::Cloud }
     }

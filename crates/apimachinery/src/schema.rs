@@ -1,7 +1,7 @@
-//! What the built-in types look like: fields, protobuf numbers, and how patches merge them.
+//! Fields of the built-in types: their protobuf numbers, and the rules by which patches merge them.
 //!
-//! One table serves the protobuf transcoder, strategic merge patches, server-side apply, field validation and OpenAPI. It
-//! is generated from the Go types (`interop/cmd/schema`) and checked in; objects are never turned into structs of ours.
+//! One table serves the protobuf transcoder, strategic merge patches, server-side apply, field validation and OpenAPI.
+//! It is generated from the Go types (`interop/cmd/schema`) and checked in; objects are never decoded into structs.
 //!
 //! ```
 //! use yurt_apimachinery::schema::{self, FieldType};
@@ -59,7 +59,7 @@ pub enum FieldType {
     Message,
 }
 
-/// How server-side apply treats a field.
+/// Rule of server-side apply for a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApplyRule {
     /// A scalar, or a structure or map whose members are owned one by one.
@@ -68,7 +68,7 @@ pub enum ApplyRule {
     Atomic,
     /// A list of scalars, each owned for itself.
     Set,
-    /// A list of structures told apart by [`Field::apply_keys`].
+    /// A list of structures identified by [`Field::apply_keys`].
     Keyed,
 }
 
@@ -104,12 +104,12 @@ impl Message {
         text(self.packed().name)
     }
 
-    /// Server-side apply owns and replaces it as a whole, wherever it stands.
+    /// True if server-side apply owns and replaces it as a whole at every place.
     pub fn is_atomic(self) -> bool {
         self.packed().is_atomic
     }
 
-    /// The fields as declared. One that [is inlined](Field::is_inline) stands for the fields of its message.
+    /// The fields as declared. One that [is inlined](Field::is_inline) represents the fields of its message.
     pub fn fields(self) -> impl Iterator<Item = Field> {
         let packed = self.packed();
         (packed.first..packed.first + packed.count).map(Field)
@@ -187,52 +187,52 @@ impl Field {
         (packed.ty == FieldType::Message).then_some(Message(packed.message))
     }
 
-    /// A JSON array; a repeated field.
+    /// True for a JSON array; a repeated field.
     pub fn is_list(self) -> bool {
         self.has(packed::LIST)
     }
 
-    /// A JSON object with free keys; repeated `{1: key, 2: value}` in protobuf.
+    /// True for a JSON object with free keys; repeated `{1: key, 2: value}` in protobuf.
     pub fn is_map(self) -> bool {
         self.has(packed::MAP)
     }
 
-    /// Unset is told apart from zero.
+    /// True if unset differs from zero.
     pub fn is_pointer(self) -> bool {
         self.has(packed::POINTER)
     }
 
-    /// Nested in protobuf, flattened into the outer object in JSON.
+    /// True if nested in protobuf, but flattened into the outer object in JSON.
     pub fn is_inline(self) -> bool {
         self.has(packed::INLINE)
     }
 
-    /// kube-apiserver writes the field to JSON even when it is unset: `""`, `0`, `false`, `{}` or `null`.
+    /// True if kube-apiserver writes the field to JSON even when it is unset: `""`, `0`, `false`, `{}` or `null`.
     pub fn emits_zero(self) -> bool {
         self.has(packed::EMITS_ZERO)
     }
 
-    /// A strategic merge patch merges the list instead of replacing it.
+    /// True if a strategic merge patch merges the list instead of replacing it.
     pub fn is_patch_merged(self) -> bool {
         self.has(packed::PATCH_MERGE)
     }
 
-    /// A strategic merge patch honours `$retainKeys` here (tag `patchStrategy: retainKeys`).
+    /// True if a strategic merge patch honours `$retainKeys` here (tag `patchStrategy: retainKeys`).
     pub fn is_patch_retaining_keys(self) -> bool {
         self.has(packed::PATCH_RETAIN_KEYS)
     }
 
-    /// A strategic merge patch replaces the structure as a whole (tag `patchStrategy: replace`).
+    /// True if a strategic merge patch replaces the structure as a whole (tag `patchStrategy: replace`).
     pub fn is_patch_replaced(self) -> bool {
         self.has(packed::PATCH_REPLACE)
     }
 
-    /// What tells the elements of a list apart for a strategic merge patch; none for lists of scalars.
+    /// Member that identifies the elements of a list in a strategic merge patch; none for lists of scalars.
     pub fn merge_key(self) -> Option<&'static str> {
         Some(text(self.packed().merge_key)).filter(|key| !key.is_empty())
     }
 
-    /// How server-side apply treats the field. Lists without a rule are atomic.
+    /// Rule of server-side apply for the field. Lists without a rule are atomic.
     pub fn apply_rule(self) -> ApplyRule {
         if self.has(packed::APPLY_KEYED) {
             ApplyRule::Keyed
@@ -245,7 +245,7 @@ impl Field {
         }
     }
 
-    /// The keys of a [`ApplyRule::Keyed`] list, each with the value that stands for a missing one, as JSON.
+    /// The keys of a [`ApplyRule::Keyed`] list, each with the default for a missing value, as JSON.
     pub fn apply_keys(self) -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
         let keys = text(self.packed().keys).split(',').filter(|key| !key.is_empty());
         keys.map(|key| match key.split_once('=') {

@@ -1,4 +1,4 @@
-//! Which objects a list or watch wants: selectors over labels and over fields.
+//! Selection of objects for a list or watch: selectors over labels and over fields.
 
 mod field;
 mod label;
@@ -10,7 +10,7 @@ pub use field::{FieldOperator, FieldRequirement, FieldSelector};
 pub use label::{LabelOperator, LabelRequirement, LabelSelector};
 pub use labels::Labels;
 
-/// A selector that cannot be understood; the text is that of kube-apiserver's 400.
+/// A selector that cannot be parsed; the text is that of kube-apiserver's 400.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ParseError(pub(crate) String);

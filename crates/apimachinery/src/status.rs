@@ -1,7 +1,7 @@
 //! The `Status` body: the one answer of the API for everything that is not an object.
 //!
-//! A [`Status`] is made by one of the constructors in `status/errors.rs`, whose texts are kube-apiserver's own, and is
-//! turned into an HTTP answer with [`Status::code`], [`Status::retry_after`] and [`Status::to_json`].
+//! The constructors in `status/errors.rs` make a [`Status`], with kube-apiserver's own texts. [`Status::code`],
+//! [`Status::retry_after`] and [`Status::to_json`] turn it into an HTTP answer.
 
 use std::fmt;
 
@@ -30,11 +30,11 @@ pub struct Status {
     /// A fresh token, only in the answer to an expired one.
     continue_token: Option<Box<str>>,
     details: Option<Box<StatusDetails>>,
-    /// Said by an authorizer; known to this process only.
+    /// True if an authorizer made it; known to this process only.
     is_denial: bool,
 }
 
-/// What a failure is about.
+/// Object of a failure, and its causes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StatusDetails {
@@ -53,7 +53,7 @@ pub struct StatusDetails {
     /// The single faults behind a failure.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<StatusCause>,
-    /// How long a client shall wait; also sent as header `Retry-After`. Zero is absent.
+    /// Seconds a client shall wait; also sent as header `Retry-After`. Zero is absent.
     #[serde(skip_serializing_if = "is_zero")]
     pub retry_after_seconds: u32,
 }
@@ -65,7 +65,7 @@ pub struct StatusCause {
     /// Machine-readable, such as `FieldValueInvalid`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// For people.
+    /// Text for people.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Path of the field, such as `spec.leaseDurationSeconds`.
@@ -100,7 +100,7 @@ impl Status {
         self
     }
 
-    /// The same asking the client to come back after so many seconds.
+    /// The same with a request to retry after so many seconds.
     #[must_use]
     pub fn with_retry_after(mut self, seconds: u32) -> Self {
         self.details.get_or_insert_default().retry_after_seconds = seconds;
@@ -138,7 +138,7 @@ impl Status {
         if !json.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {
             return json.into();
         }
-        // These characters can only be inside strings, where the escape means the same.
+        // These characters only occur inside strings, where the escape means the same.
         let escaped = json
             .replace('<', "\\u003c")
             .replace('>', "\\u003e")
@@ -164,7 +164,7 @@ impl Status {
         &self.message
     }
 
-    /// What the failure is about.
+    /// Object of the failure, and its causes.
     pub fn details(&self) -> Option<&StatusDetails> {
         self.details.as_deref()
     }
@@ -187,12 +187,13 @@ impl Status {
             .filter(|seconds| *seconds > 0)
     }
 
-    /// True if an authorizer refused the request, not a rule about what was asked.
+    /// True if an authorizer refused the request, rather than a rule about its content.
     pub fn is_denial(&self) -> bool {
         self.is_denial
     }
 
-    /// True for what kube-apiserver's router refuses before anything looks at the request: a media type it never heard of.
+    /// True for refusals of kube-apiserver's router, before any other code reads the request: a media type it does not
+    /// know.
     pub fn is_of_router(&self) -> bool {
         matches!(self.code, 406 | 415) && self.details.is_some()
     }

@@ -1,9 +1,9 @@
-//! What the schema of a custom resource makes of its objects: fields it does not know go, what is left out gets its
-//! default, and values that it does not allow are named.
+//! Effect of a custom resource's schema on its objects: unknown fields are removed, absent fields get their defaults,
+//! and forbidden values are reported.
 //!
-//! Understood are types, members, items, limits, `pattern`, `format`, `enum`, `nullable`, `default`, `allOf`, `anyOf`, `oneOf`,
-//! `not`, and the extensions that say what stays unknown. Not enforced are rules in CEL and a few formats, which
-//! [`not_enforced`] names; [`check`] refuses patterns that cannot be looked for.
+//! Supported are types, members, items, limits, `pattern`, `format`, `enum`, `nullable`, `default`, `allOf`, `anyOf`,
+//! `oneOf`, `not`, and the extensions that preserve unknown fields. Not enforced are rules in CEL and a few formats,
+//! which [`not_enforced`] lists. [`check`] refuses patterns that cannot be compiled.
 //!
 //! ```
 //! use serde_json::json;
@@ -44,7 +44,7 @@ pub struct Structural(Node);
 /// The schema of one value.
 #[derive(Debug, Default)]
 pub(crate) struct Node {
-    /// JSON types it may have; none: any.
+    /// JSON types it may have; empty: any.
     pub(crate) types: Vec<&'static str>,
     nullable: bool,
     /// Members without a schema stay.
@@ -57,7 +57,7 @@ pub(crate) struct Node {
     pub(crate) default: Option<Value>,
     pub(crate) limits: Limits,
     combined: Option<Box<Combined>>,
-    /// It is taken, and owned, as a whole.
+    /// True if the map is owned and replaced as a whole.
     pub(crate) is_atomic_map: bool,
 }
 
@@ -67,29 +67,29 @@ pub(crate) enum Additional {
     /// There are none.
     #[default]
     None,
-    /// Any key; nothing is known of the values.
+    /// Any key, with any value.
     Any,
-    /// Any key, with such values.
+    /// Any key, with values of this schema.
     Each(Box<Node>),
 }
 
-/// The types there are.
+/// All JSON types.
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 
 // === impl Structural ===
 
 impl Structural {
-    /// Reads an OpenAPI v3 schema. What is not understood, and what [`check`] refuses, is not enforced.
+    /// Reads an OpenAPI v3 schema. Parts that are not supported, and those that [`check`] refuses, are not enforced.
     pub fn of(schema: &Value) -> Self {
-        // The outermost object has a type and metadata, whatever its schema says of them.
+        // The outermost object has a type and metadata, regardless of its schema.
         Self(Node {
             embedded: true,
             ..Node::of(schema)
         })
     }
 
-    /// Takes away what the schema does not know and fills in its defaults. Returns the paths of what went, sorted, 100 at
-    /// most.
+    /// Removes fields that the schema does not know and fills in its defaults. Returns the paths of the removed fields,
+    /// sorted, 100 at most.
     pub fn shape(&self, object: &mut Value) -> Vec<String> {
         let unknown = shape::prune(object, &self.0);
         shape::drop_nulls(object, &self.0);
@@ -97,8 +97,8 @@ impl Structural {
         unknown
     }
 
-    /// What is wrong with the values of an object, in kube-apiserver's words. What an update leaves as it was in `old` is
-    /// not held against it.
+    /// Faults in the values of an object, with kube-apiserver's texts. Values that an update leaves as they were in
+    /// `old` are accepted.
     pub fn faults(&self, object: &Value, old: Option<&Value>) -> Faults {
         let mut errors = Faults::default();
         faults::check(&self.0, &mut Path::default(), object, old, &mut errors);
@@ -145,7 +145,7 @@ impl Node {
         }
     }
 
-    /// A null here stands for a value that is left out.
+    /// True if a null here counts as an absent value.
     fn takes_null_for_nothing(&self, value: &Value) -> bool {
         value.is_null() && !self.nullable
     }

@@ -1,7 +1,7 @@
-//! Tables: what people see of objects, one row each, in the columns kubectl shows.
+//! Tables: one row per object, in the columns kubectl shows.
 //!
-//! The server decides columns and cells; kubectl only lays them out. Every built-in kind has the columns it has at
-//! kube-apiserver, custom resources those of their manifest.
+//! The server defines columns and cells; kubectl only lays them out. Built-in kinds have the columns of kube-apiserver,
+//! custom resources those of their manifest.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -19,14 +19,14 @@ mod pod;
 /// A column: name, type, priority. Those of priority 1 are shown on `-o wide`.
 type Column = (&'static str, &'static str, u8);
 
-/// What one kind looks like as a table.
+/// Columns and cells of one kind.
 #[derive(Clone, Copy)]
 pub(crate) enum Printer {
     /// Of this program.
     BuiltIn {
         columns: &'static [Column],
         cells: fn(&Value, Time) -> Vec<Value>,
-        /// What rows say of objects beside their cells.
+        /// Conditions of a row, in addition to its cells.
         conditions: fn(&Value) -> Option<Value>,
     },
     /// Of a manifest.
@@ -193,7 +193,7 @@ impl Printer {
     }
 }
 
-/// What a column says, for tools that show it.
+/// Description of a column, for tools that show it.
 fn describe(column: &str) -> &'static str {
     match column {
         "Name" => "Name of the object, unique among its kind in a namespace.",

@@ -1,4 +1,4 @@
-//! How Go spells things: quoted strings, values and number errors, so that our messages equal kube-apiserver's.
+//! Go's notation: quoted strings, values and number errors, so that our messages equal kube-apiserver's.
 
 use std::borrow::Cow;
 use std::io;
@@ -70,7 +70,7 @@ pub(crate) fn cut(text: &str, most: usize) -> Cow<'_, str> {
     Cow::Owned(format!("{}...", &text[..text.floor_char_boundary(most)]))
 }
 
-/// A value as JSON, cut as by [`cut`]. No more of it is looked at than is shown.
+/// A value as JSON, cut as by [`cut`]. Encodes no more of it than is shown.
 pub(crate) fn json_up_to(value: &Value, most: usize) -> String {
     struct Room {
         bytes: Vec<u8>,
@@ -94,7 +94,7 @@ pub(crate) fn json_up_to(value: &Value, most: usize) -> String {
         bytes: Vec::new(),
         most,
     };
-    // An error says that there is no room for more.
+    // An error means that there is no room for more.
     let _ = serde_json::to_writer(&mut room, value);
     let text = String::from_utf8_lossy(&room.bytes);
     cut(&text, most).into_owned()

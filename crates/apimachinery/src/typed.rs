@@ -1,5 +1,5 @@
-//! Reading a body by the types of its kind: unknown and duplicate fields are named and dropped, values of another type are
-//! refused, in the words of Go's JSON decoder, which clients have seen before.
+//! Decoding a body by the types of its kind. Unknown and duplicate fields are reported and dropped, values of another
+//! type are refused, with the texts of Go's JSON decoder, which clients know.
 //!
 //! ```
 //! use yurt_apimachinery::{schema, typed};
@@ -25,19 +25,19 @@ mod scalars;
 pub use conforms::conforms;
 use scalars::{number_fits, takes_text, text_fault};
 
-/// Faults remembered of one body, as upstream: what comes after helps nobody.
+/// Most faults that are kept of one body, as upstream; further ones add no information.
 const FAULTS_MAX: usize = 100;
 
-/// What a body says.
+/// Result of decoding a body.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Typed {
-    /// The object without what its type does not know.
+    /// The object without the fields its type does not know.
     pub object: Value,
     /// `unknown field "…"` and `duplicate field "…"`, each once, in the order of the body.
     pub faults: Vec<String>,
 }
 
-/// Why a body is no object of its kind.
+/// Reason why a body is no object of its kind.
 #[derive(Debug, thiserror::Error)]
 pub enum TypedError {
     /// It is not JSON.
@@ -56,7 +56,8 @@ pub enum TypedError {
 pub fn read(text: &[u8], message: Message) -> Result<Typed, TypedError> {
     nesting::check(text).map_err(|error| TypedError::Syntax(serde::de::Error::custom(error)))?;
     let mut reader = Reader::default();
-    // Looked at as a whole, text costs a tenth of what it does string by string. What is none is refused with its place.
+    // Validating UTF-8 of the whole text costs a tenth of validating it string by string. The slow path reports the
+    // place of invalid text.
     let read = match std::str::from_utf8(text) {
         Ok(text) => reader.read(serde_json::Deserializer::from_str(text), message),
         Err(_) => reader.read(serde_json::Deserializer::from_slice(text), message),
@@ -71,14 +72,14 @@ pub fn read(text: &[u8], message: Message) -> Result<Typed, TypedError> {
     }
 }
 
-/// Where the reader is, and what it found.
+/// Position of the reader, and its findings.
 #[derive(Default)]
 struct Reader {
     faults: Vec<String>,
     mistake: Option<String>,
-    /// The path with keys and indices, as faults show it.
+    /// The path with keys and indices, as in faults.
     path: String,
-    /// The fields on the way, as Go's mistakes show it.
+    /// The fields of the path, as in Go's mistakes.
     fields: Vec<Field>,
     /// The structure the innermost field belongs to.
     owner: Option<Message>,
@@ -91,10 +92,10 @@ enum Step<'a> {
     Index(usize),
 }
 
-/// What may stand at one place.
+/// Type of value expected at one place.
 #[derive(Clone, Copy)]
 enum Expected {
-    /// The outermost object, which also says its kind.
+    /// The outermost object, which also has the members of its type.
     Root(Message),
     /// The value of a field.
     Field(Field),
@@ -113,7 +114,7 @@ fn short(message: Message) -> &'static str {
     message.name().rsplit('.').next().unwrap_or_default()
 }
 
-/// What is left of a value that JSON gives as null: nothing in a structure, the zero value in a list or map.
+/// Result of a JSON null: nothing in a structure, the zero value in a list or map.
 fn zero(field: Field) -> Value {
     match field.ty() {
         FieldType::String => "".into(),
@@ -166,7 +167,7 @@ impl Reader {
         }
     }
 
-    /// Reads what stands below a key or index.
+    /// Reads the value below a key or index.
     fn at<T>(&mut self, step: Step<'_>, read: impl FnOnce(&mut Self) -> T) -> T {
         use fmt::Write as _;
         let outer = self.path.len();
@@ -189,7 +190,7 @@ impl Reader {
 // === impl Expected ===
 
 impl Expected {
-    /// The structure whose members may stand here.
+    /// The structure whose members are allowed here.
     fn message(self) -> Option<Message> {
         match self {
             Self::Root(message) => Some(message),
@@ -212,7 +213,7 @@ impl Expected {
         }
     }
 
-    /// The type of a single value; `None` where lists, maps or structures stand.
+    /// The type of a single value; `None` for lists, maps or structures.
     fn scalar(self) -> Option<FieldType> {
         let field = match self {
             Self::Root(_) => return None,
@@ -222,7 +223,7 @@ impl Expected {
         Some(field.ty()).filter(|ty| *ty != FieldType::Message)
     }
 
-    /// Whether any JSON may stand here.
+    /// True if any JSON is allowed here.
     fn is_free(self) -> bool {
         matches!(self.scalar(), Some(FieldType::FieldsV1 | FieldType::RawExtension))
     }
@@ -254,7 +255,7 @@ impl Expected {
 // === impl Slot ===
 
 impl Slot<'_> {
-    /// Go's words for a value of another type.
+    /// Go's text for a value of another type.
     fn mismatch(self, found: &str) -> Value {
         let Self { reader, expected } = self;
         let ty = expected.go_type();
@@ -265,7 +266,7 @@ impl Slot<'_> {
             .map(|field| field.name())
             .collect::<Vec<_>>()
             .join(".");
-        // Types that read themselves do not know the field they are in.
+        // Types with a decoder of their own do not know the field they are in.
         let is_own_reader = matches!(
             expected.scalar(),
             Some(FieldType::Time | FieldType::MicroTime | FieldType::Duration | FieldType::IntOrString)
@@ -365,8 +366,8 @@ impl Slot<'_> {
     }
 }
 
-/// What a member that occurs twice leaves. Go reads the second value into the first: structures and maps are merged, and
-/// null leaves alone what cannot be null.
+/// Result of a member that occurs twice. Go reads the second value into the first: structures and maps are merged, and
+/// null keeps a value that cannot be null.
 fn read_over(before: Value, value: Value, field: Field) -> Value {
     let is_nullable = field.is_pointer() || field.is_list() || field.is_map();
     match (before, value) {

@@ -1,5 +1,5 @@
-//! What single values look like beside names: keys of ConfigMaps, ports, IP addresses, names of environment variables.
-//! Each function lists the faults of a value, in kube-apiserver's words.
+//! Syntax of single values other than names: keys of ConfigMaps, ports, IP addresses, names of environment variables.
+//! Each function lists the faults of a value, with kube-apiserver's texts.
 
 use core::fmt::Display;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,7 +10,7 @@ use crate::meta::{dns_label_faults, dns_subdomain_faults};
 const KEY_MAX_LEN: usize = 253;
 /// Longest name of a port.
 const PORT_NAME_MAX_LEN: usize = 15;
-/// What protocol a port may have, in the order messages list them.
+/// Protocols that a port may have, in the order messages list them.
 pub const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 
 /// Faults of a key of a ConfigMap or Secret.
@@ -87,7 +87,7 @@ pub fn port_name_faults(name: &str) -> Vec<String> {
     faults
 }
 
-/// An address as fields that are older than strict parsing take it; leading zeros are read as decimal.
+/// An address as accepted by fields that are older than strict parsing; leading zeros are read as decimal.
 fn parse_sloppy(text: &str) -> Option<IpAddr> {
     if let Ok(address) = text.parse() {
         return Some(address);
@@ -110,7 +110,7 @@ fn decimal_octet(text: &str) -> Option<u8> {
         .filter(|_| is_decimal)
 }
 
-/// What the writer of an address is told about its form; nothing about what is no address at all.
+/// Warnings about the form of an address; empty if the text is no address.
 pub fn ip_warnings(field: impl Display, text: &str) -> Vec<String> {
     let Some(address) = parse_sloppy(text) else {
         return Vec::new();
@@ -161,12 +161,12 @@ pub fn cidr_faults(text: &str) -> Vec<String> {
     Vec::new()
 }
 
-/// Whether a text is an IPv6 address, whatever its form.
+/// True if a text is an IPv6 address in any form.
 pub fn is_ipv6(text: &str) -> bool {
     parse_sloppy(text).is_some_and(|address| !counts_as_ipv4(address))
 }
 
-/// Whether a text is an IPv4 address, whatever its form.
+/// True if a text is an IPv4 address in any form.
 pub fn is_ipv4(text: &str) -> bool {
     parse_sloppy(text).is_some_and(counts_as_ipv4)
 }
@@ -202,7 +202,7 @@ pub fn strict_ip_faults(text: &str) -> Vec<String> {
     }
 }
 
-/// Faults of an address that traffic is sent to.
+/// Faults of an address that receives traffic.
 pub fn endpoint_ip_faults(text: &str) -> Vec<String> {
     let Some(address) = parse_sloppy(text) else {
         return vec!["must be a valid IP address".to_owned()];

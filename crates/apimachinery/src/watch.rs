@@ -18,26 +18,26 @@ pub use decoder::{DecodeError, MAX_FRAME, RawEvent, WatchDecoder};
 /// Annotation of the bookmark that ends the initial events.
 pub const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// What happened to the object of a frame.
+/// Type of an event, by the change of its object.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum EventType {
-    /// It is new, or newly matches.
+    /// The object is new, or newly matches.
     Added,
-    /// It changed.
+    /// The object changed.
     Modified,
-    /// It is gone, or matches no longer; the object is its last state with the version of the deletion.
+    /// The object is deleted, or no longer matches; the event has its last state with the version of the deletion.
     Deleted,
-    /// Nothing: everything up to this version has been sent.
+    /// No change: everything up to this version has been sent.
     Bookmark,
-    /// The stream is over; the object is a Status.
+    /// The stream has ended; the object is a Status.
     Error,
 }
 
 // === impl EventType ===
 
 impl EventType {
-    /// The word in frames.
+    /// The type in frames.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Added => "ADDED",

@@ -1,4 +1,4 @@
-//! YAML bodies, read and written as the JSON they stand for.
+//! YAML bodies, parsed to and written from JSON.
 
 use bytes::Bytes;
 use serde_json::Value;
@@ -6,9 +6,9 @@ use serde_json::Value;
 /// Largest JSON made of one document: aliases make small documents large.
 pub const MAX_JSON: usize = 16 << 20;
 
-/// Most bytes of text in one document, what its aliases repeat included.
+/// Most bytes of text in one document, including the text that its aliases repeat.
 const SCALAR_BYTES_MAX: usize = 16 << 20;
-/// Most aliases of one document. A manifest repeats a few things; each alias is read again as often as it stands there.
+/// Most aliases of one document. A manifest repeats a few values; each alias is expanded at each use.
 const ALIASES_MAX: usize = 100;
 
 /// A document that cannot be read.
@@ -26,7 +26,7 @@ pub enum YamlError {
 ///
 /// # Errors
 ///
-/// When it cannot be read, or stands for too much.
+/// When it cannot be parsed, or its expansion exceeds the limits.
 pub fn parse(body: &[u8]) -> Result<Value, YamlError> {
     read(
         body,
@@ -82,7 +82,7 @@ pub fn from_json(json: &[u8]) -> Bytes {
     text.map_or_else(|| Bytes::copy_from_slice(json), Bytes::from)
 }
 
-/// The parser draws the place below its message.
+/// First line of the parser's message; the parser draws the place below it.
 fn first_line(message: &str) -> String {
     message.lines().next().unwrap_or_default().to_owned()
 }

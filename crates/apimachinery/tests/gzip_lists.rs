@@ -1,5 +1,5 @@
-//! Lists as gzip: how long they are, and what of them is compressed again. In a process of its own: what is kept shares
-//! one bound.
+//! Gzip streams of lists: their length, and the parts that are compressed again. Runs in a process of its own, because
+//! the cache has one bound per process.
 
 use bytes::Bytes;
 use yurt_apimachinery::kind::find_kind;
@@ -8,7 +8,7 @@ use yurt_apimachinery::negotiation::{Format, Negotiated};
 use yurt_apimachinery::time::Time;
 use yurt_apimachinery::{Object, ResourceVersion};
 
-/// Text that is the same on every machine: what repeats in real objects repeats, ids do not.
+/// Text that is the same on every machine, with the repetition of real objects: ids differ.
 mod corpus {
     fn noise(seed: u64) -> u64 {
         let mixed = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -57,7 +57,7 @@ mod corpus {
         )
     }
 
-    /// As a benchmark makes them: nothing but counters differs.
+    /// A slice as a benchmark makes them: only counters differ.
     pub(super) fn alike(number: u64) -> String {
         let endpoint = |n: u64| {
             format!(
@@ -118,7 +118,7 @@ fn parsed(group: &str, resource: &str, numbers: std::ops::Range<u64>, make: fn(u
     objects
 }
 
-/// Go's `gzip.BestSpeed`, which is what kube-apiserver sends, makes so many bytes of the same text.
+/// Go's `gzip.BestSpeed`, which kube-apiserver uses, makes so many bytes of the same text.
 #[test]
 fn gzip_of_a_list_is_no_longer_than_kube_apiservers() {
     const GO: [(Format, [usize; 3]); 2] = [
@@ -144,7 +144,7 @@ fn gzip_of_a_list_is_no_longer_than_kube_apiservers() {
     }
 }
 
-/// Pieces of the stream of a list: its runs, which are long, and what is around them.
+/// Pieces of the stream of a list: its runs, which are long, and the text around them.
 fn runs_of(objects: &[Object]) -> Vec<Bytes> {
     let kind = find_kind("", "services").expect("the corpus must be usable");
     let list = Negotiated::default().list(

@@ -1,4 +1,4 @@
-//! Reads one manifest and says what is wrong with it: the field, and why.
+//! Reads one manifest and reports its faults: the field, and why.
 
 use std::collections::BTreeSet;
 
@@ -96,7 +96,7 @@ struct Column {
     json_path: String,
 }
 
-/// What is wrong: the field and why.
+/// A fault of a manifest: the field and why.
 type Fault = String;
 
 /// Reads a manifest. Fields that have no meaning here are left alone.
@@ -111,11 +111,11 @@ pub fn parse(document: &Value) -> Result<Definition, String> {
     definition(manifest).map_err(|fault| format!("{named}: {fault}"))
 }
 
-/// Whether a document is a manifest: documents of other kinds may stand in the same file.
+/// Whether a document is a manifest. Documents of other kinds may be in the same file.
 ///
 /// # Errors
 ///
-/// When it is one of a version that is not understood.
+/// When it is a manifest of an unsupported version.
 pub fn is_manifest(document: &Value) -> Result<bool, String> {
     if document["kind"] != KIND {
         return Ok(false);
@@ -180,7 +180,7 @@ fn definition(manifest: Manifest) -> Result<Definition, Fault> {
     Ok(Definition { stored, served })
 }
 
-/// The names, those that may be left out filled in.
+/// The names, with defaults for those that may be omitted.
 fn checked_names(spec: &Spec) -> Result<Names, Fault> {
     let given = &spec.names;
     let faults = meta::dns_subdomain_faults(&spec.group);

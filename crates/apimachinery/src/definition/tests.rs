@@ -1,4 +1,4 @@
-//! What manifests declare, and what is refused.
+//! Declarations that manifests make, and manifests that are refused.
 
 use serde_json::json;
 

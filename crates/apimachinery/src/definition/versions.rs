@@ -1,9 +1,9 @@
-//! Which of two versions is preferred: `v2` before `v1`, both before `v2beta1`, that before `v2alpha1`; names of another
-//! form come last.
+//! Order of preference among versions: `v2` before `v1`, both before `v2beta1`, that before `v2alpha1`; names of
+//! another form come last.
 
 use std::cmp::Ordering;
 
-/// How ripe a version is.
+/// Stability level of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     Alpha,

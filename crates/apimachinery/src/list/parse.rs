@@ -20,7 +20,7 @@ pub struct ParsedList {
     pub items: Vec<Object>,
 }
 
-/// A body that is no list of the kind. None of these may be taken for an empty collection.
+/// A body that is no list of the kind. None of these may be treated as an empty collection.
 #[derive(Debug, thiserror::Error)]
 pub enum ListError {
     /// Not JSON.
@@ -43,9 +43,9 @@ pub enum ListError {
     /// An item that is no object of the kind.
     #[error("item {index}: {source}")]
     Item {
-        /// Its place in the list.
+        /// Its index in the list.
         index: usize,
-        /// What is wrong with it.
+        /// Cause of the refusal.
         source: ObjectError,
     },
 }

@@ -1,4 +1,4 @@
-//! Lists out and in.
+//! Lists, written and parsed.
 
 use proptest::prelude::*;
 use serde_json::Value;

@@ -94,7 +94,7 @@ pub fn set_generation(object: &mut Value, generation: i64) {
     set(object, "generation", generation);
 }
 
-/// Takes out owners that are named more than once, as kube-apiserver does; the first mention stays. True if there were any.
+/// Removes repeated owners, as kube-apiserver does; the first mention stays. True if there were any.
 pub fn drop_repeated_owners(object: &mut Value) -> bool {
     let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
     let Some(Value::Array(owners)) = metadata.and_then(|metadata| metadata.get_mut("ownerReferences")) else {
@@ -106,7 +106,7 @@ pub fn drop_repeated_owners(object: &mut Value) -> bool {
     owners.len() < before
 }
 
-/// Removes what only the server may say about a new object.
+/// Removes the fields of a new object that only the server may set.
 pub fn wipe_system_fields(object: &mut Value) {
     let metadata = metadata_mut(object);
     for field in [

@@ -1,4 +1,4 @@
-//! Names made from `metadata.generateName`. The random suffix is the caller's.
+//! Names made from `metadata.generateName`. The caller supplies the random suffix.
 
 use serde_json::Value;
 

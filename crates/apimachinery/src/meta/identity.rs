@@ -1,4 +1,4 @@
-//! Whether a body is about what the URL is about.
+//! Checks that a body describes the object and kind that the URL names.
 
 use serde_json::Value;
 
@@ -9,7 +9,7 @@ use crate::protobuf;
 use crate::status::{FieldError, Status};
 use crate::text::go_quote;
 
-/// Fills in apiVersion and kind of a body, and refuses one that claims to be something else.
+/// Fills in apiVersion and kind of a body, and refuses one that claims another type.
 ///
 /// # Errors
 ///
@@ -56,7 +56,7 @@ pub fn complete_type_meta(object: &mut Value, kind: &ResourceKind) -> Result<(),
     Ok(())
 }
 
-/// The answer to a body that says it is something else than its endpoint takes, in kube-apiserver's words.
+/// The answer to a body of another type than its endpoint takes, with kube-apiserver's text.
 pub fn of_another_kind(found_version: &str, found_kind: &str, want_version: &str, want_kind: &str) -> Status {
     let version = found_version.rsplit('/').next().unwrap_or_default();
     let why = if protobuf::message(found_version, found_kind).is_some() {
@@ -77,7 +77,7 @@ pub fn of_another_kind(found_version: &str, found_kind: &str, want_version: &str
     ))
 }
 
-/// Where kube-apiserver keeps the types of a group.
+/// Go package in which kube-apiserver keeps the types of a group.
 fn go_package(group: &str) -> &str {
     match group {
         "" | "events.k8s.io" => "core",
@@ -85,7 +85,7 @@ fn go_package(group: &str) -> &str {
     }
 }
 
-/// Custom resources are read whatever they say they are, and judged afterwards.
+/// Custom resources are decoded as any type, and validated afterwards.
 fn of_another_type(object: &Value, kind: &ResourceKind, found_version: &str, found_kind: &str) -> Status {
     let want_version = kind.api_version();
     if found_version != want_version {
@@ -119,7 +119,7 @@ pub fn settle_namespace(object: &mut Value, kind: &ResourceKind, requested: Opti
     Ok(())
 }
 
-/// Refuses a body that does not bear the name of the URL.
+/// Refuses a body that does not have the name of the URL.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What names, label keys and label values look like. Each function lists the faults of a text, in kube-apiserver's words.
+//! Syntax of names, label keys and label values. Each function lists the faults of a text, with kube-apiserver's texts.
 
 use crate::kind::NameRule;
 
@@ -17,8 +17,8 @@ pub fn name_faults(rule: NameRule, name: &str, is_prefix: bool) -> Vec<String> {
     let masked;
     let mut name = name;
     if is_prefix && name.len() > 1 && name.ends_with('-') {
-        // What kube-apiserver does: the last two bytes give way to one that is always allowed. Where they cannot be cut
-        // off the name is not ASCII, and at fault as it is.
+        // As kube-apiserver does: the last two bytes are replaced by one that is always allowed. If the cut is not at a
+        // character boundary, the name is not ASCII and is refused as it is.
         if let Some(head) = name.get(..name.len() - 2) {
             masked = format!("{head}a");
             name = &masked;
@@ -31,7 +31,7 @@ pub fn name_faults(rule: NameRule, name: &str, is_prefix: bool) -> Vec<String> {
     }
 }
 
-/// What no name may have, as it could not stand in a path.
+/// Faults that no name may have, as it could not be a path segment.
 fn path_segment_faults(name: &str, is_prefix: bool) -> Vec<String> {
     if !is_prefix && matches!(name, "." | "..") {
         return vec![format!("may not be '{name}'")];

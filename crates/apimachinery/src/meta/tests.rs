@@ -1,4 +1,4 @@
-//! The rules about metadata, in kube-apiserver's words.
+//! The rules for metadata, with kube-apiserver's texts.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -35,11 +35,10 @@ const IMMUTABLE: [&str; 6] = [
     "deletionGracePeriodSeconds",
 ];
 
-/// Refuses a body with more entries than [`LIST_ITEMS_MAX`] in a list of its metadata. To be asked before anything else looks at
-/// these lists.
+/// Refuses a body with more entries than [`LIST_ITEMS_MAX`] in a list of its metadata. Call it before any other code
+/// reads these lists.
 ///
-/// # Errors
-/// The list, and how many entries it has.
+/// # Errors The list, and its number of entries.
 pub fn check_list_lengths(object: &Value) -> Result<(), FieldError> {
     let metadata = access::metadata(object);
     for name in BOUNDED_LISTS {
@@ -57,7 +56,7 @@ pub fn check_list_lengths(object: &Value) -> Result<(), FieldError> {
     Ok(())
 }
 
-/// What is wrong with the metadata of a new object. Its name must have been generated and its namespace settled.
+/// Faults in the metadata of a new object. Its name must have been generated and its namespace settled.
 pub fn validate_create(object: &Value, kind: &ResourceKind) -> Faults {
     let mut errors = Faults::default();
     let mut check = |field: &str, text: &str, faults: Vec<String>| {
@@ -98,7 +97,7 @@ pub fn validate_create(object: &Value, kind: &ResourceKind) -> Faults {
     errors
 }
 
-/// What is wrong with the metadata of an updated object. Fields that the server keeps must have been carried over.
+/// Faults in the metadata of an updated object. Fields that the server keeps must have been carried over.
 pub fn validate_update(object: &Value, old: &Value) -> Faults {
     let mut errors = Faults::default();
     if !access::text(old, "deletionTimestamp").is_empty() {
@@ -176,7 +175,7 @@ fn validate_common(object: &Value) -> Faults {
     errors
 }
 
-/// The names in managed fields; entries that say nothing are dropped before.
+/// Checks the names in managed fields; empty entries are dropped before.
 fn check_managers(entries: Option<&Value>, errors: &mut Faults) {
     for (index, entry) in entries.and_then(Value::as_array).into_iter().flatten().enumerate() {
         let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
@@ -190,7 +189,7 @@ fn check_managers(entries: Option<&Value>, errors: &mut Faults) {
 
 type Pairs<'a> = Vec<(&'a str, &'a str)>;
 
-/// Hands a map of strings to its check; anything else is a fault of its own.
+/// Checks a map of strings with the given rule; anything else is a fault of its own.
 fn check_strings(field: &str, value: Option<&Value>, errors: &mut Faults, check: fn(&str, &Pairs<'_>, &mut Faults)) {
     let pairs: Option<Pairs<'_>> = match value {
         None | Some(Value::Null) => return,
@@ -302,7 +301,7 @@ fn check_owner_version(api_version: &str, owner: &Map<String, Value>, errors: &m
     }
 }
 
-/// Finalizers that are neither qualified nor among the three everybody knows.
+/// Finalizers that are neither qualified nor among the three standard ones.
 pub fn unqualified_finalizers(object: &Value) -> Faults {
     const STANDARD: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
     let names = access::finalizers(object);

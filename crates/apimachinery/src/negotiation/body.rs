@@ -8,14 +8,14 @@ use crate::protobuf::{self, Envelope, TranscodeError};
 use crate::status::Status;
 use crate::text::go_quote;
 
-/// How a patch is meant.
+/// Kind of a patch.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PatchType {
     /// RFC 6902.
     Json,
     /// RFC 7396.
     Merge,
-    /// Kubernetes' own, which knows the types.
+    /// Kubernetes' own, which uses the schema of the types.
     StrategicMerge,
     /// Server-side apply.
     Apply,
@@ -25,7 +25,7 @@ pub enum PatchType {
 ///
 /// # Errors
 ///
-/// 415 for a media type that is not read.
+/// 415 for an unsupported media type.
 pub fn body_format(content_type: Option<&str>) -> Result<Format, Status> {
     match base_type(content_type.unwrap_or_default()).as_str() {
         "" | "application/json" => Ok(Format::Json),
@@ -35,12 +35,12 @@ pub fn body_format(content_type: Option<&str>) -> Result<Format, Status> {
     }
 }
 
-/// A body as JSON, whatever its format. `api_version` and `kind` are those of the endpoint: a protobuf body may leave them
-/// out. An empty body of text, and JSON, stay as they are: whoever reads them knows what to say.
+/// Converts a body of any format to JSON. `api_version` and `kind` are those of the endpoint: a protobuf body may leave
+/// them out. An empty body of text, and JSON, stay as they are: their readers report the error.
 ///
 /// # Errors
 ///
-/// 400 if the bytes are not of that format, with kube-apiserver's words; 415 for protobuf about a kind that has none.
+/// 400 if the bytes are not of that format, with kube-apiserver's text; 415 for protobuf about a kind that has none.
 pub fn body_json(format: Format, api_version: &str, kind: &str, body: &Bytes) -> Result<Bytes, Status> {
     match format {
         Format::Json => Ok(body.clone()),
@@ -78,7 +78,7 @@ fn from_protobuf(api_version: &str, kind: &str, body: &[u8]) -> Result<Bytes, St
         quote(&found_kind),
         quote(&found_version)
     );
-    // Of another type nothing but its name matters: it is refused for it.
+    // Of another type only the name matters, because the body is refused for it.
     let Some(message) = protobuf::message(&found_version, &found_kind) else {
         return Ok((head + "}").into());
     };

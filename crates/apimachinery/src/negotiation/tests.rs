@@ -1,4 +1,4 @@
-//! Which representation kube-apiserver would choose, and its refusals.
+//! Choice of the representation as in kube-apiserver, and its refusals.
 
 use bytes::Bytes;
 use proptest::prelude::*;

@@ -1,8 +1,8 @@
-//! Whether JSON that was only read over can also be decoded.
+//! Checks that JSON that was only skipped can also be decoded.
 //!
-//! Reading over JSON with serde's `IgnoredAny` is several times faster than decoding it, but lets three things pass that
+//! Skipping JSON with serde's `IgnoredAny` is several times faster than decoding it. It accepts three things that
 //! decoding refuses: nesting above serde_json's limit, `\u` escapes of half a character, and numbers beyond `f64`. An
-//! object must not be stored if a later reader could fail on it, so they are looked for here.
+//! object must not be stored if a later reader could fail on it, so this module searches for them.
 
 use serde_json::Value;
 
@@ -42,7 +42,7 @@ pub(super) fn is_decodable(text: &str) -> bool {
     true
 }
 
-/// True if the text of a value is nested as deeply as can be decoded. The rest is true of every value.
+/// True if a value is nested no deeper than can be decoded. The other conditions hold for every value.
 pub(super) fn is_shallow(value: &Value) -> bool {
     fn fits(value: &Value, levels: usize) -> bool {
         match value {

@@ -17,7 +17,7 @@ mod fields;
 
 use fields::{FieldsSeed, Slots};
 
-/// What one pass finds.
+/// Result of one pass.
 #[derive(Default)]
 pub(super) struct Extract {
     pub(super) type_meta: TypeMeta,
@@ -75,7 +75,7 @@ impl Extract {
         Ok(extract)
     }
 
-    /// The same of a value that is still at hand.
+    /// The same for a decoded value.
     pub(super) fn of_value(value: &Value, fields: &'static [SelectableField]) -> Result<Self, serde_json::Error> {
         Self::visit(value, fields)
     }
@@ -97,7 +97,7 @@ struct ObjectVisitor<'a> {
     slots: &'a mut Slots,
 }
 
-/// What `metadata` holds; a second `metadata` replaces the first, as in every JSON library.
+/// Contents of `metadata`; a second `metadata` replaces the first, as in every JSON library.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Metadata {

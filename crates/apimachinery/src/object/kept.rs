@@ -1,8 +1,8 @@
-//! Other forms of an object, kept beside its JSON once somebody asked for them: as an item of a protobuf list, and
-//! compressed, together with its neighbours in a list.
+//! Cached encodings of an object, added to its JSON on first use: as an item of a protobuf list, and compressed,
+//! together with its neighbours in a list.
 //!
-//! A thousand nodes that reconnect at once list the same objects. All that is kept shares one bound; beyond it forms are
-//! made each time.
+//! A thousand nodes that reconnect simultaneously list the same objects. All cached encodings share one bound; beyond
+//! it, encodings are made for each use.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -14,7 +14,7 @@ use crate::deflate::{Compressor, Deflated};
 use crate::protobuf;
 use crate::schema::Message;
 
-/// Most bytes kept by all objects of the process together.
+/// Most bytes cached by all objects of the process together.
 pub const KEPT_BYTES_MAX: usize = 16 << 20;
 
 /// Number of a list's items in protobuf.
@@ -22,14 +22,14 @@ const ITEMS: u32 = 2;
 
 static KEPT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// The other forms of one object, as far as they are known. Most objects have none.
+/// The cached encodings of one object. Most objects have none.
 #[derive(Default)]
 pub(super) struct Kept(OnceLock<Box<Forms>>);
 
 #[derive(Default)]
 struct Forms {
     item: OnceLock<Form>,
-    /// The run that begins with it, in JSON and in protobuf.
+    /// The run that begins with this object, in JSON and in protobuf.
     runs: [Mutex<Option<Box<KeptRun>>>; 2],
 }
 
@@ -82,7 +82,7 @@ impl Kept {
         })
     }
 
-    /// Shows the run that begins with this object, compressed.
+    /// Passes the compressed run that begins with this object to a function.
     pub(super) fn run<T>(&self, run: &Run<'_>, compressor: &mut Compressor, show: impl FnOnce(&Deflated) -> T) -> T {
         let slot = match run.plain {
             Plain::Json => &self.forms().runs[0],
@@ -92,7 +92,7 @@ impl Kept {
         if let Some(kept) = lock().as_deref().filter(|kept| kept.is_of(run)) {
             return show(&kept.piece);
         }
-        // Not under the lock: to make it takes a while.
+        // Compressed outside the lock, because it takes a while.
         let made = KeptRun::new(run, run.deflate(compressor));
         let shown = show(&made.piece);
         let mut kept = lock();
@@ -120,7 +120,7 @@ impl Drop for Forms {
     }
 }
 
-/// Whether there is room for so many bytes more; takes it.
+/// Reserves so many more bytes; false if there is no room.
 fn reserve(len: usize) -> bool {
     let held = KEPT_BYTES.fetch_add(len, Ordering::Relaxed);
     let fits = held + len <= KEPT_BYTES_MAX;

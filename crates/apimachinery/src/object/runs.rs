@@ -1,8 +1,8 @@
 //! Runs: neighbours in a list that are compressed together, after the text of the run before them.
 //!
-//! An object alone has little that repeats; most of it repeats what its neighbours say. A list of a collection shows the
-//! same neighbours again and again, so a run is kept with its first object. It ends where the key of an object says so:
-//! objects that come, go or change leave all runs but their own and the next one as they are.
+//! A single object has little repetition; most of it repeats its neighbours. A list of a collection has the same
+//! neighbours again and again, so a run is cached with its first object. The key of an object decides whether a run
+//! ends there: objects that come, go or change affect only their own run and the next one.
 
 use std::sync::{Arc, Weak};
 
@@ -12,9 +12,9 @@ use super::kept::Plain;
 use super::{Inner, Object};
 use crate::deflate::{Compressor, Deflated, WINDOW};
 
-/// Bytes of JSON that a run has at the least, but for the last one: as far as the next run can refer back.
+/// Minimum bytes of JSON in a run, except the last one: the distance that the next run can refer back.
 const RUN_MIN: usize = WINDOW;
-/// Beyond them, a run ends within about so many bytes more.
+/// Beyond the minimum, a run ends within about so many bytes more.
 const RUN_SPREAD: usize = WINDOW;
 /// A run ends at the first object beyond so many bytes.
 const RUN_MAX: usize = 4 * WINDOW;
@@ -22,35 +22,36 @@ const RUN_MAX: usize = 4 * WINDOW;
 /// Some items of a list.
 pub(crate) struct Run<'a> {
     pub(crate) objects: &'a [Object],
-    /// Those that stand right before them, as far as can be referred to.
+    /// The items right before them, within the distance of a back-reference.
     pub(crate) before: &'a [Object],
-    /// Stands between two items.
+    /// Text between two items.
     pub(crate) separator: &'static [u8],
     /// The form of the items.
     pub(crate) plain: Plain,
 }
 
-/// A run as it was compressed.
+/// A compressed run.
 pub(super) struct KeptRun {
-    /// Objects themselves are not kept alive, their places are: no other object is ever taken for one of them.
+    /// The objects it was made of. They are weak references, which do not keep the objects alive; their addresses are
+    /// not reused while they exist.
     objects: Box<[Weak<Inner>]>,
     before: Box<[Weak<Inner>]>,
     pub(super) piece: Deflated,
 }
 
-/// How many of `objects` make the next run.
+/// Number of `objects` in the next run.
 pub(crate) fn run_len(objects: &[Object]) -> usize {
     let mut bytes = 0;
     let is_last = |object: &Object| {
         let len = object.bytes().len();
         bytes += len;
-        // The longer an object the likelier it ends a run: the spread is one of bytes.
+        // The longer an object, the likelier it ends a run: the spread is measured in bytes.
         bytes >= RUN_MAX || (bytes >= RUN_MIN && hash(object.key().as_str()) % RUN_SPREAD < len)
     };
     objects.iter().position(is_last).map_or(objects.len(), |last| last + 1)
 }
 
-/// The last of `objects`, as far as what follows them can refer back.
+/// The last of `objects`, within the distance that later ones can refer back.
 pub(crate) fn reach(objects: &[Object]) -> &[Object] {
     let mut bytes = 0;
     let is_first = |object: &Object| {
@@ -72,7 +73,7 @@ fn hash(key: &str) -> usize {
 // === impl Run ===
 
 impl Run<'_> {
-    /// Shows the run, compressed.
+    /// Passes the compressed run to a function.
     pub(crate) fn deflated<T>(&self, compressor: &mut Compressor, show: impl FnOnce(&Deflated) -> T) -> Option<T> {
         let first = self.objects.first()?;
         Some(first.0.kept.run(self, compressor, show))
@@ -105,7 +106,7 @@ impl KeptRun {
         }
     }
 
-    /// Whether it was made of these very objects.
+    /// True if it was made of exactly these objects.
     pub(super) fn is_of(&self, run: &Run<'_>) -> bool {
         let same = |places: &[Weak<Inner>], objects: &[Object]| {
             let pairs = || places.iter().zip(objects);
@@ -114,7 +115,7 @@ impl KeptRun {
         same(&self.objects, run.objects) && same(&self.before, run.before)
     }
 
-    /// Bytes it takes.
+    /// Bytes it takes in memory.
     pub(super) fn size(&self) -> usize {
         self.piece.blocks.len() + (self.objects.len() + self.before.len()) * size_of::<Weak<Inner>>()
     }

@@ -1,4 +1,4 @@
-//! Reading objects: what is kept, what is filled in, what is refused.
+//! Parsing of objects: fields that are kept, fields that are filled in, objects that are refused.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -196,7 +196,7 @@ fn type_meta_can_be_peeked() {
     assert!(TypeMeta::peek(b"[1]").is_err() && TypeMeta::peek(br#"{"kind":1}"#).is_err());
 }
 
-/// What may stand where something else is expected.
+/// Values of a type other than expected.
 fn odd_value() -> impl Strategy<Value = serde_json::Value> {
     use serde_json::json;
     proptest::sample::select(vec![

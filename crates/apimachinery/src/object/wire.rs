@@ -1,4 +1,4 @@
-//! Changing a few bytes of an object and keeping all others.
+//! Changes of a few bytes of an object that keep all others.
 //!
 //! Everything here works on bytes, not on values. The input is meant to be checked JSON; on anything else the scanner
 //! answers `None`, it never panics.
@@ -61,7 +61,7 @@ pub(super) fn complete_type_meta(bytes: &Bytes, found: &TypeMeta, has_members: b
     }
     let (api_version, kind) = (quote(&kind.api_version()), quote(&kind.kind));
     if !has_members {
-        // What every item of a list needs: both in one copy. An Object has metadata, so a comma must follow.
+        // Items of a list lack both members: one copy inserts them. An Object has metadata, so a comma must follow.
         return splice(
             &bytes,
             &(1..1),
@@ -103,7 +103,7 @@ pub(super) fn encode(value: &Value, out: &mut Vec<u8>) -> Result<Option<usize>, 
     Ok(metadata)
 }
 
-/// Where the object's metadata begins; `None` if it has none that is an object.
+/// Position of the object's metadata; `None` if it has none that is an object.
 pub(super) fn metadata_at(bytes: &[u8]) -> Option<usize> {
     let start = last_member(bytes, 0, "metadata")??.value.start;
     (bytes.get(start) == Some(&b'{')).then_some(start)
@@ -147,7 +147,7 @@ fn splice(bytes: &[u8], range: &std::ops::Range<usize>, text: &str) -> Bytes {
         .into()
 }
 
-/// A JSON string of a text that needs no escapes, or with them.
+/// A JSON string of a text, with escapes where needed.
 pub(crate) fn quote(text: &str) -> String {
     Value::from(text).to_string()
 }

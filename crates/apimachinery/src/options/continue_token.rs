@@ -1,7 +1,7 @@
-//! The token with which a list that is given in pages goes on: which state, and where in it.
+//! The token that continues a list given in pages: the state, and the position in it.
 //!
-//! The form is kube-apiserver's (unpadded URL-safe base64 of a small JSON object), so that a replica of a cluster can go
-//! on with the cluster's own tokens, and the cluster with a replica's.
+//! The form is kube-apiserver's: unpadded URL-safe base64 of a small JSON object. A replica of a cluster can therefore
+//! continue with the cluster's own tokens, and the cluster with a replica's.
 
 use base64::Engine as _;
 use base64::alphabet::URL_SAFE;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::resource_version::ResourceVersion;
 use crate::text::go_quote;
 
-/// Where a list goes on.
+/// Position at which a list continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContinueToken {
     /// The state every page shows; `None` shows the latest, after a state that could not be kept.
@@ -47,7 +47,7 @@ struct Wire {
 // === impl ContinueToken ===
 
 impl ContinueToken {
-    /// A token that goes on behind `last`, a key relative to the path's namespace.
+    /// A token that continues after `last`, a key relative to the path's namespace.
     pub fn after(version: Option<ResourceVersion>, last: &str) -> Self {
         Self {
             version,
@@ -69,8 +69,7 @@ impl ContinueToken {
 
     /// Reads a client's token.
     ///
-    /// # Errors
-    /// The text of a 400, in kube-apiserver's words.
+    /// # Errors The text of a 400, as in kube-apiserver.
     pub fn decode(text: &str) -> Result<Self, String> {
         Self::read(text).map_err(|why| format!("invalid continue token: {why}"))
     }
@@ -106,12 +105,12 @@ impl ContinueToken {
     }
 }
 
-/// Whether Go's `path.Clean` would leave the path as it is: nothing leads out of the collection.
+/// True if Go's `path.Clean` would leave the path unchanged: it stays inside the collection.
 fn is_clean(path: &str) -> bool {
     path.split('/').all(|part| !matches!(part, "" | "." | ".."))
 }
 
-/// Where Go would say that the text stops being base64.
+/// Offset at which Go would report that the text stops being base64.
 fn offset(error: &base64::DecodeError) -> usize {
     match *error {
         base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => at,
@@ -120,7 +119,7 @@ fn offset(error: &base64::DecodeError) -> usize {
     }
 }
 
-/// The commonest of Go's JSON errors in its words.
+/// Go's text for its most common JSON errors.
 fn json_error(json: &[u8], error: &serde_json::Error) -> String {
     if error.is_eof() {
         return "unexpected end of JSON input".to_owned();

@@ -12,17 +12,17 @@ use crate::text::parse_int;
 /// Validated options of a delete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteOptions {
-    /// How long the object may take to end; `None` leaves it to the kind.
+    /// Seconds the object may take to terminate; `None` means the default of the kind.
     pub grace_period_seconds: Option<i64>,
-    /// What the object must be.
+    /// Conditions on the object.
     pub preconditions: Preconditions,
-    /// What happens to dependents; `None` leaves it to the server.
+    /// Treatment of dependents; `None` means the server's default.
     pub propagation_policy: Option<PropagationPolicy>,
-    /// True if nothing shall be stored.
+    /// True for a dry run: nothing is stored.
     pub dry_run: bool,
 }
 
-/// What an object must be for a write to happen.
+/// Conditions an object must meet for a write to happen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Preconditions {
@@ -32,14 +32,14 @@ pub struct Preconditions {
     pub resource_version: Option<String>,
 }
 
-/// What happens to dependents of a deleted object.
+/// Treatment of the dependents of a deleted object.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum PropagationPolicy {
     /// They stay.
     Orphan,
     /// The garbage collector removes them later.
     Background,
-    /// The object goes after them.
+    /// The object is deleted after them.
     Foreground,
 }
 
@@ -76,7 +76,7 @@ impl DeleteOptions {
 // === impl Preconditions ===
 
 impl Preconditions {
-    /// True if there are none.
+    /// True if there are no conditions.
     pub fn is_empty(&self) -> bool {
         self.uid.is_none() && self.resource_version.is_none()
     }
@@ -139,11 +139,11 @@ impl RawDeleteOptions {
 
 fn from_body(body: &[u8]) -> Result<RawDeleteOptions, String> {
     if body.trim_ascii() == b"null" {
-        // Go reads it into options of which none is set.
+        // Go decodes it into options without any field set.
         return Ok(RawDeleteOptions::default());
     }
     nesting::check(body).map_err(|error| format!("couldn't get version/kind; json parse error: {error}"))?;
-    // Of a member that is there twice the last one counts.
+    // Of a duplicate member the last one counts.
     let once = serde_json::from_slice::<serde_json::Value>(body).map(|value| value.to_string());
     let body = once.as_ref().map_or(body, |text| text.as_bytes());
     let raw: RawDeleteOptions = crate::mapping::from_slice(body).map_err(|error| {
@@ -155,7 +155,7 @@ fn from_body(body: &[u8]) -> Result<RawDeleteOptions, String> {
     }
 }
 
-/// The one member that people get wrong: a period in quotes.
+/// The most common mistake: a period in quotes.
 fn not_a_number(body: &[u8]) -> Option<String> {
     let body: serde_json::Value = serde_json::from_slice(body).ok()?;
     let found = match body.get("gracePeriodSeconds")? {

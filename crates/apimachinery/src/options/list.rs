@@ -12,19 +12,19 @@ use crate::status::{Faults, FieldError, Status};
 /// Validated options of a list or watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListOptions {
-    /// Which labels objects must have.
+    /// Selector of labels.
     pub label_selector: LabelSelector,
-    /// Which field values objects must have.
+    /// Selector of field values.
     pub field_selector: FieldSelector,
     /// `None` if unset (latest), `Some(ZERO)` for "0" (any).
     pub resource_version: Option<ResourceVersion>,
-    /// How `resource_version` is meant.
+    /// Meaning of `resource_version`.
     pub resource_version_match: Option<ResourceVersionMatch>,
     /// Page size; 0 for no limit.
     pub limit: u64,
-    /// Where the last page ended.
+    /// Token of the previous page.
     pub continue_token: Option<String>,
-    /// How long a watch shall last; `None` leaves it to the server.
+    /// Duration of a watch in seconds; `None` means the server's default.
     pub timeout_seconds: Option<u64>,
     /// True if the client understands bookmarks.
     pub allow_watch_bookmarks: bool,
@@ -33,7 +33,7 @@ pub struct ListOptions {
     pub send_initial_events: Option<bool>,
 }
 
-/// How a resource version of a list is meant.
+/// Meaning of a resource version of a list.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum ResourceVersionMatch {
     /// Exactly this version.
@@ -68,7 +68,7 @@ impl ListOptions {
         }
         let resource_version = parse_version(raw.resource_version)?;
         if !watch && !raw.continue_token.is_empty() && resource_version.is_some_and(|version| !version.is_zero()) {
-            // Whoever reads the token later would find the same; kube-apiserver finds it first.
+            // A later parse of the token would report the same error; kube-apiserver reports it before the next one.
             ContinueToken::decode(raw.continue_token).map_err(Status::bad_request)?;
             return Err(Status::bad_request(
                 "specifying resource version is not allowed when using continue",
@@ -90,7 +90,7 @@ impl ListOptions {
         })
     }
 
-    /// Limits the options to the object named in the path, which a legacy watch path can be.
+    /// Limits the options to the object named in the path: a legacy watch path can name one.
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl ListOptions {
         ))
     }
 
-    /// True if neither selector refuses anything.
+    /// True if both selectors match every object.
     pub fn selects_everything(&self) -> bool {
         self.label_selector.is_everything() && self.field_selector.is_everything()
     }
@@ -135,7 +135,7 @@ impl ResourceVersionMatch {
 // === impl RawListOptions ===
 
 impl RawListOptions<'_> {
-    /// A watch from "" or "0" that says nothing else starts with the present state.
+    /// A watch from "" or "0" without other options starts with the present state.
     fn default_initial_events(&mut self) {
         let says_nothing = self.send_initial_events.is_none() && self.resource_version_match.is_empty();
         if says_nothing && matches!(self.resource_version, "" | "0") {

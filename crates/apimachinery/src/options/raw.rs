@@ -36,7 +36,7 @@ impl<'a> RawListOptions<'a> {
     }
 }
 
-/// The name a list or watch is limited to by its field selector; `None` too if any option cannot be decoded.
+/// Returns the name that the field selector of a list or watch requires; `None` also if any option cannot be decoded.
 pub(crate) fn required_name(query: &Query) -> Option<String> {
     let selector = RawListOptions::decode(query).ok()?.field_selector;
     selector

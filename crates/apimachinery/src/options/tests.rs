@@ -1,4 +1,4 @@
-//! Options as kube-apiserver reads and refuses them.
+//! Options as kube-apiserver parses and refuses them.
 
 use proptest::prelude::*;
 

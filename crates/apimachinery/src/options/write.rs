@@ -9,17 +9,17 @@ use crate::text::is_printable;
 /// Validated options of a write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// True if nothing shall be stored.
+    /// True for a dry run: nothing is stored.
     pub dry_run: bool,
-    /// Who owns the fields written; `None` leaves it to [`WriteOptions::manager`].
+    /// Owner of the fields written; `None` means the default of [`WriteOptions::manager`].
     pub field_manager: Option<String>,
-    /// What to do about unknown and duplicate fields.
+    /// Treatment of unknown and duplicate fields.
     pub field_validation: FieldValidation,
     /// Whether an apply takes fields from other owners.
     pub force: Option<bool>,
 }
 
-/// What to do about unknown and duplicate fields of a body.
+/// Treatment of unknown and duplicate fields of a body.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum FieldValidation {
     /// Drop them silently.
@@ -46,7 +46,7 @@ impl WriteOptions {
         Self::parse_after(query, options_kind(verb), |_| Faults::default())
     }
 
-    /// Reads and validates the options of a patch: an apply wants a manager, all others refuse `force`.
+    /// Reads and validates the options of a patch: an apply requires a manager, all others refuse `force`.
     ///
     /// # Errors
     ///
@@ -88,7 +88,8 @@ impl WriteOptions {
         })
     }
 
-    /// The field manager; by default what is printable of the User-Agent up to its first slash, no longer than a name may be.
+    /// The field manager. The default is the User-Agent up to its first slash, without unprintable characters and cut
+    /// to the limit.
     pub fn manager(&self, user_agent: &str) -> String {
         if let Some(manager) = &self.field_manager {
             return manager.clone();
@@ -131,7 +132,7 @@ fn options_kind(verb: Verb) -> &'static str {
     }
 }
 
-/// The rules for a manager's name, wherever it stands.
+/// Checks a manager's name in the given field.
 pub(crate) fn check_field_manager(field: &str, manager: &str, errors: &mut Faults) {
     if manager.len() > FIELD_MANAGER_MAX_LEN {
         errors.push(FieldError::too_long(field, FIELD_MANAGER_MAX_LEN));

@@ -1,11 +1,18 @@
-//! Server-side apply: laying an applied configuration over the live object, and keeping `metadata.managedFields`.
+//! Server-side apply: merging an applied configuration into the live object, and maintaining `metadata.managedFields`.
 //!
-//! A pure function of objects, names and a time. In reading order: `path` and `set` (fields and sets of them), `types`
-//! (what the schema table says about a place), `fields`, `compare`, `merge`, `remove` (the walks over values), `managers`
-//! (the entries), `owners` (the algorithm), `conflict`, `last_applied` (the annotation of client-side apply), this file.
+//! A pure function of objects, names and a time. In reading order:
+//! * `path` and `set`: fields and sets of them;
+//! * `types`: the types that the schema table has for a place;
+//! * `fields`, `compare`, `merge`, `remove`: the walks over values;
+//! * `managers`: the entries;
+//! * `owners`: the algorithm;
+//! * `conflict`;
+//! * `last_applied`: the annotation of client-side apply;
+//! * this file.
 //!
-//! The rules are those of structured-merge-diff and of the field managers of k8s.io/apimachinery. There is one version per
-//! kind; an entry of another version is dropped with the next write, as upstream drops those of versions that are gone.
+//! The rules are those of structured-merge-diff and of the field managers of k8s.io/apimachinery. There is one version
+//! per kind. An entry of another version is dropped with the next write, as upstream drops those of versions that no
+//! longer exist.
 
 mod compare;
 mod conflict;
@@ -34,12 +41,12 @@ use crate::status::Status;
 use crate::structural::Structural;
 use crate::time::Time;
 
-/// Who owns the fields of an object nobody had applied to so far.
+/// Owner of the fields that an object had before its first apply.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
-/// Who writes without a name.
+/// Manager of a write without a name.
 const UNKNOWN: &str = "unknown";
 
-/// Fields that are nobody's, although they are written.
+/// Fields without an owner, although they are written.
 const UNOWNED: &[&[&str]] = &[
     &["apiVersion"],
     &["kind"],
@@ -58,26 +65,26 @@ const UNOWNED: &[&[&str]] = &[
 /// A write whose fields get an owner.
 #[derive(Clone, Copy, Debug)]
 pub struct Write<'a> {
-    /// What is written.
+    /// Kind of the object.
     pub kind: &'a ResourceKind,
-    /// What the schema of a custom resource says of its fields; without one, lists are owned as a whole.
+    /// Schema of a custom resource; without one, lists are owned as a whole.
     pub schema: Option<&'a Structural>,
-    /// The subresource it goes through, or nothing.
+    /// Subresource of the write, or empty.
     pub subresource: &'a str,
-    /// Fields that this way of writing never changes, each with everything below it.
+    /// Fields that this kind of write never changes, each with everything below it.
     pub ignored: &'a [&'a [&'a str]],
-    /// Who writes: option `fieldManager`, or what the User-Agent says.
+    /// Manager of the write: option `fieldManager`, or the name in the User-Agent.
     pub manager: &'a str,
-    /// When.
+    /// Time of the write.
     pub now: Time,
 }
 
-/// Whether an object says who owns its fields. The others are written without keeping account.
+/// True if an object has managed fields. Writes to other objects are not tracked.
 pub fn is_tracked(object: &Value) -> bool {
     entries(object).is_some_and(|entries| !entries.is_null())
 }
 
-/// Two states whose only difference are times in their managed fields are the same: gives `new` the times of `old` then.
+/// Two states whose only difference are times in their managed fields are the same: `new` then gets the times of `old`.
 pub fn settle_times(old: &Value, new: &mut Value) {
     if !managers::differ_in_time_only(entries(old), entries(new)) {
         return;
@@ -95,11 +102,10 @@ impl Write<'_> {
     /// Applies a configuration to `live`, which is `empty` for an object to be created. `empty` is an object of the kind
     /// in which nothing is set.
     ///
-    /// The result is `live` with what was applied, and the owners in its managed fields; it may hold nulls.
+    /// Returns `live` with the applied fields, and the owners in its managed fields; it may hold nulls.
     ///
-    /// # Errors
-    /// 400 for a configuration of another kind or with managed fields, 409 with the conflicts unless `force`, 500 for a
-    /// configuration that does not fit the kind (which is what kube-apiserver answers).
+    /// # Errors 400 for a configuration of another kind or with managed fields, 409 with the conflicts unless `force`.
+    /// 500 for a configuration that does not fit the kind, which is kube-apiserver's answer.
     pub fn apply(&self, live: &Value, empty: &Value, config: &Value, force: bool) -> Result<Value, Status> {
         self.check(config)?;
         let mut managers =
@@ -126,10 +132,9 @@ impl Write<'_> {
         Ok(object)
     }
 
-    /// Whether a configuration may be applied to objects of the kind.
+    /// Checks that a configuration may be applied to objects of the kind.
     ///
-    /// # Errors
-    /// Those of [`Write::apply`] but for conflicts.
+    /// # Errors Those of [`Write::apply`] except conflicts.
     pub fn check(&self, config: &Value) -> Result<(), Status> {
         let text = |name: &str| config.get(name).and_then(Value::as_str).unwrap_or_default();
         let (group, version) = match text("apiVersion").split_once('/') {
@@ -158,8 +163,8 @@ impl Write<'_> {
         })
     }
 
-    /// Keeps account of an update from `live` to `new`, if anybody does: either has managed fields. Those of `new` are what
-    /// its writer wants them to be before; it cannot change them through a subresource.
+    /// Tracks an update from `live` to `new`, if either has managed fields. Those of `new` are the owners that its
+    /// writer wants before this write; it cannot change them through a subresource.
     pub fn update(&self, live: &Value, new: &mut Value) {
         if !is_tracked(live) && !is_tracked(new) {
             return set_entries(new, None);
@@ -178,7 +183,7 @@ impl Write<'_> {
         if given.is_some_and(managers::is_reset) {
             return Managers::new();
         }
-        // A client that does not know managed fields leaves them out, and does not mean to delete them.
+        // A client that does not know managed fields omits them, and does not intend to delete them.
         let given = managers::read(given).ok().filter(|managers| !managers.is_empty());
         given.unwrap_or_else(|| managers::read(entries(live)).unwrap_or_default())
     }
@@ -220,7 +225,7 @@ impl Write<'_> {
         Ok((if is_changed { new } else { live.clone() }, managers))
     }
 
-    /// What client-side apply set and nobody changed since; only kubectl takes it over.
+    /// Fields set by client-side apply and unchanged since; only kubectl takes them over.
     fn owned_by_client_side_apply(&self, live: &Value) -> FieldSet {
         if self.manager != last_applied::MANAGER {
             return FieldSet::default();

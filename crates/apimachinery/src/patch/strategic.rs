@@ -1,15 +1,16 @@
-//! Strategic merge patches: merge patches that know the types, so that lists are merged element by element.
+//! Strategic merge patches: merge patches that use the schema of the types, so that lists are merged element by
+//! element.
 //!
-//! The facts are those of Kubernetes' `strategicpatch` package. One difference, on purpose: what that package reports as
-//! a fault of the server (500) is a fault of the patch here (422).
+//! The facts are those of Kubernetes' `strategicpatch` package. One intended difference: errors that the package
+//! reports as a fault of the server (500) are a fault of the patch here (422).
 //!
 //! | directive | place | meaning |
 //! |---|---|---|
 //! | `$patch: replace` | object | take the rest of the object as it is |
 //! | `$patch: delete` | object | leave nothing; in a list, delete the element with this key |
 //! | `$patch: replace` | element of a list | drop all elements there were |
-//! | `$setElementOrder/<field>` | beside a list | the order of the merged list |
-//! | `$deleteFromPrimitiveList/<field>` | beside a list | scalars to take out |
+//! | `$setElementOrder/<field>` | next to a list | the order of the merged list |
+//! | `$deleteFromPrimitiveList/<field>` | next to a list | scalars to take out |
 //! | `$retainKeys` | object | fields not named go |
 
 mod lists;
@@ -27,7 +28,7 @@ const RETAIN_KEYS: &str = "$retainKeys";
 const DELETE_FROM_LIST: &str = "$deleteFromPrimitiveList";
 const SET_ORDER: &str = "$setElementOrder";
 
-/// What is known about the members of an object.
+/// Knowledge about the members of an object.
 #[derive(Clone, Copy)]
 enum Level {
     /// A structure: its fields are known.
@@ -36,19 +37,19 @@ enum Level {
     Free(Option<Message>),
 }
 
-/// How a member is merged.
+/// Merge rule of a member.
 #[derive(Clone, Copy, Default)]
 struct Rule {
     /// A list is merged, not replaced.
     is_merged: bool,
     /// An object is replaced, not merged.
     is_replaced: bool,
-    /// What tells the elements of a list apart.
+    /// Member that identifies the elements of a list.
     key: Option<&'static str>,
 }
 
-/// Bytes of lists that one patch may merge. A list is counted each time that it is merged: the patch may name one element of an
-/// outer list many times, and each time merge the inner one.
+/// Most bytes of lists that one patch may merge. A list is counted each time it is merged: the patch may name one
+/// element of an outer list many times, and each time merge the inner one.
 const MERGED_BYTES_MAX: usize = 64 << 20;
 
 /// Bytes merged so far.
@@ -57,11 +58,13 @@ struct Work {
     bytes: usize,
 }
 
-/// Applies a strategic merge patch to an object of a type. A failed patch leaves `document` empty; drop it then.
+/// Applies a strategic merge patch to an object of a type. A failed patch leaves `document` empty; the caller must drop
+/// it.
 ///
 /// # Errors
 ///
-/// 400 for a directive in a form that cannot be read, 413 for a patch that merges a large list again and again, 422 for a patch that does not fit the type.
+/// 400 for a directive in a form that cannot be read. 413 for a patch that merges a large list again and again. 422 for
+/// a patch that does not fit the type.
 pub fn apply_strategic_merge_patch(
     document: &mut Value,
     patch: Map<String, Value>,
@@ -174,10 +177,9 @@ fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>
 // === impl Work ===
 
 impl Work {
-    /// Accounts for lists that are about to be merged.
+    /// Counts lists that are about to be merged.
     ///
-    /// # Errors
-    /// 413 when it is too much.
+    /// # Errors 413 above the limit.
     fn count(&mut self, lists: &[&[Value]]) -> Result<(), Status> {
         self.bytes += lists.iter().copied().flatten().map(weight).sum::<usize>();
         if self.bytes > MERGED_BYTES_MAX {
@@ -203,7 +205,7 @@ fn weight(value: &Value) -> usize {
 // === impl Level ===
 
 impl Level {
-    /// What is below a member, and how the member is merged.
+    /// The level below a member, and the rule by which the member is merged.
     fn member(self, name: &str) -> Result<(Self, Rule), Status> {
         match self {
             Self::Structure(message) => {
@@ -252,7 +254,7 @@ fn is_same_type(a: &Value, b: &Value) -> bool {
     std::mem::discriminant(a) == std::mem::discriminant(b)
 }
 
-/// A value that is new to the document deletes nothing.
+/// Removes nulls: a value that is new to the document deletes nothing.
 fn without_nulls(mut value: Value) -> Value {
     fn drop_nulls(value: &mut Value) {
         match value {
@@ -268,7 +270,7 @@ fn without_nulls(mut value: Value) -> Value {
     value
 }
 
-/// A value that is new to the document has nothing to direct: objects with `$patch` go.
+/// Removes objects with `$patch`: a value that is new to the document has nothing to direct.
 fn without_directives(value: Value) -> Option<Value> {
     match value {
         Value::Object(members) if members.contains_key(PATCH) => None,

@@ -1,4 +1,4 @@
-//! Patches that apply, patches that must not, and patches made to hurt.
+//! Patches that apply, patches that must fail, and malicious patches.
 
 use proptest::prelude::*;
 use serde_json::json;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::TranscodeError;
 use crate::object::wire::scan::{skip_blank, skip_value};
 
-/// Walks JSON once. The text is meant to be checked JSON; on anything else it fails, it never panics.
+/// Walks JSON once. The text is expected to be checked JSON; on anything else it fails, it never panics.
 pub(super) struct Cursor<'a> {
     json: &'a [u8],
     at: usize,
@@ -74,7 +74,7 @@ impl<'a> Cursor<'a> {
         Ok(name)
     }
 
-    /// What is between the quotes of a string without escapes, if that comes next. Nearly all strings are such.
+    /// Text between the quotes of a string without escapes, if that comes next. Nearly all strings are such.
     pub(super) fn plain_string(&mut self) -> Option<&'a [u8]> {
         if self.peek() != b'"' {
             return None;
@@ -86,7 +86,7 @@ impl<'a> Cursor<'a> {
         Some(inside)
     }
 
-    /// The text of the next value, whatever it is.
+    /// The text of the next value, of any type.
     pub(super) fn value(&mut self) -> Result<&'a [u8], TranscodeError> {
         self.peek();
         let end = skip_value(self.json, self.at).ok_or(TranscodeError::NotJson)?;
@@ -96,7 +96,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// What is between the quotes; copied only if there are escapes.
+/// Text between the quotes; copied only if there are escapes.
 pub(super) fn string(json: &[u8]) -> Option<Cow<'_, [u8]>> {
     let inside = json.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     if !inside.contains(&b'\\') {

@@ -32,7 +32,8 @@ struct Decoder {
     depth: usize,
 }
 
-/// Where the known fields of one message are, by number. Places, not values: a body may consist of a million empty ones.
+/// Positions of the known fields of one message, by number. Positions, not values: a body may consist of a million
+/// empty ones.
 struct Found<'a> {
     bytes: &'a [u8],
     places: Vec<(u32, u32)>,
@@ -59,7 +60,7 @@ impl<'a> Found<'a> {
                 places.push((number, at));
             }
         }
-        // Writers go by number, so this is nearly always sorted already.
+        // Encoders write in the order of numbers, so this is nearly always sorted already.
         places.sort_by_key(|(number, _)| *number);
         Ok(Self { bytes, places })
     }
@@ -158,7 +159,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// What Go writes for a field that is not set; false for nothing.
+    /// Writes Go's output for a field that is not set; false if Go writes nothing.
     fn absent(&mut self, field: Field) -> Result<bool, TranscodeError> {
         if !field.emits_zero() {
             return Ok(false);
@@ -310,7 +311,7 @@ impl Decoder {
             FieldType::IntOrString => self.int_or_string(bytes_of(field, raw)?)?,
             FieldType::FieldsV1 | FieldType::RawExtension => {
                 let json = inner(bytes_of(field, raw)?, 1)?.unwrap_or_default();
-                // Text of a stranger: it must not break the document around it.
+                // Text from an untrusted client: it must not break the document around it.
                 let is_json = serde_json::from_slice::<serde_json::Value>(json).is_ok();
                 self.out.extend_from_slice(if is_json { json } else { b"null" });
             }

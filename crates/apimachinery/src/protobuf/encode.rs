@@ -9,16 +9,16 @@ use super::{MAX_DEPTH, TranscodeError};
 use crate::schema::{Field, FieldType, Message};
 use crate::time::{MicroTime, Time};
 
-/// A message made of an object.
+/// A message encoded from an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Encoded {
     /// The message, without envelope.
     pub bytes: Vec<u8>,
-    /// True if something in the object could not be said: a field the table does not know, or a value of another type.
+    /// True if a part of the object was left out: a field the table does not know, or a value of another type.
     pub is_partial: bool,
 }
 
-/// Go's zero time, which protobuf says with an empty message.
+/// Go's zero time, which is an empty message in protobuf.
 const ZERO_TIME: i64 = -62_135_596_800;
 
 /// Writes a JSON object as a message.
@@ -39,7 +39,7 @@ pub fn encode(message: Message, json: &[u8]) -> Result<Encoded, TranscodeError> 
 struct Encoder<'a> {
     json: Cursor<'a>,
     out: Vec<u8>,
-    /// Lists, maps and messages met in the messages being written, to notice doubled members.
+    /// Lists, maps and messages seen in the messages being written, to detect duplicate members.
     seen: Vec<Field>,
     depth: usize,
     is_partial: bool,
@@ -192,7 +192,7 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// Types whose zero value is the same as none.
+/// Types whose zero value equals an absent one.
 fn says_zero(ty: FieldType) -> bool {
     matches!(
         ty,

@@ -1,4 +1,4 @@
-//! What is around a message: the envelope of a body, the frame of an event.
+//! Wrappers of a message: the envelope of a body, the frame of an event.
 
 use super::wire::{Fields, Raw, put_field, put_key, put_varint, varint_len};
 use super::{TranscodeError, message};
@@ -75,7 +75,7 @@ pub fn envelope(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What comes before a message of `len` bytes in a body; nothing comes after it.
+/// Bytes before a message of `len` bytes in a body; nothing follows the message.
 pub fn envelope_head(api_version: &str, kind: &str, len: usize) -> Vec<u8> {
     let mut type_meta = Vec::with_capacity(api_version.len() + kind.len() + 4);
     put_field(&mut type_meta, 1, api_version.as_bytes());

@@ -13,14 +13,14 @@ use crate::time::Time;
 use crate::{partial, protobuf, yaml};
 use bytes::Bytes;
 
-/// The pieces of a list, made when they are asked for. Pieces of plain JSON are the stored bytes themselves.
+/// The pieces of a list, produced on demand. Pieces of plain JSON are the stored bytes themselves.
 pub struct ListBody {
     head: Option<Bytes>,
     objects: std::vec::IntoIter<Object>,
     item: Item,
     /// Between two items.
     separator: &'static [u8],
-    /// The next item, when its separator went before it.
+    /// The next item, when its separator was returned before it.
     waiting: Option<Bytes>,
     is_first: bool,
     tail: Option<Bytes>,
@@ -30,7 +30,7 @@ pub struct ListBody {
 pub struct GzipList {
     list: ListBody,
     plain: Plain,
-    /// What the next run may refer to.
+    /// Objects that the next run may refer to.
     before: Vec<Object>,
     compressor: Compressor,
     sum: Sum,
@@ -38,14 +38,14 @@ pub struct GzipList {
     ended: bool,
 }
 
-/// How one item is written.
+/// Encoding of one item.
 #[derive(Clone, Copy)]
 enum Item {
     Text { style: Style, look: Look },
     Protobuf { message: Message, look: Look },
 }
 
-/// What is written of an object.
+/// Part of an object that is written.
 #[derive(Clone, Copy)]
 enum Look {
     Whole,
@@ -53,7 +53,7 @@ enum Look {
     Row(Printer, TableOptions, Time),
 }
 
-/// How text is laid out.
+/// Layout of text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Style {
     Compact,
@@ -105,7 +105,7 @@ impl ListBody {
         Self::text(style, &head, items, objects, Item::Text { style, look })
     }
 
-    /// The form its items have, if it is one that can be kept compressed.
+    /// The cacheable form of its items, if they have one.
     pub fn plain(&self) -> Option<Plain> {
         match self.item {
             Item::Text {
@@ -133,7 +133,7 @@ impl ListBody {
         }
     }
 
-    /// Whether its objects are longer than so many bytes.
+    /// True if its objects are longer than so many bytes.
     pub fn is_longer(&self, bytes: u64) -> bool {
         let mut left = bytes;
         let len = |object| match self.item {
@@ -161,7 +161,7 @@ impl ListBody {
         }
     }
 
-    /// The length of the whole stands in front, so every item is measured first and written when it is asked for.
+    /// The length of the whole list comes first, so every item is measured before and encoded on demand.
     fn protobuf(api_version: &str, kind: &str, meta: &ListMeta, objects: Vec<Object>, item: Item) -> Self {
         let meta_json = serde_json::to_vec(meta).unwrap_or_default();
         let meta = schema::find("meta.k8s.io", "v1", "ListMeta")
@@ -310,7 +310,7 @@ impl Style {
         }
     }
 
-    /// What stands before the items, between them and after them.
+    /// Text before the items, between them and after them.
     fn around(self, head: &[(&str, String)], list: &str, is_empty: bool) -> (Bytes, &'static [u8], Bytes) {
         match self {
             Self::Compact => {

@@ -178,7 +178,7 @@ fn compressed_lists_are_the_plain_ones() {
     for format in [Format::Json, Format::Protobuf] {
         for objects in [objects(kind), objects(kind)[..1].to_vec(), Vec::new()] {
             let plain = body(format, objects.clone()).collect::<Vec<_>>().concat();
-            // The second time it is kept.
+            // The second call uses the cached form.
             for _ in 0..2 {
                 let list = body(format, objects.clone());
                 let form = list.plain().unwrap();

@@ -1,4 +1,4 @@
-//! The table of kube-apiserver's own tests, and whatever text may come from the network.
+//! The table of kube-apiserver's own tests, and arbitrary text from the network.
 
 use proptest::prelude::*;
 

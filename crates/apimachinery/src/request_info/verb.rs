@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// What a request wants done.
+/// Operation that a request wants.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// Read one object; also GET of a path that is no resource.
     Get,
     /// Read a collection.
     List,
-    /// Follow a collection.
+    /// Watch a collection.
     Watch,
     /// POST of a resource.
     Create,
@@ -39,7 +39,7 @@ pub enum Verb {
 // === impl Verb ===
 
 impl Verb {
-    /// The word in RBAC rules and messages; empty for [`Verb::Other`].
+    /// The verb in RBAC rules and messages; empty for [`Verb::Other`].
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Get => "get",

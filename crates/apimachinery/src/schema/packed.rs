@@ -1,5 +1,5 @@
-//! How the generated table is laid out: numbers only, so that it lies in the program file, is shared between processes and
-//! needs no work when one starts.
+//! Layout of the generated table: numbers only, so that it is part of the program file, is shared between processes and
+//! needs no work at the start.
 
 use super::FieldType;
 

@@ -16,13 +16,13 @@ pub struct FieldSelector {
 pub struct FieldRequirement {
     /// Label of the field, such as `spec.nodeName`.
     pub field: String,
-    /// How it is compared.
+    /// Comparison.
     pub operator: FieldOperator,
-    /// What it is compared with.
+    /// Value to compare with.
     pub value: String,
 }
 
-/// How a field is compared.
+/// Comparison of a field with a value.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum FieldOperator {
     /// `f=v` or `f==v`.
@@ -57,7 +57,7 @@ impl FieldSelector {
                 )));
             };
             let value = unescape(value)?;
-            // A term of nothing selects everything.
+            // An empty term selects everything.
             if !(field.is_empty() && value.is_empty()) {
                 requirements.push(FieldRequirement {
                     field: field.to_owned(),
@@ -66,7 +66,7 @@ impl FieldSelector {
                 });
             }
         }
-        // By what they say: `==5` and `=5` are one requirement in two spellings.
+        // Sorted by content: `==5` and `=5` are one requirement in two spellings.
         requirements.sort_by_cached_key(FieldRequirement::to_string);
         Ok(Self { requirements })
     }
@@ -83,7 +83,7 @@ impl FieldSelector {
         }
     }
 
-    /// True if every requirement holds. A field the object's kind does not select by is empty.
+    /// True if every requirement holds. A field that is not selectable for the object's kind counts as empty.
     pub fn matches(&self, object: &Object) -> bool {
         self.requirements.iter().all(|requirement| {
             let is_equal = object.field(&requirement.field).unwrap_or_default() == requirement.value;
@@ -91,7 +91,7 @@ impl FieldSelector {
         })
     }
 
-    /// The one value a field must have.
+    /// The one value that the selector requires of a field.
     pub fn requires(&self, field: &str) -> Option<&str> {
         let is_exact = |r: &&FieldRequirement| r.operator == FieldOperator::Equals && r.field == field;
         self.requirements

@@ -17,13 +17,13 @@ pub struct LabelSelector {
 pub struct LabelRequirement {
     /// The label's key.
     pub key: String,
-    /// What is required of it.
+    /// Condition on the label.
     pub operator: LabelOperator,
     /// Sorted values: one for the comparisons, one or more for the sets, none for existence.
     pub values: Vec<String>,
 }
 
-/// What a requirement asks of a label.
+/// Condition of a requirement on a label.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LabelOperator {
     /// `k in (a,b)`.
@@ -53,7 +53,7 @@ impl LabelSelector {
     ///
     /// # Errors
     ///
-    /// When the text breaks the grammar, or a key or value the rules for labels.
+    /// When the text breaks the grammar, or a key or value breaks the rules for labels.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut requirements = label_parser::parse(text).map_err(ParseError)?;
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
@@ -107,7 +107,7 @@ impl LabelRequirement {
         }
     }
 
-    /// Asked of every object that a watch may show: the values are sorted, since a client chooses how many there are.
+    /// Evaluated for every object that a watch may show. The values are sorted, since the client chooses their number.
     fn is_listed(&self, value: &str) -> bool {
         self.values
             .binary_search_by(|listed| listed.as_str().cmp(value))

@@ -6,9 +6,10 @@ use std::fmt;
 /// Labels of one object. Sorted, each key once.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Labels {
-    /// Key, value, key, value, one behind the other: a text of its own for each would cost more than what it says.
+    /// Key, value, key, value, concatenated: a separate allocation for each would take more memory than the text
+    /// itself.
     text: Box<str>,
-    /// Where each of them ends.
+    /// End offset of each of them.
     ends: Box<[u32]>,
 }
 
@@ -50,7 +51,7 @@ impl Labels {
         self.ends.is_empty()
     }
 
-    /// How many there are.
+    /// Number of labels.
     pub fn len(&self) -> usize {
         self.ends.len() / 2
     }

@@ -1,4 +1,4 @@
-//! The cases of kube-apiserver's own tests, and whatever text may come from the network.
+//! The cases of kube-apiserver's own tests, and arbitrary text from the network.
 
 use bytes::Bytes;
 use proptest::prelude::*;

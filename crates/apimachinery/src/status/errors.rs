@@ -6,14 +6,14 @@ use crate::request_info::RequestInfo;
 use crate::resource_version::ResourceVersion;
 use crate::text::{go_quote, html_escape};
 
-/// Why a write with an old resource version is refused.
+/// Reason for the refusal of a write with an old resource version.
 pub const OPTIMISTIC_LOCK_MESSAGE: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 
-/// What an authorizer refused.
+/// A request that an authorizer refused.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Denial<'a> {
-    /// Who asked.
+    /// User of the request.
     pub user: &'a str,
     /// Verb, of the API or of HTTP for paths.
     pub verb: &'a str,
@@ -70,17 +70,17 @@ fn details(resource: &GroupResource, name: &str) -> StatusDetails {
 // === impl Status ===
 
 impl Status {
-    /// 400: the request cannot be understood.
+    /// 400: the request cannot be parsed.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::failure(400, reason::BAD_REQUEST, message)
     }
 
-    /// 401: the caller is not known.
+    /// 401: the caller is not authenticated.
     pub fn unauthorized() -> Self {
         Self::failure(401, reason::UNAUTHORIZED, "Unauthorized")
     }
 
-    /// 401 with its reason, for a caller that is not worth hiding it from.
+    /// 401 with its reason, for a caller that may learn it.
     pub fn unauthorized_because(why: &str) -> Self {
         Self::failure(401, reason::UNAUTHORIZED, format!("Unauthorized: {why}"))
     }
@@ -134,7 +134,7 @@ impl Status {
         Self::failure(403, reason::FORBIDDEN, message).with_details(details(resource, name))
     }
 
-    /// 404: the object is not there.
+    /// 404: the object does not exist.
     pub fn not_found(resource: &GroupResource, name: &str) -> Self {
         let message = format!("{resource} {} not found", go_quote(name));
         Self::failure(404, reason::NOT_FOUND, message).with_details(details(resource, name))
@@ -176,13 +176,13 @@ impl Status {
         Self::failure(406, reason::NOT_ACCEPTABLE, message)
     }
 
-    /// 409: create of an object that is there.
+    /// 409: create of an object that exists.
     pub fn already_exists(resource: &GroupResource, name: &str) -> Self {
         let message = format!("{resource} {} already exists", go_quote(name));
         Self::failure(409, reason::ALREADY_EXISTS, message).with_details(details(resource, name))
     }
 
-    /// 409: create of an object that is there and is being deleted.
+    /// 409: create of an object that exists and is being deleted.
     pub fn already_exists_deleting(resource: &GroupResource, name: &str) -> Self {
         let mut status = Self::already_exists(resource, name);
         status.message.insert_str(0, "object is being deleted: ");
@@ -236,7 +236,7 @@ impl Status {
         fresh.map_or(status.clone(), |token| status.with_continue(token))
     }
 
-    /// 413 with a text of the caller's.
+    /// 413 with the given text.
     pub fn too_large(message: &str) -> Self {
         Self::failure(
             413,
@@ -306,7 +306,7 @@ impl Status {
         Self::failure(422, reason::INVALID, message)
     }
 
-    /// 429: come back after `seconds`.
+    /// 429: retry after `seconds`.
     pub fn too_many_requests(message: impl Into<String>, seconds: u32) -> Self {
         Self::failure(429, reason::TOO_MANY_REQUESTS, message).with_retry_after(seconds)
     }
@@ -327,7 +327,7 @@ impl Status {
             .with_retry_after(2)
     }
 
-    /// 503: come back after `seconds`; with 0 clients do not retry by themselves.
+    /// 503: retry after `seconds`; with 0 clients do not retry by themselves.
     pub fn service_unavailable(message: impl Into<String>, seconds: u32) -> Self {
         let status = Self::failure(503, reason::SERVICE_UNAVAILABLE, message);
         if seconds == 0 {
@@ -355,7 +355,7 @@ impl Status {
             .with_retry_after(1)
     }
 
-    /// 201: it was done, and there is nothing to return.
+    /// 201: the operation succeeded, and there is nothing to return.
     pub fn success_created() -> Self {
         let mut status = Self::failure(201, "", "");
         status.success = true;

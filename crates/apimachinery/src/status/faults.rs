@@ -1,4 +1,4 @@
-//! The faults of one object: the first ones, and how many there are beside them.
+//! Faults of one object: the first ones, and the number of the others.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -6,7 +6,7 @@ use std::ops::Deref;
 
 use super::FieldError;
 
-/// Faults that are kept of one object. An answer that names more helps nobody, and a body can be made of faults.
+/// Most faults that are kept of one object. More would not help the client, and a body can consist of faults.
 pub const FAULTS_MAX: usize = 100;
 
 /// A list of faults that keeps the first [`FAULTS_MAX`] and counts the others.
@@ -60,7 +60,8 @@ impl Faults {
         self.left_out
     }
 
-    /// Joins them as Go's aggregate does: one alone, several in brackets, equal texts once. The end says how many are left out.
+    /// Joins them as Go's aggregate does: a single one as it is, several in brackets, equal texts once. The end gives
+    /// the number left out.
     pub(super) fn joined(&self) -> String {
         let mut seen = HashSet::new();
         let mut texts: Vec<String> = self.kept.iter().map(ToString::to_string).collect();

@@ -9,15 +9,15 @@ use crate::text::{cut, go_quote, json_up_to};
 
 /// Most bytes that a fault shows of a value, and of the path of its field. What is longer ends with `...`.
 const SHOWN_BYTES_MAX: usize = 1024;
-/// A quoted text may be so many times as long as the text.
+/// Maximum length of a quoted text, as a multiple of the text.
 const QUOTED_GROWTH: usize = 4;
-/// Most bytes of a fault's own words: they may name what is allowed, which the schema of a kind says.
+/// Most bytes of a fault's detail: it may list the allowed values, which the schema of a kind defines.
 const DETAIL_BYTES_MAX: usize = 4096;
 
 /// A fault of one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
-    /// What is wrong in kind.
+    /// Category of the fault.
     pub reason: CauseReason,
     /// Path of the field, such as `metadata.name`.
     pub field: String,
@@ -58,7 +58,7 @@ impl FieldError {
         Self::with_value(CauseReason::Invalid, field, &value.into(), detail)
     }
 
-    /// The same with the value as Go shows it, which is not how it is written in JSON.
+    /// The same with the value in Go's notation, which differs from JSON.
     pub fn invalid_shown(field: impl Into<String>, shown: &str, detail: &str) -> Self {
         Self::with_shown(CauseReason::Invalid, field, shown, detail)
     }
@@ -78,7 +78,7 @@ impl FieldError {
         Self::with_value(CauseReason::Duplicate, field, &value.into(), "")
     }
 
-    /// The same with the value as Go shows it.
+    /// The same with the value in Go's notation.
     pub fn duplicate_shown(field: impl Into<String>, shown: &str, detail: &str) -> Self {
         Self::with_shown(CauseReason::Duplicate, field, shown, detail)
     }

@@ -1,4 +1,4 @@
-//! The machine-readable reasons, and the questions clients ask about a Status.
+//! The machine-readable reasons, and tests of a Status for them.
 
 use super::Status;
 
@@ -43,7 +43,7 @@ pub const TIMEOUT: &str = "Timeout";
 pub const CAUSE_RESOURCE_VERSION_TOO_LARGE: &str = "ResourceVersionTooLarge";
 /// Cause of a 403 for a create in a namespace that is being deleted.
 pub const CAUSE_NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
-/// Cause of a refused apply: somebody else owns the field.
+/// Cause of a refused apply: another manager owns the field.
 pub const CAUSE_FIELD_MANAGER_CONFLICT: &str = "FieldManagerConflict";
 
 impl Status {
@@ -51,47 +51,47 @@ impl Status {
         !self.is_success() && self.reason() == reason
     }
 
-    /// The object is not there.
+    /// True if the object does not exist.
     pub fn is_not_found(&self) -> bool {
         self.has_reason(NOT_FOUND)
     }
 
-    /// The object is there already.
+    /// True if the object exists already.
     pub fn is_already_exists(&self) -> bool {
         self.has_reason(ALREADY_EXISTS)
     }
 
-    /// A precondition of a write failed.
+    /// True if a precondition of a write failed.
     pub fn is_conflict(&self) -> bool {
         self.has_reason(CONFLICT)
     }
 
-    /// The resource version is outside the history kept.
+    /// True if the resource version is outside the history kept.
     pub fn is_expired(&self) -> bool {
         self.has_reason(EXPIRED) || self.has_reason(GONE)
     }
 
-    /// Validation failed.
+    /// True if validation failed.
     pub fn is_invalid(&self) -> bool {
         self.has_reason(INVALID)
     }
 
-    /// The caller may not do this.
+    /// True if the caller is not authorized.
     pub fn is_forbidden(&self) -> bool {
         self.has_reason(FORBIDDEN)
     }
 
-    /// The server does not know the caller.
+    /// True if the caller is not authenticated.
     pub fn is_unauthorized(&self) -> bool {
         self.has_reason(UNAUTHORIZED)
     }
 
-    /// The server asks for patience.
+    /// True if the server asks the client to retry later.
     pub fn is_too_many_requests(&self) -> bool {
         self.has_reason(TOO_MANY_REQUESTS) || self.code() == 429
     }
 
-    /// The server has not reached the resource version asked for.
+    /// True if the server has not reached the resource version asked for.
     pub fn is_too_large_resource_version(&self) -> bool {
         self.has_reason(TIMEOUT)
             && self

@@ -1,4 +1,4 @@
-//! Schemas that are made of schemas: `allOf`, `anyOf`, `oneOf`, `not`.
+//! Schemas composed of schemas: `allOf`, `anyOf`, `oneOf`, `not`.
 
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ pub(super) struct Combined {
     not: Option<Node>,
 }
 
-/// What one alternative says of a value.
+/// Result of one alternative for a value.
 #[derive(Default)]
 struct Verdict {
     matched: usize,
@@ -27,7 +27,7 @@ struct Verdict {
 // === impl Combined ===
 
 impl Combined {
-    /// `None` for a schema that stands alone.
+    /// The combination in a schema; `None` if there is none.
     pub(super) fn of(schema: &Value) -> Option<Self> {
         let nodes = |name: &str| -> Vec<Node> {
             let schemas = schema[name].as_array().into_iter().flatten();
@@ -43,7 +43,7 @@ impl Combined {
         (!is_alone || combined.not.is_some()).then_some(combined)
     }
 
-    /// Adds what is wrong; returns the count of what was looked at, as [`check`] does.
+    /// Adds the faults; returns the number of checked parts, as [`check`] does.
     pub(super) fn check(&self, path: &mut Path, value: &Value, old: Option<&Value>, errors: &mut Faults) -> usize {
         let shown = path.shown().into_owned();
         let mut judge = |node: &Node| {
@@ -53,7 +53,7 @@ impl Combined {
         };
         let refuse = |errors: &mut Faults, what: String| {
             let why = format!("{} must {what}", go_quote(&shown));
-            // Alternatives often find the same fault: it is told once.
+            // Alternatives often find the same fault: it is listed once.
             errors.push_new(FieldError::invalid(NOWHERE, "", &why));
         };
         let mut matched = 0;
@@ -110,7 +110,7 @@ impl Verdict {
     }
 }
 
-/// Tells what the first good verdict says, else the first of those that matched most.
+/// Reports the first verdict without a fault, else the first of those that matched most.
 fn tell_best(verdicts: Vec<Verdict>, errors: &mut Faults) -> usize {
     let mut best: Option<Verdict> = None;
     for verdict in verdicts {

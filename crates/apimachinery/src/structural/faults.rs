@@ -1,4 +1,4 @@
-//! What is wrong with values, in the words of kube-apiserver's validator.
+//! Validation of values against a schema, with the texts of kube-apiserver's validator.
 
 use regex_lite::Regex;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use super::{Additional, Node};
 use crate::status::{Faults, FieldError};
 use crate::text::go_quote;
 
-/// What a value has to be like beside its type.
+/// Constraints on a value in addition to its type.
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
     required: Vec<String>,
@@ -23,7 +23,7 @@ pub(crate) struct Limits {
     max_length: Option<u64>,
     pattern: Option<Regex>,
     format: Option<Format>,
-    /// A format is named, known or not; `byte` is none.
+    /// A format is named, known or not; `byte` does not count.
     has_format: bool,
     min_items: Option<u64>,
     max_items: Option<u64>,
@@ -32,24 +32,24 @@ pub(crate) struct Limits {
     unique: Unique,
 }
 
-/// Which items of a list may not occur twice.
+/// Uniqueness rule for the items of a list.
 #[derive(Debug, Default)]
 enum Unique {
     #[default]
     No,
-    /// Equal ones.
+    /// Equal items.
     Items,
-    /// Those with equal values of these members.
+    /// Items with equal values of these members.
     Keys(Vec<String>),
 }
 
-/// The field of faults that upstream has no field for: the message says which it is.
+/// Field of faults that have no field in upstream: the message names the place.
 pub(super) const NOWHERE: &str = "<nil>";
 
 // === impl Limits ===
 
 impl Limits {
-    /// What tells the items of a list apart: nothing where it is taken as a whole, no keys where items are themselves.
+    /// Identity of the items of a list: `None` if the list is atomic, no keys if items are their own identity.
     pub(crate) fn item_keys(&self) -> Option<&[String]> {
         match &self.unique {
             Unique::No => None,
@@ -58,7 +58,7 @@ impl Limits {
         }
     }
 
-    /// Whether it is said more about a text than that it is one.
+    /// True if the schema names a format for texts.
     pub(crate) fn has_format(&self) -> bool {
         self.has_format
     }
@@ -95,8 +95,9 @@ impl Limits {
     }
 }
 
-/// Adds what is wrong with `value` at `path`; `old` is the value in its place before. Returns how much of the schema was looked
-/// at with success, counted as kube-apiserver counts it: of alternatives that all fail, the one with most is told about.
+/// Adds the faults of `value` at `path`; `old` is the previous value at that place. Returns the number of parts of the
+/// schema that were checked successfully, counted as in kube-apiserver: of alternatives that all fail, the one with the
+/// highest number is reported.
 pub(super) fn check(node: &Node, path: &mut Path, value: &Value, old: Option<&Value>, errors: &mut Faults) -> usize {
     if old == Some(value) {
         return 0;
@@ -107,7 +108,7 @@ pub(super) fn check(node: &Node, path: &mut Path, value: &Value, old: Option<&Va
         check_allowed(&node.limits, &path.shown(), value, errors);
         return usize::from(is_typed && type_fits);
     }
-    // What applies to every value: the enumeration, alternatives (counted twice), and the schema itself.
+    // Rules for every value: the enumeration, alternatives (counted twice), and the schema itself.
     let mut count = 4 + usize::from(is_typed) + usize::from(is_typed && type_fits);
     if let Some(combined) = &node.combined {
         count += combined.check(path, value, old, errors);
@@ -143,7 +144,7 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// Whether a value is of a type the schema allows; what it is called depends on whether the schema has a format.
+/// Checks that a value is of a type the schema allows; the name of its type depends on whether the schema has a format.
 fn check_type(node: &Node, path: &str, value: &Value, errors: &mut Faults) -> bool {
     let found = type_of(value);
     let is_whole = || value.as_f64().is_some_and(|number| number.fract() == 0.0);

@@ -1,5 +1,5 @@
-//! Formats: what `format` asks of texts and integers. Which there are, and what each takes, is as in kube-apiserver, which is
-//! looser than the standards.
+//! Formats: the rules of `format` for texts and integers. The set of formats, and the values each accepts, are as in
+//! kube-apiserver, which is looser than the standards.
 
 use core::net::Ipv6Addr;
 
@@ -19,13 +19,13 @@ pub(super) struct Format {
 enum Rule {
     Text(TextRule),
     Int32,
-    /// Known by name; every value of the type will do.
+    /// Known by name; every value of the type is valid.
     Any,
 }
 
 type TextRule = fn(&str) -> bool;
 
-/// Formats of texts, without their dashes. What other names mean is nobody's business.
+/// Formats of texts, without their dashes. Other names have no effect.
 const TEXTS: [(&str, TextRule); 21] = [
     ("byte", is_base64),
     ("cidr", is_cidr),
@@ -53,7 +53,7 @@ const TEXTS: [(&str, TextRule); 21] = [
 /// Formats of kube-apiserver that are not enforced here.
 const UNKNOWN_HERE: [&str; 5] = ["bsonobjectid", "creditcard", "isbn", "isbn10", "isbn13"];
 
-/// Whether kube-apiserver would enforce the format of a schema, and this server does not.
+/// True if kube-apiserver would enforce the format of a schema, and this server does not.
 pub(super) fn is_missed(schema: &Value) -> bool {
     let name = schema["format"].as_str().unwrap_or_default().replace('-', "");
     matches!(schema["type"].as_str(), None | Some("string")) && UNKNOWN_HERE.contains(&name.as_str())
@@ -62,7 +62,7 @@ pub(super) fn is_missed(schema: &Value) -> bool {
 // === impl Format ===
 
 impl Format {
-    /// The format of a schema, if it has one that means something for its type.
+    /// The format of a schema, if it has one that applies to its type.
     pub(super) fn of(schema: &Value) -> Option<Self> {
         let name = schema["format"].as_str()?;
         let rule = match (schema["type"].as_str().unwrap_or("string"), name) {
@@ -78,12 +78,12 @@ impl Format {
         Some(Self { name, rule })
     }
 
-    /// Whether it is about texts.
+    /// True if it applies to texts.
     pub(super) fn is_of_text(&self) -> bool {
         matches!(self.rule, Rule::Text(_))
     }
 
-    /// Whether a text is of the format; formats of numbers say nothing about it.
+    /// True if a text has the format; formats of numbers allow every text.
     pub(super) fn allows_text(&self, text: &str) -> bool {
         match self.rule {
             Rule::Text(allows) => allows(text),
@@ -107,7 +107,7 @@ fn is_base64(text: &str) -> bool {
     !text.is_empty() && text.len().is_multiple_of(4) && digits.bytes().all(is_digit)
 }
 
-/// Leading zeros are fine.
+/// Leading zeros are allowed.
 fn ipv4(text: &str) -> bool {
     let part = |part: &str| is_number(part) && part.parse::<u8>().is_ok();
     text.split('.').count() == 4 && text.split('.').all(part)
@@ -160,7 +160,7 @@ fn is_date(text: &str) -> bool {
     (1..=days).contains(&day)
 }
 
-/// `2006-01-02T15:04:05.999Z`, any sign before the fraction.
+/// `2006-01-02T15:04:05.999Z`, any character before the fraction.
 fn is_date_time(text: &str) -> bool {
     let text = text.to_lowercase();
     let mut parts = text.split('t');
@@ -222,7 +222,7 @@ fn is_go_duration(text: &str) -> bool {
 }
 
 fn has_amount_of_time(text: &str) -> bool {
-    /// Names that have to be whole, and beginnings.
+    /// Names that must match exactly, and prefixes.
     const UNITS: [(&[&str], &str); 8] = [
         (&["ns"], "nano"),
         (&["us", "µs"], "micro"),
@@ -294,8 +294,8 @@ fn is_ssn(text: &str) -> bool {
     lengths == [3, 2, 4] && parts.iter().all(|part| is_number(part))
 }
 
-/// Labels of letters, digits, signs and dashes, none of them at an end; the last of several has letters only. One alone has
-/// a dash in its second place at most.
+/// Labels of letters, digits, signs and dashes, none of them at an end; the last of several has letters only. A single
+/// label has a dash in its second place at most.
 fn is_hostname(text: &str) -> bool {
     let is_sign = |sign: char| sign.is_ascii_alphanumeric() || sign.is_alphabetic() || is_symbol(sign);
     let fits = |label: &str| label.len() <= 63;
@@ -320,7 +320,7 @@ fn is_hostname(text: &str) -> bool {
     is_top && others.iter().all(|label| is_label(label))
 }
 
-/// Symbols of ASCII, and what is neither letter nor number beyond it.
+/// ASCII symbols, and characters beyond ASCII that are neither letter nor number.
 fn is_symbol(sign: char) -> bool {
     match sign {
         '$' | '+' | '<' | '=' | '>' | '^' | '`' | '|' | '~' => true,
@@ -357,7 +357,7 @@ fn is_uri(text: &str) -> bool {
     is_scheme && rest.strip_prefix("//").is_none_or(has_authority)
 }
 
-/// Whether every percent sign stands before two digits.
+/// True if every percent sign precedes two digits.
 fn has_whole_escapes(text: &str) -> bool {
     let mut parts = text.split('%');
     parts.next();
@@ -375,7 +375,8 @@ fn has_authority(rest: &str) -> bool {
     !name.contains(is_bad) && port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Digits in groups of 8, 4, 4, 4 and 12, dashes between them or not; with a version, it stands in the third group.
+/// Digits in groups of 8, 4, 4, 4 and 12, with or without dashes between them; the version, if any, is in the third
+/// group.
 fn is_uuid(text: &str, version: Option<u8>) -> bool {
     let mut rest = text.as_bytes();
     let mut digits = Vec::with_capacity(32);

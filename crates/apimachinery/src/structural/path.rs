@@ -1,4 +1,4 @@
-//! The place of a walk over a value, as faults name it: `spec.items[3].name`.
+//! The place of a walk over a value, as in the text of faults: `spec.items[3].name`.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -8,7 +8,8 @@ use crate::text::cut;
 /// Most bytes of a path that are shown.
 const SHOWN_BYTES_MAX: usize = 1024;
 
-/// A path that grows and shrinks with the walk. Nothing is copied on the way: names may be long, and much may be below them.
+/// A path that grows and shrinks with the walk. Nothing is copied during the walk: names may be long, with many values
+/// below them.
 #[derive(Debug, Default)]
 pub(super) struct Path(String);
 
@@ -25,7 +26,7 @@ impl Path {
         self.below(name, |path| path.shown().into_owned())
     }
 
-    /// Looks at a member.
+    /// Visits a member.
     pub(super) fn below<T>(&mut self, name: &str, look: impl FnOnce(&mut Self) -> T) -> T {
         let outer = self.enter(name);
         let seen = look(self);
@@ -33,7 +34,7 @@ impl Path {
         seen
     }
 
-    /// Looks at an item of a list.
+    /// Visits an item of a list.
     pub(super) fn item<T>(&mut self, index: usize, look: impl FnOnce(&mut Self) -> T) -> T {
         let outer = self.enter_item(index);
         let seen = look(self);
@@ -41,7 +42,7 @@ impl Path {
         seen
     }
 
-    /// Goes to a member; returns the way [`back`](Self::back).
+    /// Goes to a member; returns the position for [`back`](Self::back).
     pub(super) fn enter(&mut self, name: &str) -> usize {
         let outer = self.0.len();
         if outer > 0 {
@@ -51,7 +52,7 @@ impl Path {
         outer
     }
 
-    /// Goes to an item of a list; returns the way [`back`](Self::back).
+    /// Goes to an item of a list; returns the position for [`back`](Self::back).
     pub(super) fn enter_item(&mut self, index: usize) -> usize {
         let outer = self.0.len();
         // Writing to a String does not fail.
@@ -59,7 +60,7 @@ impl Path {
         outer
     }
 
-    /// Goes back to where the walk was.
+    /// Returns to an earlier position.
     pub(super) fn back(&mut self, outer: usize) {
         self.0.truncate(outer);
     }

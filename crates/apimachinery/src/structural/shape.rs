@@ -5,13 +5,13 @@ use serde_json::{Map, Value};
 use super::path::Path;
 use super::{Additional, Node};
 
-/// Unknown fields that are named, as of the built-in kinds.
+/// Most unknown fields that are named, as for the built-in kinds.
 const UNKNOWN_MAX: usize = 100;
 
-/// What every object has whatever its schema says.
+/// Members of every object, whether or not its schema lists them.
 const TYPE_AND_META: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
-/// Takes away what is not known, and names it.
+/// Removes unknown fields, and returns their paths.
 pub(super) fn prune(object: &mut Value, node: &Node) -> Vec<String> {
     let mut unknown = Unknown::default();
     walk(object, Some(node), &mut unknown);
@@ -19,12 +19,12 @@ pub(super) fn prune(object: &mut Value, node: &Node) -> Vec<String> {
     unknown.named
 }
 
-/// What is not known, and where the walk is.
+/// Unknown fields found so far, and the position of the walk.
 #[derive(Default)]
 struct Unknown {
-    /// The first [`UNKNOWN_MAX`] paths, cut as values of faults are.
+    /// The first [`UNKNOWN_MAX`] paths, cut like the values of faults.
     named: Vec<String>,
-    /// One for the whole walk: a path for each value would cost the length of all names above it.
+    /// One path for the whole walk: a path for each value would cost the length of all names above it.
     path: Path,
 }
 
@@ -91,7 +91,8 @@ fn walk_members(members: &mut Map<String, Value>, node: Option<&Node>, unknown: 
     });
 }
 
-/// A null where none may be is a member that is left out, unless a default takes its place.
+/// Removes members with a forbidden null, which count as absent. A member with a default stays until `fill` replaces
+/// its null.
 pub(super) fn drop_nulls(value: &mut Value, node: &Node) {
     match value {
         Value::Object(members) => members.retain(|name, value| {
@@ -111,7 +112,7 @@ pub(super) fn drop_nulls(value: &mut Value, node: &Node) {
     }
 }
 
-/// Fills in what is left out.
+/// Fills in defaults.
 pub(super) fn fill(value: &mut Value, node: &Node) {
     let settle = |value: &mut Value, node: &Node| {
         if let Some(default) = node.default.as_ref().filter(|_| node.takes_null_for_nothing(value)) {

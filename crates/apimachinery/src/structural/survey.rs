@@ -1,4 +1,4 @@
-//! What of a schema cannot be enforced: refused where objects would be wrong, named where a rule is left out.
+//! Parts of a schema that cannot be enforced: refused if objects would be wrong, listed if a rule is left out.
 
 use regex_lite::Regex;
 use serde_json::Value;
@@ -7,13 +7,12 @@ use super::formats;
 
 /// Longest pattern that is compiled, bytes.
 const PATTERN_BYTES_MAX: usize = 16 << 10;
-/// Fields that are named.
+/// Most fields that are named.
 const NAMED_MAX: usize = 20;
 
 /// Refuses a schema with a pattern that is no regular expression, or one that needs classes of Unicode (`\p{…}`).
 ///
-/// # Errors
-/// The field of the schema, as kube-apiserver names it, and what is wrong.
+/// # Errors The field of the schema, as kube-apiserver names it, and the reason.
 pub fn check(schema: &Value) -> Result<(), String> {
     let mut fault = None;
     walk(schema, String::new(), &mut |path, schema| {

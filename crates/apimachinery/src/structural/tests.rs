@@ -1,4 +1,4 @@
-//! Schemas as operators write them, and what becomes of objects.
+//! Schemas as operators write them, and the objects they produce.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -69,7 +69,7 @@ fn defaults_stand_for_what_is_left_out_and_for_nulls() {
     assert_eq!(object["spec"]["a"], 1);
 }
 
-/// Schema, value, and what is said of it; nothing of one that is allowed.
+/// Schema, value, and the faults; empty for an allowed value.
 const VERDICTS: &str = r#"
 {"type": "integer"} | "1" | spec: Invalid value: "string": spec in body must be of type integer: "string"
 {"type": "integer"} | 1.5 | spec: Invalid value: "number": spec in body must be of type integer: "number" | <nil>: Invalid value: "": Checked value must be of type integer (default format) in spec

@@ -7,7 +7,7 @@ use crate::time::Time;
 
 const NONE: &str = "<none>";
 const UNKNOWN: &str = "<unknown>";
-/// Addresses and ports shown before the rest is only counted.
+/// Addresses and ports that are shown; the rest is only counted.
 const SHOWN: usize = 3;
 
 pub(super) fn str(value: &Value) -> &str {
@@ -42,7 +42,7 @@ fn row<const N: usize>(cells: [Value; N]) -> Vec<Value> {
     cells.into()
 }
 
-/// The first texts, and how many more there are; `empty` if there are none.
+/// The first texts, and the number of the others; `empty` if there are none.
 fn shortened(texts: &[String], empty: &str) -> String {
     let shown = texts.get(..SHOWN).unwrap_or(texts).join(",");
     if texts.len() > SHOWN {
@@ -216,7 +216,7 @@ fn roles(object: &Value) -> Vec<&str> {
     roles
 }
 
-/// An event of either group: events.k8s.io names most fields otherwise.
+/// An event of either group: most fields have other names in events.k8s.io.
 pub(super) fn event(object: &Value, now: Time) -> Vec<Value> {
     let either = |core: &str, new: &str| match &object[core] {
         Value::Null => object[new].clone(),

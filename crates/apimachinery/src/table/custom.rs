@@ -27,7 +27,7 @@ pub(super) fn cells(columns: &[PrinterColumn], object: &Value, now: Time) -> Vec
     std::iter::once(name).chain(others).collect()
 }
 
-/// Nothing where the value has another type than the column.
+/// Null if the value has another type than the column.
 fn cell(ty: ColumnType, value: &Value, now: Time) -> Value {
     match (ty, value) {
         (ColumnType::String, value) => Value::String(text(value)),

@@ -1,4 +1,4 @@
-//! Ages as people read them: at most two units, coarser the older something is.
+//! Ages for people: at most two units, coarser for older objects.
 
 use serde_json::Value;
 

@@ -10,12 +10,12 @@ use crate::time::Time;
 
 const NONE: &str = "<none>";
 
-/// What the containers add up to.
+/// Summary of the containers.
 struct Summary {
     reason: String,
     ready: usize,
     restarts: i64,
-    /// When a container ended last, of those whose restarts count.
+    /// Time at which a container last ended, of those whose restarts count.
     last: Option<Time>,
 }
 
@@ -84,7 +84,7 @@ fn summarise(pod: &Value) -> Summary {
     summary
 }
 
-/// Looks at init containers in order, up to the first that is not done; true if there is one.
+/// Examines init containers in order, up to the first that is not done; true if there is one.
 fn initialize(pod: &Value, summary: &mut Summary) -> bool {
     let total = list(&pod["spec"]["initContainers"]).len();
     let sidecars = sidecar_names(pod);
@@ -111,7 +111,7 @@ fn initialize(pod: &Value, summary: &mut Summary) -> bool {
     false
 }
 
-/// Looks at the containers proper, the last one first: the first one's word counts.
+/// Examines the app containers, the last one first: the reason of the first container counts.
 fn run(status: &Value, summary: &mut Summary) {
     let (mut is_running, mut failure) = (false, String::new());
     for container in list(&status["containerStatuses"]).iter().rev() {
@@ -141,7 +141,7 @@ fn run(status: &Value, summary: &mut Summary) {
     }
 }
 
-/// Why a container ended.
+/// Reason for the end of a container.
 fn ending(terminated: &Value) -> String {
     let signal = terminated["signal"].as_i64().unwrap_or_default();
     match str(&terminated["reason"]) {
@@ -159,7 +159,7 @@ struct Restarts {
 // === impl Restarts ===
 
 impl Restarts {
-    /// Of the sidecars up to the first init container that is not done.
+    /// Summary of the sidecars up to the first init container that is not done.
     fn of_sidecars(pod: &Value) -> Self {
         let mut summary = Summary {
             reason: String::new(),
@@ -200,7 +200,7 @@ fn is_sidecar(container: &Value) -> bool {
     container["restartPolicy"] == "Always"
 }
 
-/// Names of the containers that stay beside the others.
+/// Names of the sidecar containers.
 fn sidecar_names(pod: &Value) -> HashSet<&Value> {
     let containers = list(&pod["spec"]["initContainers"]).iter();
     containers

@@ -1,4 +1,4 @@
-//! Rows as kube-apiserver's printers make them.
+//! Rows as in kube-apiserver's printers.
 
 use serde_json::json;
 

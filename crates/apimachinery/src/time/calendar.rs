@@ -2,18 +2,18 @@
 
 use std::fmt;
 
-/// A moment taken apart, in UTC.
+/// A moment split into its parts, in UTC.
 pub(super) struct Civil {
     year: i64,
     month: u32,
     day: u32,
     second_of_day: i64,
     pub(super) micros: u32,
-    /// East of UTC; only what was read has one.
+    /// Seconds east of UTC; set only for a parsed text.
     offset_seconds: i64,
 }
 
-/// Which fractions of a second are read.
+/// Fractions of a second that are accepted.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub(super) enum Fraction {
     /// None or any number of digits.

@@ -1,4 +1,4 @@
-//! Both formats, both ways.
+//! Both formats, parsed and written.
 
 use proptest::prelude::*;
 

@@ -1,6 +1,6 @@
-//! Whether an object is what its type says already: nothing to drop, to complete or to complain about.
+//! Check that an object already has the form of its type, without any field to drop, complete or refuse.
 //!
-//! The quick answer to the usual case. It only looks; the words of a refusal come from [`read`](super::read).
+//! The fast path for the usual case. It only checks; the texts of a refusal come from [`read`](super::read).
 
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ pub fn conforms(object: &Value, message: Message) -> bool {
     object.is_object() && fits(object, Expected::Root(message), DEPTH_MAX)
 }
 
-/// Whether a value may stand at a place, with this many levels below it.
+/// True if a value is valid at a place, with this many levels below it.
 fn fits(value: &Value, expected: Expected, levels: usize) -> bool {
     if expected.is_free() {
         return is_shallow(value, levels);
@@ -77,7 +77,7 @@ mod tests {
         find("", "v1", "Pod").unwrap()
     }
 
-    /// What [`conforms`] promises.
+    /// The guarantee of [`conforms`].
     fn keeps_its_promise(object: &Value, message: Message) -> bool {
         let is_untouched = match read(object.to_string().as_bytes(), message) {
             Ok(read) => read.object == *object && read.faults.is_empty(),
@@ -146,7 +146,7 @@ mod tests {
             any::<i64>().prop_map(Value::from),
             any::<u64>().prop_map(Value::from),
             (-3_i64..70_000).prop_map(Value::from),
-            // Short ones: the parser is allowed to miss the last bit of a long one.
+            // Short numbers: the parser may differ in the last bit of a long one.
             any::<i32>().prop_map(|eighths| Value::from(f64::from(eighths) / 8.0)),
             proptest::sample::select(vec![
                 "",

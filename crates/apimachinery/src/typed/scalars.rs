@@ -1,4 +1,4 @@
-//! Which texts and numbers a field takes, by its type, and Go's words for those that it does not.
+//! Texts and numbers that a field accepts, by its type, and Go's texts for those that it refuses.
 
 use crate::schema::FieldType;
 use crate::time::{MicroTime, Time};
@@ -11,7 +11,7 @@ pub(super) fn takes_text(ty: FieldType) -> bool {
     )
 }
 
-/// What is wrong with a text as a value of the type, which takes texts.
+/// Fault of a text as a value of the type, which takes texts.
 pub(super) fn text_fault(ty: FieldType, text: &str) -> Option<String> {
     match ty {
         FieldType::Time => Time::parse(text).err().map(|error| error.to_string()),
@@ -34,7 +34,7 @@ pub(super) fn number_fits(ty: FieldType, number: &serde_json::Number) -> bool {
     }
 }
 
-/// Go's words for text that is not base64.
+/// Go's text for a string that is not base64.
 fn base64_fault(text: &str) -> Option<String> {
     use base64::Engine as _;
     let cleaned: String = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();

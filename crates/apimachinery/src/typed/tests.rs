@@ -1,4 +1,4 @@
-//! What a reading finds: unknown, duplicate and mistyped fields, in the words of the real server.
+//! Results of decoding: unknown, duplicate and mistyped fields, with the texts of kube-apiserver.
 
 use serde_json::json;
 
@@ -178,7 +178,7 @@ fn without_named_text(mistake: &str) -> String {
 
 const NAMED_TEXTS: [&str; 1] = ["v1.AddressType"];
 
-/// Every case has been answered by the real decoder (`interop/cmd/patchcases`).
+/// Every case was answered by the real decoder (`interop/cmd/patchcases`).
 ///
 /// Conformance: 2.40
 #[test]
@@ -205,7 +205,7 @@ fn random_bodies_are_read_as_upstream() {
                 if found.faults != faults {
                     wrong.push(format!("{place}\n  {:?}\n  {faults:?}", found.faults));
                 }
-                // Once it was stored, an empty list is none.
+                // An empty list that was stored is absent.
                 let mut decoded = case["decoded"].clone();
                 crate::canonical::canonicalize(&mut decoded, message);
                 crate::canonical::canonicalize(&mut found.object, message);

@@ -8,7 +8,7 @@ use super::INITIAL_EVENTS_END;
 use crate::mapping::Mapping;
 use crate::resource_version::ResourceVersion;
 
-/// What a bookmark says.
+/// Contents of a bookmark.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bookmark {
     /// Everything up to this version has been sent.

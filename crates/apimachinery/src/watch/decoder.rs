@@ -10,19 +10,20 @@ use super::EventType;
 pub const MAX_FRAME: usize = 16 * 1024 * 1024;
 
 /// Splits a byte stream into events. Feed it with [`WatchDecoder::push`] and drain it as an iterator after each push;
-/// it yields `None` while a frame is incomplete. After an error it yields nothing more: the stream cannot be trusted.
+/// it yields `None` while a frame is incomplete. After an error it yields nothing more: the rest of the stream is
+/// unreliable.
 #[derive(Debug, Default)]
 pub struct WatchDecoder {
     buffer: BytesMut,
-    /// How much of the buffer has been searched for a line break.
+    /// Number of bytes of the buffer that were searched for a line break.
     searched: usize,
     failed: bool,
 }
 
-/// One event, its object not yet read.
+/// One event; its object is not parsed yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawEvent {
-    /// What happened.
+    /// Type of the event.
     pub event_type: EventType,
     /// The object's bytes: an object of the kind, a bookmark or a Status.
     pub object: Bytes,
@@ -78,7 +79,7 @@ impl WatchDecoder {
             if length > MAX_FRAME {
                 return Some(Err(DecodeError::TooLong));
             }
-            // A copy of its own: a stored object must not keep the whole read buffer alive.
+            // A separate copy: a stored object must not keep the whole read buffer alive.
             let line = Bytes::copy_from_slice(self.buffer[..length].trim_ascii());
             self.buffer.advance(length + 1);
             if !line.is_empty() {

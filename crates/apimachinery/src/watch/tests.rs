@@ -1,4 +1,4 @@
-//! Frames out and in, cut anywhere.
+//! Frames written and parsed, with cuts at any byte.
 
 use proptest::prelude::*;
 

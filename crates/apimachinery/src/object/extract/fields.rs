@@ -1,4 +1,4 @@
-//! Walking down to the selectable fields of a kind, and over everything else.
+//! Walks down to the selectable fields of a kind, and skips everything else.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub(super) struct FieldsSeed<'a> {
     slots: &'a mut Slots,
     /// One bit per slot.
     mask: u64,
-    /// How many path segments lie above this place.
+    /// Number of path segments above this place.
     depth: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Splicing against what `serde_json::Value` does.
+//! Splicing compared with the same change of a `serde_json::Value`.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -104,7 +104,7 @@ fn any_object() -> impl Strategy<Value = Value> {
     })
 }
 
-/// What the splice shall mean.
+/// Expected result of the splice.
 fn set_in_value(mut value: Value) -> Value {
     value["metadata"]["resourceVersion"] = json!(RV.to_string());
     value

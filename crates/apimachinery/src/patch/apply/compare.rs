@@ -1,4 +1,4 @@
-//! What changed between two values of a type, as sets of fields.
+//! Differences between two values of a type, as sets of fields.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ pub(super) fn compare(ty: Type<'_>, old: &Value, new: &Value) -> Comparison {
     }
 }
 
-/// Whether two values say the same.
+/// True if two values are equal in meaning.
 pub(super) fn is_same(a: &Value, b: &Value) -> bool {
     path::compare(a, b).is_eq()
 }
@@ -42,8 +42,8 @@ struct Walk {
     found: Found,
 }
 
-/// The differences at a place and below it. A place knows nothing of the way to it: a long name with many fields below costs
-/// no more than its length.
+/// The differences at a place and below it. The path to the place is not stored here: a long name with many fields
+/// below costs no more than its length.
 #[derive(Default)]
 struct Found {
     removed: Node,
@@ -100,7 +100,7 @@ impl Walk {
         }
     }
 
-    /// Compares as values of one form; whether they were taken as a whole.
+    /// Compares as values of one form; returns true if they were compared as a whole.
     fn shaped(&mut self, ty: Type<'_>, shape: Shape, old: Option<&Value>, new: Option<&Value>) -> bool {
         match shape {
             Shape::Scalar(_) => self.leaf(old, new),
@@ -170,7 +170,7 @@ impl Walk {
         }
     }
 
-    /// One element; where it is doubled, the doubles count as one value that is not looked into.
+    /// Compares one element. Duplicates of an element count as one value, which is not compared further.
     fn element(&mut self, ty: Type<'_>, before: &[&Value], after: &[&Value]) {
         match (before, after) {
             ([] | [_], [] | [_]) => self.value(ty, before.first().copied(), after.first().copied()),
@@ -196,7 +196,7 @@ impl Walk {
     }
 }
 
-/// The elements; none where there is no list.
+/// The elements; empty if there is no list.
 fn array(value: Option<&Value>) -> &[Value] {
     value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Why an apply is refused: fields that others own.
+//! Refusal of an apply: fields that others own.
 
 use super::managers::Manager;
 use super::path::display;
@@ -6,19 +6,19 @@ use super::set::FieldSet;
 use crate::status::{Status, StatusDetails, reason};
 use crate::text::cut;
 
-/// Conflicts that are told; the others are counted.
+/// Most conflicts that are listed; the others are counted.
 const TOLD_MAX: usize = 100;
-/// Most bytes of a path that are told.
+/// Most bytes of a path that are shown.
 const PATH_BYTES_MAX: usize = 1024;
 
-/// What an apply would take, from whom; never empty.
+/// Fields that an apply would take, by their owners; never empty.
 #[derive(Debug)]
 pub(super) struct Conflicts(pub(super) Vec<(Manager, FieldSet)>);
 
 // === impl Conflicts ===
 
 impl Conflicts {
-    /// What is left when taking the fields of `allowed` is no conflict; `None` when nothing is.
+    /// The conflicts outside `allowed`; `None` if there are none.
     pub(super) fn beyond(self, allowed: &FieldSet) -> Option<Self> {
         let left = self.0.into_iter().filter_map(|(manager, fields)| {
             let fields = fields.difference(allowed);

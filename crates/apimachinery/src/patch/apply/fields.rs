@@ -1,4 +1,4 @@
-//! Which fields a value mentions: what its applier owns.
+//! Fields that a value mentions: those its applier owns.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(super) fn fields_of(ty: Type<'_>, value: &Value) -> FieldSet {
     root.into_below()
 }
 
-/// The set with every declared field that has members below it: what a removal of the set takes along.
+/// The set plus every declared field that has members below it: the fields that a removal of the set removes.
 pub(super) fn with_named_fields(set: &FieldSet, ty: Option<Type<'_>>) -> FieldSet {
     set.mapped(|element, is_member, below| {
         let (inner, is_named) = match (element, ty) {
@@ -30,7 +30,7 @@ pub(super) fn with_named_fields(set: &FieldSet, ty: Option<Type<'_>>) -> FieldSe
     })
 }
 
-/// A set that was made when the types were others: below what is atomic now nobody owns anything, but the whole.
+/// Adapts a set that was made with older types: below a field that is atomic now, ownership applies to the whole field.
 pub(super) fn fitted(set: &FieldSet, ty: Type<'_>) -> FieldSet {
     if ty.is_deduced() {
         return set.clone();
@@ -81,7 +81,7 @@ fn walk_items(ty: Type<'_>, items: &[Value], here: &mut Node) {
     }
     for (element, items) in known {
         let mut below = Node::default();
-        // Of elements that occur twice only the fact is owned.
+        // Of duplicate elements only their existence is owned.
         if let [item] = items.as_slice() {
             walk(ty.element(), item, &mut below);
         }

@@ -1,4 +1,5 @@
-//! The annotation of client-side apply: kubectl takes over what it says without a conflict, and keeps it true.
+//! The annotation of client-side apply. kubectl takes over its fields without a conflict, and the annotation is kept up
+//! to date.
 
 use serde_json::Value;
 
@@ -9,13 +10,13 @@ use super::types::Type;
 use super::validate::validate;
 use crate::meta;
 
-/// The one manager this is done for.
+/// The only manager this applies to.
 pub(super) const MANAGER: &str = "kubectl";
 pub(super) const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Most bytes of all annotations; the annotation is dropped when it does not fit.
 const ANNOTATIONS_MAX: usize = 256 << 10;
 
-/// The fields of the last applied configuration that are still as it says.
+/// The fields of the last applied configuration that still have its values.
 pub(super) fn unchanged(ty: Type<'_>, version: &str, live: &Value) -> FieldSet {
     let last = annotation(live).and_then(|text| serde_json::from_str::<Value>(text).ok());
     let last = last.filter(|last| last.get("apiVersion").and_then(Value::as_str) == Some(version));
@@ -30,7 +31,7 @@ pub(super) fn unchanged(ty: Type<'_>, version: &str, live: &Value) -> FieldSet {
         .difference(&changed.removed)
 }
 
-/// Writes the configuration into the annotation, where there is one.
+/// Writes the configuration into the annotation, if there is one.
 pub(super) fn refresh(object: &mut Value, config: &Value) {
     if annotation(object).is_none_or(str::is_empty) {
         return;

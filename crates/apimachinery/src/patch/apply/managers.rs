@@ -1,4 +1,4 @@
-//! `metadata.managedFields`: who owns which fields, read and written.
+//! `metadata.managedFields`: the owners of fields, read and written.
 
 use std::collections::BTreeMap;
 
@@ -8,41 +8,41 @@ use super::set::FieldSet;
 use crate::text::go_quote;
 use crate::time::Time;
 
-/// Entries of updates that are kept apart; the oldest ones above are summed up.
+/// Most entries of updates that are kept separately; older ones are merged.
 const UPDATERS_MAX: usize = 10;
-/// The entry they are summed up in.
+/// Manager of the merged entry.
 const ANCIENT: &str = "ancient-changes";
 
-/// How fields came to their owner.
+/// Operation by which a manager came to own fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Operation {
     Apply,
     Update,
 }
 
-/// Whose entry it is. One manager has an entry for what it applied, and one per version for what it updated.
+/// Key of an entry. One manager has an entry for its applied fields, and one per version for its updated fields.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Manager {
     pub(super) name: String,
     pub(super) operation: Operation,
-    /// Empty for what was applied: there the version is not part of the name.
+    /// Empty for applied fields: there the version is not part of the key.
     pub(super) version: String,
     pub(super) subresource: String,
 }
 
-/// What one manager owns.
+/// Fields that one manager owns.
 #[derive(Clone, Debug)]
 pub(super) struct Owned {
     pub(super) fields: FieldSet,
-    /// The version the fields are of.
+    /// Version of the fields.
     pub(super) version: String,
     pub(super) time: Option<Time>,
 }
 
-/// Everybody's entries.
+/// Entries of all managers.
 pub(super) type Managers = BTreeMap<Manager, Owned>;
 
-/// Whether a client asks to forget all owners: an empty list, or one empty entry.
+/// True if a client requests to remove all owners: an empty list, or one empty entry.
 pub(super) fn is_reset(entries: &Value) -> bool {
     match entries.as_array().map(Vec::as_slice) {
         Some([]) => true,
@@ -51,10 +51,9 @@ pub(super) fn is_reset(entries: &Value) -> bool {
     }
 }
 
-/// Reads the entries; none when there are none.
+/// Reads the entries; empty if there are none.
 ///
-/// # Errors
-/// An entry that is not valid, in upstream's words.
+/// # Errors An entry that is not valid, with upstream's text.
 pub(super) fn read(entries: Option<&Value>) -> Result<Managers, String> {
     let mut managers = Managers::new();
     for (index, entry) in entries.and_then(Value::as_array).into_iter().flatten().enumerate() {
@@ -85,7 +84,7 @@ pub(super) fn read(entries: Option<&Value>) -> Result<Managers, String> {
     Ok(managers)
 }
 
-/// Writes the entries, what was applied first, then by time; `None` when nobody owns anything.
+/// Writes the entries, applied ones first, then by time; `None` if there are no owners.
 pub(super) fn write(managers: &Managers) -> Option<Value> {
     let mut sorted: Vec<_> = managers.iter().collect();
     sorted.sort_by_key(|(manager, owned)| (manager.operation, owned.seconds()));
@@ -116,7 +115,7 @@ fn entry(manager: &Manager, owned: &Owned) -> Value {
     entry
 }
 
-/// Sums up the oldest updates until no more than [`UPDATERS_MAX`] are left, each version for itself.
+/// Merges the oldest updates until no more than [`UPDATERS_MAX`] are left, each version separately.
 pub(super) fn cap(managers: &mut Managers) {
     let mut updaters: Vec<_> = managers
         .iter()
@@ -152,7 +151,7 @@ pub(super) fn cap(managers: &mut Managers) {
     }
 }
 
-/// Whether two lists of entries say the same but for their times, and differ in these.
+/// True if two lists of entries are equal except for their times, and these differ.
 pub(super) fn differ_in_time_only(old: Option<&Value>, new: Option<&Value>) -> bool {
     let without_times = |entries: Option<&Value>| {
         let mut entries = entries.cloned();
@@ -189,7 +188,7 @@ impl Manager {
         }
     }
 
-    /// As conflicts name it.
+    /// The name of the manager in conflicts.
     pub(super) fn describe(&self) -> String {
         let mut text = go_quote(&self.name);
         if !self.subresource.is_empty() {

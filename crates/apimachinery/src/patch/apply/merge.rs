@@ -1,4 +1,4 @@
-//! How an applied configuration is laid over the live object. Nothing is removed here; lists take the applier's order.
+//! Merge of an applied configuration into the live object. Nothing is removed here; lists take the applier's order.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::path::PathElement;
 use super::types::{Shape, Type};
 
-/// Lays `applied` over `live`; both are valid.
+/// Merges `applied` into `live`; both are valid.
 pub(super) fn merge(ty: Type<'_>, live: &Value, applied: &Value) -> Value {
     values(ty, Some(live), Some(applied)).unwrap_or(Value::Null)
 }
@@ -42,16 +42,16 @@ fn values(ty: Type<'_>, live: Option<&Value>, applied: Option<&Value>) -> Option
     }
 }
 
-/// Two lists on the way to one. Elements of both keep the applier's order; those of the live list alone stay where they
-/// are between them.
+/// Two lists during their merge. Elements of both keep the applier's order; those of the live list alone stay where
+/// they are between them.
 struct Lists<'a> {
     ty: Type<'a>,
     live: Vec<(PathElement, &'a Value)>,
     applied: Vec<PathElement>,
-    /// By key; an element that occurs twice is not merged with: null.
+    /// By key; null for an element that occurs twice, which is not merged.
     live_by_key: BTreeMap<PathElement, &'a Value>,
     applied_by_key: BTreeMap<PathElement, &'a Value>,
-    /// What both have, in the applier's order, as far as it is not merged yet.
+    /// Elements of both lists that are not merged yet, in the applier's order.
     shared: VecDeque<PathElement>,
     merged_keys: BTreeSet<PathElement>,
     merged: Vec<Value>,

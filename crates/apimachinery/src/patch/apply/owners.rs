@@ -1,4 +1,4 @@
-//! Who owns what after a write: the algorithm of structured-merge-diff's updater.
+//! Owners of fields after a write: the algorithm of structured-merge-diff's updater.
 
 use serde_json::Value;
 
@@ -11,19 +11,19 @@ use super::remove::without;
 use super::set::FieldSet;
 use super::types::Type;
 
-/// The type and version of the objects that are written, and what is not stored of them.
+/// The type and version of the objects that are written, and the fields that are not stored.
 pub(super) struct Target<'a> {
     pub(super) ty: Type<'a>,
-    /// There is one version only: entries of another one are about a kind that is gone.
+    /// There is one version only: entries of another one are about a version that no longer exists.
     pub(super) version: String,
-    /// Fields that this way of writing never changes, each with everything below it.
+    /// Fields that this kind of write never changes, each with everything below it.
     pub(super) ignored: FieldSet,
 }
 
 // === impl Target ===
 
 impl Target<'_> {
-    /// What `new` takes from its owners and gives to somebody who just wrote it; that is returned.
+    /// Removes the fields that `new` changes from their owners. Returns them, for the writer.
     pub(super) fn update(&self, managers: &mut Managers, old: &Value, new: &Value) -> FieldSet {
         self.fit(managers);
         let changed = compare(self.ty, old, new).without(&self.ignored);
@@ -32,10 +32,10 @@ impl Target<'_> {
         changed.modified.union(&changed.added)
     }
 
-    /// Lays `applied` over `live`, removes what its manager applied before and nobody else owns, and settles the owners.
+    /// Merges `applied` into `live`, removes the fields that its manager applied before and no other manager owns, and
+    /// updates the owners.
     ///
-    /// # Errors
-    /// What others own and would have to change, unless `force`.
+    /// # Errors Fields of other owners that would have to change, unless `force`.
     pub(super) fn apply(
         &self,
         managers: &mut Managers,
@@ -72,7 +72,7 @@ impl Target<'_> {
         }
     }
 
-    /// What others than `writer` own of the changed fields.
+    /// Owners other than `writer`, with the changed fields they own.
     fn taken(&self, managers: &Managers, writer: Option<&Manager>, changed: &Comparison) -> Vec<(Manager, FieldSet)> {
         let written = changed.modified.clone().union(&changed.added);
         let others = managers
@@ -82,7 +82,7 @@ impl Target<'_> {
         taken.filter(|(_, fields)| !fields.is_empty()).collect()
     }
 
-    /// Others than `writer` lose what was taken and what is gone; who owns nothing has no entry.
+    /// Removes taken and deleted fields from owners other than `writer`; an owner without fields has no entry.
     fn give_up(
         &self,
         managers: &mut Managers,
@@ -102,7 +102,7 @@ impl Target<'_> {
         managers.retain(|_, owned| !owned.fields.is_empty());
     }
 
-    /// Without what its manager applied last time and not now, unless somebody else owns it.
+    /// Removes the fields that its manager applied last time and not now, unless another manager owns them.
     fn pruned(&self, merged: &Value, managers: &Managers, last: &FieldSet) -> Value {
         let named = |set: &FieldSet| with_named_fields(set, Some(self.ty));
         let all = named(&fields_of(self.ty, merged));
@@ -110,10 +110,10 @@ impl Target<'_> {
         let without_last = without(self.ty, merged, &last);
         let current = managers.values().filter(|owned| owned.version == self.version);
         let owned = current.fold(FieldSet::default(), |sum, owned| sum.union(&owned.fields));
-        // What is owned comes back, with what it stands in.
+        // Owned fields return, with the fields that contain them.
         let kept = named(&fields_of(self.ty, &without_last)).union(&named(&owned));
         let with_owned = without(self.ty, merged, &all.difference(&kept));
-        // So does what nobody had applied: it went only because it stood in something that did.
+        // Fields that were never applied return too: they were removed only because they are inside a removed field.
         let kept = named(&fields_of(self.ty, &with_owned));
         without(self.ty, merged, &all.difference(&kept).intersection(&last))
     }

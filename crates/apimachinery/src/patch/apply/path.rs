@@ -1,4 +1,4 @@
-//! One step of the way to a field: a member's name, or which element of a list.
+//! One step of the path to a field: the name of a member, or the element of a list.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::text::go_quote;
 
-/// A step. The order is structured-merge-diff's: it decides how FieldsV1 and conflicts are listed.
+/// A step. The order is that of structured-merge-diff: it determines the order of FieldsV1 and of conflicts.
 #[derive(Clone, Debug)]
 pub(super) enum PathElement {
     /// A member of a structure or map.
@@ -16,11 +16,11 @@ pub(super) enum PathElement {
     Key(Vec<(String, Value)>),
     /// The element of a set.
     Value(Value),
-    /// The element at a place; only read, never made.
+    /// The element at an index; only read, never made.
     Index(i64),
 }
 
-/// The way from the root.
+/// The path from the root.
 pub(super) type Path = Vec<PathElement>;
 
 /// A key of FieldsV1 that cannot be read.
@@ -75,7 +75,7 @@ pub(super) fn display(path: &[impl std::borrow::Borrow<PathElement>]) -> String 
 // === impl PathElement ===
 
 impl PathElement {
-    /// The step that a key of FieldsV1 stands for; `None` for a sort nobody knows, which is skipped.
+    /// The step for a key of FieldsV1; `None` for an unknown sort, which is skipped.
     ///
     /// # Errors
     /// Text without a sort, or whose rest is not of that sort.

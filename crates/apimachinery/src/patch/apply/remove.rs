@@ -1,4 +1,4 @@
-//! Takes fields out of a value.
+//! Removes fields from a value.
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,8 @@ use super::path::PathElement;
 use super::set::FieldSet;
 use super::types::{Shape, Type};
 
-/// The value without the fields of `gone`; null when nothing is left. What is atomic goes as a whole with any field in it.
+/// The value without the fields of `gone`; null when nothing is left. An atomic value is removed as a whole with any
+/// field in it.
 pub(super) fn without(ty: Type<'_>, value: &Value, gone: &FieldSet) -> Value {
     match (ty.shape(Some(value)), value) {
         (Shape::Scalar(_), value) => value.clone(),

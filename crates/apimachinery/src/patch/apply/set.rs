@@ -1,4 +1,4 @@
-//! Sets of fields: who owns what, and FieldsV1, the JSON they are kept in.
+//! Sets of fields that managers own, and FieldsV1, their JSON form.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -7,14 +7,14 @@ use serde_json::{Map, Value};
 
 use super::path::{BadElement, Path, PathElement};
 
-/// A set of fields, as a tree. A field may be a member with or without fields below it; owning a structure's field says
-/// nothing about the structure.
+/// A set of fields, as a tree. A field may be a member with or without fields below it; owning a structure's field does
+/// not imply owning the structure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FieldSet {
     nodes: BTreeMap<PathElement, Node>,
 }
 
-/// A step and what is below it. In a set it is never empty: a node is a member, or has members below it.
+/// A step and the fields below it. In a set it is never empty: a node is a member, or has members below it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Node {
     pub(super) is_member: bool,
@@ -24,14 +24,14 @@ pub(super) struct Node {
 // === impl Node ===
 
 impl Node {
-    /// Puts a node below this one, where none is yet; an empty one is nothing.
+    /// Attaches a node below this one, where none is yet; an empty one is skipped.
     pub(super) fn attach(&mut self, element: &PathElement, node: Self) {
         if node.is_member || !node.below.is_empty() {
             self.below.nodes.insert(element.clone(), node);
         }
     }
 
-    /// The members below; the root itself is nobody's.
+    /// The members below; the root itself is never a member.
     pub(super) fn into_below(self) -> FieldSet {
         self.below
     }
@@ -50,7 +50,7 @@ impl FieldSet {
         set
     }
 
-    /// Adds a field; the root itself is nobody's.
+    /// Adds a field; the root itself is never a member.
     pub(super) fn insert(&mut self, path: &[PathElement]) {
         let Some((first, rest)) = path.split_first() else {
             return;
@@ -63,7 +63,7 @@ impl FieldSet {
         }
     }
 
-    /// Whether there is nothing in it.
+    /// True if the set is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -96,7 +96,7 @@ impl FieldSet {
         self
     }
 
-    /// What is a member of both.
+    /// Members of both sets.
     pub(super) fn intersection(&self, other: &Self) -> Self {
         self.filtered(|element, node| {
             let theirs = other.nodes.get(element)?;
@@ -107,7 +107,7 @@ impl FieldSet {
         })
     }
 
-    /// What is a member of this one only.
+    /// Members of this set only.
     pub(super) fn difference(&self, other: &Self) -> Self {
         self.filtered(|element, node| {
             let Some(theirs) = other.nodes.get(element) else {
@@ -132,7 +132,7 @@ impl FieldSet {
         })
     }
 
-    /// Every node as `change` wants it; it is told whether the node is a member and what is below it.
+    /// Maps every node through `change`, which gets the element, whether it is a member, and the set below it.
     pub(super) fn mapped(&self, mut change: impl FnMut(&PathElement, bool, &Self) -> (bool, Self)) -> Self {
         self.filtered(|element, node| {
             let (is_member, below) = change(element, node.is_member, &node.below);
@@ -148,7 +148,7 @@ impl FieldSet {
         Self { nodes: kept.collect() }
     }
 
-    /// The members' paths: those of one level before those below.
+    /// The paths of all members: those of one level before those below.
     pub(super) fn paths(&self) -> Vec<Vec<&PathElement>> {
         let mut all = Vec::new();
         self.collect(&mut Vec::new(), &mut all);

@@ -1,4 +1,5 @@
-//! Sequences of writes by several managers, against what Kubernetes' own code made of them, and the cases it does not cover.
+//! Sequences of writes by several managers, compared with the results of Kubernetes' own code, and the cases it does
+//! not cover.
 
 use serde_json::json;
 
@@ -48,7 +49,7 @@ fn owners(object: &Value) -> Vec<(String, String, Value)> {
     owners.collect()
 }
 
-/// As the upstream cases note an update: the account begins with the object.
+/// An update as the upstream cases do it: tracking begins with the object.
 fn updated(write: Write<'_>, live: &Value, mut new: Value) -> Value {
     let mut managers = write.before_update(live, &new);
     set_entries(&mut new, None);
@@ -74,7 +75,7 @@ fn sorted_causes(causes: &[crate::status::StatusCause]) -> Vec<(String, String, 
     causes
 }
 
-/// Every case has been answered by the real implementation (`interop/cmd/patchcases`).
+/// Every case was answered by the real implementation (`interop/cmd/patchcases`).
 ///
 /// Conformance: 3.A13, 3.C08
 #[test]
@@ -196,7 +197,7 @@ fn account_begins_with_the_first_apply() {
     let live = config_map(json!({"a": "1", "b": "2"}));
     let mut new = config_map(json!({"a": "2"}));
     write(config_maps(), "editor").update(&live, &mut new);
-    assert!(!is_tracked(&new), "nobody has applied: an update keeps no account");
+    assert!(!is_tracked(&new), "without an apply, an update is not tracked");
 
     let first = applied("alice", &live, json!({"a": "1", "c": "3"}), false).unwrap();
     let want = [
@@ -319,7 +320,7 @@ fn old_updates_are_summed_up() {
         live = new;
     }
     let names: Vec<String> = owners(&live).into_iter().map(|(name, ..)| name).collect();
-    assert_eq!(names.len(), 11, "ten updaters beside who applied: {names:?}");
+    assert_eq!(names.len(), 11, "ten updaters and the applier: {names:?}");
     assert_eq!(names[..3], ["alice", "ancient-changes", "editor06"]);
     let ancient = &owners(&live)[1].2["f:data"];
     assert_eq!(ancient.as_object().unwrap().len(), 6, "nothing is lost: {ancient}");
@@ -362,7 +363,7 @@ fn subresources_have_accounts_of_their_own_and_ignored_fields_no_owner() {
     );
 }
 
-/// Client-side apply leaves an annotation; kubectl takes over what it says, and nobody else does.
+/// Client-side apply leaves an annotation. kubectl takes over the fields in it; other managers do not.
 #[test]
 fn kubectl_takes_over_what_client_side_apply_had_set() {
     let mut live = config_map(json!({"a": "1", "b": "2"}));
@@ -442,7 +443,7 @@ fn schema_of_a_custom_resource_says_what_is_owned_alone() {
         "f:tags": {"v:\"x\"": {}}, "f:whole": {}, "f:port": {}, "f:when": {}, "f:map": {"f:k": {}},
         "f:free": {"f:any": {}, "f:known": {"f:x": {}, "f:odd": {}}}});
     assert_eq!(*fields, want);
-    // Items that others own stay beside one's own.
+    // Items that others own stay next to the manager's own.
     let bob =
         widget(&json!({"parts": [{"name": "b"}, {"name": "a", "protocol": "UDP"}], "tags": ["y"], "map": {"l": "v"}}));
     let second = by("bob").apply(&first, &empty(kind), &bob, false).unwrap();

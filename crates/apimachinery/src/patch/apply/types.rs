@@ -1,5 +1,5 @@
-//! The types that apply walks by: those of the schema table, those of a custom resource's schema, and the deduced one of
-//! values nobody described.
+//! Types that apply uses: those of the schema table, those of a custom resource's schema, and the deduced type of
+//! values without a description.
 
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ enum Repr<'a> {
     Root(Message),
     /// The outermost object of another kind without a schema: its metadata is known.
     Custom,
-    /// What the schema of a custom resource describes.
+    /// A place that the schema of a custom resource describes.
     Described(Described<'a>),
     /// Maps are granular, lists atomic.
     Deduced,
@@ -32,14 +32,14 @@ enum Repr<'a> {
     Element(Field),
 }
 
-/// A schema, and whether one around it says that what is not listed stays.
+/// A schema, and whether an enclosing one preserves unlisted members.
 #[derive(Clone, Copy, Debug)]
 struct Described<'a> {
     node: &'a Node,
     keeps: bool,
 }
 
-/// What a value of a type is.
+/// Form of a value of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     Scalar(Scalar),
@@ -47,7 +47,7 @@ pub(super) enum Shape {
     List { is_atomic: bool },
 }
 
-/// Which scalars are meant.
+/// Set of scalars that are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scalar {
     Numeric,
@@ -59,7 +59,7 @@ pub(super) enum Scalar {
 // === impl Type ===
 
 impl<'a> Type<'a> {
-    /// The type of a kind's objects; `described` is what a custom one's schema says.
+    /// The type of objects of a kind; `described` is the schema of a custom kind.
     pub(super) fn of(kind: &ResourceKind, described: Option<&'a Structural>) -> Self {
         let built_in = schema::find(&kind.group, &kind.version, &kind.kind);
         Self(match (built_in, described) {
@@ -69,12 +69,12 @@ impl<'a> Type<'a> {
         })
     }
 
-    /// Whether nothing is known about it: field sets are not fitted to it.
+    /// True if nothing is known about it: field sets are not fitted to it.
     pub(super) fn is_deduced(self) -> bool {
         matches!(self.0, Repr::Deduced | Repr::Opaque)
     }
 
-    /// What a value is. A deduced type takes the form of the value; null and nothing are maps there.
+    /// Form of a value. A deduced type takes the form of the value; null and absent are maps there.
     pub(super) fn shape(self, value: Option<&Value>) -> Shape {
         let deduced = |is_atomic| match value {
             Some(Value::Array(_)) => Shape::List { is_atomic: true },
@@ -110,7 +110,7 @@ impl<'a> Type<'a> {
         }
     }
 
-    /// The type of a member; `None` where it has none.
+    /// The type of a member; `None` if there is none.
     pub(super) fn member(self, name: &str) -> Option<Self> {
         if let Some(declared) = self.declared(name) {
             return Some(declared);
@@ -150,10 +150,9 @@ impl<'a> Type<'a> {
         }
     }
 
-    /// What tells an element of a list that is not atomic from the others.
+    /// Identifies an element of a list that is not atomic.
     ///
-    /// # Errors
-    /// An element that has no such thing, in upstream's words.
+    /// # Errors An element without identity, with upstream's text.
     pub(super) fn item(self, item: &Value) -> Result<PathElement, String> {
         let keys: Vec<(&str, Option<Value>)> = match self.0 {
             Repr::Field(field) => {
@@ -253,7 +252,7 @@ impl<'a> Described<'a> {
         }
     }
 
-    /// The members that tell items apart, with their defaults.
+    /// The members that identify items, with their defaults.
     fn item_keys(self) -> impl Iterator<Item = (&'a str, Option<Value>)> {
         let default = move |key: &str| self.node.items.as_ref()?.properties.get(key)?.default.clone();
         let keys = self.node.limits.item_keys().unwrap_or_default().iter();
@@ -269,7 +268,7 @@ fn type_meta<'a>(name: &str) -> Option<Type<'a>> {
     matches!(name, "apiVersion" | "kind").then_some(Type(Repr::Text))
 }
 
-/// What every object has: its type, and metadata.
+/// Members of every object: its type, and metadata.
 fn of_any_object<'a>(name: &str) -> Option<Type<'a>> {
     let metadata = || of_field(schema::find("", "v1", "ConfigMap")?, "metadata");
     type_meta(name).or_else(|| (name == "metadata").then(metadata).flatten())

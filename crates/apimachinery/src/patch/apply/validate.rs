@@ -1,4 +1,5 @@
-//! Whether a value is of a type: undeclared members, scalars of another sort, list elements nobody can tell apart.
+//! Validation of a value against a type: undeclared members, scalars of another sort, list elements without a unique
+//! identity.
 
 use std::collections::BTreeSet;
 
@@ -8,15 +9,14 @@ use super::path::PathElement;
 use super::types::{Scalar, Shape, Type};
 use crate::text::go_value;
 
-/// Faults that are told; what comes after helps nobody.
+/// Most faults that are listed; further ones add no information.
 const FAULTS_MAX: usize = 100;
-/// No further fault is told after so many bytes: each repeats its path.
+/// Most bytes of faults: each fault repeats its path, so no further one is listed beyond it.
 const FAULTS_BYTES_MAX: usize = 64 << 10;
 
-/// Checks a value; doubled elements of lists are faults unless `allow_duplicates`.
+/// Checks a value; duplicate elements of lists are faults unless `allow_duplicates`.
 ///
-/// # Errors
-/// The faults, in structured-merge-diff's words.
+/// # Errors The faults, with structured-merge-diff's texts.
 pub(super) fn validate(ty: Type<'_>, value: &Value, allow_duplicates: bool) -> Result<(), String> {
     let mut walk = Walk {
         allow_duplicates,

@@ -1,4 +1,4 @@
-//! Lists under a strategic merge patch: which elements there are afterwards, and in which order.
+//! Lists under a strategic merge patch: their elements afterwards, and the order.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::discriminant;
@@ -15,12 +15,12 @@ use crate::text::go_value;
 pub(super) struct Merged {
     /// The elements in order.
     pub(super) items: Vec<Value>,
-    /// The order that later decisions see as the original one: elements new to the list have taken the places of deleted
-    /// ones. Upstream's slices share memory in this way, and the order of its answers depends on it.
+    /// The order that later decisions use as the original one: elements new to the list have taken the places of
+    /// deleted ones. Upstream's slices share memory in this way, and the order of its answers depends on it.
     places: Vec<Value>,
 }
 
-/// Where the elements of a list are: the first of those that are the same.
+/// Positions of the elements of a list: the first of equal ones.
 struct Places<'a> {
     key: Option<&'a str>,
     /// By the value of the key, or by the element where there is none.
@@ -105,7 +105,7 @@ pub(super) fn merge(
     Ok(Merged { items, places })
 }
 
-/// Handles every `$setElementOrder/<field>` of a patch together with the patch of that field, and takes both out.
+/// Applies every `$setElementOrder/<field>` of a patch together with the patch of that field, and removes both from it.
 pub(super) fn set_orders(
     original: &mut Map<String, Value>,
     patch: &mut Map<String, Value>,
@@ -150,7 +150,7 @@ pub(super) fn set_orders(
     Ok(())
 }
 
-/// Brings elements into order: those that `wanted` names follow it, the others keep the order of `before`.
+/// Orders elements: those that `wanted` names follow it, the others keep the order of `before`.
 fn arrange(items: Vec<Value>, wanted: &[Value], before: &[Value], key: Option<&str>) -> Result<Vec<Value>, Status> {
     if let Some(key) = key {
         for item in items.iter().chain(wanted).chain(before) {
@@ -176,7 +176,7 @@ fn arrange(items: Vec<Value>, wanted: &[Value], before: &[Value], key: Option<&s
     Ok(arranged)
 }
 
-/// Handles the elements that carry `$patch`: what is left of the original, and of the patch.
+/// Applies the elements that carry `$patch`: returns the rest of the original, and of the patch.
 fn obey_directives(mut original: Vec<Value>, patch: Vec<Value>, key: &str) -> Result<(Vec<Value>, Vec<Value>), Status> {
     let mut plain = Vec::with_capacity(patch.len());
     let mut is_replaced = false;
@@ -209,7 +209,7 @@ fn obey_directives(mut original: Vec<Value>, patch: Vec<Value>, key: &str) -> Re
     Ok((original, plain))
 }
 
-/// Elements of the patch must come in the order that is asked for, and all of them must be in it.
+/// Checks that the requested order names all elements of the patch, in their order.
 fn check_order(patch: &[Value], order: &[Value], key: Option<&str>) -> Result<(), Status> {
     if order.is_empty() || patch.is_empty() {
         return Ok(());

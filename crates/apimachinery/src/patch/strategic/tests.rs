@@ -1,5 +1,5 @@
-//! The patches that Kubernetes' own clients send, every directive, what is refused, and the real implementation's answers
-//! to a few hundred random patches.
+//! The patches that Kubernetes' own clients send, every directive, refused patches, and the real implementation's
+//! answers to a few hundred random patches.
 
 use serde_json::json;
 
@@ -203,7 +203,7 @@ fn what_does_not_fit_is_the_patchs_fault() {
     }
 }
 
-/// Every case has been answered by the real implementation (`interop/cmd/patchcases`).
+/// Every case was answered by the real implementation (`interop/cmd/patchcases`).
 ///
 /// Conformance: 3.C03
 #[test]
