@@ -1,5 +1,5 @@
-//! Bodies of a snapshot that is still arriving: in memory while they are few, else in a file without a name, which goes with
-//! the process. The disk bounds them, not the memory.
+//! Bodies of a snapshot that is still arriving. Few are kept in memory, many in an unnamed file that ends with the process.
+//! The disk bounds them, not the memory.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -11,9 +11,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
 
-/// Bytes of bodies that one snapshot has in memory. A snapshot below that costs the disk nothing.
+/// Bytes of bodies that one snapshot keeps in memory. A smaller snapshot uses no disk.
 const IN_MEMORY_MAX: usize = 16 << 20;
-/// Bytes that bodies leave free on the disk: elections and own objects need it more.
+/// Bytes that bodies leave free on the disk: elections and own objects need them more.
 const DISK_RESERVE: u64 = 64 << 20;
 
 /// The bodies of one snapshot by key.
@@ -25,7 +25,7 @@ pub(super) struct Bodies {
     file: Option<Spill>,
 }
 
-/// The file, and where the next body goes.
+/// The file, and the offset of the next body.
 #[derive(Clone, Debug)]
 struct Spill {
     file: Arc<File>,
@@ -40,21 +40,21 @@ struct Place {
     length: usize,
 }
 
-/// Bodies on their way to the disk.
+/// A pending write of bodies to the disk.
 #[derive(Debug)]
 pub(super) struct Spilling {
     to: Option<Spill>,
     path: PathBuf,
 }
 
-/// Bodies that are on the disk now.
+/// Result of a [`Spilling`]: bodies that are on the disk.
 #[derive(Debug)]
 pub(super) struct Spilled {
     file: Spill,
     places: BTreeMap<String, Place>,
 }
 
-/// All bodies, to be read without holding anything.
+/// A view of all bodies, for reading without a lock.
 #[derive(Debug)]
 pub(super) struct Reading {
     in_memory: BTreeMap<String, Object>,
@@ -65,7 +65,7 @@ pub(super) struct Reading {
 // === impl Bodies ===
 
 impl Bodies {
-    /// Whether `bytes` more fit into the memory.
+    /// True if `bytes` more fit into the memory.
     pub(super) fn have_room(&self, bytes: usize) -> bool {
         self.memory_bytes + bytes <= IN_MEMORY_MAX
     }
@@ -75,25 +75,25 @@ impl Bodies {
         self.memory_bytes + self.on_disk.values().map(|place| place.length).sum::<usize>()
     }
 
-    /// Keeps a body in memory.
+    /// Stores a body in memory.
     pub(super) fn keep(&mut self, key: String, object: Object) {
         self.memory_bytes += object.size();
         self.in_memory.insert(key, object);
     }
 
-    /// To bring bodies to the disk; a file of the name `path` is made when there is none.
+    /// Prepares a write of bodies to the disk; creates an unnamed file at `path` if there is none.
     pub(super) fn spilling(&self, path: PathBuf) -> Spilling {
         let to = self.file.clone();
         Spilling { to, path }
     }
 
-    /// Bodies are on the disk.
+    /// Records bodies that are on the disk.
     pub(super) fn keep_spilled(&mut self, spilled: Spilled) {
         self.file = Some(spilled.file);
         self.on_disk.extend(spilled.places);
     }
 
-    /// Keeps those that `is_wanted`.
+    /// Keeps the bodies for which `is_wanted` is true.
     pub(super) fn retain(&mut self, is_wanted: impl Fn(&str, ResourceVersion) -> bool) {
         self.in_memory
             .retain(|key, object| is_wanted(key, object.resource_version()));
@@ -106,7 +106,7 @@ impl Bodies {
         self.in_memory.keys().chain(self.on_disk.keys())
     }
 
-    /// Everything, to be read.
+    /// All bodies, for reading.
     pub(super) fn reading(&self) -> Reading {
         Reading {
             in_memory: self.in_memory.clone(),
@@ -115,8 +115,7 @@ impl Bodies {
         }
     }
 
-    /// What to copy when more than half of the file is of bodies that nobody wants any more: snapshots that never end must not
-    /// fill the disk.
+    /// The bodies to copy when more than half of the file is obsolete: snapshots that never end must not fill the disk.
     pub(super) fn wasted(&self) -> Option<Reading> {
         let spill = self.file.as_ref()?;
         let wanted: u64 = self.on_disk.values().map(|place| place.length as u64).sum();
@@ -130,10 +129,10 @@ impl Bodies {
 // === impl Spilling ===
 
 impl Spilling {
-    /// Writes bodies behind those that are there. Blocks.
+    /// Appends bodies to the file. Blocks.
     ///
     /// # Errors
-    /// That of the disk. Nothing is kept then, and what was there before stays.
+    /// Errors of the disk. Nothing is kept then, and earlier bodies stay.
     pub(super) fn write(self, objects: &[(String, Object)]) -> io::Result<Spilled> {
         let bodies = objects
             .iter()
@@ -190,7 +189,7 @@ fn require_space(file: &File, bytes: u64) -> io::Result<()> {
 // === impl Reading ===
 
 impl Reading {
-    /// Whether to read blocks.
+    /// True if reading blocks.
     pub(super) fn blocks(&self) -> bool {
         !self.on_disk.is_empty()
     }
@@ -198,7 +197,7 @@ impl Reading {
     /// The bodies by key. May block.
     ///
     /// # Errors
-    /// That of the disk.
+    /// Errors of the disk.
     pub(super) fn read(self, kind: &ResourceKind) -> io::Result<BTreeMap<String, Object>> {
         let mut objects = self.in_memory;
         for (key, place) in &self.on_disk {
@@ -209,10 +208,10 @@ impl Reading {
         Ok(objects)
     }
 
-    /// Copies what is on the disk into a new file. Blocks.
+    /// Copies the bodies on the disk into a new file. Blocks.
     ///
     /// # Errors
-    /// That of the disk.
+    /// Errors of the disk.
     pub(super) fn copy(self, path: PathBuf) -> io::Result<Spilled> {
         let to = Spilling { to: None, path };
         let body = |(key, place): (&String, &Place)| {
@@ -262,7 +261,7 @@ mod tests {
         bodies.keep(small.0.clone(), small.1.clone());
         assert!(!bodies.have_room(one.1.size() + two.1.size()));
         spill(&mut bodies, &path, &[one.clone(), two.clone()]);
-        // The same keys with newer content, twice: the file has what nobody wants.
+        // The same keys with newer content, twice: the file has obsolete bodies.
         for round in 1..3 {
             let newer = [body("b", 2 + 10 * round, 9 << 20), body("c", 3 + 10 * round, 9 << 20)];
             spill(&mut bodies, &path, &newer);

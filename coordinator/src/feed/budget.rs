@@ -1,7 +1,7 @@
-//! Bounds the bytes of pool data at the coordinator: those held of all collections, and those that arrive for them.
+//! Limit on the bytes of pool data at the coordinator: those held of all collections, and those that arrive for them.
 //!
-//! Bytes are those of objects as the cloud sent them. What would exceed the limit is refused before anything of it is applied;
-//! what is held stays, and is served.
+//! Bytes are those of objects as the cloud sent them. A call that would exceed the limit is refused before any of it is
+//! applied; data already held stays, and is served.
 
 use std::collections::BTreeMap;
 
@@ -23,15 +23,15 @@ impl Feed {
             .sum()
     }
 
-    /// Limit of [`Self::held_bytes`], and of what arrives beside it.
+    /// Limit of [`Self::held_bytes`], and separately of the bytes that arrive.
     pub(crate) fn bytes_max(&self) -> usize {
         self.bytes_max
     }
 
-    /// Whether there is room for a batch of events. Asked while the fence is held, so that the answer stays true.
+    /// Checks that there is room for a batch of events. Runs while the fence is held, so that the answer stays true.
     ///
     /// # Errors
-    /// 413.
+    /// 413 without room.
     pub(super) fn require_room(
         &self,
         collection: &PoolCollection,
@@ -44,10 +44,10 @@ impl Feed {
         self.require(collection, self.held_bytes().saturating_add_signed(growth))
     }
 
-    /// Whether there is room for a snapshot of which everything is here. Asked as [`Self::require_room`] is.
+    /// Checks that there is room for a snapshot that has arrived in full. Runs as [`Self::require_room`] does.
     ///
     /// # Errors
-    /// 413.
+    /// 413 without room.
     pub(super) fn require_room_of(
         &self,
         collection: &PoolCollection,
@@ -63,10 +63,10 @@ impl Feed {
         self.require(collection, self.held_bytes() - before + after)
     }
 
-    /// Whether `more` bytes may arrive, for `collection`, beside what arrives for all of them.
+    /// Checks that `more` bytes may arrive for `collection`, on top of those arriving for all collections.
     ///
     /// # Errors
-    /// 413.
+    /// 413 without room.
     pub(super) fn require_room_to_arrive(
         &self,
         collection: &PoolCollection,
@@ -86,12 +86,7 @@ impl Feed {
             "with this of {name} the pool's data would have {bytes} bytes, limit is {limit} (--max-pool-bytes); what is held \
              stays as it is"
         );
-        tracing::warn!(
-            collection = name,
-            bytes,
-            limit,
-            "Refused the leader's data: too many bytes"
-        );
+        tracing::warn!(collection = name, bytes, limit, "Leader's data refused: too many bytes");
         Err(Status::too_large(&message))
     }
 }

@@ -1,4 +1,4 @@
-//! One collection of pool data as readers may see it: when it counts as complete, and whether it is fresh.
+//! One collection of pool data as readers may see it: complete or not, fresh or stale.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use parking_lot::{Mutex, RwLock};
 use yurt_runtime::BootTime;
 use yurt_storage::{OnlyWriter as _, Replica, SharedCollection};
 
-/// A replica of a cloud collection, with what the feed has promised about it.
+/// A replica of a cloud collection, with the completeness and freshness that the feed reported.
 #[derive(Debug)]
 pub(crate) struct PoolCollection {
     replica: Arc<Replica>,
     is_told: bool,
-    /// One feed call at a time.
+    /// Serializes feed calls.
     turn: Arc<tokio::sync::Mutex<()>>,
-    // Never held while the collection's lock is taken.
+    // Never locked while the collection's lock is acquired.
     promise: Mutex<Promise>,
 }
 
@@ -26,30 +26,31 @@ pub(crate) struct PoolCollections(RwLock<Arc<BTreeMap<String, Arc<PoolCollection
 
 #[derive(Debug, Default)]
 struct Promise {
-    /// What the last feed call said of freshness, and when.
+    /// Freshness in the last feed call, and its time.
     heard: Option<(bool, BootTime)>,
-    /// When a feed call last said that it is fresh.
+    /// Time of the last feed call that reported fresh data.
     fresh_at: Option<BootTime>,
 }
 
-/// Without a feed call for this long a collection is stale, whatever the last one said.
+/// Maximum time since the last feed call; afterwards the collection is stale, even if that call reported it
+/// fresh.
 pub(crate) const FRESH_FOR: Duration = Duration::from_secs(30);
 
 // === impl PoolCollections ===
 
 impl PoolCollections {
-    /// Those of `replicas`.
+    /// The collections of `replicas`.
     pub(crate) fn new(replicas: impl Iterator<Item = Arc<Replica>>) -> Self {
         let named = |replica: Arc<Replica>| (replica.name().to_owned(), Arc::new(PoolCollection::new(replica)));
         Self(RwLock::new(Arc::new(replicas.map(named).collect())))
     }
 
-    /// The one called `name`.
+    /// The collection called `name`.
     pub(crate) fn named(&self, name: &str) -> Option<Arc<PoolCollection>> {
         self.0.read().get(name).cloned()
     }
 
-    /// All there are now, by name.
+    /// All present collections, by name.
     pub(crate) fn all(&self) -> impl Iterator<Item = Arc<PoolCollection>> + use<> {
         let all: Vec<_> = self.0.read().values().cloned().collect();
         all.into_iter()
@@ -67,7 +68,7 @@ impl PoolCollections {
 // === impl PoolCollection ===
 
 impl PoolCollection {
-    /// A replica as it came from the disk: what is complete there is served at once.
+    /// A replica as loaded from the disk; if it is complete, it is served immediately.
     pub(crate) fn new(replica: Arc<Replica>) -> Self {
         Self {
             replica,
@@ -77,7 +78,7 @@ impl PoolCollection {
         }
     }
 
-    /// One that is there because the leader said so, not by the command line.
+    /// A collection that the leader added, not the command line.
     pub(crate) fn told(replica: Arc<Replica>) -> Self {
         Self {
             is_told: true,
@@ -85,15 +86,15 @@ impl PoolCollection {
         }
     }
 
-    /// Whether the leader said that the pool shares it: it may come and go.
+    /// True if the leader added it: it may be removed again.
     pub(crate) fn is_told(&self) -> bool {
         self.is_told
     }
 
-    /// Resolves when no other feed call is at work here.
+    /// Resolves when no other feed call of this collection runs.
     ///
     /// # Cancel safety
-    /// Safe: who stops waiting loses its place only.
+    /// Safe: a dropped future loses only its place in the queue.
     pub(super) async fn turn(&self) -> tokio::sync::OwnedMutexGuard<()> {
         self.turn.clone().lock_owned().await
     }
@@ -113,17 +114,17 @@ impl PoolCollection {
         &self.replica
     }
 
-    /// Whether readers may have it: complete, and its completeness is durable.
+    /// True if readers may have it: complete, and its completeness is durable.
     pub(crate) fn is_served(&self) -> bool {
         self.replica.durable().complete && self.replica.is_served()
     }
 
-    /// A complete snapshot has become durable: wakes those who wait for it.
+    /// Wakes waiting readers after a complete snapshot has become durable.
     pub(crate) fn announce(&self) {
         self.objects().update(|_| ());
     }
 
-    /// A feed call said whether the source is fresh.
+    /// Records the source's freshness from a feed call.
     pub(crate) fn heard(&self, fresh: bool, now: BootTime) {
         let before = {
             let mut promise = self.promise.lock();
@@ -137,14 +138,14 @@ impl PoolCollection {
         }
     }
 
-    /// Whether the cloud's changes are known to arrive.
+    /// True if the cloud's changes are known to arrive.
     pub(crate) fn is_fresh(&self, now: BootTime) -> bool {
         self.promise
             .lock()
             .heard
             .is_some_and(|(fresh, at)| fresh && now.since(at) < FRESH_FOR)
     }
-    /// How long ago the cloud's changes were last known to arrive; `None` when they never were since the start.
+    /// Time since the cloud's changes were last known to arrive; `None` if they have not been since the start.
     pub(crate) fn staleness(&self, now: BootTime) -> Option<Duration> {
         self.promise.lock().fresh_at.map(|at| now.since(at))
     }
@@ -163,7 +164,7 @@ mod tests {
         let replicas = Replicas::open(&[("services".to_owned(), services)], None).expect("memory must open");
         let collection = PoolCollection::new(replicas.named("services").expect("it was just made"));
         let at = |secs| BootTime::from_boot(Duration::from_secs(secs));
-        assert!(!collection.is_fresh(at(1)), "nobody has said so");
+        assert!(!collection.is_fresh(at(1)), "no call has reported it");
         collection.heard(true, at(10));
         let silent_from = at(10) + FRESH_FOR;
         assert!(collection.is_fresh(at(39)) && silent_from == at(40));

@@ -1,11 +1,11 @@
-//! Applies a batch of events: facts of the cloud's log that continue exactly where the collection stands.
+//! Applies a batch of events of the cloud's log, which has to continue exactly at the collection's position.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion, Status};
-// Whoever feeds holds the fence: there is no other writer, and `apply` compares the generation.
+// The feeding call holds the fence: there is no other writer, and `apply` compares the generation.
 use yurt_storage::{Collection, OnlyWriter as _};
 
 use super::collection::PoolCollection;
@@ -14,8 +14,8 @@ use super::{Feed, FeedError, Refusal, decode, members};
 use crate::authn::User;
 
 impl Feed {
-    /// One batch, applied as a whole or not at all. It is durable a few seconds later: a crash costs a resend. Where
-    /// several coordinators share the data it is stored at once, for the others to see.
+    /// Applies one batch as a whole or not at all. It is durable a few seconds later: a crash costs a resend. Where several
+    /// coordinators share the data, it is stored immediately, for the others to see.
     pub(super) async fn take_events(
         &self,
         collection: &PoolCollection,
@@ -34,7 +34,7 @@ impl Feed {
             self.require_room(collection, &events)?;
             let judge = |held: &Collection, events: &[_]| self.judge_members(collection, user, held, events);
             let applied = collection.objects().update(|held| apply(held, &call, events, judge))?;
-            // The collection goes on without the snapshot that somebody began.
+            // The collection goes on without an earlier leader's unfinished snapshot.
             self.pending.lock().remove(collection.name());
             self.metrics.batch(collection.name(), self.is_late(&election.holder));
             (applied, election.guard())
@@ -51,7 +51,7 @@ impl Feed {
         .to_json())
     }
 
-    /// Whether the membership after these events may be one, where it is the membership that is fed.
+    /// Checks the membership that results from these events, if the collection is the members.
     fn judge_members(
         &self,
         collection: &PoolCollection,
@@ -107,7 +107,7 @@ fn read_events(call: &EventsCall<'_>, kind: &ResourceKind) -> Result<Vec<(EventT
     Ok(events)
 }
 
-/// An object of the feed. Its bytes are copied: a slice would keep the whole message in memory.
+/// Parses an object of the feed. Its bytes are copied: a slice would keep the whole message in memory.
 pub(super) fn read_object(text: &str, kind: &ResourceKind) -> Result<Object, String> {
     Object::parse(bytes::Bytes::copy_from_slice(text.as_bytes()), kind).map_err(|error| error.to_string())
 }
@@ -126,7 +126,7 @@ fn apply(
         });
     }
     if held.is_complete() && call.up_to <= at {
-        // A repeat of what is applied already.
+        // A repeat of an applied batch.
         return Ok(at);
     }
     if !held.is_complete() || call.after != at {
@@ -144,8 +144,8 @@ fn apply(
     Ok(held.position())
 }
 
-/// Reads and applies a batch without asking who sent it: what is left when the fence lets a hostile leader through. Whether
-/// it was applied.
+/// Parses and applies a batch without checking the sender: the remaining checks when a hostile leader passes the fence.
+/// Returns true if it was applied.
 pub(crate) fn apply_unfenced(held: &mut Collection, kind: &ResourceKind, body: &[u8]) -> bool {
     let Ok(call) = decode::<EventsCall<'_>>(body) else {
         return false;

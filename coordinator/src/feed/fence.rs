@@ -1,9 +1,9 @@
-//! Decides whether a feed call may touch pool data: store, epoch and caller must be those of the current leader *in the
-//! same step* as the data changes.
+//! Fencing of feed calls: store, epoch and caller must be those of the current leader *in the same step* as the data
+//! changes.
 //!
-//! The epoch record stands beside the election lease and changes, in the same transaction, only when the holder does. The
-//! fence follows it at publication, before readers see the lease; whoever applies data holds the fence's lock meanwhile,
-//! so a holder change is either before the batch (refused) or after it.
+//! The epoch record lies next to the election lease and changes, in the same transaction, only when the holder does. The
+//! fence follows it at publication, before readers see the lease. A call that applies data holds the fence's lock. A
+//! holder change is therefore either before the batch (refused) or after it.
 
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ use crate::registry::leases::Author;
 /// Storage key of the epoch record. `~` keeps it apart from every collection.
 pub(crate) const EPOCH_KEY: &str = "/~epochs/kube-system/yurthub";
 
-/// The election as far as it fences; see the module header.
+/// State of the election that fencing needs; see the module header.
 #[derive(Debug)]
 pub(crate) struct Fence {
     store: String,
@@ -24,20 +24,20 @@ pub(crate) struct Fence {
     election: Mutex<Election>,
 }
 
-/// Who leads, since which epoch.
+/// The present leader and its epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Election {
     /// Number of holder changes so far.
     pub(crate) epoch: u64,
     /// Identity of the leader; empty when there is none.
     pub(crate) holder: String,
-    /// Who wrote the acquisition.
+    /// Author of the acquisition.
     pub(crate) owner: Option<Author>,
     /// RV of the record; `None` before the first election.
     pub(crate) record: Option<ResourceVersion>,
 }
 
-/// What a feed call claims.
+/// Credentials of leadership in a feed call.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct Claim {
     /// Id of the store the leader was elected in.
@@ -82,13 +82,13 @@ impl Fence {
         self.election.lock().clone()
     }
 
-    /// A new epoch record was published; a deleted one never is.
+    /// Follows a newly published epoch record; the record is never deleted.
     pub(crate) fn published(&self, rv: ResourceVersion, value: &[u8]) {
         match Election::decode(rv, value) {
             Ok(election) => *self.election.lock() = election,
             Err(error) => {
-                // Nobody leads rather than the wrong one.
-                tracing::error!(%error, "Epoch record cannot be read, feeding is refused");
+                // No leader is safer than a wrong one.
+                tracing::error!(%error, "Failed to read the epoch record, refusing all feed calls");
                 self.election.lock().holder.clear();
             }
         }
@@ -97,7 +97,7 @@ impl Fence {
     /// Checks a claim and keeps the election from changing until the returned lock is dropped.
     ///
     /// # Errors
-    /// [`Fenced`] when the caller is not the leader the claim says.
+    /// [`Fenced`] when the caller is not the leader that the claim names.
     pub(crate) fn enter(&self, claim: &Claim, user: &User) -> Result<MutexGuard<'_, Election>, Fenced> {
         let election = self.election.lock();
         let leads = user.owns_identity(&election.holder);
@@ -108,12 +108,12 @@ impl Fence {
         }
     }
 
-    /// Holds as long as nobody else is elected: for whoever writes data in the store itself.
+    /// Precondition for writes of data in the store: no other node has been elected.
     pub(crate) fn guard(&self) -> Option<Op> {
         self.election.lock().guard()
     }
 
-    /// Whether the caller's node leads now.
+    /// True if the caller's node leads now.
     pub(crate) fn leads(&self, user: &User) -> bool {
         user.owns_identity(&self.election.lock().holder)
     }

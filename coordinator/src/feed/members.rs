@@ -1,8 +1,8 @@
-//! Decides which nodes belong to the pool: those of `--initial-members`, or those that a leader has told.
+//! Membership: the nodes of `--initial-members`, or those that a leader has fed.
 //!
-//! Both count together with `--members-from-leader`. As long as nobody has said anything, nobody belongs to it; with
-//! `--trust-first-leader` every node of the cluster does, until the first snapshot of the members collection. What was told
-//! comes from the disk afterwards, until an administrator voids it.
+//! With `--members-from-leader` both count. While neither source exists, no node is a member. With `--trust-first-leader`
+//! every node of the cluster is one until the first snapshot of the members collection. Members fed by a leader are loaded
+//! from the disk afterwards, until an administrator voids them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -41,33 +41,33 @@ pub(crate) struct Policy {
 /// Present source of the membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
-    /// Nowhere: nobody is let in.
+    /// No source: every node is refused.
     Nobody,
-    /// No leader has told it yet; every node of the cluster is trusted to.
+    /// No leader has fed the members yet; every node of the cluster is trusted to.
     FirstLeader,
     /// The command line.
     Initial,
-    /// The word of a leader.
+    /// Members fed by a leader.
     Leader,
-    /// The command line and the word of a leader.
+    /// The command line and the members fed by a leader.
     InitialAndLeader,
 }
 
-/// Where `--initial-members` come from.
+/// Source of `--initial-members`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum InitialMembers {
     /// The flag is not set.
     None,
     /// Names on the command line.
     List(BTreeSet<String>),
-    /// A file that is read again now and then.
+    /// A file that is read again periodically.
     File(PathBuf),
 }
 
 // === impl Policy ===
 
 impl Policy {
-    /// That of the command line, and the initial members as they are now. Blocks for one small read.
+    /// The policy of the command line, and the present initial members. Blocks for one small read.
     ///
     /// # Errors
     /// A line that names the file.
@@ -94,7 +94,7 @@ impl InitialMembers {
         }
     }
 
-    /// The names as they are now. Blocks for one small read.
+    /// The present names. Blocks for one small read.
     ///
     /// # Errors
     /// A line that names the file.
@@ -127,7 +127,7 @@ fn names(text: &str) -> BTreeSet<String> {
 // === impl Basis ===
 
 impl Basis {
-    /// As the state shows it.
+    /// Text form in the feed's state.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Nobody => "nobody",
@@ -138,7 +138,7 @@ impl Basis {
         }
     }
 
-    /// Whether the word of a leader makes members.
+    /// True if members fed by a leader count.
     pub(crate) fn has_leader(self) -> bool {
         matches!(self, Self::Leader | Self::InitialAndLeader)
     }
@@ -168,12 +168,12 @@ impl Members {
         }
     }
 
-    /// Whether the membership has still to be told: every node of the cluster is let in then.
+    /// True while every node of the cluster is trusted because no leader has fed the members.
     pub(crate) fn on_trust(&self) -> bool {
         self.basis() == Basis::FirstLeader
     }
 
-    /// Whether a node belongs to the pool.
+    /// True if a node belongs to the pool.
     pub(crate) fn contains(&self, node: &str) -> bool {
         let is_told = || {
             let key = ObjectKey::new(None, node);
@@ -201,7 +201,7 @@ impl Members {
         Some(names)
     }
 
-    /// How many they are; `None` while membership is on trust.
+    /// Number of members; `None` while membership is on trust.
     pub(crate) fn count(&self) -> Option<usize> {
         let basis = self.basis();
         let initial = self.initial.read();
@@ -213,17 +213,17 @@ impl Members {
         self.of_told(count)
     }
 
-    /// Looks at what a leader told; `None` in a process without that collection.
+    /// Reads the collection that a leader fed; `None` in a process without that collection.
     fn of_told<T>(&self, look: impl FnOnce(&Collection) -> T) -> Option<T> {
         let told = self.collections.named(COLLECTION)?;
         Some(told.objects().read(look))
     }
 
-    /// Whether the names `told` may become the membership by the word of `caller`. A pool that shuts its leader out has nobody
-    /// who could tell it better.
+    /// Checks if `caller` may feed the names `told` as the membership. They must not be empty or leave out the leader:
+    /// otherwise no node could correct them.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason of the refusal.
     pub(super) fn judge<'a>(&self, caller: Option<&str>, told: impl Iterator<Item = &'a str>) -> Result<(), Refusal> {
         let (mut is_empty, mut has_caller) = (true, false);
         for name in told {
@@ -232,29 +232,29 @@ impl Members {
         }
         let is_initial = |caller: &str| self.initial.read().contains(caller);
         let message = match caller {
-            _ if is_empty => "a membership without any node is not taken: it would shut the whole pool out".to_owned(),
+            _ if is_empty => "a membership without any node is refused: it would lock out the whole pool".to_owned(),
             Some(caller) if has_caller || is_initial(caller) => return Ok(()),
             Some(caller) => format!(
-                "a membership without the caller's own node, \"{caller}\", is not taken: a node that belongs to the pool has to \
-                 lead and to tell it"
+                "a membership without the caller's own node, \"{caller}\", is refused: a member of the pool has to lead \
+                 and feed it"
             ),
-            None => "the membership is taken from a node that belongs to it only".to_owned(),
+            None => "only a member of the pool may feed the membership".to_owned(),
         };
         Err(Refusal::Members { message })
     }
 
-    /// Their names, once a leader has told them: what the flag alone says may be less than the pool.
+    /// Names of the members, once a leader has fed them: the flag alone may list fewer nodes than the pool has.
     pub(crate) fn told_names(&self) -> Option<BTreeSet<String>> {
         let is_told = self.of_told(Collection::is_complete).unwrap_or_default();
         is_told.then(|| self.names()).flatten()
     }
 
-    /// Whether the members come from a file.
+    /// True if the members come from a file.
     pub(crate) fn is_reloadable(&self) -> bool {
         matches!(self.policy.initial, InitialMembers::File(_))
     }
 
-    /// Reads the file again; the names before stay in force when it cannot be read. Blocks for one small read.
+    /// Reads the file again; the previous names stay in force when it cannot be read. Blocks for one small read.
     pub(crate) fn reload(&self) {
         match self.policy.initial.read() {
             Ok(names) => {
@@ -288,7 +288,7 @@ mod tests {
         Members::new(policy, names, Arc::new(PoolCollections::new(replicas.iter())))
     }
 
-    /// A leader tells that "a" is the pool.
+    /// Feeds "a" as the only member.
     fn tell(members: &Members) {
         let told = members.collections.named(COLLECTION).unwrap();
         let node = br#"{"metadata":{"name":"a","uid":"u","resourceVersion":"5"}}"#;
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(
             members.basis(),
             Basis::Leader,
-            "it was told before the flag was left out"
+            "it was fed before the flag was left out"
         );
         assert!(members.contains("a") && !members.contains("any"));
     }
@@ -326,7 +326,7 @@ mod tests {
             let members = members("b", takes_leaders, false);
             assert_eq!(members.basis(), Basis::Initial);
             assert!(members.contains("b") && !members.contains("any"));
-            assert_eq!(members.told_names(), None, "nobody has said that these are all");
+            assert_eq!(members.told_names(), None, "no leader has fed the whole membership");
             tell(&members);
             assert_eq!((members.basis(), members.count()), (basis, Some(count)));
             assert_eq!(members.names().unwrap().len(), count);

@@ -1,4 +1,4 @@
-//! A snapshot that is still arriving: its index, part by part, and then the bodies that are missing.
+//! A snapshot that is still arriving: its index, in parts, and then the missing bodies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,22 +11,22 @@ use super::bodies::Bodies;
 use super::fence::Claim;
 use super::wire::{BodiesCall, SnapshotCall};
 
-/// Bytes that an entry of an index has beside its key, roughly.
+/// Approximate bytes of an index entry in addition to its key.
 const ENTRY_BYTES: usize = 64;
 
-/// What arrives for one collection.
+/// Incoming data for one collection.
 #[derive(Debug, Default)]
 pub(super) struct Arriving {
-    /// An index of which parts are to come.
+    /// An index whose later parts are still to come.
     announced: Option<Announced>,
-    /// A snapshot whose index is whole. It stays until another one is whole, so that its bodies are not sent again.
+    /// A snapshot whose index is complete. It stays until another index is complete, so that its bodies are not sent again.
     pub(super) pending: Option<Pending>,
 }
 
-/// Whose snapshot, of which time.
+/// Identity of a snapshot: claim of the leader, generation and position.
 type Version = (Claim, u64, ResourceVersion);
 
-/// Keys and RVs that a leader has announced so far.
+/// Keys and RVs that a leader has sent so far.
 #[derive(Debug)]
 struct Announced {
     version: Version,
@@ -41,17 +41,17 @@ pub(super) struct Pending {
     index: BTreeMap<String, ResourceVersion>,
     missing: BTreeSet<String>,
     pub(super) bodies: Bodies,
-    /// What the leader remembers of the time before.
+    /// The leader's history before the snapshot.
     history: Option<History>,
 }
 
 // === impl Arriving ===
 
 impl Arriving {
-    /// Takes a part of an index. Returns the whole index with its last part, and how many keys there are.
+    /// Adds a part of an index. Returns the number of keys, and with the last part the whole index.
     ///
     /// # Errors
-    /// 409 `gap` for a part that does not continue what is here, 413 for an index that is too large.
+    /// 409 `gap` for a part that does not continue the earlier ones, 413 for an index that is too large.
     pub(super) fn announce(
         &mut self,
         call: &mut SnapshotCall<'_>,
@@ -80,18 +80,18 @@ impl Arriving {
         Ok((Some(announced.index), keys))
     }
 
-    /// An index that is too large does not go on.
+    /// Drops an index that is too large.
     pub(super) fn forget_announced(&mut self) {
         self.announced = None;
     }
 
-    /// Bytes of everything that is here.
+    /// Bytes of the whole incoming data.
     pub(super) fn bytes(&self) -> usize {
         let announced = self.announced.as_ref().map_or(0, |announced| announced.bytes);
         announced + self.pending.as_ref().map_or(0, Pending::bytes)
     }
 
-    /// The snapshot that these bodies are of.
+    /// The snapshot to which these bodies belong.
     pub(super) fn pending_of(&mut self, call: &BodiesCall<'_>) -> Option<&mut Pending> {
         let version = (call.claim(), call.generation, call.at);
         self.pending.as_mut().filter(|pending| pending.version == version)
@@ -101,8 +101,8 @@ impl Arriving {
 // === impl Pending ===
 
 impl Pending {
-    /// What `call` announces with `index`. Bodies of an unfinished snapshot before it are not asked for again, whoever sent
-    /// them: on one timeline an RV of a key stands for one content.
+    /// The snapshot that `call` announces with `index`. Bodies of an unfinished earlier snapshot are reused, even from
+    /// another leader: within one generation an RV of a key has one content.
     pub(super) fn of(
         call: &SnapshotCall<'_>,
         index: BTreeMap<String, ResourceVersion>,
@@ -110,7 +110,7 @@ impl Pending {
         held: &Collection,
         before: Option<Self>,
     ) -> Self {
-        // On a new timeline an old RV may stand for another content.
+        // In a new generation an old RV may have another content.
         let may_reuse = call.generation == held.generation();
         let is_held = |key: &str, rv: ResourceVersion| {
             may_reuse && find(held, key).is_some_and(|object| object.resource_version() == rv)
@@ -135,27 +135,27 @@ impl Pending {
         }
     }
 
-    /// Bytes of the index and of the bodies that have come.
+    /// Bytes of the index and of the bodies that have arrived.
     fn bytes(&self) -> usize {
         let index: usize = self.index.keys().map(|key| key.len() + ENTRY_BYTES).sum();
         index + self.bodies.bytes()
     }
 
-    /// Bytes of the objects that the snapshot has with `bodies` and with those that are held.
+    /// Bytes of the snapshot's objects, from `bodies` and from those already held.
     pub(super) fn bytes_with(&self, bodies: &BTreeMap<String, Object>, held: &Collection) -> usize {
         let size = |key: &String| bodies.get(key).or_else(|| find(held, key)).map_or(0, Object::size);
         self.index.keys().map(size).sum()
     }
 
-    /// Keys of the bodies that have to come yet.
+    /// Keys of the bodies that are still to come.
     pub(super) fn missing(&self) -> &BTreeSet<String> {
         &self.missing
     }
 
-    /// Those of `objects` that are missing.
+    /// The missing ones among `objects`.
     ///
     /// # Errors
-    /// 400 for one that the snapshot did not announce; none of them is taken then.
+    /// 400 for an object that the snapshot did not announce; none of them is accepted then.
     pub(super) fn wanted(&self, objects: Vec<Object>) -> Result<Vec<(String, Object)>, Status> {
         let mut wanted = Vec::with_capacity(objects.len());
         for object in objects {
@@ -171,22 +171,22 @@ impl Pending {
         Ok(wanted)
     }
 
-    /// A body has arrived.
+    /// Records that a body has arrived.
     pub(super) fn has_arrived(&mut self, key: &str) {
         self.missing.remove(key);
     }
 
-    /// Timeline and time of the snapshot.
+    /// Generation and position of the snapshot.
     pub(super) fn place(&self) -> (u64, ResourceVersion) {
         (self.version.1, self.version.2)
     }
 
-    /// What the leader remembers, for a collection that has nothing.
+    /// The leader's history, for a collection that has no data.
     pub(super) fn history(&self) -> Option<&History> {
         self.history.as_ref()
     }
 
-    /// The whole list, from `bodies` and from what is held; `None` when something in it has changed since the index came.
+    /// The whole list, from `bodies` and from held objects; `None` when one of these has changed since the index came.
     pub(super) fn list(&self, mut bodies: BTreeMap<String, Object>, held: &Collection) -> Option<Vec<Object>> {
         let object = |(key, rv): (&String, &ResourceVersion)| {
             bodies.remove(key).or_else(|| {

@@ -1,8 +1,7 @@
-//! Which resources the pool shares: those of the command line, and those the leader told.
+//! Resources that the pool shares: those of the command line, and those that the leader sent.
 //!
-//! What the leader told stands in a record of the store, so that it outlives a restart and reaches the other coordinators
-//! of an etcd. The record is written in the same transaction that looks at the epoch; nobody but the present leader
-//! changes it.
+//! The leader's resources are a record of the store. It outlives a restart and reaches the other coordinators of an etcd.
+//! The record is written in a transaction that also compares the epoch record; only the present leader changes it.
 
 use std::sync::Arc;
 
@@ -23,20 +22,20 @@ use crate::status_error;
 /// Storage key of the record. `~` keeps it apart from every collection.
 pub(crate) const SCOPE_KEY: &str = "/~scope/pool";
 
-/// What the pool shares; see the module header.
+/// Resources that the pool shares; see the module header.
 #[derive(Debug)]
 pub(crate) struct Scope {
-    /// By the command line.
+    /// Resources of the command line.
     configured: Vec<SharedResource>,
-    /// By the leader; `None` as long as none ever said.
+    /// Resources sent by the leader; `None` until the first call.
     told: watch::Sender<Option<Vec<SharedResource>>>,
-    /// One change at a time.
+    /// Serializes changes.
     changing: tokio::sync::Mutex<()>,
-    /// One call at a time.
+    /// Serializes calls.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// `POST scope`: everything the pool shares beside what every pool does.
+/// `POST scope`: all shared resources in addition to those every pool shares.
 #[derive(Debug, Deserialize)]
 struct ScopeCall {
     store: String,
@@ -44,11 +43,11 @@ struct ScopeCall {
     resources: Vec<SharedResource>,
 }
 
-/// What a leader's word came to.
+/// Result of a leader's `scope` call.
 pub(crate) struct Told {
-    /// What was not taken.
+    /// Rejected resources.
     pub(crate) refused: Vec<Problem>,
-    /// Names of what is shared no more.
+    /// Names of collections that are no longer shared.
     pub(crate) gone: Vec<String>,
 }
 
@@ -66,7 +65,7 @@ impl Scope {
         }
     }
 
-    /// The record as the store has it; nothing when there is none.
+    /// Follows the record in the store; `None` leaves the scope unset.
     pub(crate) fn published(&self, record: Option<&[u8]>) {
         let Some(record) = record else { return };
         match serde_json::from_slice::<Vec<SharedResource>>(record) {
@@ -76,38 +75,38 @@ impl Scope {
                 drop(self.told.send_replace(Some(told)));
             }
             Err(error) => {
-                tracing::error!(%error, "The record of pool-scope resources cannot be read, keeping those there are")
+                tracing::error!(%error, "Failed to read the record of pool-scope resources, keeping the present ones")
             }
         }
     }
 
-    /// Resolves when the leader tells another scope, also through another coordinator.
+    /// Resolves when the leader sends another scope, also through another coordinator.
     pub(crate) fn changes(&self) -> watch::Receiver<Option<Vec<SharedResource>>> {
         self.told.subscribe()
     }
 
-    /// Resolves when no other change of the collections is at work.
+    /// Resolves when no other change of the collections runs.
     ///
     /// # Cancel safety
-    /// Safe: who stops waiting loses its place only.
+    /// Safe: a dropped future loses only its place in the queue.
     pub(super) async fn changing(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.changing.lock().await
     }
 
-    /// Resolves when no other call is at work.
+    /// Resolves when no other call runs.
     ///
     /// # Cancel safety
-    /// Safe: who stops waiting loses its place only.
+    /// Safe: a dropped future loses only its place in the queue.
     pub(crate) async fn turn(&self) -> tokio::sync::OwnedMutexGuard<()> {
         self.turn.clone().lock_owned().await
     }
 
-    /// For `GET` of the feed.
+    /// The scope in the answer to `GET` of the feed.
     pub(super) fn state(&self) -> Value {
         json!({ "configured": self.configured, "told": *self.told.borrow() })
     }
 
-    /// Told and not on the command line.
+    /// Resources sent by the leader that are not on the command line.
     fn added(&self) -> Vec<SharedResource> {
         let told = self.told.borrow().clone().unwrap_or_default();
         let is_new = |one: &SharedResource| self.configured.iter().all(|other| other.name() != one.name());
@@ -118,12 +117,12 @@ impl Scope {
 // === impl Feed ===
 
 impl Feed {
-    /// Which resources the pool shares.
+    /// Resources that the pool shares.
     pub(crate) fn scope(&self) -> &Scope {
         &self.scope
     }
 
-    /// Takes what the leader says is shared, except what `judge` refuses, and makes it durable.
+    /// Accepts the leader's resources, except those that `judge` refuses, and makes them durable.
     ///
     /// # Errors
     /// [`FeedError`]; nothing has changed then.
@@ -181,15 +180,15 @@ impl Feed {
         }
     }
 
-    /// Makes the collections those that are shared now, and `serve` show them to readers. Those of resources that are not
-    /// shared any more are given up.
+    /// Creates and removes collections so that they match the shared resources, and calls `serve` to show them to
+    /// readers.
     pub(crate) async fn follow_scope(&self, kinds: &Kinds, serve: impl Fn()) {
         let _one = self.scope.changing().await;
         let mut wanted = Vec::new();
         for resource in self.scope.added() {
             match kinds.shared(&resource) {
                 Ok(kind) => wanted.push(kind),
-                Err(error) => tracing::error!(%error, resource = resource.name(), "Resource is not shared"),
+                Err(error) => tracing::error!(%error, resource = resource.name(), "Failed to share resource"),
             }
         }
         let told = self.collections().filter(|collection| collection.is_told());
@@ -199,11 +198,11 @@ impl Feed {
             .map(|one| one.name().to_owned())
             .collect();
         for name in &gone {
-            tracing::info!(collection = name, "Not pool-scope any more");
+            tracing::info!(collection = name, "Collection removed from pool scope");
             self.collections.remove(name);
             self.pending.lock().remove(name);
             if let Err(error) = self.replicas.remove(name).await {
-                tracing::warn!(%error, collection = name, "Data of a resource that is not shared any more is left in the store");
+                tracing::warn!(%error, collection = name, "Failed to delete the data of a resource that is no longer shared");
             }
         }
         for kind in wanted {
@@ -213,20 +212,20 @@ impl Feed {
             }
             match self.replicas.add(&name, kind).await {
                 Ok(replica) => {
-                    tracing::info!(collection = name, "Pool-scope from now on");
+                    tracing::info!(collection = name, "Collection added to pool scope");
                     self.collections.insert(PoolCollection::told(replica));
                 }
-                Err(error) => tracing::error!(%error, collection = name, "Resource is not shared"),
+                Err(error) => tracing::error!(%error, collection = name, "Failed to share resource"),
             }
         }
         serve();
     }
 
-    /// Deletes what several coordinators share of collections that were given up.
+    /// Deletes the data of removed collections that several coordinators share.
     pub(crate) async fn forget(&self, names: &[String]) {
         for name in names {
             if let Err(error) = self.replicas.forget(name).await {
-                tracing::warn!(%error, collection = name, "Data of a resource that is not shared any more is left in the store");
+                tracing::warn!(%error, collection = name, "Failed to delete the data of a resource that is no longer shared");
             }
         }
     }

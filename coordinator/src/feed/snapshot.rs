@@ -1,4 +1,4 @@
-//! Takes everything there is in a collection, by difference: first keys and RVs, then only the bodies that are missing.
+//! Applies the whole state of a collection by difference: first keys and RVs, then only the missing bodies.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use yurt_apimachinery::{Object, ResourceVersion, Status};
 use yurt_storage::collection::WriteError;
-// Whoever feeds holds the fence: there is no other writer, and `check` compares the generation.
+// The feeding call holds the fence: there is no other writer, and `check` compares the generation.
 use yurt_storage::{Collection, OnlyWriter as _, Op, StorageError};
 
 use super::bodies::{Spilled, Spilling};
@@ -21,13 +21,13 @@ use super::{Feed, FeedError, Refusal, decode, members};
 use crate::authn::User;
 use crate::status_error;
 
-/// Keys of missing bodies that one answer names. The others are named once these have come.
+/// Maximum number of missing keys in one answer. Later answers name the others.
 const MISSING_MAX: usize = 50_000;
 
 // === impl Feed ===
 
 impl Feed {
-    /// Keys and RVs of a snapshot, or a part of them; the answer to the last part names the bodies to send.
+    /// Takes keys and RVs of a snapshot, or a part of them; the answer to the last part names the bodies to send.
     pub(super) async fn take_snapshot(
         &self,
         collection: &Arc<PoolCollection>,
@@ -75,8 +75,8 @@ impl Feed {
         Ok(named.ok_or_else(|| self.gap(collection))?)
     }
 
-    /// Some of the missing bodies; with the last one the snapshot is applied. What is refused takes nothing away of what
-    /// came before.
+    /// Takes some of the missing bodies; with the last one the snapshot is applied. A refusal keeps the bodies that came
+    /// before.
     pub(super) async fn take_bodies(
         &self,
         collection: &Arc<PoolCollection>,
@@ -123,7 +123,7 @@ impl Feed {
         Ok(left.ok_or_else(|| self.gap(collection))?)
     }
 
-    /// Applies the snapshot that is pending when it has everything. It stays pending when it cannot be applied, for its bodies.
+    /// Applies the pending snapshot when it is complete. If it cannot be applied, it stays pending for its bodies.
     async fn settle(
         &self,
         collection: &Arc<PoolCollection>,
@@ -155,14 +155,17 @@ impl Feed {
         Ok(Some(Applied { at, guard }))
     }
 
-    /// Copies the bodies that are still wanted when most of their file is of others.
+    /// Copies the bodies that are still wanted when most of their file is obsolete.
     async fn give_back_disk(&self, collection: &Arc<PoolCollection>) {
         let wasted = self.pending_here(collection, |pending| pending.bodies.wasted());
         let Some(wasted) = wasted.flatten() else { return };
         let path = self.spill_path(collection);
         match blocking(move || wasted.copy(path)).await {
             Ok(copied) => drop(self.pending_here(collection, |pending| pending.bodies.keep_spilled(copied))),
-            Err(error) => tracing::debug!(error = error.message(), "Bodies that nobody wants stay on the disk"),
+            Err(error) => tracing::debug!(
+                error = error.message(),
+                "Failed to remove obsolete bodies from the disk"
+            ),
         }
     }
 
@@ -180,7 +183,8 @@ impl Feed {
         Refusal::Gap { applied }
     }
 
-    /// Who tells the membership must belong to it: a wrong pool's leader stops here, and no pool shuts itself out.
+    /// Checks that a leader feeds only a membership it belongs to: this stops the leader of another pool, and a pool cannot
+    /// lock itself out.
     fn require_caller(
         &self,
         collection: &PoolCollection,
@@ -193,7 +197,7 @@ impl Feed {
         self.members.judge(user.node_name(), index.keys().map(String::as_str))
     }
 
-    /// Tells the leader. What was applied is made durable first, and only then shown to readers.
+    /// Answers the leader. Makes the applied data durable first, and only then shows it to readers.
     async fn answer(
         &self,
         collection: &Arc<PoolCollection>,
@@ -216,21 +220,21 @@ impl Feed {
     }
 }
 
-/// A snapshot that was applied.
+/// A snapshot that has been applied.
 struct Applied {
     /// `C` after it.
     at: ResourceVersion,
-    /// Holds while nobody else is elected.
+    /// Precondition: no other node has been elected.
     guard: Option<Op>,
 }
 
-/// Bodies that are wanted, and where to.
+/// Bodies that are missing, and their destination.
 enum Arrival {
     Memory(Vec<(String, Object)>),
     Disk(Vec<(String, Object)>, Spilling),
 }
 
-/// Bodies that will not be asked for again.
+/// Stored bodies, which the leader need not send again.
 enum Arrived {
     Memory(Vec<(String, Object)>),
     Disk(Vec<String>, Spilled),
@@ -279,7 +283,7 @@ impl Arrived {
     }
 }
 
-/// Does what the disk may take long for.
+/// Runs work that may wait for the disk.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, Status> {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|lost| Err(io::Error::other(lost)))
@@ -294,7 +298,7 @@ fn of_disk(error: &io::Error) -> Status {
     })
 }
 
-/// Whether a snapshot may be taken at all.
+/// Checks if a snapshot may be applied at all.
 fn check(held: &Collection, (generation, at): (u64, ResourceVersion)) -> Result<(), Refusal> {
     let applied = held.position();
     if generation < held.generation() {
@@ -319,9 +323,9 @@ fn apply(
 ) -> Result<ResourceVersion, Refusal> {
     let (generation, at) = pending.place();
     check(held, (generation, at))?;
-    // Whoever followed this pool before its store was lost goes on here, too. A copy that is there remembers for itself.
+    // Readers of this pool before its store was lost can resume here, too. An existing copy has its own history.
     let history = pending.history().filter(|_| !held.is_complete()).cloned();
-    // Events may have replaced an object since the index came; the leader sends another snapshot then.
+    // Events may have replaced an object since the index came; the leader then sends another snapshot.
     let Some(list) = pending.list(bodies, held) else {
         return Err(Refusal::Gap {
             applied: held.position(),
@@ -343,7 +347,7 @@ fn apply(
     Ok(held.position())
 }
 
-/// The answer to bodies of a snapshot that is not pending: applied already (the answer was lost), or unknown.
+/// The answer to bodies of a snapshot that is not pending: either it has been applied (the answer was lost), or it is unknown.
 fn already_applied(held: &Collection, call: &BodiesCall<'_>) -> Result<ResourceVersion, Refusal> {
     let applied = held.position();
     if held.is_complete() && held.generation() == call.generation && applied >= call.at {

@@ -1,7 +1,7 @@
-//! Voids a collection: what was fed is forgotten, and the next leader feeds it from the start.
+//! Voids a collection: its fed data is deleted, and the next leader feeds it from the start.
 
 use yurt_apimachinery::Status;
-// Nobody else knows of the collection yet.
+// No other code has a reference to the collection yet.
 use yurt_storage::{Collection, OnlyWriter as _, generation};
 
 use super::collection::PoolCollection;
@@ -11,17 +11,18 @@ use crate::status_error;
 // === impl Feed ===
 
 impl Feed {
-    /// Forgets what was fed of the collection `name`, on the disk as well; readers of it end. `serve` shows readers the empty
-    /// one in its place. The members apart, it is fed again under a later generation only, so that hubs leave what they copied;
-    /// until the next start the coordinator refuses any other. Over a shared etcd what is stored goes; other coordinators keep what
-    /// they have in memory until their next start.
+    /// Deletes the fed data of the collection `name`, on the disk as well, and ends its readers. `serve` shows readers the empty
+    /// one in its place. Except for the members, it is fed again under a later generation only, so that hubs drop their copies.
+    /// Until the next start the coordinator refuses any other generation. Over a shared etcd the stored data is deleted; other
+    /// coordinators keep their data in memory until their next start.
     ///
     /// # Errors
-    /// 404 for a collection that is not there; what the store says, and the collection may be gone until the next start.
+    /// 404 for a collection that does not exist; errors of the store, after which the collection may be missing until the next
+    /// start.
     pub(crate) async fn void(&self, name: &str, serve: impl Fn()) -> Result<(), Status> {
         let missing = || Status::failure(404, "NotFound", format!("{name} is not a collection of this pool"));
         let old = self.collections.named(name).ok_or_else(missing)?;
-        // No call may apply what it brought to the one that is given up.
+        // No running call may apply its data to the collection that is dropped.
         let _turn = old.turn().await;
         let _one = self.scope.changing().await;
         self.pending.lock().remove(name);

@@ -1,4 +1,4 @@
-//! The feed's messages: what a leader sends, and what it is answered.
+//! The feed's messages: calls of a leader, and the answers to them.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -10,7 +10,7 @@ use yurt_storage::generation::{self, POSITION_END};
 use super::events::read_object;
 use super::fence::Claim;
 
-/// `POST …/events`: facts of the cloud's log after `after`.
+/// `POST …/events`: events of the cloud's log after `after`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct EventsCall<'a> {
@@ -25,7 +25,7 @@ pub(super) struct EventsCall<'a> {
     pub(super) up_to: ResourceVersion,
     #[serde(default)]
     pub(super) fresh: bool,
-    /// Only the last state of each key is among the events: they count together or not at all.
+    /// True if the events contain only the last state of each key: they apply together or not at all.
     #[serde(default)]
     pub(super) step: bool,
 }
@@ -39,7 +39,7 @@ pub(super) struct EventOnWire<'a> {
     pub(super) object: &'a RawValue,
 }
 
-/// `POST …/snapshot`: keys and RVs of everything there is at `at`.
+/// `POST …/snapshot`: keys and RVs of all objects at `at`.
 #[derive(Debug, Deserialize)]
 pub(super) struct SnapshotCall<'a> {
     pub(super) store: String,
@@ -47,20 +47,20 @@ pub(super) struct SnapshotCall<'a> {
     pub(super) generation: u64,
     pub(super) at: ResourceVersion,
     pub(super) index: Vec<(String, ResourceVersion)>,
-    /// Keys that came in earlier parts of the index.
+    /// Number of keys in earlier parts of the index.
     #[serde(default)]
     pub(super) from: usize,
-    /// Other parts of the index follow.
+    /// True if other parts of the index follow.
     #[serde(default)]
     pub(super) more: bool,
-    /// For a coordinator that has nothing.
+    /// For a coordinator that has no data.
     #[serde(default, borrow)]
     pub(super) history: Option<HistoryOnWire<'a>>,
     #[serde(default)]
     pub(super) fresh: Option<bool>,
 }
 
-/// What the leader remembers of the time before `at`.
+/// The leader's history before `at`.
 #[derive(Debug, Deserialize)]
 pub(super) struct HistoryOnWire<'a> {
     floor: ResourceVersion,
@@ -92,14 +92,14 @@ pub(super) struct BodiesCall<'a> {
     pub(super) fresh: Option<bool>,
 }
 
-/// Where a collection is after a call.
+/// Position of a collection after a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Progress {
     pub(super) applied: ResourceVersion,
     pub(super) durable: ResourceVersion,
 }
 
-/// Why nothing was applied: 409, with what the leader needs to go on.
+/// Reason for which nothing was applied: 409, with the data that the leader needs to go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The caller does not lead this store in this epoch.
@@ -112,41 +112,43 @@ pub(crate) enum Refusal {
         /// `C`.
         applied: ResourceVersion,
     },
-    /// The snapshot is older than what is held.
+    /// The snapshot is older than the held data.
     Behind {
         /// `C`.
         applied: ResourceVersion,
     },
-    /// An object of the list is older than the one held although the list is not: the cloud went back.
+    /// An object of the list is older than the one held although the list is not: the cloud was restored from a
+    /// backup.
     Backwards {
-        /// Which object and how.
+        /// The object and the difference.
         message: String,
     },
-    /// The call belongs to another timeline; only a snapshot may raise it.
+    /// The call belongs to another generation; only a snapshot may raise it.
     Generation {
-        /// Timeline held.
+        /// Generation held.
         generation: u64,
         /// `C`.
         applied: ResourceVersion,
     },
-    /// The snapshot has a number far above the one held: no later leader could begin a generation after a few of them.
+    /// The snapshot's generation is far above the one held. After a few such jumps no later leader could begin a
+    /// generation.
     Leap {
-        /// What is taken.
+        /// Accepted generations.
         message: String,
     },
-    /// The call reaches a position that no cloud gets to: whoever followed it there would be ahead of every leader.
+    /// The call reaches a position that no cloud gets to: readers there would be ahead of every leader.
     Position {
-        /// What is taken.
+        /// Accepted positions.
         message: String,
     },
     /// The call is in a version of the feed that is not spoken here.
     Version {
-        /// What each side speaks, and which has to be upgraded.
+        /// The versions of each side, and the side to upgrade.
         message: String,
     },
     /// The membership must come first, and must contain the caller's node.
     Members {
-        /// What is expected.
+        /// The expected membership.
         message: String,
     },
 }
@@ -170,10 +172,10 @@ impl SnapshotCall<'_> {
         }
     }
 
-    /// The history it carries.
+    /// Parses the history in the call.
     ///
     /// # Errors
-    /// 400 when it is not one of the time before `at`.
+    /// 400 when it is not the time before `at`.
     pub(super) fn history(&self, kind: &ResourceKind) -> Result<Option<History>, Status> {
         let history = self.history.as_ref().map(|history| history.read(self.at, kind));
         history
@@ -207,7 +209,7 @@ impl HistoryOnWire<'_> {
         }
         for RangeOnWire { after, to, object } in &self.ranges {
             within(*after, *to)?;
-            // Zero stands for what older generations left.
+            // Zero means that the entry is left from an earlier generation.
             if after.is_zero() {
                 return Err(format!("a range to {to} begins nowhere"));
             }
@@ -249,11 +251,11 @@ impl Refusal {
         if told < POSITION_END {
             return Ok(());
         }
-        let message = format!("{field} {told} is not taken: positions are below {POSITION_END}");
+        let message = format!("{field} {told} is refused: positions are below {POSITION_END}");
         Err(Self::Position { message })
     }
 
-    /// Refuses a number of a generation that is no next one of that which is held.
+    /// Refuses a generation that is not one of the next steps after the held one.
     ///
     /// # Errors
     /// [`Self::Leap`].
@@ -262,7 +264,7 @@ impl Refusal {
             return Ok(());
         }
         let message = format!(
-            "generation {told} is not taken after {held}: it has to be one of the next steps, and below {}",
+            "generation {told} is refused after {held}: it has to be one of the next steps, and below {}",
             generation::GENERATION_END
         );
         Err(Self::Leap { message })

@@ -1,4 +1,5 @@
-//! PATCH as server-side apply: the client says what it wants to be so, and the object is created or changed to it.
+//! PATCH as server-side apply: the client sends the fields it wants, and the object is created or changed to
+//! match.
 
 use http::{Response, StatusCode};
 use serde_json::{Map, Value};
@@ -12,7 +13,7 @@ use crate::admission;
 use crate::registry::own::Intent;
 use crate::registry::prepare::{self, Account, Part};
 
-/// An apply that finds nothing and creates may lose to another create this often.
+/// Maximum number of tries of an apply that finds no object and loses the race to create it.
 const ATTEMPTS_MAX: usize = 3;
 
 /// One apply.
@@ -20,14 +21,14 @@ struct Apply<'a> {
     call: &'a Call,
     manager: String,
     force: bool,
-    /// In the form that is stored.
+    /// The configuration, in its stored form.
     config: Value,
 }
 
-/// Answers an apply. Without a resourceVersion in it, lost races are repeated here and never the client's concern.
+/// Answers an apply. Without a resourceVersion in it, conflicts are retried here and never reach the client.
 ///
 /// # Errors
-/// The answer to give.
+/// The error to return.
 pub(super) async fn handle(
     call: &Call,
     options: WriteOptions,
@@ -93,7 +94,7 @@ impl<'a> Apply<'a> {
         Ok(update::written(outcome.await?, based_on))
     }
 
-    /// Creates the object; `None` when it exists meanwhile.
+    /// Creates the object; `None` when another request has created it.
     async fn to_nothing(&self, intent: &Intent) -> Result<Option<Object>, Status> {
         let mut new = self.applied_to(&prepare::empty(&self.call.resource))?;
         let uid = meta::text(&new, "uid");
@@ -109,7 +110,7 @@ impl<'a> Apply<'a> {
         create::create(self.call, new, Account::Settled, intent).await
     }
 
-    /// What becomes of a stored object, as clients of the resource see it.
+    /// The stored object after the apply, as clients of the resource see it.
     fn applied_to(&self, old: &Value) -> Result<Value, Status> {
         let resource = &self.call.resource;
         let write = prepare::write(resource, update::part(self.call), &self.manager, self.call.now());
@@ -121,7 +122,7 @@ impl<'a> Apply<'a> {
     }
 }
 
-/// The configuration: YAML, or JSON, which is YAML. Keys that occur twice are a matter of field validation.
+/// Parses the configuration: YAML, or JSON, which is YAML. Field validation handles duplicate keys.
 fn read_body(call: &Call, validation: FieldValidation) -> Result<Value, Status> {
     let undecodable = |why: String| Status::bad_request(format!("error decoding YAML: {why}"));
     let strict = yaml::parse(&call.body);
@@ -135,7 +136,7 @@ fn read_body(call: &Call, validation: FieldValidation) -> Result<Value, Status> 
     if text.len() > yaml::MAX_JSON {
         return Err(undecodable("yaml: document contains excessive aliasing".to_owned()));
     }
-    // Read anew, so that nesting is bounded as in every other body.
+    // Parsed again, so that nesting is bounded as in every other body.
     let value = match serde_json::from_str(&text) {
         Ok(Value::Object(members)) => Value::Object(members),
         Ok(Value::Null) => Value::Object(Map::new()),

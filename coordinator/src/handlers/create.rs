@@ -1,4 +1,4 @@
-//! CREATE: a new object under a name that is not taken.
+//! CREATE: a new object under a free name.
 
 use http::{Response, StatusCode};
 use serde_json::Value;
@@ -13,13 +13,13 @@ use crate::config::Profile;
 use crate::registry::own::Intent;
 use crate::registry::prepare::{self, Account};
 
-/// Names tried for one generateName before the client has to.
+/// Maximum number of names tried for one generateName; then the client has to retry.
 const GENERATED_NAMES_MAX: usize = 8;
 
 /// Answers a create.
 ///
 /// # Errors
-/// The answer to give.
+/// The error to return.
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let negotiated = call.negotiate(Shape::Object)?;
     let options = WriteOptions::parse(call.query.as_deref(), Verb::Create)?;
@@ -61,7 +61,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
 /// Creates the object of a body; `None` when the name is taken.
 ///
 /// # Errors
-/// The answer to give.
+/// The error to return.
 pub(super) async fn create(
     call: &Call,
     object: Value,
@@ -72,7 +72,7 @@ pub(super) async fn create(
     create_as(call, object, &name, account, intent).await
 }
 
-/// [`create`] of an object that is shown as `shown` where its namespace refuses it: a generated name is not told.
+/// [`create`] of an object that errors of its namespace name as `shown`: they do not reveal a generated name.
 async fn create_as(
     call: &Call,
     mut object: Value,
@@ -84,7 +84,7 @@ async fn create_as(
     call.authorize(Verb::Create, meta::text(&object, "name"))?;
     admission::create(call, &object)?;
     if let Err(refused) = require_namespace(call, namespace, shown).await {
-        // A namespace that takes nothing refuses what is wrong, too, but not what is of another kind or place.
+        // A terminating namespace refuses invalid objects, too, but after checks of kind and place.
         meta::complete_type_meta(&mut object, call.resource.kind)?;
         meta::settle_namespace(&mut object, call.resource.kind, namespace)?;
         return Err(refused);
@@ -108,8 +108,7 @@ fn exists(call: &Call, name: &str) -> Status {
     Status::already_exists(&resource, name)
 }
 
-/// Nothing is created in a namespace that does not exist. In a pool, leases and events need none: their namespaces are
-/// the cloud's.
+/// Requires that the namespace exists. In a pool, leases and events need none: their namespaces are the cloud's.
 async fn require_namespace(call: &Call, namespace: Option<&str>, name: &str) -> Result<(), Status> {
     let Some(namespace) = namespace else { return Ok(()) };
     let is_needed = call.app.settings.profile == Profile::Standalone || call.resource.strategy.needs_namespace();
@@ -121,7 +120,7 @@ async fn require_namespace(call: &Call, namespace: Option<&str>, name: &str) -> 
     let find = || namespaces.objects().read(|held| held.object(&key).cloned());
     let mut found = find();
     if found.is_none() {
-        // It may have been created through another coordinator.
+        // Another coordinator may have created it.
         call.app.own.catch_up(namespaces).await?;
         found = find();
     }

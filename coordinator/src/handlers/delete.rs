@@ -1,7 +1,7 @@
-//! DELETE and DELETECOLLECTION: at once, or by marking an object that somebody has to finish with: whoever put finalizers on
-//! it, the kubelet of a pod, the emptier of a namespace.
+//! DELETE and DELETECOLLECTION. An object is deleted directly, or marked while another component has to finish with it: the
+//! owner of a finalizer, the kubelet of a pod, the emptier of a namespace.
 //!
-//! `propagationPolicy` is accepted and changes nothing: without a garbage collector, a finalizer for one would never go.
+//! `propagationPolicy` is accepted and has no effect: without a garbage collector, its finalizer would never be removed.
 
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::Value;
@@ -20,7 +20,7 @@ use crate::registry::{Resource, namespaces};
 /// Answers a delete.
 ///
 /// # Errors
-/// The answer to give.
+/// The error to return.
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let negotiated = call.negotiate(Shape::Object)?;
     let options = options(call)?;
@@ -44,10 +44,10 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     }
 }
 
-/// Answers a deletecollection: every item the selectors match, in key order; items gone meanwhile are ignored.
+/// Answers a deletecollection: every item the selectors match, in key order; items that are already deleted are skipped.
 ///
 /// # Errors
-/// The answer to give.
+/// The error to return.
 pub(crate) async fn handle_collection(call: &Call) -> Result<Response<Body>, Status> {
     let list_options = ListOptions::parse(call.query.as_deref(), false, call.resource.kind)?;
     let negotiated = call.negotiate(Shape::List)?;
@@ -77,15 +77,15 @@ fn options(call: &Call) -> Result<DeleteOptions, Status> {
     DeleteOptions::parse(call.query.as_deref(), &body)
 }
 
-/// What admission says to a client's delete.
+/// Admission of a client's delete.
 pub(super) fn judge(call: &Call) -> impl Fn(&Object) -> Result<(), Status> + Sync {
     |current| admission::delete(call, &call.resource, current)
 }
 
-/// Deletes one object, or begins to. `judge` may refuse, knowing the present state.
+/// Deletes one object, or begins to. `judge` sees the present state and may refuse.
 ///
 /// # Errors
-/// The answer to give.
+/// The error to return.
 pub(crate) async fn delete(
     app: &App,
     resource: &Resource,
@@ -116,7 +116,7 @@ pub(crate) async fn delete(
         Outcome::Changed(object) | Outcome::Unchanged(object) if ends && !intent.dry_run => object.uid().to_owned(),
         _ => return Ok(outcome),
     };
-    // Watchers have seen that it ends now; the second step takes it away, if it is still the same object.
+    // Watchers have seen that it is ending. The second step deletes it, if it is still the same object.
     let change = |current: &Current| {
         if current.uid() != marked || !meta::finalizers(current.stored()).is_empty() {
             return Ok(Change::Keep);
@@ -132,15 +132,15 @@ pub(crate) async fn delete(
     }
 }
 
-/// What a delete does to an object.
+/// Effect of a delete on an object.
 enum Step {
-    /// It goes at once.
+    /// It is deleted directly.
     Delete,
-    /// It is marked, and somebody else ends it.
+    /// It is marked, and another component completes the deletion.
     Wait(Value),
-    /// It is marked with no time left, and goes.
+    /// It is marked with no grace period, and deleted.
     End(Value),
-    /// It is waited for already.
+    /// A deletion is already waiting.
     Nothing,
 }
 
@@ -170,7 +170,7 @@ fn next_step(resource: &Resource, object: &Value, wanted: Option<i64>, now: Time
     }
 }
 
-/// A deletion under way may only be made to end sooner.
+/// The object with a shorter grace period. A deletion under way can only be shortened.
 fn shortened(object: &Value, wanted: Option<i64>) -> Option<Value> {
     let held = object["metadata"]["deletionGracePeriodSeconds"]
         .as_i64()
@@ -183,7 +183,7 @@ fn shortened(object: &Value, wanted: Option<i64>) -> Option<Value> {
     Some(object)
 }
 
-/// The object waits for those who have to finish with it.
+/// Marks the object as deleting, for the components that have to finish with it.
 fn mark(mut object: Value, end: Time, grace: i64) -> Value {
     meta::set_deletion(&mut object, end, grace);
     let generation = meta::generation(&object);
@@ -193,7 +193,7 @@ fn mark(mut object: Value, end: Time, grace: i64) -> Value {
     object
 }
 
-/// Refuses a delete of another object, or of another state of it, than there is.
+/// Refuses a delete whose preconditions name another object, or another state of it.
 pub(super) fn check_preconditions(
     resource: &Resource,
     current: &Object,
@@ -205,7 +205,7 @@ pub(super) fn check_preconditions(
             "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might \
              have been {end}"
         );
-        // The kind stands where other conflicts name the resource.
+        // The kind appears where other conflicts name the resource.
         let stored = resource.stored_kind();
         let kind = GroupResource::new(&*stored.group, &*stored.kind);
         Err(Status::conflict(&kind, current.name(), &why))
@@ -220,7 +220,7 @@ pub(super) fn check_preconditions(
     Ok(())
 }
 
-/// A namespace is marked and emptied; it goes when nothing is left in it.
+/// Marks a namespace; it is deleted once it is empty.
 async fn delete_namespace(call: &Call, options: &DeleteOptions, intent: &Intent) -> Result<Outcome, Status> {
     let (resource, name) = (call.resource.kind.group_resource(), call.name());
     if namespaces::IMMORTAL.contains(&name) {

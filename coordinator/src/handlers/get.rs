@@ -12,7 +12,7 @@ use super::Call;
 /// Answers a get.
 ///
 /// # Errors
-/// The answer to give.
+/// The error to return.
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let negotiated = call.negotiate(Shape::Object)?;
     call.require_served()?;
@@ -30,8 +30,8 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     Ok(response)
 }
 
-/// Waits until the collection has reached `wanted`. A number of the other space reads the latest: clients do not expect
-/// 410 from a get.
+/// Waits until the collection has reached `wanted`. An RV of the other space returns the latest state: clients do not
+/// expect 410 from a get.
 async fn reach(call: &Call, wanted: ResourceVersion) -> Result<(), Status> {
     if wanted.is_zero() || wanted.space() != call.resource.space() {
         return Ok(());

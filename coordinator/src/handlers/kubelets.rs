@@ -1,6 +1,7 @@
-//! What kube-apiserver does through a connection to a kubelet, a pod or a service: this server makes none, and says so.
+//! Requests that kube-apiserver proxies to a kubelet, a pod or a service. This server has no such connections and answers
+//! with the reason.
 //!
-//! What is asked about something that does not exist gets the same 404 as there: a name that is misspelt is the usual fault.
+//! A request about an object that does not exist gets the same 404 as there: a misspelt name is the usual fault.
 
 use std::sync::Arc;
 
@@ -12,16 +13,16 @@ use yurt_runtime::http::{self as web, Body};
 use crate::app::App;
 use crate::registry::{Authority, Resource};
 
-/// Subresources behind which another program stands.
+/// Subresources that kube-apiserver proxies to another program.
 const CONNECTED: [(&str, &[&str]); 3] = [
     ("pods", &["attach", "exec", "log", "portforward", "proxy"]),
     ("nodes", &["proxy"]),
     ("services", &["proxy"]),
 ];
-/// Subresources that change an object beside its main part, and are not served.
+/// Subresources that change a part of an object, and are not served.
 const UNSERVED: [&str; 2] = ["ephemeralcontainers", "resize"];
 
-/// Answers what would need a connection; `None` for anything else. A pod that no kubelet has, has no logs yet.
+/// Answers requests that would need a connection; `None` for others. A pod without a node has no logs yet.
 ///
 /// # Errors
 /// 404 when there is no such object; 400 for a pod without a node; 405 with the reason otherwise.
@@ -44,7 +45,7 @@ pub(crate) async fn answer(
     if !is_connected && !is_unserved {
         return Ok(None);
     }
-    // The port of a service is part of the name there.
+    // There the port of a service is part of the name.
     let name = name.split(':').next().unwrap_or(name);
     let key = ObjectKey::new(info.namespace.as_deref().filter(|_| kind.namespaced), name);
     app.own.catch_up(resource).await?;
@@ -69,7 +70,7 @@ pub(crate) async fn answer(
     Err(Status::failure(405, reason::METHOD_NOT_ALLOWED, message))
 }
 
-/// Whether the path has a namespace where the kind has one.
+/// True if the path has a namespace exactly when the kind has one.
 fn is_placed(resource: &Resource, info: &RequestInfo) -> bool {
     info.namespace.is_some() == resource.kind.namespaced
 }

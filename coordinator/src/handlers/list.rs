@@ -1,4 +1,4 @@
-//! LIST: one state of the collection, whole or in pages, stitched from stored bytes.
+//! LIST: one state of the collection, whole or in pages, assembled from stored bytes.
 
 use http::{HeaderValue, Response, StatusCode};
 use yurt_apimachinery::list::ListMeta;
@@ -12,7 +12,7 @@ use super::{Call, watch};
 /// Answers a list.
 ///
 /// # Errors
-/// The answer to give.
+/// The error to return.
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let negotiated = call.negotiate(Shape::List)?;
     let options = ListOptions::parse(call.query.as_deref(), false, call.resource.kind)?;
@@ -27,10 +27,10 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     Ok(response)
 }
 
-/// A list as the answer.
+/// Encodes a list as the answer.
 ///
 /// # Errors
-/// 406 when the client asked for another shape.
+/// 406 when the client asked for another form.
 pub(super) fn encode(
     call: &Call,
     objects: Vec<Object>,

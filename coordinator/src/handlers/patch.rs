@@ -1,4 +1,4 @@
-//! PATCH: JSON patch, merge patch, strategic merge patch. An apply is passed on.
+//! PATCH: JSON patch, merge patch, strategic merge patch. An apply is delegated.
 
 use http::{Response, StatusCode};
 use serde_json::Value;
@@ -14,10 +14,10 @@ use super::{Call, apply, check_version, reading, update, version_in};
 use crate::admission;
 use crate::registry::prepare::{self, Account};
 
-/// Answers a patch. Without a resourceVersion in it, lost races are repeated here and never the client's concern.
+/// Answers a patch. Without a resourceVersion in it, conflicts are retried here and never reach the client.
 ///
 /// # Errors
-/// The answer to give.
+/// The error to return.
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let negotiated = call.negotiate(Shape::Object)?;
     let patch_type = patch_type(call.header(http::header::CONTENT_TYPE))?;
@@ -56,21 +56,22 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     call.object(StatusCode::OK, &object, negotiated)
 }
 
-/// Members that say what an object is.
+/// Members that identify an object's type.
 const TYPE_META: [&str; 2] = ["apiVersion", "kind"];
 
-/// How a patch is applied.
+/// Method of a patch.
 enum Patch {
     Json,
     Merge,
-    /// By the rules of this type.
+    /// By the merge rules of this type.
     Strategic(Message),
 }
 
 // === impl Patch ===
 
 impl Patch {
-    /// `None` for an apply; 415 for a type that is not for this kind: custom resources have no merge rules.
+    /// `None` for an apply. 415 for a patch type that the kind does not support: custom resources have no merge
+    /// rules.
     fn new(call: &Call, patch_type: PatchType) -> Result<Option<Self>, Status> {
         let kind = call.resource.kind;
         Ok(Some(match patch_type {
@@ -91,7 +92,7 @@ impl Patch {
             Self::Strategic(schema) => {
                 let kept = TYPE_META.map(|name| (name, object.get(name).cloned()));
                 apply_strategic_merge_patch(object, read_strategic_merge_patch(body)?, *schema)?;
-                // It is applied to a value of the type, which cannot become one of another.
+                // The patch applies to a value of the type, which cannot become one of another.
                 if let Value::Object(members) = object {
                     members.extend(
                         kept.into_iter()
@@ -103,7 +104,7 @@ impl Patch {
         }
     }
 
-    /// What a refusal shows: a strategic merge patch itself, what the other kinds made of the object.
+    /// The text in a refusal: the body of a strategic merge patch, the resulting object of other patches.
     fn shown(&self, new: &Value, body: &[u8]) -> String {
         match self {
             Self::Json | Self::Merge => new.to_string(),
@@ -112,7 +113,7 @@ impl Patch {
     }
 }
 
-/// Whether a patch says which resourceVersion it is based on.
+/// True if a patch names the resourceVersion it is based on.
 fn names_version(patch_type: PatchType, body: &[u8]) -> bool {
     let Ok(patch) = serde_json::from_slice::<Value>(body) else {
         return false;
@@ -128,7 +129,7 @@ fn names_version(patch_type: PatchType, body: &[u8]) -> bool {
     }
 }
 
-/// A patch may not turn an object into another one.
+/// Refuses a patch that turns an object into another one.
 fn check_identity(current: &Object, new: &Value) -> Result<(), Status> {
     let name = meta::text(new, "name");
     if name.is_empty() {

@@ -1,5 +1,5 @@
-//! What is created below a pod: a binding, with which a scheduler puts it on a node, and an eviction, with which it is asked
-//! to leave. There are no disruption budgets here: nothing speaks against an eviction.
+//! Creates below a pod: a binding, with which a scheduler assigns it to a node, and an eviction, which deletes it
+//! gracefully. Every eviction is allowed, because there are no disruption budgets.
 
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use super::{Call, delete, update, version_in};
 use crate::registry::own::{Change, Current};
 use crate::registry::prepare;
 
-/// What is created.
+/// Kind of the created object.
 #[derive(Clone, Copy)]
 enum Kind {
     Binding,
@@ -55,7 +55,7 @@ impl Kind {
         }
     }
 
-    /// Versions it is read in.
+    /// Accepted versions of the kind.
     fn api_versions(self) -> &'static [&'static str] {
         match self {
             Self::Binding => &["v1"],
@@ -85,7 +85,7 @@ fn read(call: &Call, kind: Kind, validation: FieldValidation) -> Result<Value, S
     Ok(body)
 }
 
-/// Puts a pod on a node, once.
+/// Assigns a pod to a node, once.
 async fn bind(call: &Call, binding: &Value, options: WriteOptions) -> Result<(), Status> {
     let target = |field: &str| binding["target"][field].as_str().unwrap_or_default();
     let mut errors = Faults::default();
@@ -127,7 +127,7 @@ async fn bind(call: &Call, binding: &Value, options: WriteOptions) -> Result<(),
     bound.await.map(drop)
 }
 
-/// Why a pod cannot be put anywhere.
+/// Reason for which a pod cannot be bound.
 fn refusal(pod: &Value, name: &str) -> Option<String> {
     let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
     if !meta::text(pod, "deletionTimestamp").is_empty() {
@@ -144,7 +144,7 @@ fn refusal(pod: &Value, name: &str) -> Option<String> {
     }
 }
 
-/// Names the node, says so in the conditions, and takes over what the binding brings along.
+/// Sets the node and the condition, and copies the metadata of the binding.
 fn place(pod: &mut Value, binding: &Value, node: &str, now: &str) {
     pod["spec"]["nodeName"] = json!(node);
     for field in ["annotations", "labels"] {
@@ -162,7 +162,7 @@ fn place(pod: &mut Value, binding: &Value, node: &str, now: &str) {
     set_condition(pod, scheduled(now));
 }
 
-/// Puts a condition in the place of the one of its type. The time of a state that holds already stays.
+/// Replaces the condition of the same type. A state that already holds keeps its time.
 fn set_condition(pod: &mut Value, mut new: Value) {
     let Some(status) = pod["status"].as_object_mut() else {
         return;
@@ -184,7 +184,7 @@ fn scheduled(now: &str) -> Value {
     json!({ "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now })
 }
 
-/// Says in the pod's status that it shall go, and deletes it, as the eviction says.
+/// Sets the pod's disruption condition, and deletes it with the options of the eviction.
 async fn evict(call: &Call, eviction: &Value, options: &WriteOptions) -> Result<(), Status> {
     let wanted = match &eviction["deleteOptions"] {
         Value::Null => json!({}),
@@ -209,7 +209,7 @@ async fn evict(call: &Call, eviction: &Value, options: &WriteOptions) -> Result<
         });
         let marked = marked.await?.into_object();
         if let Some(version) = &mut wanted.preconditions.resource_version {
-            // It was this one, and the change since is our own.
+            // The pod is the same one, and the change since is our own.
             *version = marked.resource_version().to_string();
         }
     }

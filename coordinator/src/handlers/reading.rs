@@ -1,4 +1,4 @@
-//! How a body becomes an object of its kind, and what its writer is told about fields nobody knows.
+//! Parses bodies into objects of their kind, and warns their writer about unknown fields.
 
 use std::collections::HashSet;
 
@@ -17,13 +17,13 @@ use super::Call;
 use super::warnings::Warnings;
 use crate::registry::Resource;
 
-/// What an endpoint takes: a kind, in any of these versions. The first is meant where a body names none.
+/// Accepted kind of an endpoint, in any of these versions. A body without a version means the first one.
 pub(crate) struct Expected<'a> {
     pub(crate) kind: &'a str,
     pub(crate) api_versions: &'a [&'a str],
 }
 
-/// Reads the body of a create or update.
+/// Parses the body of a create or update.
 ///
 /// # Errors
 /// 400 and 415 as [`read`], for the resource's own kind.
@@ -51,7 +51,7 @@ pub(super) fn body(call: &Call, validation: FieldValidation) -> Result<Value, St
     })
 }
 
-/// An object as the schema of its kind wants it, with a word to the writer about what it does not know.
+/// Prunes and defaults an object by the schema of its kind, with a warning about unknown fields.
 fn shaped(
     schema: &Structural,
     mut object: Value,
@@ -64,11 +64,11 @@ fn shaped(
     settle(warnings, Typed { object, faults }, validation)
 }
 
-/// Reads a body that shall be of the kind expected, whatever format it comes in. One that says it is of another kind, and
-/// one of a kind without a known type, is read as it is.
+/// Parses a body of the expected kind, in any format. A body of another kind, or of a kind without a known type, is
+/// parsed without one.
 ///
 /// # Errors
-/// 415 for a format that is not read, 400 with kube-apiserver's words for an empty body and for one that is no object of
+/// 415 for an unsupported format. 400 with kube-apiserver's message for an empty body and for one that is no object of
 /// the kind, or with the parser's.
 pub(crate) fn read(
     expected: &Expected<'_>,
@@ -88,7 +88,7 @@ pub(crate) fn read(
         return Err(syntax(&"unexpected end of JSON input (<empty>)"));
     }
     if body.trim_ascii() == b"null" {
-        // Go reads it into an object without anything in it.
+        // Go parses it into an empty object.
         return Ok(Value::Object(serde_json::Map::new()));
     }
     let cannot = |version: &str, why: String| {
@@ -97,7 +97,7 @@ pub(crate) fn read(
             "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"
         ))
     };
-    // Nearly every body is what is expected, in the first version. Taken for that, it is read once.
+    // Nearly every body is of the expected kind, in the first version. Assuming that, it is parsed once.
     let first = expected.api_versions[0];
     let likely = protobuf::message(first, kind).and_then(|message| typed::read(body, message).ok());
     if let Some(read) = likely.filter(|read| expected.is_first(&read.object)) {
@@ -106,7 +106,7 @@ pub(crate) fn read(
     let claimed = TypeMeta::peek(body).ok().and_then(|claimed| expected.version(&claimed));
     let message = claimed.and_then(|version| Some((version, protobuf::message(version, kind)?)));
     let Some((version, message)) = message else {
-        // Of another kind, which is said later, or of one without a known type.
+        // It is of another kind, which is reported later, or of one without a known type.
         let object = serde_json::from_slice(body).map_err(|error| syntax(&error))?;
         return match meta::check_list_lengths(&object) {
             Ok(()) => Ok(object),
@@ -123,7 +123,7 @@ pub(crate) fn read(
 // === impl Expected ===
 
 impl<'a> Expected<'a> {
-    /// Refuses a body that says it is something else.
+    /// Refuses a body that names another kind or version.
     ///
     /// # Errors
     /// 400, also for a body that is no JSON object.
@@ -142,7 +142,7 @@ impl<'a> Expected<'a> {
         Err(meta::of_another_kind(version, kind, wanted, self.kind))
     }
 
-    /// Whether a body is in the first of the versions, or names none.
+    /// True if a body is in the first of the versions, or names none.
     fn is_first(&self, body: &Value) -> bool {
         let is = |field: &str, wanted: &str| match body.get(field) {
             None | Some(Value::Null) => true,
@@ -152,7 +152,7 @@ impl<'a> Expected<'a> {
         is("kind", self.kind) && is("apiVersion", self.api_versions[0])
     }
 
-    /// Which of the versions a body is in; `None` when it says that it is something else.
+    /// The version of a body; `None` when it names another kind or version.
     fn version(&self, claimed: &TypeMeta) -> Option<&'a str> {
         if !(claimed.kind.is_empty() || claimed.kind == self.kind) {
             return None;
@@ -167,7 +167,7 @@ impl<'a> Expected<'a> {
     }
 }
 
-/// Reads what a patch has made of an object; `shown` is what a refusal shows of it.
+/// Parses the result of a patch; `shown` is the text that a refusal includes.
 ///
 /// # Errors
 /// 422 when it is no object of the kind any more.
@@ -209,7 +209,7 @@ pub(super) fn patched(
     settle(&call.warnings, read, validation).map_err(refused)
 }
 
-/// Reads what an apply has made of an object: nulls are unset, and values have their types.
+/// Parses the result of an apply: nulls are unset, and values have their types.
 ///
 /// # Errors
 /// 500, as kube-apiserver answers, when it is no object of the kind; 422 for a list of metadata with too many entries.
@@ -237,7 +237,7 @@ fn message(resource: &Resource) -> Option<schema::Message> {
     schema::find(&kind.group, &kind.version, &kind.kind)
 }
 
-/// Whether a body says that it is of the resource's kind, or nothing about it.
+/// True if a body names the resource's kind, or none.
 fn is_about(resource: &Resource, body: &[u8]) -> bool {
     let fits = |claimed: &str, kind: &str| claimed.is_empty() || claimed == kind;
     TypeMeta::peek(body).is_ok_and(|claimed| {
@@ -245,18 +245,18 @@ fn is_about(resource: &Resource, body: &[u8]) -> bool {
     })
 }
 
-/// The same of a value, where it names its kind in full; others are looked at again.
+/// The same of a value that names its kind in full; others are checked again.
 fn claims(resource: &Resource, object: &Value) -> bool {
     object["apiVersion"] == *resource.kind.api_version() && object["kind"] == *resource.kind.kind
 }
 
-/// A patch, and an apply, may have made a list of metadata too long.
+/// Checks the lengths of metadata's lists, which a patch or an apply may have extended.
 fn check_list_lengths(resource: &Resource, object: &Value) -> Result<(), Status> {
     let kind = resource.kind.group_kind();
     meta::check_list_lengths(object).map_err(|fault| Status::invalid(&kind, meta::text(object, "name"), &fault.into()))
 }
 
-/// What is done about the faults; an error is the reason of a refusal.
+/// Handles the faults of a body by its field validation; an error is the reason of a refusal.
 fn settle(warnings: &Warnings, read: Typed, validation: FieldValidation) -> Result<Value, String> {
     meta::check_list_lengths(&read.object).map_err(|fault| fault.to_string())?;
     match validation {
@@ -270,7 +270,7 @@ fn settle(warnings: &Warnings, read: Typed, validation: FieldValidation) -> Resu
     Ok(read.object)
 }
 
-/// The same owner is stored once.
+/// Warning about an owner that is named twice: it is stored once.
 fn owners_named_twice(object: &Value) -> Option<String> {
     let owners = object["metadata"]["ownerReferences"].as_array()?;
     let (mut seen, mut named) = (HashSet::new(), HashSet::new());

@@ -1,6 +1,6 @@
-//! Reviews: questions about who somebody is and what they may. They are answered, never stored.
+//! Reviews: questions about identities and rights. They are answered, never stored.
 //!
-//! In reading order: this file (which there are), [`access`] (who may what), [`identity`] (who is who).
+//! In reading order: this file (the kinds), [`access`] (rights), [`identity`] (identities).
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
@@ -19,7 +19,7 @@ use crate::handlers::warnings::Warnings;
 mod access;
 mod identity;
 
-/// A kind that can only be created, and only as a question.
+/// A kind that can only be created, as a question, and is not stored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReviewKind {
     /// API group.
@@ -30,7 +30,7 @@ pub(crate) struct ReviewKind {
     pub(crate) singular: &'static str,
     /// Kind.
     pub(crate) kind: &'static str,
-    /// Whether it is asked in a namespace.
+    /// True if the path has a namespace.
     pub(crate) namespaced: bool,
     answer: fn(&Question<'_>) -> Result<Value, Status>,
 }
@@ -45,16 +45,16 @@ struct Question<'a> {
     review: Value,
 }
 
-/// A body and how its answer shall look.
+/// A body and the format of its answer.
 pub(crate) struct Exchange<'a> {
     pub(crate) query: Option<&'a str>,
     pub(crate) headers: &'a HeaderMap,
     pub(crate) body: &'a Bytes,
-    /// Told with the answer, whatever it is.
+    /// Warnings that are sent with every answer.
     pub(crate) warnings: &'a Warnings,
 }
 
-/// Version of all of them.
+/// Version of all reviews.
 pub(crate) const VERSION: &str = "v1";
 
 const fn authentication(
@@ -123,7 +123,7 @@ pub(crate) const KINDS: [ReviewKind; 6] = [
     },
 ];
 
-/// The review a path names.
+/// The review that a path names.
 pub(crate) fn find(info: &RequestInfo) -> Option<&'static ReviewKind> {
     let is_named = |kind: &&ReviewKind| kind.group == info.group && kind.plural == info.resource;
     let kind = KINDS.iter().find(is_named)?;
@@ -133,7 +133,7 @@ pub(crate) fn find(info: &RequestInfo) -> Option<&'static ReviewKind> {
 /// Answers a review.
 ///
 /// # Errors
-/// The answer to give.
+/// The error to return.
 pub(crate) fn handle(
     app: &App,
     user: &User,
@@ -163,10 +163,10 @@ pub(crate) fn handle(
 // === impl Exchange ===
 
 impl Exchange<'_> {
-    /// Reads the body as a `kind`, and sends back what `answer` makes of it, each in the format the client wants.
+    /// Parses the body as a `kind`, and sends the result of `answer`, each in the format that the client chose.
     ///
     /// # Errors
-    /// The answer to give.
+    /// The error to return.
     pub(crate) fn run(
         &self,
         api_version: &str,
@@ -201,7 +201,7 @@ impl Exchange<'_> {
 // === impl Question ===
 
 impl Question<'_> {
-    /// What the client wrote into the metadata.
+    /// Metadata that the client sent.
     fn metadata(&self) -> Value {
         let metadata = self.review.get("metadata").filter(|metadata| metadata.is_object());
         metadata.cloned().unwrap_or_else(|| json!({}))

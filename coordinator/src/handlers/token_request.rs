@@ -1,4 +1,4 @@
-//! POST serviceaccounts/NAME/token: signs a token for a service account, bound to a pod, node or Secret if asked to be.
+//! POST serviceaccounts/NAME/token: signs a token for a service account, optionally bound to a pod, node or Secret.
 
 use http::Response;
 use serde_json::{Value, json};
@@ -16,14 +16,14 @@ use crate::registry::{Authority, Resource};
 
 const GROUP: &str = "authentication.k8s.io";
 const KIND: &str = "TokenRequest";
-/// Lifetime of a token whose request names none.
+/// Default lifetime of a token, in seconds.
 const DEFAULT_SECONDS: i64 = 3600;
-/// Shortest lifetime that may be asked for.
+/// Shortest lifetime that a client may request, in seconds.
 pub(crate) const SECONDS_MIN: i64 = 600;
-/// Longest one.
+/// Longest lifetime, in seconds.
 pub(crate) const SECONDS_MAX: i64 = 1 << 32;
 
-/// What a token is bound to.
+/// Object that a token is bound to.
 #[derive(Default)]
 struct Binding {
     pod: Option<Bound>,
@@ -31,7 +31,7 @@ struct Binding {
     secret: Option<Bound>,
 }
 
-/// Whether a request is about tokens, and this server signs any.
+/// True for a request for a token, if this server signs any.
 pub(crate) fn is_meant(app: &App, resource: &Resource, info: &RequestInfo) -> bool {
     let is_own = matches!(resource.authority, Authority::Own(_));
     let is_token = resource.name == "serviceaccounts" && info.subresource.as_deref() == Some("token");
@@ -41,7 +41,7 @@ pub(crate) fn is_meant(app: &App, resource: &Resource, info: &RequestInfo) -> bo
 /// Answers a token request.
 ///
 /// # Errors
-/// The answer to give.
+/// The error to return.
 pub(crate) fn handle(
     app: &App,
     user: &User,
@@ -85,7 +85,7 @@ fn sign(app: &App, user: &User, namespace: &str, name: &str, mut request: Value)
     metadata.insert("creationTimestamp".to_owned(), json!(Time::from_unix(now)));
     request["spec"]["audiences"] = json!(audiences);
     request["spec"]["expirationSeconds"] = json!(seconds);
-    // Never left out, also where it is nothing.
+    // Always present, even when null.
     request["spec"]["boundObjectRef"] = request["spec"]["boundObjectRef"].take();
     request["status"] = json!({ "token": token, "expirationTimestamp": Time::from_unix(now + seconds) });
     Ok(request)
@@ -192,7 +192,7 @@ fn binding(app: &App, account: &Object, reference: &Value) -> Result<Binding, St
     Ok(binding)
 }
 
-/// The node of a pod; one that does not exist is told by name alone.
+/// The node of a pod; without an object for it, only its name.
 fn node_of(app: &App, name: &str) -> Bound {
     let node = object(app, "nodes", None, name);
     node.map_or_else(

@@ -12,13 +12,13 @@ use crate::registry::Resource;
 use crate::registry::own::{Change, Intent, Outcome};
 use crate::registry::prepare::{self, Account, Part};
 
-/// A PUT that finds nothing and creates may lose to another create this often.
+/// Maximum number of tries of a PUT that finds no object and loses the race to create it.
 const ATTEMPTS_MAX: usize = 3;
 
 /// Answers an update.
 ///
 /// # Errors
-/// The answer to give.
+/// The error to return.
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let negotiated = call.negotiate(Shape::Object)?;
     let options = WriteOptions::parse(call.query.as_deref(), Verb::Update)?;
@@ -72,7 +72,8 @@ async fn update(call: &Call, body: &Value, account: Account<'_>, intent: &Intent
     Ok(written(outcome.await?, based_on))
 }
 
-/// What an update answers. One that took away the last reason to keep the object shows the RV of the state it was based on.
+/// The answer to an update. An update that removed the last finalizer, and so deleted the object, shows the RV of the state
+/// it was based on.
 pub(super) fn written(outcome: Outcome, based_on: ResourceVersion) -> Object {
     match outcome {
         Outcome::Deleted(last) => last.with_resource_version(based_on),
@@ -80,14 +81,14 @@ pub(super) fn written(outcome: Outcome, based_on: ResourceVersion) -> Object {
     }
 }
 
-/// What the writer of a new state is told about its values.
+/// Collects the warnings about values of a new state.
 pub(super) fn warn(call: &Call, new: &Value, old: &Value, part: Part) {
     if part == Part::Main {
         call.warnings.extend(call.resource.strategy.warnings(new, Some(old)));
     }
 }
 
-/// A body with a uid is about an object that was there once: nothing is created in its place.
+/// Refuses to create an object for a body with a uid: it refers to an object that existed before.
 async fn create_instead(
     call: &Call,
     body: &Value,
@@ -103,7 +104,7 @@ async fn create_instead(
     create::create(call, object, account, intent).await
 }
 
-/// Which part of the object the URL names.
+/// Part of the object that the URL names.
 pub(super) fn part(call: &Call) -> Part {
     match call.info.subresource.as_deref() {
         None => Part::Main,
@@ -112,7 +113,7 @@ pub(super) fn part(call: &Call) -> Part {
     }
 }
 
-/// A deleting object goes when nothing is left to wait for.
+/// Deletes a deleting object once nothing is left to wait for.
 pub(crate) fn settle(resource: &Resource, new: Value, is_conditional: bool) -> Change {
     let is_deleting = !meta::text(&new, "deletionTimestamp").is_empty();
     if is_deleting && resource.strategy.may_go(&new) {
@@ -135,7 +136,7 @@ fn other_uid(call: &Call, wanted: &str, found: &str) -> Status {
     not_that_one(call, "UID", wanted, found)
 }
 
-/// What was meant is another object, or another state of it: in the words of kube-apiserver's store, down to the key an
+/// Conflict with another object, or another state of it. The text is that of kube-apiserver's store, with the key that an
 /// object would have there.
 pub(super) fn not_that_one(call: &Call, what: &str, wanted: &str, found: &str) -> Status {
     let kind = call.resource.kind;

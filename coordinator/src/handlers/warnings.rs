@@ -1,11 +1,11 @@
-//! What an answer tells its client beside its content, in `Warning` headers.
+//! `Warning` headers of an answer.
 
 use http::header::WARNING;
 use http::{HeaderValue, Response};
 use parking_lot::Mutex;
 use yurt_runtime::http::Body;
 
-/// Warnings of one answer in bytes, together; the rest is left out.
+/// Maximum bytes of all warnings of one answer; the rest is dropped.
 const WARNINGS_BYTES_MAX: usize = 4096;
 
 /// The warnings of one answer, collected while it is made.
@@ -21,7 +21,7 @@ struct Held {
 // === impl Warnings ===
 
 impl Warnings {
-    /// Those that every request about a kind gets.
+    /// The warnings that every request about a kind gets.
     pub(crate) fn about(resource: &str) -> Self {
         let warnings = Self::default();
         if resource == "endpoints" {
@@ -31,7 +31,7 @@ impl Warnings {
         warnings
     }
 
-    /// Adds what was not said yet, as long as it fits into an answer.
+    /// Adds new texts, as long as they fit into an answer.
     pub(crate) fn extend(&self, texts: impl IntoIterator<Item = String>) {
         let mut held = self.0.lock();
         for text in texts {
@@ -45,7 +45,7 @@ impl Warnings {
         }
     }
 
-    /// Puts them into the headers.
+    /// Adds the warnings to the headers.
     pub(crate) fn add_to(&self, response: &mut Response<Body>) {
         let mut size = 0;
         for text in &self.0.lock().texts {

@@ -1,8 +1,8 @@
 //! WATCH: the shared stream of [`yurt_storage::serve`] as an HTTP body.
 //!
-//! After the options are read every failure is an event in the stream: clients retry an HTTP error with the same
-//! resourceVersion for ever. No task and no queue per watcher: a slow one costs only itself. A watch ends with the
-//! certificate it was asked for with.
+//! Once the options are parsed, every failure is an event in the stream: clients retry an HTTP error with the same
+//! resourceVersion for ever. There is no task and no queue per watcher: a slow one costs only itself. A watch ends with
+//! the certificate that opened it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,22 +17,22 @@ use yurt_storage::serve::{Selection, WatchRequest, watch};
 use super::Call;
 use crate::metrics::RequestLabels;
 
-/// Sent by a hub that keeps a replica: it hears of every advance, and of diffs as one step.
+/// Header of a hub that keeps a replica: it gets every advance of the position, and diffs as one step.
 const REPLICA_HEADER: &str = "yurt-replica";
-/// What a client may ask for at most; beyond it timers overflow.
+/// Longest lifetime that a client may request; beyond it timers overflow.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
-/// A server that stops ends a thousand watches of a resource within a second, and fewer in as much less: their clients do
-/// not come back to the others in one rush.
+/// Interval between ends when the server stops: a thousand watches of a resource end within a second. Their clients do
+/// not all reconnect at the same moment.
 const END_OF_EACH: Duration = Duration::from_millis(1);
-/// However many there are, they end within this time.
+/// Longest time in which all of them end.
 const END_OF_ALL: Duration = Duration::from_secs(2);
 
 /// Answers a watch.
 ///
 /// # Errors
-/// The answer to give instead of a stream.
+/// The error to return instead of a stream.
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
-    // What cannot be written at all is said first, what cannot be written as a stream last.
+    // Unsupported formats are reported first, formats without a stream last.
     call.negotiate(Shape::List)?;
     let mut options = ListOptions::parse(call.query.as_deref(), true, call.resource.kind)?;
     if let Some(name) = &call.info.name {
@@ -70,7 +70,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let counted = counted.opened();
     let frames = frames.inspect(move |frame| counted.told(frame.len()));
     let frames = frames.take_until(call.ends.clone().cancelled_owned());
-    // Others are answered as kube-apiserver does, which compresses no watch.
+    // Others get the answer of kube-apiserver, which compresses no watch.
     let compressed = is_replica && web::accepts_gzip(&call.headers);
     let body = if compressed {
         web::stream(web::joined(web::gzip_frames(frames)))
@@ -82,13 +82,13 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     if compressed {
         web::mark_gzip(response.headers_mut());
     }
-    // After the stream began: where it is another one by now, the stream ends.
+    // Runs after the stream began: if the generation has changed, the stream ends.
     let generation = call.resource.objects().read(yurt_storage::Collection::generation);
     call.add_pool_headers(generation, &mut response);
     Ok(response)
 }
 
-/// The objects that a list or watch is about.
+/// The objects that a list or watch selects.
 pub(super) fn selection(call: &Call, options: &ListOptions) -> Selection {
     Selection {
         namespace: call.namespace().map(str::to_owned),
@@ -97,13 +97,14 @@ pub(super) fn selection(call: &Call, options: &ListOptions) -> Selection {
     }
 }
 
-/// Without a wish between one and two times the minimum: watches that began together do not end together.
+/// The requested lifetime, or a random one between one and two times the minimum: watches that began together do not end
+/// together.
 fn lifetime(wish: Option<u64>, minimum: Duration) -> Duration {
     wish.map_or_else(|| minimum.mul_f64(1.0 + random_share()), Duration::from_secs)
         .min(LONGEST)
 }
 
-/// Between 0 and 1.
+/// Random number between 0 and 1.
 fn random_share() -> f64 {
     let random = uuid::Uuid::new_v4().as_u64_pair().0 as u32;
     f64::from(random) / f64::from(u32::MAX)

@@ -24,14 +24,14 @@ use crate::feed::members::{InitialMembers, Members, Policy};
 use crate::feed::scope::{SCOPE_KEY, Scope};
 use crate::metrics::Metrics;
 
-/// A file that takes nothing while it fails, and waits while its gate is held.
+/// A file whose writes fail on request, and wait while its gate is held.
 #[derive(Debug)]
 struct Faulty {
     file: FileMedium,
     fails: AtomicBool,
     is_held: Mutex<bool>,
     let_go: Condvar,
-    /// Gets a permit for each write that comes to the gate.
+    /// Gets a permit for each write that reaches the gate.
     reached: Notify,
 }
 
@@ -178,17 +178,17 @@ async fn store_that_fails_under_the_first_list_leaves_it_unserved_until_it_is_st
     for _ in 0..2 {
         assert!(
             matches!(feed_list(&feed, 0).await, Err(FeedError::Status(_))),
-            "the leader is told"
+            "the leader gets the error"
         );
-        assert!(!collection.is_served(), "nobody is shown what a crash would take back");
+        assert!(!collection.is_served(), "data that a crash would undo is not served");
         let events = json!({"after": "7", "events": [], "upTo": "7"});
-        // Whatever it says, what goes on from there does not make it ready either.
+        // A later fresh call does not make it ready either.
         let _ = take(&feed, "services/events", events).await;
         assert!(!collection.is_served());
     }
     assert!(feed.state()["collections"]["services"]["complete"] == false);
     medium.fails.store(false, Ordering::Relaxed);
-    // A disk that failed is left alone for a while.
+    // A failed disk is not retried for a while.
     hand.advance(std::time::Duration::from_secs(60));
     feed_list(&feed, 0).await.unwrap();
     assert!(collection.is_served());
@@ -208,15 +208,15 @@ async fn store_that_fails_under_a_new_generation_leaves_it_unserved_until_it_is_
     assert!(collection.is_served());
     medium.fails.store(true, Ordering::Relaxed);
     assert!(matches!(feed_list(&feed, 9).await, Err(FeedError::Status(_))));
-    assert!(!collection.is_served(), "nobody is shown what a crash would take back");
+    assert!(!collection.is_served(), "data that a crash would undo is not served");
     medium.fails.store(false, Ordering::Relaxed);
-    // A disk that failed is left alone for a while.
+    // A failed disk is not retried for a while.
     hand.advance(std::time::Duration::from_secs(60));
     feed_list(&feed, 9).await.unwrap();
     assert!(collection.is_served());
 }
 
-/// The leader's time-out, a reset, the end of its leadership: its call is dropped while the disk is at work.
+/// The leader's call is dropped during the commit: by its time-out, a reset, or the end of its leadership.
 #[tokio::test]
 async fn call_whose_leader_hangs_up_during_the_commit_is_finished_all_the_same() {
     let folder = tempfile::tempdir().unwrap();
@@ -234,7 +234,7 @@ async fn call_whose_leader_hangs_up_during_the_commit_is_finished_all_the_same()
     medium.hold(true);
     tokio::select! {
         biased;
-        answer = take(&feed, "services/snapshot/bodies", bodies) => panic!("the disk stands still: {answer:?}"),
+        answer = take(&feed, "services/snapshot/bodies", bodies) => panic!("the disk is blocked: {answer:?}"),
         () = medium.reached.notified() => {}
     }
     medium.hold(false);
@@ -248,7 +248,7 @@ async fn call_whose_leader_hangs_up_during_the_commit_is_finished_all_the_same()
     .await;
 }
 
-/// Another hub was elected, and the store knows it before the fence does.
+/// Another hub was elected, and the store has the new record before the fence does.
 #[tokio::test]
 async fn scope_of_a_leader_that_the_store_has_replaced_is_not_stored() {
     let folder = tempfile::tempdir().unwrap();
@@ -258,7 +258,8 @@ async fn scope_of_a_leader_that_the_store_has_replaced_is_not_stored() {
     feed.storage.attach(Arc::new(Nobody)).await.unwrap();
     let user = User::new(&format!("{NODE_PREFIX}n1"), &[NODES]);
     let body = json!({"store": "s", "epoch": 1, "resources": []}).to_string();
-    // The fixture's record is the fence's alone: in the store it is not the one the leader was elected with.
+    // The fixture's record is only in the fence: the store does not have the record of the leader's
+    // election.
     let refused = feed.take_scope(&user, body.as_bytes(), |_| Ok(())).await;
     assert!(matches!(refused, Err(FeedError::Refused(Refusal::Fenced { .. }))));
     let absent = Op {

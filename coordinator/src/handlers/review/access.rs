@@ -1,4 +1,4 @@
-//! Who may what: questions about the caller and about others, and the list of a caller's rules.
+//! Access reviews: questions about the rights of the caller and of others, and the list of a caller's rules.
 
 use std::collections::BTreeMap;
 
@@ -16,19 +16,19 @@ use crate::config::Profile;
 const RESOURCE: &str = "spec.resourceAttributes";
 const PATH: &str = "spec.nonResourceAttributes";
 
-/// What is asked, and what of it could not be read.
+/// Attributes in question, and the parts that could not be parsed.
 struct Asked<'a> {
     attributes: Attributes<'a>,
     warnings: Vec<String>,
 }
 
-/// May the caller?
+/// SelfSubjectAccessReview: rights of the caller.
 pub(super) fn may_i(question: &Question<'_>) -> Result<Value, Status> {
     check(question, Faults::default())?;
     decide(question, question.user)
 }
 
-/// May somebody else?
+/// SubjectAccessReview: rights of another user.
 pub(super) fn may_they(question: &Question<'_>) -> Result<Value, Status> {
     let spec = &question.review["spec"];
     let text = |field: &str| spec[field].as_str().unwrap_or_default().to_owned();
@@ -37,7 +37,7 @@ pub(super) fn may_they(question: &Question<'_>) -> Result<Value, Status> {
         words.filter_map(|word| word.as_str().map(str::to_owned)).collect()
     };
     let extra = spec["extra"].as_object().into_iter().flatten();
-    // Exactly this user: nothing is added to its groups.
+    // Exactly this user: its groups are not extended.
     let user = User {
         name: text("user"),
         uid: text("uid"),
@@ -65,7 +65,7 @@ fn check(question: &Question<'_>, more: Faults) -> Result<(), Status> {
     match (resource.is_object(), path.is_object()) {
         (true, true) => {
             let why = "cannot be specified in combination with resourceAttributes";
-            // As the type behind the API is written, whose members have no names of their own.
+            // As in the Go type of the API, whose members have no names of their own.
             let shown = json!({ "Path": path["path"], "Verb": path["verb"] });
             errors.push(FieldError::invalid(PATH, shown, why));
         }
@@ -160,7 +160,7 @@ fn check_requirement(requirement: &Value, field: &str, errors: &mut Faults) {
             let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
             errors.push(FieldError::forbidden(of_values, why));
         }
-        // Operators of newer clients are not known, and no fault.
+        // Operators of newer clients are unknown, and no fault.
         _ => {}
     }
     if !is_label {
@@ -229,7 +229,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// The fields that must have one value. What cannot be read is left out: the question is then about more.
+/// The fields that must have one value. Unparsable requirements are left out: the question then covers more.
 fn fields(selector: &Value, warnings: &mut Vec<String>) -> Vec<(String, String)> {
     let raw = selector["rawSelector"].as_str().unwrap_or_default();
     let (found, is_whole) = if raw.is_empty() {
@@ -262,7 +262,7 @@ fn exact_requirement(requirement: &Value) -> Option<(String, String)> {
     Some((text(&requirement["key"])?, text(&requirement["values"][0])?))
 }
 
-/// No rule here looks at labels: only what cannot be read is told.
+/// Reports unparsable label selectors; no rule here uses labels.
 fn check_labels(selector: &Value, warnings: &mut Vec<String>) {
     let raw = selector["rawSelector"].as_str().unwrap_or_default();
     let requirements = selector["requirements"].as_array().map_or(&[][..], Vec::as_slice);
@@ -283,7 +283,8 @@ fn ignored(selector: &str, is_partial: bool) -> String {
     format!("{RESOURCE}.{selector} {how} due to parse error")
 }
 
-/// The rules of roles that are bound to the caller. What a node or a pool's member may beside that is not listed.
+/// SelfSubjectRulesReview: the rules of roles that are bound to the caller. Rights of a node or of a pool's
+/// member are not listed.
 pub(super) fn my_rules(question: &Question<'_>) -> Result<Value, Status> {
     let (app, user) = (question.app, question.user);
     let namespace = question.review["spec"]["namespace"].as_str().unwrap_or_default();
@@ -316,6 +317,6 @@ pub(super) fn my_rules(question: &Question<'_>) -> Result<Value, Status> {
     if !errors.is_empty() {
         status["evaluationError"] = json!(errors.join(", "));
     }
-    // As kube-apiserver: the question is not repeated.
+    // As kube-apiserver: the answer does not repeat the question.
     Ok(json!({ "metadata": {}, "spec": {}, "status": status }))
 }

@@ -1,4 +1,4 @@
-//! Who is who: the caller itself, and the owner of a token.
+//! Identity reviews: the caller itself, and the owner of a token.
 
 use serde_json::{Value, json};
 use yurt_apimachinery::Status;
@@ -6,13 +6,13 @@ use yurt_apimachinery::time::Time;
 
 use super::Question;
 
-/// The caller, as authentication (and impersonation) found it.
+/// The caller after authentication and impersonation.
 pub(super) fn who_am_i(question: &Question<'_>) -> Result<Value, Status> {
     let metadata = json!({ "creationTimestamp": Time::from_unix(question.app.clock.unix().secs) });
     Ok(json!({ "metadata": metadata, "status": { "userInfo": question.user.info() } }))
 }
 
-/// Checks a token exactly as one that comes with a request; it may be for another audience.
+/// Checks a token as that of a request is checked; it may be for another audience.
 pub(super) fn whose_token(question: &Question<'_>) -> Result<Value, Status> {
     let spec = &question.review["spec"];
     let token = spec["token"].as_str().unwrap_or_default();
