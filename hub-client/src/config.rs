@@ -14,15 +14,15 @@ mod identity;
 
 pub use identity::{NodeIdentity, Proof};
 
-/// Least value of `--max-pool-bytes`.
+/// Minimum of `--max-pool-bytes`.
 const MAX_POOL_BYTES_LEAST: usize = 1 << 20;
 
-/// YurtHub: the node's door to the cloud and to its NodePool's coordinator.
+/// YurtHub: the node's proxy to the cloud and to its NodePool's coordinator.
 ///
-/// Point kubelet and kube-proxy at https://127.0.0.1:10268, with certificate-authority pki/yurthub-ca.crt and tokenFile
-/// kubelet.token, both below --root-dir, or at http://127.0.0.1:10261, where root's connections act as the node. Services, EndpointSlices and Endpoints are answered
-/// from this node's own copy, which one hub of the pool fetches from the cloud for all; everything else is passed on.
-/// Look at http://127.0.0.1:10267/debug/state.json to see who leads and what is stale.
+/// Point kubelet and kube-proxy at https://127.0.0.1:10268, with certificate-authority pki/yurthub-ca.crt and tokenFile kubelet.token, both
+/// below --root-dir. Or use http://127.0.0.1:10261, where root's connections act as the node. This node's own copy answers reads of
+/// Services, EndpointSlices and Endpoints; one hub of the pool fetches the data from the cloud for all. Other requests go to the cloud. See
+/// http://127.0.0.1:10267/debug/state.json for the leader and for stale data.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "yurthub", version, max_term_width = 120)]
 pub struct Flags {
@@ -35,41 +35,40 @@ pub struct Flags {
     /// Address of the proxy ports.
     #[arg(long, default_value = "127.0.0.1")]
     bind_proxy_address: IpAddr,
-    /// Plain HTTP port for clients on this node. Whoever takes it while the hub is away is taken for the hub: let systemd hold
-    /// the proxy's ports (LISTEN_FDS; sockets are found by their address), or use --proxy-secure-port.
+    /// Plain HTTP port for clients on this node. Clients trust any process that takes this port while the hub is down. To prevent that, let
+    /// systemd hold the proxy's ports (LISTEN_FDS; sockets are found by their address), or use --proxy-secure-port.
     #[arg(long, default_value_t = 10261)]
     proxy_port: u16,
-    /// HTTPS port for pods and for components of the node. Serves pki/yurthub-server-current.pem under --root-dir if it is there,
-    /// else a certificate of the hub's own CA, which is kept as pki/yurthub-ca.crt.
+    /// HTTPS port for pods and for components of the node. Serves pki/yurthub-server-current.pem under --root-dir if it exists, otherwise a
+    /// certificate of the hub's own CA, which is kept as pki/yurthub-ca.crt.
     #[arg(long, default_value_t = 10268)]
     proxy_secure_port: u16,
     /// Name of this Node.
     #[arg(long, default_value = "")]
     node_name: String,
-    /// Name of this node's NodePool (label apps.openyurt.io/nodepool on Nodes).
+    /// Name of this node's NodePool (label apps.openyurt.io/nodepool on Nodes); required with --enable-coordinator.
     #[arg(long, default_value = "")]
     nodepool_name: String,
-    /// Cloud apiservers, https://host:port, separated by commas; the first that answers is used.
+    /// Cloud apiservers, https://host:port, separated by commas; the hub uses the first one that answers.
     #[arg(long, default_value = "")]
     server_addr: String,
-    /// Where CA and node certificate come from; only kubeletcertificate (read from --kubeconfig) is supported.
+    /// Source of the CA and node certificate; only kubeletcertificate (read from --kubeconfig) is supported.
     #[arg(long, default_value = "token")]
     bootstrap_mode: String,
     /// With --bootstrap-mode=kubeletcertificate: kubeconfig with the cluster CA and the node's client certificate.
     #[arg(long, default_value = "/etc/kubernetes/kubelet.conf")]
     kubeconfig: PathBuf,
-    /// CA of client certificates, at the HTTPS port and between the relays of a pool, where it is not the CA of the apiservers:
-    /// the apiserver's --client-ca-file. Relays prove themselves with their node's client certificate [default: the CA in
-    /// --kubeconfig].
+    /// CA of client certificates, at the HTTPS port and between the relays of a pool: the apiserver's --client-ca-file. Set it if this is
+    /// not the CA of the apiservers. Relays authenticate with their node's client certificate [default: the CA in --kubeconfig].
     #[arg(long)]
     client_ca_file: Option<PathBuf>,
-    /// Folder of the hub's own state.
+    /// Directory of the hub's own state.
     #[arg(long, default_value = "/var/lib/yurthub")]
     root_dir: PathBuf,
-    /// Folder of the durable copy of shared data.
+    /// Directory of the durable copy of pool data.
     #[arg(long, default_value = "/etc/kubernetes/cache/")]
     disk_cache_path: PathBuf,
-    /// Create a dummy interface with --dummy-if-ip and serve the proxy there too.
+    /// Create a dummy interface with --dummy-if-ip and serve the proxy there as well.
     #[arg(long, default_value = "true", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     enable_dummy_if: bool,
@@ -83,54 +82,54 @@ pub struct Flags {
     #[arg(long, default_value = "false", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     enable_coordinator: bool,
-    /// The coordinator, https://host:port. Give an address that works without kube-proxy.
+    /// URL of the coordinator, https://host:port. Use an address that works without kube-proxy.
     #[arg(long, default_value = "https://yurt-coordinator-apiserver:443")]
     coordinator_server_addr: String,
-    /// CA of the coordinator's certificate, when it is not the cloud's.
+    /// CA of the coordinator's certificate, if it is not the cloud's.
     #[arg(long)]
     coordinator_ca_file: Option<PathBuf>,
-    /// Kubeconfig of a non-node identity (group openyurt:yurt-coordinator) that forwards heartbeats of cut-off nodes to
-    /// the cloud; without it this hub can lead but does not forward.
+    /// Kubeconfig of a non-node identity (group openyurt:yurt-coordinator) that forwards heartbeats of cut-off nodes to the cloud. Without
+    /// it this hub can lead but does not forward.
     #[arg(long)]
     delegate_kubeconfig: Option<PathBuf>,
-    /// With --enable-coordinator: while this node is cut off from the cloud, send its heartbeats and NodeStatus through the
-    /// hub of another node of the pool; offer the same to others. Tunnels lead to --server-addr only, are encrypted from end
-    /// to end, and open to members of the pool only. Off, the leader speaks for cut-off nodes.
+    /// With --enable-coordinator: while this node is cut off from the cloud, send its heartbeats and NodeStatus through another hub of the
+    /// pool, and offer the same to others. Tunnels lead to --server-addr only, are encrypted end to end, and are open to members of the
+    /// pool only. If false, the leader forwards heartbeats of cut-off nodes.
     #[arg(long, default_value = "true", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     enable_relay: bool,
-    /// Address of the relay port, under which other nodes reach this one [default: the node's address on its way to the
-    /// coordinator, else to the cloud].
+    /// Address of the relay port, at which other nodes reach this one [default: the node's address on the route to the coordinator, else to
+    /// the cloud].
     #[arg(long)]
     relay_address: Option<IpAddr>,
     /// Port of the relay.
     #[arg(long, default_value_t = 10269)]
     relay_port: u16,
-    /// Bytes per second that all tunnels of the relay may take together.
+    /// Maximum bytes per second of all tunnels of the relay together.
     #[arg(long, default_value_t = 131_072)]
     relay_bytes_per_second: u64,
-    /// With --enable-coordinator: how often the pool compares a sample of what its coordinator feeds with the cloud: one object
-    /// or one small page per period, by the hubs in turn. A hub that finds a forgery follows the cloud. 0: never.
+    /// With --enable-coordinator: interval at which the pool compares a sample of the coordinator's data with the cloud. A sample is one
+    /// object or one small page; the hubs take turns. A hub that finds a forgery follows the cloud. 0 disables the comparison.
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     pool_data_verify_period: GoDuration,
-    /// Bytes that all copies of pool data may have together. A hub keeps what it has instead of taking more, and says so
-    /// (/debug/state.json, troubles). While a list comes its collection is held twice.
+    /// Maximum bytes of all copies of pool data together. At the limit a hub keeps its data, rejects more, and reports that in
+    /// /debug/state.json (troubles). During a list its collection is held twice.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     max_pool_bytes: usize,
     /// Take part in the election of the pool's leader.
     #[arg(long, default_value = "true", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     leader_elect: bool,
-    /// How long others wait after a leader's last renewal; whole seconds, 60s at the most.
+    /// Time that other candidates wait after the leader's last renewal; whole seconds, 60s at most.
     #[arg(long, default_value = "15s")]
     leader_elect_lease_duration: GoDuration,
-    /// A leader that could not renew for this long stops leading.
+    /// Time without a successful renewal after which a leader stops leading.
     #[arg(long, default_value = "10s")]
     leader_elect_renew_deadline: GoDuration,
-    /// Time between renewals, and between tries of candidates.
+    /// Interval between renewals, and between attempts of candidates.
     #[arg(long, default_value = "2s")]
     leader_elect_retry_period: GoDuration,
-    /// Only leases is supported.
+    /// Resource of the election lock; only leases is supported.
     #[arg(long, default_value = "leases")]
     leader_elect_resource_lock: String,
     /// Name of the election Lease.
@@ -141,15 +140,15 @@ pub struct Flags {
     leader_elect_resource_namespace: String,
     #[command(flatten)]
     identity: identity::IdentityFlags,
-    /// Shortest time a watch without timeoutSeconds lasts; the longest is twice that.
+    /// Minimum duration of a watch without timeoutSeconds; the maximum is twice that.
     #[arg(long, default_value = "1800s")]
     min_request_timeout: GoDuration,
-    /// Requests served at a time. A fifth is kept for components that act as the node; the others take turns by address and wait
-    /// for up to 15 s, as many as are served; above that the answer is 429. Watches and upgrades have as many places again, and
-    /// hold theirs only while they open.
+    /// Maximum concurrent requests. A fifth is reserved for components that act as the node. The others take turns by address; as many as
+    /// are served may wait, for up to 15 s. Further requests get 429. Watches and upgrades have the same number of places again, and hold
+    /// theirs only while they open.
     #[arg(long, default_value_t = 250)]
     max_requests_in_flight: usize,
-    /// More log: 0 info, 1 debug, 2 trace.
+    /// Verbosity of the log: 0 info, 1 debug, 2 trace.
     #[arg(short = 'v', long = "v", default_value_t = 0)]
     verbosity: u8,
 }
@@ -157,11 +156,11 @@ pub struct Flags {
 /// The checked configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Health, metrics, state.
+    /// Address for health, metrics and state.
     pub admin_addr: SocketAddr,
-    /// Plain proxy port.
+    /// Address of the plain proxy port.
     pub proxy_addr: SocketAddr,
-    /// HTTPS proxy port.
+    /// Address of the HTTPS proxy port.
     pub secure_addr: SocketAddr,
     /// Name of this Node.
     pub node: String,
@@ -171,67 +170,67 @@ pub struct Config {
     pub servers: Vec<Uri>,
     /// Kubeconfig with CA and node certificate.
     pub kubeconfig: PathBuf,
-    /// CA of client certificates, when it is not the cloud's.
+    /// CA of client certificates, if it is not the cloud's.
     pub client_ca_file: Option<PathBuf>,
-    /// Hub state.
+    /// Directory of the hub's state.
     pub root_dir: PathBuf,
-    /// Durable copy.
+    /// Directory of the durable copy.
     pub cache_dir: PathBuf,
     /// Dummy interface: name and address.
     pub dummy: Option<(String, IpAddr)>,
-    /// Where pods find the proxy (written by the masterservice filter).
+    /// Address at which pods reach the proxy (written by the masterservice filter).
     pub hub_host: IpAddr,
-    /// The pool's coordinator, if used.
+    /// Coordinator of the pool, if used.
     pub coordinator: Option<Coordinator>,
     /// Relay between the pool's hubs, if used.
     pub relay: Option<Relay>,
-    /// See the flag.
+    /// Maximum bytes of all copies of pool data.
     pub max_pool_bytes: usize,
-    /// Time between two samples that the pool compares with the cloud; zero: none are.
+    /// Interval between samples that the pool compares with the cloud; zero disables them.
     pub verify_period: Duration,
-    /// Forwarding identity.
+    /// Kubeconfig of the forwarding identity.
     pub delegate_kubeconfig: Option<PathBuf>,
-    /// Which requests act as the node.
+    /// Rules for requests that act as the node.
     pub identity: NodeIdentity,
-    /// See the flag.
+    /// Minimum duration of a watch without timeoutSeconds.
     pub min_request_timeout: Duration,
-    /// See the flag.
+    /// Maximum concurrent requests.
     pub max_in_flight: usize,
     /// Log level.
     pub verbosity: u8,
 }
 
-/// How this hub relays for others.
+/// Relay for other hubs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relay {
-    /// Address to serve on; found out when `None`.
+    /// Address to serve on; detected if `None`.
     pub address: Option<IpAddr>,
     /// Port.
     pub port: u16,
-    /// Bytes per second of all tunnels together.
+    /// Maximum bytes per second of all tunnels together.
     pub bytes_per_second: u64,
 }
 
-/// How to reach the coordinator and take part in its election.
+/// Connection to the coordinator and settings of its election.
 #[derive(Clone, Debug)]
 pub struct Coordinator {
     /// Base URL.
     pub server: Uri,
-    /// CA, when it is not the cloud's.
+    /// CA of its certificate, if it is not the cloud's.
     pub ca_file: Option<PathBuf>,
-    /// Whether this hub is a candidate.
+    /// True if this hub is a candidate.
     pub candidate: bool,
-    /// Timings of the election.
+    /// Time that candidates wait after the leader's last renewal.
     pub lease_duration: Duration,
-    /// See [`Coordinator::lease_duration`].
+    /// Time without a successful renewal after which a leader stops leading.
     pub renew_deadline: Duration,
-    /// See [`Coordinator::lease_duration`].
+    /// Interval between renewals, and between attempts of candidates.
     pub retry_period: Duration,
     /// Namespace and name of the election lease.
     pub lease: (String, String),
 }
 
-/// A flag that cannot be used: which, and what to write instead.
+/// An invalid flag; the message names the flag and a valid value.
 #[derive(Debug, thiserror::Error)]
 #[error("--{flag}: {problem}")]
 pub struct FlagError {
@@ -249,7 +248,7 @@ fn bad(flag: &'static str, problem: impl Into<String>) -> FlagError {
 // === impl Flags ===
 
 impl Flags {
-    /// Checks everything that can be checked without touching the machine.
+    /// Checks everything that needs no access to the machine.
     ///
     /// # Errors
     /// [`FlagError`], naming the flag and the fix.
@@ -273,7 +272,7 @@ impl Flags {
         }
         let servers = self.servers()?;
         let coordinator = self.coordinator()?;
-        // Peers are found, and known to be members, through the coordinator.
+        // The relay finds its peers, and verifies their membership, through the coordinator.
         let relay = (self.enable_relay && coordinator.is_some()).then_some(Relay {
             address: self.relay_address,
             port: self.relay_port,
@@ -286,7 +285,7 @@ impl Flags {
             ));
         }
         if self.max_pool_bytes < MAX_POOL_BYTES_LEAST {
-            let problem = format!("must be at least {MAX_POOL_BYTES_LEAST}: recent history alone takes some");
+            let problem = format!("must be at least {MAX_POOL_BYTES_LEAST}: recent history alone needs some");
             return Err(bad("max-pool-bytes", problem));
         }
         if self.relay_address.is_some_and(|address| address.is_unspecified()) {
@@ -376,7 +375,7 @@ impl Flags {
 // === impl Coordinator ===
 
 impl Coordinator {
-    /// The election machine's configuration for this identity.
+    /// Returns the election machine's configuration for this identity.
     #[must_use]
     pub fn election(&self, identity: &str) -> machine::Config {
         machine::Config {
@@ -387,7 +386,7 @@ impl Coordinator {
         }
     }
 
-    /// Path of the election lease.
+    /// Returns the path of the election lease.
     #[must_use]
     pub fn lease_path(&self) -> String {
         let (namespace, name) = &self.lease;
@@ -395,7 +394,7 @@ impl Coordinator {
     }
 }
 
-/// The flag behind an election setting that cannot be used.
+/// Returns the flag of an invalid election setting.
 fn flag_of(error: machine::ConfigError) -> &'static str {
     match error {
         machine::ConfigError::LeaseDuration => "leader-elect-lease-duration",
@@ -460,7 +459,7 @@ mod tests {
             (&["--dummy-if-name=a-name-that-is-too-long"], "--dummy-if-name"),
         ];
         for (args, expected) in cases {
-            // The last of a repeated flag does not win in clap: drop the base value first.
+            // clap does not let the last of a repeated flag win: drop the base value first.
             let args: Vec<&str> = args.to_vec();
             let result = if args[0].starts_with("--server-addr") {
                 Flags::try_parse_from([

@@ -1,15 +1,15 @@
-//! The dummy interface: an address that is the same on every node, so that pods find their own node's hub.
+//! Dummy interface: an address that is the same on every node, at which pods reach their own node's hub.
 //!
-//! Made with iproute2, as an operator would. Not every kernel has the link type `dummy`: the hub then says so and serves
-//! on its other addresses.
+//! Created with iproute2, as an operator would. Some kernels lack the link type `dummy`: the hub then logs that and
+//! serves on its other addresses.
 
 use std::net::IpAddr;
 use std::process::Command;
 
-/// Makes sure that interface `name` exists, is up and has `address`. Blocks for a few short commands.
+/// Ensures that interface `name` exists, is up and has `address`. Blocks for a few short commands.
 ///
 /// # Errors
-/// What failed and what to do instead, for the log.
+/// The failed command and the alternative, for the log.
 pub fn ensure(name: &str, address: IpAddr) -> Result<(), String> {
     let prefix = if address.is_ipv4() { 32 } else { 128 };
     let made = if ip(&["link", "show", "dev", name]).is_ok() {

@@ -1,8 +1,7 @@
-//! YurtHub: the node's door to the cloud and to its NodePool, the holder of the node's replicas, a candidate for leader.
+//! YurtHub: the node's proxy to the cloud and to its NodePool, the owner of the node's replicas, and a candidate for leader.
 //!
-//! Reading order: [`config`] → [`proxy`] (a request's way) → [`replicas`] (where the data comes from) → [`filter`] (what
-//! a local client may see of it) → [`pool`] (who leads, the feed, heartbeats) → [`upstream`] (connections). The
-//! wiring is in [`Hub::start`] and `parts.rs`.
+//! Reading order: [`config`] → [`proxy`] (path of a request) → [`replicas`] (source of the data) → [`filter`] (view of a local client) →
+//! [`pool`] (election, feed, heartbeats) → [`upstream`] (connections). The wiring is in [`Hub::start`] and `parts.rs`.
 
 pub mod config;
 pub mod dummy;
@@ -37,47 +36,47 @@ use replicas::PoolData;
 use replicas::disk::{self, DiskError};
 use upstream::{UpstreamError, Upstreams};
 
-/// Clients get this long to finish at a stop.
+/// Maximum time for clients to finish at a stop.
 const DRAIN: Duration = Duration::from_millis(500);
-/// Giving the lease back may take this long at a stop.
+/// Maximum time to release the lease at a stop.
 const RELEASE: Duration = Duration::from_secs(4);
-/// Everything else may take this long at a stop.
+/// Maximum time for everything else at a stop.
 const STOP: Duration = Duration::from_secs(2);
 
-/// Why the hub does not start: one line that names the flag or the file.
+/// Error that prevents the hub's start; one line that names the flag or the file.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A folder cannot be used.
+    /// A folder is not usable.
     #[error("--{flag}: cannot use {path}: {error}")]
     Folder {
         /// The flag.
         flag: &'static str,
         /// The folder.
         path: String,
-        /// Why.
+        /// Cause.
         error: std::io::Error,
     },
     /// Connections cannot be set up.
     #[error(transparent)]
     Upstream(#[from] UpstreamError),
-    /// A port is taken.
+    /// A port is in use.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// The serving certificate is of no use.
+    /// The serving certificate is not usable.
     #[error("--root-dir: {0}")]
     Serving(#[from] TlsError),
-    /// The durable copy cannot be used.
+    /// The durable copy is not usable.
     #[error("--disk-cache-path: {0}")]
     Cache(#[from] DiskError),
-    /// A certificate can never work.
+    /// A certificate can never work with the servers.
     #[error(transparent)]
     Preflight(#[from] PreflightError),
-    /// A mistake in the program's own set-up.
+    /// A fault in the program's own set-up.
     #[error("{0}")]
     Internal(String),
 }
 
-/// A hub at work.
+/// A running hub.
 pub struct Hub {
     tasks: TaskGroup,
     election_tasks: TaskGroup,
@@ -90,7 +89,7 @@ pub struct Hub {
 // === impl Hub ===
 
 impl Hub {
-    /// Checks everything, takes the ports, starts the tasks.
+    /// Checks the configuration, binds the ports and starts the tasks.
     ///
     /// # Errors
     /// [`StartError`]; nothing keeps running then.
@@ -98,7 +97,7 @@ impl Hub {
         Self::start_after(config, Inherited::default(), || ()).await
     }
 
-    /// As [`Self::start`], on the ports that were `inherited`; `checked` is called once nothing can fail any more and before anything is logged.
+    /// Like [`Self::start`], on the `inherited` ports. Calls `checked` once the start can no longer fail, before the first log line.
     ///
     /// # Errors
     /// [`StartError`]; nothing keeps running then.
@@ -171,7 +170,7 @@ impl Hub {
         })
     }
 
-    /// Resolves with the name of a task that failed.
+    /// Resolves with the name of a failed task.
     pub async fn failed(&self) -> &'static str {
         tokio::select! {
             name = self.tasks.failed() => name,
@@ -179,10 +178,10 @@ impl Hub {
         }
     }
 
-    /// Ends in order: not ready, leadership given back, watches ended, replicas stored.
+    /// Stops in order: not ready, lease released, watches ended, replicas stored.
     pub async fn stop(self) {
         self.readiness.check("serving").set(false);
-        // The lease first: a successor should not wait for our clients. Still-running tasks are dropped and logged.
+        // The lease comes first, so that a successor does not wait for our clients. Tasks that still run are dropped and logged.
         let released = self.election_tasks.shutdown(RELEASE);
         self.end_watches.cancel();
         let drained = futures_util::future::join_all(self.serving.iter().map(|serving| serving.shutdown(DRAIN)));
@@ -190,7 +189,7 @@ impl Hub {
         let _ = self.tasks.shutdown(STOP).await;
         self.data.drafts().save().await;
         if let Err(error) = self.data.replicas().persist(None).await {
-            tracing::warn!(%error, "Replicas not stored; they will be asked for again");
+            tracing::warn!(%error, "Failed to store the replicas; the next start fetches them again");
         }
     }
 }
@@ -205,7 +204,7 @@ fn make_folder(flag: &'static str, path: &Path) -> Result<(), StartError> {
     let probe = path.join(".writable");
     let written = std::fs::write(&probe, b"").and_then(|()| std::fs::remove_file(&probe));
     match written {
-        // A hub does without the disk while there is no space.
+        // A hub runs without the disk while there is no space.
         Err(error) if disk::is_full(&error) => Ok(()),
         written => written.map_err(fail),
     }

@@ -1,4 +1,4 @@
-//! The `yurthub` binary: flags → configuration → hub → signal → stop.
+//! The `yurthub` binary: reads flags, starts the hub, and stops it on a signal.
 
 use std::io;
 use std::process::ExitCode;
@@ -10,16 +10,16 @@ use yurt_hub_client::config::{Config, Flags};
 use yurt_runtime::http::server::Inherited;
 use yurt_runtime::{exit, files, log, shutdown, tls};
 
-/// Threads that run tasks; a hub is I/O, not computation.
+/// Worker threads; a hub does I/O rather than computation.
 const WORKERS: usize = 2;
-/// Stack of each thread, bytes.
+/// Stack size of each thread, bytes.
 const STACK: usize = 512 * 1024;
-/// Exit code of a command line that cannot be used, as usual for Unix programs.
+/// Exit code for an invalid command line, as usual for Unix programs.
 const BAD_FLAGS: u8 = 2;
 
 fn main() -> ExitCode {
     tls::install_crypto_provider();
-    // Before there are threads: it changes the environment.
+    // This changes the environment, so it must precede the threads.
     let inherited = Inherited::from_env();
     let config = match Flags::try_parse() {
         Ok(flags) => match flags.check() {
@@ -41,15 +41,15 @@ fn main() -> ExitCode {
 }
 
 async fn run(config: Config, inherited: io::Result<Inherited>) -> ExitCode {
-    // A start that fails says so in one line and nothing else.
+    // A failed start prints exactly one line.
     let log = log::init_held(config.verbosity);
     let inherited = match inherited {
         Ok(inherited) => inherited,
         Err(error) => return exit::fail(error),
     };
-    // Each connection is an open file.
+    // Each connection uses an open file.
     if let Err(error) = files::raise() {
-        tracing::warn!(%error, "The limit of open files cannot be raised");
+        tracing::warn!(%error, "Failed to raise the limit of open files");
     }
     let hub = match Hub::start_after(config, inherited, || log.release()).await {
         Ok(hub) => hub,
@@ -59,7 +59,7 @@ async fn run(config: Config, inherited: io::Result<Inherited>) -> ExitCode {
     let failed = tokio::select! {
         signal = shutdown::wait_for_signal() => signal.is_err(),
         task = hub.failed() => {
-            tracing::error!(task, "A task ended that must not; stopping");
+            tracing::error!(task, "A critical task ended; stopping");
             true
         }
     };
@@ -68,12 +68,12 @@ async fn run(config: Config, inherited: io::Result<Inherited>) -> ExitCode {
 }
 
 fn bad_flags(message: &str) -> ExitCode {
-    // The line is printed; only the code differs.
+    // `fail` prints the line; only the exit code differs here.
     let _ = exit::fail(message);
     ExitCode::from(BAD_FLAGS)
 }
 
-/// The first line of clap's message says what is wrong; the rest is usage.
+/// Returns the first line of clap's message, which has the error; the rest is usage.
 fn one_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");

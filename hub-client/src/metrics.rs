@@ -1,6 +1,6 @@
-//! The hub's metrics; names begin with upstream's prefix `node_yurthub_`.
+//! Metrics of the hub; names begin with upstream's prefix `node_yurthub_`.
 //!
-//! `collections`: what is held of each collection, from where, how old, and how far the coordinator is behind.
+//! `collections`: data, source and age of each collection, and the lag of the coordinator.
 
 pub(crate) mod collections;
 
@@ -8,64 +8,67 @@ use collections::Collections;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 use yurt_runtime::metrics::Metrics as Registry;
 
-/// Upper bounds of the histogram of deliveries, s: a LAN answers in a millisecond, a request waits 20 s at the most.
+/// Upper bounds of the delivery histogram, s: a LAN answers in a millisecond, a request waits 20 s at most.
 const DELIVERY_BUCKETS: [f64; 10] = [0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 20.0];
 
 /// Counters and gauges of the hub.
 pub struct Metrics {
     /// Registry behind `/metrics`.
     pub registry: Registry,
-    /// Feed batches the coordinator took from this hub.
+    /// Feed batches that the coordinator applied from this hub.
     pub feed_batches: IntCounter,
     /// Feed batches refused because another hub leads.
     pub feed_fenced: IntCounter,
-    /// Heartbeats of cut-off nodes carried to the cloud.
+    /// Heartbeats of cut-off nodes forwarded to the cloud.
     pub heartbeats_forwarded: IntCounter,
-    /// Heartbeats of this node that took a relay.
+    /// Heartbeats of this node sent through a relay.
     pub heartbeats_relayed: IntCounter,
-    /// Tunnels that others have through this hub.
+    /// Open tunnels of other nodes through this hub.
     pub relay_tunnels: IntGauge,
     /// Tunnels refused, by reason.
     pub relay_refused: IntCounterVec,
-    /// Requests by where they were answered (`replica`, `cloud`, `refused`).
+    /// Requests by the component that answered them (`replica`, `cloud`, `refused`).
     pub requests: IntCounterVec,
     /// 1 leader, 2 follower, 3 pending (upstream's numbers).
     pub role: IntGauge,
-    /// Whether a server answers: `cloud`, `coordinator`.
+    /// Reachability of each server: `cloud`, `coordinator`.
     pub reachable: IntGaugeVec,
-    /// Per collection.
+    /// Metrics per collection.
     pub(crate) collections: Collections,
-    /// From reading a batch to the coordinator's answer, s.
+    /// Time from reading a batch to the coordinator's answer, s.
     pub feed_delivery: Histogram,
-    /// Times this hub became leader.
+    /// Number of times this hub became leader.
     pub elections_won: IntCounter,
-    /// Whether this hub leads, under client-go's name.
+    /// 1 while this hub leads, under client-go's name.
     pub leads: IntGaugeVec,
-    /// Whether the cloud did not take this node's last heartbeat.
+    /// 1 while the cloud does not acknowledge this node's heartbeats.
     pub cut_off: IntGauge,
-    /// How many things do not work; `/debug/state.json` has their reasons.
+    /// Number of current failures; `/debug/state.json` has their reasons.
     pub troubles: IntGauge,
-    /// Requests being served, watches not counted.
+    /// Requests in flight, without watches.
     pub in_flight: IntGauge,
-    /// Requests refused because too many were being served.
+    /// Requests rejected because of the limit of concurrent requests.
     pub rejected: IntCounter,
 }
 
 // === impl Metrics ===
 
 impl Metrics {
-    /// Registers everything.
+    /// Registers all metrics.
     ///
     /// # Errors
-    /// When two metrics have the same name.
+    /// Two metrics have the same name.
     pub fn new() -> Result<Self, prometheus::Error> {
         let metrics = Self {
             registry: Registry::new(),
-            feed_batches: counter("feed_batches_total", "Feed batches the coordinator took from this hub")?,
+            feed_batches: counter(
+                "feed_batches_total",
+                "Feed batches that the coordinator applied from this hub",
+            )?,
             feed_fenced: counter("feed_fenced_total", "Feed batches refused because another hub leads")?,
             heartbeats_forwarded: counter(
                 "heartbeats_forwarded_total",
-                "Heartbeats of cut-off nodes carried to the cloud",
+                "Heartbeats of cut-off nodes forwarded to the cloud",
             )?,
             heartbeats_relayed: counter(
                 "heartbeats_relayed_total",
@@ -76,7 +79,10 @@ impl Metrics {
                 name("relay_tunnels_refused_total", "Tunnels refused, by reason"),
                 &["reason"],
             )?,
-            requests: IntCounterVec::new(name("requests_total", "Requests by where they were answered"), &["by"])?,
+            requests: IntCounterVec::new(
+                name("requests_total", "Requests by the component that answered them"),
+                &["by"],
+            )?,
             role: gauge("yurt_coordinator_yurthub_role", "1 leader, 2 follower, 3 pending")?,
             reachable: IntGaugeVec::new(name("server_healthy_status", "1 while the server answers"), &["server"])?,
             collections: Collections::new()?,
@@ -95,15 +101,18 @@ impl Metrics {
                 ),
                 &["name"],
             )?,
-            cut_off: gauge("cut_off", "1 while the cloud does not take this node's heartbeats")?,
+            cut_off: gauge(
+                "cut_off",
+                "1 while the cloud does not acknowledge this node's heartbeats",
+            )?,
             troubles: gauge(
                 "troubles",
-                "Things that do not work; /debug/state.json says which, and why",
+                "Current failures; /debug/state.json lists them with reasons",
             )?,
-            in_flight: gauge("in_flight_requests_total", "Requests being served, watches not counted")?,
+            in_flight: gauge("in_flight_requests_total", "Requests in flight, without watches")?,
             rejected: counter(
                 "rejected_requests_counter",
-                "Requests refused because too many were being served",
+                "Requests rejected because of the limit of concurrent requests",
             )?,
         };
         let registry = metrics.registry.registry();

@@ -47,10 +47,10 @@ use crate::replicas::{PoolData, ahead, lag, members};
 use crate::report::Report;
 use crate::upstream::{CoordinatorClient, Upstreams};
 
-/// What changed in the replicas is committed this often; a crash costs no more than asking for them again.
+/// Interval between commits of changed replicas; a crash costs only another fetch of the data since then.
 const PERSIST_EVERY: Duration = Duration::from_secs(5);
 
-/// What the parts of a hub share.
+/// State shared by the parts of a hub.
 pub(crate) struct Parts {
     config: Config,
     clock: Clock,
@@ -69,7 +69,7 @@ pub(crate) struct Parts {
 // === impl Parts ===
 
 impl Parts {
-    /// Parts that share nothing yet but their inputs; nothing runs.
+    /// Creates the parts from their inputs, with no shared state yet; nothing runs.
     pub(crate) fn new(
         config: Config,
         clock: Clock,
@@ -98,7 +98,7 @@ impl Parts {
         }
     }
 
-    /// Starts asking cloud and coordinator whether they answer.
+    /// Starts the probes of cloud and coordinator.
     pub(crate) fn start_probes(&self) {
         let (token, troubles) = (self.tasks.token(), self.data.troubles());
         let (reach, nudge) = &self.cloud;
@@ -124,7 +124,7 @@ impl Parts {
             .clone()
             .each_replica(self.tasks.token(), self.follow(wanted.subscribe()));
         self.tasks.spawn_critical("follow-replicas", following);
-        // Without a coordinator nobody says anything, and the task would end with the hub's start.
+        // Without a coordinator there is no status to compare, and the task would end at the hub's start.
         if self.upstreams.coordinator.is_some() {
             let leaving = ahead::compare(
                 self.data.clone(),
@@ -163,7 +163,7 @@ impl Parts {
         self.tasks.spawn_critical("rank-members", ranking);
     }
 
-    /// Starts comparing samples of what the coordinator feeds with the cloud.
+    /// Starts comparing samples of the coordinator's data with the cloud.
     fn start_verifying(&self) {
         let period = self.config.verify_period;
         if self.upstreams.coordinator.is_none() || period.is_zero() {
@@ -208,7 +208,7 @@ impl Parts {
         }
     }
 
-    /// Learns what is shared beside what every pool shares: from coordinator and cloud, or without the one from the other.
+    /// Starts reading the additional shared resources from coordinator and cloud, or from the one that is available.
     fn start_scope(&self) {
         let token = self.tasks.token();
         if self.upstreams.coordinator.is_some() {
@@ -229,10 +229,10 @@ impl Parts {
         self.tasks.spawn_critical("follow-scope", teller.run(token));
     }
 
-    /// Starts the election in a group of its own, whose shutdown gives the lease back.
+    /// Starts the election in its own task group, whose shutdown releases the lease.
     ///
     /// # Errors
-    /// Settings the election cannot work with.
+    /// Invalid settings of the election.
     pub(crate) fn start_election(&self, tasks: &TaskGroup) -> Result<(), StartError> {
         let (Some(settings), Some(coordinator)) = (&self.config.coordinator, &self.upstreams.coordinator) else {
             return Ok(());
@@ -277,7 +277,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Starts relaying for other nodes of the pool, and gives this node the means to use them.
+    /// Starts relaying for other nodes of the pool, and provides this node's own use of them.
     fn relaying(&self) -> Option<Relaying> {
         let (settings, coordinator) = (self.config.relay?, self.config.coordinator.as_ref()?);
         let tls = PeerTls {
@@ -325,7 +325,7 @@ impl Parts {
         })
     }
 
-    /// Starts comparing the copies here with the coordinator's.
+    /// Starts comparing this node's replicas with the coordinator's.
     fn start_comparing(&self) -> watch::Receiver<bool> {
         let (behind, is_behind) = watch::channel(false);
         let comparing = lag::compare(
@@ -338,7 +338,7 @@ impl Parts {
         is_behind
     }
 
-    /// Starts this node's heartbeat, and the proofs of the cloud's history, which it is part of.
+    /// Starts this node's heartbeat, and the proofs of the cloud's history, for which it is evidence.
     pub(crate) fn heartbeat(&self) -> Arc<OwnHeartbeat> {
         let pool = self.upstreams.coordinator.as_ref();
         let lease = pool.map(|pool| LeaseClient::new(pool.shared.clone(), own::NAMESPACE, &self.config.node));
@@ -374,7 +374,7 @@ impl Parts {
         heartbeat
     }
 
-    /// The proxy; `token` is the kubelet's, `end_watches` ends its streams.
+    /// Creates the proxy; `token` is the kubelet's, `end_watches` ends its streams.
     pub(crate) fn proxy(
         &self,
         heartbeat: Arc<OwnHeartbeat>,
@@ -429,7 +429,7 @@ impl Parts {
         }
     }
 
-    /// What the operator's port answers; what changed there is told to the pool.
+    /// Creates the operator's port, and reports its changes to the pool.
     pub(crate) fn admin(&self, readiness: Readiness, heartbeat: Arc<OwnHeartbeat>) -> Handler {
         let report = Report {
             node: self.config.node.clone(),
@@ -467,12 +467,12 @@ async fn persist(data: Arc<PoolData>, token: CancellationToken) {
         .is_some()
     {
         if let Err(error) = data.replicas().persist_due(None).await {
-            tracing::warn!(%error, "Replicas not stored, trying again");
+            tracing::warn!(%error, "Failed to store the replicas; retrying");
         }
     }
 }
 
-/// Tells the election this node's place among the members, and the steering how many there are.
+/// Sends the election this node's rank among the members, and the steering their number.
 async fn report_members(
     data: Arc<PoolData>,
     node: String,
@@ -487,7 +487,7 @@ async fn report_members(
     let mut changes = members.collection().subscribe();
     let (mut last_leader, mut told) = (String::new(), None);
     loop {
-        // A free lease does not change who led last.
+        // A free lease does not change the last leader.
         let leader = election.borrow_and_update().leader.clone();
         if !leader.is_empty() {
             last_leader = leader;
@@ -501,7 +501,7 @@ async fn report_members(
             told = Some(names);
         }
         let leads_another = async {
-            // Without an election nobody ever leads.
+            // Without an election there is never a leader.
             if election.changed().await.is_err() {
                 std::future::pending().await
             }

@@ -18,10 +18,10 @@ use crate::upstream::Upstreams;
 const SECURE_PEM: &str = "pki/yurthub-server-current.pem";
 /// The hub's own CA, under the root folder.
 const OWN_CA: &str = "pki/yurthub-ca.crt";
-/// Its key, for root alone.
+/// Its key, readable by root alone.
 const OWN_CA_KEY: &str = "pki/yurthub-ca.key";
 
-/// Ports of a hub; each has its share of the open files, so that connections at one take none of another's.
+/// Ports of a hub. Each has its own share of the open files, so that connections to one leave room for the others.
 const PORTS: usize = 6;
 
 /// Limits of each port.
@@ -29,11 +29,12 @@ pub(crate) fn limits() -> Limits {
     Limits::default().within(files::for_servers() / PORTS)
 }
 
-/// Makes a bound port the HTTPS one. Without a certificate of the cluster's CA it serves one of the hub's own CA, which pods do
-/// not trust, and the node's components do when their kubeconfigs name it.
+/// Turns a bound port into the HTTPS one. Without a certificate of the cluster's CA it serves one of the hub's own CA. Pods do
+/// not trust that one; the node's components do if their kubeconfigs name it.
 ///
 /// # Errors
-/// The certificate, or the folder of the CA: it is written, so that only a start that has checked everything else does this.
+/// The certificate or the directory of the CA cannot be used. The CA is written here, so only a start that has passed every
+/// other check may call this.
 pub(crate) fn encrypted(config: &Config, upstreams: &Upstreams, server: Server) -> Result<Server, StartError> {
     let pem = config.root_dir.join(SECURE_PEM);
     let identity = if pem.exists() {
@@ -48,7 +49,7 @@ pub(crate) fn encrypted(config: &Config, upstreams: &Upstreams, server: Server) 
     Ok(server.with_tls(ReloadingServerTls::new(tls)?))
 }
 
-/// The proxy's ports on its own address: the plain one, and the one that is to be [`encrypted`].
+/// Binds the proxy's ports on its own address: the plain one, and the one for [`encrypted`].
 pub(crate) async fn main(config: &Config, inherited: &mut Inherited) -> Result<(Server, Server), StartError> {
     let (plain, encrypted) = (
         "--bind-proxy-address, --proxy-port",
@@ -60,7 +61,7 @@ pub(crate) async fn main(config: &Config, inherited: &mut Inherited) -> Result<(
     ))
 }
 
-/// The proxy's ports on the dummy interface; none, and pods are led to the other address, where it cannot be made.
+/// Binds the proxy's ports on the dummy interface. If it cannot be created there are none, and pods get the other address.
 pub(crate) async fn dummy(
     config: &mut Config,
     upstreams: &Upstreams,
@@ -71,7 +72,10 @@ pub(crate) async fn dummy(
     };
     let ready = tokio::task::spawn_blocking(move || crate::dummy::ensure(&name, address)).await;
     if let Err(why) = ready.unwrap_or_else(|error| Err(error.to_string())) {
-        tracing::warn!(why, "The hub is served on --bind-proxy-address only");
+        tracing::warn!(
+            why,
+            "Failed to serve on the dummy interface; serving on --bind-proxy-address only"
+        );
         config.hub_host = config.proxy_addr.ip();
         return Ok(Vec::new());
     }
@@ -82,7 +86,7 @@ pub(crate) async fn dummy(
     Ok(vec![plain, encrypted(config, upstreams, secure)?])
 }
 
-/// A certificate of the hub's own CA, which is kept: kubeconfigs of this node name it.
+/// Issues a certificate of the hub's own CA. The CA is kept, because kubeconfigs of this node name it.
 fn self_signed(config: &Config) -> Result<PemIdentity, StartError> {
     let fail = |error: PkiError| StartError::Internal(format!("cannot make a serving certificate: {error}"));
     let authority = own_authority(&config.root_dir)?;
@@ -96,7 +100,7 @@ fn self_signed(config: &Config) -> Result<PemIdentity, StartError> {
     Ok(PemIdentity::inline("the hub's own serving certificate", &pair))
 }
 
-/// The CA of earlier starts; a new one where there is none, or one whose key others could read.
+/// Returns the CA of earlier starts, or a new one if it is missing or other users can read its key.
 fn own_authority(root: &Path) -> Result<CertificateAuthority, StartError> {
     let (cert, key) = (root.join(OWN_CA), root.join(OWN_CA_KEY));
     let fail = |path: &Path, error: io::Error| StartError::Folder {
@@ -115,7 +119,7 @@ fn own_authority(root: &Path) -> Result<CertificateAuthority, StartError> {
             Err(error) => error.to_string(),
         };
         let path = key.display();
-        tracing::warn!(%path, why, "The hub's own CA is replaced; its clients have to be started again");
+        tracing::warn!(%path, why, "Replaced the hub's own CA; restart its clients");
     }
     let made = CertificateAuthority::generate_without_end("yurthub");
     let authority = made.map_err(|error| StartError::Internal(format!("cannot make a CA: {error}")))?;

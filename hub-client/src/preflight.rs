@@ -1,5 +1,6 @@
-//! Before the first start goes on: do the certificates fit the servers? A hub that has served data before starts
-//! whatever the servers say, because its node may be offline; a new one should not hang with the wrong files.
+//! Checks before the first start that the certificates fit the servers. A hub that has served data before starts
+//! regardless of the servers, because its node may be offline. A new one should fail early if its files are
+//! wrong.
 
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use yurt_runtime::http::client::{ClientError, HttpClient};
 use crate::config::Config;
 use crate::upstream::Upstreams;
 
-/// How long a server may take to answer; one that does not answer is no reason not to start.
+/// Maximum time for an answer of a server; one that does not answer does not prevent the start.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A certificate that can never work: which file, which server.
+/// A certificate that can never work; names the file and the server.
 #[derive(Debug, thiserror::Error)]
 #[error("--{flag}: {problem}")]
 pub struct PreflightError {
@@ -20,10 +21,10 @@ pub struct PreflightError {
     problem: String,
 }
 
-/// Asks the cloud and the coordinator once, side by side.
+/// Queries the cloud and the coordinator once, concurrently.
 ///
 /// # Errors
-/// [`PreflightError`] when either refuses our certificate or shows one our CA did not sign.
+/// [`PreflightError`] if a server refuses our certificate or presents one that our CA did not sign.
 pub async fn check(config: &Config, upstreams: &Upstreams) -> Result<(), PreflightError> {
     let kubeconfig = config.kubeconfig.display().to_string();
     let coordinator_ca = config

@@ -1,6 +1,7 @@
-//! What the hub says of itself: `/debug/state.json`, `/metrics`, health, and Events in the pool.
+//! State that the hub publishes: `/debug/state.json`, `/metrics`, health, and Events in the pool.
 //!
-//! [`conditions`] (what holds, since when), [`observer`] (notices changes), [`events`] (tells the pool of them).
+//! [`conditions`] (conditions with transition times), [`observer`] (detects changes), [`events`] (writes Events
+//! to the pool).
 
 pub(crate) mod conditions;
 pub(crate) mod events;
@@ -27,7 +28,7 @@ use crate::pool::probe::{CLOUD, COORDINATOR, CloudReach, CoordinatorReach};
 use crate::replicas::source::{CoordinatorState, Source};
 use crate::replicas::{POOL_SCOPE, PoolData};
 
-/// Everything the report is made of.
+/// Inputs of the report.
 pub(crate) struct Report {
     pub(crate) node: String,
     pub(crate) pool: String,
@@ -48,7 +49,7 @@ pub(crate) struct Report {
 // === impl Report ===
 
 impl Report {
-    /// Starts to notice changes, and to tell the pool of them where there is a coordinator to tell.
+    /// Starts detecting changes, and writes them to the coordinator if there is one.
     pub(crate) fn start(self: &Arc<Self>, node: &str, coordinator: Option<HttpClient>, tasks: &TaskGroup) {
         let recorder = Recorder::new(node, self.clock.clone());
         let observing = observer::run(self.clone(), recorder.clone(), tasks.token());
@@ -58,7 +59,7 @@ impl Report {
         }
     }
 
-    /// The operator's port.
+    /// Routes of the operator's port.
     pub(crate) fn routes(self: &Arc<Self>, readiness: Readiness) -> AdminRoutes {
         let (state, metrics) = (self.clone(), self.clone());
         AdminRoutes::new(readiness, self.metrics.registry.clone())
@@ -82,7 +83,7 @@ impl Report {
             .is_some_and(|reach| reach.borrow().state == CoordinatorState::Reachable)
     }
 
-    /// The conditions now; asked every second, so that changes have their time.
+    /// Returns the current conditions. Called every second, so that changes get accurate times.
     fn conditions(&self) -> Vec<Value> {
         let facts = self.facts();
         self.conditions.lock().observe(&facts, self.clock.unix())
@@ -111,7 +112,7 @@ impl Report {
         }
     }
 
-    /// The name of a collection, and why it does not come where that is known.
+    /// Returns the name of a collection, and the reason for its absence if known.
     fn with_reason(&self, name: &str) -> String {
         match self.data.troubles().why(name) {
             Some(why) => format!("{name} ({why})"),
@@ -132,7 +133,7 @@ impl Report {
         }
     }
 
-    /// The highest timeline of the pool-scope collections; `None` while one is not complete.
+    /// Returns the highest generation of the pool-scope collections; `None` while one is incomplete.
     fn generation(&self) -> Option<u64> {
         let each = POOL_SCOPE.iter().map(|name| {
             let replica = self.data.replicas().named(name)?;
@@ -141,7 +142,7 @@ impl Report {
         each.collect::<Option<Vec<u64>>>()?.into_iter().max()
     }
 
-    /// How far the coordinator is behind, by collection; only a leader knows.
+    /// Returns the coordinator's lag by collection; known to the leader only.
     fn feed_lag(&self) -> Value {
         if self.election.borrow().leadership.is_none() {
             return Value::Null;
@@ -197,7 +198,8 @@ impl Report {
         })
     }
 
-    /// What is offered to others, how many use it, and whom this node uses; null when relaying is off.
+    /// Returns the relay's offer, the number of its tunnels, and the relay that this node uses; null if relaying
+    /// is off.
     fn relay(&self) -> Value {
         let Some(relaying) = self.heartbeat.relaying() else {
             return Value::Null;

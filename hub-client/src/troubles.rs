@@ -1,4 +1,4 @@
-//! What does not work at the moment, and why, in the words of whoever said so: for the log and `/debug/state.json`.
+//! Current failures by component, with their last error messages, for the log and `/debug/state.json`.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 use yurt_apimachinery::time::Time;
 use yurt_runtime::Clock;
 
-/// Characters that are kept of a reason.
+/// Maximum characters kept of a reason.
 const REASON_MAX: usize = 500;
 
-/// The troubles of one hub, by what does not work; shared by its parts. There are no more than a hub has parts and replicas.
+/// Current failures of one hub by name, shared by its parts. Their number is bounded by the hub's parts and replicas.
 #[derive(Clone, Debug)]
 pub struct Troubles {
     known: Arc<Mutex<BTreeMap<String, Trouble>>>,
@@ -22,16 +22,16 @@ pub struct Troubles {
 #[derive(Debug)]
 struct Trouble {
     why: String,
-    /// Somebody answered, and said no: it stays so until an operator changes something.
+    /// True if a server answered with a refusal, which lasts until an operator changes something.
     is_refusal: bool,
-    /// Unix seconds.
+    /// Start of the failure, Unix seconds.
     since: i64,
 }
 
 // === impl Troubles ===
 
 impl Troubles {
-    /// None yet.
+    /// Creates an empty set.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self {
@@ -40,14 +40,14 @@ impl Troubles {
         }
     }
 
-    /// `what` was answered, with a no. The log has it once, and again when the reason is another one.
+    /// Records that a server refused `what`. Logs it once, and again when the reason changes.
     pub fn refused(&self, what: &str, why: &str) {
         if self.note(what, why, true) {
             tracing::warn!(what, why, "Refused");
         }
     }
 
-    /// `what` was answered: with a no, for this reason, or else with a yes.
+    /// Records the answer about `what`: a refusal with its reason, or success.
     pub fn tell(&self, what: &str, refusal: Option<String>) {
         match refusal {
             Some(why) => self.refused(what, &why),
@@ -55,31 +55,31 @@ impl Troubles {
         }
     }
 
-    /// `what` was not answered, or in a way nobody understands. Links come and go: the log has that elsewhere.
+    /// Records that `what` got no answer or an unreadable one. It is logged elsewhere, because links fail often.
     pub fn unanswered(&self, what: &str, why: &str) {
         self.note(what, why, false);
     }
 
-    /// `what` works.
+    /// Records that `what` works.
     pub fn works(&self, what: &str) {
         let before = self.known.lock().remove(what);
         if before.is_some_and(|before| before.is_refusal) {
-            tracing::info!(what, "Not refused any more");
+            tracing::info!(what, "No longer refused");
         }
     }
 
-    /// Nobody tries `what` any more: the hub does not lead now, or the resource is not shared.
+    /// Drops `what`, which is no longer attempted: the hub does not lead now, or the resource is no longer shared.
     pub fn forget(&self, what: &str) {
         self.known.lock().remove(what);
     }
 
-    /// Why `what` does not work; `None` when it does, or nobody tried.
+    /// Returns the reason for the failure of `what`; `None` if it works or was not attempted.
     #[must_use]
     pub fn why(&self, what: &str) -> Option<String> {
         self.known.lock().get(what).map(|trouble| trouble.why.clone())
     }
 
-    /// How many there are.
+    /// Number of failures.
     #[must_use]
     pub fn count(&self) -> i64 {
         self.known.lock().len().try_into().unwrap_or(i64::MAX)
@@ -96,7 +96,7 @@ impl Troubles {
         Value::Object(described.collect())
     }
 
-    /// Whether it is news.
+    /// Records a failure; true if it is new or has another reason.
     fn note(&self, what: &str, why: &str, is_refusal: bool) -> bool {
         let why: String = why.chars().take(REASON_MAX).collect();
         match self.known.lock().entry(what.to_owned()) {

@@ -1,4 +1,4 @@
-//! The hub's connections: to each cloud apiserver and to the coordinator, separate by purpose so that no heartbeat waits
+//! Connections of the hub to each cloud apiserver and to the coordinator, separate by purpose so that no heartbeat waits
 //! behind a watch.
 
 mod token;
@@ -18,16 +18,16 @@ use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource, ReloadingClientTls, T
 use crate::config::Config;
 use token::{RotatedToken, TokenWatch};
 
-/// Longest time to connect, TLS included.
+/// Maximum time to connect, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the server of an answer wants to be left alone (`Retry-After`, RFC 9110 10.2.3), where it gives seconds.
+/// Returns the delay that a server requests (`Retry-After`, RFC 9110 10.2.3), if it is in seconds.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
     Some(Duration::from_secs(seconds))
 }
 
-/// What a server answered instead, for people: the status, and the message of the Status in `body` if there is one.
+/// Describes an error response for people: the status, and the message of the Status in `body` if there is one.
 pub(crate) fn in_words(status: StatusCode, body: &[u8]) -> String {
     match Status::from_json(body) {
         Some(said) if !said.message().is_empty() => format!("{status}: {}", said.message()),
@@ -35,45 +35,45 @@ pub(crate) fn in_words(status: StatusCode, body: &[u8]) -> String {
     }
 }
 
-/// Why the connections could not be set up; each message names the file or the flag.
+/// Error in setting up the connections; each message names the file or the flag.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
-    /// The kubeconfig is of no use.
+    /// The kubeconfig is not usable.
     #[error("--{flag}: {error}")]
     Kubeconfig {
         /// The flag that names the file.
         flag: &'static str,
-        /// What is wrong with it.
+        /// Fault of the file.
         error: KubeconfigError,
     },
-    /// A certificate or CA is of no use.
+    /// A certificate or CA is not usable.
     #[error("--{flag}: {error}")]
     Tls {
         /// The flag that leads to the file.
         flag: &'static str,
-        /// What is wrong with it.
+        /// Fault of the file.
         error: TlsError,
     },
     /// The kubeconfig has no client certificate.
     #[error("--kubeconfig: {path} has no client certificate; the hub needs the node's (CN system:node:<name>)")]
     NoIdentity {
-        /// The kubeconfig.
+        /// Path of the kubeconfig.
         path: String,
     },
-    /// A token file is of no use.
+    /// A token file is not usable.
     #[error("--{flag}: {error}")]
     Token {
         /// The flag that leads to the file.
         flag: &'static str,
-        /// What is wrong with it.
+        /// Fault of the file.
         error: std::io::Error,
     },
-    /// A server address is of no use.
+    /// A server address is not usable.
     #[error("--{flag}: {error}")]
     Server {
         /// The flag.
         flag: &'static str,
-        /// What is wrong with it.
+        /// Fault of the address.
         error: ClientError,
     },
 }
@@ -81,7 +81,7 @@ pub enum UpstreamError {
 // === impl UpstreamError ===
 
 impl UpstreamError {
-    /// Whether a certificate and its key do not belong together, which the second half of a rotation mends.
+    /// True if a certificate and its key do not match; the second half of a rotation corrects that.
     #[must_use]
     pub fn is_mismatch(&self) -> bool {
         matches!(self, UpstreamError::Tls { error, .. } if error.is_mismatch())
@@ -91,11 +91,11 @@ impl UpstreamError {
 /// Clients of one cloud apiserver.
 #[derive(Clone, Debug)]
 pub struct CloudServer {
-    /// Node identity, HTTP/1.1: passed-on requests of this node's components, upgrades included.
+    /// Node identity, HTTP/1.1: forwarded requests of this node's components, upgrades included.
     pub node: HttpClient,
-    /// No identity, HTTP/1.1: passed-on requests that bring a bearer token. A client certificate would win over it.
+    /// No identity, HTTP/1.1: forwarded requests with a bearer token, over which a client certificate would take precedence.
     pub token: HttpClient,
-    /// Node identity, HTTP/2: the streams the replicas follow.
+    /// Node identity, HTTP/2: streams of the replicas.
     pub streams: HttpClient,
     /// Node identity: heartbeats and probes.
     pub beats: HttpClient,
@@ -103,7 +103,7 @@ pub struct CloudServer {
     pub delegate: Option<HttpClient>,
 }
 
-/// All cloud apiservers and which one is in use.
+/// All cloud apiservers, and the one in use.
 #[derive(Debug)]
 pub struct Cloud {
     servers: Vec<CloudServer>,
@@ -111,19 +111,20 @@ pub struct Cloud {
     delegate_token: Option<RotatedToken>,
 }
 
-/// Clients of the coordinator. It has a thousand hubs: a follower keeps one connection to it, a leader one more.
+/// Clients of the coordinator. It has a thousand hubs, so a follower keeps one connection to it and a leader two.
 #[derive(Clone, Debug)]
 pub struct CoordinatorClient {
-    /// Streams the replicas follow, probes, election and leases, over one connection: a watch is read as fast as it comes, and
-    /// a list fills no more than the window of its own stream, so small calls are answered between its pieces.
+    /// Streams of the replicas, probes, election and leases, over one connection. A watch is read without delay, and a list
+    /// fills only its own stream's window. So small calls are answered between its parts.
     pub shared: HttpClient,
-    /// The feed, which connects with its first call. Its snapshots fill the way up, where renewals must not wait.
+    /// The feed, which connects with its first call. It is separate because snapshots fill the upstream direction, where
+    /// renewals must not wait.
     pub feed: HttpClient,
-    /// HTTP/1.1, for single questions: its errors still tell an alert of the peer from a broken connection.
+    /// HTTP/1.1, for single requests: its errors distinguish a TLS alert of the peer from a broken connection.
     pub once: HttpClient,
 }
 
-/// Everything the hub connects to.
+/// All connections of the hub.
 #[derive(Clone, Debug)]
 pub struct Upstreams {
     /// The cloud.
@@ -132,7 +133,7 @@ pub struct Upstreams {
     pub coordinator: Option<CoordinatorClient>,
     /// CA bundle of the apiservers.
     pub cluster_ca: PemSource,
-    /// CA bundle of client certificates: of who comes with one, and of the pool's relays.
+    /// CA bundle of client certificates: those of callers, and those of the pool's relays.
     pub client_ca: PemSource,
     /// Client certificate of the node.
     pub node: PemIdentity,
@@ -141,7 +142,7 @@ pub struct Upstreams {
 // === impl Cloud ===
 
 impl Cloud {
-    /// A cloud of one server at `url`, without TLS and identity.
+    /// Creates a cloud of one server at `url`, without TLS and identity.
     #[cfg(test)]
     pub(crate) fn for_test(url: &str) -> Self {
         let uri: Uri = url.parse().expect("a URL");
@@ -160,19 +161,19 @@ impl Cloud {
         }
     }
 
-    /// The server in use.
+    /// Server in use.
     #[must_use]
     pub fn server(&self) -> &CloudServer {
         self.at(self.current())
     }
 
-    /// The server in this place.
+    /// Server at this index.
     #[must_use]
     pub fn at(&self, place: usize) -> &CloudServer {
         &self.servers[place]
     }
 
-    /// Place of the server in use.
+    /// Index of the server in use.
     #[must_use]
     pub fn current(&self) -> usize {
         self.current.load(Ordering::Relaxed) % self.servers.len()
@@ -184,25 +185,25 @@ impl Cloud {
         self.servers.len()
     }
 
-    /// Whether there is none; flags see to it that there is.
+    /// True if there are no servers; the flags prevent that.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.servers.is_empty()
     }
 
-    /// From now on the server in this place is in use.
+    /// Switches to the server at this index.
     pub fn use_server(&self, place: usize) {
         self.current.store(place, Ordering::Relaxed);
     }
 
-    /// The forwarding identity was not accepted: its token is read again now, if it is in a file.
+    /// Rereads the token of the forwarding identity, if it is in a file, because a server did not accept it.
     pub fn renew_delegate(&self) {
         if let Some(token) = &self.delegate_token {
             token.read_again();
         }
     }
 
-    /// Goes on to the next server; with one server it stays.
+    /// Switches to the next server; a single server stays in use.
     pub fn try_next(&self) {
         self.current.fetch_add(1, Ordering::Relaxed);
     }
@@ -211,7 +212,7 @@ impl Cloud {
 // === impl Upstreams ===
 
 impl Upstreams {
-    /// Reads certificates and makes the clients; connects to nothing yet. Certificate files are followed by `tasks`.
+    /// Reads the certificates and creates the clients without connecting. `tasks` watch the certificate files.
     ///
     /// # Errors
     /// [`UpstreamError`], naming file and flag.
@@ -276,7 +277,7 @@ impl Upstreams {
     }
 }
 
-/// The CA of client certificates: its own, or that of the servers.
+/// Returns the CA of client certificates: the configured one, or that of the servers.
 fn client_ca(config: &Config, cluster_ca: &PemSource) -> Result<PemSource, UpstreamError> {
     let Some(file) = &config.client_ca_file else {
         return Ok(cluster_ca.clone());
@@ -316,7 +317,7 @@ fn coordinator_client(
     Ok(Some(clients))
 }
 
-/// The forwarding identity is used with the hub's own cloud servers, whatever server its kubeconfig names.
+/// Returns the forwarding identity. It is used with the hub's own cloud servers, regardless of the server in its kubeconfig.
 fn delegate_identity(config: &Config) -> Result<Option<Identity>, UpstreamError> {
     let flag = "delegate-kubeconfig";
     let Some(path) = &config.delegate_kubeconfig else {
@@ -334,7 +335,7 @@ fn delegate_identity(config: &Config) -> Result<Option<Identity>, UpstreamError>
     Ok(Some(identity))
 }
 
-/// One TLS identity and the clients that have to hear of its renewal.
+/// One TLS identity, and the clients that receive its renewals.
 struct Identity {
     reloading: ReloadingClientTls,
     tls: rustls::ClientConfig,
@@ -363,7 +364,7 @@ impl Identity {
         Ok(client)
     }
 
-    /// Keeps what is in files up to date; the handle is for a token that is refused before it was read again.
+    /// Watches the files of the identity. The handle rereads a token that was refused.
     fn watch(self, tasks: &TaskGroup) -> Option<RotatedToken> {
         let token = self.token.map(|token| token.start(tasks, self.clients.clone()));
         self.reloading.watch(tasks, self.clients);

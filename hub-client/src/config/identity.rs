@@ -1,4 +1,4 @@
-//! Flags of the node's identity: which requests that bring no credentials of their own act as the node.
+//! Flags of the node's identity: they select the requests without credentials of their own that act as the node.
 
 use std::net::IpAddr;
 
@@ -7,31 +7,31 @@ use http::uri::Authority;
 
 use super::{FlagError, bad};
 
-/// The flags, as they are on the command line.
+/// The flags as given on the command line.
 #[derive(Clone, Debug, Args)]
 pub(super) struct IdentityFlags {
-    /// Components (first part of the User-Agent) whose requests without credentials, from this node's own network namespace,
-    /// use the node's identity.
+    /// Components (first part of the User-Agent) that act as the node: their requests without credentials, from this node's
+    /// own network namespace, use the node's identity.
     #[arg(
         long,
         value_delimiter = ',',
         default_value = "kubelet,kube-proxy,coredns,flanneld,yurthub,raven-agent-ds"
     )]
     node_identity_components: Vec<String>,
-    /// Uids whose processes may use the node's identity, separated by commas. The kernel says whose a connection is. Name
-    /// the uid of a component that does not run as root. "any" trusts every process in the node's network namespace, as
+    /// Uids whose processes may use the node's identity, separated by commas; the kernel reports the uid of a connection.
+    /// Add the uid of a component that does not run as root. "any" trusts every process in the node's network namespace, as
     /// upstream's YurtHub does.
     #[arg(long, default_value = "0")]
     node_identity_uids: String,
-    /// Proof that a request may use the node's identity. socket: component, network namespace and uid. token: these,
-    /// and the bearer token in kubelet.token under --root-dir, which the hub makes at its first start. Name that file as
-    /// tokenFile in the kubeconfigs of kubelet and kube-proxy, then set token: a root process that passes on what others
-    /// send, as kubectl port-forward to a hostNetwork pod does, is not the node then.
+    /// Proof that a request may use the node's identity. socket: component, network namespace and uid. token: these, and the
+    /// bearer token in kubelet.token under --root-dir, which the hub creates at its first start. To use token, first name
+    /// that file as tokenFile in the kubeconfigs of kubelet and kube-proxy. It excludes root processes that forward other
+    /// clients' requests, as kubectl port-forward to a hostNetwork pod does.
     #[arg(long, value_enum, default_value = "socket")]
     node_identity: Proof,
-    /// Further names, separated by commas, under which this node's components reach the hub. A request that uses the node's
-    /// identity for another Host gets 421: a web page may have given its own name this address. Loopback, the node's name
-    /// and the addresses of the hub need not be named.
+    /// Additional names, separated by commas, by which this node's components address the hub. A request that uses the
+    /// node's identity for another Host gets 421, because a web page may have mapped its own name to this address. Loopback,
+    /// the node's name and the addresses of the hub are always accepted.
     #[arg(long, value_delimiter = ',', default_value = "")]
     node_identity_hosts: Vec<String>,
 }
@@ -41,20 +41,20 @@ pub(super) struct IdentityFlags {
 pub enum Proof {
     /// Component, network namespace and uid.
     Socket,
-    /// These, and the token of the hub.
+    /// The same, and the token of the hub.
     Token,
 }
 
-/// Which requests act as the node.
+/// Rules for requests that act as the node.
 #[derive(Clone, Debug)]
 pub struct NodeIdentity {
     /// Components, lower case.
     pub components: Vec<String>,
-    /// Uids; any when `None`.
+    /// Allowed uids; any if `None`.
     pub uids: Option<Vec<u32>>,
     /// Proof of the identity.
     pub proof: Proof,
-    /// Hosts beside loopback and the address of the connection, lower case.
+    /// Allowed hosts in addition to loopback and the address of the connection, lower case.
     pub hosts: Vec<String>,
 }
 

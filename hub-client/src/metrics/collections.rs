@@ -1,5 +1,5 @@
-//! Per collection: what is held, where it comes from, how long ago it was last known to be up to date, and how far the
-//! coordinator is behind while this hub feeds it.
+//! Metrics per collection: data, source, time since it was last known to be up to date, and the coordinator's lag
+//! while this hub feeds it.
 
 use prometheus::{GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry};
 use yurt_apimachinery::ResourceVersion;
@@ -8,11 +8,11 @@ use crate::pool::feed::progress::FeedProgress;
 use crate::replicas::PoolData;
 use crate::replicas::source::Source;
 
-/// Set at every scrape, except what is counted where it happens.
+/// Metrics of the collections. Each scrape sets them, except those counted on the event.
 pub(crate) struct Collections {
-    /// Samples of the copies that were compared with the cloud.
+    /// Samples of the replicas that were compared with the cloud.
     pub(crate) samples: IntCounterVec,
-    /// Samples that the coordinator has otherwise than the cloud ever had them.
+    /// Samples in which the coordinator's data differs from any state of the cloud.
     pub(crate) forgeries: IntCounterVec,
     complete: IntGaugeVec,
     fresh: IntGaugeVec,
@@ -31,10 +31,10 @@ pub(crate) struct Collections {
 // === impl Collections ===
 
 impl Collections {
-    /// Counters at zero.
+    /// Creates the metrics, with counters at zero.
     ///
     /// # Errors
-    /// A name that is none.
+    /// A metric name is invalid.
     pub(super) fn new() -> prometheus::Result<Self> {
         let opts = |short: &str, help: &str| Opts::new(format!("node_yurthub_{short}"), help);
         let by = &["collection"];
@@ -46,41 +46,35 @@ impl Collections {
             )?,
             forgeries: counter(
                 "pool_data_forgeries_total",
-                "Samples of pool data that the coordinator has otherwise than the cloud ever had them",
+                "Samples of pool data that the coordinator has in a state the cloud never had",
             )?,
-            complete: IntGaugeVec::new(opts("collection_complete", "1 while it is served"), by)?,
+            complete: IntGaugeVec::new(opts("collection_complete", "1 while it is complete and served"), by)?,
             fresh: IntGaugeVec::new(opts("collection_fresh", "1 while complete and fresh"), by)?,
             staleness: GaugeVec::new(
                 opts(
                     "collection_staleness_seconds",
-                    "Time since it was last known to be up to date; +Inf when it never was since the start",
+                    "Time since it was last known to be up to date; +Inf if it has not been since the start",
                 ),
                 by,
             )?,
             source: IntGaugeVec::new(
-                opts("collection_source", "1 for the source it comes from"),
+                opts("collection_source", "1 for its current source"),
                 &["collection", "source"],
             )?,
-            switches: IntCounterVec::new(
-                opts(
-                    "collection_source_switches_total",
-                    "Changes of the source it comes from",
-                ),
-                by,
-            )?,
+            switches: IntCounterVec::new(opts("collection_source_switches_total", "Changes of its source"), by)?,
             oversized: counter(
                 "collection_oversized_total",
-                "Lists and changes that were not taken because of --max-pool-bytes",
+                "Lists and changes rejected because of --max-pool-bytes",
             )?,
             relists: IntCounterVec::new(
                 opts(
                     "collection_relists_forced_total",
-                    "Watches answered with 410 Gone, so that their client lists again; must stay 0",
+                    "Watches answered with 410 Gone, so that their client relists; must stay 0",
                 ),
                 by,
             )?,
             objects: IntGaugeVec::new(opts("collection_objects", "Live objects"), by)?,
-            bytes: IntGaugeVec::new(opts("collection_bytes", "Bytes held, history included"), by)?,
+            bytes: IntGaugeVec::new(opts("collection_bytes", "Bytes in memory, history included"), by)?,
             rv: GaugeVec::new(
                 opts(
                     "collection_rv",
@@ -98,17 +92,17 @@ impl Collections {
             lag_seconds: GaugeVec::new(
                 opts(
                     "feed_lag_seconds",
-                    "Age of the oldest change the coordinator does not have; +Inf before the first delivery",
+                    "Age of the oldest change that the coordinator lacks; +Inf before the first delivery",
                 ),
                 by,
             )?,
         })
     }
 
-    /// Adds everything to the registry.
+    /// Registers all metrics.
     ///
     /// # Errors
-    /// When a name is taken.
+    /// A name is already registered.
     pub(super) fn register(&self, registry: &Registry) -> prometheus::Result<()> {
         let gauges = [&self.complete, &self.fresh, &self.source, &self.objects, &self.bytes];
         for gauge in gauges {
@@ -123,9 +117,9 @@ impl Collections {
         registry.register(Box::new(self.relists.clone()))
     }
 
-    /// Sets everything; `feed` is given while this hub leads.
+    /// Sets the metrics for a scrape; `feed` is given while this hub leads.
     pub(crate) fn set(&self, data: &PoolData, feed: Option<&FeedProgress>) {
-        // Of replicas that are gone nothing is told any more.
+        // Series of removed replicas disappear.
         let numbers = [&self.complete, &self.fresh, &self.objects, &self.bytes, &self.source];
         numbers.into_iter().for_each(|one| one.reset());
         let measures = [&self.staleness, &self.rv, &self.lag_versions, &self.lag_seconds];

@@ -268,8 +268,8 @@ mod tests {
             prop_assert_eq!(known.judge(&cloud.answers(&known), others), Verdict::Same);
         }
 
-        /// A restored cloud is detected in three cases: it is behind the known position, any checked object is as in the backup,
-        /// or its state at our `C`, if not compacted, differs from ours.
+        /// A restored cloud is detected if it is behind the known position, or if any checked object is as in the backup. It is
+        /// also detected if its state at our `C`, when not compacted, differs from ours.
         #[test]
         fn restored_cloud_is_noticed(kept in writes(20), lost in writes(20), after in writes(60)) {
             let mut cloud = Cloud::default();

@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(judge(&held(60, Some(state(50, "u", 1))), &of_page), Verdict::Honest);
     }
 
-    /// What happens to one object at consecutive RVs: `None` is a change of something else.
+    /// Changes of one object at consecutive RVs: `None` is a change of another object.
     fn history() -> impl Strategy<Value = Vec<Option<bool>>> {
         prop::collection::vec(prop::option::weighted(0.5, any::<bool>()), 1..30)
     }

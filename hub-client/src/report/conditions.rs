@@ -1,6 +1,6 @@
-//! What is true of this hub at the moment, as Kubernetes writes it: conditions with the time of their last change.
+//! Current state of this hub as Kubernetes conditions with the time of their last change.
 //!
-//! Pure but for the clock that is handed in. `True` is not always good news: see each condition.
+//! Pure except for the injected clock. `True` is not always the healthy state: see each condition.
 
 use std::collections::BTreeMap;
 
@@ -8,30 +8,30 @@ use serde_json::{Value, json};
 use yurt_apimachinery::time::Time;
 use yurt_runtime::UnixTime;
 
-/// Everything the conditions depend on.
+/// Inputs of the conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// The cloud answers; `None` before the first answer.
+    /// True if the cloud answers; `None` before the first answer.
     pub(crate) cloud: Option<bool>,
-    /// The coordinator answers; `None` when none is configured.
+    /// True if the coordinator answers; `None` if none is configured.
     pub(crate) coordinator: Option<bool>,
-    /// Why the cloud does not answer.
+    /// Reason why the cloud does not answer.
     pub(crate) why_no_cloud: String,
-    /// Why the coordinator does not answer.
+    /// Reason why the coordinator does not answer.
     pub(crate) why_no_coordinator: String,
-    /// Pool-scope collections that are not complete, each with the reason where one is known.
+    /// Incomplete pool-scope collections, each with the reason if known.
     pub(crate) incomplete: Vec<String>,
     /// Pool-scope collections whose source is away or silent.
     pub(crate) stale: Vec<String>,
-    /// Who holds the election lease; empty = nobody.
+    /// Holder of the election lease; empty if there is none.
     pub(crate) leader: String,
-    /// This hub leads.
+    /// True if this hub leads.
     pub(crate) leads: bool,
-    /// The cloud did not take this node's last heartbeat.
+    /// True if the cloud did not acknowledge this node's last heartbeat.
     pub(crate) cut_off: bool,
 }
 
-/// One statement.
+/// One condition.
 struct Condition {
     kind: &'static str,
     status: &'static str,
@@ -39,7 +39,7 @@ struct Condition {
     message: String,
 }
 
-/// Remembers since when each condition is as it is.
+/// Transition times of the conditions.
 #[derive(Debug, Default)]
 pub(crate) struct Conditions {
     since: BTreeMap<&'static str, (&'static str, i64)>,
@@ -48,7 +48,8 @@ pub(crate) struct Conditions {
 // === impl Conditions ===
 
 impl Conditions {
-    /// The conditions now, in a fixed order. To be asked often: a change is dated when it is noticed.
+    /// Returns the current conditions in a fixed order. Call it often: a change is dated by the call that detects
+    /// it.
     pub(crate) fn observe(&mut self, facts: &Facts, now: UnixTime) -> Vec<Value> {
         facts
             .conditions()

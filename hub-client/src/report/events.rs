@@ -1,8 +1,8 @@
-//! Kubernetes Events of this hub, written to the coordinator: who leads, where pool data comes from.
+//! Kubernetes Events of this hub, written to the coordinator: changes of the leader and of the source of pool data.
 //!
-//! [`Correlator`] (pure) bounds them as client-go's recorder does: the same again is a higher count of the event that is
-//! there, and what one object has to tell is limited. [`Recorder`] holds what could not be written yet; the coordinator
-//! may be what the event is about.
+//! [`Correlator`] (pure) bounds them as client-go's recorder does: a repeated event raises the count of the existing
+//! one, and events per object are rate-limited. [`Recorder`] queues notes that could not be written yet, because the
+//! event may be about the coordinator's outage.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -21,25 +21,25 @@ use yurt_runtime::{Clock, UnixTime};
 
 use crate::random::random;
 
-/// Notes waiting for the coordinator; the oldest goes when there are more.
+/// Maximum notes that wait for the coordinator; the oldest is dropped first.
 const WAITING_MAX: usize = 32;
-/// A note older than this is not worth writing: events live for an hour.
+/// Age after which a note is dropped: events live for an hour.
 const WORTH: Duration = Duration::from_secs(3600);
 /// Pause after a write that failed.
 const AGAIN: Duration = Duration::from_secs(10);
 /// Longest wait for one answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of an answer at the most.
+/// Maximum bytes of an answer.
 const ANSWER_BYTES: usize = 1 << 20;
-/// Events remembered, to raise their count.
+/// Maximum events remembered to raise their count.
 const REMEMBERED_MAX: usize = 64;
-/// Events about one object at once, and the time until one more may be written: client-go's limits.
+/// Burst of events per object, and the time until the next one may be written: client-go's limits.
 const BURST: u32 = 25;
 const REFILL: Duration = Duration::from_secs(300);
-/// Component that reports.
+/// Reporting component.
 const COMPONENT: &str = "yurthub";
 
-/// What an event is about.
+/// Object of an event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum About {
     /// The election lease, (namespace, name).
@@ -48,45 +48,45 @@ pub(crate) enum About {
     Node(String),
 }
 
-/// Something to tell.
+/// Event to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Note {
-    /// What it is about.
+    /// Object of the event.
     pub(crate) about: About,
-    /// `Warning` rather than `Normal`.
+    /// True for `Warning`, false for `Normal`.
     pub(crate) warning: bool,
     /// One word, for machines.
     pub(crate) reason: &'static str,
     /// One sentence, for people.
     pub(crate) message: String,
-    /// When it happened.
+    /// Time of the event.
     pub(crate) at: UnixTime,
 }
 
-/// What to write for a note.
+/// Write for a note.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Write {
     /// A new event of this name.
     Create(String),
-    /// The event of this name happened again, so many times by now.
+    /// Update of the existing event of this name to this count.
     Repeat(String, u32),
-    /// Too much about this object.
+    /// Nothing: the object has reached its rate limit.
     Nothing,
 }
 
 type Key = (About, bool, &'static str, String);
 
-/// Decides what is written; knows neither clock nor network.
+/// Decides the writes; uses neither clock nor network.
 #[derive(Debug, Default)]
 struct Correlator {
-    /// Name and count of what was written, and a turn by which the oldest is forgotten.
+    /// Name and count of written events, and a sequence number by which the oldest is evicted.
     written: BTreeMap<Key, (String, u32, u64)>,
-    /// Tokens left per object, and when they were counted.
+    /// Tokens left per object, and the time of the last refill.
     tokens: BTreeMap<About, (u32, i64)>,
     turn: u64,
 }
 
-/// Takes notes at once and writes them when it can. Cheap to clone.
+/// Accepts notes immediately and writes them when possible. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Recorder {
     node: String,
@@ -98,7 +98,7 @@ pub(crate) struct Recorder {
 // === impl About ===
 
 impl About {
-    /// Where its events live: those of cluster-scoped objects in `default`.
+    /// Namespace of its events; `default` for cluster-scoped objects.
     fn namespace(&self) -> &str {
         match self {
             Self::Lease(namespace, _) => namespace,
@@ -117,7 +117,7 @@ impl About {
             Self::Lease(namespace, name) => json!({
                 "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "namespace": namespace, "name": name,
             }),
-            // The kubelet refers to its node in the same way: by the name for a uid.
+            // The kubelet refers to its node in the same way, with the name as uid.
             Self::Node(name) => json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": name}),
         }
     }
@@ -155,7 +155,7 @@ impl Note {
 // === impl Correlator ===
 
 impl Correlator {
-    /// What to write for `note`; `random` makes a new name unique.
+    /// Returns the write for `note`; `random` makes a new name unique.
     fn next(&mut self, note: &Note, random: u64) -> Write {
         if !self.take_token(note) {
             return Write::Nothing;
@@ -176,7 +176,7 @@ impl Correlator {
         Write::Create(name)
     }
 
-    /// `write` did not happen; it will be tried again.
+    /// Reverts `write`, which failed and will be retried.
     fn undo(&mut self, note: &Note, write: &Write) {
         match write {
             Write::Create(_) => self.forget(note),
@@ -192,7 +192,7 @@ impl Correlator {
         }
     }
 
-    /// The event of `note` is not there any more: the next one is new.
+    /// Forgets the event of `note`, which no longer exists; the next one is new.
     fn forget(&mut self, note: &Note) {
         self.written.remove(&note.key());
     }
@@ -222,7 +222,7 @@ impl Recorder {
         }
     }
 
-    /// Notes that this happened now. Never waits.
+    /// Queues a note about an event that happened now. Never waits.
     pub(crate) fn note(&self, about: About, warning: bool, reason: &'static str, message: String) {
         let note = Note {
             about,
@@ -240,7 +240,7 @@ impl Recorder {
         self.added.notify_one();
     }
 
-    /// Writes notes to the coordinator, one after the other, until `token` is cancelled.
+    /// Writes notes to the coordinator one by one until `token` is cancelled.
     pub(crate) async fn run(self, coordinator: HttpClient, token: CancellationToken) {
         let mut correlator = Correlator::default();
         token
@@ -268,7 +268,7 @@ impl Recorder {
         let answer = coordinator.request_bytes(request, TIMEOUT, ANSWER_BYTES).await;
         match answer.map(|(status, ..)| status) {
             Ok(StatusCode::NOT_FOUND) => {
-                // Its hour is over. A create never gets this answer, so this ends.
+                // The event has expired. A create never gets this answer, so the loop ends.
                 correlator.forget(&note);
                 if matches!(write, Write::Repeat(..)) {
                     self.waiting.lock().push_front(note);

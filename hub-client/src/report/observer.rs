@@ -1,4 +1,4 @@
-//! Looks at the hub once a second: dates its conditions, and tells the pool of what changed by Events.
+//! Observes the hub once a second: dates its conditions, and writes Events about changes to the pool.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,40 +9,40 @@ use super::Report;
 use super::events::{About, Recorder};
 use crate::replicas::source::Source;
 
-/// Time between two looks. A source counts as changed when two looks in a row agree.
+/// Interval between observations. A source counts as changed when two consecutive observations agree.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What a look finds.
+/// Result of an observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Look {
-    /// This hub's identity, while it leads.
+    /// Identity of this hub while it leads.
     pub(super) leads_as: Option<String>,
-    /// Times this hub became leader.
+    /// Number of times this hub became leader.
     pub(super) elections_won: u64,
-    /// Where all pool-scope collections come from; `None` while they differ.
+    /// Source of all pool-scope collections; `None` while they differ.
     pub(super) source: Option<Source>,
-    /// Timeline of the pool-scope collections, the highest of them; `None` while one is not complete.
+    /// Highest generation of the pool-scope collections; `None` while one is incomplete.
     pub(super) generation: Option<u64>,
-    /// How many forgeries were found, and the last of them.
+    /// Number of forgeries, and a message about the last of them.
     pub(super) forged: (u64, String),
 }
 
-/// What was told last.
+/// State reported last.
 #[derive(Debug, Default)]
 struct Told {
     leads_as: Option<String>,
     elections_won: u64,
     source: Option<Source>,
-    /// Found by the last look.
+    /// Source in the last observation.
     last_source: Option<Source>,
     generation: Option<u64>,
     forgeries: u64,
 }
 
-/// An event to note: whether it is a warning, its reason and its message.
+/// An event to write: object, whether it is a warning, reason, and message.
 type News = (What, bool, &'static str, String);
 
-/// What the news are about.
+/// Object of the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     Election,
@@ -82,7 +82,7 @@ impl Told {
             let before = self.generation.replace(generation);
             if before.is_some_and(|before| before != generation) {
                 let message = format!(
-                    "The cloud came back with another history: pool data is of generation {generation}, clients start over"
+                    "The cloud returned with another history: pool data has generation {generation}, clients start over"
                 );
                 news.push((What::Node, true, "PoolDataGeneration", message));
             }
@@ -96,7 +96,7 @@ impl Told {
         self.last_source = look.source;
         let is_new = settled.is_some() && settled != self.source;
         if let Some(source) = settled.filter(|_| is_new) {
-            // What a hub has at its start is no change.
+            // The first source after the start is not a change.
             if self.source.replace(source).is_some() {
                 news.push(of_source(source));
             }
@@ -107,7 +107,7 @@ impl Told {
 
 fn of_source(source: Source) -> News {
     let message = match source {
-        Source::None => "Pool data has no source; what is held is served".to_owned(),
+        Source::None => "Pool data has no source; existing data is served".to_owned(),
         other => format!("Pool data comes from the {}", other.as_str()),
     };
     (What::Node, source == Source::None, "PoolDataSource", message)
@@ -189,7 +189,7 @@ mod tests {
         see(Some(Source::None));
         assert_eq!(
             see(Some(Source::None)),
-            ["Pool data has no source; what is held is served"]
+            ["Pool data has no source; existing data is served"]
         );
         see(pool);
         assert_eq!(see(pool), ["Pool data comes from the coordinator"]);

@@ -1,4 +1,4 @@
-//! A bearer token that is rotated in its file, as the kubelet does with a bound token every hour.
+//! Bearer token that is rotated in its file, as the kubelet does with a bound token every hour.
 
 use std::io;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::kubeconfig::Token;
 use yurt_runtime::tls::POLL_INTERVAL;
 
-/// A token, and what it was when it was last read.
+/// Source of a token, and its value when last read.
 pub(super) struct TokenWatch {
     source: Token,
     token: String,
 }
 
-/// A handle on a token that is read again and again.
+/// Handle for rereading a token.
 #[derive(Debug)]
 pub(super) struct RotatedToken(Arc<Notify>);
 
 // === impl RotatedToken ===
 
 impl RotatedToken {
-    /// Reads it now, without waiting for its turn.
+    /// Rereads the token immediately.
     pub(super) fn read_again(&self) {
         self.0.notify_one();
     }
@@ -31,7 +31,7 @@ impl RotatedToken {
 // === impl TokenWatch ===
 
 impl TokenWatch {
-    /// Reads it for the first time.
+    /// Reads the token for the first time.
     ///
     /// # Errors
     /// Its file cannot be read, or is empty.
@@ -45,7 +45,7 @@ impl TokenWatch {
         &self.token
     }
 
-    /// Reads it again every [`POLL_INTERVAL`] and on demand, and gives a new one to all of `clients`.
+    /// Rereads the token every [`POLL_INTERVAL`] and on demand, and sends a new one to all `clients`.
     pub(super) fn start(mut self, tasks: &TaskGroup, clients: Vec<HttpClient>) -> RotatedToken {
         let nudge = Arc::new(Notify::new());
         let handle = RotatedToken(nudge.clone());
@@ -73,7 +73,7 @@ impl TokenWatch {
         handle
     }
 
-    /// Whether the file has another token by now.
+    /// Returns true if the file has another token than before.
     fn take_change(&mut self) -> io::Result<bool> {
         let now = self.source.read()?;
         Ok(std::mem::replace(&mut self.token, now.clone()) != now)

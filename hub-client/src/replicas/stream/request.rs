@@ -27,7 +27,7 @@ impl Stream {
         self.send_as(query, false).await
     }
 
-    /// Returns any answer. For a replica, a coordinator also reports how it obtained its data, even if it stands in for the
+    /// Returns any answer. For a replica, a coordinator also reports how it obtained its data, even in the role of the
     /// cloud. kube-apiserver sends every change separately and ignores the header.
     pub(super) async fn send_as(&self, query: &str, is_replica: bool) -> Result<Response<Incoming>, Ended> {
         let mut path = format!("{}?{query}", self.wire_kind().collection_path());
@@ -78,8 +78,8 @@ impl Stream {
         Ok(response)
     }
 
-    /// Waits until a proof covers the connection of a cloud answer. The connection may be a new one, whatever the time of
-    /// the request, so nothing is read before that.
+    /// Waits until a proof covers the connection of a cloud answer. The connection may be newer than the request, so
+    /// nothing is read before that.
     async fn may_be_taken(&self, response: &Response<Incoming>) -> Result<(), Ended> {
         let connection = Connection {
             server: self.place,
