@@ -1,8 +1,8 @@
-//! The leader's feed: carries every replica to the coordinator, fenced, from wherever the coordinator stands.
+//! Feed of the leader: sends every replica to the coordinator, fenced, starting at the coordinator's position.
 //!
-//! One task per collection, one request in flight: while the answer is on its way the next batch collects in the
-//! collection itself, which is the only queue. [`way`] (pure) says how to go on from where the coordinator stands, [`wire`] builds
-//! the bodies, [`progress`] says how far it is.
+//! One task per collection, one request in flight. While an answer is awaited, the next batch accumulates in the
+//! collection itself, which is the only queue. [`way`] (pure) decides how to continue from the coordinator's position,
+//! [`wire`] builds the bodies, [`progress`] tracks the lag.
 
 mod history;
 pub mod progress;
@@ -36,56 +36,56 @@ use progress::FeedProgress;
 use way::{Place, Way};
 use wire::Envelope;
 
-/// Events in one batch at the most.
+/// Maximum number of events in one batch.
 const BATCH: usize = 120;
-/// Bytes of bodies in one request, about: some 100 KiB on the wire, which a thin link carries within [`TIMEOUT`].
+/// Approximate bytes of bodies in one request: some 100 KiB on the wire, which a thin link carries within [`TIMEOUT`].
 const CHUNK_BYTES: usize = 512 << 10;
-/// Bytes of the keys in one part of an index, about.
+/// Approximate bytes of the keys in one part of an index.
 const INDEX_BYTES: usize = 4 << 20;
-/// Deletions that an empty coordinator is told of, about; with the index they are one body.
+/// Approximate bytes of the deletions sent to an empty coordinator; they share one body with the index.
 const HISTORY_BYTES: usize = 512 << 10;
-/// A body below this goes as it is.
+/// Bodies up to this size are sent uncompressed.
 const GZIP_ABOVE: usize = 1 << 10;
-/// A body below this is compressed where it is made: in less time than another thread takes to begin.
+/// Bodies below this size are compressed inline; handing them to a blocking thread costs more.
 const GZIP_HERE: usize = 64 << 10;
-/// A quiet collection is fed an empty batch this often: the leader's word that it is fresh.
+/// Interval of empty batches for a quiet collection: they confirm that it is fresh.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// Longest wait for one answer.
+/// Maximum wait for one answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Pause after a failure, a fence, or while not allowed to act.
+/// Pause after a failure, or while this hub may not act.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Pause after any other refusal: what the coordinator asks for, but between these.
+/// Minimum and maximum pause after any other refusal; the coordinator's `Retry-After` is clamped to them.
 const REFUSED_PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// Longest pause after an object was refused as too large: the store's limit may have been raised.
+/// Maximum pause after an object was refused as too large: the store's limit may have been raised.
 const TOO_LARGE_PAUSE: Duration = Duration::from_secs(300);
 /// Pause after a refusal because another hub leads.
 const FENCED_PAUSE: Duration = Duration::from_secs(1);
-/// Bytes of an answer at the most.
+/// Maximum size of an answer, bytes.
 const ANSWER_BYTES: usize = 64 << 20;
 
-/// Feeds one collection while this hub leads.
+/// Feed of one collection while this hub leads.
 pub struct Feeder {
-    /// What to feed.
+    /// Replica to feed.
     pub replica: Arc<Replica>,
-    /// For freshness.
+    /// Pool data; source of freshness.
     pub data: Arc<PoolData>,
-    /// To whom.
+    /// Client of the coordinator.
     pub client: HttpClient,
-    /// From where it comes.
+    /// The cloud, source of the replica.
     pub cloud: Arc<Cloud>,
-    /// By what right.
+    /// Leadership that permits the feed.
     pub leadership: Arc<Leadership>,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// How far it is.
+    /// Progress of the feed.
     pub progress: Arc<FeedProgress>,
     /// Ends the feed.
     pub token: CancellationToken,
-    /// Whether the coordinator takes gzip; it is asked before anything is fed.
+    /// True if the coordinator accepts gzip; read from its state before each start.
     pub gzip: AtomicBool,
 }
 
-/// An answer of a feed endpoint, whatever its status.
+/// Answer of a feed endpoint, for any status.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Answer {
@@ -95,26 +95,26 @@ struct Answer {
     missing: Option<serde_json::Value>,
 }
 
-/// A body on its way.
+/// Body ready to send.
 struct Packed {
     body: Bytes,
     gzip: bool,
 }
 
-/// Why feeding has to start over.
+/// Reason to restart the feed.
 #[derive(Debug)]
 enum Interrupted {
-    /// The coordinator stands elsewhere, or cannot be told in one batch what belongs together.
+    /// The coordinator is at another position, or one batch cannot hold what must stay together.
     Snapshot,
-    /// By this membership our node is no member: a member has to lead.
+    /// The coordinator refused the membership, because it lacks this hub's node: a member has to lead.
     NotMember(String),
-    /// The coordinator has another history under our number.
+    /// The coordinator has another history under the same generation.
     Contradicted(String),
-    /// Ask again where the coordinator stands.
+    /// Read the coordinator's position again.
     Reopen(String),
-    /// The coordinator said no, and perhaps when to come again.
+    /// The coordinator refused, possibly with a time to retry after.
     Refused(String, Option<Duration>),
-    /// The coordinator's store does not take the object with this key.
+    /// The coordinator's store does not accept the object with this key.
     TooLarge { why: String, key: ObjectKey },
     /// Another hub leads. The election ends this feed as soon as it sees that itself.
     Fenced,
@@ -138,7 +138,7 @@ impl Feeder {
     async fn feed(&self) {
         self.replica.collection().reached(ResourceVersion::ZERO).await;
         let mut snapshot = false;
-        // The last membership was refused because this node is not in it.
+        // True if the last membership was refused because it lacks this node.
         let mut is_refused = false;
         loop {
             let outcome = match self.open(snapshot).await {
@@ -166,14 +166,14 @@ impl Feeder {
                 Interrupted::NotMember(why) => {
                     snapshot = false;
                     self.data.troubles().refused(&self.what(), &why);
-                    // Labels that are set one after the other make us a member a moment later.
+                    // Labels that are set one after the other make this node a member a moment later.
                     if std::mem::replace(&mut is_refused, true) {
                         self.leadership.not_a_member();
                     }
                     tokio::time::sleep(REFUSED_PAUSE.0).await;
                 }
                 Interrupted::TooLarge { why, key } => {
-                    // Events would carry it as it was, however small it is by then.
+                    // Events would carry the object's earlier states, even if the object is small again.
                     snapshot = true;
                     self.data.troubles().refused(&self.what(), &why);
                     self.another_state_of(&key).await;
@@ -187,7 +187,7 @@ impl Feeder {
         }
     }
 
-    /// Waits until the object is another one than now, or gone, or until it is time to ask again.
+    /// Waits until the object has changed or is gone, or until the next try is due.
     async fn another_state_of(&self, key: &ObjectKey) {
         let collection = self.replica.collection();
         let version = || collection.read(|c| c.object(key).map(Object::resource_version));
@@ -198,26 +198,29 @@ impl Feeder {
         let _ = tokio::time::timeout(TOO_LARGE_PAUSE, changed).await;
     }
 
-    /// What does not work when the coordinator refuses.
+    /// Returns the failure key of a refusal by the coordinator.
     fn what(&self) -> String {
         format!("feed of {}", self.replica.name())
     }
 
-    /// A reader at the coordinator's position, after a snapshot when it cannot go on from there, and its generation.
+    /// Returns a reader at the coordinator's position and its generation. Sends a snapshot first if the coordinator
+    /// cannot resume.
     async fn open(&self, snapshot: bool) -> Result<(Reader, u64), Interrupted> {
         let there = self.ask().await?;
         self.open_at(there, snapshot).await
     }
 
-    /// As [`Self::open`], for a coordinator that is `there`.
+    /// Same as [`Self::open`], for a coordinator that is at `there`.
     async fn open_at(&self, there: Place, snapshot: bool) -> Result<(Reader, u64), Interrupted> {
         let here = self.here();
         let proven = self.data.timeline().holds(self.replica.name(), here.generation);
         match Way::of(there, here, proven, random()) {
-            Way::AwaitProof => Err(Interrupted::Reopen("not proved to be the present cloud's".into())),
+            Way::AwaitProof => Err(Interrupted::Reopen(
+                "the replica is not verified as the present cloud's".into(),
+            )),
             Way::List(generation) => {
                 self.list_again(here.generation, generation);
-                Err(Interrupted::Reopen("what was fed is void".into()))
+                Err(Interrupted::Reopen("the fed data is void".into()))
             }
             Way::Exhausted => Err(Interrupted::Refused(
                 history::exhausted(self.replica.name(), there.generation),
@@ -242,7 +245,7 @@ impl Feeder {
         }
     }
 
-    /// A reader at `position` of the timeline `generation`; `None` where another one has begun meanwhile.
+    /// Returns a reader at `position` of `generation`; `None` if the collection has another generation by then.
     fn reader_at(&self, position: ResourceVersion, generation: u64) -> Option<Reader> {
         let open = |c: &Collection| (c.generation() == generation).then(|| c.open(position).ok());
         self.replica.collection().read(open).flatten()
@@ -274,7 +277,7 @@ impl Feeder {
     async fn follow(&self, mut reader: Reader, generation: u64) -> Interrupted {
         let mut changes = self.replica.collection().subscribe();
         let mut fed = reader.position();
-        // The first batch goes at once, empty or not: it says whether the data is fresh.
+        // The first batch is sent immediately, even if empty: it states whether the data is fresh.
         let mut greeted = false;
         loop {
             changes.borrow_and_update();
@@ -298,7 +301,7 @@ impl Feeder {
                 return Interrupted::Snapshot;
             }
             for (batch, up_to) in batches {
-                // Where the coordinator stands decides whether a batch without an answer was taken after all.
+                // If no answer comes, the coordinator's position shows whether it accepted the batch.
                 if let Err(interrupted) = self.insist(generation, fed, (&batch, up_to), step).await {
                     return interrupted;
                 }
@@ -310,7 +313,8 @@ impl Feeder {
         }
     }
 
-    /// What to feed next, and whether it is one step: then all of it, as the coordinator must not stand inside either.
+    /// Returns the next deliveries, and whether they are one step. A step is read as a whole: the coordinator must
+    /// never hold a part of it.
     fn read(&self, reader: &mut Reader) -> Result<(Vec<Delivery>, bool), Expired> {
         self.replica.collection().read(|collection| {
             let mut deliveries = collection.read(reader, BATCH)?;
@@ -322,7 +326,7 @@ impl Feeder {
         })
     }
 
-    /// One batch. Test only: a leader that does not look at its clock does not take a no for an answer either.
+    /// Sends one batch. Test only: a leader that ignores its clock repeats the batch even after a fence.
     async fn insist(
         &self,
         generation: u64,
@@ -357,13 +361,13 @@ impl Feeder {
             (c.snapshot(None), history, c.generation())
         });
         self.progress.sending(self.replica.name(), read_at);
-        // An answer names so many missing bodies at the most; those of a large snapshot are asked for round by round.
+        // An answer names a limited number of missing bodies; a large snapshot takes several rounds.
         let (mut sent, mut left) = (0, usize::MAX);
         while left > 0 {
             let wanted = self.send_index(generation, there, &snapshot, history.as_ref()).await?;
             let after = self.send_bodies(generation, &snapshot, &wanted).await?;
             if after >= left {
-                return Err(Interrupted::Reopen(format!("{after} bodies are missing still")));
+                return Err(Interrupted::Reopen(format!("{after} bodies are still missing")));
             }
             (sent, left) = (sent + wanted.len(), after);
         }
@@ -373,7 +377,7 @@ impl Feeder {
         Ok((snapshot.reader, generation))
     }
 
-    /// The index of a snapshot, part by part. Returns the keys of bodies to send.
+    /// Sends the index of a snapshot, part by part. Returns the keys of the bodies to send.
     async fn send_index(
         &self,
         generation: u64,
@@ -393,7 +397,7 @@ impl Feeder {
         Ok(keys.unwrap_or_default())
     }
 
-    /// The bodies of `wanted`. Returns how many are missing after them.
+    /// Sends the bodies of `wanted`. Returns the number of bodies that are still missing.
     async fn send_bodies(
         &self,
         generation: u64,
@@ -413,7 +417,7 @@ impl Feeder {
                     .bodies(snapshot.position, chunk, index == last),
             )
         };
-        // The next chunk is made while the coordinator works on the one before.
+        // Compresses the next chunk while the coordinator processes the present one.
         let mut next = self.packed(body_of(0)).await?;
         let mut missing = None;
         for index in 1..=chunks.len() {
@@ -422,12 +426,12 @@ impl Feeder {
             missing = sent?.missing;
             next = made?;
         }
-        // A number while bodies are missing, an empty list after the last one.
+        // The field is a number while bodies are missing, and an empty list after the last one.
         let missing = missing.and_then(|missing| missing.as_u64()).unwrap_or(0);
         Ok(usize::try_from(missing).unwrap_or(usize::MAX))
     }
 
-    /// The coordinator has everything that was here at `read_at`.
+    /// Records that the coordinator has everything that was here at `read_at`.
     fn delivered(&self, up_to: ResourceVersion, read_at: BootTime) {
         let position = self.replica.collection().read(|c| c.position());
         self.progress.delivered(self.replica.name(), up_to, position, read_at);
@@ -444,7 +448,7 @@ impl Feeder {
         }
     }
 
-    /// As [`Self::pack`], of what there is.
+    /// Same as [`Self::pack`], for an optional body.
     async fn packed(&self, body: Option<Bytes>) -> Result<Option<Packed>, Interrupted> {
         match body {
             Some(body) => self.pack(body).await.map(Some),
@@ -452,7 +456,7 @@ impl Feeder {
         }
     }
 
-    /// `body` as it is sent.
+    /// Compresses `body` where that pays and the coordinator accepts it.
     async fn pack(&self, body: Bytes) -> Result<Packed, Interrupted> {
         let gzip = self.gzip.load(Ordering::Relaxed) && body.len() > GZIP_ABOVE;
         let body = if gzip { compressed(body).await? } else { body };
@@ -461,7 +465,7 @@ impl Feeder {
 
     async fn post(&self, endpoint: &str, Packed { body, gzip }: Packed) -> Result<Answer, Interrupted> {
         if !self.leadership.may_act() {
-            return Err(Interrupted::Reopen("leadership is in doubt".into()));
+            return Err(Interrupted::Reopen("leadership is uncertain".into()));
         }
         let path = format!(
             "/yurt/v1/feed/{}/{endpoint}?version={}",
@@ -518,7 +522,8 @@ impl Feeder {
         }
     }
 
-    /// The object of this collection that the coordinator's store does not take, when that is what it says.
+    /// Returns the key of the object of this collection that the coordinator's store rejects as too large, if the
+    /// answer names one.
     fn too_large(&self, status: StatusCode, body: &[u8]) -> Option<ObjectKey> {
         let said = Status::from_json(body).filter(|_| status == StatusCode::PAYLOAD_TOO_LARGE)?;
         let details = said.details()?;
@@ -526,7 +531,7 @@ impl Feeder {
     }
 }
 
-/// `body` as gzip; off the async threads where it takes some milliseconds.
+/// Compresses `body` with gzip; large ones on a blocking thread.
 async fn compressed(body: Bytes) -> Result<Bytes, Interrupted> {
     if body.len() < GZIP_HERE {
         return Ok(gzip_bytes(&body));
@@ -535,8 +540,8 @@ async fn compressed(body: Bytes) -> Result<Bytes, Interrupted> {
     made.map_err(|error| Interrupted::Reopen(error.to_string()))
 }
 
-/// Deliveries as events of the source's log after `fed`; `None` when they are a list's difference, or say of a deletion only
-/// that it happened at some time before: these go as a snapshot.
+/// Converts deliveries to events of the source's log after `fed`. Returns `None` if they are the difference of a list,
+/// or contain a deletion of unknown RV: these are sent as a snapshot.
 pub fn as_events(fed: ResourceVersion, deliveries: &[Delivery]) -> Option<Vec<(EventType, Object)>> {
     let jumped = |delivery: &Delivery| matches!(delivery, Delivery::DiffEnd { jumped: true, .. });
     if deliveries.iter().any(jumped) {

@@ -1,10 +1,10 @@
-//! Tells the pool which resources it shares beside those every pool does, as the cloud's ConfigMap `yurt-hub-cfg` lists them.
+//! Shares further resources with the pool, as the cloud's ConfigMap `yurt-hub-cfg` lists them.
 //!
-//! The leader watches the ConfigMap (one watch of one object) and tells the coordinator; from there everybody learns it, and
-//! copies what the ConfigMap lists to its own eyes, too ([`agreed`]). A hub without a coordinator watches it for itself.
-//! `config` reads and watches the ConfigMap, `discover` finds out what a listed resource is. What cannot be used is
-//! reported and costs no other entry; a list that cannot be read at all, and an entry whose answer is late, change nothing
-//! of what is shared.
+//! The leader watches the ConfigMap (one watch of one object) and sends its list to the coordinator. All hubs read it
+//! there, and copy the resources that their own read of the ConfigMap lists, too ([`agreed`]). A hub without a
+//! coordinator watches the ConfigMap for itself. `config` reads and watches the ConfigMap; `discover` looks up a listed
+//! resource. An unusable entry is reported and does not affect the other entries. An unreadable list, or an entry whose
+//! lookup is late, leaves the shared resources unchanged.
 
 pub mod agreed;
 mod config;
@@ -29,40 +29,40 @@ use crate::replicas::{POOL_SCOPE, PoolData};
 use crate::upstream::Cloud;
 use config::Read;
 
-/// Longest wait for the coordinator's answer.
+/// Maximum wait for the coordinator's answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause before the coordinator is told again after it refused or did not answer.
+/// Pause before a list is sent again that the coordinator refused or did not answer.
 const TELL_AGAIN: Duration = Duration::from_secs(1);
-/// Entries that cannot be used are looked at again this often: a kind may be defined, or a right granted, later.
+/// Interval between lookups of unusable entries: a kind may be defined, or a right granted, later.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// Reads the list and tells it.
+/// Reads the list and sends it to the coordinator.
 pub struct ScopeTeller {
-    /// Where the list is.
+    /// The cloud, which has the list.
     pub cloud: Arc<Cloud>,
-    /// What is shared now, and where problems are reported.
+    /// Pool data: the resources shared now, and the report of problems.
     pub data: Arc<PoolData>,
-    /// Whom to tell; `None` when this hub shares with nobody.
+    /// Receiver of the list; `None` if this hub has no coordinator.
     pub coordinator: Option<ToldCoordinator>,
 }
 
-/// The coordinator as its leader tells it.
+/// The coordinator, with the right of its leader to write to it.
 pub struct ToldCoordinator {
-    /// How to reach it.
+    /// Client of the coordinator.
     pub client: HttpClient,
-    /// By what right.
+    /// Leadership that permits the write.
     pub leadership: Arc<Leadership>,
-    /// Asks its prober to look now: this hub learns what it told as everybody else does.
+    /// Wakes the coordinator's prober: this hub learns the shared resources from its answer, like all hubs.
     pub nudge: Arc<Notify>,
 }
 
-/// What the list comes to.
+/// Result of evaluating the list.
 #[derive(Debug, Default)]
 struct Found {
-    /// What is to be shared; `None` when nothing is known of that.
+    /// Resources to share; `None` while they are unknown.
     resources: Option<Vec<SharedResource>>,
     problems: Vec<Problem>,
-    /// Some entry may be of use later.
+    /// True if an unusable entry may become usable later.
     look_again: bool,
 }
 
@@ -106,7 +106,7 @@ impl ScopeTeller {
                         told = Some((resources, refused));
                     }
                     Err(why) => {
-                        tracing::debug!(why, "Pool-scope resources are not told yet");
+                        tracing::debug!(why, "Failed to send pool-scope resources");
                         pause = TELL_AGAIN;
                     }
                 }
@@ -119,7 +119,7 @@ impl ScopeTeller {
         }
     }
 
-    /// What is known already is looked at once per leadership; it stays shared when the cloud does not say otherwise.
+    /// Looks up the listed resources. A known one is looked up once per leadership, and stays shared if that fails.
     async fn look_up(&self, read: &Read, verified: &mut BTreeSet<GroupVersionResource>) -> Found {
         let list_problem = |why: String| Found {
             problems: vec![Problem {
@@ -168,14 +168,14 @@ impl ScopeTeller {
         }
     }
 
-    /// Returns what was refused.
+    /// Sends the resources to the coordinator. Returns the entries that it refused.
     async fn tell(&self, resources: &[SharedResource]) -> Result<Vec<Problem>, String> {
         let Some(coordinator) = &self.coordinator else {
             self.data.share(resources).await;
             return Ok(Vec::new());
         };
         if !coordinator.leadership.may_act() {
-            return Err("leadership is in doubt".to_owned());
+            return Err("leadership is uncertain".to_owned());
         }
         let fence = &coordinator.leadership.fence;
         let body = json!({ "store": fence.store, "epoch": fence.epoch, "resources": resources });

@@ -1,4 +1,5 @@
-//! Carries out what the election [`Machine`] decides: requests to the coordinator, the lease watch, the leader's tasks.
+//! Executes the decisions of the election [`Machine`]: requests to the coordinator, the lease watch, the leader's
+//! tasks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,18 +23,18 @@ use crate::random::random;
 use crate::replicas::source::CoordinatorState;
 use crate::troubles::Troubles;
 
-/// Facts waiting for the machine.
+/// Maximum number of inputs queued for the machine.
 const INPUTS_MAX: usize = 64;
-/// Pause before a lease watch that ended is opened again.
+/// Pause before a lease watch that ended is reopened.
 const REWATCH: Duration = Duration::from_millis(200);
-/// The machine is looked at this often even when it asks for nothing.
+/// Maximum interval between two steps of the machine, even without a timer.
 const IDLE_TICK: Duration = Duration::from_secs(1);
-/// Test only: how long the leader's tasks go on after they should have stopped, with the failpoint set.
+/// Test only: time that the leader's tasks continue after their stop while the failpoint is set.
 const FAILPOINT_LINGER: Duration = Duration::from_secs(8);
 
 /// Proof of leadership, held by the leader's tasks.
 pub struct Leadership {
-    /// Goes with every fenced request.
+    /// Sent with every fenced request.
     pub fence: Fence,
     machine: Arc<Mutex<Machine>>,
     clock: Clock,
@@ -41,23 +42,23 @@ pub struct Leadership {
     inputs: mpsc::Sender<Input>,
 }
 
-/// What others may know of the election.
+/// State of the election for other components.
 #[derive(Clone, Default)]
 pub struct ElectionView {
-    /// What this hub is.
+    /// State of this hub.
     pub state: Option<HubState>,
-    /// Identity of the leader as last seen; empty = nobody.
+    /// Identity of the leader as last seen; empty if there is none.
     pub leader: String,
     /// This hub's leadership, if it leads.
     pub leadership: Option<Arc<Leadership>>,
-    /// Times this hub became leader.
+    /// Number of times this hub became leader.
     pub elections_won: u64,
 }
 
-/// Starts the leader's tasks in the given group.
+/// Callback that starts the leader's tasks in the given group.
 pub type StartLeading = Box<dyn Fn(&TaskGroup, Arc<Leadership>) + Send + Sync>;
 
-/// The election's driver.
+/// Driver of the election.
 pub struct Driver {
     machine: Arc<Mutex<Machine>>,
     ignore_own_clock: bool,
@@ -73,42 +74,42 @@ pub struct Driver {
     tasks: TaskGroup,
 }
 
-/// The Lease as last seen, for the fields nobody here knows. Guards only the handle.
+/// Lease as last seen. Preserves the fields that the hub does not know. The mutex guards only the handle.
 type LastSeen = Arc<Mutex<Option<Value>>>;
 
-/// What the driver listens to.
+/// Inputs of the driver from other components.
 pub struct Signals {
-    /// The cloud's prober.
+    /// Receiver of the cloud's prober.
     pub cloud: watch::Receiver<CloudReach>,
-    /// The coordinator's prober.
+    /// Receiver of the coordinator's prober.
     pub coordinator: watch::Receiver<CoordinatorReach>,
-    /// This hub's place among the members.
+    /// Rank of this hub among the members.
     pub rank: watch::Receiver<u32>,
-    /// Whether this hub's copy lacks what the coordinator has.
+    /// True if this hub's replicas lack data that the coordinator has.
     pub behind: watch::Receiver<bool>,
-    /// Asks the coordinator's prober to look now.
+    /// Wakes the coordinator's prober.
     pub nudge: Arc<Notify>,
 }
 
-/// What does not work when the coordinator refuses this candidate.
+/// Failure key: the coordinator refuses this candidate.
 pub const ELECTION: &str = "election";
 
 // === impl Leadership ===
 
 impl Leadership {
-    /// Whether a fenced request may be sent now; asked before each one.
+    /// True if a fenced request may be sent now. Check it before each one.
     #[must_use]
     pub fn may_act(&self) -> bool {
         self.blind || self.machine.lock().may_act(self.clock.boot().since_boot())
     }
 
-    /// The coordinator does not take this hub for a member: somebody else shall lead.
+    /// Reports that the coordinator does not count this hub as a member, so that another hub leads.
     pub fn not_a_member(&self) {
-        // With a full queue the next refusal says it again.
+        // With a full queue the next refusal reports it again.
         let _ = self.inputs.try_send(Input::NotMember);
     }
 
-    /// Test only: the failpoint `leader-clock-check=off` is set, [`Self::may_act`] is always true.
+    /// Test only: true if the failpoint `leader-clock-check=off` is set. Then [`Self::may_act`] is always true.
     #[must_use]
     pub fn is_blind(&self) -> bool {
         self.blind
@@ -118,7 +119,8 @@ impl Leadership {
 // === impl Driver ===
 
 impl Driver {
-    /// A driver for one candidate. `tasks` owns everything it starts; it ends only after [`Input::Shutdown`] was worked off.
+    /// Creates the driver of one candidate. `tasks` owns everything it starts. The driver ends only after it has
+    /// processed [`Input::Shutdown`].
     ///
     /// # Errors
     /// The configuration's own error.
@@ -151,7 +153,7 @@ impl Driver {
         })
     }
 
-    /// Runs until `stop` resolves and the lease, if held, was given back.
+    /// Runs until `stop` resolves and a held lease is released.
     pub async fn run(mut self, mut signals: Signals, stop: impl Future<Output = ()>) {
         let watching = watch_lease(
             self.lease.clone(),
@@ -197,23 +199,24 @@ impl Driver {
         signals.behind.mark_changed();
     }
 
-    /// The store's id travels beside reachability; it is queued so that one fact is taken at a time.
+    /// Returns the input for the coordinator's reachability. Queues the store's id separately, because the machine
+    /// takes one input at a time.
     fn coordinator_inputs(&self, reach: &CoordinatorReach) -> Input {
         if let Some(status) = &reach.status {
-            // A full queue means that newer facts are on their way.
+            // A full queue holds newer inputs.
             let _ = self.inputs.0.try_send(Input::Store(status.store.clone()));
         }
         let speaks_ours = |status: &Arc<PoolStatus>| status.other_version().is_none();
         let speaks_ours = reach.status.as_ref().is_none_or(speaks_ours);
         Input::Coordinator {
-            // Who cannot feed it must not lead either.
+            // A hub that cannot feed the coordinator must not lead.
             reachable: reach.state == CoordinatorState::Reachable && speaks_ours,
         }
     }
 
     fn step(&mut self, input: Input) -> Output {
         if let Input::Watched(_) | Input::ReadDone(..) | Input::WriteDone(..) = &input {
-            tracing::trace!(?input, "Election");
+            tracing::trace!(?input, "Election input");
         }
         let jitter = (random() % 10_000) as f64 / 10_000.0;
         self.machine.lock().step(self.clock.boot().since_boot(), jitter, input)
@@ -237,7 +240,7 @@ impl Driver {
         self.view.send_if_modified(|view| {
             let changed = view.state != Some(output.state) || view.leader != leader;
             if view.state != Some(output.state) {
-                tracing::info!(state = ?output.state, leader, "Election");
+                tracing::info!(state = ?output.state, leader, "Election state changed");
             }
             (view.state, view.leader) = (Some(output.state), leader);
             changed
@@ -245,7 +248,7 @@ impl Driver {
     }
 
     fn start(&mut self, fence: Fence) {
-        tracing::info!(epoch = fence.epoch, store = fence.store, "Leading");
+        tracing::info!(epoch = fence.epoch, store = fence.store, "Started leading");
         let leadership = Arc::new(Leadership {
             fence,
             machine: self.machine.clone(),
@@ -272,7 +275,7 @@ impl Driver {
             if linger {
                 tokio::time::sleep(FAILPOINT_LINGER).await;
             }
-            // Tasks that do not end in time are dropped, and their requests with them.
+            // Tasks that exceed the limit are dropped, together with their requests.
             let _ = group.shutdown(DRAIN_LIMIT).await;
             let _ = inputs.send(Input::Drained).await;
         });
@@ -328,7 +331,7 @@ impl Driver {
                 Err(error) => unanswered(&error),
             };
             if !matches!(outcome, WriteOutcome::Stored(_)) {
-                tracing::debug!(?outcome, "Election write");
+                tracing::debug!(?outcome, "Election write finished");
             }
             let _ = inputs.send(Input::WriteDone(write.attempt, outcome)).await;
         });
@@ -364,7 +367,7 @@ fn cloud_input(reach: CloudReach) -> Input {
         .map_or(Input::Tick, |failed_probes| Input::Cloud { failed_probes })
 }
 
-/// Without an answer the lease may be ours, unless the request was never sent.
+/// Outcome of a write without an answer: the lease may be ours, unless the request was never sent.
 fn unanswered(error: &ClientError) -> WriteOutcome {
     match error.never_sent() {
         true => WriteOutcome::Refused,
@@ -381,7 +384,7 @@ fn refusal(status: StatusCode) -> WriteOutcome {
     }
 }
 
-/// The machine's view of a Lease object and the headers it came with; the object itself is kept in `last`.
+/// Converts a Lease object and its response headers to the machine's view; keeps the object in `last`.
 fn observe(lease: Value, headers: Option<&HeaderMap>, last: &LastSeen) -> Lease {
     let spec = &lease["spec"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -402,7 +405,7 @@ fn observe(lease: Value, headers: Option<&HeaderMap>, last: &LastSeen) -> Lease 
     seen
 }
 
-/// Keeps a watch on the election lease open; every change becomes a fact.
+/// Keeps a watch on the election lease open; every change becomes an input.
 async fn watch_lease(lease: LeaseClient, inputs: mpsc::Sender<Input>, last: LastSeen, nudge: Arc<Notify>) {
     while !inputs.is_closed() {
         if watch_once(&lease, &inputs, &last).await.is_err() {
@@ -427,7 +430,7 @@ async fn watch_once(lease: &LeaseClient, inputs: &mpsc::Sender<Input>, last: &La
 
 #[cfg(test)]
 impl Leadership {
-    /// That of a hub that does not lead; a blind one acts all the same.
+    /// Leadership of a hub that does not lead; with `blind` it acts all the same.
     pub(crate) fn for_test(blind: bool, clock: Clock) -> (Self, mpsc::Receiver<Input>) {
         let machine = Machine::new(Config::new("me")).unwrap();
         let (inputs, told) = mpsc::channel(1);

@@ -1,9 +1,9 @@
 //! Decides whether this hub may act as leader of its pool.
 //!
-//! Pure and level-triggered: [`Machine::step`] takes the clock reading, a random number and one fact, and returns
-//! the state, what to do now and when to be called again. The algorithm is client-go's (resourceVersion-guarded
-//! writes, expiry by locally observed time, a hard renew deadline) with two additions: leadership counts from the
-//! *sending* of the last successful write, and it is bound to the coordinator's store and epoch.
+//! Pure and level-triggered: [`Machine::step`] takes the clock reading, a random number and one input. It returns the
+//! state, the actions and the time of the next step. The algorithm is client-go's: resourceVersion-guarded writes,
+//! expiry by locally observed time, a hard renew deadline. Two rules are added. Leadership counts from the *sending* of
+//! the last successful write. It is bound to the coordinator's store and epoch.
 //!
 //! ```text
 //!             acquired, cloud reachable               shutdown, cloud lost, lease gone or
@@ -13,8 +13,8 @@
 //!             released, or nothing to release
 //! ```
 //!
-//! Invariant: of all machines fed by one store at most one answers [`Machine::may_act`] with true at any instant,
-//! as long as clocks drift by less than d with `renew_deadline * (1 + d) < lease_duration * (1 - d)`.
+//! Invariant: of all machines on one store, [`Machine::may_act`] is true for at most one at any instant. It holds while
+//! clocks drift by less than d with `renew_deadline * (1 + d) < lease_duration * (1 - d)`.
 
 mod observed;
 mod settle;
@@ -27,13 +27,13 @@ use std::time::Duration;
 use observed::{Known, Observed};
 pub use types::*;
 
-/// Reads and writes spent on giving a lease back before it is left to expire.
+/// Maximum number of reads and writes spent on a release; then the lease is left to expire.
 const RELEASE_TRIES: u32 = 3;
 
-/// `leaseDurationSeconds` of a released lease: the smallest the API accepts.
+/// `leaseDurationSeconds` of a released lease: the minimum that the API accepts.
 const RELEASED_DURATION_SECONDS: i64 = 1;
 
-/// One candidate; see the module.
+/// State machine of one candidate; see the module.
 #[derive(Debug)]
 pub struct Machine {
     config: Config,
@@ -42,33 +42,33 @@ pub struct Machine {
     /// The random number of the current step, in `[0, 1)`.
     jitter: f64,
     coordinator_reachable: bool,
-    /// Failed probes in a row; `None` before the first answer.
+    /// Consecutive failed probes; `None` before the first answer.
     cloud_failures: Option<u32>,
-    /// When the link to the cloud last failed after it had worked.
+    /// Time at which a working link to the cloud last failed.
     link_failed_at: Option<BootTime>,
-    /// Our copy lacks something; see [`Input::Behind`].
+    /// True if our replicas lack data; see [`Input::Behind`].
     is_behind: bool,
-    /// No candidate before this; see [`Input::NotMember`].
+    /// End of the bar on candidacy; see [`Input::NotMember`].
     barred_until: BootTime,
     shutdown: bool,
     phase: Phase,
     observed: Observed,
-    /// When `observed` last changed: an answer to a read sent later cannot be older than it.
+    /// Time of the last change of `observed`. The answer to a read sent later cannot be older than `observed`.
     observed_changed: BootTime,
-    /// The coordinator's store, once it was named.
+    /// Id of the coordinator's store, once known.
     store: Option<String>,
-    /// The fence that came with the lease while we held it.
+    /// The fence received with the lease while we held it.
     fence: Option<Fence>,
-    /// Until when the last successful write lets us act; zero when it must not.
+    /// Time until which the last successful write permits acting; zero if it does not.
     held_until: BootTime,
     next_renew: BootTime,
-    /// No attempt to acquire before this: back-off after a failed one or after our own release.
+    /// Earliest time of the next acquisition: back-off after a failed one or after our own release.
     not_before: BootTime,
-    /// `observed` may be outdated: read before the next write.
+    /// True if `observed` may be outdated: read before the next write.
     needs_read: bool,
-    /// No read before this.
+    /// Earliest time of the next read.
     read_at: BootTime,
-    /// An acquisition ended without an answer, so the lease may be ours.
+    /// True if an acquisition ended without an answer, so that the lease may be ours.
     uncertain: bool,
     releases_left: u32,
     reading: Option<Flight>,
@@ -76,14 +76,14 @@ pub struct Machine {
     next_attempt: u64,
 }
 
-/// Where the machine is in the drawing above.
+/// Phase of the machine, as in the diagram above.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
     Standby,
     Leading {
         fence: Fence,
     },
-    /// Work is ending or the lease is being given back.
+    /// The work is ending or the lease is being released.
     Stopping {
         since: BootTime,
         work_stopped: bool,
@@ -91,12 +91,12 @@ enum Phase {
     },
 }
 
-/// A request without an answer yet.
+/// Request in flight.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     attempt: Attempt,
     purpose: Purpose,
-    /// When the action was handed out, which is not after the request left.
+    /// Time at which the action was returned, never later than its sending.
     sent: BootTime,
 }
 
@@ -108,21 +108,21 @@ enum Purpose {
     Release,
 }
 
-/// The result of one step.
+/// Result of one step.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// What the hub is now.
+    /// State of the hub now.
     pub state: HubState,
-    /// What to do now, in order.
+    /// Actions to perform now, in order.
     pub actions: Vec<Action>,
-    /// When to call [`Machine::step`] with [`Input::Tick`] if nothing happens before; later than now.
+    /// Time to call [`Machine::step`] with [`Input::Tick`] if no input comes before; later than now.
     pub wake_at: Option<BootTime>,
 }
 
 // === impl Machine ===
 
 impl Machine {
-    /// A candidate that knows nothing yet; refuses an unsafe configuration.
+    /// Creates a candidate without any state. Rejects an unsafe configuration.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.validate()?;
         Ok(Machine {
@@ -153,7 +153,7 @@ impl Machine {
         })
     }
 
-    /// Takes in one fact at boot time `now`; `jitter` is a random number in `[0, 1)`.
+    /// Processes one input at boot time `now`; `jitter` is a random number in `[0, 1)`.
     #[must_use]
     pub fn step(&mut self, now: BootTime, jitter: f64, input: Input) -> Output {
         self.now = self.now.max(now);
@@ -169,7 +169,7 @@ impl Machine {
         }
     }
 
-    /// What this hub is to its pool.
+    /// Returns the state of this hub in its pool.
     pub fn state(&self) -> HubState {
         match self.phase {
             Phase::Leading { .. } => HubState::LeaderHub,
@@ -178,17 +178,17 @@ impl Machine {
         }
     }
 
-    /// Whether a fenced action may begin at `now`; asked before each one, with a fresh clock reading.
+    /// True if a fenced action may begin at `now`. Check it before each one, with a fresh clock reading.
     pub fn may_act(&self, now: BootTime) -> bool {
         matches!(self.phase, Phase::Leading { .. }) && (self.config.ignore_own_clock || now < self.held_until)
     }
 
-    /// After [`Input::Shutdown`]: nothing is left to wait for.
+    /// True if, after [`Input::Shutdown`], no work is pending.
     pub fn is_finished(&self) -> bool {
         self.shutdown && self.phase == Phase::Standby && self.writing.is_none() && !self.owes_release()
     }
 
-    /// The lease as last seen, for status pages.
+    /// Returns the lease as last seen, for status pages.
     pub fn lease(&self) -> Option<&Lease> {
         self.observed.lease()
     }
@@ -197,7 +197,7 @@ impl Machine {
         match input {
             Input::Tick => {}
             Input::Coordinator { reachable } => {
-                // A leader learns all it needs from its next renewal.
+                // A leader gets the same state from its next renewal.
                 if reachable && !self.coordinator_reachable && !matches!(self.phase, Phase::Leading { .. }) {
                     self.read_soon();
                 }
@@ -245,14 +245,14 @@ impl Machine {
             return;
         }
         if self.store.replace(store.to_owned()).is_some() {
-            // Versions of two stores cannot be compared, so nothing we know holds any more.
+            // Versions of two stores cannot be compared, so all state of the old store is void.
             self.fence = None;
             self.set_observed(Known::Unknown);
             self.read_soon();
         }
     }
 
-    /// A state that may have travelled for any time: only taken if it is not older than ours.
+    /// Handles a state that may have been delayed: accepts it only if it is not older than ours.
     fn watched(&mut self, lease: Lease) {
         if self.observed.is_not_newer_than(lease.resource_version) {
             self.accept(lease);
@@ -296,14 +296,14 @@ impl Machine {
         self.needs_read = false;
         self.uncertain = false;
         if self.observed.resource_version() == before {
-            // The conflict that made us read has no visible cause: do not run into it again at once.
+            // The conflict that caused this read has no visible cause: wait before the next renewal, to avoid a loop.
             self.next_renew = self.now + self.config.retry_period;
         }
     }
 
     fn write_done(&mut self, attempt: Attempt, outcome: WriteOutcome) {
         let Some(flight) = self.writing.take_if(|flight| flight.attempt == attempt) else {
-            // Too late to count from its sending, but still news about the lease.
+            // Too late to count from its sending, but still a state of the lease.
             if let WriteOutcome::Stored(lease) = outcome {
                 self.watched(lease);
             }
@@ -333,7 +333,7 @@ impl Machine {
 
     fn stored(&mut self, flight: Flight, lease: Lease) {
         if flight.purpose == Purpose::Acquire {
-            // Another hold has another epoch; only this answer can name it.
+            // Another hold has another epoch; only this answer contains it.
             self.fence = None;
         }
         if flight.sent >= self.observed_changed || self.observed.is_not_newer_than(lease.resource_version) {
@@ -344,13 +344,13 @@ impl Machine {
                 self.held_until = flight.sent + self.config.renew_deadline;
                 self.next_renew = flight.sent + self.config.retry_period;
             }
-            // Somebody else shall have the first chance.
+            // Another candidate gets the first chance.
             Purpose::Release => self.back_off(),
             _ => {}
         }
     }
 
-    /// An unanswered request counts as failed after its time, so that a driver that hangs cannot hold us up.
+    /// Counts an unanswered request as failed after the timeout, so that a hung driver cannot block the machine.
     fn expire_flights(&mut self) {
         let timeout = self.config.request_timeout();
         let now = self.now;

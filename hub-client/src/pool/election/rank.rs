@@ -1,11 +1,11 @@
-//! A candidate's place in the order in which candidates go for a free lease; pure.
+//! Rank of a candidate: the order in which candidates try to take a free lease. Pure.
 
 use std::collections::BTreeSet;
 
-/// Place of `node` among `members`, the first one 0. Whoever led last is left out:
-/// a leader that gave the lease back lets the others go first, and one that let it run out is gone. Nobody waits for it.
+/// Returns the rank of `node` among `members`; the first one is 0. The last leader is not counted: it released the
+/// lease and lets the others go first, or it let the lease expire and is gone. So no candidate waits for it.
 ///
-/// `last_leader` is a holder's identity, `<node>_<process>`; empty when none has been seen.
+/// `last_leader` is a holder's identity, `<node>_<process>`; empty if none has been seen.
 #[must_use]
 pub fn place(members: &BTreeSet<String>, node: &str, last_leader: &str) -> u32 {
     let led = last_leader.rsplit_once('_').map_or("", |(node, _)| node);
@@ -27,6 +27,10 @@ mod tests {
         assert_eq!(places("b_1f"), [0, 1, 1]);
         assert_eq!(places("c_1f"), [0, 1, 2]);
         assert_eq!(places("elsewhere_1f"), [0, 1, 2]);
-        assert_eq!(place(&members, "stranger", "a_1f"), 3, "who is no member comes last");
+        assert_eq!(
+            place(&members, "stranger", "a_1f"),
+            3,
+            "a node that is no member comes last"
+        );
     }
 }

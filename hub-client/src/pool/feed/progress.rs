@@ -1,4 +1,4 @@
-//! How far the coordinator has taken the feed of the present leadership: what the leader's readiness and lag are made of.
+//! Progress of the present leadership's feed at the coordinator; source of the leader's readiness and lag.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,35 +7,35 @@ use parking_lot::Mutex;
 use yurt_apimachinery::ResourceVersion;
 use yurt_runtime::{BootTime, Clock};
 
-/// Where each collection's feed stands. One per hub; a new leadership begins it anew.
+/// Progress of each collection's feed. One per hub; each leadership resets it.
 pub struct FeedProgress {
     clock: Clock,
-    // A leaf: nothing is locked inside.
+    // Leaf lock: no other lock is taken inside.
     delivered: Mutex<BTreeMap<String, Delivered>>,
 }
 
-/// What is known of one collection's feed.
+/// Progress of one collection's feed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Delivered {
-    /// What the coordinator confirmed; `None` before the first time.
+    /// Position that the coordinator confirmed; `None` before the first confirmation.
     up_to: Option<ResourceVersion>,
-    /// Nothing that it does not have was here before.
+    /// Time before which nothing was here that the coordinator lacks.
     behind_since: Option<BootTime>,
 }
 
-/// How far the coordinator is behind the leader.
+/// Lag of the coordinator behind the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lag {
     /// Difference of the two positions, in RVs of the cloud.
     pub versions: u64,
-    /// Upper bound of the time since the oldest change that it does not have arrived here.
+    /// Upper bound of the time since the arrival of the oldest change that the coordinator lacks.
     pub time: Duration,
 }
 
 // === impl FeedProgress ===
 
 impl FeedProgress {
-    /// Nothing is delivered yet.
+    /// Creates a progress without any delivery.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self {
@@ -44,25 +44,25 @@ impl FeedProgress {
         }
     }
 
-    /// A leadership begins: what an earlier one delivered says nothing about this one.
+    /// Begins a leadership: drops the deliveries of earlier ones.
     pub fn begin(&self) {
         self.delivered.lock().clear();
     }
 
-    /// Now, for the other calls.
+    /// Returns the present time, for the other calls.
     #[must_use]
     pub fn now(&self) -> BootTime {
         self.clock.boot()
     }
 
-    /// What was read of the collection at `read_at` is about to be sent.
+    /// Records that the state of the collection read at `read_at` is about to be sent.
     pub fn sending(&self, name: &str, read_at: BootTime) {
         let mut delivered = self.delivered.lock();
         let one = delivered.entry(name.to_owned()).or_default();
         one.behind_since.get_or_insert(read_at);
     }
 
-    /// The coordinator confirmed everything that was read at `read_at`, up to `up_to`; we stand at `position` by now.
+    /// Records that the coordinator confirmed everything read at `read_at`, up to `up_to`; ours is now at `position`.
     pub fn delivered(&self, name: &str, up_to: ResourceVersion, position: ResourceVersion, read_at: BootTime) {
         let behind_since = (position > up_to).then_some(read_at);
         let one = Delivered {
@@ -72,7 +72,8 @@ impl FeedProgress {
         self.delivered.lock().insert(name.to_owned(), one);
     }
 
-    /// The lag of a collection that stands at `position` here; `None` before this leadership delivered it once.
+    /// Returns the lag of a collection that is at `position` here; `None` before its first delivery under this
+    /// leadership.
     #[must_use]
     pub fn lag(&self, name: &str, position: ResourceVersion) -> Option<Lag> {
         let one = self.delivered.lock().get(name).copied()?;
@@ -109,7 +110,7 @@ mod tests {
         progress.delivered(NAME, at(10), at(10), progress.now());
         time.advance(Duration::from_secs(60));
         assert_eq!(progress.lag(NAME, at(10)), lag(0, 0));
-        assert_eq!(progress.lag(NAME, at(11)), lag(1, 0), "it came this moment");
+        assert_eq!(progress.lag(NAME, at(11)), lag(1, 0), "it has just come");
         let read_at = progress.now();
         progress.sending(NAME, read_at);
         time.advance(Duration::from_secs(3));

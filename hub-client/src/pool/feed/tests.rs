@@ -1,4 +1,4 @@
-//! How the feeder reads a collection, and what it sends as what.
+//! Reads of the feeder from a collection, and the requests that follow.
 
 use serde_json::json;
 use yurt_apimachinery::kind::find_kind;
@@ -13,7 +13,7 @@ use super::*;
 use crate::pool::election::machine::Input;
 use crate::replicas::proof::Connection;
 
-/// A feeder of services for a coordinator at `server`.
+/// Creates a feeder of services for a coordinator at `server`.
 fn feeder(folder: &TestDir, server: &str, name: &str) -> (Feeder, tokio::sync::mpsc::Receiver<Input>) {
     let data = Arc::new(PoolData::open(folder.path(), "p", usize::MAX, Clock::system()).unwrap());
     let (leadership, told) = Leadership::for_test(true, Clock::system());
@@ -39,13 +39,13 @@ fn service(name: &str, rv: u64, padding: usize) -> Object {
     Object::from_value(object, find_kind("", "services").unwrap()).unwrap()
 }
 
-/// Everything of a step that was watched, in one RV each.
+/// Returns the events of a step with one RV each.
 fn step(from: u64, count: u64, padding: usize) -> Vec<(EventType, Object)> {
     let change = |n: u64| (EventType::Added, service(&format!("s{n}"), from + n, padding));
     (1..=count).map(change).collect()
 }
 
-/// A feeder whose collection is at 10, and a reader there.
+/// Creates a feeder whose collection is at 10, and a reader there.
 fn at_ten(folder: &TestDir) -> (Feeder, Reader) {
     let (feeder, _) = feeder(folder, NOWHERE, "services");
     let collection = feeder.replica.collection();
@@ -107,7 +107,7 @@ async fn timeline_that_began_after_the_question_is_not_fed_as_the_one_before() {
     assert!(feeder.reader_at(ResourceVersion(10), 7).is_some());
 }
 
-/// A coordinator that is asked for its state and answers `status`, and answers every feed call with `refusal`.
+/// Starts a coordinator that returns `status` as its state, and `refusal` for every feed call.
 async fn coordinator(tasks: &TaskGroup, status: serde_json::Value, refusal: serde_json::Value) -> String {
     let server = Server::bind(LOOPBACK, "port").await.unwrap();
     let url = format!("http://{}", server.local_addr());
@@ -138,7 +138,7 @@ async fn coordinator_that_is_ahead_is_waited_for() {
     assert!(matches!(outcome, Err(Interrupted::Reopen(_))), "nothing is fed");
 }
 
-/// A former leader fed a position far from the cloud's, under the number that everybody has.
+/// A former leader fed a position far from the cloud's, under the generation that all copies have.
 #[tokio::test]
 async fn coordinator_that_is_ahead_of_the_cloud_itself_gets_a_new_generation() {
     let (tasks, leap) = (TaskGroup::new(), 1_u64 << 52);
@@ -171,7 +171,7 @@ async fn coordinator_that_is_ahead_of_the_cloud_itself_gets_a_new_generation() {
     }
 }
 
-/// It lists the cloud first: what the leader holds may be a copy of what is void.
+/// The leader lists the cloud first: its replica may be a copy of the void data.
 #[tokio::test]
 async fn voided_collection_is_not_fed_from_the_copy_that_is_held() {
     let folder = TestDir::new();
@@ -204,7 +204,10 @@ async fn one_refused_membership_does_not_end_a_leadership() {
         let refused = feeder.post("snapshot", feeder.pack(Bytes::from_static(b"{}")).await.unwrap());
         match refused.await.unwrap_err() {
             Interrupted::NotMember(why) => assert!(gives_up && why.contains("no member")),
-            Interrupted::Reopen(_) => assert!(!gives_up, "members come first, then it is asked again"),
+            Interrupted::Reopen(_) => assert!(
+                !gives_up,
+                "members come first, then the coordinator's state is read again"
+            ),
             other => panic!("{other:?}"),
         }
         // Labels may be set one after the other.

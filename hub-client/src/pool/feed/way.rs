@@ -1,50 +1,52 @@
-//! Decides how the leader goes on with a collection, from where the coordinator stands with it.
+//! Decides how the leader's feed of a collection continues from the coordinator's state.
 //!
-//! Pure. Equal generations mean that one copy came from the other, or both from a third: only then positions can be
-//! compared. Numbers are chosen so that two hubs that saw different rollbacks never have the same one
-//! ([`generation::next`]), and the leader never takes over the coordinator's number for data that did not come from there.
-//! One thing is presumed: who begins to feed has what the coordinator has, and what it alone had was not all that was lost;
-//! a rollback to between the two shows in neither of them. A hub follows the coordinator until it leads, and a
-//! coordinator that is ahead is part of the proof.
+//! Pure. Equal generations mean that one copy came from the other, or both from a third. Only then can positions be
+//! compared. Two hubs that saw different rollbacks never choose the same number ([`generation::next`]). The leader
+//! never adopts the coordinator's number for data of another origin.
+//!
+//! Assumption: a new leader already holds everything the coordinator held, and a rollback lost more than the data that
+//! only the coordinator had. A rollback to a point between the two shows in neither of them. A hub follows the
+//! coordinator until it leads, and a coordinator that is ahead is part of the verification.
 
 use yurt_apimachinery::ResourceVersion;
 
 use yurt_storage::generation;
 
-/// Where a collection is: at the coordinator, or here.
+/// State of a collection, at the coordinator or here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// `C`.
     pub position: ResourceVersion,
-    /// Timeline.
+    /// Generation of the collection's history.
     pub generation: u64,
-    /// Whether everything up to `C` is there.
+    /// True if everything up to `C` is there.
     pub complete: bool,
 }
 
-/// What to feed.
+/// Next action of the feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Nothing before it is proved that ours is the present cloud's.
+    /// Send nothing before ours is verified as the present cloud's.
     AwaitProof,
-    /// Ours under this number, as a snapshot: the coordinator's is of another history.
+    /// Send ours under this number as a snapshot: the coordinator's is of another history.
     Begin(u64),
-    /// All there is, by difference.
+    /// Send a snapshot: the coordinator is incomplete, or has an earlier generation.
     Snapshot,
-    /// Nothing: our source lags behind what the coordinator has.
+    /// Send nothing: our source lags behind the coordinator.
     Wait,
-    /// Nothing before the collection is listed again in the cloud: what was fed is void. Until then ours has this number.
+    /// Send nothing before the collection is relisted in the cloud, because the fed data is void. Until then ours has
+    /// this number.
     List(u64),
-    /// Nothing: no number comes after the coordinator's.
+    /// Send nothing: the coordinator's generation has no successor.
     Exhausted,
-    /// What happened since.
+    /// Send the events after the coordinator's position.
     Events,
 }
 
 // === impl Place ===
 
 impl Place {
-    /// Whether an administrator has voided what was fed: nothing is held, and an earlier generation is not taken.
+    /// True if an administrator has voided the fed data: nothing is held, and an earlier generation is rejected.
     #[must_use]
     pub fn is_void(self) -> bool {
         !self.complete && self.position.is_zero() && self.generation > 0
@@ -54,7 +56,8 @@ impl Place {
 // === impl Way ===
 
 impl Way {
-    /// `proven`: the cloud has the history of ours. `random` makes the number of a new generation unlike any other.
+    /// Decides the next action. `proven` is true if ours is verified as the cloud's history. `random` makes the number
+    /// of a new generation unique.
     #[must_use]
     pub fn of(there: Place, here: Place, proven: bool, random: u64) -> Self {
         let next = || generation::next(there.generation, random);
@@ -64,8 +67,8 @@ impl Way {
         if there.is_void() && there.generation > here.generation {
             return next().map_or(Self::Exhausted, Self::List);
         }
-        // It saw the cloud come back from a backup, we did not, or another time: which history is older cannot be told from
-        // the numbers. Nor does it take one that is many steps above its own.
+        // The coordinator saw a restore of the cloud from a backup that we did not see, or a different one. The numbers
+        // do not tell which history is older. The coordinator also rejects a generation too far above its own.
         let is_other = there.generation > here.generation;
         if is_other || !generation::may_follow(there.generation, here.generation) {
             return match proven {
@@ -89,7 +92,8 @@ mod tests {
 
     use super::*;
 
-    /// A copy: where it is, and the writes it has seen. Two writes are the same one only with the same number.
+    /// Copy of a collection: its generation and the writes it has seen. Two writes are the same only if their numbers
+    /// are.
     #[derive(Clone, Debug, Default)]
     struct Copy {
         generation: u64,
@@ -99,7 +103,7 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Do {
         Write,
-        /// The cloud comes back with this many writes less.
+        /// The cloud is restored from a backup without its last writes; the value is their number.
         Restore(usize),
         /// A hub follows the coordinator.
         Follow(usize),
@@ -154,7 +158,7 @@ mod tests {
             self.serial
         }
 
-        /// What a new leader takes from the cloud, behind a perfect proof. It has what the coordinator had.
+        /// Reads the cloud as a new leader does, after a perfect verification. The hub has what the coordinator had.
         fn read(&mut self, hub: usize) {
             if self.hubs[hub].generation == self.coordinator.generation {
                 self.follow(hub);
@@ -167,7 +171,7 @@ mod tests {
             hub.seen.clone_from(cloud);
         }
 
-        /// Goes on by number where the generation is the same; says whether that was right.
+        /// Resumes by number if the generation is the same; returns whether that was right.
         fn follow(&mut self, hub: usize) -> bool {
             let (hub, source) = (&mut self.hubs[hub], &self.coordinator);
             let same = hub.generation == source.generation;
@@ -196,8 +200,8 @@ mod tests {
     }
 
     proptest! {
-        /// However often the cloud comes back from a backup, and whoever notices: nobody goes on by number in a history
-        /// that is not its own, and after a feed the coordinator has the cloud's.
+        /// For any number of restores of the cloud, seen by any hub: no copy resumes by number in a foreign history,
+        /// and after a feed the coordinator has the cloud's history.
         #[test]
         fn equal_numbers_mean_one_history(steps in steps()) {
             let mut world = World::new();
@@ -252,7 +256,7 @@ mod tests {
         assert_eq!(Way::of(Place::default(), near, true, 7), Way::Snapshot);
     }
 
-    /// Ours may come from what is void, and pass for the cloud's: only few objects are looked at by a proof.
+    /// Ours may come from the void data and pass for the cloud's: a verification compares only few objects.
     #[test]
     fn what_is_void_is_listed_again_before_it_is_fed() {
         let there = Place {
@@ -262,7 +266,7 @@ mod tests {
         let way = |generation, proven| Way::of(there, of_generation(generation), proven, 5);
         assert_eq!(way(7_000_003, true), Way::List(9_000_005));
         assert_eq!(way(9_000_005, false), Way::AwaitProof, "it is being listed");
-        assert_eq!(way(10_000_001, true), Way::Snapshot, "it was listed since");
+        assert_eq!(way(10_000_001, true), Way::Snapshot, "the list has finished");
         let lost_its_disk = Place::default();
         assert_eq!(
             Way::of(lost_its_disk, of_generation(7_000_003), false, 5),

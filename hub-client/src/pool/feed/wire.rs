@@ -1,4 +1,4 @@
-//! Bodies of the feed's requests, stitched from stored object bytes (nothing is parsed or encoded again).
+//! Bodies of the feed's requests, assembled from stored object bytes without parsing or encoding them again.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use serde_json::{Value, json};
@@ -6,26 +6,27 @@ use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceVersion};
 use yurt_storage::collection::History;
 
-/// Version of the feed's calls that this hub speaks. Every call says it.
+/// Version of the feed's calls that this hub speaks; every call carries it.
 pub const VERSION: u64 = 1;
-/// What a row of an index has beside its key, about: a resourceVersion and punctuation.
+/// Approximate bytes of an index row without its key: a resourceVersion and punctuation.
 const INDEX_ROW_BYTES: usize = 32;
 
-/// What stands in every request: by what right, and in which timeline.
+/// Fields of every request: the fence and the generation.
 #[derive(Clone, Copy, Debug)]
 pub struct Envelope<'a> {
     /// Id of the coordinator's store.
     pub store: &'a str,
     /// Epoch of the leadership.
     pub epoch: u64,
-    /// Timeline of the RVs.
+    /// Generation of the collection's history.
     pub generation: u64,
 }
 
 // === impl Envelope ===
 
 impl Envelope<'_> {
-    /// `events`: what happened in `(after, up_to]`; as one `step` when only the last state of each key is among them.
+    /// Builds `events`: the events in `(after, up_to]`. With `step` they hold only the last state of each key and form
+    /// one step.
     #[must_use]
     pub fn events(
         self,
@@ -52,8 +53,8 @@ impl Envelope<'_> {
         body.freeze()
     }
 
-    /// `snapshot`: keys and RVs of everything at `at`, or a part of them; with the last part, for a coordinator that has
-    /// nothing, what is remembered of the time before.
+    /// Builds `snapshot`: keys and RVs of everything at `at`, or a part of them. The last part for a coordinator
+    /// without a copy also has the remembered `history`.
     #[must_use]
     pub fn index(
         self,
@@ -78,7 +79,7 @@ impl Envelope<'_> {
         body.freeze()
     }
 
-    /// `snapshot/bodies`: some of the bodies the coordinator asked for.
+    /// Builds `snapshot/bodies`: some of the bodies that the coordinator requested.
     #[must_use]
     pub fn bodies(self, at: ResourceVersion, objects: &[&Object], last: bool) -> Bytes {
         let mut body = self.open(64 + objects.iter().map(|object| object.bytes().len() + 1).sum::<usize>());
@@ -138,18 +139,18 @@ fn put_history(body: &mut BytesMut, history: &History) {
     body.put_slice(b"]}");
 }
 
-/// A part of the index of a snapshot.
+/// Part of the index of a snapshot.
 #[derive(Clone, Copy, Debug)]
 pub struct IndexPart<'a> {
-    /// Objects in the parts before.
+    /// Number of objects in the previous parts.
     pub from: usize,
-    /// What it names.
+    /// Objects that this part names.
     pub objects: &'a [Object],
-    /// Whether other parts follow.
+    /// True if further parts follow.
     pub more: bool,
 }
 
-/// Splits an index into parts whose keys have about `bytes`, at least one.
+/// Splits an index into parts of about `bytes` bytes of keys; at least one part.
 #[must_use]
 pub fn index_parts(objects: &[Object], bytes: usize) -> Vec<IndexPart<'_>> {
     let (mut parts, mut from) = (Vec::new(), 0);
@@ -178,10 +179,11 @@ pub fn index_parts(objects: &[Object], bytes: usize) -> Vec<IndexPart<'_>> {
     }
 }
 
-/// A batch of events and the position it leads to.
+/// Batch of events and the position that it leads to.
 pub type Batch = (Vec<(EventType, Object)>, ResourceVersion);
 
-/// Splits events into batches of about `bytes`, at least one, the last leading to `up_to`. Events of one RV stay together.
+/// Splits events into batches of about `bytes`; at least one, the last leading to `up_to`. Events of one RV stay
+/// together.
 #[must_use]
 pub fn batches(events: Vec<(EventType, Object)>, up_to: ResourceVersion, bytes: usize) -> Vec<Batch> {
     let mut batches: Vec<Batch> = Vec::new();
@@ -202,7 +204,7 @@ pub fn batches(events: Vec<(EventType, Object)>, up_to: ResourceVersion, bytes: 
     batches
 }
 
-/// Splits objects into chunks of about `bytes`; an object larger than that has a chunk of its own.
+/// Splits objects into chunks of about `bytes`; a larger object has a chunk of its own.
 #[must_use]
 pub fn chunks<'a>(objects: impl Iterator<Item = &'a Object>, bytes: usize) -> Vec<Vec<&'a Object>> {
     let mut chunks: Vec<Vec<&Object>> = Vec::new();

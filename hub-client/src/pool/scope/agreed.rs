@@ -1,7 +1,8 @@
-//! Copies what the coordinator says the pool shares, as far as the cloud's ConfigMap lists it, too.
+//! Copies the resources that both the coordinator and the cloud's ConfigMap list.
 //!
-//! The coordinator repeats what some leader said. Every hub therefore reads the list itself: when the coordinator says
-//! something else than before, and now and then. Without a link it keeps to what both said last, which is what it copies.
+//! The coordinator repeats the list of some leader. So every hub reads the ConfigMap itself: whenever the coordinator's
+//! list changes, and periodically. Without a link it keeps the resources that both listed last, which are those it
+//! copies.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,35 +20,35 @@ use crate::random::random;
 use crate::replicas::{POOL_SCOPE, PoolData};
 use crate::upstream::Cloud;
 
-/// What does not work when the coordinator says more than the cloud lists, or the list cannot be read.
+/// Failure key: the coordinator lists more than the cloud, or the list is unreadable.
 const SCOPE: &str = "scope";
-/// First pause before the list is read again after it could not be read, or did not list everything, and the longest. The
-/// longest is also the time between reads when nothing is wrong.
+/// Pauses before the list is read again after it was unreadable or incomplete: the first one and the maximum. The
+/// maximum is also the interval between reads without a problem.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(3600));
 
-/// Keeps the copies to what coordinator and cloud both say.
+/// Limits the replicas to the resources that coordinator and cloud both list.
 pub struct ScopeFollower {
-    /// The server that has the list.
+    /// The cloud, which has the list.
     pub cloud: Arc<Cloud>,
-    /// Whether it can be read.
+    /// Reachability of the cloud.
     pub reach: watch::Receiver<CloudReach>,
-    /// The coordinator's state.
+    /// State of the coordinator.
     pub coordinator: watch::Receiver<CoordinatorReach>,
-    /// The copies.
+    /// Replicas of this hub.
     pub data: Arc<PoolData>,
 }
 
 /// State of this hub's own read of the list.
 struct OwnRead {
-    /// Everything it lists; `None` before the first read.
+    /// Resources that it lists; `None` before the first read.
     listed: Option<BTreeSet<GroupVersionResource>>,
     /// Error of the last read.
     failed: Option<String>,
     /// The coordinator's list at that time.
     said: Vec<SharedResource>,
-    /// When to read again.
+    /// Time of the next read.
     due: Instant,
-    /// The pause before that.
+    /// Pause before the next read.
     pause: Duration,
 }
 
@@ -97,13 +98,13 @@ impl ScopeFollower {
         own.read_at(Instant::now(), said);
     }
 
-    /// Copies what both say, and reports the rest.
+    /// Copies the resources that both list, and reports the rest.
     async fn share(&self, own: &OwnRead, said: Vec<SharedResource>) {
         let (agreed, unlisted) = agreed(said, own.listed.as_ref(), &self.data.shared());
         self.data.share(&agreed).await;
         let read = match (&own.listed, &own.failed) {
             (_, Some(why)) => format!("could not be read: {why}"),
-            (None, None) => "was not read yet".to_owned(),
+            (None, None) => "has not been read yet".to_owned(),
             (Some(_), None) => "does not list it".to_owned(),
         };
         let refusal = (!unlisted.is_empty()).then(|| {
@@ -117,7 +118,7 @@ impl ScopeFollower {
 // === impl OwnRead ===
 
 impl OwnRead {
-    /// Nothing was read yet; the first read is due at once.
+    /// Creates the state before the first read, which is due immediately.
     fn new() -> Self {
         Self {
             listed: None,
@@ -128,12 +129,13 @@ impl OwnRead {
         }
     }
 
-    /// Whether the list has to be read now.
+    /// True if the list has to be read now.
     fn is_due(&self, said: &[SharedResource]) -> bool {
         self.said != said || Instant::now() >= self.due
     }
 
-    /// Notes the end of a read and when the next one is due: soon after one that failed, or explains less than all.
+    /// Records the end of a read and sets the time of the next one. It is due soon if the read failed, or did not list
+    /// all of `said`.
     fn read_at(&mut self, now: Instant, said: &[SharedResource]) {
         let is_news = self.said != said;
         let explains = |one: &SharedResource| self.listed.as_ref().is_some_and(|listed| listed.contains(&one.gvr()));
@@ -144,20 +146,21 @@ impl OwnRead {
             (false, false) => (self.pause * 2).min(PAUSES.1),
         };
         self.said = said.to_vec();
-        // Not all hubs of a pool at the same moment.
+        // Jitter: the hubs of a pool must not read at the same moment.
         self.due = now + self.pause + self.pause.mul_f64((random() % 1000) as f64 / 1000.0);
     }
 }
 
-/// What the coordinator says beside what every pool shares. One whose store is new was not told yet: then nothing is given up.
+/// Returns the coordinator's list without the resources that every pool shares. A coordinator with a new store has no
+/// list yet; then the present resources stay.
 fn said(scope: &ScopeStatus, held: Vec<SharedResource>) -> Vec<SharedResource> {
     let told = scope.told.clone().unwrap_or(held);
     let all = scope.configured.iter().cloned().chain(told);
     all.filter(|one| !POOL_SCOPE.contains(&&*one.name())).collect()
 }
 
-/// What of `said` is to be copied, and the names of the rest. As long as the list was not read it is taken to name what is
-/// copied already.
+/// Splits `said` into the resources to copy and the names of the others. Until the first read, the ConfigMap counts as
+/// listing the resources copied already.
 fn agreed(
     said: Vec<SharedResource>,
     listed: Option<&BTreeSet<GroupVersionResource>>,
@@ -171,7 +174,7 @@ fn agreed(
     (agreed, rest.iter().map(SharedResource::name).collect())
 }
 
-/// Never, without a time.
+/// Sleeps until `due`; forever if it is `None`.
 async fn sleep_until(due: Option<Instant>) {
     match due {
         Some(due) => tokio::time::sleep_until(due).await,
@@ -205,7 +208,7 @@ mod tests {
             agreed(said.clone(), Some(&listed), &[]),
             (vec![b.clone()], names.clone())
         );
-        // An own read counts more than what was held before it.
+        // An own read takes precedence over the resources held before it.
         assert_eq!(
             agreed(said.clone(), Some(&listed), &[a]),
             (vec![b.clone()], names.clone())

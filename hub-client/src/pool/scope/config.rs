@@ -1,4 +1,5 @@
-//! Follows one key of one ConfigMap in the cloud: a list of that object, then a watch that goes on where it stopped.
+//! Follows one key of one ConfigMap in the cloud: a list of that object, then a watch that resumes at its last
+//! position.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,38 +18,38 @@ use yurt_runtime::http::empty;
 use crate::random::random;
 use crate::upstream::Cloud;
 
-/// Where the ConfigMap is: the collection, and a selector of one name, by which a right to that object alone is enough.
+/// Path of the ConfigMap: the collection with a selector of one name. The right to that one object suffices for it.
 const PATH: &str = "/api/v1/namespaces/kube-system/configmaps?fieldSelector=metadata.name%3Dyurt-hub-cfg";
-/// Longest wait for a list, and for the headers of a watch.
+/// Maximum wait for a list, and for the headers of a watch.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Watches are asked to last between this and twice this.
+/// Minimum duration of a watch, s; the requested duration is random, up to twice this.
 const WATCH_SECONDS: u64 = 1800;
-/// First pause after a failure, and the longest.
+/// First pause after a failure, and the maximum.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
-/// What is known of the list.
+/// State of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Read {
-    /// Nothing yet.
+    /// Not read yet.
     NotYet,
-    /// The cloud refused, in its own words.
+    /// The cloud refused; the text is its message.
     Failed(String),
-    /// The text of the list; empty when there is none.
+    /// Text of the list; empty if there is none.
     List(String),
 }
 
-/// The list could not be read.
+/// Failed read of the list.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unread {
-    /// The cloud refused, in its own words.
+    /// The cloud refused; the text is its message.
     #[error("{0}")]
     Refused(String),
-    /// It did not answer, or nobody can read what it said.
+    /// No answer, or an unreadable one.
     #[error("{0}")]
     Unanswered(String),
 }
 
-/// Keeps `list` up to date for ever.
+/// Keeps `list` up to date; never returns.
 pub(super) async fn follow(cloud: Arc<Cloud>, list: watch::Sender<Read>) {
     let (mut pause, mut position) = (PAUSES.0, None);
     loop {
@@ -57,7 +58,7 @@ pub(super) async fn follow(cloud: Arc<Cloud>, list: watch::Sender<Read>) {
         match followed {
             Ok(()) => pause = PAUSES.0,
             Err(why) => {
-                tracing::debug!(why, "ConfigMap yurt-hub-cfg is not followed");
+                tracing::debug!(why, "Failed to follow ConfigMap yurt-hub-cfg");
                 position = None;
                 pause = (pause * 2).min(PAUSES.1);
             }
@@ -66,10 +67,10 @@ pub(super) async fn follow(cloud: Arc<Cloud>, list: watch::Sender<Read>) {
     }
 }
 
-/// Reads the list once. Answers also where a watch goes on.
+/// Reads the list once. Also returns the position from which a watch resumes.
 ///
 /// # Errors
-/// [`Unread`]; it may be read later.
+/// [`Unread`]; a later read may succeed.
 pub(super) async fn read(client: &HttpClient) -> Result<(String, Option<String>), Unread> {
     let answer = client.request_json(Method::GET, PATH, None, TIMEOUT).await;
     let (status, _, body) = answer.map_err(|error| Unread::Unanswered(error.to_string()))?;
@@ -82,7 +83,7 @@ pub(super) async fn read(client: &HttpClient) -> Result<(String, Option<String>)
     Ok((list_of(&body["items"][0]), version))
 }
 
-/// A list unless `position` is known, then a watch to its end.
+/// Lists unless `position` is known, then watches until the watch ends.
 async fn follow_once(
     client: &HttpClient,
     list: &watch::Sender<Read>,
@@ -118,7 +119,7 @@ async fn follow_once(
         return Err(response.status().to_string());
     }
     let (mut body, mut decoder) = (response.into_body(), WatchDecoder::new());
-    // A cut is as good as an end: the next watch starts at the same position.
+    // A cut counts as an end: the next watch starts at the same position.
     while let Some(Ok(frame)) = body.frame().await {
         let Ok(data) = frame.into_data() else { continue };
         decoder.push(&data);

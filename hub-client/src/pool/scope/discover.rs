@@ -1,5 +1,5 @@
-//! Finds out what a listed resource is, and whether it can be copied: its names and scope from the cloud's discovery, the
-//! name of its lists and the right to read them from a list of one object.
+//! Looks up a listed resource and checks that it can be copied. Its names and scope come from the cloud's discovery. A
+//! list of one object proves the right to read it and gives the name of its lists.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use yurt_apimachinery::pool_scope::SharedResource;
 use yurt_apimachinery::{GroupVersionResource, ResourceVersion, Status};
 use yurt_runtime::http::client::HttpClient;
 
-/// Longest wait for one answer, on a slow link.
+/// Maximum wait for one answer, on a slow link.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What is to be known of `asked`.
+/// Returns the description of the resource `asked`.
 ///
 /// # Errors
-/// Why it cannot be copied, for the operator.
+/// Reason why it cannot be copied, for the operator.
 pub(super) async fn resource(client: &HttpClient, asked: &GroupVersionResource) -> Result<SharedResource, String> {
     let mut found = match find_kind(&asked.group, &asked.resource) {
         Some(kind) => SharedResource::of(kind),
@@ -26,7 +26,7 @@ pub(super) async fn resource(client: &HttpClient, asked: &GroupVersionResource) 
     let version = listed["metadata"]["resourceVersion"].as_str().unwrap_or_default();
     if !ResourceVersion::parse(version).is_ok_and(|version| version > ResourceVersion::ZERO) {
         return Err(format!(
-            "its lists have resourceVersion {version:?}, which is no number"
+            "its lists have resourceVersion {version:?}, which is not a number"
         ));
     }
     if let Some(kind) = listed["kind"].as_str() {
@@ -55,7 +55,7 @@ async fn get(client: &HttpClient, path: &str) -> Result<Value, String> {
     serde_json::from_slice(&body).map_err(|error| format!("GET {path}: {error}"))
 }
 
-/// The resource in a discovery document.
+/// Finds the resource in a discovery document.
 fn discovered(document: &Value, asked: &GroupVersionResource) -> Result<SharedResource, String> {
     let resources = document["resources"].as_array().into_iter().flatten();
     let resource = resources

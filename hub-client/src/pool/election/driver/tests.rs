@@ -1,4 +1,4 @@
-//! What the driver tells the machine, and when.
+//! Inputs that the driver sends to the machine, and their order.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

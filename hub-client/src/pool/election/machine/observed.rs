@@ -1,31 +1,30 @@
-//! The lease as this candidate knows it, and since when.
+//! The lease as this candidate last observed it, and the time of that observation.
 //!
-//! Expiry is judged by our own clock alone: a record that did not change for its own duration *since we first saw
-//! it* is expired. The holder wrote it before we saw it and counts from before it wrote, so its deadline is over
-//! by then, whatever the two wall clocks say. A record that asks for more than any candidate may be configured with is
-//! waited for no longer than that.
+//! Expiry depends on our own clock only. A record is expired if it did not change for its own duration *after we first
+//! saw it*. The holder wrote it before we saw it and counts from before the write. So its deadline has passed by then,
+//! regardless of both wall clocks. A duration above the configurable maximum counts as that maximum.
 
 use std::time::Duration;
 
 use super::types::{BootTime, LEASE_DURATION_MAX, Lease, ResourceVersion};
 
-/// What is known about the lease.
+/// Last observation of the lease.
 #[derive(Clone, Debug)]
 pub(super) struct Observed {
     /// The last accepted state.
     pub(super) known: Known,
-    /// When that state was first seen, on our clock.
+    /// Time at which that state was first seen, on our clock.
     pub(super) since: BootTime,
 }
 
-/// A state of the lease.
+/// State of the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     /// Never read, or read from a store that is gone.
     Unknown,
-    /// There is no lease.
+    /// The lease does not exist.
     Absent,
-    /// The record.
+    /// The lease exists.
     Present(Lease),
 }
 
@@ -39,10 +38,10 @@ impl Observed {
         }
     }
 
-    /// Takes over a state seen at `now`; true if it differs from the one known before.
+    /// Replaces the state by one seen at `now`; returns true if it differs from the previous one.
     ///
-    /// Another resourceVersion counts as a change even when the spec is the same: somebody wrote, and to wait
-    /// longer is the safe mistake.
+    /// Another resourceVersion counts as a change even if the spec is the same: a write happened, and a longer wait is
+    /// the safe error.
     pub(super) fn set(&mut self, known: Known, now: BootTime) -> bool {
         let changed = self.known != known;
         if changed {
@@ -52,12 +51,12 @@ impl Observed {
         changed
     }
 
-    /// Whether a state of version `version`, which may have travelled, is not older than what is known.
+    /// True if a state of version `version`, which may have been delayed, is not older than the observed one.
     pub(super) fn is_not_newer_than(&self, version: ResourceVersion) -> bool {
         self.resource_version().is_none_or(|known| known <= version)
     }
 
-    /// The version a PUT must carry; `None` when there is nothing to replace.
+    /// Returns the version that a PUT must carry; `None` if there is no lease to replace.
     pub(super) fn resource_version(&self) -> Option<ResourceVersion> {
         self.lease().map(|lease| lease.resource_version)
     }
@@ -73,7 +72,7 @@ impl Observed {
         self.lease().is_some_and(|lease| lease.holder_identity == identity)
     }
 
-    /// From when on `identity` may try to take the lease; `None` = only after a read.
+    /// Returns the time from which `identity` may try to take the lease; `None` if a read must come first.
     pub(super) fn acquirable_at(&self, identity: &str) -> Option<BootTime> {
         match &self.known {
             Known::Unknown => None,

@@ -1,4 +1,4 @@
-//! What follows from the facts: the second half of a step, and when the next one is due.
+//! Derives actions from the state: the second half of a step, and the time of the next one.
 
 use super::observed::Known;
 use super::{
@@ -9,7 +9,7 @@ use super::{
 // === impl Machine ===
 
 impl Machine {
-    /// Does what is due in the present phase; true if the phase changed and there may be more to do.
+    /// Performs what is due in the present phase. Returns true if the phase changed and more may be due.
     pub(super) fn settle(&mut self, actions: &mut Vec<Action>) -> bool {
         match self.phase.clone() {
             Phase::Standby => self.settle_standby(actions),
@@ -28,7 +28,7 @@ impl Machine {
     fn settle_standby(&mut self, actions: &mut Vec<Action>) -> bool {
         if !self.is_candidate() {
             if self.owes_release() {
-                // Acquired too late to be of use: there is no work to stop.
+                // The acquisition came too late to be used: there is no work to stop.
                 self.enter_stopping(true);
                 return true;
             }
@@ -41,7 +41,7 @@ impl Machine {
                 actions.push(Action::StartLeading(fence));
                 return true;
             }
-            // A holder that was not told its epoch cannot feed; the next write may bring it.
+            // A holder without a known epoch cannot feed; the next write may return it.
             self.held_until = BootTime::ZERO;
             self.back_off();
         }
@@ -73,7 +73,7 @@ impl Machine {
         false
     }
 
-    /// The work is over; gives the lease back if it is ours.
+    /// Handles the end of the work: releases the lease if it is ours.
     fn settle_stopping(&mut self, actions: &mut Vec<Action>) -> bool {
         if self.writing.is_some() {
             return false;
@@ -115,7 +115,7 @@ impl Machine {
         };
     }
 
-    /// Why a leader has to stop, if it has to.
+    /// Returns the reason why a leader must stop; `None` if it may continue.
     fn stop_reason(&self) -> Option<StopReason> {
         let Phase::Leading { fence } = &self.phase else {
             return None;
@@ -145,12 +145,13 @@ impl Machine {
         (self.deadline()? <= self.now).then_some(StopReason::RenewDeadline)
     }
 
-    /// When leadership ends by itself; never under the failpoint.
+    /// Returns the time at which leadership ends by itself; `None` under the failpoint.
     fn deadline(&self) -> Option<BootTime> {
         (!self.config.ignore_own_clock).then_some(self.held_until)
     }
 
-    /// Leading needs the coordinator, the cloud and time; following needs the coordinator only.
+    /// True if this hub may become leader. Leading needs the coordinator, the cloud and no bar; following needs only
+    /// the coordinator.
     fn is_candidate(&self) -> bool {
         self.coordinator_reachable && self.cloud_failures == Some(0) && !self.is_barred() && !self.shutdown
     }
@@ -159,7 +160,7 @@ impl Machine {
         self.now < self.barred_until
     }
 
-    /// The lease may be ours although we must not lead, and there is hope to give it back.
+    /// True if the lease may be ours although we must not lead, and releases are left to try.
     pub(super) fn owes_release(&self) -> bool {
         let may_be_ours = self.uncertain || self.observed.is_held_by(&self.config.identity);
         may_be_ours && self.releases_left > 0 && self.writing.is_none()
@@ -169,7 +170,7 @@ impl Machine {
         self.needs_read || self.config.rank < POLLING_CANDIDATES
     }
 
-    /// When to try to take the lease; `None` while a read or another write has to come first.
+    /// Returns the time of the next attempt to take the lease; `None` while a read or another write must come first.
     fn acquire_at(&self) -> Option<BootTime> {
         if self.needs_read || self.writing.is_some() {
             return None;
@@ -180,7 +181,7 @@ impl Machine {
         Some(at.max(self.not_before))
     }
 
-    /// How long better candidates go first.
+    /// Returns the delay in favour of better candidates.
     fn lets_others_go(&self) -> BootTime {
         let is_unsteady = self
             .link_failed_at
@@ -198,7 +199,7 @@ impl Machine {
         write
     }
 
-    /// A write over the record last seen, with ourselves as the holder.
+    /// Creates a write over the record last seen, with ourselves as the holder.
     fn write_as_holder(&mut self, purpose: Purpose) -> LeaseWrite {
         let flight = self.take_off(purpose);
         self.writing = Some(flight);
@@ -232,7 +233,7 @@ impl Machine {
         }
     }
 
-    /// The earliest time at which something becomes due without another input.
+    /// Returns the earliest time at which a step is due without another input.
     pub(super) fn wake_at(&self) -> Option<BootTime> {
         let timeout = self.config.request_timeout();
         let flights = [self.reading, self.writing]

@@ -194,7 +194,7 @@ fn refused_acquisition_is_retried_with_jitter() {
         hub.write(100, WriteOutcome::Conflict)[..],
         [Action::ReadLease(_)]
     ));
-    // The coordinator protects a holder it has not heard yet: nothing visible has changed.
+    // The coordinator protects a holder that it has not heard yet: the lease itself has not changed.
     assert_eq!(hub.read(120, ReadOutcome::Found(free(5))), []);
     assert_eq!(hub.wake_ms(), Some(100 + 3_200), "2 s * (1 + 1.2 * 0.5)");
     assert!(matches!(hub.at(3_300, Input::Tick)[..], [Action::Acquire(_)]));
@@ -279,7 +279,7 @@ fn holder_without_a_fence_does_not_lead() {
     assert_eq!(hub.state(), HubState::FollowerHub);
     assert!(
         matches!(hub.at(2_080, Input::Tick)[..], [Action::Acquire(_)]),
-        "the next answer may name it"
+        "the next answer may contain it"
     );
     assert!(matches!(
         hub.stored(2_100, held_by("me", 7).fenced(3))[..],

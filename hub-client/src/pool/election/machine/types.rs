@@ -1,96 +1,96 @@
-//! What goes into the election [`Machine`](super::Machine) and what comes out of it.
+//! Inputs, outputs and configuration of the election [`Machine`](super::Machine).
 
 use std::time::Duration;
 
 pub use yurt_apimachinery::ResourceVersion;
 
-/// A reading of the boot-time clock (it goes on through suspend), as time since boot.
+/// Reading of the boot-time clock, which also counts suspend, as time since boot.
 pub type BootTime = Duration;
 
-/// The waiting time one place in the member ranking costs a candidate.
+/// Delay that each rank among the members adds to a candidate's attempt.
 pub const RANK_STEP: Duration = Duration::from_millis(20);
 
-/// The longest wait a rank can cost, so that the last node of a large pool still takes over quickly.
+/// Maximum delay by rank, so that the last node of a large pool still takes over quickly.
 pub const RANK_DELAY_MAX: Duration = Duration::from_secs(1);
 
-/// A candidate whose link to the cloud failed less than this ago lets others go first: one that flaps would soon give the
-/// lease back.
+/// Time after a failure of the cloud link during which a candidate defers to others: with a flapping link it would soon
+/// release the lease again.
 pub const LINK_SETTLES: Duration = Duration::from_secs(60);
 
-/// What a reason against a candidate costs it: more than any place among the members.
+/// Delay per disadvantage of a candidate: more than any rank.
 pub const RESERVE_DELAY: Duration = RANK_DELAY_MAX;
 
-/// The longest lease: the coordinator protects a silent holder for this long at the most, whatever its record says.
+/// Maximum lease duration: the coordinator protects a silent holder for this long at most, regardless of its record.
 pub const LEASE_DURATION_MAX: Duration = Duration::from_secs(60);
 
-/// A hub that the coordinator does not take for a member is no candidate for this long: somebody who is one shall lead, and
-/// the labels may be right again after it.
+/// Time without candidacy after the coordinator does not count this hub as a member: a member gets the chance to lead.
+/// The labels may be right again after it.
 pub const NOT_A_MEMBER: Duration = Duration::from_secs(60);
 
-/// Candidates of a lower rank than this read the lease every retry period even while the watch is open.
+/// Number of candidates, by rank, that read the lease every retry period even while the watch is open.
 pub const POLLING_CANDIDATES: u32 = 3;
 
-/// How long a released lease may wait for requests of the old leader that are still on the wire.
+/// Maximum time that a release waits for requests of the old leader still in flight.
 pub const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 
-/// Failed cloud probes in a row that end leadership: one lost packet must not move the leader.
+/// Consecutive failed cloud probes that end leadership: one lost packet must not move the leader.
 pub const CLOUD_FAILURES_MAX: u32 = 2;
 
 /// Timings and identity of one candidate.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What stands in `holderIdentity`: `<node>_<process uuid>`, so that a restarted process is somebody else.
+    /// Value of `holderIdentity`: `<node>_<process uuid>`, so that a restarted process is another holder.
     pub identity: String,
-    /// How long the others wait after our last renewal; whole seconds, the record holds integers, at most
+    /// Time that the others wait after our last renewal. Whole seconds, because the record holds integers; at most
     /// [`LEASE_DURATION_MAX`]. Default 15 s.
     pub lease_duration: Duration,
     /// Leadership ends this long after the last successful renewal was *sent*. Default 10 s.
     pub renew_deadline: Duration,
     /// Time between two renewals, and the base of a candidate's retries. Default 2 s.
     pub retry_period: Duration,
-    /// Place among the members of the pool; see [`preference_delay`].
+    /// Rank among the members of the pool; see [`preference_delay`].
     pub rank: u32,
-    /// How long a link to the cloud is not trusted after it failed; default [`LINK_SETTLES`].
+    /// Time that a link to the cloud counts as unsteady after a failure; default [`LINK_SETTLES`].
     pub link_settles: Duration,
-    /// Test only (failpoint `leader-clock-check=off`): a leader trusts itself until it *sees* another holder. With
-    /// it two leaders are possible; it exists to prove that the checkers notice.
+    /// Test only (failpoint `leader-clock-check=off`): a leader acts until it *sees* another holder. This permits two
+    /// leaders; it exists to prove that the checkers detect them.
     pub ignore_own_clock: bool,
 }
 
-/// A configuration that cannot keep "at most one leader", or cannot be written into a Lease.
+/// Configuration that cannot guarantee "at most one leader", or does not fit into a Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// The record holds whole seconds; the coordinator protects a holder for [`LEASE_DURATION_MAX`] at the most.
+    /// The record holds whole seconds; the coordinator protects a holder for [`LEASE_DURATION_MAX`] at most.
     #[error("lease duration must be a whole number of seconds, from 1 s to 60 s")]
     LeaseDuration,
-    /// A leader must give up before anybody else may take over.
+    /// A leader must give up before another hub may take over.
     #[error("renew deadline must be shorter than the lease duration")]
     RenewDeadline,
-    /// A leader needs more than one try before its deadline; client-go asks for the jittered period to fit in.
-    #[error("retry period must be positive and 1.2 times it shorter than the renew deadline")]
+    /// A leader needs more than one try before its deadline; like client-go, the jittered period must fit in.
+    #[error("retry period must be positive; 1.2 times the retry period must be shorter than the renew deadline")]
     RetryPeriod,
-    /// An empty holder means "nobody".
+    /// An empty holder means "no holder".
     #[error("identity must not be empty")]
     Identity,
 }
 
-/// What this hub is to its pool.
+/// State of this hub in its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HubState {
-    /// The coordinator is not reachable; left as soon as it is.
+    /// The coordinator is unreachable; ends as soon as it is reachable.
     PendingHub,
-    /// The coordinator is reachable and another hub leads, or nobody does. Needs no cloud.
+    /// The coordinator is reachable, and another hub or none leads. Needs no cloud.
     FollowerHub,
-    /// This hub holds the lease and may act until its deadline; left with [`Action::StopLeading`].
+    /// This hub holds the lease and may act until its deadline; ends with [`Action::StopLeading`].
     LeaderHub,
 }
 
-/// The election Lease as read from the coordinator; fields that are absent there are empty or zero here.
+/// Election Lease as read from the coordinator; fields absent there are empty or zero here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lease {
     /// `metadata.resourceVersion`.
     pub resource_version: ResourceVersion,
-    /// `spec.holderIdentity`; empty = nobody.
+    /// `spec.holderIdentity`; empty if there is no holder.
     pub holder_identity: String,
     /// `spec.leaseDurationSeconds`; negative counts as zero.
     pub lease_duration_seconds: i64,
@@ -102,37 +102,37 @@ pub struct Lease {
     pub fence: Option<Fence>,
 }
 
-/// What proves to the coordinator that a write comes from the present leader.
+/// Proof to the coordinator that a write comes from the present leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// Changes with every change of holder.
+    /// Epoch of leadership; changes with every change of holder.
     pub epoch: u64,
     /// Random id of the coordinator's store.
     pub store: String,
 }
 
-/// Ties an answer to the request it belongs to.
+/// Id that matches an answer to its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Attempt(pub u64);
 
-/// Something that happened; facts may be repeated at will.
+/// Input of the machine. Inputs are idempotent.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// Nothing but time has passed.
+    /// No input; only time has passed.
     Tick,
-    /// The coordinator's prober has an opinion.
+    /// Result of the coordinator's prober.
     Coordinator {
-        /// Whether it answers.
+        /// True if the coordinator answers.
         reachable: bool,
     },
-    /// The cloud's prober has an opinion.
+    /// Result of the cloud's prober.
     Cloud {
-        /// Failed probes in a row; zero = reachable.
+        /// Consecutive failed probes; zero if reachable.
         failed_probes: u32,
     },
-    /// Our place among the members changed.
+    /// Our rank among the members changed.
     Rank(u32),
-    /// Whether our copy of the pool's data lacks what the coordinator has had for a while.
+    /// True if our replicas have lacked data of the coordinator for a while.
     Behind(bool),
     /// ADDED or MODIFIED of the lease watch.
     Watched(Lease),
@@ -142,68 +142,68 @@ pub enum Input {
     ReadDone(Attempt, ReadOutcome),
     /// The answer to [`Action::Acquire`], [`Action::Renew`] or [`Action::Release`].
     WriteDone(Attempt, WriteOutcome),
-    /// The coordinator refused a membership that this hub told: it is no member by it.
+    /// The coordinator refused a membership sent by this hub, because it lacks this hub's node.
     NotMember,
-    /// The coordinator named its store in some other answer (`GET /yurt/v1/feed`).
+    /// The coordinator returned its store id in another answer (`GET /yurt/v1/feed`).
     Store(String),
-    /// All leader tasks have ended: nothing new will be sent.
+    /// All leader tasks have ended: no new request follows.
     WorkStopped,
     /// The last request of the leader tasks has been answered or aborted; implies [`Input::WorkStopped`].
     Drained,
-    /// The process is about to end; never taken back.
+    /// The process is about to end; final.
     Shutdown,
 }
 
-/// How a read of the lease ended.
+/// Result of a read of the lease.
 #[derive(Clone, Debug)]
 pub enum ReadOutcome {
     /// 200.
     Found(Lease),
     /// 404.
     Absent,
-    /// Anything else, the timeout included.
+    /// Any other result, including the timeout.
     Failed,
 }
 
-/// How a write of the lease ended.
+/// Result of a write of the lease.
 #[derive(Clone, Debug)]
 pub enum WriteOutcome {
     /// 200 or 201, with the lease as stored.
     Stored(Lease),
-    /// 409: somebody else was faster, or the coordinator protects the present holder.
+    /// 409: another hub was faster, or the coordinator protects the present holder.
     Conflict,
     /// 404: the lease, or its store, is gone.
     Absent,
     /// Certainly not stored (400, 403, 422, 429, connection refused).
     Refused,
-    /// Perhaps stored (timeout, broken connection, 5xx).
+    /// Possibly stored (timeout, broken connection, 5xx).
     Unknown,
 }
 
-/// What the driver has to do, in this order.
+/// Action of the driver. Actions are performed in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Try to become the holder.
     Acquire(LeaseWrite),
     /// Extend our hold.
     Renew(LeaseWrite),
-    /// Give the lease back, so that a successor need not wait for it to expire.
+    /// Release the lease, so that a successor need not wait for its expiry.
     Release(LeaseWrite),
     /// GET the lease (resourceVersion unset).
     ReadLease(Attempt),
-    /// Start the leader tasks; each fenced request carries the fence and asks
-    /// [`Machine::may_act`](super::Machine::may_act) first.
+    /// Start the leader tasks. Each fenced request carries the fence and first checks
+    /// [`Machine::may_act`](super::Machine::may_act).
     StartLeading(Fence),
     /// Stop the leader tasks, then report [`Input::WorkStopped`] and [`Input::Drained`].
     StopLeading(StopReason),
 }
 
-/// One write of the Lease. The driver adds `renewTime` = its wall clock, but always later than the one last seen
-/// (an unchanged record would look dead), keeps every other field of the object it last read, and gives up after
+/// One write of the Lease. The driver adds `renewTime`: its wall clock, but always later than the one last seen,
+/// because an unchanged record looks expired. It keeps every other field of the object last read, and gives up after
 /// [`Config::request_timeout`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseWrite {
-    /// To be repeated in [`Input::WriteDone`].
+    /// Id to return in [`Input::WriteDone`].
     pub attempt: Attempt,
     /// PUT with this precondition; `None` = POST.
     pub resource_version: Option<ResourceVersion>,
@@ -213,24 +213,24 @@ pub struct LeaseWrite {
     pub lease_duration_seconds: i64,
     /// `spec.leaseTransitions`.
     pub lease_transitions: i64,
-    /// Whether `acquireTime` becomes now too (the holder changes).
+    /// True if `acquireTime` is set to now, too (the holder changes).
     pub sets_acquire_time: bool,
 }
 
-/// Why a leader stops.
+/// Reason why a leader stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
     /// The process ends.
     Shutdown,
     /// A leader without the cloud has nothing to feed.
     CloudLost,
-    /// By the membership it has to tell, this hub is no member.
+    /// The membership that this hub has to send does not contain its node.
     NotMember,
     /// The lease was deleted.
     LeaseGone,
-    /// Somebody else holds the lease.
+    /// Another hub holds the lease.
     LeaseTaken,
-    /// The coordinator lost its store, or counts our hold as another one.
+    /// The coordinator lost its store, or assigned our hold another epoch.
     FenceChanged,
     /// No renewal succeeded in time; others may take over soon.
     RenewDeadline,
@@ -239,7 +239,7 @@ pub enum StopReason {
 // === impl Config ===
 
 impl Config {
-    /// Upstream's defaults for this identity, at the first rank.
+    /// Returns upstream's defaults for this identity, at the first rank.
     pub fn new(identity: impl Into<String>) -> Self {
         Config {
             identity: identity.into(),
@@ -252,7 +252,7 @@ impl Config {
         }
     }
 
-    /// Refuses timings under which two hubs could lead, or that a Lease cannot hold.
+    /// Rejects timings under which two hubs could lead, or that a Lease cannot hold.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.identity.is_empty() {
             return Err(ConfigError::Identity);
@@ -270,22 +270,22 @@ impl Config {
         Ok(())
     }
 
-    /// How long one lease request may take: two must fit in before the deadline even if both hang.
+    /// Returns the timeout of one lease request: two must fit in before the deadline even if both hang.
     pub fn request_timeout(&self) -> Duration {
         self.retry_period.min(self.renew_deadline / 3)
     }
 }
 
-/// Retries of a candidate are spread over `retry_period * [1, 1 + JITTER_FACTOR)`, as in client-go.
+/// Spread of a candidate's retries over `retry_period * [1, 1 + JITTER_FACTOR)`, as in client-go.
 pub const JITTER_FACTOR: f64 = 1.2;
 
-/// How long a candidate lets better ones go first: those with a whole copy and a steady link before all others, then by
-/// their place among the members. Nobody is shut out by it: where all have the same fault, all wait the same.
+/// Returns the time that a candidate defers to better ones. Candidates with a complete replica and a steady link come
+/// first, ordered by rank. No candidate is excluded: if all have the same disadvantage, all wait equally.
 pub fn preference_delay(is_behind: bool, is_unsteady: bool, rank: u32) -> Duration {
     RESERVE_DELAY * (u32::from(is_behind) + u32::from(is_unsteady)) + rank_delay(rank)
 }
 
-/// How long a candidate of this rank lets the better ones go first.
+/// Returns the delay of a candidate of this rank.
 pub fn rank_delay(rank: u32) -> Duration {
     RANK_STEP.saturating_mul(rank).min(RANK_DELAY_MAX)
 }

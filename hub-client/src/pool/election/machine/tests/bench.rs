@@ -123,7 +123,7 @@ impl Bench {
 
     /// Answers the last read.
     pub(super) fn read(&mut self, at: u64, outcome: ReadOutcome) -> Vec<Action> {
-        let attempt = self.reading.take().expect("no read was asked for");
+        let attempt = self.reading.take().expect("no read is in flight");
         self.at(at, Input::ReadDone(attempt, outcome))
     }
 
@@ -139,7 +139,7 @@ impl Bench {
     }
 
     pub(super) fn last_write(&self) -> Attempt {
-        self.writing.expect("no write was asked for")
+        self.writing.expect("no write is in flight")
     }
 
     pub(super) fn state(&self) -> HubState {

@@ -1,7 +1,7 @@
-//! Links that come and go: how often the leader changes, and how long nobody leads.
+//! Links that come and go: frequency of leader changes, and time without a leader.
 //!
-//! Three machines over one lease, in steps of a tenth of a second; every request is answered at once. What is measured is
-//! the choice of the candidates alone.
+//! Three machines over one lease, in steps of a tenth of a second; every request is answered immediately. The test
+//! measures only the choice of the candidates.
 
 use std::time::Duration;
 
@@ -161,7 +161,7 @@ fn better_copies_and_steadier_links_go_before_any_place() {
         assert!(preference_delay(true, true, 0) >= preference_delay(behind, unsteady, u32::MAX));
     }
     let most = preference_delay(true, true, u32::MAX);
-    assert!(most <= Duration::from_secs(3), "nobody is shut out");
+    assert!(most <= Duration::from_secs(3), "no candidate is excluded");
 }
 
 #[test]

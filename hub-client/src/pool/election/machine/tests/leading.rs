@@ -1,4 +1,4 @@
-//! Renewing, stopping and giving back.
+//! Renewing, stopping and releasing.
 
 use super::bench::{Bench, free, held_by, ms};
 use crate::pool::election::machine::*;
@@ -7,7 +7,7 @@ fn stop(reason: StopReason) -> [Action; 1] {
     [Action::StopLeading(reason)]
 }
 
-/// Without the polls of a candidate, which are beside the point here.
+/// Removes the polls of a candidate, which are irrelevant here.
 fn no_polls(mut actions: Vec<Action>) -> Vec<Action> {
     actions.retain(|action| !matches!(action, Action::ReadLease(_)));
     actions
@@ -187,7 +187,7 @@ fn drain_is_bounded_but_the_end_of_work_is_not_assumed() {
     assert_eq!(
         hub.at(60_000, Input::Tick),
         [],
-        "who cannot stop must not invite a successor"
+        "a leader that cannot stop must not release the lease"
     );
     assert!(matches!(hub.at(60_100, Input::WorkStopped)[..], [Action::Release(_)]));
 }
@@ -216,7 +216,7 @@ fn renewal_answered_after_the_stop_gives_no_new_leadership() {
     hub.write(3_110, WriteOutcome::Unknown);
     hub.write(3_120, WriteOutcome::Unknown);
     hub.write(3_130, WriteOutcome::Unknown);
-    // A release may have been stored unheard, so only a write can show that the lease is still ours.
+    // A release may have been stored without an answer, so only a write shows whether the lease is still ours.
     let actions = hub.at(6_000, Input::Cloud { failed_probes: 0 });
     assert!(
         !actions.iter().any(|action| matches!(action, Action::StartLeading(_))),
@@ -325,7 +325,7 @@ fn leader_without_the_coordinator_goes_on_until_its_deadline() {
     assert_eq!(
         hub.write(11_020, WriteOutcome::Refused),
         [],
-        "one try is enough when nobody listens"
+        "one try is enough while the coordinator is unreachable"
     );
     assert_eq!(hub.wake_ms(), None);
 }
@@ -392,7 +392,7 @@ fn hub_that_is_no_member_gives_the_lease_back_and_lets_others_lead() {
     assert_eq!(
         hub.wake_ms(),
         Some(62_000),
-        "it asks again after a while: the labels may be right by then"
+        "it tries again after a while: the labels may be right then"
     );
     assert_eq!(hub.at(61_999, Input::Tick), []);
     let actions = hub.at(62_000, Input::Tick);
