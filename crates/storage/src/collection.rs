@@ -1,7 +1,7 @@
-//! One collection of objects in one resourceVersion space: what is stored, what was deleted, and how a reader catches up.
+//! One collection of objects in one resourceVersion space: live objects, remembered deletions, and catch-up of readers.
 //!
-//! Pure: no I/O, no clock, no tasks. The cacher (own objects) and the replica (cloud objects) hold the same structure,
-//! so leader change, failover, resume and a slow reader are all the same read path.
+//! Pure: no I/O, no clock, no tasks. The cacher (own objects) and the replica (cloud objects) hold the same structure.
+//! So leader change, failover, resume and a slow reader all take the same read path.
 //!
 //! ```text
 //!   objects by key ──┐
@@ -11,10 +11,14 @@
 //!   floor ≤ X and X in no gap that a list jumped over, else the reader must start over (410 Expired)
 //! ```
 //!
-//! Invariants: `C` never decreases within a generation; every stored RV ≤ `C`; what a conflating source tells leads from
-//! one `C` to the next as a whole, so at `C` nothing of a key is left out because a later state was going to be told; a
-//! reader that may start at X sees the last state of every key changed after X and every deletion after X, also of
-//! objects that only it knew.
+//! Invariants:
+//!
+//! * `C` never decreases within a generation.
+//! * Every stored RV ≤ `C`.
+//! * A step of a conflating source moves `C` from one position to the next as a whole. At `C` no state of a key is
+//!   missing because the source meant to send a later one.
+//! * A reader that may start at X sees the last state of every key changed after X. It also sees every deletion after
+//!   X, including those of objects that only this reader knows.
 
 mod dirty;
 mod history;
@@ -41,21 +45,22 @@ pub use timeline::{Contradiction, Resumption, UNCOMMITTED_MAX};
 pub use touched::{TOUCH_BITS, Touched};
 pub use write::{Recovered, WriteError};
 
-/// Least size in bytes of the log and of the tombstones, however small the collection is.
+/// Minimum byte budget of the log and of the tombstones, however small the collection is.
 pub const HISTORY_BYTES_MIN: usize = 1 << 20;
-/// Share of the collection's own size (1/n) the log, and the tombstones, may grow to beyond [`HISTORY_BYTES_MIN`].
+/// The byte budget of the log, and of the tombstones, is 1/n of the collection's own size, but at least
+/// [`HISTORY_BYTES_MIN`].
 pub const HISTORY_SHARE: usize = 10;
-/// Most tombstones kept; the oldest goes first and raises the floor.
+/// Maximum number of tombstones; the oldest is dropped first and raises the floor.
 pub const TOMBSTONES_MAX: usize = 20_000;
-/// Most gaps kept; the oldest goes first and raises the floor.
+/// Maximum number of gaps; the oldest is dropped first and raises the floor.
 pub const GAPS_MAX: usize = 32;
 
-/// A live object and when this collection first saw it.
+/// A live object with the RV at which this collection first saw it.
 #[derive(Clone, Debug)]
 pub(crate) struct Live {
     pub(crate) object: Object,
-    /// Readers below this RV do not know it: that of its creation, or the least it can have. Zero when it was already there
-    /// at the first list.
+    /// Readers below this RV do not know the object: its creation's RV, or the lowest possible one. Zero if the first
+    /// list contained it.
     pub(crate) created: ResourceVersion,
 }
 
@@ -66,35 +71,35 @@ pub struct Collection {
     by_rv: BTreeSet<(ResourceVersion, ObjectKey)>,
     tombstones: BTreeMap<(ResourceVersion, ObjectKey), Object>,
     ranges: Vec<RangeTombstone>,
-    /// Of tombstones and ranges, as far as it is known: readers below this RV do not know the object.
+    /// For tombstones and ranges, where available: readers below this RV do not know the object.
     unknown_below: BTreeMap<(ResourceVersion, ObjectKey), ResourceVersion>,
     /// Oldest first.
     gaps: Vec<Gap>,
     log: VecDeque<Step>,
     /// Sequence number of `log[0]`; positions in the log are local to this process and never leave it.
     first_seq: u64,
-    /// Every change after this RV is in the log: readers from here on can be given exact history.
+    /// Every change after this RV is in the log, so readers from here on receive exact history.
     log_from: ResourceVersion,
-    /// RV of the last list or other jump of `C`: what came and went before it, and when, is not known.
+    /// RV of the last list or other jump of `C`. Creations and deletions before it are not known individually.
     gap_to: ResourceVersion,
     log_bytes: usize,
     object_bytes: usize,
     tombstone_bytes: usize,
     /// Everything up to here has been applied.
     position: ResourceVersion,
-    /// Readers below this may have missed a deletion nobody remembers.
+    /// Readers below this may have missed a deletion that is no longer remembered.
     floor: ResourceVersion,
     complete: bool,
     generation: u64,
     /// Highest RV that may have been served in an older generation; zero when there was none.
     high: ResourceVersion,
-    /// What clients of older generations may hold and is not here.
+    /// Objects that clients of older generations may hold and that are absent here.
     former: Vec<Object>,
-    /// Above `C` after a recovery: up to here may have been served before it.
+    /// After a recovery: upper bound, above `C`, of the RVs that may have been served before it.
     served_to: ResourceVersion,
     limits: Limits,
     dirty: Option<Dirty>,
-    /// Which keys changed since somebody asked.
+    /// Keys changed since the last [`Self::take_touched`].
     touched: Touched,
 }
 
@@ -105,7 +110,7 @@ impl Collection {
         Self::with_limits(durable, Limits::default())
     }
 
-    /// As [`Self::new`], with other limits than those of the programs.
+    /// As [`Self::new`], with other limits than the default ones.
     #[must_use]
     pub fn with_limits(durable: bool, limits: Limits) -> Self {
         Self {
@@ -147,13 +152,13 @@ impl Collection {
         self.floor
     }
 
-    /// Whether every object of the source up to `C` is here.
+    /// True if every object of the source up to `C` is here.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.complete
     }
 
-    /// The timeline these RVs belong to; a reader of another generation must start over.
+    /// Generation these RVs belong to; a reader of another generation must start over.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
@@ -165,7 +170,7 @@ impl Collection {
         self.objects.len()
     }
 
-    /// Whether no live object is held.
+    /// True if the collection holds no live object.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
@@ -194,18 +199,18 @@ impl Collection {
         self.objects.values().map(|live| &live.object)
     }
 
-    /// The `count` objects with the highest RVs, and these.
+    /// The `count` objects with the highest RVs, with those RVs.
     pub fn newest(&self, count: usize) -> impl Iterator<Item = (&ObjectKey, ResourceVersion)> {
         self.by_rv.iter().rev().take(count).map(|(rv, key)| (key, *rv))
     }
 
-    /// Deletions that were watched, the latest first: last states, without those of what has come again.
+    /// Deletions that were watched, the latest first, as last states. Names that exist again are left out.
     pub fn deletions(&self) -> impl Iterator<Item = &Object> {
         let buried = self.tombstones.values().rev();
         buried.filter(|object| !self.objects.contains_key(object.key()))
     }
 
-    /// Which keys changed since the last call.
+    /// Returns the keys changed since the last call, and clears the record.
     pub fn take_touched(&mut self) -> Touched {
         self.touched.take()
     }
@@ -237,8 +242,8 @@ impl Collection {
         self.first_seq + self.log.len() as u64
     }
 
-    /// Where in the log a reader at `position` goes on; `None` when the log does not reach back to it, or it stands
-    /// inside a diff, whose first part it would miss.
+    /// Sequence number at which a reader at `position` continues in the log. `None` if the log does not reach back that
+    /// far, or if `position` lies inside a diff: the reader would miss the diff's first part.
     fn seq_after(&self, position: ResourceVersion) -> Option<u64> {
         if position == self.position {
             return Some(self.next_seq());

@@ -1,23 +1,25 @@
-//! Numbers of generations and positions: which are taken from others, and which comes next.
+//! Numbers of generations and positions: limits for those received from others, and the next number.
 //!
-//! A generation stands for one history of the cloud. Numbers come in steps: the step counts, the rest below it is drawn by chance
-//! and tells histories apart that began at the same step. Coordinators order numbers, so one that nothing could follow would shut
-//! out every later leader.
+//! A generation identifies one history of the cloud. Numbers come in steps: the step counts, and the rest below it is
+//! random. The rest distinguishes histories that began at the same step. Coordinators order numbers, so a number
+//! without a successor would shut out every later leader.
 
 use yurt_apimachinery::ResourceVersion;
 
-/// Generations are numbered in steps of this.
+/// Generations are numbered in steps of this size.
 const STEP: u64 = 1_000_000;
-/// Steps that a new number may be above the one held: each time that a cloud comes back from a backup is one.
+/// Maximum number of steps by which a new number may exceed the one held. Each restore of a cloud from a backup is one
+/// step.
 const STEPS_MAX: u64 = 1_000;
-/// Numbers of generations are below this: 9 billion steps.
+/// Exclusive upper bound of generation numbers: 9 billion steps.
 pub const GENERATION_END: u64 = 1 << 53;
-/// Positions that are taken from others are below this. An etcd that commits a million writes each second gets there in 285
-/// years, and microseconds since 1970 in 2255.
+/// Exclusive upper bound of positions received from others. An etcd that commits a million writes each second gets
+/// there in 285 years, and microseconds since 1970 in 2255.
 pub const POSITION_END: ResourceVersion = ResourceVersion(1 << 53);
 
-/// Number of a generation after `last`, with a rest by `random`; `None` after the last step. Two hubs that notice different
-/// rollbacks choose different numbers, but for one chance in a million: equal numbers stand for one history.
+/// Number of a generation after `last`, with a rest from `random`; `None` after the last step. Equal numbers identify
+/// one history. Two hubs that detect different rollbacks choose different numbers, except with a chance of one in a
+/// million.
 #[must_use]
 pub fn next(last: u64, random: u64) -> Option<u64> {
     let number = (last / STEP)
@@ -27,7 +29,7 @@ pub fn next(last: u64, random: u64) -> Option<u64> {
     (number < GENERATION_END).then_some(number)
 }
 
-/// Whether a copy of generation `held` may go over to generation `told`: it is one of the next steps.
+/// True if a copy of generation `held` may change to generation `told`: it is one of the next steps.
 #[must_use]
 pub fn may_follow(held: u64, told: u64) -> bool {
     told < GENERATION_END && told / STEP <= (held / STEP).saturating_add(STEPS_MAX)

@@ -1,5 +1,5 @@
-//! Kinds that are learned while a process runs: the same description is always the same value, so that nothing is made
-//! anew for a kind that did not change. What is new is kept for the life of the process, up to a limit.
+//! Kinds that are learned while a process runs. The same description always yields the same value, so unchanged kinds
+//! cause no new allocation. A new kind is kept for the life of the process, up to a limit.
 
 use std::collections::HashMap;
 
@@ -9,32 +9,33 @@ use yurt_apimachinery::definition::CustomKind;
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::pool_scope::SharedResource;
 
-/// Kinds and versions kept in the life of a process; each edit of one adds one.
+/// Maximum number of kinds and versions kept in the life of a process; each edit of one adds one.
 pub const KEPT_MAX: usize = 10_000;
 
-/// Of those, kinds that a pool's leader told: changing what is shared must not use up what files may declare.
+/// Share of [`KEPT_MAX`] for kinds named by a pool's leader. Changes of the shared resources must not use up what files
+/// may declare.
 pub const SHARED_MAX: usize = 1_000;
 
 /// Everything learned so far.
 #[derive(Debug, Default)]
 pub struct Kinds {
-    // Taken inside of `told`, and of no other lock.
+    // Locked inside of `told`, and inside of no other lock.
     kept: Mutex<HashMap<CustomKind, &'static ResourceKind>>,
-    // How many of them a leader told. Lock order: this first, then `kept`.
+    // Number of those named by a leader. Lock order: this first, then `kept`.
     told: Mutex<usize>,
 }
 
-/// The process has learned [`KEPT_MAX`] kinds, or [`SHARED_MAX`] by a leader.
+/// The process has learned [`KEPT_MAX`] kinds, or [`SHARED_MAX`] from a leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{KEPT_MAX} kinds and changes of kinds, or {SHARED_MAX} that the leader told, since the start; restart to take more"
+    "{KEPT_MAX} kinds and changes of kinds, or {SHARED_MAX} named by the leader, since the start; restart to take more"
 )]
 pub struct TooManyKinds;
 
 // === impl Kinds ===
 
 impl Kinds {
-    /// The one value for `kind`.
+    /// Returns the one value for `kind`.
     ///
     /// # Errors
     /// [`TooManyKinds`] for one that is new.
@@ -64,10 +65,10 @@ impl Kinds {
         Ok(kept)
     }
 
-    /// The kind of a shared resource: the built-in one where there is one.
+    /// Returns the kind of a shared resource: the built-in one if there is one.
     ///
     /// # Errors
-    /// [`TooManyKinds`] for one that is new, once [`SHARED_MAX`] were told.
+    /// [`TooManyKinds`] for one that is new, once a leader has named [`SHARED_MAX`].
     pub fn shared(&self, resource: &SharedResource) -> Result<&'static ResourceKind, TooManyKinds> {
         match find_kind(&resource.group, &resource.resource) {
             Some(builtin) => Ok(builtin),

@@ -11,44 +11,44 @@ use crate::collection::{Collection, KeyRange, TOUCH_BITS, Touched};
 
 /// A [`Collection`] that wakes its readers after every change.
 ///
-/// Lock order: this lock is a leaf; nothing else is locked, awaited or called back while it is held.
+/// Lock order: this lock is a leaf. While it is held, nothing else is locked, awaited or called back.
 #[derive(Debug)]
 pub struct SharedCollection {
     kind: &'static ResourceKind,
     inner: RwLock<Collection>,
     version: watch::Sender<u64>,
-    /// Wake-ups of those who wait for a single key; made for the first of them.
+    /// Wake-ups of readers that wait for a single key; created for the first of them.
     by_key: OnceLock<Box<[watch::Sender<u64>]>>,
     starting: Arc<Semaphore>,
-    /// How far the store is that this collection is a part of; `None` where it has a source of its own.
+    /// Progress of the store that this collection belongs to; `None` if it has a source of its own.
     progress: Option<Progress>,
-    /// Watches that were told to list again.
+    /// Watches that were ended with 410, so that their clients list again.
     relists_forced: AtomicU64,
 }
 
-/// The RV up to which everything in a store has been published, in whatever collection: one number for all of them, which
-/// each takes over when somebody asks it for a number that another one issued.
+/// RV up to which a store has published everything, in any of its collections. The number is common to all of them: a
+/// collection adopts it when a reader requests an RV that another collection issued.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
-    /// Somebody may have seen this RV in one of the collections.
+    /// A reader may have seen this RV in one of the collections.
     begun: Arc<AtomicU64>,
     reached: watch::Sender<ResourceVersion>,
 }
 
-/// Watches of one collection that are being sent its present state, at a time; further ones are asked to come back.
+/// Maximum number of watches of one collection that receive its present state at the same time; further ones get 429.
 pub const STARTING_WATCHES_MAX: usize = 2000;
 
-/// The collection has begun another history than the change belongs to; nothing was changed.
+/// The collection has another generation than the change; nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a change of generation {of} came to a collection of generation {held}")]
+#[error("a change of generation {of} does not apply to a collection of generation {held}")]
 pub struct OtherHistory {
     /// Generation of the collection.
     pub held: u64,
-    /// Generation that the change is of.
+    /// Generation of the change.
     pub of: u64,
 }
 
-/// Changes by the only writer that a collection has, whatever its generation is. Where several sources write, each names
+/// Changes by the only writer of a collection, independent of its generation. Where several sources write, each names
 /// the generation it was opened for ([`SharedCollection::update_of`]).
 pub trait OnlyWriter {
     /// Changes the collection and wakes the readers.
@@ -62,18 +62,18 @@ pub struct Changes(watch::Receiver<u64>);
 // === impl Progress ===
 
 impl Progress {
-    /// How far the store is.
+    /// RV that the store has reached.
     #[must_use]
     pub fn now(&self) -> ResourceVersion {
         *self.reached.borrow()
     }
 
-    /// What was written at `rv` is being published from now on, in one collection after another.
+    /// Marks the begin of publishing the write at `rv`, in one collection after another.
     pub fn begin(&self, rv: ResourceVersion) {
         self.begun.fetch_max(rv.0, Ordering::SeqCst);
     }
 
-    /// Everything up to `rv` is in its collection.
+    /// Marks that everything up to `rv` is in its collection.
     pub fn reached(&self, rv: ResourceVersion) {
         self.reached
             .send_if_modified(|reached| std::mem::replace(reached, rv.max(*reached)) < rv);
@@ -97,7 +97,7 @@ impl SharedCollection {
         }
     }
 
-    /// An empty collection of `kind` in a store that is as far as `progress` says.
+    /// An empty collection of `kind` in the store whose progress is `progress`.
     #[must_use]
     pub fn within(kind: &'static ResourceKind, progress: Progress) -> Self {
         Self {
@@ -106,7 +106,7 @@ impl SharedCollection {
         }
     }
 
-    /// Moves `C` to where the store is. Nobody is woken: nothing happened in this collection.
+    /// Moves `C` to the store's position. Wakes no reader: nothing happened in this collection.
     pub fn follow_store(&self) {
         let Some(progress) = &self.progress else { return };
         let reached = progress.now();
@@ -115,8 +115,8 @@ impl SharedCollection {
         }
     }
 
-    /// Waits until what any collection of the store has shown to anybody is behind `C`: a list that is to be the most
-    /// recent must not have a lower number than an event that somebody else saw before.
+    /// Waits until `C` covers every RV that any collection of the store has shown to a reader. A list of the most
+    /// recent state must not have a lower RV than an event that a client saw before.
     ///
     /// # Cancel safety
     /// Holds nothing; may be dropped at any point.
@@ -129,19 +129,20 @@ impl SharedCollection {
         self.follow_store();
     }
 
-    /// What is in it.
+    /// Kind of the objects in it.
     #[must_use]
     pub fn kind(&self) -> &'static ResourceKind {
         self.kind
     }
 
-    /// Looks at the collection.
+    /// Reads the collection under its lock.
     pub fn read<T>(&self, look: impl FnOnce(&Collection) -> T) -> T {
         look(&self.inner.read())
     }
 
-    /// Changes the collection for a source of `generation` and wakes the readers. Generations are compared under the lock of
-    /// the change: RVs of one history say nothing in another, and a source learns of a new one later than the collection.
+    /// Changes the collection for a source of `generation` and wakes the readers. Generations are compared under the
+    /// lock of the change: RVs of one history mean nothing in another, and a source learns of a new one later than the
+    /// collection.
     ///
     /// # Errors
     /// [`OtherHistory`] when the collection is of another generation.
@@ -175,7 +176,7 @@ impl SharedCollection {
         }
     }
 
-    /// Changes book-keeping no reader can see (dirty records), without waking anybody.
+    /// Changes book-keeping that no reader can see (dirty records), without waking readers.
     pub(crate) fn update_quietly<T>(&self, change: impl FnOnce(&mut Collection) -> T) -> T {
         change(&mut self.inner.write())
     }
@@ -186,8 +187,8 @@ impl SharedCollection {
         self.version.subscribe()
     }
 
-    /// As [`Self::subscribe`], for one who looks at `keys` only: a thousand who wait for a key each are not woken by every
-    /// change of another. Now and then they are, to keep up with what is forgotten.
+    /// As [`Self::subscribe`], for a reader of `keys` only. A thousand readers of one key each are not woken by changes
+    /// of other keys. They are woken at intervals, to stay above the floor.
     #[must_use]
     pub fn changes_of(&self, keys: &KeyRange) -> Changes {
         let by_key = || (0..TOUCH_BITS).map(|_| watch::Sender::new(0)).collect();
@@ -204,17 +205,17 @@ impl SharedCollection {
         self.relists_forced.load(Ordering::Relaxed)
     }
 
-    /// A client was told to list again.
+    /// Counts a watch that ended with 410.
     pub(crate) fn count_forced_relist(&self) {
         self.relists_forced.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A place among [`STARTING_WATCHES_MAX`], as long as it is held.
+    /// A permit among [`STARTING_WATCHES_MAX`], held until it is dropped.
     pub(crate) fn start_watch(&self) -> Option<OwnedSemaphorePermit> {
         self.starting.clone().try_acquire_owned().ok()
     }
 
-    /// The store says that everything up to `rv` is in its collections.
+    /// Records the store's report that everything up to `rv` is in its collections.
     pub fn store_reached(&self, rv: ResourceVersion) {
         if let Some(progress) = &self.progress {
             progress.reached(rv);
@@ -263,12 +264,12 @@ impl OnlyWriter for SharedCollection {
 // === impl Changes ===
 
 impl Changes {
-    /// What changed up to now has been seen.
+    /// Marks all changes up to now as seen.
     pub fn mark_seen(&mut self) {
         self.0.borrow_and_update();
     }
 
-    /// Resolves when something changed that was not seen.
+    /// Resolves at the next unseen change.
     ///
     /// # Errors
     /// The collection is gone.

@@ -1,4 +1,4 @@
-//! What waits for a store, bounded by what the collection holds itself, however long the store fails.
+//! Changes not yet stored, bounded by the size of the collection itself, however long the store fails.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
 use super::{Collection, RangeTombstone};
 
-/// Most deleted keys that wait for a store. Beyond, all of the collection is written again instead.
+/// Maximum number of deleted keys that wait for a store. Above it the whole collection is written again instead.
 const DELETED_KEYS_MAX: usize = 10_000;
-/// What waits is looked through when it has grown by this factor.
+/// Growth factor after which the waiting deletions are pruned again.
 const SLACK: usize = 2;
 
-/// What changed since a store last took it. Taken as a whole, written in one transaction.
+/// Changes since a store last took them. Taken as a whole, written in one transaction.
 #[derive(Debug, Default)]
 pub struct Dirty {
     /// New state per key; `None` means deleted.
@@ -20,39 +20,39 @@ pub struct Dirty {
     pub tombstones: Vec<Object>,
     /// Range tombstones added.
     pub ranges: Vec<RangeTombstone>,
-    /// Everything stored before is void (new generation or first list).
+    /// True if everything stored before is void (new generation or first list).
     pub wiped: bool,
-    /// `C`, floor, completeness or generation moved.
+    /// True if `C`, floor, completeness or generation moved.
     pub moved: bool,
-    /// This is all there is: no key that is not named here is left.
+    /// True if the record is complete: keys that it does not name are to be deleted.
     whole: bool,
-    /// Size of the deletions added.
+    /// Size in bytes of the deletions added.
     bytes: usize,
-    /// What is below the floor was dropped when they had this size.
+    /// Size in bytes of the deletions after those below the floor were last dropped.
     bytes_kept: usize,
 }
 
 // === impl Dirty ===
 
 impl Dirty {
-    /// Whether there is nothing to store.
+    /// True if there is nothing to store.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         !self.moved && !self.has_content()
     }
 
-    /// Whether what is stored has to go first.
+    /// True if the stored state has to be deleted first.
     #[must_use]
     pub fn replaces_all(&self) -> bool {
         self.wiped || self.whole
     }
 
-    /// Whether objects came, changed or went.
+    /// True if objects were created, changed or deleted.
     pub(super) fn has_content(&self) -> bool {
         self.replaces_all() || !(self.objects.is_empty() && self.tombstones.is_empty() && self.ranges.is_empty())
     }
 
-    /// A new start with `objects`, told of `ranges`.
+    /// A new start with `objects` and the deletions `ranges`.
     pub(super) fn restart(objects: BTreeMap<ObjectKey, Option<Object>>, ranges: Vec<RangeTombstone>) -> Self {
         let bytes = ranges.iter().map(|range| range.object.size()).sum();
         Self {
@@ -78,7 +78,7 @@ impl Dirty {
         self.ranges.push(range);
     }
 
-    /// Puts back a record whose commit failed; what changed meanwhile (`self`) is newer and wins.
+    /// Puts back a record whose commit failed; later changes (`self`) are newer and win.
     fn merge_older(&mut self, older: Dirty) {
         if self.replaces_all() {
             self.wiped |= older.wiped;
@@ -94,7 +94,7 @@ impl Dirty {
         self.bytes += older.bytes;
     }
 
-    /// Drops deletions that no reader can be told of any more.
+    /// Drops deletions that no reader can receive any more.
     fn forget(&mut self, floor: ResourceVersion) {
         self.tombstones.retain(|object| object.resource_version() > floor);
         self.ranges.retain(|range| range.to > floor);
@@ -113,13 +113,13 @@ impl Collection {
         (!dirty.is_empty()).then(|| std::mem::take(dirty))
     }
 
-    /// Whether more changed since the last [`Self::take_dirty`] than where the collection stands.
+    /// True if more than the position and other meta data changed since the last [`Self::take_dirty`].
     #[must_use]
     pub fn has_unsaved_content(&self) -> bool {
         self.dirty.as_ref().is_some_and(Dirty::has_content)
     }
 
-    /// Gives back a record whose commit failed, so that the next one includes it.
+    /// Puts back a record whose commit failed, so that the next one includes it.
     pub fn restore_dirty(&mut self, older: Dirty) {
         if let Some(dirty) = &mut self.dirty {
             dirty.merge_older(older);
@@ -127,7 +127,8 @@ impl Collection {
         }
     }
 
-    /// Forgets what need not be stored any more, and writes everything where too many keys would have to be deleted.
+    /// Drops entries that need not be stored any more, and writes everything where too many keys would have to be
+    /// deleted.
     pub(super) fn bound_dirty(&mut self) {
         let (budget, floor) = (self.history_budget(), self.floor);
         let Some(dirty) = &mut self.dirty else { return };

@@ -1,34 +1,34 @@
-//! What is remembered of deletions, and what the floor becomes when some of it must be forgotten.
+//! Remembered deletions, and the floor that results when some of them are forgotten.
 
 use serde::{Deserialize, Serialize};
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
 use super::{Collection, GAPS_MAX, HISTORY_BYTES_MIN, TOMBSTONES_MAX, UNCOMMITTED_MAX};
 
-/// How much of the past a collection remembers.
+/// Limits of the history that a collection remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Least size in bytes of the log and of the tombstones, however small the collection is.
+    /// Minimum byte budget of the log and of the tombstones, however small the collection is.
     pub bytes_min: usize,
-    /// Most tombstones, ranges included.
+    /// Maximum number of tombstones, ranges included.
     pub tombstones: usize,
-    /// Most gaps.
+    /// Maximum number of gaps.
     pub gaps: usize,
 }
 
-/// A deletion nobody watched: it happened somewhere in `(after, to]`.
+/// An unwatched deletion: it happened somewhere in `(after, to]`.
 #[derive(Clone, Debug)]
 pub struct RangeTombstone {
-    /// `C` before the list that did not show the object any more.
+    /// `C` before the list in which the object was missing.
     pub after: ResourceVersion,
     /// RV of that list.
     pub to: ResourceVersion,
-    /// Last state known.
+    /// Last known state.
     pub object: Object,
 }
 
-/// A stretch that a list jumped over: what came and went inside `(from, to)` is known to nobody but readers who stand
-/// there, so they have to start over.
+/// A stretch that a list jumped over. Objects created and deleted inside `(from, to)` are known only to readers
+/// positioned there, so those readers have to start over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
     /// `C` before the list.
@@ -37,10 +37,10 @@ pub struct Gap {
     pub to: ResourceVersion,
 }
 
-/// What a copy remembers of the time before its present state: whoever read another copy can go on at one that takes it.
+/// History of a copy before its present state. Readers of another copy can resume at a copy that takes it over.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// Nothing after this RV is left out.
+    /// Everything after this RV is included.
     pub floor: ResourceVersion,
     /// Stretches that lists jumped over.
     pub gaps: Vec<Gap>,
@@ -77,7 +77,7 @@ impl Collection {
         &self.gaps
     }
 
-    /// A list led from `from` to `to`. One that is known already is not added again.
+    /// Records that a list moved `C` from `from` to `to`. A known gap is not added again.
     pub fn add_gap(&mut self, gap: Gap) {
         if gap.from >= gap.to || gap.to <= self.floor || self.gaps.contains(&gap) {
             return;
@@ -94,7 +94,7 @@ impl Collection {
         self.end_of_gap(position).is_some()
     }
 
-    /// Where the last gap ends that `position` is inside of.
+    /// End of the last gap that contains `position`.
     pub(super) fn end_of_gap(&self, position: ResourceVersion) -> Option<ResourceVersion> {
         let around = self.gaps.iter().filter(|gap| gap.holds(position));
         around.map(|gap| gap.to).max()
@@ -105,14 +105,14 @@ impl Collection {
         self.tombstones.values()
     }
 
-    /// Deletions remembered only as a range; those of older generations begin at zero.
+    /// Deletions remembered only as a range; ranges of older generations begin at zero.
     #[must_use]
     pub fn range_tombstones(&self) -> Vec<RangeTombstone> {
         self.ranges.iter().cloned().chain(self.former_ranges()).collect()
     }
 
-    /// The latest `bytes` of what is remembered, for a copy that has nothing. It does not reach back into an older
-    /// generation: an RV of then does not say what its reader knows.
+    /// The latest `bytes` of the history, for a copy that has none. It excludes older generations: an RV issued in one
+    /// does not show what its reader knows.
     #[must_use]
     pub fn history(&self, bytes: usize) -> History {
         let exact = self.tombstones.values().map(|o| (o.resource_version(), o.size()));
@@ -136,8 +136,8 @@ impl Collection {
         }
     }
 
-    /// Takes over what another copy remembers of the time before a first list that came from there: readers at or above
-    /// its floor go on here. As after a recovery, they may be ahead.
+    /// Takes over another copy's history of the time before a first list that came from there. Readers at or above its
+    /// floor resume here. As after a recovery, they may be ahead.
     pub fn remember(&mut self, history: History) {
         self.floor = self.above_high(history.floor);
         self.served_to = ResourceVersion(self.position.0.saturating_add(UNCOMMITTED_MAX));
@@ -157,7 +157,7 @@ impl Collection {
         self.forget_former();
     }
 
-    /// `floor`, or higher, where a lower one would reach back into an older generation; never above `C`.
+    /// `floor`, raised where it would reach into an older generation; never above `C`.
     fn above_high(&self, floor: ResourceVersion) -> ResourceVersion {
         let least = match self.high.is_zero() {
             true => ResourceVersion::ZERO,
@@ -175,7 +175,7 @@ impl Collection {
         self.forget_old();
     }
 
-    /// As [`Self::bury`], of a deletion nobody watched.
+    /// As [`Self::bury`], for an unwatched deletion.
     pub(super) fn bury_range(&mut self, tombstone: RangeTombstone, created: ResourceVersion) {
         self.count_burial(&tombstone.object);
         self.note_created(tombstone.to, tombstone.object.key(), created);
@@ -183,20 +183,21 @@ impl Collection {
         self.forget_old();
     }
 
-    /// A key that is deleted twice within one range keeps the lower number.
+    /// Records the RV of creation. A key that is deleted twice within one range keeps the lower number.
     fn note_created(&mut self, rv: ResourceVersion, key: &ObjectKey, created: ResourceVersion) {
         let noted = self.unknown_below.entry((rv, key.clone())).or_insert(created);
         *noted = created.min(*noted);
     }
 
-    /// Whether a reader that knows nothing above `position` may know what was deleted at `rv`, or in the range up to it.
+    /// True if a reader that knows nothing above `position` may know the object deleted at `rv`, or in the range up to
+    /// it.
     pub(super) fn may_be_known(&self, rv: ResourceVersion, key: &ObjectKey, position: ResourceVersion) -> bool {
         let created = self.unknown_below.get(&(rv, key.clone()));
         created.is_none_or(|created| *created <= position)
     }
 
-    /// Well before a deletion is forgotten every reader is woken, those of other keys too: their position has to get past
-    /// it.
+    /// Wakes every reader, also those of other keys, well before a deletion is forgotten: their position has to get
+    /// past it.
     fn count_burial(&mut self, object: &Object) {
         self.tombstone_bytes += object.size();
         let (bytes, count) = (self.history_budget() / 4, self.limits.tombstones / 4);

@@ -9,10 +9,10 @@ use yurt_apimachinery::time::Time;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
 
-/// Bookkeeping bytes counted for one step beside the objects it holds.
+/// Overhead in bytes counted for one step, in addition to the objects it holds.
 const STEP_OVERHEAD: usize = 160;
 
-/// What happened to one key.
+/// Kind of a change of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
     /// The key did not exist before.
@@ -26,15 +26,16 @@ pub enum ChangeKind {
 /// One change of one key, immutable and shared by all readers.
 #[derive(Debug)]
 pub struct Change {
-    /// What happened.
+    /// Kind of the change.
     pub kind: ChangeKind,
     /// New state, or the last state carrying the deletion's RV.
     pub object: Object,
     /// State before the change, if the object was held; selectors decide transitions with it.
     pub previous: Option<Object>,
-    /// It is part of a step, which tells the last state of each key: other states may have come after `previous`.
+    /// True if the change is part of a step, which contains the last state of each key: other states may have come
+    /// after `previous`.
     pub is_conflated: bool,
-    /// What was asked for so far: one or two of the few that are possible.
+    /// Frames encoded so far: one or two of the few possible ones.
     frames: Mutex<Vec<(EventType, Format, Bytes)>>,
 }
 
@@ -43,19 +44,19 @@ pub struct Change {
 pub enum Step {
     /// A change with an RV of its own.
     Change(Arc<Change>),
-    /// The changes up to the matching [`Step::DiffEnd`] lead to `to` as one step: only the last state of each key is among
-    /// them, so between two of them nothing can be said of the rest.
+    /// Begin of a step up to the matching [`Step::DiffEnd`], which leads to `to` as a whole. It contains only the last
+    /// state of each key, so between two of its changes the state of the other keys is undefined.
     DiffBegin {
         /// Position after the step.
         to: ResourceVersion,
     },
-    /// A deletion nobody watched: it has no RV, so it carries the position every reader already has.
+    /// An unwatched deletion: it has no RV, so it carries the position that every reader already has.
     Unwatched(Arc<Change>),
     /// End of a step; `C` is `to` from here on.
     DiffEnd {
         /// Position after the step.
         to: ResourceVersion,
-        /// It came from comparing lists: objects may have come and gone unseen.
+        /// True if it results from comparing lists: objects may have come and gone unseen.
         jumped: bool,
     },
 }
@@ -79,15 +80,15 @@ impl Change {
         self.object.resource_version()
     }
 
-    /// The watch frame of this change's object as `event`, for clients that want it as it is
-    /// ([`Negotiated::is_shared`]); encoded on first use, shared afterwards.
+    /// The watch frame of this change's object as `event`, for clients that accept the shared form
+    /// ([`Negotiated::is_shared`]). It is encoded on first use and shared afterwards.
     #[must_use]
     pub fn frame(&self, event: EventType, how: Negotiated, kind: &ResourceKind) -> Bytes {
         let mut frames = self.frames.lock();
         if let Some(known) = frames.iter().find(|known| (known.0, known.1) == (event, how.format)) {
             return known.2.clone();
         }
-        // No table, hence no age: the time does not matter.
+        // Without a table no age is written, so the time does not matter.
         let frame = how.frame(event, kind, self.object.bytes(), Time::from_unix(0), false);
         frames.push((event, how.format, frame.clone()));
         frame
@@ -97,7 +98,7 @@ impl Change {
 // === impl Step ===
 
 impl Step {
-    /// Bytes this step is charged in the log's budget.
+    /// Bytes that this step counts in the log's budget.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::Change(change) | Self::Unwatched(change) => {

@@ -1,7 +1,7 @@
-//! The state of a collection at an earlier RV, read in key order from any key on.
+//! State of a collection at an earlier RV, read in key order from any key on.
 //!
-//! Nothing is kept for it: steps of the log that are newer than the RV are undone for the keys asked for. So a page of
-//! a list costs its own objects and the steps since, and holds nothing between two pages.
+//! No copy is kept for it: the reader undoes the log's newer steps for the keys of the request. So a page of a list
+//! costs its own objects and the steps since, and holds nothing between two pages.
 
 use std::collections::{BTreeMap, btree_map};
 use std::iter::Peekable;
@@ -23,7 +23,7 @@ pub struct KeyRange {
 pub struct Past<'a> {
     keys: &'a KeyRange,
     present: Peekable<btree_map::Range<'a, ObjectKey, Live>>,
-    /// What present state has to be replaced with; `None` where nothing was then.
+    /// Replacements of the present state; `None` where no object existed then.
     undone: Peekable<btree_map::IntoIter<&'a str, Option<&'a Object>>>,
 }
 
@@ -54,13 +54,13 @@ impl KeyRange {
         }
     }
 
-    /// The key, when there is only one.
+    /// The key, if there is only one.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         self.one.then_some(&*self.prefix)
     }
 
-    /// Whether `key` is one of them.
+    /// True if `key` is in the range.
     #[must_use]
     pub fn contains(&self, key: &str) -> bool {
         if self.one {
@@ -74,11 +74,11 @@ impl KeyRange {
 // === impl Collection ===
 
 impl Collection {
-    /// The objects of `keys` at `rv`, from the key `from` on (the empty text begins at the first one). `rv` is at or
+    /// The objects of `keys` at `rv`, from the key `from` on (the empty string begins at the first one). `rv` is at or
     /// below `C`.
     ///
     /// # Errors
-    /// [`Expired`] when the log does not reach back to `rv`, or a difference was found by comparing lists since.
+    /// [`Expired`] when the log does not reach back to `rv`, or a later difference was found by comparing lists.
     pub fn at<'a>(&'a self, rv: ResourceVersion, keys: &'a KeyRange, from: &str) -> Result<Past<'a>, Expired> {
         let Some(seq) = self.seq_after(rv).filter(|_| rv >= self.gap_to) else {
             return Err(Expired {
@@ -106,9 +106,11 @@ impl Collection {
         })
     }
 
-    /// The objects that a watch which began at `reader` starts with, from the key `from` on: those of its position. Where
-    /// the log no longer reaches back (the client took its time) they are the present ones, and the reader goes on to
-    /// deliver every change since its position: the client sees some twice and ends with the truth.
+    /// The initial objects of a watch that began at `reader`, from the key `from` on: the state at its position.
+    ///
+    /// Where the log no longer reaches back, because the client was slow, the present objects are returned. The reader
+    /// then delivers every change since its position: the client sees some of them twice and ends with the present
+    /// state.
     ///
     /// # Errors
     /// [`Expired`] when the generation changed.

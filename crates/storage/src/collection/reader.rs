@@ -1,6 +1,6 @@
-//! How a reader follows a collection: exact history while it keeps up, conflated catch-up by RV when it does not.
+//! Readers of a collection: exact history while they keep up, conflated catch-up by RV when they do not.
 //!
-//! A reader is a position, nothing more: it holds no queue, so a slow one costs only itself.
+//! A reader is only a position. It holds no queue, so a slow reader delays no other.
 
 use std::sync::Arc;
 
@@ -8,30 +8,31 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
 use super::{Change, ChangeKind, Collection, KeyRange, RangeTombstone, Step};
 
-/// No RV: a reader has thousands of siblings, and an `Option` would cost each another word.
+/// Stands for "no RV". A collection has thousands of readers, and an `Option` would cost each of them another word.
 const NO_STEP: ResourceVersion = ResourceVersion(u64::MAX);
 
-/// A reader's place in one collection.
+/// A reader's position in one collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reader {
     /// Everything up to here has been delivered.
     position: ResourceVersion,
     /// Next log entry while the reader keeps up; `None` while it catches up by RV (or waits for `C` to reach it).
     seq: Option<u64>,
-    /// Where the current catch-up began: objects created later are ADDED, older ones MODIFIED.
+    /// Start of the current catch-up: objects created later are ADDED, older ones MODIFIED.
     resumed_at: ResourceVersion,
     /// Range tombstones up to this list RV were already delivered in this catch-up.
     ranges_to: ResourceVersion,
-    /// [`Delivery::DiffBegin`] was delivered here, and its end was not; [`NO_STEP`] outside of a step.
+    /// Set when [`Delivery::DiffBegin`] was delivered and its end was not; [`NO_STEP`] outside of a step.
     step_from: ResourceVersion,
-    /// `C` when the current catch-up began: of what was gone by then it told nothing. [`NO_STEP`] before its first read.
+    /// `C` when the current catch-up began: it delivered nothing of objects deleted by then. [`NO_STEP`] before its
+    /// first read.
     began_at: ResourceVersion,
-    /// Deletions of what it cannot know are left out.
+    /// Omits deletions of objects that the client cannot know.
     is_client: bool,
     generation: u64,
 }
 
-/// One thing to tell a reader, in order.
+/// One delivery to a reader, in order.
 #[derive(Clone, Debug)]
 pub enum Delivery {
     /// Exact history: the change with the state before it.
@@ -43,31 +44,31 @@ pub enum Delivery {
         /// It did not exist at the reader's position.
         created: bool,
     },
-    /// Catch-up: the object was deleted; it carries the deletion's RV, or the reader's own position where nobody
-    /// watched the deletion.
+    /// Catch-up: the object was deleted. It carries the deletion's RV, or the reader's own position if the deletion was
+    /// not watched.
     Gone(Object),
-    /// What follows up to [`Delivery::DiffEnd`] is one step (told to replicas only).
+    /// Begin of a step that ends with [`Delivery::DiffEnd`] (sent to replicas only).
     DiffBegin(ResourceVersion),
     /// End of that step.
     DiffEnd {
         /// Position after it.
         to: ResourceVersion,
-        /// It crosses a list: objects may have come and gone inside that nobody here saw.
+        /// True if the step crosses a list: objects may have come and gone inside it without being seen here.
         jumped: bool,
     },
 }
 
-/// The reader's position is older than what is remembered, or of another timeline: it has to start over (410).
+/// The reader's position is older than the remembered history, or of another generation: it has to start over (410).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too old resource version: {position} ({floor})")]
 pub struct Expired {
-    /// Where the reader stands.
+    /// The reader's position.
     pub position: ResourceVersion,
     /// Oldest position that could resume.
     pub floor: ResourceVersion,
 }
 
-/// All objects at one instant and a reader that goes on from there.
+/// All objects at one instant, and a reader that continues from there.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// Live objects in key order.
@@ -87,8 +88,8 @@ impl Reader {
         self.position
     }
 
-    /// Leaves out deletions of what was created after the reader's position and told to nobody here. Not for copies: they
-    /// have readers of their own, who may be ahead of them.
+    /// Omits deletions of objects created after the reader's position and never sent to a reader here. Replicas must
+    /// not use it: they serve readers of their own, which may be ahead of them.
     #[must_use]
     pub fn for_client(mut self) -> Self {
         self.is_client = true;
@@ -98,7 +99,8 @@ impl Reader {
 
 #[cfg(test)]
 impl Reader {
-    /// As after a restart, or when the tail no longer reaches back: only the RV index is left.
+    /// Drops the position in the log, as after a restart or when the tail does not reach back: only the RV index is
+    /// left.
     pub(super) fn without_tail(mut self) -> Self {
         self.seq = None;
         self
@@ -112,7 +114,8 @@ impl Reader {
 // === impl Collection ===
 
 impl Collection {
-    /// A reader that has seen everything up to `position`. A position above `C` is held silently until `C` passes it.
+    /// Opens a reader that has seen everything up to `position`. A position above `C` is held silently until `C` passes
+    /// it.
     ///
     /// # Errors
     /// [`Expired`] when deletions after `position` may have been forgotten, or `position` is inside a [`Gap`](super::Gap).

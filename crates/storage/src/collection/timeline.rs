@@ -1,15 +1,16 @@
-//! What becomes of readers when the source came back with another history: the generation, and H, the highest RV that may
-//! have been served before.
+//! Resumption of readers after the source came back with another history: the generation, and H, the highest RV that
+//! may have been served before.
 //!
-//! A client's RV does not say in which generation it was learned. At or below H it may be either, and stays so after `C` has
-//! passed H:
+//! A client's RV does not show in which generation the client learned it. An RV at or below H may be of either
+//! generation, also after `C` has passed H:
 //!
 //! ```text
 //!   floor ───────── C ───────── H            below floor 410 · up to C told everything · above C 410
 //!   floor ───────── H ───────── C            below floor 410 · up to H told everything · above H resumed by its number
 //! ```
-//! Above `C` and not above H it is of an older one, and may know what was never here. Nobody loops: whoever starts over
-//! holds `C`. Copies of this collection know their generation and are resumed by number.
+//! An RV above `C` and not above H is of an older generation: its client may know objects that never existed here. No
+//! client loops, because one that starts over holds `C`. Copies of this collection know their generation and are
+//! resumed by number.
 
 use std::collections::BTreeMap;
 
@@ -18,41 +19,41 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
 use super::{Collection, Expired, RangeTombstone, Reader};
 
-/// A copy that comes from a commit may have served more before it ended: at most so many RVs above its `C`. A commit is a
-/// minute old at the most, and no etcd writes that much in a minute.
+/// Maximum distance, in RVs, by which a copy loaded from a commit may have served more than its `C` before it ended. A
+/// commit is at most a minute old, and no etcd writes that much in a minute.
 pub const UNCOMMITTED_MAX: u64 = 1 << 20;
 
-/// What a source told that cannot follow from what is held: it has another history.
+/// An event that cannot follow from the held state: the source has another history.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Contradiction {
-    /// Another object of that name was created, and no deletion was told.
-    #[error("object {key} is told with uid {told}, and with uid {held} it was never deleted")]
+    /// The source created another object of that name without sending a deletion.
+    #[error("object {key} was sent with uid {told}, but the held one with uid {held} was never deleted")]
     Replaced {
         /// Key of the object.
         key: String,
         /// uid held.
         held: String,
-        /// uid told.
+        /// uid sent.
         told: String,
     },
-    /// An object changed or went that never came.
-    #[error("object {key} at {version} is told as {event:?}, and it was never created")]
+    /// A change or deletion of an object that was never created.
+    #[error("object {key} at {version} was sent as {event:?}, but it was never created")]
     NeverCame {
         /// Key of the object.
         key: String,
-        /// What is told of it.
+        /// Type of the event.
         event: EventType,
         /// Its RV.
         version: ResourceVersion,
     },
 }
 
-/// How a client that was cut may go on.
+/// Resumption of a client whose watch was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resumption {
     /// From its RV.
     ByNumber,
-    /// What it holds is not known: it is told everything that is here, and what is gone.
+    /// The client's state is unknown: it receives every object that is here, and every deletion.
     Everything,
 }
 
@@ -65,7 +66,8 @@ impl Collection {
         self.high
     }
 
-    /// Whether a reader may know more than is held: what is held comes from a commit, and more may have been served before.
+    /// True if a reader may know more than is held: the state comes from a commit, and more may have been served
+    /// before.
     #[must_use]
     pub fn may_be_behind(&self) -> bool {
         self.served_to > self.position
@@ -77,7 +79,7 @@ impl Collection {
         &self.former
     }
 
-    /// How a client at `position`, which cannot say of which generation it is, may go on.
+    /// Decides how a client at `position`, which cannot name its generation, may resume.
     ///
     /// # Errors
     /// [`Expired`] when it has to start over.
@@ -93,12 +95,12 @@ impl Collection {
         }
     }
 
-    /// For a client that is told everything: a reader at or below H, and what is gone up to there. The objects up to the
-    /// reader's position are told in between, in any order: whoever is cut there is told everything again. A name that is in use
-    /// again, by whatever object, is not among what is gone.
+    /// Returns a reader at or below H, for a client that receives everything, and the deletions up to there. The
+    /// objects up to the reader's position are sent in between, in any order: a client that is cut there receives
+    /// everything again. A name that any object uses again is not among the deletions.
     ///
     /// # Errors
-    /// [`Expired`] when a deletion may have been forgotten that the client has to be told.
+    /// [`Expired`] when a deletion that the client needs may have been forgotten.
     pub fn correction(&self) -> Result<(Reader, Vec<Object>), Expired> {
         let to = self.high.min(self.position);
         let reader = match to == self.position {
@@ -111,15 +113,15 @@ impl Collection {
             .values()
             .filter(|object| object.resource_version() <= to);
         let gone = ranges.map(|range| &range.object).chain(buried).chain(&self.former);
-        // What is there again under that name is told as its change, as after a list: the client may well hold it.
+        // An object that exists again under that name is sent as a change, as after a list: the client may well hold
+        // it.
         let is_there = |key| self.objects.get(key).is_some_and(|live| live.created <= to);
         let gone = gone.filter(|object| !is_there(object.key()));
         Ok((reader, gone.cloned().collect()))
     }
 
-    /// Whether the event that comes next in the log of a source that tells all of it, every change of every object, can
-    /// follow from what is held. One that `C` covers says nothing, and neither do objects without uid, which kube-apiserver
-    /// does not have.
+    /// Checks that the next event can follow from the held state. The source has to send every change of every object.
+    /// An event that `C` covers proves nothing. Neither do objects without uid, which kube-apiserver does not have.
     ///
     /// # Errors
     /// [`Contradiction`] when it cannot.
@@ -144,7 +146,8 @@ impl Collection {
         }
     }
 
-    /// Gives what is held another number. Ignored when it is the own one, or nothing is held. Readers start over.
+    /// Gives the held state another generation. Ignored when it is the present one, or nothing is held. Readers start
+    /// over.
     pub fn adopt(&mut self, generation: u64) {
         if generation != self.generation && self.complete {
             let (list, at) = (self.objects().cloned().collect(), self.position);
@@ -152,21 +155,22 @@ impl Collection {
         }
     }
 
-    /// What comes first has to be of `generation`, or of a later one. Only for a collection that holds nothing; it is not stored.
+    /// Requires the first data to be of `generation`, or of a later one. Only for a collection that holds nothing; the
+    /// requirement is not stored.
     pub fn require(&mut self, generation: u64) {
         if !self.complete && self.position.is_zero() {
             self.generation = generation;
         }
     }
 
-    /// What a new generation that begins with `list` at `at` keeps of this one.
+    /// State that a new generation, which begins with `list` at `at`, keeps of this one.
     pub(super) fn leave_behind(&self, list: &[Object], at: ResourceVersion) -> (ResourceVersion, Vec<Object>) {
         if self.position.is_zero() {
             return (ResourceVersion::ZERO, Vec::new());
         }
         let high = self.high.max(self.position).max(self.served_to);
         if at > high {
-            // Clients of old are below the floor.
+            // Clients of older generations are below the floor.
             return (high, Vec::new());
         }
         let ranges = self.ranges.iter().map(|range| &range.object);
@@ -178,7 +182,7 @@ impl Collection {
         (high, gone.map(|(_, object)| object.clone()).collect())
     }
 
-    /// The former objects as a store keeps them: ranges that begin at zero, which no list leaves.
+    /// The former objects in the form that a store keeps: ranges that begin at zero, where no list's range begins.
     pub(super) fn former_ranges(&self) -> impl Iterator<Item = RangeTombstone> {
         let to = ResourceVersion(self.high.0.saturating_add(1));
         self.former.iter().map(move |object| RangeTombstone {
@@ -188,7 +192,8 @@ impl Collection {
         })
     }
 
-    /// Once the floor has passed H, clients of old start over and need not be told what is gone.
+    /// Drops the former objects once the floor has passed H: clients of older generations then start over and need no
+    /// deletions.
     pub(super) fn forget_former(&mut self) {
         if !self.former.is_empty() && self.floor > self.high {
             self.former = Vec::new();

@@ -1,4 +1,4 @@
-//! Which keys changed since somebody asked, in a few bits: who waits for one key is not woken by the others.
+//! Compact set of the keys changed since the last take: a waiter for one key is not woken by the others.
 
 /// Number of bits, hence of groups of keys that are woken together.
 pub const TOUCH_BITS: usize = 32;
@@ -17,14 +17,14 @@ impl Touched {
     /// The group of `key`.
     #[must_use]
     pub fn bit(key: &str) -> usize {
-        // FNV-1a: short keys, no need to resist anybody: a collision is one idle wake-up.
+        // FNV-1a: the keys are short, and collisions need no defence: each costs one idle wake-up.
         let hash = key.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
             (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
         });
         (hash ^ (hash >> 16)) as usize % TOUCH_BITS
     }
 
-    /// Whether a key of this group changed.
+    /// True if a key of this group changed.
     #[must_use]
     pub fn has(&self, bit: usize) -> bool {
         self.bits >> bit & 1 == 1
@@ -38,7 +38,7 @@ impl Touched {
         self.bits = u32::MAX;
     }
 
-    /// Counts a deletion, and wakes every group after so many bytes or deletions.
+    /// Counts a deletion, and wakes every group after `bytes` bytes or `count` deletions.
     pub(super) fn add_burial(&mut self, size: usize, bytes: usize, count: usize) {
         self.buried = (self.buried.0 + size, self.buried.1 + 1);
         if self.buried.0 > bytes || self.buried.1 > count {

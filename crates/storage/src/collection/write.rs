@@ -1,4 +1,5 @@
-//! How a collection changes: events in order, bookmarks, whole lists compared with what is held, recovery from a store.
+//! Changes of a collection: events in order, bookmarks, whole lists compared with the held state, recovery from a
+//! store.
 
 use std::collections::BTreeSet;
 
@@ -7,18 +8,18 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
 use super::{Change, ChangeKind, Collection, Dirty, Expired, Gap, Live, RangeTombstone, Step, UNCOMMITTED_MAX};
 
-/// Why a write was refused; nothing was changed.
+/// Reason why a write was rejected; nothing was changed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum WriteError {
-    /// The list is older than what is held: the source lags behind, ask another one.
+    /// The list is older than the held state: the source lags behind, so the caller should use another source.
     #[error("list at {at} is behind the collection at {position}")]
     Behind {
-        /// RV of the refused list.
+        /// RV of the rejected list.
         at: ResourceVersion,
         /// `C` of the collection.
         position: ResourceVersion,
     },
-    /// An object came back older although the list is not: the source was rolled back, a new generation is needed.
+    /// An object went back although the list did not: the source was rolled back, and a new generation is needed.
     #[error("object {key} went back from {held} to {listed}")]
     Backwards {
         /// Key of the object.
@@ -28,7 +29,7 @@ pub enum WriteError {
         /// RV in the list.
         listed: ResourceVersion,
     },
-    /// An object is there again that was gone at an RV which is its own or later: the source was rolled back, too.
+    /// An object exists again although it was gone at its own RV or later: here, too, the source was rolled back.
     #[error("object {key} at {listed} came back although it was gone at {position}")]
     CameBack {
         /// Key of the object.
@@ -40,7 +41,7 @@ pub enum WriteError {
     },
 }
 
-/// A collection as a store gives it back.
+/// State of a collection as a store returns it.
 #[derive(Debug, Default)]
 pub struct Recovered {
     /// Live objects.
@@ -53,11 +54,11 @@ pub struct Recovered {
     pub gaps: Vec<Gap>,
     /// `C` of the last commit.
     pub position: ResourceVersion,
-    /// Oldest RV readers may resume from.
+    /// Oldest RV that readers may resume from.
     pub floor: ResourceVersion,
-    /// Whether the data was complete at `C`.
+    /// True if the data was complete at `C`.
     pub complete: bool,
-    /// Timeline.
+    /// Generation of the RVs.
     pub generation: u64,
     /// See [`Collection::high`].
     pub high: ResourceVersion,
@@ -66,7 +67,7 @@ pub struct Recovered {
 // === impl Collection ===
 
 impl Collection {
-    /// Applies one event of an unbroken watch. Returns false, changing nothing, when it is already covered by `C`.
+    /// Applies one event of an unbroken watch. Returns false, and changes nothing, if `C` covers the event already.
     ///
     /// `Bookmark` and `Error` only move `C`.
     pub fn apply(&mut self, event: EventType, object: Object) -> bool {
@@ -74,7 +75,8 @@ impl Collection {
         self.apply_all(rv, vec![(event, object)])
     }
 
-    /// Applies several events that share one RV, as one transaction at the source causes them; else as [`Self::apply`].
+    /// Applies several events that share one RV, because one transaction at the source caused them. Otherwise as
+    /// [`Self::apply`].
     pub fn apply_all(&mut self, rv: ResourceVersion, events: Vec<(EventType, Object)>) -> bool {
         if rv <= self.position {
             return false;
@@ -90,7 +92,7 @@ impl Collection {
         true
     }
 
-    /// Moves `C` to `rv` (a bookmark: nothing else happened up to there). Returns whether it moved.
+    /// Moves `C` to `rv` (a bookmark: nothing else happened up to there). Returns true if it moved.
     pub fn advance(&mut self, rv: ResourceVersion) -> bool {
         let ahead = rv > self.position;
         if ahead {
@@ -99,10 +101,10 @@ impl Collection {
         ahead
     }
 
-    /// Takes a full list of the source at `at` and publishes only what differs.
+    /// Compares a full list of the source at `at` with the held state and publishes only the differences.
     ///
     /// # Errors
-    /// [`WriteError`] when the list is older than what is held; nothing is changed then.
+    /// [`WriteError`] when the list is older than the held state; nothing is changed then.
     pub fn replace(&mut self, list: Vec<Object>, at: ResourceVersion) -> Result<(), WriteError> {
         if !self.complete {
             self.restart(self.generation, list, at);
@@ -130,7 +132,7 @@ impl Collection {
                     let (key, listed) = (object.key().to_string(), object.resource_version());
                     return Err(WriteError::Backwards { key, held, listed });
                 }
-                // Whatever was there at `C` is held.
+                // Every object that existed at `C` is held.
                 None if object.resource_version() <= self.position => {
                     let (key, listed, position) = (object.key().to_string(), object.resource_version(), self.position);
                     return Err(WriteError::CameBack { key, listed, position });
@@ -142,8 +144,8 @@ impl Collection {
         Ok(())
     }
 
-    /// Applies the difference of a list, which leads from `C` to `to`, as one step. A DELETED at or below `C` is a deletion
-    /// nobody watched; everything else carries its own RV in `(C, to]`. Ignored when `to` is not ahead of `C`.
+    /// Applies the difference found by a list, from `C` to `to`, as one step. A DELETED at or below `C` is an unwatched
+    /// deletion; everything else carries its own RV in `(C, to]`. Ignored when `to` is not ahead of `C`.
     pub fn apply_step(&mut self, to: ResourceVersion, step: Vec<(EventType, Object)>) {
         if to > self.position {
             let from = self.position;
@@ -152,22 +154,23 @@ impl Collection {
         }
     }
 
-    /// Applies what a source that watched all of it told of `(C, to]` as one step: the last state of each key, and every
-    /// deletion. Ignored when `to` is not ahead of `C`.
+    /// Applies the changes in `(C, to]`, from a source that watched all of them, as one step: the last state of each
+    /// key, and every deletion. Ignored when `to` is not ahead of `C`.
     ///
-    /// In the middle of it a key that changed twice would lack its first change, and a list that came then could not say
-    /// from where on objects may have come and gone.
+    /// Applied one by one they would leave `C` inside the step. There, a key that changed twice would lack its first
+    /// change. A list that arrived then could not say from which RV on objects may have come and gone.
     pub fn catch_up_to(&mut self, to: ResourceVersion, step: Vec<(EventType, Object)>) {
         if to > self.position {
             self.take_step(to, step, false);
         }
     }
 
-    /// Applies a step as another replica tells it, from `from` to `to`; `jumped` when it comes from comparing lists there.
+    /// Applies a step received from another replica, from `from` to `to`. `jumped` is true when it results from
+    /// comparing lists there.
     ///
     /// # Errors
-    /// [`Expired`] when `C` has got inside of a jump by way of another source: what came and went between `from` and `C` is
-    /// known here and not there, so only a list can tell what of it is left.
+    /// [`Expired`] when another source moved `C` inside of a jump. Changes between `from` and `C` are then known here
+    /// and not there, so only a list can show which objects remain.
     pub fn follow_step(
         &mut self,
         (from, to): (ResourceVersion, ResourceVersion),
@@ -185,19 +188,20 @@ impl Collection {
 
     fn take_step(&mut self, to: ResourceVersion, mut step: Vec<(EventType, Object)>, jumped: bool) {
         self.gap_to = to;
-        // Told also where nothing differs: a follower has readers of its own that may stand inside.
+        // Sent also where nothing differs: a follower may have readers of its own inside this range.
         self.push(Step::DiffBegin { to });
         let from = self.position;
         step.sort_by_key(|(_, object)| object.resource_version());
-        // Deletions nobody watched come first (there are none where all of it was watched), those of objects that exist
-        // again under another uid included: they carry the position readers have now, and nothing after them goes back.
+        // Unwatched deletions come first (there are none where everything was watched). They include those of objects
+        // that exist again under another uid. They carry the position that readers have now, so nothing after them goes
+        // back.
         for (_, object) in step.iter().filter(|_| jumped) {
             let held = self
                 .objects
                 .get(object.key())
                 .map(|live| live.object.uid() == object.uid());
             if held == Some(false) {
-                // It happened before the new object was created: a reader that saw the new one must not hear of it.
+                // It happened before the new object was created: a reader that saw the new one must not receive it.
                 self.remove_unwatched(object.key(), object.resource_version());
             }
         }
@@ -206,8 +210,8 @@ impl Collection {
             match event {
                 EventType::Added | EventType::Modified if watched => self.put(object, true),
                 EventType::Deleted if watched => self.remove(object, true),
-                // One that C covers may have been followed by another object of this name, which C covers, too: the step was
-                // told to a replica that went on by its former source meanwhile.
+                // A later object of this name may have replaced one that `C` covers, and `C` covers it, too. That
+                // happens when the step was sent to a replica that continued with its former source in the meantime.
                 EventType::Deleted if self.is_held(&object) => self.remove_unwatched(object.key(), to),
                 _ => {}
             }
@@ -216,7 +220,7 @@ impl Collection {
         self.move_to(to);
     }
 
-    /// Starts over with a complete list at `at` under `generation`. Readers of another generation, and readers below
+    /// Starts over under `generation` with a complete list at `at`. Readers of another generation, and readers below
     /// `at`, have to start over too.
     pub fn restart(&mut self, generation: u64, list: Vec<Object>, at: ResourceVersion) {
         let mut former = std::mem::take(&mut self.former);
@@ -280,7 +284,7 @@ impl Collection {
         }
     }
 
-    /// What [`Self::recover`] makes the same state of, the recent history aside.
+    /// The state from which [`Self::recover`] restores the same collection, except for the recent history.
     #[must_use]
     pub fn to_recovered(&self) -> Recovered {
         Recovered {
@@ -296,7 +300,7 @@ impl Collection {
         }
     }
 
-    /// Stops calling the collection complete: something of it could not be read.
+    /// Marks the collection as incomplete because a part of it could not be read.
     pub fn distrust(&mut self) {
         self.complete = false;
     }
@@ -335,13 +339,13 @@ impl Collection {
         previous
     }
 
-    /// What is filled in order is half empty, and stays so.
+    /// Rebuilds the maps: a B-tree that is filled in key order is half empty, and stays so.
     fn pack(&mut self) {
         self.objects = std::mem::take(&mut self.objects).into_iter().collect();
         self.by_rv = std::mem::take(&mut self.by_rv).into_iter().collect();
     }
 
-    /// Whether this very object, in whatever state, is alive here.
+    /// True if this same object (by uid), in any state, is alive here.
     fn is_held(&self, object: &Object) -> bool {
         let held = self.objects.get(object.key());
         held.is_some_and(|live| live.object.uid() == object.uid())
@@ -354,7 +358,7 @@ impl Collection {
         Some(live)
     }
 
-    /// The least RV that what is created now, and is not held, can have been created at.
+    /// Lowest RV at which an object that is created from now on, and is not held, can have been created.
     fn next_creation(&self) -> ResourceVersion {
         match self.complete {
             true => ResourceVersion(self.position.0.saturating_add(1)),
@@ -366,7 +370,7 @@ impl Collection {
         let key = object.key().clone();
         let held = self.objects.get(&key);
         if held.is_some_and(|live| live.object.uid() != object.uid()) {
-            // Deleted and created again between two looks: readers must hear of the deletion first.
+            // Deleted and created again between two lists: readers must receive the deletion first.
             self.remove_unwatched(&key, object.resource_version());
         }
         let (kind, created) = match self.objects.get(&key) {
@@ -381,8 +385,8 @@ impl Collection {
         self.push(Step::Change(Change::new(kind, object, previous, is_conflated)));
     }
 
-    /// Also an object that is not held is buried: it came and went while the source had no reader here, but a reader of
-    /// ours that is ahead may know it.
+    /// Also records the deletion of an object that is not held. It came and went while the source had no reader here,
+    /// but a reader of this collection that is ahead may know it.
     fn remove(&mut self, last: Object, is_conflated: bool) {
         let held = self.take_live(last.key());
         let created = held.as_ref().map_or(self.next_creation(), |live| live.created);
