@@ -1,8 +1,8 @@
 //! The storage trait: durable own objects behind one compare-and-write operation and one ordered stream of commits.
 //!
-//! Two backends stand behind it: [`crate::embedded`] (redb, default) and [`crate::etcd3`]. Both pass [`crate::contract`].
-//! Values are object bytes *without* `metadata.resourceVersion`: the RV of a value is the revision of the commit that
-//! wrote it, as in kube-apiserver over etcd.
+//! It has two backends: [`crate::embedded`] (redb, default) and [`crate::etcd3`]. Both pass [`crate::contract`]. Values
+//! are object bytes *without* `metadata.resourceVersion`. As in kube-apiserver over etcd, the RV of a value is the
+//! revision of the commit that wrote it.
 
 use std::sync::Arc;
 
@@ -10,38 +10,38 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use yurt_apimachinery::{Object, ResourceVersion};
 
-/// Most operations in one transaction.
+/// Maximum number of operations in one transaction.
 pub const TXN_OPS_MAX: usize = 128;
 
-/// What a key must be like for a transaction to go through.
+/// Precondition on a key for a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
     /// The key must not exist.
     Absent,
     /// The key must exist with exactly this RV.
     At(ResourceVersion),
-    /// Anything.
+    /// No precondition.
     Any,
 }
 
-/// When a value must be safe.
+/// Durability of a value at the time of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// On the disk before the answer.
     Durable,
-    /// In memory, stored at a clean stop (lease renewals, `docs/ARCHITECTURE.md`); etcd stores it all the same.
+    /// In memory, stored at a clean stop (lease renewals, `docs/ARCHITECTURE.md`); etcd stores it durably.
     Volatile,
 }
 
-/// A value: object bytes without resourceVersion, and the object itself where its writer has it at hand, so that nobody
-/// reads the bytes again.
+/// A value: object bytes without resourceVersion. It carries the object itself if its writer has it at hand, which
+/// saves parsing the bytes again.
 #[derive(Clone, Debug)]
 pub struct Value {
     bytes: Bytes,
     object: Option<Object>,
 }
 
-/// What happens to a key.
+/// Effect of an operation on a key.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Store this value.
@@ -51,7 +51,7 @@ pub enum Action {
         /// Last state without resourceVersion.
         last: Value,
     },
-    /// Only compare.
+    /// Only check the precondition.
     Check,
 }
 
@@ -66,45 +66,45 @@ pub struct Op {
     pub action: Action,
 }
 
-/// Why a transaction did not happen. `Full` and `Unavailable` are worth a retry later. Nothing was written, except
+/// Reason why a transaction failed. `Full` and `Unavailable` are worth a retry later. Nothing was written, except
 /// perhaps with `Unknown`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StorageError {
     /// A precondition failed.
     #[error("{key}: expected another state, found {found:?}")]
     Conflict {
-        /// Which key.
+        /// The key.
         key: String,
         /// Its RV now; `None` when it does not exist.
         found: Option<ResourceVersion>,
     },
-    /// The disk is full: reads go on, writes are refused until there is space.
+    /// The disk is full: reads continue, writes are rejected until there is space.
     #[error("no space left for the store: {0}")]
     Full(String),
     /// The backend does not answer, or it is being closed.
     #[error("store unavailable: {0}")]
     Unavailable(String),
-    /// The stored data is damaged; the text names what and where.
+    /// The stored data is damaged; the text names the fault and its place.
     #[error("store damaged: {0}")]
     Corrupt(String),
-    /// The backend did not say what became of the write: it may have happened, or happen yet.
+    /// The backend did not report the outcome of the write: it may have happened, or still happen.
     #[error("outcome unknown: {0}")]
     Unknown(String),
-    /// A value, or all of them together, are larger than the backend takes.
+    /// A value, or all of them together, exceed the backend's limit in bytes.
     #[error("{0}")]
     TooManyBytes(String),
-    /// One object is larger than the backend takes.
+    /// One object exceeds the backend's limit in bytes.
     #[error(
-        "{collection} {key} has {bytes} bytes, which is too much for the store ({why}): make it smaller, or let etcd take more (--max-request-bytes there, --etcd-max-request-bytes here)"
+        "{collection} {key} has {bytes} bytes, which exceeds the limit of the store ({why}): make it smaller, or raise the limits of etcd (--max-request-bytes there, --etcd-max-request-bytes here)"
     )]
     Oversized {
-        /// Which collection of pool data.
+        /// The collection of pool data.
         collection: String,
-        /// Which object.
+        /// The object's key.
         key: String,
-        /// Its size.
+        /// The object's size in bytes.
         bytes: usize,
-        /// The limit, or the backend's own words.
+        /// The limit, or the backend's own message.
         why: String,
     },
     /// More than [`TXN_OPS_MAX`] operations.
@@ -130,16 +130,16 @@ pub struct Committed {
     pub key: String,
     /// New value, or the last one when `deleted`.
     pub value: Value,
-    /// Whether the key is gone.
+    /// True if the key was deleted.
     pub deleted: bool,
 }
 
-/// Everything a backend holds when a sink is attached.
+/// The complete state of a backend when a sink is attached.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
     /// Live values in key order.
     pub live: Vec<Stored>,
-    /// Deletions remembered, oldest first.
+    /// Remembered deletions, oldest first.
     pub tombstones: Vec<Stored>,
     /// Watches below this may have missed a deletion.
     pub floor: ResourceVersion,
@@ -169,7 +169,7 @@ impl From<Bytes> for Value {
     }
 }
 
-/// `object` has no resourceVersion.
+/// Expects `object` to have no resourceVersion.
 impl From<&Object> for Value {
     fn from(object: &Object) -> Self {
         Self {
@@ -187,24 +187,24 @@ impl PartialEq for Value {
 
 impl Eq for Value {}
 
-/// Where commits are published: called in RV order, one call at a time, before the writer gets its answer.
+/// Receiver of commits. It is called in RV order, one call at a time, before the writer gets its answer.
 pub trait Sink: Send + Sync {
-    /// The state at attachment; called exactly once, first.
+    /// Receives the state at attachment; called exactly once, first.
     ///
     /// # Errors
-    /// [`StorageError::Corrupt`] naming a value that cannot be read: what is left of its collection must not be served
-    /// as if it were all.
+    /// [`StorageError::Corrupt`] naming a value that cannot be read. The rest of its collection must not be served as
+    /// if it were complete.
     fn load(&self, loaded: Loaded) -> Result<(), StorageError>;
-    /// One commit. A deletion without a value means the last one published.
+    /// Receives one commit. A deletion without a value means the last published value.
     fn committed(&self, rv: ResourceVersion, changes: &[Committed]);
-    /// The whole state again, for a backend that lost sight of the commits since the last one it published: what differs
-    /// is to be published as one step up to `loaded.at`. Backends that see every commit never call it.
+    /// Receives the whole state again, from a backend that missed commits since the last one it published. The sink
+    /// publishes the differences as one step up to `loaded.at`. Backends that see every commit never call it.
     fn reloaded(&self, loaded: Loaded);
 }
 
 /// A backend for own objects.
 pub trait Storage: Send + Sync {
-    /// Random id of this store; another id means another history (all readers start over).
+    /// Random id of this store. Another id means another history, so all readers start over.
     fn id(&self) -> &str;
 
     /// Publishes the present state and then every commit to `sink`. May be called once.
@@ -213,28 +213,29 @@ pub trait Storage: Send + Sync {
     /// [`StorageError`] when the state cannot be read or a sink is attached already.
     fn attach(&self, sink: Arc<dyn Sink>) -> BoxFuture<'_, Result<(), StorageError>>;
 
-    /// Applies all operations or none, under one RV, and answers when they are as durable as asked and published.
-    /// Runs to its end even when the caller goes away.
+    /// Applies all operations or none, under one RV. Answers when they are published and as durable as requested. Runs
+    /// to its end even when the caller goes away.
     fn write(&self, ops: Vec<Op>) -> BoxFuture<'_, Result<ResourceVersion, StorageError>>;
 
-    /// For a store that other processes write to as well: resolves when everything they were acknowledged before this
-    /// call is published here, with an RV up to which all has been. `None` for a store with one writer, where that always
-    /// holds.
+    /// Waits for the writes of other processes, in a store that several processes write to. Resolves when every write
+    /// acknowledged to them before this call is published here, with an RV up to which everything is published. `None`
+    /// for a store with one writer, where that always holds.
     fn caught_up(&self) -> Option<BoxFuture<'_, Result<ResourceVersion, StorageError>>> {
         None
     }
 
-    /// Largest value that is taken, as far as that is known before it is written. `None`: no limit of the store's own.
+    /// Maximum size of a value in bytes, as far as it is known before the write. `None`: the store has no limit of its
+    /// own.
     fn value_bytes_max(&self) -> Option<usize> {
         None
     }
 
-    /// Whether writes go through, as far as is known; after a failure, tries. Called every few seconds, so that a store
-    /// recovers when nobody writes.
+    /// Checks that writes succeed, as far as is known; after a failure, tries one. Called every few seconds, so that a
+    /// store recovers without client writes.
     fn check(&self) -> BoxFuture<'_, Result<(), StorageError>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Stores what is only in memory; the last call before the process ends.
+    /// Stores the data that is only in memory; the last call before the process ends.
     fn close(&self) -> BoxFuture<'_, Result<(), StorageError>>;
 }

@@ -1,7 +1,7 @@
 //! Own collections in memory, fed by a backend's commits in order; reads never touch the backend.
 //!
-//! Kinds may be declared, changed and given up while the program runs. A collection of custom resources is kept up to date
-//! whether its kind is declared or not: what is stored is there again at once when it is.
+//! Kinds may be declared, changed and removed while the program runs. A collection of custom resources is kept up to
+//! date even while its kind is not declared. So its objects are available immediately when the kind is declared again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,11 +22,13 @@ mod declare;
 /// All own collections of a coordinator.
 #[derive(Debug)]
 pub struct Cacher {
-    // Held while a commit is published: a collection that is replaced misses none. Never taken while a collection is locked.
+    // Held while a commit is published, so a collection that is replaced misses no commit. Never taken while a
+    // collection is locked.
     collections: RwLock<Collections>,
     /// One sequence of RVs for all of them.
     progress: Progress,
-    /// What was stored since this RV is in a collection, live or as a tombstone: where there is none, there was nothing.
+    /// Lower bound of complete knowledge: everything stored after this RV is in a collection, live or as a tombstone. A
+    /// missing collection had no objects since then.
     known_from: AtomicU64,
 }
 
@@ -57,7 +59,7 @@ impl Cacher {
         self.collections.read().get(name).cloned()
     }
 
-    /// All of them, by name, as they are now.
+    /// All collections, by name, as they are now.
     #[must_use]
     pub fn all(&self) -> Vec<(String, Arc<SharedCollection>)> {
         let held = self.collections.read();
@@ -70,7 +72,7 @@ impl Cacher {
         ResourceVersion(self.known_from.load(Ordering::Relaxed))
     }
 
-    /// Makes a collection for every custom resource that is stored and has none: nothing of it was there up to `before`.
+    /// Creates a collection for every custom resource that is stored and has none. It held nothing up to `before`.
     fn admit<'a>(&self, keys: impl Iterator<Item = &'a str>, before: Option<ResourceVersion>) {
         let mut unknown: Vec<&str> = {
             let held = self.collections.read();
@@ -94,12 +96,12 @@ impl Cacher {
     }
 }
 
-/// The collection of a key.
+/// The name of a key's collection.
 fn name_of(key: &str) -> Option<&str> {
     key.strip_prefix('/')?.split_once('/').map(|(name, _)| name)
 }
 
-/// Whether a collection may hold custom resources. Names with a tilde are the program's own.
+/// True if a collection may hold custom resources. Names with a tilde are the program's own.
 fn is_custom(name: &str) -> bool {
     let GroupResource { group, resource } = GroupResource::parse(name);
     !name.starts_with('~') && !group.is_empty() && find_kind(&group, &resource).is_none()
@@ -110,7 +112,7 @@ fn at_key<'a>(collections: &'a Collections, key: &str) -> Option<(&'a str, &'a A
     Some((name, shared))
 }
 
-/// A stored value and its collection; `None` when it belongs to none of ours.
+/// Reads a stored value with its collection; `None` if it belongs to none of these collections.
 fn read<'a>(collections: &'a Collections, stored: &Stored) -> Result<Option<(&'a str, Object)>, StorageError> {
     let Some((name, shared)) = at_key(collections, &stored.key) else {
         return Ok(None);
@@ -120,7 +122,7 @@ fn read<'a>(collections: &'a Collections, stored: &Stored) -> Result<Option<(&'a
 }
 
 impl Sink for Cacher {
-    /// Reads everything first: with one value that cannot be read, nothing is served.
+    /// Reads everything first: if one value cannot be read, nothing is served.
     fn load(&self, loaded: Loaded) -> Result<(), StorageError> {
         self.admit(keys(&loaded), None);
         self.known_from.store(loaded.floor.0, Ordering::Relaxed);
@@ -144,7 +146,7 @@ impl Sink for Cacher {
             match read(&collections, &stored) {
                 Ok(Some((name, object))) => states.entry(name).or_default().tombstones.push(object),
                 Ok(None) => {}
-                // Deleted while the kind had another scope: who may have missed it starts over.
+                // Deleted while the kind had another scope: readers that may have missed it start over.
                 Err(_) if name_of(&stored.key).is_some_and(is_custom) => {
                     if let Some((name, _)) = at_key(&collections, &stored.key) {
                         states.entry(name).or_default().floor = loaded.at;
@@ -174,7 +176,7 @@ impl Sink for Cacher {
             let object = if change.deleted && change.value.bytes().is_empty() {
                 last_state(&change.key, rv, shared)
             } else {
-                // A custom resource may have been written as its kind was a moment ago.
+                // A custom resource may have been written by the kind's previous definition a moment ago.
                 match change.value.object().filter(|_| !declare::is_custom(shared.kind())) {
                     Some(object) => Some(object.with_resource_version(rv)),
                     None => trusted(decode(&change.key, rv, change.value.bytes(), shared.kind()), shared),
@@ -214,7 +216,7 @@ impl Sink for Cacher {
             };
             if let Err(error) = shared.update(|collection| collection.replace(objects, loaded.at)) {
                 // The backend reloads only what is newer than all it published.
-                tracing::error!(name, %error, "Reloaded state is refused, the old one is served");
+                tracing::error!(name, %error, "Failed to load the reloaded state; serving the previous one");
             }
         }
         self.progress.reached(loaded.at);
@@ -226,24 +228,23 @@ fn keys(loaded: &Loaded) -> impl Iterator<Item = &str> {
     stored.map(|stored| stored.key.as_str())
 }
 
-/// Stops calling a collection complete when something of it could not be read.
+/// Marks a collection as incomplete if a part of it could not be read.
 fn trusted<T>(read: Result<T, StorageError>, shared: &SharedCollection) -> Option<T> {
     read.inspect_err(|error| {
-        tracing::error!(%error, "Collection is not served any more");
+        tracing::error!(%error, "Failed to read a stored object; its collection is no longer served");
         shared.update(Collection::distrust);
     })
     .ok()
 }
 
-/// The object a deletion without a value is about, as it was published last.
+/// The last published state of the object, for a deletion without a value.
 fn last_state(key: &str, rv: ResourceVersion, shared: &SharedCollection) -> Option<Object> {
     let (_, key) = key.strip_prefix('/')?.split_once('/')?;
     let held = shared.read(|collection| collection.object(&ObjectKey::parse(key)).cloned());
     held.map(|object| object.with_resource_version(rv))
 }
 
-/// A stored value as an object carrying its RV. One that cannot be read can only be damage, since nothing is stored that
-/// was not parsed before.
+/// A stored value as an object carrying its RV. Only parsed values are stored, so one that cannot be read is damaged.
 fn decode(key: &str, rv: ResourceVersion, value: &Bytes, kind: &ResourceKind) -> Result<Object, StorageError> {
     let read = if declare::is_custom(kind) {
         declare::read(key, value, kind)
@@ -386,8 +387,8 @@ mod tests {
         assert_eq!(held(), ResourceVersion(9));
     }
 
-    /// A commit reaches one collection after the other. A reader that waits for its RV in a collection which it has not
-    /// reached yet gets the event, not an empty collection that calls itself as far.
+    /// A commit reaches one collection after the other. A reader may wait for its RV in a collection that the commit
+    /// has not reached yet. It then gets the event, not an empty collection that claims this position.
     #[test]
     fn number_is_not_reached_before_the_commit_is_in_all_its_collections() {
         let kinds = find_kind("", "configmaps").into_iter().chain(find_kind("", "secrets"));
@@ -402,7 +403,7 @@ mod tests {
         let mut reader = secrets.read(|held| held.snapshot(None).reader);
         let changes = [change("configmaps"), change("secrets")];
         let publishing = secrets.read(|_| {
-            // While this lock is held the commit is stopped between the two.
+            // Holding this lock stops the commit between the two.
             let publisher = cacher.clone();
             let publishing = std::thread::spawn(move || publisher.committed(ResourceVersion(8), &changes));
             while maps.read(Collection::position) < ResourceVersion(8) {

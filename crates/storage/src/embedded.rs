@@ -5,21 +5,23 @@
 //!        └──── in memory only: check ► assign RV ► publish ───────────────────────────────►
 //! ```
 //!
-//! Lease renewals ([`Durability::Volatile`](crate::backend::Durability::Volatile)) ride along without a commit (one costs ≈ 28 KB of writes); a durable mark
-//! above every RV issued lets a killed process restart above all of them. Pool replicas share the file: [`replicas`].
+//! Lease renewals ([`Durability::Volatile`](crate::backend::Durability::Volatile)) need no commit of their own, which
+//! would cost ≈ 28 KB of writes. A durable mark above every RV issued lets a killed process restart above all of them.
+//! Pool replicas share the file: [`replicas`].
 //!
-//! A commit may take long: the medium is slow, or pool data is being written. Reads and renewals go on meanwhile, by these
-//! rules:
+//! A commit may take long, because the medium is slow or pool data is being written. Reads and renewals continue in the
+//! meantime, by these rules:
 //!
-//! 1. The engine is locked to stage a group (check, assign RVs) and to settle it (publish, answer), not in between. One
-//!    group is under way at a time, so groups are published in the order they were staged in.
-//! 2. A group's RVs are in its rows, so they are fixed when it is staged. Numbers below the first of them are left free for
-//!    writes in memory, which are published at once: they come before the group, in RV and in time (`mark`). So nothing is
-//!    published at or below an RV that was published, and no list or bookmark names an RV that is not complete. A group is
-//!    staged when the disk is free, to need few such numbers; when they are used up, such writes wait for the group.
-//! 3. Such a write must be right *before* the group: it is checked against the published state, and one that names a key of
-//!    the group, be it changed or only compared there, waits in the queue. So what the group was checked against holds until
-//!    it is published.
+//! 1. The engine is locked to stage a group (check, assign RVs) and to settle it (publish, answer), not in between.
+//!    Only one group is in flight, so groups are published in the order in which they were staged.
+//! 2. A group's RVs are in its rows, so they are fixed when it is staged. Numbers below the first of them are left free
+//!    for writes in memory. Those are published immediately: they come before the group, in RV and in time (`mark`). So
+//!    nothing is published at or below an RV that was published, and no list or bookmark names an RV that is not
+//!    complete. A group is staged when the disk is free, to need few such numbers. Once they are used up, such writes
+//!    wait for the group.
+//! 3. Such a write must be right *before* the group, so it is checked against the published state. A write that names a
+//!    key of the group, changed or only compared there, waits in the queue. So the state that the group was checked
+//!    against holds until the group is published.
 //! 4. It is published only if the stored mark covers its RV: a group's own mark counts once it is on the disk.
 
 mod beside;
@@ -53,10 +55,10 @@ use ledger::Ledger;
 pub use medium::{FileMedium, Medium};
 use writer::{Request, Writer};
 
-/// Most transactions waiting for the writer thread.
+/// Maximum number of transactions waiting for the writer thread.
 const QUEUE_MAX: usize = 1024;
 
-/// Why a store could not be opened.
+/// Reason why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The folder or file cannot be used.
@@ -64,10 +66,10 @@ pub enum OpenError {
     Unusable {
         /// The file.
         path: PathBuf,
-        /// Cause, with what to do about it.
+        /// Cause, with the remedy.
         why: String,
     },
-    /// There is no space to open it: what an unclean stop left has to be put in order first.
+    /// There is no space to open it: recovery after an unclean stop needs space.
     #[error("cannot open store {path}: {why}; free some space there")]
     Full {
         /// The file.
@@ -80,7 +82,7 @@ pub enum OpenError {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What redb found.
+        /// Finding of redb.
         why: String,
     },
     /// Another version of this program wrote it.
@@ -102,7 +104,7 @@ pub struct Embedded {
     requests: mpsc::Sender<Request>,
     /// Handed to the writer thread by [`Storage::attach`].
     pending: Mutex<Option<(Engine, Ledger, mpsc::Receiver<Request>)>>,
-    /// What the writer thread shares, once it runs.
+    /// State shared with the writer thread, once it runs.
     writer: OnceLock<Arc<Writer>>,
 }
 
@@ -121,7 +123,7 @@ impl OpenError {
         }
     }
 
-    /// The same without the file's name.
+    /// The same error without the file's name.
     fn into_storage_error(self) -> StorageError {
         match self {
             Self::Unusable { why, .. } => StorageError::Unavailable(why),
@@ -135,9 +137,9 @@ impl OpenError {
 // === impl Embedded ===
 
 impl Embedded {
-    /// Opens or creates the store at `path` (its folder must exist). One that lies behind the mark noted beside it was put
-    /// back from a copy: it gets another id, and its readers start over. `space` tags its RVs: [`Space::Own`] beside pool
-    /// data, [`Space::Cloud`] for a control plane that hubs take for the cloud.
+    /// Opens or creates the store at `path` (its folder must exist). A store that is behind the mark in the file next
+    /// to it was restored from a copy: it gets another id, and its readers start over. `space` tags its RVs:
+    /// [`Space::Own`] next to pool data, [`Space::Cloud`] for a control plane that hubs use as the cloud.
     ///
     /// # Errors
     /// [`OpenError`], naming the file.
@@ -147,7 +149,7 @@ impl Embedded {
         opened.map_err(|error| OpenError::of(path, error))
     }
 
-    /// The store on a disk that is open already, with no mark noted beside it.
+    /// The store on a disk that is already open, without a mark file.
     ///
     /// # Errors
     /// [`StorageError`] when its tables cannot be read or made.
@@ -177,7 +179,7 @@ impl Embedded {
         })
     }
 
-    /// The disk below, for the replicas that share it.
+    /// The underlying disk, for the replicas that share it.
     #[must_use]
     pub fn disk(&self) -> Arc<Disk> {
         self.disk.clone()

@@ -1,4 +1,4 @@
-//! Kinds that come and change while the program runs: the collection of a kind is made anew from what the old one held.
+//! Kinds that are added and changed while the program runs: a kind's collection is rebuilt from its predecessor.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
@@ -13,7 +13,7 @@ use super::{Cacher, Collections};
 use crate::collection::{Collection, Recovered};
 use crate::shared::SharedCollection;
 
-/// Stands for the kind of a collection until it is declared, in namespaces or not.
+/// Placeholder for the kind of a collection until it is declared, in namespaces or not.
 static UNDECLARED: LazyLock<[ResourceKind; 2]> = LazyLock::new(|| [false, true].map(placeholder));
 
 fn placeholder(namespaced: bool) -> ResourceKind {
@@ -45,12 +45,12 @@ fn is_undeclared(kind: &ResourceKind) -> bool {
     std::ptr::eq(kind, undeclared())
 }
 
-/// Whether objects of `kind` are read as [`read`] does.
+/// True if objects of `kind` are read as [`read`] does.
 pub(super) fn is_custom(kind: &ResourceKind) -> bool {
     kind.is_custom() || is_undeclared(kind)
 }
 
-/// Nothing, from `floor` up to `at`.
+/// An empty state at `at`, with the floor `floor`.
 pub(super) fn empty_at(at: ResourceVersion, floor: ResourceVersion) -> Recovered {
     Recovered {
         position: at,
@@ -60,10 +60,10 @@ pub(super) fn empty_at(at: ResourceVersion, floor: ResourceVersion) -> Recovered
     }
 }
 
-/// Reads a stored custom resource as `kind`, whatever version it was stored in.
+/// Reads a stored custom resource as `kind`, independent of the version it was stored in.
 ///
 /// # Errors
-/// What is wrong with the value, or that it was stored when the kind had another scope.
+/// Describes the fault of the value, or that the kind had another scope when the value was stored.
 pub(super) fn read(key: &str, value: &Bytes, kind: &ResourceKind) -> Result<Object, String> {
     let at = key.splitn(3, '/').nth(2).unwrap_or_default();
     if is_undeclared(kind) {
@@ -94,11 +94,13 @@ fn in_version(value: &Bytes, kind: &ResourceKind) -> Result<Bytes, serde_json::E
 // === impl Cacher ===
 
 impl Cacher {
-    /// The collections of `kinds`, in their order, with objects read as their kinds say. When a kind is new or has changed
-    /// that is another collection than before: hand the old one to [`Self::retire`] once nobody opens it any more.
+    /// Returns the collections of `kinds`, in their order, with objects read according to their kinds.
+    ///
+    /// A new or changed kind gets another collection than before. The caller hands the old one to [`Self::retire`] once
+    /// no reader can open it any more.
     ///
     /// # Errors
-    /// Which stored object is none of its kind's; everything stays as it was.
+    /// Names the stored object that does not fit its kind; nothing was changed.
     pub fn declare(&self, kinds: &[&'static ResourceKind]) -> Result<Vec<Arc<SharedCollection>>, String> {
         let mut collections = self.collections.write();
         let new = |kind: &&'static ResourceKind| {
@@ -117,7 +119,7 @@ impl Cacher {
         Ok(new.into_iter().map(|(_, shared)| shared).collect())
     }
 
-    /// Empties a collection that another one has taken the place of, so that whoever still reads it comes to an end.
+    /// Empties a collection that was replaced by another one, so that its remaining readers end.
     pub fn retire(old: &SharedCollection) {
         let end = Recovered {
             floor: ResourceVersion(u64::MAX),
@@ -126,7 +128,7 @@ impl Cacher {
         old.update(|collection| collection.recover(end));
     }
 
-    /// A collection that nobody has stored anything in, as far as the store has been loaded.
+    /// A collection without stored objects, as far as the store has been loaded.
     fn nothing_yet(&self, collections: &Collections) -> Recovered {
         let complete = collections.values().all(|shared| shared.read(Collection::is_complete));
         Recovered {
@@ -136,7 +138,7 @@ impl Cacher {
     }
 }
 
-/// What a collection holds, as objects of `kind`.
+/// Contents of a collection, as objects of `kind`.
 fn state_as(name: &str, held: &Collection, kind: &ResourceKind) -> Result<Recovered, String> {
     let state = held.to_recovered();
     let read = |object: Object| {
@@ -149,7 +151,7 @@ fn state_as(name: &str, held: &Collection, kind: &ResourceKind) -> Result<Recove
         .into_iter()
         .filter_map(|object| read(object).ok())
         .collect();
-    // Whoever may have missed a deletion that is not told any more starts over.
+    // Readers that may have missed a deletion which is no longer available start over.
     let is_told = tombstones.len() == held.tombstones().count() && state.ranges.is_empty();
     Ok(Recovered {
         objects: state.objects.into_iter().map(read).collect::<Result<_, _>>()?,
