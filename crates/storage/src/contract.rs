@@ -1,4 +1,4 @@
-//! The promises of [`Storage`], one function each; a backend is done when it passes them all.
+//! The promises of [`Storage`], one function each; a backend is complete when it passes them all.
 //!
 //! Run by every backend's tests through [`Harness`]. A function panics when its promise is broken.
 
@@ -12,13 +12,13 @@ use yurt_apimachinery::ResourceVersion;
 
 use crate::backend::{Action, Committed, Durability, Expect, Loaded, Op, Sink, Storage, StorageError};
 
-/// How a backend is opened, closed and killed by the contract tests.
+/// Opens, closes and kills a backend for the contract tests.
 pub trait Harness {
     /// Opens the store, with everything acknowledged before.
     fn open(&mut self) -> BoxFuture<'_, Arc<dyn Storage>>;
 }
 
-/// A sink that remembers what it was told.
+/// A sink that records its calls.
 #[derive(Default)]
 pub struct Recorder {
     loaded: Mutex<Option<Loaded>>,
@@ -158,7 +158,7 @@ pub async fn commits_are_published_in_order_before_the_answer(harness: &mut dyn 
     assert!(rvs.windows(2).all(|pair| pair[0] < pair[1]), "{rvs:?}");
 }
 
-/// A write that was begun happens, whether or not its caller waits for the answer.
+/// A write that has begun completes, whether or not its caller waits for the answer.
 pub async fn write_is_finished_when_its_caller_is_gone(harness: &mut dyn Harness) {
     let storage = harness.open().await;
     let recorder = attach(&storage).await;
@@ -185,7 +185,7 @@ pub async fn write_is_finished_when_its_caller_is_gone(harness: &mut dyn Harness
     }
 }
 
-/// What was acknowledged as durable is there after a restart, deletions included, and RVs go on above the old ones.
+/// Acknowledged durable writes survive a restart, deletions included, and RVs continue above the old ones.
 pub async fn acknowledged_writes_survive_a_restart(harness: &mut dyn Harness) {
     let storage = harness.open().await;
     attach(&storage).await;
@@ -227,7 +227,7 @@ pub async fn acknowledged_writes_survive_a_restart(harness: &mut dyn Harness) {
     assert!(next > deleted && next > loaded.at);
 }
 
-/// A store that was never written has a position all the same: a list of nothing needs a resourceVersion, and "0" or ""
+/// A store that was never written has a position all the same. An empty list needs a resourceVersion, and "0" or ""
 /// mean something else to clients.
 pub async fn fresh_store_has_a_position(harness: &mut dyn Harness) {
     let storage = harness.open().await;
@@ -256,7 +256,7 @@ pub async fn deleted_key_can_be_created_again(harness: &mut dyn Harness) {
         .expect("create again");
 }
 
-/// A transaction above the limit is refused, not cut.
+/// A transaction above the limit is rejected, not cut.
 pub async fn oversized_transaction_is_refused(harness: &mut dyn Harness) {
     let storage = harness.open().await;
     attach(&storage).await;

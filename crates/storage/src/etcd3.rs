@@ -4,13 +4,15 @@
 //!   write(ops) ──► one transaction with compares ──► etcd ──► the watch of every coordinator ──► sink ──► answer
 //! ```
 //!
-//! In reading order: `wire` (etcd's messages), `grpc` (how they travel), `endpoints` (which member is asked),
-//! `timeline` (revisions as RVs), `start` (finding the store), `mark` (how far it was seen), `txn` (our transactions as
-//! etcd's), `load` (everything there is), `follow` (the watch that publishes), `index` (reads that reflect other
-//! coordinators' writes), `compact`.
+//! In reading order:
 //!
-//! The RV of a value is the revision of its last write, in its timeline. Nothing is published but by the watch: what a reader sees was
-//! committed, in etcd's order. Lease renewals are writes like others here.
+//! * `wire` (etcd's messages), `grpc` (their transport), `endpoints` (choice of the member),
+//! * `timeline` (revisions as RVs), `start` (finding the store), `mark` (highest position seen),
+//! * `txn` (transactions of this crate as etcd's), `load` (the complete state), `follow` (the watch that publishes),
+//! * `index` (reads that reflect other coordinators' writes), `compact`.
+//!
+//! The RV of a value is the revision of its last write, in its timeline. Only the watch publishes, so readers see
+//! committed state in etcd's order. Lease renewals are ordinary writes here.
 
 mod compact;
 mod endpoints;
@@ -45,45 +47,45 @@ use mark::Mark;
 use timeline::Timeline;
 use txn::Layout;
 
-/// A writer is answered after this long even when the watch has not told its write yet: it is committed.
+/// Time after which a writer is answered although the watch has not delivered its write yet: it is committed.
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
-/// A stop waits this long for etcd.
+/// Maximum time that a stop waits for etcd.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Default of etcd's `--max-request-bytes`: 1.5 MiB.
 pub const MAX_REQUEST_BYTES: usize = 3 << 19;
-/// Left of a request for everything but the value: its key (a prefix, a collection, a namespace and a name at their longest
-/// have 1.3 KiB), two compares, and what etcd itself adds.
+/// Part of a request reserved for everything but the value: its key, two compares, and etcd's own overhead. A key
+/// (prefix, collection, namespace and name at their longest) has 1.3 KiB.
 const REQUEST_OVERHEAD: usize = 8 << 10;
-/// Longest prefix of keys.
+/// Maximum length of the prefix in bytes.
 const PREFIX_BYTES_MAX: usize = 512;
 
-/// How etcd is reached and used.
+/// Connection and use of etcd.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// `http://` or `https://` URLs of the members.
     pub servers: Vec<String>,
     /// Needed for https.
     pub tls: Option<ClientTls>,
-    /// Before every key; coordinators with the same prefix share one store.
+    /// Prefix of every key; coordinators with the same prefix share one store.
     pub prefix: String,
     /// Tags the RVs, see [`crate::Embedded::open`].
     pub space: Space,
-    /// History older than this is forgotten; `None` leaves that to others.
+    /// History older than this is compacted; `None` disables compaction by this process.
     pub compaction_interval: Option<Duration>,
-    /// File in which to keep how far the store was; without it an etcd that went back while nobody looked is noticed only
-    /// when it is another cluster.
+    /// File for the highest position seen. Without it, a rollback of etcd while no coordinator runs is detected only if
+    /// the cluster is another one.
     pub mark: Option<PathBuf>,
-    /// Largest request that etcd takes: its `--max-request-bytes`.
+    /// Maximum size of a request in bytes: etcd's `--max-request-bytes`.
     pub max_request_bytes: usize,
 }
 
-/// Why etcd cannot be used.
+/// Reason why etcd cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The servers given make no sense.
+    /// The given servers are invalid.
     #[error("etcd servers: {0}")]
     Servers(String),
-    /// The prefix makes no sense.
+    /// The prefix is invalid.
     #[error("etcd prefix {0:?}: it must begin with / and be at most {PREFIX_BYTES_MAX} bytes long")]
     Prefix(String),
     /// A certificate file.
@@ -92,7 +94,7 @@ pub enum OpenError {
     /// The credentials.
     #[error("etcd refuses this client: {0}")]
     Refused(String),
-    /// The file that keeps how far the store was.
+    /// The file for the highest position seen.
     #[error("cannot read {0}")]
     Mark(String),
 }
@@ -108,7 +110,7 @@ pub struct Etcd {
     queue: Mutex<Option<mpsc::Receiver<index::Waiting>>>,
 }
 
-/// What the tasks of a store share.
+/// State shared by the tasks of a store.
 struct Shared {
     endpoints: Endpoints,
     layout: Layout,
@@ -117,15 +119,15 @@ struct Shared {
     mark: Option<Mark>,
     /// Everything up to this revision is published.
     published: watch::Sender<i64>,
-    /// Somebody waits for the next sign of progress.
+    /// Wakes the watch to request the next progress notification.
     asked: Notify,
-    /// The store may be another one: to be looked at before anything more is published.
+    /// The store may be another one: it must be verified before anything else is published.
     doubted: Notify,
-    /// Why the watch is not open, if it is not.
+    /// Reason why the watch is not open; `None` if it is open.
     trouble: Mutex<Option<String>>,
 }
 
-/// Which store this is, and how far it is.
+/// Identity of the store, and its present position.
 #[derive(Clone, Debug)]
 struct Identity {
     /// `None` before there is a store.
@@ -139,11 +141,11 @@ struct Identity {
 // === impl Etcd ===
 
 impl Etcd {
-    /// Reaches etcd, waiting for it as long as it takes, and creates the store id on first use. Tasks run in `tasks`; one
-    /// that ends unasked has found another store than before.
+    /// Connects to etcd, waiting for it without limit, and creates the store id on first use. Tasks run in `tasks`; a
+    /// task that ends without a stop has found another store than before.
     ///
     /// # Errors
-    /// [`OpenError`], naming what waiting does not mend.
+    /// [`OpenError`], naming the cause that waiting does not resolve.
     pub async fn connect(config: Config, tasks: &TaskGroup) -> Result<Self, OpenError> {
         let prefix = config.prefix.trim_end_matches('/').to_owned();
         if !config.prefix.starts_with('/') || prefix.len() > PREFIX_BYTES_MAX {
@@ -156,7 +158,7 @@ impl Etcd {
         let mut layout = Layout {
             prefix,
             tag,
-            // Until it is found.
+            // Placeholder until the timeline is found.
             timeline: Timeline::begin(String::new(), 0, 0, 0),
         };
         let endpoints = Endpoints::new(&config.servers, config.tls, tasks)?;
@@ -261,7 +263,7 @@ impl Storage for Etcd {
         Some(self.max_request_bytes.saturating_sub(REQUEST_OVERHEAD))
     }
 
-    /// Asks nobody: the watch tells.
+    /// Sends no request: the watch shows the state.
     fn check(&self) -> BoxFuture<'_, Result<(), StorageError>> {
         let trouble = self.shared.trouble.lock().clone();
         Box::pin(std::future::ready(
@@ -270,7 +272,7 @@ impl Storage for Etcd {
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), StorageError>> {
-        // Everything acknowledged is etcd's already; the tasks end with their group.
+        // Everything acknowledged is stored in etcd already; the tasks end with their group.
         Box::pin(async {
             let noted = tokio::time::timeout(CLOSE_TIMEOUT, mark::note(&self.shared));
             if noted.await.is_err() {
@@ -284,7 +286,7 @@ impl Storage for Etcd {
 // === impl Identity ===
 
 impl Identity {
-    /// Why what is there `now` is not this store, if it is not.
+    /// Contradiction between this store and `now`; `None` if it is the same store.
     fn contradicts(&self, now: &Self) -> Option<String> {
         if now.timeline != self.timeline {
             return Some(format!("the store was {:?} and is {:?}", self.timeline, now.timeline));
@@ -297,7 +299,7 @@ impl Identity {
 // === impl Shared ===
 
 impl Shared {
-    /// One transaction; answers when this process has published it, too.
+    /// Executes one transaction; answers once this process has published it, too.
     async fn commit(&self, ops: &[Op], stop: &CancellationToken) -> Result<ResourceVersion, StorageError> {
         let answer = self.endpoints.txn(&self.layout.request(ops)).await;
         let answer = answer.map_err(|error| error::of_write(&error))?;
@@ -311,14 +313,14 @@ impl Shared {
             {
                 tracing::warn!(
                     revision = written.revision,
-                    "Write committed, the watch has not told it yet"
+                    "Write committed, but not yet delivered by the watch"
                 );
             }
         }
         Ok(self.layout.rv(written.revision))
     }
 
-    /// Asks etcd, linearizably, which store this is and how far it is.
+    /// Reads from etcd, linearizably, the store's identity and position.
     async fn identity(&self) -> Result<Identity, CallError> {
         let now = start::look(&self.endpoints, &self.layout).await?;
         if self.identity.contradicts(&now).is_some() {
@@ -327,7 +329,7 @@ impl Shared {
         Ok(now)
     }
 
-    /// Writes down how far the store was seen. Not into etcd: it may be another one by now.
+    /// Writes the highest position seen into the file. Not into etcd, which may be another one now.
     fn note_mark(&self) {
         let published = *self.published.borrow();
         if let Some(mark) = self.mark.as_ref().filter(|_| published > 0) {

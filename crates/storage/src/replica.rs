@@ -1,8 +1,8 @@
 //! Replicas of cloud collections: cloud resourceVersions, cloud bytes, a durable copy that is never ahead of itself.
 //!
-//! The same set of replicas stands in the leader hub (source: cloud), in the coordinator (source: the feed) and in
-//! every hub (source: coordinator, else cloud, else none). Whoever owns the source applies to
-//! [`SharedCollection::update_of`]; [`Replicas::persist`] commits what changed.
+//! The same set of replicas exists in the leader hub (source: cloud), in the coordinator (source: the feed) and in
+//! every other hub. A hub's source is the coordinator, else the cloud, else none. The owner of the source applies to
+//! [`SharedCollection::update_of`]; [`Replicas::persist`] commits the changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub mod pooled;
 
 use pooled::Pooled;
 
-/// One replica and what of it is on the disk.
+/// One replica with its state on the disk.
 #[derive(Debug)]
 pub struct Replica {
     name: String,
@@ -36,45 +36,46 @@ pub struct Replica {
 pub struct Durable {
     /// `C` of that commit.
     pub position: ResourceVersion,
-    /// Whether the collection was complete then.
+    /// True if the collection was complete at that commit.
     pub complete: bool,
-    /// Timeline of that commit.
+    /// Generation of that commit.
     pub generation: u64,
 }
 
-/// Where only `C` moved, a file is written this often at most: a commit wears the medium by some 28 KB, and to start with
-/// an older `C` costs a longer replay from the source, nothing else.
+/// Minimum interval between writes of a file if only `C` moved. A commit wears the medium by about 28 KB. A start with
+/// an older `C` only costs a longer replay from the source.
 pub const POSITIONS_EVERY: Duration = Duration::from_secs(60);
 
 /// All replicas of a process and the store they share.
 pub struct Replicas {
     store: Store,
-    // Guards the pointer only: whoever looks at all of them looks at those of one moment.
+    // Guards the pointer only, so that an iteration sees a consistent set of replicas.
     replicas: RwLock<Arc<ByName>>,
-    /// One commit at a time: dirty records of a failed commit go back before the next one is taken. When the last one that
-    /// succeeded was. A commit to a file goes on when whoever waits for it is cancelled, and keeps this place until it is done.
+    /// One commit at a time: dirty records of a failed commit go back before the next one is taken. Holds the time of
+    /// the last successful commit. A commit to a file continues when its caller is cancelled, and keeps this lock until
+    /// it is done.
     committing: Arc<tokio::sync::Mutex<Option<Instant>>>,
 }
 
-/// The place of the one who commits.
+/// Lock held by the present committer.
 type Committing = tokio::sync::OwnedMutexGuard<Option<Instant>>;
 
 type ByName = BTreeMap<String, Arc<Replica>>;
 
-/// Changes on their way to the disk. Dropped before they are known to be there, they go back to their collection, and with
-/// the next commit.
+/// Changes on their way to the disk. If it is dropped before they are known to be stored, they return to their
+/// collection, and the next commit takes them.
 struct Taken {
     replica: Arc<Replica>,
     part: Part,
 }
 
-/// Where replicas last.
+/// Storage of replicas.
 enum Store {
     /// In memory only.
     Nowhere,
     /// In a file of this process.
     File(ReplicaStore),
-    /// Beside the own objects of several coordinators.
+    /// Together with the own objects of several coordinators.
     Pooled(Arc<Pooled>),
 }
 
@@ -93,8 +94,8 @@ impl Replica {
         &self.collection
     }
 
-    /// Whether readers may have it: complete, and a commit knows of this generation, so that no crash goes back to serving
-    /// the one before.
+    /// True if readers may see it: it is complete, and a commit contains this generation. So no crash can return to the
+    /// previous generation.
     #[must_use]
     pub fn is_served(&self) -> bool {
         let durable = self.durable();
@@ -102,13 +103,13 @@ impl Replica {
         complete && durable.generation == generation
     }
 
-    /// What the last commit held.
+    /// State at the last commit.
     #[must_use]
     pub fn durable(&self) -> Durable {
         *self.durable.lock()
     }
 
-    /// Cancelled when it is given up: whoever reads or fills it ends then.
+    /// Cancelled when the replica is removed, which ends its readers and its source.
     #[must_use]
     pub fn gone(&self) -> &CancellationToken {
         &self.gone
@@ -123,7 +124,7 @@ impl Replica {
         }
     }
 
-    /// As [`Self::new`], with what `store` has of it.
+    /// As [`Self::new`], with its state in `store`.
     fn load(name: &str, kind: &'static ResourceKind, store: Option<&ReplicaStore>) -> Result<Self, StorageError> {
         let replica = Self::new(name, kind, store.is_some());
         if let Some(recovered) = store.map(|store| store.load(name, kind)).transpose()?.flatten() {
@@ -141,7 +142,7 @@ impl Replica {
 // === impl Replicas ===
 
 impl Replicas {
-    /// Replicas of `kinds` by name, filled from `store` where it has them; without a store they live in memory only.
+    /// Replicas of `kinds` by name, filled from `store` if it has them; without a store they live in memory only.
     ///
     /// # Errors
     /// [`StorageError`] when the store cannot be read; the damaged row is named.
@@ -171,16 +172,16 @@ impl Replicas {
         }
     }
 
-    /// Adds a replica while others are at work, with what the store has of it; one that is there already stays. Waits for a
-    /// commit that is under way: nobody else does.
+    /// Adds a replica at runtime, with its state in the store; an existing one stays. Waits for a commit in flight;
+    /// other callers do not wait.
     ///
     /// # Errors
     /// [`StorageError`] when the store cannot be read.
     ///
     /// # Cancel safety
-    /// Dropped before its end, nothing was added.
+    /// Dropped before its end, it has added nothing.
     pub async fn add(&self, name: &str, kind: &'static ResourceKind) -> Result<Arc<Replica>, StorageError> {
-        // What is read must not be deleted at the same time.
+        // The read must not race with a deletion.
         let place = self.committing.clone().lock_owned().await;
         if let Some(replica) = self.named(name) {
             return Ok(replica);
@@ -203,13 +204,14 @@ impl Replicas {
         Ok(replica)
     }
 
-    /// Gives a replica up: its readers end. From a file its data goes, too; where replicas are pooled the others may have it
-    /// still, and [`Self::forget`] deletes it.
+    /// Removes a replica: its readers end. In a file its data is deleted, too. Where replicas are pooled, other
+    /// coordinators may still have it, and [`Self::forget`] deletes it.
     ///
     /// # Errors
-    /// [`StorageError`] when the data could not be deleted. It is nobody's then, and comes back with a replica of that name.
+    /// [`StorageError`] when the data could not be deleted. It is unused then, and loaded again with a replica of that
+    /// name.
     pub async fn remove(&self, name: &str) -> Result<(), StorageError> {
-        // No commit may bring back what is deleted, also when the caller goes away before it is.
+        // No commit may restore deleted data, also when the caller goes away before the deletion.
         let place = self.committing.clone().lock_owned().await;
         let removed = Arc::make_mut(&mut self.replicas.write()).remove(name);
         let Some(replica) = removed else { return Ok(()) };
@@ -226,10 +228,10 @@ impl Replicas {
         deleted.map_err(|error| StorageError::Unavailable(format!("the deletion was interrupted: {error}")))?
     }
 
-    /// Deletes what several coordinators share of a replica that all of them give up.
+    /// Deletes the shared data of a replica that all coordinators have removed.
     ///
     /// # Errors
-    /// [`StorageError`]; a part may be left. It comes back with a replica of that name, or never.
+    /// [`StorageError`]; a part may be left. A new replica of that name loads it.
     pub async fn forget(&self, name: &str) -> Result<(), StorageError> {
         match &self.store {
             Store::Pooled(pooled) => pooled.forget(name).await,
@@ -237,10 +239,10 @@ impl Replicas {
         }
     }
 
-    /// Whether the store takes `object` into the replica `name`, as far as that is known before it is written.
+    /// Checks that the store accepts `object` in the replica `name`, as far as that is known before the write.
     ///
     /// # Errors
-    /// [`StorageError::Oversized`] when it does not: everything that comes after the object would have to wait for it.
+    /// [`StorageError::Oversized`] when it does not: everything after the object would have to wait for it.
     pub fn admit(&self, name: &str, object: &Object) -> Result<(), StorageError> {
         match &self.store {
             Store::Pooled(pooled) => pooled.admit(name, object),
@@ -248,20 +250,20 @@ impl Replicas {
         }
     }
 
-    /// Whether other coordinators have the same replicas.
+    /// True if several coordinators share the replicas.
     #[must_use]
     pub fn is_pooled(&self) -> bool {
         matches!(self.store, Store::Pooled(_))
     }
 
-    /// The storage's state, where replicas are pooled.
+    /// Takes the storage's state, if replicas are pooled.
     pub fn load(&self, loaded: &Loaded) {
         if let Store::Pooled(pooled) = &self.store {
             pooled.load(|name| self.named(name), loaded);
         }
     }
 
-    /// A commit of the storage, where replicas are pooled.
+    /// Takes a commit of the storage, if replicas are pooled.
     pub fn committed(&self, rv: ResourceVersion, changes: &[Committed]) {
         if let Store::Pooled(pooled) = &self.store {
             pooled.committed(|name| self.named(name), rv, changes);
@@ -274,7 +276,7 @@ impl Replicas {
         self.replicas.read().get(name).cloned()
     }
 
-    /// All there are now, by name.
+    /// All present replicas, by name.
     pub fn iter(&self) -> impl Iterator<Item = Arc<Replica>> {
         let all: Vec<_> = self.all().values().cloned().collect();
         all.into_iter()
@@ -284,9 +286,9 @@ impl Replicas {
         self.replicas.read().clone()
     }
 
-    /// Commits everything that changed since the last call in one transaction; nothing to do is no write at all. Where
-    /// replicas are pooled it is one transaction per replica, and only while `guard` holds; elsewhere `guard` is left to
-    /// the caller.
+    /// Commits everything that changed since the last call in one transaction; without changes there is no write. Where
+    /// replicas are pooled it is one transaction per replica, and only while `guard` holds. Elsewhere the caller checks
+    /// `guard`.
     ///
     /// # Errors
     /// [`StorageError`]; the changes stay pending and go with the next call. A conflict names the key of the guard.
@@ -295,9 +297,9 @@ impl Replicas {
         self.commit(guard, committed).await
     }
 
-    /// As [`Self::persist`], for a call every few seconds: what a file loses least by waiting for, a `C` that moved alone,
-    /// waits for other changes or for [`POSITIONS_EVERY`]. Where replicas are pooled, others follow the stored `C`, so it
-    /// never waits.
+    /// As [`Self::persist`], for a call every few seconds. In a file, a move of `C` alone waits for other changes or
+    /// for [`POSITIONS_EVERY`], since its loss costs least. Where replicas are pooled, other coordinators follow the
+    /// stored `C`, so it never waits.
     ///
     /// # Errors
     /// As [`Self::persist`].
@@ -334,7 +336,7 @@ impl Replicas {
             *committed = Some(Instant::now());
             return Ok(());
         }
-        // The commit settles itself: its caller may be gone by then.
+        // The commit settles itself: its caller may be gone before it ends.
         let written = tokio::task::spawn_blocking(move || {
             store.commit(taken.iter().map(|one| &one.part))?;
             taken.into_iter().for_each(Taken::stored);
@@ -349,7 +351,7 @@ impl Replicas {
 // === impl Taken ===
 
 impl Taken {
-    /// What changed of `replica`; `None` when nothing did.
+    /// Takes the changes of `replica`; `None` when there are none.
     fn of(replica: Arc<Replica>) -> Option<Self> {
         let part = replica.collection.update_quietly(|collection| {
             let meta = Meta::of(collection);
@@ -362,7 +364,7 @@ impl Taken {
         Some(Self { replica, part })
     }
 
-    /// It is on the disk.
+    /// Marks the changes as stored.
     fn stored(mut self) {
         self.part.dirty = Dirty::default();
         self.replica.mark_durable(&self.part.meta);
@@ -389,7 +391,7 @@ impl Replica {
         };
     }
 
-    /// Another coordinator's commit, or ours, was seen in the store.
+    /// Records that a commit was seen in the store, of this coordinator or another one.
     fn mark_stored(&self, generation: u64, position: ResourceVersion) {
         *self.durable.lock() = Durable {
             position,

@@ -1,26 +1,26 @@
-//! The mark once more, in a file beside the store: a store that was put back from an older copy lies behind it.
+//! Copy of the mark in a file next to the store: a store that was restored from an older copy is behind it.
 //!
-//! The file is written after the store's own mark, so it is never ahead of the store it belongs to, however the process
-//! ends. The mark moves with every start, and with the first write a minute after it moved last: a copy that is younger
-//! than that is taken for the store itself.
+//! The file is written after the store's own mark. So it is never ahead of the store it belongs to, however the process
+//! ends. The mark moves with every start, and with the first write one minute or more after its last move. A restored
+//! copy younger than that is not detected.
 
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-/// The file; one decimal number in it.
+/// The file; it contains one decimal number.
 #[derive(Debug)]
 pub(super) struct MarkFile {
     path: PathBuf,
     is_safe: bool,
 }
 
-/// What the file says.
+/// Contents of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Noted {
-    /// There is none.
+    /// The file does not exist.
     Missing,
-    /// Marks up to this one were stored; 0 when it cannot be read.
+    /// Marks up to this one were stored; 0 when the file cannot be read as a number.
     Mark(u64),
 }
 
@@ -35,18 +35,18 @@ impl MarkFile {
         }
     }
 
-    /// What is in it.
+    /// Reads the file.
     ///
     /// # Errors
-    /// The file is there and cannot be read, naming it.
+    /// The file exists and cannot be read; the text names it.
     pub(super) fn read(&self) -> Result<Noted, String> {
         let file = self.path.display();
         match std::fs::read(&self.path) {
             Ok(text) => {
                 let number = str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok());
                 Ok(Noted::Mark(number.unwrap_or_else(|| {
-                    // As a power loss leaves it.
-                    tracing::warn!(%file, "No number in it; a store put back from a copy would not be noticed");
+                    // A power loss can leave the file like this.
+                    tracing::warn!(%file, "Invalid RV mark file; a store restored from a copy would go undetected");
                     0
                 })))
             }
@@ -55,13 +55,14 @@ impl MarkFile {
         }
     }
 
-    /// Replaces it. Only the first time with a flush: after a power loss it has to be there, and an older number is as good.
+    /// Replaces the file. Only the first write is flushed: after a power loss the file must exist, and an older number
+    /// is good enough.
     pub(super) fn write(&mut self, mark: u64) {
         match self.replace(mark) {
             Ok(()) => self.is_safe = true,
             Err(error) => {
                 let file = self.path.display();
-                tracing::warn!(%file, %error, "Cannot note how far the store is");
+                tracing::warn!(%file, %error, "Failed to write the RV mark file");
             }
         }
     }

@@ -1,10 +1,9 @@
-//! One redb database on one medium: verified when it is opened, reopened in place after a failure, never the end of the
-//! process.
+//! One redb database on one medium. It is verified when it is opened and reopened in place after a failure. It never
+//! ends the process.
 //!
-//! redb refuses everything after the first I/O error, and may panic on pages that make no sense. Both end here: the
-//! database is closed, the caller gets a [`StorageError`] that names the file and says what to do, and a later write opens
-//! it again. A transaction that failed may have reached the medium all the same; whoever wrote it settles that with its
-//! next one.
+//! redb rejects everything after the first I/O error, and may panic on damaged pages. Both are handled here. The
+//! database is closed, the caller gets a [`StorageError`] that names the file and the remedy, and a later write opens
+//! it again. A failed transaction may have reached the medium all the same; its writer settles that with its next one.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -22,9 +21,9 @@ use super::open;
 use super::tables::storage_error;
 use crate::backend::StorageError;
 
-/// A failed database is opened again this long after the failure at the earliest: opening reads all of it.
+/// Minimum time after a failure until the database is opened again: opening reads all of it.
 const REOPEN_AFTER: Duration = Duration::from_secs(1);
-/// [`Disk::trouble`] is over with the first write that succeeds this long after the last one that failed.
+/// [`Disk::trouble`] ends with the first successful write this long after the last failed one.
 const TROUBLE_HOLD: Duration = Duration::from_secs(10);
 
 /// A database file that can fail and come back.
@@ -45,22 +44,22 @@ struct Trouble {
     at: BootTime,
 }
 
-/// What a [`Disk`] did so far.
+/// Counters of a [`Disk`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskStats {
     /// Bytes handed to the file.
     pub bytes_written: u64,
     /// Write calls.
     pub writes: u64,
-    /// Times the medium was asked to make everything durable.
+    /// Number of times the medium was synced.
     pub syncs: u64,
-    /// Size of the file, bytes; 0 when it cannot be read.
+    /// Size of the file in bytes; 0 when it cannot be read.
     pub file_bytes: u64,
-    /// Transactions refused for want of space.
+    /// Transactions that failed for lack of space.
     pub full: u64,
-    /// Transactions that met another I/O error.
+    /// Transactions that failed with another I/O error.
     pub io: u64,
-    /// Transactions that met damage.
+    /// Transactions that failed because of damage.
     pub corrupt: u64,
 }
 
@@ -70,7 +69,7 @@ impl Disk {
     /// Opens or creates the database file at `path` (its folder must exist), and verifies it.
     ///
     /// # Errors
-    /// [`OpenError`], naming the file and what to do.
+    /// [`OpenError`], naming the file and the remedy.
     pub fn open(path: &Path, clock: Clock) -> Result<Arc<Self>, OpenError> {
         let medium = FileMedium::open(path).map_err(|error| OpenError::Unusable {
             path: path.to_owned(),
@@ -79,10 +78,10 @@ impl Disk {
         Self::open_on(path, Arc::new(medium), clock)
     }
 
-    /// As [`Self::open`], on another medium; `path` is only its name in messages. For tests and measurements.
+    /// As [`Self::open`], on another medium; messages use `path` only as its name. For tests and measurements.
     ///
     /// # Errors
-    /// [`OpenError`], naming the file and what to do.
+    /// [`OpenError`], naming the file and the remedy.
     pub fn open_on(path: &Path, medium: Arc<dyn Medium>, clock: Clock) -> Result<Arc<Self>, OpenError> {
         let meter = Arc::new(Meter::default());
         let backend = Backend {
@@ -117,13 +116,13 @@ impl Disk {
         }
     }
 
-    /// Why writes were refused lately; `None` when they go through.
+    /// Reason of recent write failures; `None` when writes succeed.
     #[must_use]
     pub fn trouble(&self) -> Option<StorageError> {
         self.trouble.lock().as_ref().map(|trouble| trouble.error.clone())
     }
 
-    /// Looks at the last committed state.
+    /// Reads the last committed state.
     pub(super) fn read<T>(
         &self,
         look: impl FnOnce(&ReadTransaction) -> Result<T, StorageError>,
@@ -154,13 +153,13 @@ impl Disk {
             .as_ref()
             .is_some_and(|last| self.is_past(last.at + TROUBLE_HOLD))
         {
-            tracing::info!(file = %self.path.display(), "The store can be written again");
+            tracing::info!(file = %self.path.display(), "Store is writable again");
             *trouble = None;
         }
         Ok(written)
     }
 
-    /// Returns at a moment when nobody reads or writes. Blocks for as long as others take.
+    /// Returns when no reader or writer uses the database. Blocks for as long as others take.
     pub(super) fn wait_until_free(&self) {
         drop(self.database.lock());
     }
@@ -177,7 +176,7 @@ impl Disk {
         let outcome = catch_unwind(AssertUnwindSafe(|| body(database)));
         let outcome = outcome.unwrap_or_else(|panic| Err(StorageError::Corrupt(open::panic_text(&*panic))));
         outcome.map_err(|error| {
-            // Dropping it may meet the same trouble.
+            // Dropping it may cause the same error again.
             let failed = slot.take();
             let _ = catch_unwind(AssertUnwindSafe(move || drop(failed)));
             self.failed(error)
@@ -201,15 +200,13 @@ impl Disk {
         self.clock.boot() >= time
     }
 
-    /// Notes a failure and says where it happened and what to do.
+    /// Records a failure; returns it with the file's name and the remedy.
     fn failed(&self, error: StorageError) -> StorageError {
         let path = self.path.display();
         let (kind, error) = match error {
             StorageError::Full(why) => (
                 0,
-                StorageError::Full(format!(
-                    "{path}: {why}; writes go on by themselves when there is space again"
-                )),
+                StorageError::Full(format!("{path}: {why}; writes resume as soon as there is space")),
             ),
             StorageError::Corrupt(why) => (2, StorageError::Corrupt(open::with_advice(&self.path, &why))),
             StorageError::Unavailable(why) => (1, StorageError::Unavailable(format!("{path}: {why}"))),
@@ -218,7 +215,7 @@ impl Disk {
         self.failures[kind].fetch_add(1, Ordering::Relaxed);
         let mut trouble = self.trouble.lock();
         if trouble.is_none() {
-            tracing::error!(%error, "The store cannot be written; what is in memory is served on");
+            tracing::error!(%error, "Failed to write the store; reads are served from memory");
         }
         *trouble = Some(Trouble {
             error: error.clone(),

@@ -1,4 +1,4 @@
-//! Lists that are still coming, kept over a restart: rows that mean nothing here, beside the replicas they will become.
+//! Partial lists, kept over a restart. Their rows are opaque here and lie next to the replicas that they will become.
 
 use bytes::Bytes;
 use redb::TableError;
@@ -7,10 +7,10 @@ use super::replicas::ReplicaStore;
 use super::tables::{DRAFT_ROWS, DRAFTS, storage_error};
 use crate::backend::StorageError;
 
-/// What is stored of one draft.
+/// Stored state of one draft.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct StoredDraft {
-    /// What its owner wrote about it.
+    /// Its owner's description of it.
     pub about: Vec<u8>,
     /// Its rows by key.
     pub rows: Vec<(String, Bytes)>,
@@ -19,13 +19,13 @@ pub struct StoredDraft {
 // === impl ReplicaStore ===
 
 impl ReplicaStore {
-    /// The draft called `name`, if there is one. Blocks.
+    /// Loads the draft called `name`, if there is one. Blocks.
     ///
     /// # Errors
     /// [`StorageError`] when the file cannot be read.
     pub fn load_draft(&self, name: &str) -> Result<Option<StoredDraft>, StorageError> {
         self.disk.read(|read| {
-            // A file that never had a draft has no table.
+            // A file without any draft so far has no table.
             let drafts = match read.open_table(DRAFTS) {
                 Err(TableError::TableDoesNotExist(_)) => return Ok(None),
                 table => table.map_err(storage_error)?,
@@ -50,8 +50,8 @@ impl ReplicaStore {
         })
     }
 
-    /// Adds or replaces rows of the draft called `name`, and what is said about it, in one durable transaction; `whole`
-    /// drops all others. Blocks.
+    /// Adds or replaces rows of the draft called `name`, and its description, in one durable transaction; `whole` drops
+    /// all other rows. Blocks.
     ///
     /// # Errors
     /// [`StorageError`]; nothing was written.
@@ -80,10 +80,10 @@ impl ReplicaStore {
         })
     }
 
-    /// Drops the draft called `name`. Blocks.
+    /// Deletes the draft called `name`. Blocks.
     ///
     /// # Errors
-    /// [`StorageError`]; it is still there then.
+    /// [`StorageError`]; the draft remains then.
     pub fn drop_draft(&self, name: &str) -> Result<(), StorageError> {
         self.disk.write(|txn| {
             let mut table = txn.open_table(DRAFT_ROWS).map_err(storage_error)?;

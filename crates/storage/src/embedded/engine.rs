@@ -1,7 +1,6 @@
-//! Own objects in memory: what a transaction is checked against, which RV it gets, what is published.
+//! Own objects in memory: checks of transactions, their RVs, and publication.
 //!
-//! No I/O. A group is staged, committed elsewhere, and settled; in between, what touches none of its keys may be written in
-//! memory.
+//! No I/O. A group is staged, committed elsewhere, and settled; in between, writes to other keys may be done in memory.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,9 +12,9 @@ use yurt_runtime::Clock;
 use super::mark::Sequencer;
 use crate::backend::{Action, Committed, Durability, Expect, Loaded, Op, Sink, StorageError};
 
-/// Where an outcome goes.
+/// Channel for the outcome.
 pub(super) type Answer<T> = oneshot::Sender<Result<T, StorageError>>;
-/// A transaction, and where its outcome goes.
+/// A transaction, and the channel for its outcome.
 pub(super) type Write = (Vec<Op>, Answer<ResourceVersion>);
 /// Values by key, each with its RV.
 pub(super) type Values = BTreeMap<String, (ResourceVersion, Bytes)>;
@@ -33,24 +32,24 @@ pub(super) struct Group {
     mark: Option<u64>,
 }
 
-/// What is known of own objects beside the collections that readers see.
+/// State of own objects, except for the collections that readers see.
 pub(super) struct Engine {
     clock: Clock,
     sequencer: Sequencer,
     /// RV of every live key, as published.
     index: HashMap<String, ResourceVersion>,
-    /// What the group under way changes or relies upon, as it will be after it.
+    /// RVs after the group in flight, of the keys that it changes or relies on.
     under_way: HashMap<String, Option<ResourceVersion>>,
-    /// Values that are newer than their row; stored by a clean stop.
+    /// Values newer than their row; stored by a clean stop.
     volatile: Values,
-    /// Nothing is written any more.
+    /// True after the close: no more writes are accepted.
     is_closed: bool,
 }
 
 // === impl Group ===
 
 impl Group {
-    /// Whether there is nothing to commit.
+    /// True if there is nothing to commit.
     pub(super) fn is_empty(&self) -> bool {
         self.txns.is_empty() && self.mark.is_none()
     }
@@ -69,7 +68,7 @@ impl Group {
 // === impl Engine ===
 
 impl Engine {
-    /// One that goes on above `mark`.
+    /// An engine that continues above `mark`.
     pub(super) fn new(mark: u64, clock: Clock, space: Space) -> Self {
         Self {
             clock,
@@ -81,8 +80,9 @@ impl Engine {
         }
     }
 
-    /// Takes what is stored, and says which mark to store before it is shown. Leases get a new RV above the mark there is:
-    /// renewals after their last commit may have been lost, and a watch from any RV issued then must still see one MODIFIED.
+    /// Takes the stored state, and returns the mark to store before the state is shown. Leases get a new RV above the
+    /// present mark: renewals after their last commit may have been lost. A watch from any RV issued then must still
+    /// see one MODIFIED.
     pub(super) fn load(&mut self, loaded: &mut Loaded) -> Option<u64> {
         self.sequencer.warn_if_ahead(self.clock.unix());
         for stored in &mut loaded.live {
@@ -91,13 +91,13 @@ impl Engine {
             }
             self.index.insert(stored.key.clone(), stored.rv);
         }
-        // One RV of this start: above all issued before, and a position for collections that were never written.
+        // One RV for this start: above all issued before, and a position for collections that were never written.
         loaded.at = self.sequencer.next(self.clock.unix());
         self.sequencer.mark_needed()
     }
 
-    /// Begins a timeline above every RV that the one before has shown, as far as marks tell, or where `none_is_known`.
-    /// Returns its floor, and the mark to store.
+    /// Begins a timeline above every RV that the previous one may have shown, as far as the marks show, or if
+    /// `none_is_known`. Returns its floor, and the mark to store.
     pub(super) fn begin_timeline(&mut self, none_is_known: bool) -> (ResourceVersion, u64) {
         let now = self.clock.unix();
         let floor = if none_is_known {
@@ -108,12 +108,12 @@ impl Engine {
         (floor, self.sequencer.mark_ahead())
     }
 
-    /// The mark `stored` is on the disk.
+    /// Records that the mark `stored` is on the disk.
     pub(super) fn stored(&mut self, stored: u64) {
         self.sequencer.stored(stored);
     }
 
-    /// Does a transaction that needs no disk; gives it back when it needs one, or has to wait for the group under way.
+    /// Executes a transaction that needs no disk. Returns it if it needs one, or has to wait for the group in flight.
     pub(super) fn write_in_memory(
         &mut self,
         ops: Vec<Op>,
@@ -133,7 +133,7 @@ impl Engine {
         Ok(Ok(rv))
     }
 
-    /// Does those of `writes` that need no disk, and returns the others.
+    /// Executes those of `writes` that need no disk, and returns the others.
     pub(super) fn write_what_needs_no_disk(&mut self, writes: Vec<Write>, sink: &dyn Sink) -> Vec<Write> {
         let mut waiting = Vec::with_capacity(writes.len());
         for (ops, answer) in writes {
@@ -146,7 +146,7 @@ impl Engine {
         waiting
     }
 
-    /// Begins a group. One is under way at a time, until it is settled.
+    /// Begins a group. Only one group is in flight until it is settled.
     pub(super) fn stage(&mut self, waiting: Vec<Write>) -> Group {
         self.sequencer.begin_group(self.clock.unix());
         let mut txns = Vec::with_capacity(waiting.len());
@@ -170,7 +170,7 @@ impl Engine {
         Group { txns, mark }
     }
 
-    /// Ends the group under way: its commit succeeded or failed.
+    /// Ends the group in flight: its commit succeeded or failed.
     pub(super) fn settle(&mut self, group: Group, committed: Result<(), StorageError>, sink: &dyn Sink) {
         self.sequencer.end_group();
         self.under_way.clear();
@@ -185,8 +185,8 @@ impl Engine {
         }
     }
 
-    /// After a failed commit: renewals go on while the stored mark covers their RVs, unless they build on something that
-    /// was refused.
+    /// After a failed commit: renewals continue while the stored mark covers their RVs, unless they depend on a
+    /// rejected transaction.
     fn refuse(&mut self, txns: Vec<Staged>, error: &StorageError, sink: &dyn Sink) {
         let mut refused = 0;
         for txn in txns {
@@ -202,12 +202,12 @@ impl Engine {
         tracing::debug!(%error, refused, "Commit failed");
     }
 
-    /// A mark as far ahead as one is set.
+    /// A mark at the usual distance ahead.
     pub(super) fn mark_ahead(&self) -> u64 {
         self.sequencer.mark_ahead()
     }
 
-    /// Writes nothing any more. Returns what is in memory only.
+    /// Stops all writes. Returns the values that are in memory only.
     pub(super) fn close(&mut self) -> Values {
         self.is_closed = true;
         std::mem::take(&mut self.volatile)
@@ -231,7 +231,7 @@ impl Engine {
         Ok(())
     }
 
-    /// RV of `key` after the group under way.
+    /// RV of `key` after the group in flight.
     fn find(&self, key: &str) -> Option<ResourceVersion> {
         let under_way = self.under_way.get(key).copied();
         under_way.unwrap_or_else(|| self.index.get(key).copied())
@@ -239,7 +239,7 @@ impl Engine {
 
     fn finish(&mut self, Staged { rv, ops, answer }: Staged, sink: &dyn Sink) {
         self.publish(rv, ops, sink);
-        // A caller that went away needs no answer; its write stands.
+        // A caller that went away needs no answer; its write remains valid.
         let _ = answer.send(Ok(rv));
     }
 

@@ -1,4 +1,4 @@
-//! The number of the file's layout: another one is refused, not guessed at.
+//! Number of the file's layout: a file with another number is rejected.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -10,11 +10,11 @@ use super::open;
 use super::tables::{FACT_FORMAT, FACTS, storage_error};
 use crate::backend::StorageError;
 
-/// Layout of the tables that this program reads and writes. It is raised with every change that an older program, or the
-/// older file, would be misread by.
+/// Layout of the tables that this program reads and writes. Every change raises it that would make an older program
+/// misread the file, or this program misread an older file.
 const FORMAT: u64 = 1;
 
-/// Writes the number into a new file, and compares that of any other.
+/// Writes the number into a new file, and checks that of any other.
 ///
 /// # Errors
 /// [`OpenError::Format`] for another number; others when the file cannot be read or written.
@@ -34,7 +34,7 @@ pub(super) fn settle(path: &Path, database: &Database) -> Result<(), OpenError> 
     }
 }
 
-/// `None` in a file without any table; 0 in one that was written before there were numbers.
+/// `None` in a file without any table; 0 in a file written before formats were numbered.
 fn find(database: &Database) -> Result<Option<u64>, StorageError> {
     let read = database.begin_read().map_err(storage_error)?;
     let facts = match read.open_table(FACTS) {
@@ -64,7 +64,7 @@ fn create(database: &Database) -> Result<(), StorageError> {
     txn.commit().map_err(storage_error)
 }
 
-/// What to do about a file of format `found`.
+/// Advice for a file of format `found`.
 pub(super) fn advice(found: u64, supported: u64) -> &'static str {
     if found > supported {
         "a newer version of this program wrote it: start that one, or move the file away (pool data comes back from the \

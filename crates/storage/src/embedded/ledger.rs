@@ -1,7 +1,7 @@
-//! Own objects on the disk: what is committed, what a start reads, and what commits that failed may have left.
+//! Own objects on the disk: commits, the load at a start, and the repair after failed commits.
 //!
-//! A commit that failed may have reached the disk. It is taken back before the next group, in a commit of its own: so what
-//! has to be taken back is one group's at most, however long the disk fails.
+//! A commit that failed may have reached the disk. It is reverted before the next group, in a commit of its own. So at
+//! most one group has to be reverted, however long the disk fails.
 
 use std::sync::Arc;
 
@@ -24,21 +24,21 @@ pub(super) struct Ledger {
     unsettled: Undo,
 }
 
-/// A store that was opened.
+/// Identity of an opened store.
 pub(super) struct Identity {
     /// Random; `None` when a new timeline has to begin.
     pub(super) id: Option<String>,
-    /// Every RV issued is at most this, as far as is known.
+    /// Upper bound of every RV issued, as far as is known.
     pub(super) mark: u64,
-    /// Others were issued, and no mark of them is known.
+    /// True if other RVs were issued, and their mark is unknown.
     pub(super) is_mark_lost: bool,
 }
 
 // === impl Identity ===
 
 impl Identity {
-    /// That of a store with mark `stored`, where `noted` is found beside it. One that is older than what it has shown was put
-    /// back from a copy; a mark that was never stored was never shown.
+    /// Identity of a store with mark `stored`, if `noted` is the mark file's content. A store older than the mark it
+    /// has shown was restored from a copy. A mark that was never stored was never shown.
     fn of(id: String, stored: u64, noted: Option<Noted>) -> Self {
         let (shown, is_put_back) = match noted {
             None => (stored, false),
@@ -49,7 +49,7 @@ impl Identity {
             tracing::error!(
                 shown,
                 stored,
-                "The store was put back from a copy: its numbers go on above, all clients start over"
+                "Store was restored from a copy; resourceVersions continue above it and all clients relist"
             );
         }
         Self {
@@ -59,7 +59,7 @@ impl Identity {
         }
     }
 
-    /// That of a store to be. One that was deleted may have left its mark.
+    /// Identity of a new store. A deleted store may have left its mark file.
     fn new(noted: Option<Noted>) -> Self {
         let mark = match noted {
             None | Some(Noted::Missing) => 0,
@@ -76,7 +76,7 @@ impl Identity {
 // === impl Ledger ===
 
 impl Ledger {
-    /// Looks at the store there is, or is to be. `noted` is where the mark is noted once more.
+    /// Opens the existing store, or a new one. `noted` is the file with the copy of the mark.
     pub(super) fn open(disk: Arc<Disk>, noted: Option<MarkFile>) -> Result<(Self, Identity), StorageError> {
         let known = disk.read(|read| {
             let facts = match read.open_table(FACTS) {
@@ -105,7 +105,7 @@ impl Ledger {
         Ok((ledger, identity))
     }
 
-    /// Gives the store an id: no reader of any other one goes on, since all stand below `floor`. Returns the id.
+    /// Gives the store a new id, and returns it. No reader of another id can resume, since all are below `floor`.
     pub(super) fn begin_timeline(&mut self, floor: ResourceVersion, mark: u64) -> Result<String, StorageError> {
         let id = uuid::Uuid::new_v4().to_string();
         self.disk.write(|txn| {
@@ -160,7 +160,7 @@ impl Ledger {
         Ok(loaded)
     }
 
-    /// Waits until nobody else commits to the same disk. It is no promise that nobody begins.
+    /// Waits until no other commit uses the same disk. Another one may begin right after.
     pub(super) fn wait_for_turn(&self) {
         self.disk.wait_until_free();
     }
@@ -168,7 +168,7 @@ impl Ledger {
     /// Stores a group with its mark. Blocks for as long as the medium takes.
     ///
     /// # Errors
-    /// Nothing of it counts; what may have reached the disk is taken back before anything else is written.
+    /// Nothing of the group counts. Rows that may have reached the disk are reverted before anything else is written.
     pub(super) fn commit(&mut self, group: &Group) -> Result<(), StorageError> {
         self.take_back()?;
         let (mut undo, held) = (Undo::default(), self.tombstones);
@@ -192,7 +192,7 @@ impl Ledger {
         }
     }
 
-    /// Stores a mark alone.
+    /// Stores only a mark.
     pub(super) fn store_mark(&mut self, mark: u64) -> Result<(), StorageError> {
         self.take_back()?;
         self.disk.write(|txn| write_mark(txn, mark))?;
@@ -216,12 +216,12 @@ impl Ledger {
         })
     }
 
-    /// Why writes are refused; `None` when they go through.
+    /// Reason why writes fail; `None` when they succeed.
     pub(super) fn trouble(&self) -> Option<StorageError> {
         self.disk.trouble()
     }
 
-    /// Only once the store itself has it.
+    /// Writes the mark file. The store's own commit of the mark must come first.
     fn note(&mut self, mark: u64) {
         if let Some(noted) = &mut self.noted {
             noted.write(mark);

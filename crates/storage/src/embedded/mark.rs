@@ -1,29 +1,31 @@
-//! Own resourceVersions: `tag | max(last + 1, unix µs)`, the tag being bit 62 beside pool data, with a durable mark ahead of every one issued.
+//! Own resourceVersions: `tag | max(last + 1, unix µs)`, with a durable mark ahead of every one issued. The tag is bit
+//! 62 in a process that also holds pool data.
 //!
-//! Pure. After a crash the next RV starts above the mark, so no RV is ever used twice and none goes back, whatever the
+//! Pure. After a crash the next RV starts above the mark. So no RV is ever used twice and none goes back, even if the
 //! wall clock does.
 //!
-//! A group of transactions has its RVs before its commit begins, and RVs are published in order. So a group leaves numbers
-//! free below its first RV: writes in memory that are done while it is being committed take those, one by one.
+//! A group of transactions has its RVs before its commit begins, and RVs are published in order. So a group leaves
+//! numbers free below its first RV. Writes in memory during its commit take those, one by one.
 
 use yurt_apimachinery::{ResourceVersion, Space};
 use yurt_runtime::UnixTime;
 
-/// How far ahead of the last RV the mark is set, µs.
+/// Distance of a new mark from the last RV, µs.
 const AHEAD_MICROS: u64 = 120_000_000;
-/// The mark is renewed when less than this is left, µs: renewals go on for as long while the disk does not answer.
+/// The mark is renewed when less than this is left, µs. Renewals continue for as long while the disk does not answer.
 const LEFT_MICROS: u64 = 60_000_000;
-/// Numbers left free below a group: its RVs may lie as many µs ahead of the clock, by which events end, for example.
+/// Numbers left free below a group. Its RVs may be as many µs ahead of the clock, which matters for the expiry of
+/// events, for example.
 const RESERVE: u64 = 1 << 11;
 
-/// Where RVs are further ahead of the clock than this, µs, numbers are left free every [`SPARE_EVERY`] µs only.
+/// Lead of the RVs over the clock, µs, above which numbers are left free every [`SPARE_EVERY`] µs only.
 const LEAD_MAX: u64 = 1_000_000;
-/// More than what one group leaves free: RVs that are ahead of the clock do not get further ahead.
+/// Exceeds the numbers that one group leaves free, so that RVs ahead of the clock do not get further ahead.
 const SPARE_EVERY: u64 = 2 * RESERVE;
-/// Left out above a timeline of which no mark is known: it may have been this much ahead of the clock, µs.
+/// Distance left above a timeline without a known mark: it may have been this much ahead of the clock, µs.
 const LEAP_MICROS: u64 = 600_000_000;
 
-/// Issues RVs and says when the mark has to be stored first.
+/// Issues RVs, and reports when the mark has to be stored first.
 #[derive(Debug)]
 pub(super) struct Sequencer {
     tag: u64,
@@ -34,7 +36,7 @@ pub(super) struct Sequencer {
     spared_at: u64,
 }
 
-/// The numbers of a group under way: from `first` up to, not including, `next`.
+/// The numbers of a group in flight: from `first` up to, not including, `next`.
 #[derive(Clone, Copy, Debug)]
 struct Group {
     first: u64,
@@ -44,7 +46,7 @@ struct Group {
 // === impl Sequencer ===
 
 impl Sequencer {
-    /// Goes on above `mark`, the value stored last.
+    /// Continues above `mark`, the value stored last.
     pub(super) fn after(mark: u64, space: Space) -> Self {
         let tag = if space == Space::Own {
             ResourceVersion::OWN_BIT
@@ -60,20 +62,20 @@ impl Sequencer {
         }
     }
 
-    /// The next RV at wall-clock time `now`, while no group is under way.
+    /// The next RV at wall-clock time `now`, while no group is in flight.
     pub(super) fn next(&mut self, now: UnixTime) -> ResourceVersion {
         self.last = self.at(now).max(self.last + 1);
         ResourceVersion(self.last)
     }
 
-    /// As [`Self::next`], above everything that may have been issued unknown to any mark.
+    /// As [`Self::next`], above everything that may have been issued without a known mark.
     pub(super) fn leap(&mut self, now: UnixTime) -> ResourceVersion {
         self.last = self.at(now).max(self.last) + LEAP_MICROS;
         ResourceVersion(self.last)
     }
 
-    /// The next RV for a write in memory; `None` when the mark would have to be stored first, or a group under way has left
-    /// no number free.
+    /// The next RV for a write in memory. `None` when the mark would have to be stored first, or a group in flight has
+    /// left no number free.
     pub(super) fn next_in_memory(&mut self, now: UnixTime) -> Option<ResourceVersion> {
         let next = match self.group {
             None => self.at(now).max(self.last + 1),
@@ -84,10 +86,10 @@ impl Sequencer {
         Some(ResourceVersion(next))
     }
 
-    /// A group begins: until it ends, writes in memory take the numbers below its own.
+    /// Begins a group: until it ends, writes in memory take the numbers below its own.
     pub(super) fn begin_group(&mut self, now: UnixTime) {
         let now = self.at(now);
-        // Many fast commits would take RVs ever further from the clock.
+        // Many fast commits would move RVs ever further from the clock.
         let is_soon = (self.spared_at..self.spared_at + SPARE_EVERY).contains(&now);
         let reserve = if is_soon && self.last > now + LEAD_MAX {
             0
@@ -99,7 +101,7 @@ impl Sequencer {
         self.group = Some(Group { first, next: first });
     }
 
-    /// The next RV of the group under way.
+    /// The next RV of the group in flight.
     pub(super) fn next_of_group(&mut self, now: UnixTime) -> ResourceVersion {
         let Some(group) = &mut self.group else {
             return self.next(now);
@@ -108,7 +110,7 @@ impl Sequencer {
         ResourceVersion(group.next - 1)
     }
 
-    /// The group is over. What it used is used up, also when its commit failed.
+    /// Ends the group. Its numbers are used up, also when its commit failed.
     pub(super) fn end_group(&mut self) {
         self.last = self.highest();
         self.group = None;
@@ -119,30 +121,30 @@ impl Sequencer {
         (self.highest() + LEFT_MICROS > self.mark).then_some(self.mark_ahead())
     }
 
-    /// A mark as far ahead as one is set.
+    /// A mark at the usual distance ahead.
     pub(super) fn mark_ahead(&self) -> u64 {
         self.highest() + AHEAD_MICROS
     }
 
-    /// Says so when the stored mark is further ahead of the wall clock than a kill can leave it: the clock was stepped
-    /// back, or was wrong before. RVs go on above the mark, counting by one until the clock has caught up.
+    /// Logs a warning when the stored mark is further ahead of the wall clock than a kill can leave it. The clock was
+    /// stepped back, or was wrong before. RVs continue above the mark, counting by one until the clock has caught up.
     pub(super) fn warn_if_ahead(&self, now: UnixTime) {
         let ahead = self.mark.saturating_sub(self.at(now));
         if ahead > 2 * AHEAD_MICROS {
             let seconds = ahead / 1_000_000;
             tracing::warn!(
                 seconds,
-                "The clock stands behind what this store has seen; resourceVersions go on above it"
+                "Wall clock is behind the store's RV mark; resourceVersions continue above the mark"
             );
         }
     }
 
-    /// Whether `rv` may be shown: a restart goes on above it.
+    /// True if `rv` may be shown: a restart continues above it.
     pub(super) fn covers(&self, rv: ResourceVersion) -> bool {
         rv.0 <= self.mark
     }
 
-    /// The mark `stored` is on the disk.
+    /// Records that the mark `stored` is on the disk.
     pub(super) fn stored(&mut self, stored: u64) {
         self.mark = stored;
     }
@@ -157,7 +159,7 @@ impl Sequencer {
     }
 }
 
-/// µs since 1970, kept below the tag whatever the clock says.
+/// µs since 1970, kept below the tag even if the clock is wrong.
 fn micros(now: UnixTime) -> u64 {
     let micros = u64::try_from(now.secs).unwrap_or(0).saturating_mul(1_000_000) + u64::from(now.nanos / 1000);
     micros.min(ResourceVersion::OWN_BIT / 2)
@@ -207,7 +209,7 @@ mod tests {
         assert!(restarted > issued && restarted.0 > mark);
     }
 
-    /// Whatever the clock does meanwhile.
+    /// Holds also when the clock steps in either direction during the group.
     #[test]
     fn writes_in_memory_beside_a_group_lie_below_it() {
         for secs in [1_000, 1_050, 10] {
@@ -242,7 +244,7 @@ mod tests {
         assert!(beside.last().is_some_and(|last| *last < of_group));
     }
 
-    /// Events end by these numbers.
+    /// Events expire by these numbers.
     #[test]
     fn groups_do_not_run_away_from_the_clock() {
         for (micros_between, begun_at) in [(10, 1_000), (1_000, 1_000), (5_000, 1_000), (10, 5_000), (5_000, 5_000)] {

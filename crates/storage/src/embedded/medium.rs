@@ -1,7 +1,8 @@
-//! Where the bytes of a store lie: a locked file, or what a test puts in its place. Counts what passes through.
+//! Storage medium of a store: a locked file, or a replacement in tests. Counts reads and writes.
 //!
-//! The file is locked for as long as its [`FileMedium`] lives, also while the database in it is closed and opened again.
-//! It grows by allocation: a full disk is noticed when the file has to grow, and what fits into it can still be written.
+//! The file is locked for as long as its [`FileMedium`] lives, also while the database in it is closed and opened
+//! again. It grows by allocation. So a full disk is detected when the file has to grow, and data that fits into it can
+//! still be written.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -12,9 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 
-/// Random-access bytes that survive the process. As redb's storage backend, without its locks.
+/// Random-access bytes that survive the process. Equals redb's storage backend without its locks.
 pub trait Medium: std::fmt::Debug + Send + Sync + 'static {
-    /// Bytes there are.
+    /// Number of bytes.
     ///
     /// # Errors
     /// Of the device.
@@ -23,7 +24,7 @@ pub trait Medium: std::fmt::Debug + Send + Sync + 'static {
     /// Fills `out` from `offset` on.
     ///
     /// # Errors
-    /// Of the device; also when there are too few bytes.
+    /// Of the device; also when the medium is too short.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
 
     /// Writes all of `data` at `offset`.
@@ -32,7 +33,7 @@ pub trait Medium: std::fmt::Debug + Send + Sync + 'static {
     /// Of the device; any part of `data` may have been written then.
     fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
 
-    /// Cuts, or grows with zeros.
+    /// Truncates, or grows with zeros.
     ///
     /// # Errors
     /// Of the device; [`io::ErrorKind::StorageFull`] when there is no room.
@@ -41,7 +42,7 @@ pub trait Medium: std::fmt::Debug + Send + Sync + 'static {
     /// Returns when everything written so far survives a power loss.
     ///
     /// # Errors
-    /// Of the device; it is not known then what survives.
+    /// Of the device; which writes survive is then unknown.
     fn sync(&self) -> io::Result<()>;
 }
 
@@ -51,7 +52,7 @@ pub struct FileMedium {
     file: File,
 }
 
-/// What went to a medium so far.
+/// Counters of a medium.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     pub(super) bytes: AtomicU64,
@@ -59,7 +60,7 @@ pub(super) struct Meter {
     pub(super) syncs: AtomicU64,
 }
 
-/// A medium as redb wants it. It has no locks: the medium is ours alone.
+/// A medium as redb's storage backend. It needs no locks: no other process uses the medium.
 #[derive(Debug)]
 pub(super) struct Backend {
     pub(super) medium: Arc<dyn Medium>,
@@ -115,7 +116,8 @@ impl Medium for FileMedium {
 
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data().inspect_err(|_| {
-            // The kernel may call pages clean that it could not write. Read the medium again, not its cache.
+            // The kernel may mark pages clean that it could not write. So the next read must come from the medium, not
+            // from its cache.
             let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
         })
     }

@@ -1,7 +1,7 @@
-//! How a database is opened: an interrupted creation starts over, everything else is verified before a byte is served.
+//! Opening of a database: an interrupted creation starts over, everything else is verified before a byte is served.
 //!
-//! redb verifies checksums only when it recovers from a kill, never while it reads. So a database that was closed in good
-//! order is checked here; one that was not has been checked by the recovery.
+//! redb verifies checksums only when it recovers from a kill, never while it reads. So a cleanly closed database is
+//! checked here; any other has been checked by the recovery.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -16,7 +16,7 @@ use super::OpenError;
 use super::format;
 use super::medium::{Backend, Medium};
 
-/// redb's page cache, bytes. Objects are held in memory anyway.
+/// redb's page cache in bytes. Objects are held in memory anyway.
 const PAGE_CACHE_BYTES: usize = 1 << 20;
 /// redb writes its header here, the magic number last of all when it creates a database.
 const HEADER_BYTES: usize = 4096;
@@ -25,7 +25,7 @@ const MAGIC_BYTES: usize = 9;
 /// redb reports this progress of a recovery when the last commit was rolled back, and no other below it but 0.
 const ROLLED_BACK_PROGRESS: f64 = 0.3;
 
-/// What a recovery found.
+/// Result of a recovery.
 #[derive(Clone, Copy, Debug, Default)]
 struct Recovery {
     happened: bool,
@@ -61,7 +61,7 @@ pub(super) fn database(path: &Path, backend: Backend) -> Result<Database, OpenEr
         }
         Ok(Err(DatabaseError::UpgradeRequired(version))) => {
             return Err(damaged(&format!(
-                "its format {version} is not one this program ever wrote"
+                "its format {version} was never written by this program"
             )));
         }
         Ok(Err(error)) => return Err(unusable(error.to_string())),
@@ -69,7 +69,7 @@ pub(super) fn database(path: &Path, backend: Backend) -> Result<Database, OpenEr
     };
     format::settle(path, &database)?;
     if recovery.rolled_back {
-        tracing::warn!(file = %path.display(), "The last commit was incomplete or damaged; the one before it is used");
+        tracing::warn!(file = %path.display(), "Last commit is incomplete or damaged; using the one before it");
     }
     Ok(database)
 }
@@ -90,13 +90,13 @@ fn open_and_verify(backend: Backend) -> Result<(Database, Recovery), DatabaseErr
         });
     let mut database = builder.create_with_backend(backend)?;
     if !is_new && !recovery.get().happened && !database.check_integrity()? {
-        tracing::warn!("The store's free space was not accounted for as it should be; repaired");
+        tracing::warn!("Repaired the store's free-space accounting");
     }
     Ok((database, recovery.get()))
 }
 
-/// A creation that was cut before the magic number was written leaves a file that redb refuses for ever: a header
-/// without magic and nothing behind it. Such a file never held anything.
+/// Removes an interrupted creation: cut before the magic number was written, it leaves a file that redb always rejects.
+/// Such a file has a header without magic and nothing behind it, and never held anything.
 fn discard_interrupted_creation(medium: &dyn Medium) -> io::Result<()> {
     let size = medium.size()?;
     if size == 0 {
@@ -114,11 +114,11 @@ fn discard_interrupted_creation(medium: &dyn Medium) -> io::Result<()> {
         }
         offset += length as u64;
     }
-    tracing::info!("The creation of the store had been interrupted; starting it over");
+    tracing::info!("Creation of the store was interrupted; starting over");
     medium.set_size(0)
 }
 
-/// The file is shorter than it says, or is something else.
+/// True if the file is shorter than it claims, or is not a database.
 fn is_damage(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -126,7 +126,7 @@ fn is_damage(error: &io::Error) -> bool {
     )
 }
 
-/// No space, or none for this user.
+/// True if there is no space, or none for this user.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -134,16 +134,16 @@ pub(super) fn is_full(error: &io::Error) -> bool {
     )
 }
 
-/// What a panic of redb said.
+/// Text of a panic of redb.
 pub(super) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("its pages make no sense ({})", text.unwrap_or("no more is known"))
+    format!("its pages are inconsistent ({})", text.unwrap_or("no details"))
 }
 
-/// What is wrong with the file at `path`, and what to do.
+/// Description of the fault in the file at `path`, with the remedy.
 pub(super) fn with_advice(path: &Path, why: &str) -> String {
     format!(
         "{}: {why}; stop this process, then restore the file from a copy, or delete it: pool data comes back from the \

@@ -1,7 +1,7 @@
 //! The durable copy of replicas: data, tombstones and `C` of each collection in one transaction.
 //!
-//! How often a commit happens is a wear decision, not a safety one: after a crash the replica restarts from its last
-//! commit and asks its source for the rest.
+//! The frequency of commits affects wear only, not safety. After a crash the replica restarts from its last commit and
+//! resumes at its source.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::tables::{
 use crate::backend::StorageError;
 use crate::collection::{Collection, Dirty, Gap, RangeTombstone, Recovered};
 
-/// What a commit says of a collection beside its objects.
+/// Meta data that a commit stores of a collection, in addition to its objects.
 #[derive(Clone, Debug)]
 pub struct Meta {
     position: ResourceVersion,
@@ -32,7 +32,7 @@ pub struct Meta {
 pub struct Part {
     /// Name of the collection.
     pub name: String,
-    /// What changed.
+    /// The changes.
     pub dirty: Dirty,
     /// Position and state that belong to exactly these changes.
     pub meta: Meta,
@@ -66,13 +66,13 @@ impl Meta {
         self.position
     }
 
-    /// Oldest position that could resume then.
+    /// Oldest position that could resume at the commit.
     #[must_use]
     pub fn floor(&self) -> ResourceVersion {
         self.floor
     }
 
-    /// Timeline of the commit.
+    /// Generation at the commit.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
@@ -90,7 +90,7 @@ impl Meta {
         self.high
     }
 
-    /// Whether the collection was complete at the commit.
+    /// True if the collection was complete at the commit.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.complete
@@ -116,7 +116,7 @@ impl ReplicaStore {
                 txn.open_table(REPLICA_RANGES).map_err(storage_error)?;
                 txn.open_table(REPLICA_META).map_err(storage_error)?;
                 txn.open_table(REPLICA_GAPS).map_err(storage_error)?;
-                // The youngest of them: a file that has it has all.
+                // The newest table: a file that has it has all of them.
                 txn.open_table(REPLICA_HIGH).map_err(storage_error)?;
                 Ok(())
             })?;
@@ -124,10 +124,10 @@ impl ReplicaStore {
         Ok(Self { disk })
     }
 
-    /// What the last commit held of collection `name`; `None` when there never was one.
+    /// State of collection `name` at the last commit; `None` when there was none.
     ///
     /// # Errors
-    /// [`StorageError::Corrupt`] naming the row that cannot be read back.
+    /// [`StorageError::Corrupt`] naming the row that cannot be read.
     pub fn load(&self, name: &str, kind: &ResourceKind) -> Result<Option<Recovered>, StorageError> {
         self.disk.read(|read| load(read, name, kind))
     }
@@ -140,7 +140,7 @@ impl ReplicaStore {
         self.disk.read(|read| bytes(read, name))
     }
 
-    /// Deletes all there is of collection `name`. Blocks; call it off the async threads.
+    /// Deletes everything of collection `name`. Blocks; call it off the async threads.
     ///
     /// # Errors
     /// [`StorageError`]; nothing is deleted then.
@@ -263,7 +263,8 @@ fn forget(txn: &WriteTransaction, name: &str) -> Result<(), StorageError> {
     Ok(())
 }
 
-/// What sorts after everything of collection `name` and before any longer name: names are those of Kubernetes resources.
+/// A key that sorts after everything of collection `name` and before any longer name. Names are those of Kubernetes
+/// resources.
 fn beyond(name: &str) -> String {
     format!("{name}\u{1}")
 }

@@ -1,7 +1,7 @@
-//! Own objects as rows: what a group of transactions changes, and how a group that failed is taken back.
+//! Own objects as rows: writes of a group of transactions, and the revert of a failed group.
 //!
-//! A commit that failed may have reached the disk. Its writers were told that it did not happen, so the rows it touched
-//! are set back to what memory holds before anything else is written.
+//! A commit that failed may have reached the disk, although its writers got an error. So its rows are set back to the
+//! state in memory before anything else is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,27 +11,27 @@ use yurt_apimachinery::ResourceVersion;
 use super::tables::{FACT_FLOOR, FACTS, OWN, OWN_TOMBSTONES, storage_error};
 use crate::backend::{Action, Durability, Op, StorageError};
 
-/// Most own tombstones kept.
+/// Maximum number of own tombstones.
 pub(super) const OWN_TOMBSTONES_MAX: usize = 10_000;
-/// Most bytes of own tombstones kept; one that is larger by itself is not kept at all.
+/// Maximum bytes of own tombstones; a tombstone that exceeds the limit by itself is not stored at all.
 pub(super) const OWN_TOMBSTONE_BYTES_MAX: usize = 16 << 20;
 
-/// How many tombstones there are, and their bytes.
+/// Number of tombstones, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tombstones {
     pub(super) count: usize,
     pub(super) bytes: usize,
 }
 
-/// Rows as they were before a commit. The first state noted of a row is the one that counts.
+/// Rows as they were before a commit. Only the first recorded state of a row counts.
 #[derive(Debug, Default)]
 pub(super) struct Undo {
     rows: BTreeMap<String, Option<(u64, Vec<u8>)>>,
     tombstones: BTreeSet<(u64, u32)>,
 }
 
-/// Writes the durable operations of `group`, each with its RV, noting in `undo` what they replace. Returns what is then
-/// held of tombstones; the oldest make room, and raise the floor.
+/// Writes the durable operations of `group`, each with its RV, and records in `undo` the rows they replace. Returns the
+/// resulting tombstones; the oldest make room, and raise the floor.
 ///
 /// # Errors
 /// Of the database.
@@ -63,7 +63,7 @@ pub(super) fn write<'a>(
     bury(txn, &buried, held, undo)
 }
 
-/// A tombstone to be: place, key, last state.
+/// A future tombstone: position, key, last state.
 type Burial<'a> = ((u64, u32), &'a str, &'a [u8]);
 
 fn bury(
@@ -101,7 +101,7 @@ fn bury(
     Ok(held)
 }
 
-/// What a tombstone counts for in [`OWN_TOMBSTONE_BYTES_MAX`].
+/// Bytes of a tombstone that count in [`OWN_TOMBSTONE_BYTES_MAX`].
 pub(super) fn size(key: &str, last: &[u8]) -> usize {
     key.len() + last.len()
 }
@@ -113,7 +113,7 @@ fn owned((rv, bytes): (u64, &[u8])) -> (u64, Vec<u8>) {
 // === impl Undo ===
 
 impl Undo {
-    /// Whether everything on the disk is known.
+    /// True if the state on the disk is fully known.
     pub(super) fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.tombstones.is_empty()
     }
@@ -124,7 +124,7 @@ impl Undo {
         }
     }
 
-    /// Sets the rows back. A floor that was raised stays: it only sends readers to a list.
+    /// Sets the rows back. A raised floor remains: it only forces readers to list.
     pub(super) fn apply(&self, txn: &WriteTransaction) -> Result<(), StorageError> {
         let mut own = txn.open_table(OWN).map_err(storage_error)?;
         for (key, before) in &self.rows {

@@ -1,4 +1,4 @@
-//! The tables of the redb file and the translation of redb's errors. Nothing else names a table.
+//! The tables of the redb file and the translation of redb's errors. No other module names a table.
 
 use redb::TableDefinition;
 
@@ -6,7 +6,7 @@ use crate::backend::StorageError;
 
 /// Own objects: `/<collection>/<key>` → (RV, bytes without resourceVersion).
 pub(super) const OWN: TableDefinition<'_, &str, (u64, &[u8])> = TableDefinition::new("own");
-/// Own deletions: RV of the deletion and place in its transaction → (key, last bytes).
+/// Own deletions: RV of the deletion and index in its transaction → (key, last bytes).
 pub(super) const OWN_TOMBSTONES: TableDefinition<'_, (u64, u32), (&str, &[u8])> =
     TableDefinition::new("own-tombstones");
 /// Small facts: format, store id, RV mark, floor.
@@ -26,7 +26,7 @@ pub(super) const REPLICA_HIGH: TableDefinition<'_, &str, u64> = TableDefinition:
 /// Replica meta data: collection → (C, floor, generation, complete).
 pub(super) const REPLICA_META: TableDefinition<'_, &str, (u64, u64, u64, bool)> = TableDefinition::new("replica-meta");
 
-/// Lists that are still coming: collection → what their owner says about them.
+/// Partial lists: collection → their owner's description.
 pub(super) const DRAFTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("drafts");
 /// Their rows: (collection, key) → bytes.
 pub(super) const DRAFT_ROWS: TableDefinition<'_, (&str, &str), &[u8]> = TableDefinition::new("draft-rows");
@@ -35,12 +35,12 @@ pub(super) const DRAFT_ROWS: TableDefinition<'_, (&str, &str), &[u8]> = TableDef
 pub(super) const FACT_FORMAT: &str = "format";
 /// Fact: random id of the store.
 pub(super) const FACT_STORE_ID: &str = "store-id";
-/// Fact: every RV issued is at most this.
+/// Fact: upper bound of every RV issued.
 pub(super) const FACT_MARK: &str = "mark";
 /// Fact: own tombstones up to this RV were dropped.
 pub(super) const FACT_FLOOR: &str = "floor";
 
-/// Translates any redb error; `Full` is told apart because reads go on then.
+/// Translates any redb error. `Full` is a separate error because reads continue then.
 pub(super) fn storage_error(error: impl Into<redb::Error>) -> StorageError {
     match error.into() {
         redb::Error::Io(io) if super::open::is_full(&io) => StorageError::Full(io.to_string()),

@@ -1,7 +1,8 @@
-//! The one who commits: a thread that takes what waits as one group, and callers that write in memory beside it.
+//! The writer thread commits waiting transactions as one group. Callers write in memory at the same time.
 //!
-//! The engine is locked to stage a group and to settle it, never while the disk is at work. A transaction that lives only in
-//! memory (a lease renewal) is done by its caller: two changes of thread would cost more than the rest of it.
+//! The engine is locked to stage a group and to settle it, never while the disk is at work. The caller's thread
+//! executes a transaction that lives only in memory (a lease renewal): two thread switches would cost more than the
+//! rest of it.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use super::engine::{Answer, Engine};
 use super::ledger::Ledger;
 use crate::backend::{Op, Sink, StorageError};
 
-/// Most transactions in one commit.
+/// Maximum number of transactions in one commit.
 const GROUP_MAX: usize = 256;
 
 /// A message to the writer thread.
@@ -46,7 +47,7 @@ impl Writer {
         }
     }
 
-    /// The thread's life: until every sender is gone or a close was answered.
+    /// Runs the thread until every sender is gone or a close was answered.
     pub(super) fn run(&self, mut ledger: Ledger, mut queue: mpsc::Receiver<Request>) {
         let mut waiting = Vec::with_capacity(GROUP_MAX);
         while let Some(first) = queue.blocking_recv() {
@@ -62,12 +63,13 @@ impl Writer {
         }
     }
 
-    /// Does a transaction that needs no disk on the caller's thread; gives it back when it needs one. Waits for no commit.
+    /// Executes a transaction that needs no disk on the caller's thread; returns it if it needs one. Waits for no
+    /// commit.
     pub(super) fn write_in_memory(&self, ops: Vec<Op>) -> Result<Result<ResourceVersion, StorageError>, Vec<Op>> {
         self.engine.lock().write_in_memory(ops, &*self.sink)
     }
 
-    /// Returns whether that was all.
+    /// Processes `requests`. Returns true after a close.
     fn take(&self, ledger: &mut Ledger, requests: impl Iterator<Item = Request>) -> bool {
         let mut writes = Vec::new();
         let (mut checks, mut close) = (Vec::new(), None);
@@ -100,7 +102,7 @@ impl Writer {
         true
     }
 
-    /// After a failure, tries to write the mark, and with it settles what the failure left.
+    /// After a failure, tries to write the mark, and with it settles the rows that the failure left.
     fn check(&self, ledger: &mut Ledger) -> Result<(), StorageError> {
         let Some(trouble) = ledger.trouble() else {
             return Ok(());
@@ -108,7 +110,7 @@ impl Writer {
         let mark = self.engine.lock().mark_ahead();
         ledger.store_mark(mark)?;
         self.engine.lock().stored(mark);
-        // A mark fits in where more may not: the trouble is over when nothing failed for a while.
+        // A mark fits where more may not: the trouble is over when nothing failed for a while.
         ledger.trouble().map_or(Ok(()), |_| Err(trouble))
     }
 }

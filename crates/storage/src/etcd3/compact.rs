@@ -1,4 +1,4 @@
-//! Lets etcd forget what is older than one interval, as kube-apiserver does; of several coordinators one does it.
+//! Compaction of etcd's history older than one interval, as in kube-apiserver. One of several coordinators does it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,24 +12,24 @@ use super::wire::{
     TARGET_VERSION, Target, TxnRequest,
 };
 
-/// Counts the compactions: whoever writes it next does the next one.
+/// Counter of the compactions: the next coordinator to write it does the next compaction.
 const KEY: &str = "~compactions";
 
-/// What is known of the compactions so far.
+/// State of the compactions so far.
 #[derive(Default)]
 struct Turn {
     /// Writes of [`KEY`] so far.
     version: i64,
-    /// The store's revision at the last look.
+    /// The store's revision at the last check.
     revision: i64,
 }
 
-/// Compacts every `interval` until asked to stop.
+/// Compacts every `interval` until `stop`.
 pub(super) async fn run(shared: Arc<Shared>, interval: Duration, stop: CancellationToken) {
     let mut turn = Turn::default();
     while stop.run_until_cancelled(tokio::time::sleep(interval)).await.is_some() {
         if let Err(error) = turn.take(&shared).await {
-            tracing::warn!(%error, "etcd could not be compacted, trying again later");
+            tracing::warn!(%error, "Failed to compact etcd; trying again later");
         }
     }
 }
@@ -37,7 +37,7 @@ pub(super) async fn run(shared: Arc<Shared>, interval: Duration, stop: Cancellat
 // === impl Turn ===
 
 impl Turn {
-    /// Forgets what was there at the last look, unless somebody else has looked since.
+    /// Compacts history up to the revision of the last check, unless another coordinator has done so since.
     async fn take(&mut self, shared: &Shared) -> Result<(), CallError> {
         let key = shared.layout.key(KEY);
         let put = PutRequest {
@@ -85,7 +85,7 @@ impl Turn {
                 tracing::debug!(revision = before, "etcd compacted");
                 Ok(())
             }
-            // Somebody compacted further, by hand or by etcd's own schedule.
+            // Another client compacted further, by hand or by etcd's own schedule.
             Err(CallError::Refused { code: 11, .. }) => Ok(()),
             Err(error) => Err(error),
         }

@@ -1,7 +1,7 @@
-//! Which etcd member is asked: one that answered last time, the next one after a failure.
+//! Choice of the etcd member: one that answered last time, the next one after a failure.
 //!
-//! Every member has connections of its own, one for calls and one for watches, so that a large answer never holds back
-//! changes. The client below notices dead connections by HTTP/2 pings.
+//! Every member has connections of its own, one for calls and one for watches, so that a large answer never delays
+//! changes. The underlying client detects dead connections by HTTP/2 pings.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -17,13 +17,13 @@ use super::OpenError;
 use super::grpc::{self, CallError};
 use super::wire::{RANGE, RangeRequest, RangeResponse, TXN, TxnRequest, TxnResponse};
 
-/// A member gets this long for a connection.
+/// Time limit for a connection to a member.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// A member gets this long for an answer; etcd itself gives up on a proposal after about seven seconds.
+/// Time limit for an answer of a member; etcd itself aborts a proposal after about seven seconds.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// A member that failed is asked again after this long, or when all have failed.
+/// Time after which a failed member is used again; earlier if all have failed.
 const REST: Duration = Duration::from_secs(5);
-/// Most members given.
+/// Maximum number of members.
 const MEMBERS_MAX: usize = 32;
 
 /// One member.
@@ -35,7 +35,7 @@ pub(super) struct Endpoint {
     failed_at: Mutex<Option<Instant>>,
 }
 
-/// All members, and which one is preferred.
+/// All members, and the preferred one.
 pub(super) struct Endpoints {
     members: Vec<Endpoint>,
     preferred: AtomicUsize,
@@ -44,7 +44,7 @@ pub(super) struct Endpoints {
 // === impl Endpoints ===
 
 impl Endpoints {
-    /// Clients of all `servers`; nothing is connected yet. Changed certificate files are picked up by a task.
+    /// Clients of all `servers`; nothing is connected yet. A task reloads changed certificate files.
     ///
     /// # Errors
     /// [`OpenError`] naming the URL or file.
@@ -82,7 +82,7 @@ impl Endpoints {
         })
     }
 
-    /// The member to ask now, by number.
+    /// The member for the next request, with its number.
     pub(super) fn pick(&self) -> (usize, &Endpoint) {
         let first = self.preferred.load(Ordering::Relaxed);
         let count = self.members.len();
@@ -93,29 +93,29 @@ impl Endpoints {
         (at, &self.members[at])
     }
 
-    /// Member `at` failed: others come first for a while.
+    /// Records a failure of member `at`: others are preferred for [`REST`].
     pub(super) fn failed(&self, at: usize, error: &dyn std::fmt::Display) {
         let before = self.members[at].failed_at.lock().replace(Instant::now());
         let server = self.members[at].calls.server();
         if before.is_none() {
-            tracing::warn!(server, %error, "etcd member failed, asking another one");
+            tracing::warn!(server, %error, "etcd member failed, using another one");
         } else {
             tracing::debug!(server, %error, "etcd member still fails");
         }
         self.preferred.store((at + 1) % self.members.len(), Ordering::Relaxed);
     }
 
-    /// Reads at the present, or at a past revision; asks each member once before giving up.
+    /// Reads at the present, or at a past revision; tries each member once before it fails.
     pub(super) async fn range(&self, request: &RangeRequest) -> Result<RangeResponse, CallError> {
         self.call(RANGE, request, true).await
     }
 
-    /// Runs a transaction. Another member is asked only when the first one certainly did nothing.
+    /// Executes a transaction. Another member is tried only if the first one certainly did nothing.
     pub(super) async fn txn(&self, request: &TxnRequest) -> Result<TxnResponse, CallError> {
         self.call(TXN, request, false).await
     }
 
-    /// Any call; `repeatable` when doing it twice is as good as once.
+    /// Any call; `repeatable` if a repetition has no further effect.
     pub(super) async fn call<R: Message + Default>(
         &self,
         path: &'static str,
@@ -156,7 +156,7 @@ impl Endpoint {
         self.calls.server()
     }
 
-    /// It answered: a later failure is news again.
+    /// Records an answer: a later failure is logged as a warning again.
     pub(super) fn succeeded(&self) {
         if self.failed_at.lock().take().is_some() {
             tracing::info!(server = self.server(), "etcd member answers again");

@@ -1,4 +1,4 @@
-//! etcd's errors in the words of the storage trait.
+//! Translation of etcd's errors into those of the storage trait.
 
 use super::grpc::CallError;
 use crate::backend::StorageError;
@@ -10,10 +10,10 @@ const RESOURCE_EXHAUSTED: u32 = 8;
 /// gRPC code DATA_LOSS.
 const DATA_LOSS: u32 = 15;
 
-/// A failed write: whether it happened is told apart.
+/// Translates a failed write, and distinguishes whether it may have happened.
 pub(super) fn of_write(error: &CallError) -> StorageError {
     match error {
-        // The second one is gRPC's own limit, just above etcd's.
+        // The second text is gRPC's own limit, just above etcd's.
         CallError::Refused {
             code: INVALID_ARGUMENT | RESOURCE_EXHAUSTED,
             message,
@@ -33,7 +33,7 @@ pub(super) fn of_write(error: &CallError) -> StorageError {
     }
 }
 
-/// A failed read.
+/// Translates a failed read.
 pub(super) fn of_read(error: &CallError) -> StorageError {
     match error {
         CallError::Refused {

@@ -1,4 +1,4 @@
-//! The one watch that publishes everything: opened where the last one ended, at any member, for ever.
+//! The one watch that publishes everything. It resumes at its last position, at any member, without end.
 //!
 //! ```text
 //!   verify ──► open at last+1 ──► events, progress ──► broken or silent ──► verify, at another member
@@ -21,20 +21,20 @@ use super::wire::{
 };
 use crate::backend::{Committed, Sink};
 
-/// A watch has to be open within this time.
+/// Time limit for opening a watch.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
-/// A quiet watch is asked for a sign of life this often.
+/// Interval of progress requests on a quiet watch.
 const PROGRESS_EVERY: Duration = Duration::from_secs(3);
-/// A watch that says nothing for this long is given up.
+/// Maximum silence of a watch before it is abandoned.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// The store's record is looked at this often at least.
+/// Maximum interval between checks of the store's record.
 const VERIFY_EVERY: Duration = Duration::from_secs(10);
 /// First pause after a failure; doubled up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// Longest pause between attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Publishes what etcd tells; see the module header.
+/// Publishes etcd's events; see the module header.
 pub(super) struct Follower {
     pub(super) shared: Arc<Shared>,
     pub(super) sink: Arc<dyn Sink>,
@@ -43,29 +43,29 @@ pub(super) struct Follower {
     pub(super) stop: CancellationToken,
 }
 
-/// Why a watch ended.
+/// Reason why a watch ended.
 enum End {
     Stopped,
     Compacted,
     Broken(String),
 }
 
-/// Changes of one revision, as far as they have arrived.
+/// Changes of one revision that have arrived so far.
 #[derive(Default)]
 struct Pending {
     revision: i64,
     changes: Vec<Committed>,
 }
 
-/// Looks now and then whether this still is the store it was, until asked to stop: a watch that stays open does not tell
-/// that another coordinator has begun a new timeline.
+/// Verifies at intervals, until `stop`, that the store is still the same. A watch that stays open does not show that
+/// another coordinator has begun a new timeline.
 pub(super) async fn verify(shared: Arc<Shared>, stop: CancellationToken) {
     while stop
         .run_until_cancelled(tokio::time::sleep(VERIFY_EVERY))
         .await
         .is_some()
     {
-        // What contradicts it wakes the watch. An etcd that does not answer is another task's business.
+        // A contradiction wakes the watch. Another task handles an etcd that does not answer.
         drop(shared.identity().await);
     }
 }
@@ -73,7 +73,7 @@ pub(super) async fn verify(shared: Arc<Shared>, stop: CancellationToken) {
 // === impl Follower ===
 
 impl Follower {
-    /// Publishes until asked to stop; ends unasked only when the store is not the one it was.
+    /// Publishes until the stop; ends earlier only if the store is another one.
     pub(super) async fn run(mut self) {
         let mut pause = PAUSE_MIN;
         let mut attempted = Instant::now();
@@ -81,7 +81,7 @@ impl Follower {
             if let Err(why) = self.verify().await {
                 tracing::error!(
                     why,
-                    "This is not the store it was: stopping, clients start over after a restart"
+                    "etcd holds another store than before: stopping, clients relist after the restart"
                 );
                 self.shared.note_mark();
                 return;
@@ -90,7 +90,7 @@ impl Follower {
                 End::Stopped => return,
                 End::Compacted => {
                     if let Err(error) = self.reload().await {
-                        tracing::warn!(%error, "Cannot read everything again");
+                        tracing::warn!(%error, "Failed to reload the state from etcd");
                     }
                 }
                 End::Broken(why) => tracing::warn!(why, at = self.last, "Watch of etcd ended, resuming"),
@@ -104,7 +104,7 @@ impl Follower {
         }
     }
 
-    /// Whether this still is the history we published. Members that do not answer are a matter of patience.
+    /// Checks that this still is the published history. Waits for members that do not answer.
     async fn verify(&self) -> Result<(), String> {
         let Ok(now) = self.shared.identity().await else {
             return Ok(());
@@ -126,7 +126,7 @@ impl Follower {
         } = &*self.shared;
         match mark {
             Some(mark) if matches!(mark.witness(endpoints, layout).await, Ok(None)) => {
-                Err("etcd has lost what was noted in it".into())
+                Err("etcd has lost this coordinator's mark".into())
             }
             _ => Ok(()),
         }
@@ -152,7 +152,7 @@ impl Follower {
         let end = match opened {
             Ok(Ok(stream)) => self.listen(stream).await,
             Ok(Err(error)) => End::Broken(error.to_string()),
-            Err(_) => End::Broken("it could not be opened in time".into()),
+            Err(_) => End::Broken("not opened in time".into()),
         };
         if let End::Broken(why) = &end {
             shared.endpoints.failed(at, why);
@@ -177,10 +177,10 @@ impl Follower {
                     stream.send(&progress);
                     continue;
                 }
-                () = shared.doubted.notified() => return End::Broken("it may be another store's".into()),
+                () = shared.doubted.notified() => return End::Broken("the store may be another one".into()),
                 _ = asking.tick() => {
                     if heard.elapsed() > SILENCE_MAX {
-                        return End::Broken("it is silent".into());
+                        return End::Broken("no message in time".into());
                     }
                     stream.send(&progress);
                     continue;
@@ -203,7 +203,8 @@ impl Follower {
         }
     }
 
-    /// Publishes a message revision by revision. The last revision of a message that is only a piece waits for the rest.
+    /// Publishes a message revision by revision. If the message is only a fragment, its last revision waits for the
+    /// rest.
     fn take(&mut self, pending: &mut Pending, message: WatchResponse) {
         let (progress, is_piece) = (message.progress(), message.fragment);
         for event in message.events {
@@ -231,7 +232,7 @@ impl Follower {
         let deleted = event.event_type == EVENT_DELETE;
         let value = match event.prev_kv {
             Some(before) if deleted => before.value,
-            // An empty value: compacted meanwhile, the sink knows the last state.
+            // An empty value: it was compacted in the meantime, and the sink has the last state.
             None if deleted => Bytes::new(),
             _ => kv.value,
         };
@@ -256,13 +257,13 @@ impl Follower {
         }
     }
 
-    /// Too much was forgotten to go on: the present state, as a difference from what was published.
+    /// Publishes the present state as a difference from the published one, after a compaction of the needed history.
     async fn reload(&mut self) -> Result<(), CallError> {
         let (loaded, at) = load::live(&self.shared.endpoints, &self.shared.layout).await?;
         tracing::warn!(
             from = self.last,
             to = at,
-            "etcd has forgotten what comes next, read everything again"
+            "Reloaded the state from etcd, which has compacted the needed history"
         );
         if at > self.last {
             self.sink.reloaded(loaded);
@@ -287,7 +288,7 @@ mod tests {
     use crate::etcd3::txn::Layout;
     use crate::etcd3::wire::{KeyValue, ResponseHeader};
 
-    /// Commits as they were published.
+    /// Commits in the order of their publication.
     #[derive(Default)]
     struct Published(Mutex<Vec<(u64, Vec<String>)>>);
 
@@ -361,7 +362,8 @@ mod tests {
         }
     }
 
-    /// etcd cuts messages at any event: a part that is published moves `C`, and the rest would be covered.
+    /// etcd cuts messages at any event. Publishing a fragment of a revision would move `C`, and `C` would cover the
+    /// rest.
     #[test]
     fn revision_in_several_pieces_is_one_commit() {
         let (mut follower, sink) = follower();
@@ -381,7 +383,7 @@ mod tests {
         assert_eq!((follower.last, *follower.shared.published.borrow()), (7, 7));
     }
 
-    /// A watch that broke inside a revision tells it again as a whole, and perhaps what came before.
+    /// A watch that broke inside a revision repeats it as a whole, and perhaps earlier events.
     #[test]
     fn what_is_published_is_not_published_again() {
         let (mut follower, sink) = follower();

@@ -1,7 +1,7 @@
-//! gRPC over the runtime's HTTP/2 client: one message there and back, or a stream of them each way.
+//! gRPC over the runtime's HTTP/2 client: unary calls and bidirectional streams.
 //!
-//! A message is one byte of flags (no compression here), four bytes of length, the protobuf. The outcome stands in the
-//! trailers, or in the headers when there is no message at all.
+//! A message is one byte of flags (no compression here), four bytes of length, the protobuf. The outcome is in the
+//! trailers, or in the headers if there is no message at all.
 
 use std::time::Duration;
 
@@ -14,29 +14,29 @@ use tokio::sync::mpsc;
 use yurt_runtime::http::client::{ClientError, HttpClient};
 use yurt_runtime::http::{self as web, Body};
 
-/// Largest message taken: a page of a list at its smallest is one object, which etcd limits to 1.5 MiB by default; a
-/// piece of a watch holds at most that and the state before.
+/// Maximum size of a received message in bytes. The smallest page of a list is one object, which etcd limits to 1.5 MiB
+/// by default. A fragment of a watch contains at most that and the previous state.
 pub(super) const MESSAGE_BYTES_MAX: usize = 16 << 20;
-/// Messages a stream has not sent yet.
+/// Maximum number of unsent messages of a stream.
 const UNSENT_MAX: usize = 16;
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-/// etcd refuses at once what needs a leader while it has none, and ends such streams.
+/// Header with which etcd immediately rejects calls that need a leader while it has none, and ends such streams.
 const HAS_LEADER: HeaderName = HeaderName::from_static("hasleader");
 
-/// Why a call has no answer.
+/// Reason why a call has no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(super) enum CallError {
-    /// The way to the server.
+    /// A failure of the transport to the server.
     #[error("{0}")]
     Transport(#[from] ClientError),
-    /// The server's own words.
+    /// The server's own message.
     #[error("{message} (gRPC code {code})")]
     Refused {
-        /// As gRPC numbers them.
+        /// gRPC's status code.
         code: u32,
         /// etcd's text.
         message: String,
@@ -44,7 +44,7 @@ pub(super) enum CallError {
     /// The answer is above [`MESSAGE_BYTES_MAX`].
     #[error("a message of {0} bytes is too large")]
     TooLarge(usize),
-    /// The answer cannot be understood, or ends early.
+    /// The answer is malformed, or ends early.
     #[error("broken answer: {0}")]
     Malformed(String),
 }
@@ -78,8 +78,8 @@ pub(super) async fn unary<R: Message + Default>(
     let exchange = async {
         let mut answers = answers(client, request).await?;
         let message = answers.next().await?;
-        let message = message.ok_or_else(|| CallError::Malformed("no message in it".into()))?;
-        // The outcome stands behind the message.
+        let message = message.ok_or_else(|| CallError::Malformed("no message in the answer".into()))?;
+        // The outcome follows the message.
         while answers.next::<R>().await?.is_some() {}
         Ok(message)
     };
@@ -96,11 +96,11 @@ pub(super) async fn unary<R: Message + Default>(
 // === impl CallError ===
 
 impl CallError {
-    /// Whether the server certainly did nothing.
+    /// True if the server certainly did nothing.
     pub(super) fn never_applied(&self) -> bool {
         match self {
             Self::Transport(error) => error.never_sent(),
-            // Refused before anything was proposed, or for what was asked.
+            // Rejected before a proposal, or because of the request itself.
             Self::Refused { code, message } => {
                 matches!(code, 3 | 5 | 7 | 8 | 9 | 11 | 12 | 16) || message.contains("no leader")
             }
@@ -108,7 +108,7 @@ impl CallError {
         }
     }
 
-    /// Whether another server may do better.
+    /// True if another server may succeed.
     pub(super) fn is_of_server(&self) -> bool {
         match self {
             Self::Transport(_) | Self::Malformed(_) => true,
@@ -138,7 +138,7 @@ impl Duplex {
         Ok(Self { requests, answers })
     }
 
-    /// Sends another message; dropped when earlier ones are still on their way.
+    /// Sends another message; drops it while earlier ones are still unsent.
     pub(super) fn send(&self, message: &impl Message) {
         let _ = self.requests.try_send(frame(message));
     }
@@ -149,7 +149,7 @@ impl Duplex {
     /// [`CallError`].
     ///
     /// # Cancel safety
-    /// Safe: what has arrived is kept.
+    /// Safe: data that has arrived is kept.
     pub(super) async fn next<R: Message + Default>(&mut self) -> Result<Option<R>, CallError> {
         self.answers.next().await
     }
@@ -168,7 +168,7 @@ impl Answers {
                 return if self.buffer.is_empty() {
                     Ok(None)
                 } else {
-                    Err(CallError::Malformed("it ends inside a message".into()))
+                    Err(CallError::Malformed("the stream ends inside a message".into()))
                 };
             };
             let frame = frame.map_err(|error| CallError::Malformed(error.to_string()))?;
@@ -211,20 +211,20 @@ fn frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut bytes = BytesMut::with_capacity(5 + length);
     bytes.put_u8(0);
-    // Requests are bounded far below: a transaction by what etcd takes.
+    // Requests are far smaller: etcd limits a transaction.
     bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
     // A BytesMut grows; encoding into it cannot fail.
     let _ = message.encode(&mut bytes);
     bytes.freeze()
 }
 
-/// Takes a whole message from the front of `buffer`, when it is there.
+/// Takes a whole message from the front of `buffer`, if it is complete.
 fn take_message(buffer: &mut BytesMut) -> Result<Option<Bytes>, CallError> {
     let Some(head) = buffer.first_chunk::<5>() else {
         return Ok(None);
     };
     if head[0] != 0 {
-        return Err(CallError::Malformed("it is compressed".into()));
+        return Err(CallError::Malformed("the message is compressed".into()));
     }
     let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
     if length > MESSAGE_BYTES_MAX {
@@ -237,7 +237,7 @@ fn take_message(buffer: &mut BytesMut) -> Result<Option<Bytes>, CallError> {
     Ok(Some(buffer.split_to(length).freeze()))
 }
 
-/// An error when `headers` say that the call failed.
+/// Returns an error if `headers` report a failed call.
 fn check_status(headers: &HeaderMap) -> Result<(), CallError> {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let Some(status) = text(STATUS) else { return Ok(()) };

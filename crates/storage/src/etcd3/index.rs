@@ -1,4 +1,5 @@
-//! Answers "has everything that others were acknowledged been published here?": one read at etcd for all who ask together.
+//! Read index: waits until everything acknowledged to other coordinators is published here. One read at etcd serves all
+//! concurrent callers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,19 +11,20 @@ use yurt_apimachinery::ResourceVersion;
 use super::Shared;
 use crate::backend::StorageError;
 
-/// Most who wait for the next read.
+/// Maximum number of callers that wait for the next read.
 pub(super) const WAITING_MAX: usize = 1024;
-/// Most answered by one read.
+/// Maximum number of callers served by one read.
 const TOGETHER_MAX: usize = WAITING_MAX;
-/// The watch gets this long to reach what etcd has.
+/// Time limit for the watch to reach etcd's revision.
 const REACH_TIMEOUT: Duration = Duration::from_secs(3);
-/// A revision that is none of ours is only told when asked for; etcd has to be asked again while it is busy.
+/// Interval of progress requests. A revision without keys of this store arrives only as requested progress, and a busy
+/// etcd may need several requests.
 const ASK_EVERY: Duration = Duration::from_millis(10);
 
-/// Somebody who wants to know.
+/// Channel to a waiting caller.
 pub(super) type Waiting = oneshot::Sender<Result<ResourceVersion, StorageError>>;
 
-/// Serves until asked to stop.
+/// Serves callers until `stop`.
 pub(super) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<Waiting>, stop: CancellationToken) {
     let mut waiting = Vec::new();
     while let Some(taken) = stop
@@ -32,10 +34,10 @@ pub(super) async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<Waiting>,
         if taken == 0 {
             return;
         }
-        // Whoever asks from here on waits for the next read: this one may be too old for them.
+        // Later callers wait for the next read: this one may be too old for them.
         let answer = reach(&shared).await;
         for one in waiting.drain(..) {
-            // Somebody who went away needs no answer.
+            // A caller that went away needs no answer.
             let _ = one.send(answer.clone());
         }
     }
@@ -54,14 +56,14 @@ async fn reach(shared: &Shared) -> Result<ResourceVersion, StorageError> {
                 return;
             }
             shared.asked.notify_one();
-            // An unpublished revision is either on its way or not ours.
+            // An unpublished revision is either on its way or contains no key of this store.
             let _ = tokio::time::timeout(ASK_EVERY, published.changed()).await;
         }
     };
     match tokio::time::timeout(REACH_TIMEOUT, reached).await {
         Ok(()) => Ok(shared.layout.rv(*shared.published.borrow())),
         Err(_) => Err(StorageError::Unavailable(format!(
-            "etcd is at revision {wanted}, its watch has told {} so far",
+            "etcd is at revision {wanted}, its watch has delivered {} so far",
             *shared.published.borrow()
         ))),
     }

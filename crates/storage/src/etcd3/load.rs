@@ -1,4 +1,4 @@
-//! Reads everything there is: values page by page at one revision, then the deletions that etcd still remembers.
+//! Load of the complete state: values page by page at one revision, then the deletions that etcd still remembers.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use super::wire::{
 };
 use crate::backend::{Loaded, Stored};
 
-/// Keys of one page; fewer when the values are large.
+/// Maximum number of keys of one page; fewer when the values are large.
 const PAGE_KEYS: i64 = 500;
-/// Most deletions taken over; the oldest go first and raise the floor.
+/// Maximum number of deletions taken over; the oldest are dropped first and raise the floor.
 const DELETIONS_MAX: usize = 10_000;
-/// etcd looks after watches of the past every 100 ms.
+/// etcd serves watches of past revisions every 100 ms.
 const PROGRESS_EVERY: Duration = Duration::from_millis(50);
-/// The past is told within this time, or done without.
+/// Time limit for the past deletions; after it the load continues without them.
 const HISTORY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Deletions after a revision.
@@ -31,10 +31,10 @@ struct Past {
     floor: i64,
 }
 
-/// Everything below the prefix at one revision, which is returned beside it. Deletions are not in it.
+/// Returns everything below the prefix at one revision, with that revision. It contains no deletions.
 ///
 /// # Errors
-/// [`CallError`]; nothing of use was read then.
+/// [`CallError`]; nothing usable was read.
 pub(super) async fn live(endpoints: &Endpoints, layout: &Layout) -> Result<(Loaded, i64), CallError> {
     let (mut from, end) = layout.bounds();
     let (mut at, mut limit) = (0, PAGE_KEYS);
@@ -69,7 +69,7 @@ pub(super) async fn live(endpoints: &Endpoints, layout: &Layout) -> Result<(Load
             }
         }
         match last.filter(|_| page.more) {
-            // The next key there can be.
+            // The next possible key.
             Some(last) => from = [&last[..], &[0]].concat().into(),
             None => break,
         }
@@ -79,12 +79,12 @@ pub(super) async fn live(endpoints: &Endpoints, layout: &Layout) -> Result<(Load
     Ok((loaded, at))
 }
 
-/// Adds the deletions up to revision `until` that etcd remembers. Without them readers of before start over.
+/// Adds the deletions up to revision `until` that etcd remembers. Without them earlier readers start over.
 pub(super) async fn add_deletions(endpoints: &Endpoints, layout: &Layout, loaded: &mut Loaded, until: i64) {
     let past = match tokio::time::timeout(HISTORY_TIMEOUT, deletions(endpoints, layout, until)).await {
         Ok(Ok(past)) => past,
-        Ok(Err(error)) => return tracing::warn!(%error, "etcd's history cannot be read, watches start over"),
-        Err(_) => return tracing::warn!("etcd's history takes too long to read, watches start over"),
+        Ok(Err(error)) => return tracing::warn!(%error, "Failed to read etcd's history; watches start over"),
+        Err(_) => return tracing::warn!("Timed out reading etcd's history; watches start over"),
     };
     loaded.floor = layout.rv(past.floor);
     loaded.tombstones = past
@@ -101,7 +101,7 @@ pub(super) async fn add_deletions(endpoints: &Endpoints, layout: &Layout, loaded
 async fn deletions(endpoints: &Endpoints, layout: &Layout, until: i64) -> Result<Past, CallError> {
     let mut past = Past::default();
     let (key, range_end) = layout.bounds();
-    // A compaction may come in between, once.
+    // A compaction may happen in between, once.
     loop {
         let (_, member) = endpoints.pick();
         let create = WatchCreateRequest {
@@ -132,7 +132,7 @@ async fn deletions(endpoints: &Endpoints, layout: &Layout, until: i64) -> Result
 // === impl Past ===
 
 impl Past {
-    /// Takes deletions until nothing up to `until` is left; the revision of a compaction when they begin too early.
+    /// Collects deletions up to `until`. Returns the revision of a compaction if they begin before it.
     async fn collect(&mut self, stream: &mut Duplex, layout: &Layout, until: i64) -> Result<Option<i64>, CallError> {
         let ask = WatchRequest {
             ask: Some(WatchAsk::Progress(WatchProgressRequest {})),
@@ -173,7 +173,7 @@ impl Past {
                         let value = Bytes::copy_from_slice(&before.value);
                         self.push((gone.mod_revision, key, value));
                     }
-                    // Its last state is compacted: who stands before it starts over.
+                    // Its last state is compacted, so readers before it start over.
                     None => self.floor = gone.mod_revision,
                 }
             }

@@ -1,8 +1,9 @@
-//! What this coordinator remembers of the store, in a file of its own: etcd cannot be asked what it has forgotten.
+//! Record of the highest position seen in the store, in a file of this coordinator: etcd itself cannot report its own
+//! rollback.
 //!
-//! Written now and then, it lies up to [`EVERY`] behind; a store put back by less than that is taken for the one it was. Each
-//! time the number goes into a key of etcd first: an etcd that knows less than the file has lost it, wherever its revisions
-//! are by now.
+//! It is written at intervals, so it lies up to [`EVERY`] behind; a store put back by less than that goes undetected.
+//! Each number is first written into a key of etcd. An etcd with a lower number than the file has lost data, even if
+//! its revisions are higher now.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,25 +22,25 @@ use super::wire::RangeRequest;
 use super::{Identity, Shared, error};
 use crate::backend::{Action, Durability, Expect, Op, StorageError};
 
-/// The file is written this often at most: each time wears the medium by a page or two.
+/// Minimum interval between writes of the file: each one wears the medium by a page or two.
 const EVERY: Duration = Duration::from_secs(60);
-/// Before the name of a mark: the key with the number that its file has; behind the prefix itself, where the watch does
-/// not look.
+/// Prefix of the key with the number in the file, followed by the mark's name. It lies behind the prefix itself,
+/// outside of the watch.
 const KEY_PREFIX: &str = "~seen/";
 
-/// The file, and what is in it.
+/// The file and its contents.
 #[derive(Debug)]
 pub(super) struct Mark {
     path: PathBuf,
-    /// Of the key in etcd; random.
+    /// Name of the key in etcd; random.
     name: String,
     /// The number that etcd certainly has in the key; 0 for none.
     witnessed: Mutex<u64>,
-    /// As found at the start.
+    /// The mark as found at the start.
     pub(super) seen: Seen,
 }
 
-/// The number in the key of a mark, and the revision that wrote it; zeros where there is none.
+/// The number in the key of a mark, and the revision that wrote it; zeros if there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Witness {
     number: u64,
@@ -49,14 +50,14 @@ pub(super) struct Witness {
 // === impl Mark ===
 
 impl Mark {
-    /// Reads the file; nothing was seen when there is none. What cannot be read is nothing, too.
+    /// Reads the file. A missing or unreadable record counts as none.
     ///
     /// # Errors
     /// The file is there and cannot be read, naming it.
     pub(super) fn open(path: &Path) -> Result<Self, String> {
         let read = match std::fs::read_to_string(path) {
             Ok(text) => parse(&text).or_else(|| {
-                tracing::warn!(file = %path.display(), "No mark in it; an etcd that went back would not be noticed");
+                tracing::warn!(file = %path.display(), "Invalid mark file; a rollback of etcd would go undetected");
                 None
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -72,14 +73,14 @@ impl Mark {
         })
     }
 
-    /// The store counts in `timeline` from now on: what was written into another one is not expected to be in it.
+    /// Switches to `timeline`: the key is not expected to be in the store if it was written in another timeline.
     pub(super) fn adopt(&self, timeline: &Timeline) {
         if self.seen.id != timeline.id {
             *self.witnessed.lock() = 0;
         }
     }
 
-    /// Replaces the file. Without a flush: after a power failure the one before it is as good.
+    /// Replaces the file. It is not flushed: after a power failure the previous one is good enough.
     pub(super) fn write(&self, number: u64, identity: &Identity) {
         let Some(timeline) = &identity.timeline else { return };
         let (id, name, witnessed) = (&timeline.id, &self.name, *self.witnessed.lock());
@@ -87,12 +88,12 @@ impl Mark {
         let temporary = self.path.with_extension("new");
         let written = std::fs::write(&temporary, text);
         if let Err(error) = written.and_then(|()| std::fs::rename(&temporary, &self.path)) {
-            tracing::warn!(file = %self.path.display(), %error, "Cannot note how far etcd is");
+            tracing::warn!(file = %self.path.display(), %error, "Failed to write the mark file of etcd");
         }
     }
 
-    /// What this coordinator wrote into etcd last; `None` when etcd has lost it. Only asked about the store that it was written
-    /// into.
+    /// Reads this coordinator's last number in etcd; `None` if etcd has lost it. Valid only for the store it was
+    /// written into.
     pub(super) async fn witness(&self, endpoints: &Endpoints, layout: &Layout) -> Result<Option<Witness>, CallError> {
         let request = RangeRequest {
             key: layout.key(&self.key()),
@@ -107,13 +108,13 @@ impl Mark {
         Ok((witness.number >= *self.witnessed.lock()).then_some(witness))
     }
 
-    /// Writes `number` into etcd, unless it has gone back since it was looked at.
+    /// Writes `number` into etcd, unless etcd has gone back since the last read.
     async fn write_witness(&self, shared: &Shared, number: u64) -> Result<(), StorageError> {
         let Shared { endpoints, layout, .. } = shared;
         let before = self.witness(endpoints, layout).await;
         let Some(before) = before.map_err(|error| error::of_read(&error))? else {
             shared.doubted.notify_one();
-            return Err(StorageError::Unavailable("it has lost what was noted before".into()));
+            return Err(StorageError::Unavailable("it has lost this coordinator's mark".into()));
         };
         let put = Op {
             key: self.key(),
@@ -121,7 +122,7 @@ impl Mark {
                 0 => Expect::Absent,
                 revision => Expect::At(layout.rv(revision)),
             },
-            // Never less: the file may have been copied to another machine, with the name.
+            // Never a lower number: the file may have been copied to another machine, with the name.
             action: Action::Put(
                 Bytes::from(number.max(before.number).to_string()).into(),
                 Durability::Durable,
@@ -152,7 +153,7 @@ fn parse(text: &str) -> Option<(Seen, String, u64)> {
     Some((seen, name.to_owned(), witnessed.parse().ok()?))
 }
 
-/// Notes what has been published, until asked to stop.
+/// Records the published position at intervals until `stop`.
 pub(super) async fn run(shared: Arc<Shared>, stop: CancellationToken) {
     let mut noted = 0;
     while stop.run_until_cancelled(tokio::time::sleep(EVERY)).await.is_some() {
@@ -164,7 +165,7 @@ pub(super) async fn run(shared: Arc<Shared>, stop: CancellationToken) {
     }
 }
 
-/// Writes down how far the store was seen, in etcd and then in the file.
+/// Records the highest position seen, first in etcd and then in the file.
 pub(super) async fn note(shared: &Shared) {
     let published = *shared.published.borrow();
     let Some(mark) = shared.mark.as_ref().filter(|_| published > 0) else {
@@ -174,7 +175,7 @@ pub(super) async fn note(shared: &Shared) {
         .write_witness(shared, shared.layout.timeline.number(published))
         .await
     {
-        tracing::debug!(%error, "Cannot note in etcd how far it is");
+        tracing::debug!(%error, "Failed to write the mark in etcd");
     }
     shared.note_mark();
 }

@@ -1,5 +1,5 @@
-//! How a store is found: waits for etcd as long as it takes, makes the store's record on first use, and begins a new
-//! timeline when etcd is not what it was.
+//! Search for the store at a start. It waits for etcd without limit and creates the store's record on first use. It
+//! begins a new timeline when etcd has another history than before.
 
 use std::time::Duration;
 
@@ -19,17 +19,17 @@ use crate::backend::{Action, Durability, Expect, Op};
 
 /// Pause between attempts.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Attempts that fail are logged this often.
+/// Interval of log lines about failed attempts.
 const TELL_EVERY: Duration = Duration::from_secs(15);
-/// The timeline; behind the prefix itself, where the watch does not look.
+/// Key of the timeline. It lies behind the prefix itself, outside of the watch.
 const ID_KEY: &str = "~store-id";
 /// gRPC codes INVALID_ARGUMENT (credentials are missing), PERMISSION_DENIED, UNAUTHENTICATED.
 const NOT_FOR_US: [u32; 3] = [3, 7, 16];
 
-/// The store's identity. `layout` counts in its timeline afterwards.
+/// Returns the store's identity. `layout` uses its timeline afterwards.
 ///
 /// # Errors
-/// Only what waiting does not mend: etcd refuses this client.
+/// Only a cause that waiting does not resolve: etcd rejects this client.
 pub(super) async fn find(
     endpoints: &Endpoints,
     layout: &mut Layout,
@@ -45,7 +45,7 @@ pub(super) async fn find(
                 }
                 return Ok(identity);
             }
-            // Another coordinator was faster, or the record is about to be kept.
+            // Another coordinator was faster, or the record is about to be written.
             Ok(None) => continue,
             Err(CallError::Refused { code, message }) if NOT_FOR_US.contains(&code) => {
                 return Err(OpenError::Refused(message));
@@ -55,13 +55,13 @@ pub(super) async fn find(
         if told.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
             told = Some(Instant::now());
             let seconds = began.elapsed().as_secs();
-            tracing::warn!(%error, seconds, "Waiting for etcd, nothing is served before it answers");
+            tracing::warn!(%error, seconds, "Waiting for etcd; nothing is served until it answers");
         }
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-/// Which store this is now, and how far it is.
+/// Reads the store's present identity and position.
 pub(super) async fn look(endpoints: &Endpoints, layout: &Layout) -> Result<Identity, CallError> {
     let request = RangeRequest {
         key: layout.key(ID_KEY),
@@ -82,7 +82,7 @@ pub(super) async fn look(endpoints: &Endpoints, layout: &Layout) -> Result<Ident
     })
 }
 
-/// One attempt; `None` when there is something to look at again.
+/// One attempt; `None` if the store has to be read again.
 async fn settle(
     endpoints: &Endpoints,
     layout: &mut Layout,
@@ -109,7 +109,7 @@ async fn settle(
                 (Some(why), _) => Some(why),
                 (None, Some(mark)) if seen.id == timeline.id => {
                     let kept = mark.witness(endpoints, layout).await?.is_some();
-                    (!kept).then_some("etcd has lost what was noted in it")
+                    (!kept).then_some("etcd has lost this coordinator's mark")
                 }
                 (None, _) => None,
             };
@@ -120,7 +120,7 @@ async fn settle(
                         why,
                         shown,
                         is_at,
-                        "Not the history it was: numbers go on above, all clients start over"
+                        "etcd has another history than before; resourceVersions continue above it and all clients relist"
                     );
                     (begin(timeline.highest(found.revision, seen)), expect)
                 }

@@ -1,13 +1,15 @@
-//! Which history an etcd tells, and how its revisions become RVs. Pure.
+//! Timelines of an etcd: the identity of its history, and the mapping of its revisions to RVs. Pure.
 //!
-//! An etcd that is put back to an older state issues revisions again that stood for something else. A coordinator that can
-//! tell begins a new timeline then: another store id, and RVs that lie above all that were ever shown. The record is in
-//! etcd, so every coordinator adds the same. Each timeline begins at the time of day in microseconds, as RVs of the embedded
-//! store do: above what any coordinator has shown before, whether or not that one is here to say so.
+//! An etcd that is restored to an older state issues revisions again that had another meaning. A coordinator that
+//! detects this begins a new timeline: another store id, and RVs above all that were ever shown. The record is in etcd,
+//! so every coordinator adds the same offset.
+//!
+//! Each timeline begins at the time of day in microseconds, like RVs of the embedded store. That is above the RVs shown
+//! by any coordinator before, even by one that is absent now.
 
 use yurt_apimachinery::ResourceVersion;
 
-/// Numbers left out between two timelines: revisions of which the mark did not know.
+/// Numbers left out between two timelines, for revisions that the mark did not cover.
 pub(super) const MARGIN: u64 = 1 << 20;
 
 /// The record below the store's id key: `<id> <offset> <since> <cluster>`. Without a cluster, or with an id only, in older
@@ -18,13 +20,13 @@ pub(super) struct Timeline {
     pub(super) id: String,
     /// Added to every revision.
     pub(super) offset: u64,
-    /// Revisions up to this one are of the timelines before: no reader can go on from them.
+    /// Revisions up to this one belong to earlier timelines: no reader can resume from them.
     pub(super) since: u64,
-    /// Id of the etcd cluster; 0 for one that is not known. A backup is restored into another cluster.
+    /// Id of the etcd cluster; 0 if unknown. A backup is restored into another cluster.
     pub(super) cluster: u64,
 }
 
-/// What a coordinator has seen of its store before this start.
+/// State of the store that a coordinator has seen before this start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen {
     /// Highest number that was shown, without its tag; 0 for none.
@@ -84,17 +86,17 @@ impl Timeline {
         format!("{id} {offset} {since} {cluster:x}")
     }
 
-    /// The number that stands for `revision`, before it is tagged.
+    /// The number of `revision`, before it is tagged.
     pub(super) fn number(&self, revision: i64) -> u64 {
         self.offset.saturating_add(u64::try_from(revision).unwrap_or(0))
     }
 
-    /// The revision that `number` stands for; `None` when none can.
+    /// The revision of `number`; `None` if it has none.
     pub(super) fn revision(&self, number: u64) -> Option<i64> {
         i64::try_from(number.checked_sub(self.offset)?).ok()
     }
 
-    /// Numbers up to this one are of the timelines before; zero for the first one.
+    /// Numbers up to this one belong to earlier timelines; zero for the first one.
     pub(super) fn floor(&self) -> u64 {
         if self.offset == 0 {
             0
@@ -103,20 +105,21 @@ impl Timeline {
         }
     }
 
-    /// Why nobody who has `seen` this can go on in it, now that `cluster` is at `revision`; `None` while all can.
+    /// Reason why readers with the position `seen` cannot resume in this timeline, now that `cluster` is at `revision`.
+    /// `None` if they can.
     pub(super) fn is_over(&self, cluster: u64, revision: i64, seen: &Seen) -> Option<&'static str> {
         let is_other = |known: u64| known != 0 && known != cluster;
         let is_mine = seen.id == self.id;
         if is_other(self.cluster) || is_mine && is_other(seen.cluster) {
-            return Some("etcd is another cluster than it was");
+            return Some("etcd is another cluster than before");
         }
         if seen.number > self.number(revision) {
             return Some("etcd has gone back");
         }
-        (!is_mine && seen.number > 0 && seen.number >= self.floor()).then_some("etcd has lost the store that it had")
+        (!is_mine && seen.number > 0 && seen.number >= self.floor()).then_some("etcd has lost its previous store")
     }
 
-    /// What a timeline after this one must lie above, when somebody has `seen` so much.
+    /// The number that a later timeline must exceed, if a coordinator has `seen` this position.
     pub(super) fn highest(&self, revision: i64, seen: &Seen) -> u64 {
         self.number(revision).max(seen.number).saturating_add(MARGIN)
     }
@@ -158,12 +161,12 @@ mod tests {
             None,
             "a number of before is that of no revision"
         );
-        // Once more, from further back, by one who knows of nothing.
+        // A further restore, from further back, by a coordinator without a record.
         let third = Timeline::begin("c".into(), OTHER, 10, second.highest(10, &Seen::default()));
         assert!(third.number(10) > second.number(10));
     }
 
-    /// In an etcd that was restored, with or without a coordinator that remembers.
+    /// Covers a restored etcd, with or without a coordinator that has a record.
     #[test]
     fn timeline_is_over_when_what_was_seen_cannot_be_in_it() {
         let (store, nothing, much) = (old("a", CLUSTER), Seen::default(), seen(1_000, "a", CLUSTER));
@@ -175,7 +178,7 @@ mod tests {
                 "{cluster} {revision} {seen:?}"
             );
         }
-        // A record of before clusters were noted in it.
+        // A record from before the cluster was part of it.
         let old_record = old("a", 0);
         assert_eq!(old_record.is_over(OTHER, 2_000, &nothing), None);
         assert!(old_record.is_over(OTHER, 2_000, &much).is_some());

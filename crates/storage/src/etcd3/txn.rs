@@ -1,7 +1,7 @@
-//! Our transactions as etcd's, and its answers as ours. Pure.
+//! Transactions of this crate as etcd's, and etcd's answers as results. Pure.
 //!
-//! Preconditions become compares of the mod revision. When one fails, the other branch reads every key that has one, in
-//! the same step, so that the conflict names what was there.
+//! Preconditions become compares of the mod revision. If one fails, the other branch reads every key with a
+//! precondition in the same step, so that the conflict names the RV found.
 
 use bytes::Bytes;
 use yurt_apimachinery::ResourceVersion;
@@ -13,41 +13,41 @@ use super::wire::{
 };
 use crate::backend::{Action, Expect, Op, StorageError};
 
-/// Where our keys are in etcd, and how its revisions become RVs.
+/// Location of the store's keys in etcd, and mapping of revisions to RVs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
-    /// Before every key; no slash at its end.
+    /// Prefix of every key; without a slash at its end.
     pub(super) prefix: String,
-    /// Set in every RV: [`ResourceVersion::OWN_BIT`] beside pool data, else 0.
+    /// Set in every RV: [`ResourceVersion::OWN_BIT`] if the process also holds pool data, else 0.
     pub(super) tag: u64,
-    /// What is added to revisions.
+    /// Offset of the revisions.
     pub(super) timeline: Timeline,
 }
 
-/// What became of a transaction that etcd decided.
+/// Outcome of a transaction that etcd decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Written {
     /// The store's revision afterwards.
     pub(super) revision: i64,
-    /// Whether it is a revision of its own: a watch will tell it.
+    /// True if the transaction wrote a revision of its own, which a watch will deliver.
     pub(super) is_new: bool,
 }
 
 // === impl Layout ===
 
 impl Layout {
-    /// `key` as etcd knows it.
+    /// `key` as a key of etcd.
     pub(super) fn key(&self, key: &str) -> Bytes {
         format!("{}{key}", self.prefix).into()
     }
 
-    /// One of our keys, from etcd's; `None` for one that is none of ours.
+    /// A key of this store, from etcd's; `None` for keys of others.
     pub(super) fn own_key(&self, key: &[u8]) -> Option<String> {
         let key = std::str::from_utf8(key).ok()?;
         key.strip_prefix(&self.prefix).map(str::to_owned)
     }
 
-    /// First of our keys, and the first key behind them.
+    /// First key of this store, and the first key behind its keys.
     pub(super) fn bounds(&self) -> (Bytes, Bytes) {
         // '0' follows '/'.
         (format!("{}/", self.prefix).into(), format!("{}0", self.prefix).into())
@@ -58,7 +58,7 @@ impl Layout {
         ResourceVersion(self.tag | self.timeline.number(revision))
     }
 
-    /// Readers below this have seen a history that etcd took back.
+    /// Floor of readers: those below it have seen a history that etcd lost.
     pub(super) fn floor(&self) -> ResourceVersion {
         match self.timeline.floor() {
             0 => ResourceVersion::ZERO,
@@ -66,7 +66,7 @@ impl Layout {
         }
     }
 
-    /// The revision in one of our RVs; that of no commit for a number of the other space.
+    /// The revision of an RV of this store; for a number of the other space, a revision of no commit.
     fn revision(&self, rv: ResourceVersion) -> i64 {
         if rv.0 & ResourceVersion::OWN_BIT == self.tag {
             self.timeline.revision(rv.0 & !self.tag).unwrap_or(i64::MAX)
@@ -146,7 +146,7 @@ impl Layout {
                 return StorageError::Conflict { key, found };
             }
         }
-        StorageError::Unavailable("etcd refused a transaction whose preconditions hold".into())
+        StorageError::Unavailable("etcd rejected a transaction whose preconditions hold".into())
     }
 }
 

@@ -1,6 +1,6 @@
 //! The part of etcd's v3 API that is used here, field by field as its `rpc.proto` and `kv.proto` number them.
 //!
-//! Written by hand, so that no protobuf compiler is needed to build; unknown fields of answers are skipped.
+//! Written by hand, so that the build needs no protobuf compiler; unknown fields of answers are skipped.
 
 use bytes::Bytes;
 use prost::{Message, Oneof};
@@ -9,7 +9,7 @@ use prost::{Message, Oneof};
 pub(super) const RANGE: &str = "/etcdserverpb.KV/Range";
 /// Compare and write.
 pub(super) const TXN: &str = "/etcdserverpb.KV/Txn";
-/// Forget history.
+/// Compact history.
 pub(super) const COMPACT: &str = "/etcdserverpb.KV/Compact";
 /// The stream of changes.
 pub(super) const WATCH: &str = "/etcdserverpb.Watch/Watch";
@@ -185,7 +185,7 @@ pub(super) struct WatchCreateRequest {
     pub(super) filters: Vec<i32>,
     #[prost(bool, tag = "6")]
     pub(super) prev_kv: bool,
-    /// Large answers come in pieces, marked as such.
+    /// Large answers come in fragments, marked as such.
     #[prost(bool, tag = "8")]
     pub(super) fragment: bool,
 }
@@ -238,7 +238,7 @@ pub(super) struct WatchResponse {
 // === impl WatchResponse ===
 
 impl WatchResponse {
-    /// Nothing happened up to this revision that was not told before.
+    /// Revision up to which all events were delivered.
     pub(super) fn progress(&self) -> Option<i64> {
         let is_notice = !self.created && !self.canceled && !self.fragment && self.events.is_empty();
         self.header.filter(|_| is_notice).map(|header| header.revision)

@@ -1,14 +1,15 @@
-//! Replicas in a store that several coordinators share: one of them is fed and commits, all follow what was committed.
+//! Replicas in a store that several coordinators share: one of them is fed and commits, all follow its commits.
 //!
 //! ```text
 //!   /~pool/<collection>/pointer            which folder, generation, C: what it says is there, and nothing else counts
 //!   /~pool/<collection>/<folder>/o/<key>   object          …/t/<rv>/<key>  tombstone          …/r/<to>/<after>/<key>  range
 //! ```
-//! A small change is one transaction with the pointer, compared with the pointer it builds upon and with whatever the
-//! caller guards (the election's record). A large one fills a new folder first; then the pointer flips, and the old
-//! folder goes (`folders`). Followers see both through the store's commits and apply up to the pointer only.
+//! A small change is one transaction with the pointer. The transaction compares the pointer that it builds upon, and
+//! the caller's guards (the election's record). A large change fills a new folder first; then the pointer flips, and
+//! the old folder is deleted (`folders`). Followers see both through the store's commits and apply up to the pointer
+//! only.
 //!
-//! A commit ends as a whole, with everything that follows from its outcome, also when nobody waits for it any more.
+//! A commit ends as a whole, with everything that follows from its outcome, also when its caller is gone.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,17 +35,17 @@ use crate::backend::{Committed, Expect, Loaded, Op, Storage, StorageError, TXN_O
 use crate::collection::{Collection, Dirty, Gap, Recovered};
 use crate::embedded::replicas::Meta;
 
-/// Before every key of a replica. `~` keeps it apart from every collection of own objects.
+/// Prefix of every key of a replica. `~` separates it from the collections of own objects.
 pub const PREFIX: &str = "/~pool/";
 
-/// Most objects and tombstones in one transaction, beside the pointer and the guard.
+/// Maximum number of objects and tombstones in one transaction, in addition to the pointer and the guard.
 const BATCH_MAX: usize = TXN_OPS_MAX - 8;
-/// Most bytes of values in one transaction; etcd takes 1.5 MiB by default. A single larger object goes alone.
+/// Maximum bytes of values in one transaction; etcd accepts 1.5 MiB by default. A single larger object goes alone.
 const BATCH_BYTES_MAX: usize = 1 << 20;
-/// A commit that met another coordinator's is tried again this often.
+/// Maximum number of attempts of a commit that conflicts with another coordinator's.
 const ATTEMPTS_MAX: usize = 4;
 
-/// What counts.
+/// Record that names the valid folder and its state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Pointer {
@@ -58,29 +59,29 @@ struct Pointer {
     high: ResourceVersion,
 }
 
-/// A collection as the store has it.
+/// State of a collection in the store.
 #[derive(Debug, Default)]
 struct Known {
     /// The pointer, and the RV of the commit that wrote it.
     pointer: Option<(ResourceVersion, Pointer)>,
-    /// The commit that what is held builds upon: what is not committed yet is the whole difference to it. Lists say what
-    /// changed since one's own state only, so a difference to another commit means nothing.
+    /// The commit that the held state builds upon: the uncommitted changes are the whole difference to it. Lists give
+    /// differences to this coordinator's state only, so a difference to another commit means nothing.
     base: Option<ResourceVersion>,
     folders: BTreeMap<String, Folder>,
 }
 
-/// What is in a folder.
+/// Contents of a folder.
 #[derive(Debug)]
 struct Folder {
-    /// Values by key; of one allocation with the objects held, as far as those are the same.
+    /// Values by key. They share their allocation with the held objects if the bytes are equal.
     rows: BTreeMap<String, Bytes>,
-    /// Keys that came since the pointer moved last.
+    /// Keys written since the last move of the pointer.
     gained: BTreeSet<String>,
-    /// When a row came last.
+    /// Time of the last new row.
     grown: Instant,
 }
 
-/// What a commit writes.
+/// Contents of a commit.
 struct Change {
     meta: Meta,
     dirty: Dirty,
@@ -98,7 +99,8 @@ pub(super) struct Pooled {
     // Lock order: this lock first, inside it that of the replicas' names or that of a collection.
     known: Mutex<BTreeMap<String, Known>>,
     refused: Mutex<Option<RefusedSize>>,
-    /// Owns the commit that is on its way. A group of its own: the last commit comes after all other tasks have ended.
+    /// Owns the commit in flight. It is a group of its own, because the last commit comes after all other tasks have
+    /// ended.
     tasks: TaskGroup,
 }
 
@@ -114,7 +116,7 @@ impl Pooled {
         }
     }
 
-    /// Takes a state of the store: the first one, or the one after commits were missed.
+    /// Takes a state of the store: the first one, or a later one after missed commits.
     pub(super) fn load(&self, named: impl Fn(&str) -> Option<Arc<Replica>>, loaded: &Loaded) {
         let mut all = self.known.lock();
         all.clear();
@@ -170,7 +172,7 @@ impl Pooled {
         }
     }
 
-    /// Fills a new replica with what the store has of it.
+    /// Fills a new replica with its state in the store.
     pub(super) fn adopt(&self, replica: &Replica) {
         let mut all = self.known.lock();
         if let Some(known) = all.get_mut(&replica.name)
@@ -180,10 +182,10 @@ impl Pooled {
         }
     }
 
-    /// Deletes everything of a replica that is given up: the pointer first, so that no half of it counts.
+    /// Deletes everything of a removed replica. The pointer goes first, so that no remaining part counts.
     ///
     /// # Errors
-    /// [`StorageError`]; a part may be left, which no pointer names.
+    /// [`StorageError`]; a part may be left that no pointer names.
     pub(super) async fn forget(&self, name: &str) -> Result<(), StorageError> {
         let pointer = self.known.lock().get(name).and_then(|known| known.pointer.clone());
         if let Some((rv, _)) = pointer {
@@ -194,12 +196,14 @@ impl Pooled {
         self.clean(name, None).await
     }
 
-    /// Commits what changed in `replicas`, one after the other, in the same step as `guard` holds. Goes on when the caller
-    /// is dropped, and keeps `place` until it is done: a call that comes meanwhile waits for this one, and finds its outcome.
+    /// Commits the changes of `replicas`, one after the other, in the same step as `guard` holds. Continues when the
+    /// caller is dropped, and keeps `place` until it is done. A call in the meantime waits for this one, and finds its
+    /// outcome.
     ///
     /// # Errors
-    /// [`StorageError`] of the first that failed. What was not committed stays pending, with two exceptions, where the
-    /// collection is what the store has again: one that was started over, and one with an object that the store refuses.
+    /// [`StorageError`] of the first replica that failed. Uncommitted changes stay pending, with two exceptions: a
+    /// collection that was started over, and one with an object that the store rejects. These return to the store's
+    /// state.
     pub(super) async fn persist_all(
         self: &Arc<Self>,
         replicas: Arc<ByName>,
@@ -213,7 +217,7 @@ impl Pooled {
                 outcome = outcome.and(pooled.persist(replica, guard.as_ref()).await);
             }
             if let Err(error) = pooled.sweep().await {
-                tracing::debug!(%error, "Abandoned pool data is left in the store");
+                tracing::debug!(%error, "Failed to delete abandoned pool data");
             }
             drop(place);
             outcome
@@ -240,14 +244,14 @@ impl Pooled {
                         reached.await?;
                     }
                 }
-                // In a folder every row may go alone.
+                // In a folder every row may be written alone.
                 Err(StorageError::TooManyBytes(_)) if change.whole.is_none() => {
                     self.give_back(replica, change, true);
                     into_folder = true;
                 }
                 Err(error @ StorageError::Oversized { .. }) => {
-                    // Kept, it would be tried again and again.
-                    tracing::error!(%error, "The store does not take pool data, which is as before");
+                    // If kept, it would be tried again and again.
+                    tracing::error!(%error, "Failed to store pool data; the previous state is kept");
                     self.known.lock().entry(name.clone()).or_default().restore(replica);
                     return Err(error);
                 }
@@ -258,27 +262,27 @@ impl Pooled {
             }
         }
         Err(StorageError::Unavailable(format!(
-            "{name} is being fed through several coordinators at once"
+            "{name} is being fed through several coordinators at the same time"
         )))
     }
 
-    /// A change that was committed at `rv`.
+    /// Settles a change that was committed at `rv`.
     fn settle(&self, replica: &Replica, rv: ResourceVersion, change: &Change) {
         let mut all = self.known.lock();
         let known = all.entry(replica.name.clone()).or_default();
-        // Another coordinator's commit may be here already.
+        // Another coordinator's commit may have arrived already.
         if known.pointer.as_ref().is_none_or(|(at, _)| *at <= rv) {
             known.base = Some(rv);
             replica.mark_durable(&change.meta);
         }
     }
 
-    /// A change that was not committed.
+    /// Settles a change that was not committed.
     fn give_back(&self, replica: &Replica, change: Change, is_moved: bool) {
         let mut all = self.known.lock();
         let known = all.entry(replica.name.clone()).or_default();
         if change.dirty.wiped && !is_moved {
-            // Nobody but the present leader may start a collection over.
+            // Only the present leader may start a collection over.
             return known.restore(replica);
         }
         if known.pointer.as_ref().map(|(rv, _)| *rv) == change.base {
@@ -289,7 +293,7 @@ impl Pooled {
             .update_quietly(|held| held.restore_dirty(change.dirty));
     }
 
-    /// What there is to commit. Nothing, when another coordinator's commit says as much or more.
+    /// Takes the changes to commit. Returns none if another coordinator's commit contains as much or more.
     fn take(&self, replica: &Replica, into_folder: bool) -> Option<Change> {
         let mut all = self.known.lock();
         let known = all.entry(replica.name.clone()).or_default();
@@ -315,11 +319,11 @@ impl Pooled {
         let change = taken?;
         match named.map(|named| named.cmp(&(change.meta.generation(), change.meta.position()))) {
             None | Some(Ordering::Less) => {
-                // While this is on its way, what is held is no commit's state.
+                // While this is in flight, the held state is not that of any commit.
                 known.base = None;
                 Some(change)
             }
-            // A commit whose answer was lost, or the same facts told to another coordinator.
+            // A commit whose answer was lost, or the same events fed to another coordinator.
             Some(Ordering::Equal) => {
                 known.base = stored.map(|(rv, _)| rv);
                 replica.mark_durable(&change.meta);
@@ -361,7 +365,7 @@ impl Pooled {
         };
         if let Err(error) = cleaned {
             // It is abandoned from now on.
-            tracing::warn!(name, %error, "Old pool data is left in the store for now");
+            tracing::warn!(name, %error, "Failed to delete old pool data; trying again later");
         }
         committed
     }
@@ -402,7 +406,7 @@ impl Change {
         }
     }
 
-    /// The pointer as it has to be for this change to be one.
+    /// The expected pointer, as a precondition of this change.
     fn expected(&self) -> Expect {
         self.stored.as_ref().map_or(Expect::Absent, |(rv, _)| Expect::At(*rv))
     }
@@ -426,7 +430,7 @@ impl Known {
         }
     }
 
-    /// The pointer says something else now. Without a replica it is kept for one that may come.
+    /// Follows a change of the pointer. Without a replica the pointer is kept for a later one.
     fn moved(&mut self, replica: Option<&Replica>, rv: ResourceVersion, pointer: Pointer) {
         match replica {
             Some(replica) => self.follow(replica, rv, pointer),
@@ -434,7 +438,7 @@ impl Known {
         }
     }
 
-    /// Applies what the folder has gained, up to the pointer.
+    /// Applies the new rows of the folder, up to the pointer.
     fn follow(&mut self, replica: &Replica, rv: ResourceVersion, pointer: Pointer) {
         let is_next = self
             .pointer
@@ -457,7 +461,7 @@ impl Known {
                 apply_all(held, &pointer, Gained::read(all, kind)?)?;
             }
             pointer.gaps.iter().for_each(|gap| held.add_gap(*gap));
-            // What is held is what is stored.
+            // The held state is the stored one.
             drop(held.take_dirty());
             Ok::<_, String>(true)
         });
@@ -471,7 +475,7 @@ impl Known {
                 tracing::error!(
                     replica = replica.name,
                     why,
-                    "Stored pool data cannot be read and is not served"
+                    "Failed to read stored pool data; it is not served"
                 );
                 replica.collection.update(Collection::distrust);
             }
@@ -480,7 +484,7 @@ impl Known {
         self.pointer = Some((rv, pointer));
     }
 
-    /// Drops what is held for what the store has.
+    /// Replaces the held state with the stored one.
     fn restore(&mut self, replica: &Replica) {
         let stored = self.stored(replica.collection.kind()).unwrap_or_default();
         let (generation, position, is_complete) = (stored.generation, stored.position, stored.complete);
@@ -494,7 +498,7 @@ impl Known {
         }
     }
 
-    /// Everything the pointer names.
+    /// Everything that the pointer names.
     fn stored(&self, kind: &ResourceKind) -> Option<Recovered> {
         let (_, pointer) = self.pointer.as_ref()?;
         let rows = self.folders.get(&pointer.folder).map(|folder| &folder.rows);
@@ -514,7 +518,7 @@ impl Folder {
         }
     }
 
-    /// Two copies of the same bytes become one: whoever was fed holds them already.
+    /// Merges two copies of the same bytes: the coordinator that was fed holds them already.
     fn share(&mut self, keys: &BTreeSet<String>, held: &Collection) {
         for key in keys {
             let object = key

@@ -1,8 +1,8 @@
 //! Folders of the shared store: filled before a pointer names them, deleted when none does.
 //!
-//! A coordinator may fail or end while it fills one. Two rules keep what a pointer names whole. The pointer flips to a new
-//! folder only while the folder's first row is as it was written. A folder is deleted from its first row on, and only while
-//! the pointer is the one that names another.
+//! A coordinator may fail or end while it fills one. Two rules keep the folder of a pointer complete. The pointer flips
+//! to a new folder only while the folder's first row is unchanged. A folder is deleted from its first row on, and only
+//! while the pointer names another folder.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use super::rows::{check, delete, pointer_key, put, row_key};
 use super::{BATCH_BYTES_MAX, BATCH_MAX, Pooled};
 use crate::backend::{Expect, Op, StorageError};
 
-/// A folder that no pointer names is abandoned when nothing came into it for this long: far longer than one transaction takes.
+/// Age of the last row after which a folder without a pointer is abandoned: far longer than one transaction takes.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
-/// Rows of abandoned folders deleted at a time; a commit waits for them.
+/// Maximum number of rows of abandoned folders deleted at a time; a commit waits for them.
 const SWEEP_ROWS_MAX: usize = 8 * BATCH_MAX;
-/// A size that the store refused is refused here for this long; then its limit may have been raised.
+/// Time for which a size that the store rejected is rejected here; later its limit may have been raised.
 const REFUSED_FOR: Duration = Duration::from_secs(600);
 
-/// The smallest value that the store refused, and when.
+/// The smallest value that the store rejected, and the time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RefusedSize {
     bytes: usize,
@@ -31,24 +31,24 @@ pub(super) struct RefusedSize {
 // === impl Pooled ===
 
 impl Pooled {
-    /// Whether the store takes `object`, as far as that is known before it is written.
+    /// Checks that the store accepts `object`, as far as that is known before the write.
     ///
     /// # Errors
     /// [`StorageError::Oversized`].
     pub(in crate::replica) fn admit(&self, name: &str, object: &Object) -> Result<(), StorageError> {
         let bytes = object.bytes().len();
         let why = match (self.storage.value_bytes_max(), *self.refused.lock()) {
-            (Some(limit), _) if bytes > limit => format!("the store takes {limit} bytes"),
+            (Some(limit), _) if bytes > limit => format!("its limit is {limit} bytes"),
             (_, Some(refused)) if bytes >= refused.bytes && refused.at.elapsed() < REFUSED_FOR => {
-                format!("the store refused {} bytes", refused.bytes)
+                format!("it rejected {} bytes", refused.bytes)
             }
             _ => return Ok(()),
         };
         Err(oversized(name, &format!("o/{}", object.key()), bytes, why))
     }
 
-    /// Writes a folder that no pointer names yet, as long as `guards` hold. Returns what the pointer has to compare when it
-    /// flips to this folder.
+    /// Writes a folder that no pointer names yet, as long as `guards` hold. Returns the comparison that the pointer's
+    /// flip to this folder needs.
     ///
     /// # Errors
     /// [`StorageError`]; a part may be left.
@@ -70,7 +70,7 @@ impl Pooled {
                     first.get_or_insert(rv);
                     rest = after;
                 }
-                // It takes less than it does by default, or all keys together are large.
+                // The store's limit is below the default, or all keys together are large.
                 Err(StorageError::TooManyBytes(_)) if batch.len() > 1 => room = size_of(batch) / 2,
                 Err(StorageError::TooManyBytes(why)) => {
                     let (key, value) = &batch[0];
@@ -84,7 +84,7 @@ impl Pooled {
         Ok(first.map(|(rv, (key, _))| check(row_key(name, folder, key), Expect::At(rv))))
     }
 
-    /// Deletes a folder that the pointer `stored` does not name, as far as its rows are known here. When the pointer has
+    /// Deletes a folder that the pointer `stored` does not name, as far as its rows are known here. If the pointer has
     /// moved, nothing is deleted: the commit that moved it cleans up.
     ///
     /// # Errors
@@ -118,8 +118,8 @@ impl Pooled {
         Ok(())
     }
 
-    /// Deletes all folders but the one of `current`, which is the pointer now. One that another coordinator is filling upon the
-    /// pointer before can never count.
+    /// Deletes all folders but the one of `current`, the present pointer. A folder that another coordinator fills for a
+    /// previous pointer can never count.
     ///
     /// # Errors
     /// [`StorageError`]; a part may be left.
@@ -139,10 +139,10 @@ impl Pooled {
         Ok(())
     }
 
-    /// Deletes folders that were left by coordinators that failed while they filled them.
+    /// Deletes folders left by coordinators that failed while they filled them.
     ///
     /// # Errors
-    /// [`StorageError`]; the next call goes on.
+    /// [`StorageError`]; the next call continues.
     pub(super) async fn sweep(&self) -> Result<(), StorageError> {
         let abandoned: Vec<(String, String, Option<ResourceVersion>)> = {
             let all = self.known.lock();
@@ -160,7 +160,7 @@ impl Pooled {
             folders.collect()
         };
         for (name, folder, stored) in abandoned {
-            tracing::info!(name, folder, "Deleting pool data that was never completed");
+            tracing::info!(name, folder, "Deleting incomplete pool data");
             self.delete_folder(&name, &folder, stored, SWEEP_ROWS_MAX).await?;
         }
         Ok(())
@@ -177,7 +177,7 @@ impl Pooled {
     }
 }
 
-/// How many of `rows`, at least one, fit into one transaction.
+/// Number of `rows`, at least one, that fit into one transaction.
 fn batch_len(rows: &[(String, Bytes)], room: usize) -> usize {
     let mut bytes = 0;
     let fitting = rows.iter().take(BATCH_MAX).take_while(|(_, value)| {

@@ -1,4 +1,4 @@
-//! What a folder of the shared store has gained, and how a collection is brought to what its pointer says.
+//! New rows of a folder of the shared store, and the update of a collection to the pointer's state.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
 use super::Pointer;
 use crate::collection::{Collection, Delivery, RangeTombstone, Recovered};
 
-/// What came into a folder.
+/// New rows of a folder.
 #[derive(Default)]
 pub(super) struct Gained {
     objects: Vec<Object>,
@@ -43,7 +43,7 @@ impl Gained {
         Ok(gained)
     }
 
-    /// The collection that consists of this.
+    /// The collection that consists of these rows.
     pub(super) fn at(self, pointer: &Pointer) -> Recovered {
         Recovered {
             objects: self.objects,
@@ -59,13 +59,13 @@ impl Gained {
     }
 }
 
-/// Whether what is held has all that the pointer says, and may be on its way into the store.
+/// True if the held state covers the pointer's, and may be on its way into the store.
 pub(super) fn is_ahead(held: &Collection, pointer: &Pointer) -> bool {
     held.is_complete() && (held.generation(), held.position()) >= (pointer.generation, pointer.position)
 }
 
-/// Brings `held` to the pointer by all that is stored. Where that remembers what happened since `C`, nothing is jumped over:
-/// whoever read more of it elsewhere can go on here.
+/// Updates `held` to the pointer with all stored rows. If these contain the history since `C`, no gap results: readers
+/// that were further ahead elsewhere can resume here.
 pub(super) fn apply_all(held: &mut Collection, pointer: &Pointer, all: Gained) -> Result<(), String> {
     let all = all.at(pointer);
     if !held.is_complete() || held.generation() != pointer.generation {
@@ -85,8 +85,8 @@ pub(super) fn apply_all(held: &mut Collection, pointer: &Pointer, all: Gained) -
     }
 }
 
-/// What leads from `held` to `stored`, and whether it crosses a list; `None` when that is not remembered, or does not lead
-/// there: both are compared then.
+/// Changes from `held` to `stored`, and whether they cross a list. `None` when the history is not remembered, or does
+/// not lead there: the caller then compares both.
 fn history(stored: &Collection, held: &Collection) -> Option<(Vec<(EventType, Object)>, bool)> {
     let mut reader = stored.open(held.position()).ok()?;
     let deliveries = stored.read(&mut reader, usize::MAX).ok()?;
@@ -113,7 +113,8 @@ fn history(stored: &Collection, held: &Collection) -> Option<(Vec<(EventType, Ob
     is_whole.then_some((events, jumped))
 }
 
-/// Brings `held`, which is as the commit before said, to `to`: a commit holds the last state of each key only.
+/// Updates `held`, which has the state of the commit before, to `to`: a commit contains only the last state of each
+/// key.
 pub(super) fn apply_step(held: &mut Collection, to: ResourceVersion, gained: Gained) {
     let modified = gained.objects.into_iter().map(|object| (EventType::Modified, object));
     let deleted = gained.tombstones.into_iter().map(|object| (EventType::Deleted, object));

@@ -7,10 +7,10 @@ use super::{PREFIX, Pointer};
 use crate::backend::{Action, Durability, Expect, Op, StorageError};
 use crate::collection::{Collection, Dirty, RangeTombstone};
 
-/// A row of a folder: key below it and value; `None` deletes.
+/// A row of a folder: its key within the folder and its value; `None` deletes.
 pub(super) type Row = (String, Option<Bytes>);
 
-/// What changed.
+/// Rows of the changes.
 pub(super) fn rows_of(dirty: &Dirty) -> Vec<Row> {
     let object = |(key, state): (&ObjectKey, &Option<Object>)| {
         (format!("o/{key}"), state.as_ref().map(|object| object.bytes().clone()))
@@ -21,7 +21,7 @@ pub(super) fn rows_of(dirty: &Dirty) -> Vec<Row> {
     objects.chain(kept.map(|(key, value)| (key, Some(value)))).collect()
 }
 
-/// Everything that is held, in key order: the first row of a new folder is the one that vouches for it.
+/// All held rows, in key order. The first row of a new folder guards the flip to it.
 pub(super) fn whole(held: &Collection) -> Vec<(String, Bytes)> {
     let object = |object: &Object| (format!("o/{}", object.key()), object.bytes().clone());
     let ranges = held.range_tombstones();
@@ -83,7 +83,7 @@ pub(super) fn delete(key: String, expect: Expect) -> Op {
     }
 }
 
-/// Only compares.
+/// An operation that only compares.
 pub(super) fn check(key: String, expect: Expect) -> Op {
     Op {
         key,
@@ -92,12 +92,12 @@ pub(super) fn check(key: String, expect: Expect) -> Op {
     }
 }
 
-/// Whether `key` is one of the collection `name`.
+/// True if `key` belongs to the collection `name`.
 pub(super) fn is_of(key: &str, name: &str) -> bool {
     split(key).is_some_and(|(of, _)| of == name)
 }
 
-/// The collection of a key, and what is behind it.
+/// The collection of a key, and the rest of the key.
 pub(super) fn split(key: &str) -> Option<(&str, &str)> {
     key.strip_prefix(PREFIX)?.split_once('/')
 }
@@ -107,7 +107,7 @@ pub(super) fn decode(what: &str, value: &[u8]) -> Option<Pointer> {
         return None;
     }
     serde_json::from_slice(value)
-        .map_err(|error| tracing::error!(%error, "Pointer of pool data cannot be read, what it names is not followed"))
+        .map_err(|error| tracing::error!(%error, "Failed to read pointer of pool data; its folder is not followed"))
         .ok()
 }
 
