@@ -551,7 +551,7 @@ async fn known_limit_is_told_before_anything_is_applied() {
     let huge = large("a", 5, 1000);
     let text = one.admit(NAME, &huge).expect_err("it is too large").to_string();
     let said = format!("services x/a has {} bytes", huge.bytes().len());
-    assert!(text.contains(&said) && text.contains("takes 1000 bytes"), "{text}");
+    assert!(text.contains(&said) && text.contains("limit is 1000 bytes"), "{text}");
     assert_eq!(one.admit(NAME, &large("a", 5, 800)), Ok(()));
 }
 
