@@ -1,4 +1,4 @@
-//! ConfigMaps: keys that can be file names, a limit of size, and contents that may be frozen.
+//! ConfigMaps: keys that can be file names, a limit of size, and optionally immutable contents.
 
 use serde_json::Value;
 use yurt_apimachinery::Status;
@@ -11,7 +11,7 @@ use super::strategy::{MetaPass, Strategy};
 /// Rules of `configmaps`.
 pub(crate) struct ConfigMaps;
 
-/// Most bytes of all values of a ConfigMap or Secret.
+/// Maximum bytes of all values of a ConfigMap or Secret.
 pub(super) const DATA_BYTES_MAX: usize = 1 << 20;
 
 impl Strategy for ConfigMaps {
@@ -38,7 +38,7 @@ impl Strategy for ConfigMaps {
             size += decode("ConfigMap", value)?.len();
         }
         if size > DATA_BYTES_MAX {
-            // The fault is the object's as a whole; this is how its path is spelled.
+            // The fault concerns the whole object; this is the spelling of its path.
             errors.push(FieldError::too_long("[]", DATA_BYTES_MAX));
         }
         Ok(errors)
@@ -49,13 +49,13 @@ impl Strategy for ConfigMaps {
     }
 }
 
-/// The texts of a map.
+/// The entries of a map with text values.
 pub(super) fn entries<'a>(object: &'a Value, field: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
     let map = at(object, &[field]).as_object().into_iter().flatten();
     map.filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
 }
 
-/// What `immutable` forbids.
+/// Faults of a change that `immutable` forbids.
 pub(super) fn check_frozen(object: &Value, old: Option<&Value>, frozen: &[&str], errors: &mut Faults) {
     const WHY: &str = "field is immutable when `immutable` is set";
     let Some(old) = old.filter(|old| old["immutable"] == true) else {
@@ -68,14 +68,14 @@ pub(super) fn check_frozen(object: &Value, old: Option<&Value>, frozen: &[&str],
     errors.extend(changed.map(|field| FieldError::forbidden(*field, WHY)));
 }
 
-/// Bytes of a value in base64.
+/// Decodes a value in base64.
 ///
 /// # Errors
-/// 400 in the words of Go's decoder.
+/// 400 with the message of Go's decoder.
 pub(super) fn decode(kind: &str, value: &str) -> Result<Vec<u8>, Status> {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
-    // Go's decoder passes over line breaks.
+    // Go's decoder skips line breaks.
     let value: String = value.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
     STANDARD.decode(&value).map_err(|error| {
         let at = match error {

@@ -1,7 +1,7 @@
-//! Custom resources: which kinds the operator's manifests declare, and the rules of their objects.
+//! Custom resources: the kinds that the operator's manifests declare, and the rules of their objects.
 //!
-//! Kinds are told apart by everything that is known of them. One that is the same at the next look stays the very same
-//! value, so that nothing is made anew for it; what is new is kept for the life of the process, up to a limit.
+//! Kinds are compared by their whole description. A kind that is unchanged after a reload keeps the same value, so
+//! that nothing is rebuilt for it. New descriptions are kept for the life of the process, up to a limit.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use super::strategy::{Generation, Strategy};
 use crate::config::{Config, Profile};
 use crate::operator_files::{Contents, OperatorFiles, each_document};
 
-/// The manifest of NodePools; one of the operator's own takes its place.
+/// The manifest of NodePools; a manifest of the operator replaces it.
 const NODE_POOLS: &str = include_str!("nodepools.yaml");
 /// The kinds that files declare.
 pub(crate) struct CustomKinds {
     files: OperatorFiles,
     kinds_max: usize,
-    /// Names of the pool-scope ones.
+    /// Names of the pool-scope kinds.
     pool: Vec<String>,
     has_node_pools: bool,
     kept: Kinds,
@@ -32,9 +32,9 @@ pub(crate) struct CustomKinds {
 /// One kind in all its versions.
 #[derive(Clone, Debug)]
 pub(crate) struct Declared {
-    /// What its objects are stored as.
+    /// The kind in which its objects are stored.
     pub(crate) stored: &'static ResourceKind,
-    /// What is served, the preferred version first.
+    /// Served versions, the preferred one first.
     pub(crate) served: Vec<ServedKind>,
 }
 
@@ -42,9 +42,9 @@ pub(crate) struct Declared {
 #[derive(Clone, Debug)]
 pub(crate) struct ServedKind {
     pub(crate) kind: &'static ResourceKind,
-    /// What OpenAPI says of it.
+    /// Its OpenAPI schema.
     pub(crate) schema: Option<Arc<Value>>,
-    /// The same as it is enforced.
+    /// The schema in the form that is enforced.
     pub(crate) structural: Option<Arc<Structural>>,
 }
 
@@ -54,7 +54,7 @@ impl CustomKinds {
     /// Reads the files of `config`.
     ///
     /// # Errors
-    /// One line: the flag, the file, the kind, the field, and what is wrong.
+    /// One line: the flag, the file, the kind, the field, and the fault.
     pub(crate) fn open(config: &Config) -> Result<(Self, Vec<Declared>), String> {
         let (files, contents) = OperatorFiles::open(config.custom_resources_path.clone())
             .map_err(|error| format!("--custom-resources-path: {error}"))?;
@@ -62,7 +62,7 @@ impl CustomKinds {
         let kinds = Self {
             files,
             kinds_max: config.max_custom_resources,
-            // In a pool they are the cloud's.
+            // In a pool they belong to the cloud.
             has_node_pools: config.profile == Profile::Standalone
                 || pool.iter().any(|name| name == &node_pools().name()),
             pool,
@@ -72,17 +72,17 @@ impl CustomKinds {
         Ok((kinds, declared))
     }
 
-    /// Every kind learned so far.
+    /// Every kind declared so far.
     pub(crate) fn kinds(&self) -> &Kinds {
         &self.kept
     }
 
-    /// Whether there are files to read again.
+    /// True if there are files to read again.
     pub(crate) fn is_reloadable(&self) -> bool {
         self.files.is_reloadable()
     }
 
-    /// Reads the files again; `None` when nothing changed. Blocks for the reads.
+    /// Reads the files again; `None` when nothing has changed. Blocks for the reads.
     ///
     /// # Errors
     /// As [`CustomKinds::open`].
@@ -95,12 +95,12 @@ impl CustomKinds {
         declared.inspect_err(|_| self.forget())
     }
 
-    /// What was read last could not be used: it is read again at the next look.
+    /// Marks the last contents as rejected: the next read treats them as a change.
     pub(crate) fn forget(&self) {
         self.files.forget();
     }
 
-    /// What is stored of those that are replicated from the cloud.
+    /// Stored kinds of the resources that are replicated from the cloud.
     pub(crate) fn pool_kinds(&self, declared: &[Declared]) -> Vec<&'static ResourceKind> {
         let is_pool = |kind: &&ResourceKind| self.pool.contains(&kind.group_resource().to_string());
         declared
@@ -166,7 +166,7 @@ fn add(definitions: &mut Vec<Definition>, document: &Value) -> Result<(), String
     Ok(())
 }
 
-/// An operator who writes rules has to know which are not kept.
+/// Logs schema rules that are not enforced, for the operator who wrote them.
 fn name_what_is_not_enforced(definition: &Definition) {
     for served in &definition.served {
         let fields = served.schema.as_ref().map(structural::not_enforced).unwrap_or_default();
@@ -176,7 +176,7 @@ fn name_what_is_not_enforced(definition: &Definition) {
                 name,
                 version,
                 ?fields,
-                "Rules of a custom resource that are not enforced here"
+                "Custom resource has schema rules that are not enforced here"
             );
         }
     }
@@ -190,11 +190,11 @@ fn node_pools() -> Definition {
 /// Rules of custom resources whose status is a subresource.
 pub(crate) struct WithStatus;
 
-/// Rules of those without: the status is a field as any other.
+/// Rules of custom resources without a status subresource: the status is a field as any other.
 pub(crate) struct WithoutStatus;
 
 impl Declared {
-    /// A kind that no file declares: the pool shares it, the cloud is its authority.
+    /// A kind that no file declares: the pool shares it, and the cloud is its authority.
     pub(crate) fn shared(kind: &'static ResourceKind) -> Self {
         Self {
             stored: kind,

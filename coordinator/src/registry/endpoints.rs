@@ -1,4 +1,4 @@
-//! Endpoints: addresses that traffic may be sent to, ports with names.
+//! Endpoints: addresses that receive traffic, and named ports.
 
 use serde_json::Value;
 use yurt_apimachinery::Status;
@@ -26,7 +26,7 @@ impl Strategy for Endpoints {
 
     fn validate(&self, object: &Value, old: Option<&Value>) -> Result<Faults, Status> {
         let mut errors = Faults::default();
-        // What was stored once may stay.
+        // A stored value may stay.
         if old.is_some_and(|old| old["subsets"] == object["subsets"]) {
             return Ok(errors);
         }

@@ -1,4 +1,5 @@
-//! EndpointSlices: they count their generation, labels included, and never change their address type.
+//! EndpointSlices: their generation counts changes, labels included, and their address type never
+//! changes.
 
 use std::fmt::Arguments;
 
@@ -15,13 +16,13 @@ use super::strategy::{Generation, MetaPass, Strategy};
 /// Rules of `endpointslices.discovery.k8s.io`.
 pub(crate) struct EndpointSlices;
 
-/// Most endpoints of one slice.
+/// Maximum number of endpoints of one slice.
 const ENDPOINTS_MAX: usize = 1000;
-/// Most addresses of one endpoint.
+/// Maximum number of addresses of one endpoint.
 const ADDRESSES_MAX: usize = 100;
-/// Most ports of one slice.
+/// Maximum number of ports of one slice.
 const PORTS_MAX: usize = 20_000;
-/// Most zones, and most nodes, that an endpoint is meant for.
+/// Maximum number of zones, and of nodes, in the hints of an endpoint.
 const HINTS_MAX: usize = 8;
 /// Kinds of addresses, in the order messages list them.
 const ADDRESS_TYPES: [&str; 3] = ["FQDN", "IPv4", "IPv6"];
@@ -52,7 +53,7 @@ impl Strategy for EndpointSlices {
         let address_type = text(object, &["addressType"]);
         one_of(&mut errors, "addressType", address_type, &ADDRESS_TYPES);
         check_ports(object, &mut errors);
-        // What was stored once may stay.
+        // A stored value may stay.
         if old.is_none_or(|old| old["endpoints"] != object["endpoints"]) {
             check_endpoints(object, address_type, &mut errors);
         }
@@ -87,7 +88,7 @@ impl Strategy for EndpointSlices {
     }
 }
 
-/// A field of the version before, not to be written any more.
+/// Removes a field of the previous version, which clients may not write.
 fn drop_topology(object: &mut Value) {
     each(object, &["endpoints"]).for_each(|endpoint| drop(endpoint.remove("deprecatedTopology")));
 }
@@ -128,7 +129,7 @@ fn check_endpoints(object: &Value, address_type: &str, errors: &mut Faults) {
         return errors.push(FieldError::too_many("endpoints", endpoints.len(), ENDPOINTS_MAX));
     }
     for (index, endpoint) in endpoints.iter().enumerate() {
-        // Paths are written when there is a fault to tell: there may be a thousand endpoints without one.
+        // Paths are formatted only for faults: a slice may have a thousand endpoints without one.
         let field = format_args!("endpoints[{index}]");
         check_addresses(format_args!("{field}.addresses"), endpoint, address_type, errors);
         if let Value::String(node) = &endpoint["nodeName"] {

@@ -1,7 +1,7 @@
-//! Events: they live in the namespace of what they are about, and for a while after their last change.
+//! Events: they live in the namespace of the object they refer to, and for a limited time after their last change.
 //!
-//! Core events may be written loosely, as ever; through `events.k8s.io` they have to be whole, and only their series
-//! changes.
+//! Core events may be incomplete, for compatibility. Events of `events.k8s.io` have to be complete, and only their
+//! series changes.
 
 use serde_json::Value;
 use yurt_apimachinery::Status;
@@ -23,9 +23,9 @@ pub(crate) enum Events {
     Strict,
 }
 
-/// Longest `reportingInstance`, `action` and `reason`.
+/// Maximum length of `reportingInstance`, `action` and `reason`.
 const WORD_MAX_LEN: usize = 128;
-/// Longest `message`.
+/// Maximum length of `message`.
 const MESSAGE_MAX_LEN: usize = 1024;
 
 impl Strategy for Events {
@@ -47,7 +47,7 @@ impl Strategy for Events {
         }
     }
 
-    /// In a pool an event may be about an object of a namespace that only the cloud has.
+    /// In a pool an event may refer to an object of a namespace that only the cloud has.
     fn needs_namespace(&self) -> bool {
         false
     }
@@ -82,7 +82,8 @@ impl Events {
     }
 }
 
-/// What an event with `eventTime` has to say; `reporter` is the view's name for who says it.
+/// Checks the fields that an event with `eventTime` requires; `reporter` is the view's name of the reporting
+/// component.
 fn check_words(object: &Value, reporter: &str, errors: &mut Faults) {
     let component = text(object, &["reportingComponent"]);
     if component.is_empty() {
@@ -118,7 +119,7 @@ fn check_series(object: &Value, errors: &mut Faults) {
     }
 }
 
-/// A new event of `events.k8s.io`.
+/// Checks a new event of `events.k8s.io`.
 fn check_whole(object: &Value, errors: &mut Faults) {
     check_series(object, errors);
     if !is_set(object, &["eventTime"]) {
@@ -142,7 +143,7 @@ fn check_whole(object: &Value, errors: &mut Faults) {
     }
 }
 
-/// A change through `events.k8s.io`: of the series, and of nothing else.
+/// Checks a change through `events.k8s.io`: only the series may change.
 fn check_change(object: &Value, old: &Value, errors: &mut Faults) {
     if object["series"] != old["series"] {
         check_series(object, errors);
@@ -155,7 +156,7 @@ fn check_change(object: &Value, old: &Value, errors: &mut Faults) {
         "firstTimestamp",
         "lastTimestamp",
         "count",
-        // Checked twice there, and so told twice.
+        // kube-apiserver checks it twice, and reports it twice.
         "reason",
         "type",
         "eventTime",
@@ -178,7 +179,7 @@ fn check_change(object: &Value, old: &Value, errors: &mut Faults) {
     }
 }
 
-/// A reference as the Go type is printed: every member, in its order.
+/// Formats a reference as Go prints its type: every member, in its order.
 fn go_reference(reference: &Value) -> String {
     let members = [
         ("Kind", "kind"),

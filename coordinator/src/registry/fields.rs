@@ -1,5 +1,5 @@
-//! Reading and filling members of an object in work. Bodies may have any shape: what is not there reads as empty, and
-//! what stands in the way of a default stays.
+//! Reads and fills members of an object that is being processed. Bodies may have any shape: a missing value reads as
+//! empty, and a value of another type is never replaced by a default.
 
 use serde_json::{Map, Value};
 use yurt_apimachinery::status::{Faults, FieldError};
@@ -15,17 +15,17 @@ pub(super) fn text<'a>(object: &'a Value, path: &[&str]) -> &'a str {
     at(object, path).as_str().unwrap_or_default()
 }
 
-/// The items of the list at a path; none when there is no list.
+/// The items of the list at a path; empty when there is no list.
 pub(super) fn items<'a>(object: &'a Value, path: &[&str]) -> &'a [Value] {
     at(object, path).as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Whether there is anything but null at a path.
+/// True if there is anything but null at a path.
 pub(super) fn is_set(object: &Value, path: &[&str]) -> bool {
     !at(object, path).is_null()
 }
 
-/// The structure at a path, made where it is missing; none when something else is in the way.
+/// The structure at a path, created where it is missing; `None` when a value of another type is in its place.
 pub(super) fn members<'a>(object: &'a mut Value, path: &[&str]) -> Option<&'a mut Map<String, Value>> {
     let mut members = object.as_object_mut()?;
     for name in path {
@@ -52,7 +52,7 @@ pub(super) fn fill(members: &mut Map<String, Value>, name: &str, value: impl Int
     }
 }
 
-/// Puts the value that `from` has at `name` into `to`; takes it away when there is none.
+/// Copies the member `name` of `from` to `to`; removes it when `from` has none.
 pub(super) fn carry(from: &Value, to: &mut Value, name: &str) {
     let Some(members) = to.as_object_mut() else { return };
     match from.get(name) {
@@ -61,7 +61,7 @@ pub(super) fn carry(from: &Value, to: &mut Value, name: &str) {
     }
 }
 
-/// Notes the faults of one value.
+/// Records the faults of one value.
 pub(super) fn invalid(errors: &mut Faults, field: impl std::fmt::Display, value: &Value, faults: Vec<String>) {
     errors.extend(
         faults
@@ -70,7 +70,7 @@ pub(super) fn invalid(errors: &mut Faults, field: impl std::fmt::Display, value:
     );
 }
 
-/// Notes a value outside an enumeration; one that is missing is noted as such.
+/// Records a value outside an enumeration; a missing one is recorded as required.
 pub(super) fn one_of(errors: &mut Faults, field: &str, value: &str, supported: &[&str]) {
     if value.is_empty() {
         errors.push(FieldError::required(field, ""));

@@ -1,4 +1,4 @@
-//! Leases: validation, which writes are mere renewals, and the guard of elections.
+//! Leases: validation, recognition of mere renewals, and the guard of elections.
 
 use std::time::Duration;
 
@@ -28,24 +28,24 @@ pub(crate) const COLLECTION: &str = "leases.coordination.k8s.io";
 pub(crate) const RESOURCE: (&str, &str) = ("coordination.k8s.io", "leases");
 /// Key of the pool's election lease.
 pub(crate) const ELECTION_KEY: &str = "kube-system/yurthub";
-/// Heartbeats, not elections: every node writes its own, and nobody takes one over.
+/// Namespace of heartbeats: every node writes its own lease, and there is no takeover.
 const NODE_LEASES: &str = "kube-node-lease";
 
-/// What a hub that is cut off sets to `"true"` on its node's lease.
+/// Annotation that a cut-off hub sets to `"true"` on its node's lease.
 const DELEGATE_HEARTBEAT: &str = "openyurt.io/delegate-heartbeat";
 
-/// Whether this is a node's heartbeat.
+/// True if this is a node's heartbeat.
 pub(crate) fn is_of_node(lease: &Object) -> bool {
     lease.namespace() == Some(NODE_LEASES)
 }
 
-/// Whether the leader has to carry this node's heartbeats to the cloud.
+/// True if the leader has to forward this node's heartbeats to the cloud.
 pub(crate) fn is_delegated(lease: &Object) -> bool {
     is_of_node(lease) && lease.annotation(DELEGATE_HEARTBEAT).as_deref() == Some("true")
 }
 
 impl Strategy for Leases {
-    /// Coordinated election is not offered: what belongs to it is taken out.
+    /// Coordinated election is not supported: its fields are removed.
     fn prepare_create(&self, object: &mut Value) {
         drop_unless_held(&Value::Null, object);
     }
@@ -79,16 +79,16 @@ fn drop_unless_held(old: &Value, new: &mut Value) {
     }
 }
 
-/// Whether only what a heartbeat changes differs: renewTime and annotations.
+/// True if only the fields of a heartbeat differ: renewTime and annotations.
 ///
-/// Such a write may live in memory: after a crash the guard keeps the holder for one duration, and heartbeats repeat.
+/// Such a write may stay in memory: after a crash the guard keeps the holder for one duration, and heartbeats repeat.
 fn is_renewal(old: &Value, new: &Value) -> bool {
     let spec = same_but(&old["spec"], &new["spec"], &["renewTime"]);
     let metadata = ["annotations", "resourceVersion", "managedFields"];
     spec && same_but(&old["metadata"], &new["metadata"], &metadata) && same_but(old, new, &["spec", "metadata"])
 }
 
-/// Whether two structures say the same, some members aside.
+/// True if two structures are equal, some members aside.
 fn same_but(old: &Value, new: &Value, aside: &[&str]) -> bool {
     match (old, new) {
         (Value::Object(old), Value::Object(new)) => {
@@ -99,31 +99,31 @@ fn same_but(old: &Value, new: &Value, aside: &[&str]) -> bool {
     }
 }
 
-/// Whether the guard watches over this object.
+/// True if the guard covers this object.
 pub(super) fn is_guarded(resource: &Resource, key: &ObjectKey) -> bool {
     may_be_guarded(resource, key.namespace())
 }
 
-/// The same of the objects of a namespace.
+/// True if the guard may cover objects of a namespace.
 pub(crate) fn may_be_guarded(resource: &Resource, namespace: Option<&str>) -> bool {
     resource.name == COLLECTION && namespace != Some(NODE_LEASES)
 }
 
-/// Key of the object below the storage key `key`, if it is a lease that the guard watches over.
+/// Key of the object below the storage key `key`, if it is a lease that the guard covers.
 pub(crate) fn guarded(key: &str) -> Option<&str> {
     let lease = key.strip_prefix('/')?.strip_prefix(COLLECTION)?.strip_prefix('/')?;
     let namespace = lease.split_once('/').map(|(namespace, _)| namespace);
     (namespace != Some(NODE_LEASES)).then_some(lease)
 }
 
-/// Holder in a lease as stored; empty when there is none, or it cannot be read.
+/// Holder of a stored lease; empty when there is none, or the lease cannot be parsed.
 pub(crate) fn holder(value: &[u8]) -> String {
     let lease = serde_json::from_slice::<Value>(value).unwrap_or_default();
     let spec = LeaseSpec::from_value(&lease).unwrap_or_default();
     spec.holder().unwrap_or_default().to_owned()
 }
 
-/// Holder and duration of a stored lease; no holder when there is no lease, or one that cannot be read.
+/// Holder and duration of a stored lease; no holder when there is no lease, or one that cannot be parsed.
 pub(crate) fn standing(lease: Option<&Object>) -> (String, Duration) {
     let spec = lease
         .and_then(|lease| LeaseSpec::from_object(lease).ok())
@@ -138,7 +138,7 @@ pub(crate) fn standing(lease: Option<&Object>) -> (String, Duration) {
     )
 }
 
-/// The fault of a duration that the election lease does not take. One that is stored already may stay: readers clamp it.
+/// The fault of a duration that the election lease does not accept. A stored one may stay: readers clamp it.
 pub(crate) fn duration_fault(old: Option<&Object>, new: &Object) -> Option<FieldError> {
     let seconds = |lease: &Object| LeaseSpec::from_object(lease).ok()?.lease_duration_seconds;
     let wanted =

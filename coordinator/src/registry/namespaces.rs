@@ -1,4 +1,4 @@
-//! Namespaces: which exist from the start, which may never go, what a new one looks like, and who may change which part.
+//! Namespaces: initial and protected ones, the form of a new one, and the parts that may change.
 
 use serde_json::{Map, Value, json};
 use yurt_apimachinery::Status;
@@ -19,7 +19,7 @@ pub(crate) const INITIAL: [&str; 4] = ["default", "kube-system", "kube-public", 
 pub(crate) const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 /// Label that kube-apiserver keeps equal to the name.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
-/// Finalizer of whoever empties namespaces.
+/// Finalizer of the component that empties namespaces.
 pub(crate) const FINALIZER: &str = "kubernetes";
 
 impl Strategy for Namespaces {
@@ -50,7 +50,7 @@ impl Strategy for Namespaces {
         }
     }
 
-    /// `spec` holds finalizers only, and those have a subresource of their own.
+    /// `spec` holds finalizers only, which have a subresource of their own.
     fn prepare_update(&self, old: &Value, new: &mut Value) {
         carry(old, new, "spec");
     }
@@ -80,7 +80,7 @@ impl Strategy for Namespaces {
         finalizer_faults(object, true)
     }
 
-    /// Nothing is left to wait for: neither for those who put finalizers on the object, nor for its content to go.
+    /// True if the deletion has nothing left to wait for: neither finalizers of the object, nor content.
     fn may_go(&self, object: &Value) -> bool {
         meta::finalizers(object).is_empty() && items(object, &["spec", "finalizers"]).is_empty()
     }

@@ -1,4 +1,4 @@
-//! Nodes: addresses once, and a range for pods and a provider that stay once they are set.
+//! Nodes: each address once, and a pod range and provider that are immutable once set.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -15,7 +15,7 @@ use super::strategy::{MetaPass, Strategy};
 /// Rules of `nodes`.
 pub(crate) struct Nodes;
 
-/// One, in billionths.
+/// One unit of a quantity, in billionths.
 const ONE: i128 = 1_000_000_000;
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
@@ -32,10 +32,10 @@ impl Strategy for Nodes {
             .and_then(Value::as_array)
             .and_then(|list| list.first()?.as_str());
         if !single.is_empty() && first != Some(single.as_str()) {
-            // The older field decides, for clients that know no other.
+            // The older field decides, for clients that use only that one.
             spec.insert("podCIDRs".to_owned(), Value::from(vec![single]));
         }
-        // What can be allocated is what there is, unless the kubelet says otherwise.
+        // Allocatable equals capacity, unless the kubelet sends another value.
         if is_set(object, &["status", "capacity"]) {
             let capacity = at(object, &["status", "capacity"]).clone();
             let allocatable = members(object, &["status", "allocatable"]);
@@ -67,11 +67,11 @@ impl Strategy for Nodes {
         check_amounts(object, &mut errors);
         check_ranges(object, &mut errors);
         if let Some(old) = old {
-            // Told twice by kube-apiserver, as the taints below.
+            // kube-apiserver reports it twice, as the taints below.
             check_amounts(object, &mut errors);
             check_addresses(object, &mut errors);
             check_change(object, old, &mut errors);
-            // Told twice by kube-apiserver, too.
+            // kube-apiserver reports it twice, too.
             check_taints(object, &mut errors);
         }
         Ok(errors)
@@ -89,7 +89,7 @@ impl Strategy for Nodes {
     }
 }
 
-/// Nobody configures kubelets through the API any more.
+/// Removes a field of dynamic kubelet configuration, which no longer exists.
 fn drop_configs(object: &mut Value) {
     for path in [["spec", "configSource"], ["status", "config"]] {
         if let Some(Value::Object(part)) = object.get_mut(path[0]) {
@@ -133,7 +133,7 @@ fn check_ranges(object: &Value, errors: &mut Faults) {
     }
 }
 
-/// Nothing is there less than not at all, and pods only whole.
+/// Checks that no amount is negative, and that pods are whole numbers.
 fn check_amounts(object: &Value, errors: &mut Faults) {
     for list in ["capacity", "allocatable"] {
         let amounts = at(object, &["status", list]).as_object().into_iter().flatten();
@@ -161,7 +161,7 @@ fn check_addresses(object: &Value, errors: &mut Faults) {
     for (index, address) in addresses.iter().enumerate() {
         if !seen.insert(address) {
             let field = format!("status.addresses[{index}]");
-            // As the type behind the API is written.
+            // As in the Go type of the API.
             let (kind, address) = (at(address, &["type"]), at(address, &["address"]));
             let shown = format!("{{\"Type\":{kind},\"Address\":{address}}}");
             errors.push(FieldError::duplicate_shown(field, &shown, ""));

@@ -1,5 +1,4 @@
-//! How an object of our own is written: compare-and-write in a loop, with the lease guard and the epoch record where they
-//! apply.
+//! Writes of own objects: compare-and-write in a loop, with the lease guard and the epoch record where they apply.
 //!
 //! Values are stored without resourceVersion; the RV of an object is that of the commit that wrote it.
 
@@ -31,54 +30,55 @@ pub(crate) struct OwnStore {
     storage: Arc<dyn Storage>,
     fence: Arc<Fence>,
     guard: Arc<Guard>,
-    /// Other coordinators write to the same store: what is published here may be behind what they were acknowledged.
+    /// True if other coordinators write to the same store: objects published here may lag behind the writes acknowledged
+    /// there.
     is_shared: bool,
-    /// Who may hold the election lease; everybody in profile standalone.
+    /// Members that may hold the election lease; any caller in profile standalone.
     electorate: Option<Arc<Members>>,
     clock: Clock,
     object_bytes_max: usize,
-    /// Limits of everything together; none in a control plane of its own.
+    /// Limits of everything together; none in a standalone control plane.
     room: Option<Room>,
 }
 
-/// On whose behalf, and whether for real.
+/// The writer of a request and its options.
 #[derive(Clone, Debug)]
 pub(crate) struct Intent {
-    /// Who writes.
+    /// Author of the write.
     pub(crate) author: Author,
-    /// By which right.
+    /// Right by which the caller writes.
     pub(crate) caller: Caller,
-    /// Only pretend.
+    /// True if nothing is to be stored.
     pub(crate) dry_run: bool,
-    /// Bytes of the body that is read again at each attempt.
+    /// Bytes of the body, which is parsed again at each attempt.
     pub(crate) body_bytes: usize,
 }
 
-/// What shall become of an object.
+/// Requested change of an object.
 pub(crate) enum Change {
     /// This state, without resourceVersion.
     Put {
         /// New state.
         new: Value,
-        /// The request names the RV it is based on: a race is the caller's to resolve.
+        /// True if the request names the RV it is based on: the caller resolves a conflict.
         is_conditional: bool,
     },
-    /// Nothing: it is gone.
+    /// Deletes the object.
     Delete {
-        /// The state that ended it, without resourceVersion, when it is not the stored one. Its writer is shown it;
-        /// watchers are told the state that was stored.
+        /// The state that ended it, without resourceVersion, when it differs from the stored one. Its writer gets this
+        /// state; watchers get the stored one.
         last: Option<Value>,
         /// As for `Put`.
         is_conditional: bool,
     },
-    /// It stays as it is.
+    /// Leaves the object unchanged.
     Keep,
 }
 
-/// What became of it.
+/// Result of a change.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {
-    /// Nothing was written; the object as it is.
+    /// Nothing was written; the present object.
     Unchanged(Object),
     /// The new state.
     Changed(Object),
@@ -98,27 +98,27 @@ struct Write<'a> {
 }
 
 enum Failure {
-    /// Somebody was faster; `found` is the RV there is now.
+    /// Another write was committed first; `found` is the present RV.
     Raced {
         found: Option<ResourceVersion>,
     },
     Status(Status),
 }
 
-/// A patch without resourceVersion is tried again this often when it loses a race. Each round has one winner, so this many
-/// can race without anybody being told; a try costs microseconds.
+/// Maximum number of attempts of a patch without resourceVersion that loses conflicts. Each round has one winner, so this
+/// many can race without an error; an attempt costs microseconds.
 const ATTEMPTS_MAX: usize = 200;
-/// Attempts that every write gets, however large it is; as many as kube-apiserver's patches.
+/// Attempts that every write gets, at any size; as many as kube-apiserver's patches.
 const ATTEMPTS_LEAST: usize = 5;
-/// Bytes of bodies and objects that one request may have read by its attempts.
+/// Maximum bytes of bodies and objects that the attempts of one request may read.
 const ATTEMPTED_BYTES_MAX: usize = 16 << 20;
-/// A race is lost to a commit that is published within this time, or that failed itself.
+/// Longest wait for the winner of a conflict: its commit is published within this time, or has failed.
 const PUBLISH_WAIT: Duration = Duration::from_secs(1);
 
 // === impl OwnStore ===
 
 impl OwnStore {
-    /// Writes to `storage`; the election is that of `fence`, and only nodes of the `electorate` may win it.
+    /// Writes to `storage`. The election is that of `fence`; only nodes of the `electorate` may win it.
     pub(crate) fn new(
         storage: Arc<dyn Storage>,
         fence: Arc<Fence>,
@@ -143,7 +143,7 @@ impl OwnStore {
         }
     }
 
-    /// The same for objects of at most so many bytes, as they are stored, and for no more than there is room for.
+    /// Adds limits: bytes of one stored object, and of all objects together.
     pub(crate) fn with_limits(self, object_bytes_max: usize, room: Option<Room>) -> Self {
         Self {
             object_bytes_max,
@@ -152,7 +152,7 @@ impl OwnStore {
         }
     }
 
-    /// Waits until everything that was acknowledged is published here, by other coordinators over the same store as well.
+    /// Waits until every acknowledged write is published here, also those of other coordinators over the same store.
     ///
     /// # Errors
     /// 503 when the store does not answer, or cannot be followed.
@@ -171,7 +171,7 @@ impl OwnStore {
     /// Creates an object that must not exist yet. `Ok(None)` when it does.
     ///
     /// # Errors
-    /// The answer to give.
+    /// The error to return.
     pub(crate) async fn create(
         &self,
         resource: &Resource,
@@ -205,10 +205,10 @@ impl OwnStore {
         }
     }
 
-    /// Changes an existing object: reads it, lets `change` decide, writes if nobody was faster, else starts over.
+    /// Changes an existing object: reads it, lets `change` decide, and writes. Starts over after a conflict.
     ///
     /// # Errors
-    /// 404 when it does not exist, 409 when a conditional change lost a race, whatever `change` answers.
+    /// 404 when it does not exist, 409 when a conditional change lost a race, and the errors of `change`.
     pub(crate) async fn update(
         &self,
         resource: &Resource,
@@ -217,7 +217,8 @@ impl OwnStore {
         mut change: impl FnMut(&Current) -> Result<Change, Status>,
     ) -> Result<Outcome, Status> {
         let group_resource = resource.kind.group_resource();
-        // A write proves that it was based on the present state; a refusal, or nothing to do, has to be looked at twice.
+        // A write proves that it was based on the present state; a refusal, or an unchanged object, has to be checked
+        // twice.
         let mut is_current = !self.is_shared;
         let mut bytes = 0;
         for attempt in 0..ATTEMPTS_MAX {
@@ -258,7 +259,7 @@ impl OwnStore {
         Err(Status::conflict_modified(&group_resource, key.name()))
     }
 
-    /// Deletes an object if it is still in this very state; whether it did.
+    /// Deletes an object if it is still in this very state. Returns true if it did.
     pub(crate) async fn delete_unchanged(&self, resource: &Resource, object: Object, intent: &Intent) -> bool {
         let change = Change::Delete {
             last: None,
@@ -303,7 +304,7 @@ impl OwnStore {
                 };
                 Ok(Outcome::Changed(match self.write(write, intent).await? {
                     Some(rv) => published(resource, new, rv),
-                    // What would be: readers have the old state, at this very RV.
+                    // The result of a dry run: readers have the old state, at this very RV.
                     None => new.with_resource_version(current.resource_version()),
                 }))
             }
@@ -329,7 +330,7 @@ impl OwnStore {
         }
     }
 
-    /// Writes, guarded where it must be; `None` for a dry run.
+    /// Writes, with the guard where required; `None` for a dry run.
     async fn write(&self, write: Write<'_>, intent: &Intent) -> Result<Option<ResourceVersion>, Failure> {
         let bytes = write.new.map_or(0, |new| new.bytes().len());
         if bytes > self.object_bytes_max && !intent.dry_run {
@@ -360,7 +361,7 @@ impl OwnStore {
 // === impl Outcome ===
 
 impl Outcome {
-    /// The object as it is afterwards, or was last.
+    /// The object after the change, or its last state.
     pub(crate) fn into_object(self) -> Object {
         match self {
             Self::Unchanged(object) | Self::Changed(object) | Self::Deleted(object) => object,
@@ -374,19 +375,19 @@ impl From<Status> for Failure {
     }
 }
 
-/// Whether a write is tried once more, after so many attempts, when all of them have read so many bytes.
+/// True if a write gets another attempt, after so many attempts that have read so many bytes.
 fn may_attempt(attempts: usize, bytes: usize) -> bool {
     attempts < ATTEMPTS_LEAST || bytes <= ATTEMPTED_BYTES_MAX
 }
 
-/// What was written at `rv`: the object that readers get, if it is there still.
+/// The object written at `rv` as readers get it, if it is still there.
 fn published(resource: &Resource, written: Object, rv: ResourceVersion) -> Object {
     let held = resource.objects().read(|held| held.object(written.key()).cloned());
     let held = held.filter(|held| held.resource_version() == rv);
     held.unwrap_or_else(|| written.with_resource_version(rv))
 }
 
-/// A race is decided before it is published: the next attempt has to see the winner's state.
+/// Waits until the winner of a conflict is published: the next attempt has to see its state.
 async fn wait_for_winner(resource: &Resource, key: &ObjectKey, found: Option<ResourceVersion>) {
     let mut changes = resource.objects().subscribe();
     let is_published = || {
@@ -405,7 +406,7 @@ async fn wait_for_winner(resource: &Resource, key: &ObjectKey, found: Option<Res
             }
         }
     };
-    // A winner whose commit failed is never published: then the old state stands and the attempt is repeated.
+    // A winner whose commit failed is never published: the old state remains and the attempt is repeated.
     let _ = tokio::time::timeout(PUBLISH_WAIT, published).await;
 }
 

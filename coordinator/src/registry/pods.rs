@@ -1,4 +1,4 @@
-//! Pods: what they begin with, what is wrong with them, what an update may change, and how they end.
+//! Pods: their initial state, validation, mutable fields, and deletion.
 
 use serde_json::{Value, json};
 use yurt_apimachinery::Status;
@@ -22,7 +22,7 @@ impl Strategy for Pods {
         defaults::addresses(object);
     }
 
-    /// A new pod waits, whatever its creator says of its status.
+    /// A new pod is pending, regardless of the status that its creator sends.
     fn prepare_create(&self, object: &mut Value) {
         let mut status = json!({ "phase": "Pending", "qosClass": qos::class(object) });
         if !items(object, &["spec", "schedulingGates"]).is_empty() {
@@ -35,7 +35,7 @@ impl Strategy for Pods {
         if at(object, &seconds).as_i64().is_some_and(|seconds| seconds < 0)
             && let Some(spec) = members(object, &["spec"])
         {
-            // At once, and yet not without a word.
+            // A negative value means immediately, which kube-apiserver stores as one second.
             spec.insert(seconds[1].to_owned(), 1.into());
         }
     }
@@ -61,7 +61,8 @@ impl Strategy for Pods {
         &[MetaPass::Change, MetaPass::Whole]
     }
 
-    /// Kubelets do not know owners, end no pod with its status, and may forget the class of service and what was observed.
+    /// Keeps fields that kubelets may leave out: owners, the quality of service class and observed values. A status never
+    /// deletes a pod.
     fn prepare_status(&self, old: &Value, new: &mut Value) {
         if let Some(metadata) = new.get_mut("metadata") {
             for name in ["ownerReferences", "deletionTimestamp"] {
@@ -104,7 +105,7 @@ impl Strategy for Pods {
         ]
     }
 
-    /// The kubelet gets time to stop the containers; a pod that no kubelet has, or that has finished, needs none.
+    /// The kubelet gets time to stop the containers; a pod without a node, or a finished one, needs none.
     fn grace_seconds(&self, object: &Value, wanted: Option<i64>) -> Option<i64> {
         let is_nobodys = text(object, &["spec", "nodeName"]).is_empty();
         let has_finished = matches!(text(object, &["status", "phase"]), "Succeeded" | "Failed");
@@ -112,7 +113,7 @@ impl Strategy for Pods {
             return Some(0);
         }
         let own = at(object, &["spec", "terminationGracePeriodSeconds"]).as_i64();
-        // Negative means at once, as one second.
+        // A negative value means immediately, as one second.
         Some(wanted.or(own).unwrap_or_default()).map(|grace| if grace < 0 { 1 } else { grace })
     }
 }

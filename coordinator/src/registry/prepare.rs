@@ -1,5 +1,5 @@
-//! Turns what a client sent into what is stored: fills in what the server owns, keeps what an update may not change,
-//! validates the result.
+//! Turns a client's object into the stored one: fills in what the server owns, keeps immutable fields, validates the
+//! result.
 
 use serde_json::{Value, json};
 use yurt_apimachinery::canonical::canonicalize;
@@ -12,10 +12,10 @@ use super::Resource;
 use super::fields::carry;
 use super::strategy::{Generation, MetaPass};
 
-/// Which part of an object an update is about.
+/// Part of an object that an update changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Everything but the status, where that is a subresource.
+    /// Everything but the status, if that is a subresource.
     Main,
     /// The status, and metadata.
     Status,
@@ -23,24 +23,24 @@ pub(crate) enum Part {
     Finalize,
 }
 
-/// What becomes of the managed fields.
+/// Treatment of the managed fields.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Account<'a> {
-    /// What changes is this manager's, where anybody keeps account.
+    /// Changed fields become this manager's, if the object has managed fields.
     Writer {
-        /// Option `fieldManager`, or what the User-Agent says.
+        /// Option `fieldManager`, or the name in the User-Agent.
         manager: &'a str,
-        /// When.
+        /// Time of the write.
         now: Time,
     },
-    /// They are as the new object says: an apply has settled them.
+    /// They are final in the new object: an apply has computed them.
     Settled,
 }
 
 /// The object to store for a create; its name is settled.
 ///
 /// # Errors
-/// 400 for a body that is about something else, 422 with every fault otherwise.
+/// 400 for a body of another kind, namespace or name, 422 with every other fault.
 pub(crate) fn created(
     resource: &Resource,
     mut object: Value,
@@ -69,7 +69,7 @@ pub(crate) fn created(
     let mut own = resource.strategy.validate(&object, None)?;
     own.append(schema_faults(resource, &object, None));
     if resource.strategy.meta_passes().is_empty() {
-        // The kind has no eye for metadata: what is wrong with it is said when nothing else is.
+        // This kind does not validate metadata itself: metadata's faults are reported when there are no others.
         reject(resource, &object, &own)?;
     }
     let mut errors = meta::validate_create(&object, resource.kind);
@@ -82,7 +82,7 @@ pub(crate) fn created(
 /// The object to store for an update of `old` (stored form, without resourceVersion) to `new`.
 ///
 /// # Errors
-/// 400 for a body that is about something else, 422 with every fault otherwise.
+/// 400 for a body of another kind, namespace or name, 422 with every other fault.
 pub(crate) fn updated(
     resource: &Resource,
     old: &Value,
@@ -132,7 +132,7 @@ pub(crate) fn updated(
     Ok(new)
 }
 
-/// An object of the kind in which nothing is set.
+/// An empty object of the kind.
 pub(crate) fn empty(resource: &Resource) -> Value {
     let kind = resource.stored_kind();
     let mut object = json!({"apiVersion": kind.api_version(), "kind": &*kind.kind});
@@ -140,7 +140,7 @@ pub(crate) fn empty(resource: &Resource) -> Value {
     object
 }
 
-/// A write of a part by a manager, for the managed fields of what is stored.
+/// A write of a part by a manager, for the managed fields of the stored object.
 pub(crate) fn write<'a>(resource: &'a Resource, part: Part, manager: &'a str, now: Time) -> apply::Write<'a> {
     let kind = resource.stored_kind();
     let is_custom = schema::find(&kind.group, &kind.version, &kind.kind).is_none();
@@ -170,7 +170,7 @@ pub(crate) fn write<'a>(resource: &'a Resource, part: Part, manager: &'a str, no
     }
 }
 
-/// Objects that nobody applied to have no managed fields, and their writes cost nothing more than without.
+/// Updates the managed fields. Objects without an apply have none, and their writes cost nothing extra.
 fn keep_account(resource: &Resource, old: Option<&Value>, new: &mut Value, part: Part, account: Account<'_>) {
     let Account::Writer { manager, now } = account else {
         return;
@@ -179,7 +179,7 @@ fn keep_account(resource: &Resource, old: Option<&Value>, new: &mut Value, part:
         meta::metadata_mut(new).remove("managedFields");
         return;
     }
-    // Compared is what would be stored: an unset field is none. But an empty list of managers is a wish.
+    // The stored forms are compared: an unset field is absent. But an empty list of managers is a request.
     let wished = meta::metadata_mut(new).remove("managedFields");
     complete(resource, new);
     if let Some(wished) = wished {
@@ -192,7 +192,7 @@ fn keep_account(resource: &Resource, old: Option<&Value>, new: &mut Value, part:
     }
 }
 
-/// Everything a client may not change; a missing uid means the stored one.
+/// Keeps every field that a client may not change; a missing uid means the stored one.
 fn keep_metadata(old: &Value, new: &mut Value) {
     let kept = |field: &str| meta::metadata(old).and_then(|metadata| metadata.get(field)).cloned();
     let generation = kept("generation");
@@ -202,7 +202,7 @@ fn keep_metadata(old: &Value, new: &mut Value) {
         metadata.remove(field);
     }
     replace(metadata, "creationTimestamp", kept("creationTimestamp"));
-    // What a live object is given is a fault that validation names.
+    // Validation reports a client's value for a live object as a fault.
     if let Some(deleted) = kept("deletionTimestamp") {
         metadata.insert("deletionTimestamp".to_owned(), deleted);
     }
@@ -229,7 +229,7 @@ fn replace(members: &mut serde_json::Map<String, Value>, name: &str, value: Opti
     }
 }
 
-/// What every object gets at the end: one owner once, and the form its kind is written in.
+/// Completes every object: removes repeated owners, and converts it to the stored form of its kind.
 pub(crate) fn complete(resource: &Resource, object: &mut Value) {
     meta::drop_repeated_owners(object);
     let kind = resource.stored_kind();
@@ -252,7 +252,7 @@ fn meta_faults(resource: &Resource, new: &Value, old: &Value) -> Faults {
     errors
 }
 
-/// Kinds of the groups that share the core's validation want finalizers to be qualified.
+/// Kinds of the groups that share the core's validation require qualified finalizers.
 fn finalizer_faults(resource: &Resource, object: &Value) -> Faults {
     let is_core_event = resource.kind.group.is_empty() && resource.kind.plural == "events";
     if matches!(&*resource.kind.group, "" | "discovery.k8s.io" | "events.k8s.io") && !is_core_event {
@@ -262,13 +262,13 @@ fn finalizer_faults(resource: &Resource, object: &Value) -> Faults {
     }
 }
 
-/// What the schema of a custom resource says against a new state.
+/// Faults of a new state by the schema of a custom resource.
 fn schema_faults(resource: &Resource, object: &Value, old: Option<&Value>) -> Faults {
     let schema = resource.structural.as_ref();
     schema.map_or_else(Faults::default, |schema| schema.faults(object, old))
 }
 
-/// Members that an update of the status leaves alone.
+/// Members that an update of the status does not change.
 fn outside_status(old: &Value, new: &Value) -> Vec<String> {
     let names = [old, new]
         .into_iter()

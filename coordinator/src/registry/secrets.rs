@@ -1,4 +1,4 @@
-//! Secrets: a type that never changes and says which keys must be there, data in base64, `stringData` as a way to write it.
+//! Secrets: an immutable type that determines the required keys, data in base64, `stringData` as a way to write it.
 
 use serde_json::{Value, json};
 use yurt_apimachinery::Status;
@@ -12,7 +12,7 @@ use super::strategy::{MetaPass, Strategy};
 /// Rules of `secrets`.
 pub(crate) struct Secrets;
 
-/// Names the ServiceAccount of a token.
+/// Annotation that names the ServiceAccount of a token.
 const ACCOUNT_ANNOTATION: &str = "kubernetes.io/service-account.name";
 
 impl Strategy for Secrets {
@@ -63,7 +63,7 @@ impl Strategy for Secrets {
     }
 }
 
-/// What the type of a Secret asks of it.
+/// Checks the requirements of a Secret's type.
 fn check_type(object: &Value, errors: &mut Faults) {
     let value = |key: &str| object["data"].get(key);
     let missing = |key: &str| FieldError::required(format!("data[{key}]"), "");

@@ -1,6 +1,7 @@
-//! Services: a union told apart by `type`. Defaults, what a change of type clears, and which fields go together.
+//! Services: a union, discriminated by `type`. Defaults, fields that a change of type clears, and combinations of
+//! fields.
 //!
-//! Addresses and node ports are not allocated: a Service has the ones it is written with.
+//! Addresses and node ports are not allocated: a Service keeps the values it is written with.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,7 +19,7 @@ mod warnings;
 /// Rules of `services`.
 pub(crate) struct Services;
 
-/// How long a client stays with its endpoint, in seconds.
+/// Default time of session affinity, in seconds.
 const AFFINITY_SECONDS: i64 = 10_800;
 
 impl Strategy for Services {
@@ -96,12 +97,12 @@ fn default_affinity(spec: &mut Map<String, Value>) {
     }
 }
 
-/// Whether the type has addresses inside the cluster.
+/// True if the type has addresses inside the cluster.
 fn needs_cluster_ip(service: &Value) -> bool {
     text(service, &["spec", "type"]) != "ExternalName"
 }
 
-/// Keeps `clusterIP` and the first of `clusterIPs` the same, and names the families of the addresses there are.
+/// Keeps `clusterIP` and the first of `clusterIPs` equal, and sets the families of the present addresses.
 fn settle_addresses(object: &mut Value) {
     if !needs_cluster_ip(object) {
         return;
@@ -125,7 +126,7 @@ fn settle_addresses(object: &mut Value) {
         }
     }
     let families = if single == "None" && !has_selector {
-        // Whoever fills in the endpoints by hand may use both families.
+        // A Service without selector has manual endpoints and may use both families.
         json!(["IPv4", "IPv6"])
     } else {
         let addresses = spec.get("clusterIPs").and_then(Value::as_array).into_iter().flatten();
@@ -158,8 +159,7 @@ fn settle_addresses(object: &mut Value) {
     fill(spec, "ipFamilyPolicy", policy);
 }
 
-/// An update that leaves the addresses out means the ones there are; one that changes only one of the two spellings
-/// means both.
+/// An update without addresses keeps the present ones; one that changes only one of the two spellings changes both.
 fn patch_addresses(old: &Value, new: &mut Value) {
     if !needs_cluster_ip(old) || !needs_cluster_ip(new) {
         return;
@@ -186,7 +186,7 @@ fn patch_addresses(old: &Value, new: &mut Value) {
     patch_node_ports(old, spec);
 }
 
-/// The same for node ports and the health check's, which nobody has to repeat.
+/// An update without node ports, or without the health check's, keeps the present ones.
 fn patch_node_ports(old: &Value, spec: &mut Map<String, Value>) {
     let has_node_ports = |kind: &str| matches!(kind, "NodePort" | "LoadBalancer");
     let kind = spec.get("type").and_then(Value::as_str).unwrap_or_default();
@@ -229,7 +229,7 @@ fn put(members: &mut Map<String, Value>, field: &str, value: Value) {
     }
 }
 
-/// Clears what belongs to the former type only, unless the client changed it as well: then validation speaks.
+/// Clears fields of the previous type only, unless the client changed them as well: validation then reports them.
 fn drop_what_the_type_does_not_have(old: &Value, new: &mut Value) {
     let (before, after) = (text(old, &["spec", "type"]), text(new, &["spec", "type"]).to_owned());
     let same = |new: &Value, field: &str| at(old, &["spec", field]) == at(new, &["spec", field]);

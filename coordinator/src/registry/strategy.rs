@@ -1,4 +1,4 @@
-//! What a kind may decide about writes of its objects. Everything has a default that suits most kinds.
+//! Rules of a kind for writes of its objects. The defaults suit most kinds.
 
 use serde_json::Value;
 use yurt_apimachinery::status::Faults;
@@ -7,22 +7,23 @@ use yurt_storage::Durability;
 
 /// The rules of one kind. A body passes them in this order: `default`, `prepare_…`, `validate…`.
 pub(crate) trait Strategy: Send + Sync {
-    /// Fills in what a client left out, in new objects and in new states alike. `metadata` is complete already.
+    /// Sets the defaults, in new objects and in new states alike. `metadata` is complete already.
     fn default(&self, _object: &mut Value) {}
 
-    /// Sets and wipes what the server decides about a new object.
+    /// Sets and clears the server's fields of a new object.
     fn prepare_create(&self, _object: &mut Value) {}
 
-    /// Carries over from the stored object what an update may not change.
+    /// Keeps the immutable fields of the stored object in an update.
     fn prepare_update(&self, _old: &Value, _new: &mut Value) {}
 
-    /// The same for an update of the status; everything but metadata and status is the old state's already.
+    /// Keeps the immutable fields in an update of the status; everything but metadata and status is the old state's
+    /// already.
     fn prepare_status(&self, _old: &Value, _new: &mut Value) {}
 
-    /// Faults of an object about to be stored; `old` is what it replaces.
+    /// Faults of an object about to be stored; `old` is the state it replaces.
     ///
     /// # Errors
-    /// 400 when a field cannot be read at all; single faults become one 422.
+    /// 400 when a field cannot be parsed at all; single faults become one 422.
     fn validate(&self, _object: &Value, _old: Option<&Value>) -> Result<Faults, Status> {
         Ok(Faults::default())
     }
@@ -40,48 +41,49 @@ pub(crate) trait Strategy: Send + Sync {
         Faults::default()
     }
 
-    /// What a writer is told about values that are stored, but are no good; `old` is what they replace.
+    /// Warnings about values that are stored, but invalid or without effect; `old` is the state they replace.
     fn warnings(&self, _object: &Value, _old: Option<&Value>) -> Vec<String> {
         Vec::new()
     }
 
-    /// How often an update's metadata is checked beside the two checks every kind gets. Clients see each fault that often.
+    /// Further checks of an update's metadata, after the two that every kind gets. Clients see each fault once per check.
     fn meta_passes(&self) -> &'static [MetaPass] {
         &[MetaPass::Change]
     }
 
-    /// Whether the object counts its own changes in `metadata.generation`.
+    /// Rule by which `metadata.generation` counts changes.
     fn generation(&self) -> Generation {
         Generation::None
     }
 
-    /// How safe an update has to be before it is answered.
+    /// Required durability of an update before it is answered.
     fn durability(&self, _old: &Value, _new: &Value) -> Durability {
         Durability::Durable
     }
 
-    /// Whether a Namespace object must exist for a create.
+    /// True if a create requires a Namespace object.
     fn needs_namespace(&self) -> bool {
         true
     }
 
-    /// Seconds between a delete and the end, of which the client wished for `wanted`; `None` for kinds that end at once.
+    /// Seconds between a delete and the end, of which the client requested `wanted`; `None` for kinds without a grace
+    /// period.
     fn grace_seconds(&self, _object: &Value, _wanted: Option<i64>) -> Option<i64> {
         None
     }
 
-    /// Whether a deleting object has nothing left to wait for once this state is stored.
+    /// True if a deleting object has nothing left to wait for once this state is stored.
     fn may_go(&self, object: &Value) -> bool {
         let grace = meta::metadata(object).and_then(|metadata| metadata.get("deletionGracePeriodSeconds"));
         meta::finalizers(object).is_empty() && grace.and_then(Value::as_i64).unwrap_or_default() == 0
     }
 
-    /// Whether all objects can be deleted with one request.
+    /// True if all objects can be deleted with one request.
     fn deletes_collections(&self) -> bool {
         true
     }
 
-    /// What is served below an object, beside `/status`.
+    /// Subresources of an object, apart from `/status`.
     fn subresources(&self) -> &'static [Subresource] {
         &[]
     }
@@ -92,30 +94,30 @@ pub(crate) trait Strategy: Send + Sync {
 pub(crate) struct Subresource {
     /// Last segment of its path.
     pub(crate) name: &'static str,
-    /// Kind of what is written there.
+    /// Kind of the written body.
     pub(crate) kind: &'static str,
     /// Group and version of that kind, where they are not the resource's own.
     pub(crate) group_version: Option<(&'static str, &'static str)>,
-    /// What may be done.
+    /// Supported verbs.
     pub(crate) verbs: &'static [&'static str],
 }
 
-/// What may be done with `/status`.
+/// Supported verbs of `/status`.
 pub(crate) const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
 
 /// One check of an update's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetaPass {
-    /// The new metadata for itself.
+    /// The new metadata on its own.
     Whole,
     /// The new metadata against the old.
     Change,
 }
 
-/// When `metadata.generation` grows.
+/// Changes with which `metadata.generation` grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Generation {
-    /// It is not set by the server.
+    /// None: the server does not set it.
     None,
     /// With every change outside metadata.
     OfContent,
@@ -133,7 +135,7 @@ impl Strategy for Plain {}
 // === impl Generation ===
 
 impl Generation {
-    /// Whether going from `old` to `new` raises the generation.
+    /// True if the change from `old` to `new` raises the generation.
     pub(crate) fn is_raised(self, old: &Value, new: &Value) -> bool {
         let differs_outside = |left_out: &[&str]| !relevant(old, left_out).eq(relevant(new, left_out));
         let labels = || old["metadata"]["labels"] != new["metadata"]["labels"];

@@ -1,28 +1,28 @@
-//! One store, two views: a resource may be another look at the objects of an own collection.
+//! Views: a resource may present the objects of an own collection in another form.
 //!
-//! A view is a kind and a pure conversion both ways: events of another group, another version of a custom resource. Writes are turned into the stored form before anything judges them,
-//! objects into the view's before they are shown; collection, keys, RVs and positions are the same.
+//! A view is a kind and a pure conversion both ways: events of another group, another version of a custom resource. Writes are converted to
+//! the stored form before validation, objects to the view's before an answer. Collection, keys, RVs and positions are the same.
 
 use serde_json::Value;
 use yurt_apimachinery::canonical::canonicalize;
 use yurt_apimachinery::{FieldSelector, GroupResource, Object, ResourceKind, event, schema};
 use yurt_storage::serve;
 
-/// A look at objects that are stored as another kind.
+/// A view of objects that are stored as another kind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum View {
     /// `events.k8s.io` shows core events.
     Events,
     /// A version of a custom resource that is not the stored one: only `apiVersion` differs.
     Version {
-        /// What is stored.
+        /// Stored kind.
         stored: &'static ResourceKind,
-        /// What is shown.
+        /// Kind of the view.
         shown: &'static ResourceKind,
     },
 }
 
-/// The view that a built-in kind is, if it is one.
+/// The view of a built-in kind, if it is one.
 pub(crate) fn of(kind: &ResourceKind) -> Option<View> {
     match (&*kind.group, &*kind.plural) {
         ("events.k8s.io", "events") => Some(View::Events),
@@ -41,7 +41,7 @@ impl View {
         }
     }
 
-    /// From the view's form to the stored one.
+    /// Converts the view's form to the stored one.
     pub(crate) fn to_stored(self, object: &mut Value) {
         match self {
             Self::Events => event::to_core(object),
@@ -49,7 +49,7 @@ impl View {
         }
     }
 
-    /// From the stored form to the view's.
+    /// Converts the stored form to the view's.
     pub(crate) fn to_view(self, object: &mut Value) {
         match self {
             Self::Events => event::to_events_v1(object),
@@ -57,7 +57,7 @@ impl View {
         }
     }
 
-    /// A selector of the view, for stored objects.
+    /// Translates a selector of the view for stored objects.
     pub(crate) fn stored_selector(self, selector: &FieldSelector) -> FieldSelector {
         match self {
             Self::Events => selector.renamed(event::core_field),
@@ -85,7 +85,7 @@ impl serve::View for Shown {
         if let Some(message) = schema::find(&self.kind.group, &self.kind.version, &self.kind.kind) {
             canonicalize(&mut value, message);
         }
-        // What was stored can be read, and a change of names keeps it so.
+        // A stored object can be parsed, and a change of names keeps it so.
         Object::from_value(value, self.kind).ok()
     }
 

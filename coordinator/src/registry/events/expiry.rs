@@ -1,4 +1,4 @@
-//! When an event has lived long enough. Pure.
+//! Expiry of events. Pure.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use yurt_apimachinery::time::{MicroTime, Time};
 use yurt_apimachinery::{Object, ResourceVersion};
 use yurt_runtime::UnixTime;
 
-/// An RV below this is no time: it would be before the year 2002, and no etcd has counted that far.
+/// Lowest RV that can be a time in microseconds, about the year 2001. No etcd has counted that far.
 const MICROS_MIN: u64 = 1_000_000_000_000_000;
 
-/// Whether an event has lived for `ttl` since it was written last, which our RVs say in microseconds. Those of etcd
-/// count commits: there the event's own times have to do.
+/// True if an event has lived for `ttl` since its last write, whose time in microseconds is our RV. RVs of etcd
+/// count commits: there the event's own times are used.
 pub(crate) fn is_expired(event: &Object, now: UnixTime, ttl: Duration) -> bool {
     let micros = event.resource_version().0 & !ResourceVersion::OWN_BIT;
     let written = if micros >= MICROS_MIN {

@@ -1,6 +1,6 @@
-//! Decides who may write the election lease of a pool: a node decides about its own turn alone.
+//! Rules for writes of a pool's election lease: a node decides about its own turn alone.
 //!
-//! Pure. The members of a pool share the lease and do not trust each other, so a resourceVersion gives nobody the right to
+//! Pure. The members of a pool share the lease and do not trust each other. A resourceVersion therefore gives no right to
 //! replace a leader that renews, to release for it, or to renew in its place.
 //!
 //! ```text
@@ -11,7 +11,7 @@
 //!   else ─────────────────────────────────────► refuse (with or without resourceVersion)
 //! ```
 //!
-//! The [`Guard`](super::Guard) judges such a write as any other one, too.
+//! The [`Guard`](super::Guard) also judges such a write, as any other one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,23 +19,24 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use yurt_runtime::BootTime;
 
-/// Longest `leaseDurationSeconds` that the election lease takes.
+/// Maximum `leaseDurationSeconds` of the election lease.
 pub(crate) const DURATION_SECONDS_MAX: i64 = 300;
 
-/// A holder is protected for this long at the most, whatever its record says: one that renews does so more often.
+/// Maximum time without a write for which a holder is protected, even with a longer lease duration: a leader that renews
+/// writes more often.
 pub(crate) const PROTECTED_MAX: Duration = Duration::from_secs(60);
 
-/// A user takes the lease once in this time: the default retry period of an elector.
+/// Minimum time between two acquisitions by a user: the default retry period of an elector.
 pub(crate) const TURN_PERIOD: Duration = Duration::from_secs(2);
 
-/// By which right somebody writes.
+/// Right by which a caller writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
     /// A member of `system:masters`.
     Administrator,
     /// The node of this name.
     Node(String),
-    /// Somebody with a role.
+    /// A user with a role.
     Other,
 }
 
@@ -44,31 +45,31 @@ pub(crate) enum Caller {
 pub(crate) enum Refusal {
     /// The text of the 409.
     Conflict(String),
-    /// The caller has had the lease too short a time ago: it may try again after so many seconds.
+    /// The caller has acquired the lease too recently: it may try again after so many seconds.
     TooSoon(u32),
 }
 
-/// The lease as it stands, and what somebody wants to make of it.
+/// The present lease, and the change that a caller wants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim<'a> {
     /// The holder; empty for none, or for one that is no member.
     pub(crate) holder: &'a str,
-    /// Nobody wrote it for as long as it protects its holder.
+    /// True if the lease has had no write for as long as it protects its holder.
     pub(crate) is_silent: bool,
-    /// The caller's node is that of the holder, or the caller has acquired the lease itself.
+    /// True if the caller's node is that of the holder, or the caller has acquired the lease itself.
     pub(crate) is_owner: bool,
     /// Holder afterwards; `None` when the lease is deleted.
     pub(crate) after: Option<&'a str>,
 }
 
-/// When each user took the lease; entries older than [`TURN_PERIOD`] are dropped.
+/// Time at which each user acquired the lease; entries older than [`TURN_PERIOD`] are dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     // Guards only the map.
     taken: Mutex<BTreeMap<String, BootTime>>,
 }
 
-/// Judges a write of anybody but an administrator.
+/// Judges a write of a caller that is no administrator.
 ///
 /// # Errors
 /// The text of the 409.
@@ -84,21 +85,21 @@ pub(crate) fn judge(claim: Claim<'_>) -> Result<(), String> {
     }
     if !holder.is_empty() && !is_silent {
         return Err(format!(
-            "the lease is held by \"{holder}\" and was written less than its duration ago: until it is silent for that long \
-             nobody but the holder's node may write it"
+            "the lease is held by \"{holder}\" and was written less than its duration ago; until it expires only the \
+             holder's node may write it"
         ));
     }
     match after {
         None => Ok(()),
         Some(after) if !after.is_empty() && after != holder => Ok(()),
         Some(_) => Err(match holder {
-            "" => "nobody holds the lease: it may be taken, and not be changed otherwise".to_owned(),
-            holder => format!("the lease is held by \"{holder}\", who is silent: it may be taken, and not be renewed"),
+            "" => "the lease has no holder: it can only be acquired, not changed otherwise".to_owned(),
+            holder => format!("the lease of \"{holder}\" has expired: it can only be acquired, not renewed"),
         }),
     }
 }
 
-/// Whether `holder`, `<node>_<process>`, stands for a process on `node`.
+/// True if `holder`, `<node>_<process>`, names a process on `node`.
 pub(crate) fn is_of_node(holder: &str, node: &str) -> bool {
     holder.split_once('_').is_some_and(|(named, _)| named == node)
 }
@@ -106,7 +107,7 @@ pub(crate) fn is_of_node(holder: &str, node: &str) -> bool {
 // === impl Turns ===
 
 impl Turns {
-    /// Whether `user` may take the lease at `now`.
+    /// Checks if `user` may acquire the lease at `now`.
     ///
     /// # Errors
     /// [`Refusal::TooSoon`].
@@ -122,7 +123,7 @@ impl Turns {
         }
     }
 
-    /// `user` took the lease at `now`.
+    /// Records that `user` acquired the lease at `now`.
     pub(crate) fn took(&self, user: &str, now: BootTime) {
         let mut taken = self.taken.lock();
         taken.retain(|_, taken| now.since(*taken) < TURN_PERIOD);
@@ -178,7 +179,7 @@ mod tests {
         assert_eq!(turns.check("b", at(1_100)), Ok(()));
         assert_eq!(turns.check("a", at(3_000)), Ok(()));
         turns.took("b", at(3_000));
-        assert_eq!(turns.taken.lock().len(), 1, "nobody is remembered for longer");
+        assert_eq!(turns.taken.lock().len(), 1, "entries are dropped after the period");
     }
 
     #[test]

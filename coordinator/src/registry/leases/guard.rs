@@ -1,9 +1,9 @@
-//! Decides whether a write may touch an election lease: protects electors that never send a resourceVersion.
+//! Guard of election leases: protects electors that never send a resourceVersion.
 //!
-//! Pure: takes the lease as stored, who wrote its last acquisition and when it was last written, and the attempt.
-//! Optimistic locking protects whoever uses it; this guard is for the others, and for the time after a restart, when
-//! renewals that lived in memory only may have been lost. The election lease of a pool is protected from its members as
-//! well ([`election`]).
+//! Pure: its inputs are the stored lease, the author of its last acquisition, the time of its last write, and the attempt.
+//! Optimistic locking protects the electors that use it; the guard protects the others. It also covers the time after a
+//! restart, when renewals that lived in memory only may have been lost. The election lease of a pool is protected from its
+//! members as well ([`election`]).
 //!
 //! ```text
 //!   holder empty ─────────────────────────────► pass
@@ -22,7 +22,7 @@ use yurt_runtime::BootTime;
 
 use super::election::{self, Caller, Claim, PROTECTED_MAX, Refusal, Turns};
 
-/// Who wrote: the user, and the field manager where several electors share one.
+/// Author of a write: the user, and the field manager where several electors share one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Author {
     /// User of the request.
@@ -31,22 +31,22 @@ pub(crate) struct Author {
     pub(crate) manager: Option<String>,
 }
 
-/// What is known of a lease beside its object.
+/// Known facts about a lease apart from its object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Who wrote the acquisition; `None` when that was before a restart.
+    /// Author of the acquisition; `None` when that was before a restart.
     pub(crate) owner: Option<Author>,
-    /// Holder it was acquired for.
+    /// Holder of the acquisition.
     pub(crate) holder: String,
-    /// It was acquired through another coordinator, which knows the owner.
+    /// True if it was acquired through another coordinator, which knows the owner.
     pub(crate) elsewhere: bool,
-    /// It was acquired or renewed since the store was opened: what a crash lost is older than that.
+    /// True if it was acquired or renewed since the store was opened: writes lost in a crash are older than that.
     pub(crate) renewed: bool,
-    /// Time of the last write seen, on our clock.
+    /// Time of the last observed write, on our clock.
     pub(crate) last_write: BootTime,
 }
 
-/// The lease as it stands.
+/// The present lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Standing<'a> {
     /// Holder in the stored object; empty when released.
@@ -55,18 +55,18 @@ pub(crate) struct Standing<'a> {
     pub(crate) duration: Duration,
     /// Last known author and write.
     pub(crate) seen: Option<&'a Seen>,
-    /// When the store was opened.
+    /// Time at which the store was opened.
     pub(crate) opened: BootTime,
     /// Now.
     pub(crate) now: BootTime,
 }
 
-/// A write somebody wants to do.
+/// A requested write.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt<'a> {
-    /// Who.
+    /// Author of the write.
     pub(crate) author: &'a Author,
-    /// It names the resourceVersion it is based on.
+    /// True if the write names the resourceVersion it is based on.
     pub(crate) has_resource_version: bool,
     /// Holder afterwards; `None` when the lease is deleted.
     pub(crate) holder: Option<&'a str>,
@@ -75,32 +75,32 @@ pub(crate) struct Attempt<'a> {
 /// An accepted write of a lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Written<'a> {
-    /// Holder before it; empty: none.
+    /// Holder before it; empty for none.
     pub(crate) before: &'a str,
-    /// Holder after it; empty: none.
+    /// Holder after it; empty for none.
     pub(crate) after: &'a str,
-    /// It moved `renewTime`.
+    /// True if it moved `renewTime`.
     pub(crate) renewed: bool,
 }
 
-/// What is remembered of every guarded lease that has a holder; the number of leases bounds it.
+/// Known facts about every guarded lease that has a holder; the number of leases bounds it.
 #[derive(Debug)]
 pub(crate) struct Guard {
     opened: BootTime,
     // Guards only the map; never held across an await.
     seen: Mutex<BTreeMap<String, Seen>>,
-    /// Who has had the election lease of the pool.
+    /// Recent holders of the pool's election lease.
     turns: Turns,
-    /// One guarded write at a time: what a write leaves behind in `seen` must be there before the next one is judged.
+    /// Serializes guarded writes: `seen` must reflect a write before the next one is judged.
     pub(in crate::registry) turn: tokio::sync::Mutex<()>,
 }
 
-/// A write of the election lease of a pool, beside the [`Attempt`].
+/// A write of the election lease of a pool, in addition to the [`Attempt`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Election<'a> {
-    /// By which right it is written.
+    /// Right by which the caller writes.
     pub(crate) caller: &'a Caller,
-    /// The holder before it is a member's.
+    /// True if the previous holder is a member.
     pub(crate) holder_is_member: bool,
 }
 
@@ -134,18 +134,18 @@ pub(crate) fn judge(standing: Standing<'_>, attempt: Attempt<'_>) -> Result<(), 
     }
     match seen.and_then(|seen| seen.owner.as_ref()) {
         Some(owner) if !is_owner(owner, &attempt) => Err(format!(
-            "the lease is held by \"{holder}\" and was written less than its duration ago; a write by anyone but its owner \
+            "the lease is held by \"{holder}\" and was written less than its duration ago; a write by any other than its owner \
              must carry the resourceVersion it is based on"
         )),
         None if seen.is_some_and(|seen| seen.elsewhere) => Err(format!(
-            "the lease is held by \"{holder}\", who acquired it through another coordinator; a write through this one must \
+            "the lease is held by \"{holder}\" and was acquired through another coordinator; a write through this one must \
              carry the resourceVersion it is based on"
         )),
         _ => Ok(()),
     }
 }
 
-/// Electors that share a user are told apart by the field manager; a delete has none.
+/// The field manager distinguishes electors that share a user; a delete has none.
 fn is_owner(owner: &Author, attempt: &Attempt<'_>) -> bool {
     owner.user == attempt.author.user && (attempt.holder.is_none() || owner.manager == attempt.author.manager)
 }
@@ -153,7 +153,7 @@ fn is_owner(owner: &Author, attempt: &Attempt<'_>) -> bool {
 // === impl Seen ===
 
 impl Seen {
-    /// What is remembered of the lease `key`, which was just written.
+    /// The entry of the lease `key`, which was just written.
     fn entry<'a>(seen: &'a mut BTreeMap<String, Self>, key: &str, now: BootTime) -> &'a mut Self {
         let entry = seen.entry(key.to_owned()).or_insert(Self {
             owner: None,
@@ -170,7 +170,7 @@ impl Seen {
 // === impl Guard ===
 
 impl Guard {
-    /// Nothing is known yet at `opened`.
+    /// A guard without knowledge at `opened`.
     pub(crate) fn new(opened: BootTime) -> Self {
         Self {
             opened,
@@ -196,8 +196,8 @@ impl Guard {
         seen.insert(key.to_owned(), entry);
     }
 
-    /// A write was published, by this coordinator or another one; after it, `holder` (empty: nobody) has the lease. What is
-    /// published to several coordinators is stored: no renewal before it is lost.
+    /// Records a published write, of this coordinator or another one. `holder` has the lease after it; empty for none. A
+    /// write published to several coordinators is stored, so no earlier renewal is lost.
     pub(crate) fn observed(&self, key: &str, holder: &str, now: BootTime) {
         let mut seen = self.seen.lock();
         if holder.is_empty() {
@@ -207,7 +207,7 @@ impl Guard {
         let entry = Seen::entry(&mut seen, key, now);
         entry.renewed = true;
         if entry.holder != holder {
-            // Until the writer, if it is ours, says who it was.
+            // Until the writer, if it is ours, records the author.
             (entry.owner, entry.elsewhere) = (None, true);
             holder.clone_into(&mut entry.holder);
         }
@@ -280,12 +280,12 @@ impl Guard {
         Ok(())
     }
 
-    /// Remembers that `user` took the election lease.
+    /// Records that `user` acquired the election lease.
     pub(crate) fn took_election(&self, user: &str, now: BootTime) {
         self.turns.took(user, now);
     }
 
-    /// Remembers an accepted write.
+    /// Records an accepted write.
     pub(crate) fn accepted(&self, key: &str, author: &Author, written: Written<'_>, now: BootTime) {
         let Written { before, after, .. } = written;
         let mut seen = self.seen.lock();
@@ -302,7 +302,7 @@ impl Guard {
         }
     }
 
-    /// Who wrote the acquisition that stands, or what `author` will be when the holder goes from `before` to `after`.
+    /// Author of the present acquisition, or of the new one if the holder changes from `before` to `after`.
     pub(crate) fn owner_after(&self, key: &str, author: &Author, before: &str, after: &str) -> Option<Author> {
         let known = self.seen.lock().get(key).and_then(|seen| seen.owner.clone());
         match (after.is_empty(), before == after) {
@@ -502,7 +502,7 @@ mod tests {
         assert!(guard.judge("k", ("", DURATION), blind(&a, "a"), at(54)).is_ok());
     }
 
-    /// Whether a node may write the election lease of "n1_a", last written at 100, opened at 0.
+    /// True if a node may write the election lease of "n1_a", last written at 100, opened at 0.
     fn may_elect(caller: &Caller, user: &str, duration: u64, holder: Option<&str>, now: u64) -> bool {
         let guard = Guard::new(at(0));
         guard.accepted("k", &author("system:node:n1", ""), written("", "n1_a"), at(100));
@@ -533,7 +533,7 @@ mod tests {
             );
         }
         assert!(may("n2", Some("n2_a"), 115), "silent for its duration");
-        assert!(!may("n2", Some("n1_a"), 115), "nobody keeps it alive for the holder");
+        assert!(!may("n2", Some("n1_a"), 115), "only the holder's node renews it");
     }
 
     #[test]

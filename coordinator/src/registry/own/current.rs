@@ -1,4 +1,4 @@
-//! An object that is about to be changed, and its value: decoded once, however many look at it.
+//! An object that is about to change, and its value, which is decoded once for all readers.
 
 use std::ops::Deref;
 use std::sync::OnceLock;

@@ -61,7 +61,7 @@ impl OwnStore {
         Ok(Some(rv))
     }
 
-    /// A write that changes nothing is judged all the same: its author would take the answer for a renewal.
+    /// Judges a write that changes nothing, too: its author would take the answer for a renewal.
     pub(super) fn judge_repeat(
         &self,
         resource: &Resource,
@@ -109,15 +109,15 @@ impl OwnStore {
             Refusal::Conflict(why) => Status::conflict(&resource.kind.group_resource(), key.name(), &why),
             Refusal::TooSoon(seconds) => {
                 let why = format!(
-                    "the election lease {key} was taken by this user a moment ago; try again in {seconds} s, somebody else \
-                     may take it now"
+                    "the election lease {key} was acquired by this user a moment ago; try again in {seconds} s, other \
+                     users may acquire it now"
                 );
                 Status::too_many_requests(why, seconds)
             }
         })
     }
 
-    /// Who may hold the lease `key`, if it is the election lease of a pool.
+    /// Members that may hold the lease `key`, if it is the election lease of a pool.
     fn electorate(&self, key: &str) -> Option<&Members> {
         self.electorate.as_deref().filter(|_| key == leases::ELECTION_KEY)
     }
@@ -134,7 +134,7 @@ impl OwnStore {
     }
 }
 
-/// Only members may be elected, and a node only under its own name.
+/// Checks that only members are elected, and a node only under its own name.
 fn check_candidate(members: &Members, write: &Write<'_>, caller: &Caller, holder: &str) -> Result<(), Status> {
     if holder.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Whether there is room for a write: the limit of all own bytes, and what nodes have of it.
+//! Room for writes: the limit of all own bytes, and the shares of nodes.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(crate) struct Room {
 // === impl Room ===
 
 impl Room {
-    /// `bytes_max` for everything in `cacher`; nodes have `shares` of it.
+    /// Limits everything in `cacher` to `bytes_max`; nodes have `shares` of it.
     pub(crate) fn new(cacher: Arc<Cacher>, bytes_max: usize, shares: Shares) -> Self {
         Self {
             cacher,
@@ -38,10 +38,10 @@ impl Room {
 // === impl OwnStore ===
 
 impl OwnStore {
-    /// Whether there is room for a write. Writes that are under way at the same time may pass together.
+    /// Checks that there is room for a write. Concurrent writes may pass together.
     ///
     /// # Errors
-    /// 403 where all own objects would be too many bytes; 413, 422 or 429 for a node.
+    /// 403 when all own objects would exceed the limit; 413, 422 or 429 for a node.
     pub(super) fn require_room(&self, write: &Write<'_>, intent: &Intent) -> Result<(), Status> {
         let (Some(room), Some(new)) = (&self.room, write.new) else {
             return Ok(());
@@ -52,7 +52,7 @@ impl OwnStore {
             shares::check_size(write)?;
         }
         let (before, after) = (write.old.map_or(0, |old| old.size()), new.size());
-        // Heartbeats and elections go on in a store that is full: names, and a size of each, bound the leases of nodes.
+        // Heartbeats and elections go on in a full store: the leases of nodes are bounded by their names and sizes.
         let may_exceed = is_lease && (is_of_node || write.old.is_some());
         if after > before && !may_exceed {
             let bytes = room.held_bytes() + after - before;

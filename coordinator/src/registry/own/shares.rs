@@ -1,7 +1,7 @@
-//! Bounds what nodes write of events and leases: size, rate, and bytes while an event lives.
+//! Limits on the events and leases that nodes write: size, rate, and bytes during the life of an event.
 //!
-//! [`Shares`] is pure but for its lock: counters that fill with every write and drain with time. What a node wrote during the
-//! life of an event is at most twice its share, so nobody has to know whose an event is that is stored.
+//! [`Shares`] is pure but for its lock: its counters fill with every write and drain with time. During the life of an event a
+//! node writes at most twice its share. No record of the writer of a stored event is therefore needed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,17 +16,17 @@ use crate::registry::leases;
 
 /// Name of the collection of events.
 pub(crate) const EVENTS: &str = "events";
-/// Bytes of an event or a lease that a node writes.
+/// Maximum bytes of an event or a lease that a node writes.
 pub(crate) const NODE_OBJECT_BYTES_MAX: usize = 16 << 10;
-/// Bytes of the message of an event that a node writes.
+/// Maximum bytes of the message of an event that a node writes.
 pub(crate) const NODE_MESSAGE_BYTES_MAX: usize = 1 << 10;
-/// Events, and as many leases, that one node creates at once; one more per second.
+/// Burst of events, and as many leases, that one node may create; one more per second.
 pub(crate) const CREATES_AT_ONCE: usize = 50;
-/// Part of the limit of own bytes that the events of one node may take, as a divisor.
+/// Divisor of the limit of own bytes: share of the events of one node.
 const USER_SHARE: usize = 16;
-/// The same of the events that nodes write into one namespace.
+/// Divisor of the limit of own bytes: share of the events that nodes write into one namespace.
 const NAMESPACE_SHARE: usize = 8;
-/// Counters that are kept before empty ones are dropped.
+/// Number of counters above which empty ones are dropped.
 const COUNTERS_KEPT: usize = 1_024;
 
 /// Counters of the events and leases that nodes wrote.
@@ -60,7 +60,7 @@ struct Counter {
     at: BootTime,
 }
 
-/// What one write adds to which counter: at most `room`, of which everything drains in `drains`.
+/// Amount that one write adds to a counter: at most `room`, which drains completely in `drains`.
 struct Charge<'a> {
     what: What,
     whose: &'a str,
@@ -69,25 +69,25 @@ struct Charge<'a> {
     drains: Duration,
 }
 
-/// A write as far as it is counted.
+/// Facts of a write that are counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted<'a> {
-    /// Who.
+    /// User of the write.
     pub(crate) user: &'a str,
     /// Namespace of the object.
     pub(crate) namespace: &'a str,
-    /// Whether it is an event, else a lease.
+    /// True for an event, false for a lease.
     pub(crate) is_event: bool,
-    /// Whether it is new.
+    /// True for a create.
     pub(crate) is_new: bool,
-    /// Its bytes.
+    /// Bytes of the object.
     pub(crate) bytes: usize,
 }
 
 // === impl Shares ===
 
 impl Shares {
-    /// Nothing was written yet.
+    /// Empty counters.
     pub(crate) fn new(own_bytes_max: usize, event_ttl: Duration) -> Self {
         Self {
             own_bytes_max,
@@ -99,7 +99,7 @@ impl Shares {
     /// Counts a write, if it fits.
     ///
     /// # Errors
-    /// Whole seconds after which it would.
+    /// Whole seconds after which the write would fit.
     pub(crate) fn take(&self, counted: Counted<'_>, now: BootTime) -> Result<(), u32> {
         let charges = self.charges(counted);
         let mut counters = self.counters.lock();
@@ -112,7 +112,7 @@ impl Shares {
                 .get(&charge.key())
                 .map_or(0.0, |counter| counter.after(charge, now));
             let excess = before + charge.amount as f64 - charge.room as f64;
-            // A single one that is larger than all the room has its own limit.
+            // One write that exceeds the whole room has its own limit.
             if excess > 0.0 && before > 0.0 {
                 let seconds = excess.min(before) * charge.drains.as_secs_f64() / charge.room as f64;
                 return Err((seconds.ceil() as u32).max(1));
@@ -163,14 +163,14 @@ impl Charge<'_> {
 }
 
 impl Counter {
-    /// The rest of it at `now`.
+    /// The remaining amount at `now`.
     fn after(&self, charge: &Charge<'_>, now: BootTime) -> f64 {
         let drained = now.since(self.at).as_secs_f64() * charge.room as f64 / charge.drains.as_secs_f64().max(1.0);
         (self.amount - drained).max(0.0)
     }
 }
 
-/// Whether an event or a lease may be written by a node as it is.
+/// Checks the sizes of an event or a lease that a node writes.
 ///
 /// # Errors
 /// 413 for the object, 422 for the message of an event.
@@ -198,7 +198,7 @@ pub(super) fn check_size(write: &Write<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// Whether nodes have a share of the objects of this collection.
+/// True if nodes have a share of the objects of this collection.
 pub(super) fn is_shared_out(name: &str) -> bool {
     name == EVENTS || name == leases::COLLECTION
 }

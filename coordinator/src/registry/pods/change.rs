@@ -1,4 +1,4 @@
-//! What an update of a pod may change: images, the deadline, more tolerations, fewer gates. All else stays as it is.
+//! Mutable fields of a pod: images, the deadline, more tolerations, fewer gates. All others are immutable.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use yurt_apimachinery::values::range_faults;
 use super::validate;
 use crate::registry::fields::{at, carry, each, items, text};
 
-/// What may change, in kube-apiserver's words.
+/// Mutable fields, as kube-apiserver names them.
 const CHANGEABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,\
     `spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set \
     to 1 if it was previously negative)";
@@ -35,7 +35,7 @@ pub(super) fn check(new: &Value, old: &Value) -> Faults {
     errors
 }
 
-/// Whether the containers can be compared one by one.
+/// Returns true if the containers can be compared one by one.
 fn check_images(new: &Value, old: &Value, list: &str, errors: &mut Faults) -> bool {
     let (given, held) = (items(new, &["spec", list]), items(old, &["spec", list]));
     if given.len() != held.len() {
@@ -53,7 +53,7 @@ fn check_images(new: &Value, old: &Value, list: &str, errors: &mut Faults) -> bo
     true
 }
 
-/// It may be set, and made shorter. False ends the check.
+/// Checks that the deadline is only set or shortened. Returns false to end the checks.
 fn check_deadline(new: &Value, old: &Value, errors: &mut Faults) -> bool {
     let seconds = |pod: &Value| at(pod, &["spec", "activeDeadlineSeconds"]).as_i64();
     match (seconds(new), seconds(old)) {
@@ -118,7 +118,7 @@ fn check_gates(new: &Value, old: &Value, errors: &mut Faults) {
     }
 }
 
-/// Whether nothing differs but what may.
+/// True if only mutable fields differ.
 fn is_same_otherwise(new: &Value, old: &Value) -> bool {
     if at(new, &["spec"]) == at(old, &["spec"]) {
         return true;
@@ -149,7 +149,7 @@ fn is_same_otherwise(new: &Value, old: &Value) -> bool {
     at(&alike, &["spec"]) == at(old, &["spec"])
 }
 
-/// A pod that waits at a gate may be told more about where it shall run.
+/// A gated pod may get further placement constraints.
 fn keep_placement(spec: &mut Value, old: &Value) {
     let held = at(old, &["nodeSelector"]).as_object();
     let only_adds = held.is_none_or(|held| {

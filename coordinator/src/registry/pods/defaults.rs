@@ -1,29 +1,29 @@
-//! What a pod gets that its creator left out: kube-apiserver 1.36's defaults of `v1.Pod`.
+//! Defaults of a pod: those of kube-apiserver 1.36 for `v1.Pod`.
 //!
-//! Left out: requests of the pod as a whole (`spec.resources`), which follow from all its containers, and everything that
-//! admission plugins add there: service account and its token, priority, tolerations.
+//! Left out: requests of the pod as a whole (`spec.resources`), which follow from all its containers, and the additions of
+//! admission plugins there (service account and its token, priority, tolerations).
 
 use serde_json::{Map, Value, json};
 
 use crate::registry::fields::{each, fill, members, text};
 
-/// Where containers of a pod are listed.
+/// Paths of a pod's lists of containers.
 const CONTAINERS: [[&str; 2]; 3] = [
     ["spec", "containers"],
     ["spec", "initContainers"],
     ["spec", "ephemeralContainers"],
 ];
 
-/// Files of volumes are readable by all and writable by the owner: 0644.
+/// Mode of a volume's files, 0644: readable by all and writable by the owner.
 const FILE_MODE: i64 = 0o644;
 
-/// Seconds a projected token is good for.
+/// Lifetime of a projected token, in seconds.
 const TOKEN_SECONDS: i64 = 3600;
 
-/// Seconds the containers get to stop.
+/// Time for the containers to stop, in seconds.
 const GRACE_SECONDS: i64 = 30;
 
-/// Fills in a whole pod.
+/// Sets the defaults of a whole pod.
 pub(super) fn pod(object: &mut Value) {
     let Some(spec) = members(object, &["spec"]) else { return };
     fill(spec, "dnsPolicy", "ClusterFirst");
@@ -49,7 +49,7 @@ pub(super) fn pod(object: &mut Value) {
     each(object, &["spec", "volumes"]).for_each(volume);
 }
 
-/// The account has an old name beside the new one; both are always shown, and the new one decides.
+/// Sets the deprecated field of the service account to the value of the new one, which decides.
 fn mirror_service_account(spec: &mut Map<String, Value>) {
     let named = ["serviceAccountName", "serviceAccount"].into_iter().find_map(|name| {
         let account = spec.get(name).and_then(Value::as_str);
@@ -87,7 +87,7 @@ fn container(one: &mut Map<String, Value>) {
     }
 }
 
-/// What is limited is also requested, as much of it, unless the request says otherwise.
+/// A limit is also the request, unless a request is given.
 fn request_limits(one: &mut Map<String, Value>) {
     let Some(resources) = part(one, "resources") else {
         return;
@@ -140,7 +140,7 @@ fn field_ref(source: &mut Map<String, Value>) {
 }
 
 fn volume(one: &mut Map<String, Value>) {
-    // A member that is not known may be a source of a newer version.
+    // An unknown member may be a volume source of a newer version.
     if one.iter().all(|(name, value)| name == "name" || value.is_null()) {
         one.insert("emptyDir".to_owned(), json!({}));
     }
@@ -210,8 +210,8 @@ fn fill_pull_policy(members: &mut Map<String, Value>, policy: &str, image: &str)
     fill(members, policy, value);
 }
 
-/// Whether an image may change under its name: its tag is `latest`, or it has neither tag nor digest. What is no
-/// reference to an image is not.
+/// True if an image may change under its name: its tag is `latest`, or it has neither tag nor digest. False for an invalid
+/// reference.
 fn is_latest(image: &str) -> bool {
     let (named, digest) = match image.split_once('@') {
         Some((named, digest)) => (named, Some(digest)),
@@ -230,7 +230,7 @@ fn is_latest(image: &str) -> bool {
     is_name && tag.map_or(digest.is_none(), |tag| tag == "latest")
 }
 
-/// Whether what is before the first slash names a registry.
+/// True if the part before the first slash names a registry.
 fn is_host(first: &str) -> bool {
     first == "localhost" || first.contains(['.', ':']) || first.contains(|c: char| c.is_ascii_uppercase())
 }
@@ -249,18 +249,18 @@ fn fill_zero(members: &mut Map<String, Value>, name: &str, value: impl Into<Valu
     }
 }
 
-/// A structure that is there.
+/// A structure, if present.
 fn part<'a>(members: &'a mut Map<String, Value>, name: &str) -> Option<&'a mut Map<String, Value>> {
     members.get_mut(name).and_then(Value::as_object_mut)
 }
 
-/// The structures of a list that is there.
+/// The structures of a list, if present.
 fn list<'a>(members: &'a mut Map<String, Value>, name: &str) -> impl Iterator<Item = &'a mut Map<String, Value>> {
     let items = members.get_mut(name).and_then(Value::as_array_mut);
     items.into_iter().flatten().filter_map(Value::as_object_mut)
 }
 
-/// The condition of a pod that no scheduler may look at yet.
+/// The condition of a pod whose scheduling gates are not removed yet.
 pub(super) fn gated(object: &Value) -> Value {
     json!([{
         "type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "lastProbeTime": null,
@@ -269,8 +269,8 @@ pub(super) fn gated(object: &Value) -> Value {
     }])
 }
 
-/// A pod's address and the first of its addresses are one. Older kubelets write the single one only: where both are there and
-/// differ, it counts.
+/// Keeps a pod's address equal to the first of its addresses. Older kubelets write the single one only: where both are
+/// present and differ, it counts.
 pub(super) fn addresses(pod: &mut Value) {
     let Some(status) = members(pod, &["status"]) else {
         return;

@@ -1,4 +1,4 @@
-//! Which class of service a pod is in, told from what its containers request and are limited to.
+//! Quality of service class of a pod, derived from the requests and limits of its containers.
 
 use serde_json::{Map, Value};
 use yurt_apimachinery::quantity::Quantity;
@@ -34,7 +34,7 @@ pub(super) fn class(pod: &Value) -> &'static str {
     if is_guaranteed { "Guaranteed" } else { "Burstable" }
 }
 
-/// How much of a resource there is, in billionths; zero for none, for less than none, and for what is no quantity.
+/// Amount of a resource in billionths; zero for none, for a negative one, and for an invalid quantity.
 fn amount(list: &Value, name: &str) -> i128 {
     let quantity = list.as_object().and_then(|list: &Map<String, Value>| list.get(name));
     let found = match quantity {
@@ -45,7 +45,7 @@ fn amount(list: &Value, name: &str) -> i128 {
     found.unwrap_or_default().max(0)
 }
 
-/// Reads a quantity, in billionths rounded up to thousandths. What is beyond all measure counts as none.
+/// Parses a quantity, in billionths rounded up to thousandths. One out of range counts as none.
 fn nano(text: &str) -> Option<i128> {
     let nano = Quantity::parse(text)?.nano();
     Some((nano / MILLI + i128::from(nano % MILLI > 0)).saturating_mul(MILLI))

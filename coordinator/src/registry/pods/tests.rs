@@ -1,4 +1,5 @@
-//! What pods become, beside what kube-apiserver 1.36.3 answered to the same bodies.
+//! Results of writes of pods, compared with the answers of kube-apiserver 1.36.3 to the same
+//! bodies.
 
 use yurt_apimachinery::{canonical, schema};
 
@@ -62,7 +63,7 @@ fn a_status_keeps_owners_class_and_what_was_observed() {
     );
 }
 
-/// A pod with something in every place that has defaults.
+/// A pod with a value in every place that has defaults.
 const FULL: &str = r#"{
   "apiVersion": "v1",
   "kind": "Pod",

@@ -1,8 +1,8 @@
-//! What is wrong with a pod, in kube-apiserver's words: the pod as a whole. Its containers are judged by [`containers`], its
+//! Faults of a pod, with kube-apiserver's messages: the pod as a whole. Its containers are validated by [`containers`], its
 //! volumes by [`volumes`].
 //!
-//! Judged is what people get wrong and what kubelets rely on. Not judged: the insides of most volume sources, affinity,
-//! topology spread, resource claims, rules of restarts and resizing, and everything about Windows.
+//! Validated are common mistakes and fields that kubelets rely on. Not validated: the insides of most volume sources,
+//! affinity, topology spread, resource claims, rules of restarts and resizing, and everything about Windows.
 
 use std::collections::BTreeSet;
 
@@ -23,9 +23,9 @@ mod volumes;
 pub(super) use containers::check_blanks;
 pub(super) use status::check as status;
 
-/// Most name servers of a pod.
+/// Maximum number of name servers of a pod.
 const NAMESERVERS_MAX: usize = 3;
-/// Most search domains of a pod.
+/// Maximum number of search domains of a pod.
 const SEARCHES_MAX: usize = 32;
 /// Longest deadline, in seconds.
 const DEADLINE_MAX: i64 = i32::MAX as i64;
@@ -76,7 +76,7 @@ pub(super) fn pod(pod: &Value) -> Faults {
     std::mem::take(errors)
 }
 
-/// A new pod has no ephemeral containers: those come through a subresource. One that waits at a gate has no node.
+/// A new pod has no ephemeral containers: those come through a subresource. A gated pod has no node.
 pub(super) fn created(pod: &Value) -> Faults {
     let has_some = |name: &str| !items(pod, &["spec", name]).is_empty();
     let mut errors = Faults::default();
@@ -91,7 +91,7 @@ pub(super) fn created(pod: &Value) -> Faults {
     errors
 }
 
-/// The operating system, where it is named.
+/// Checks the operating system, if named.
 fn check_system(spec: &Value, errors: &mut Faults) {
     if !is_set(spec, &["os"]) {
         return;
@@ -103,7 +103,7 @@ fn check_system(spec: &Value, errors: &mut Faults) {
     }
 }
 
-/// Numbers of users and groups.
+/// Checks numbers of users and groups.
 fn check_ids(context: &Value, path: &str, names: &[&str], errors: &mut Faults) {
     for name in names {
         let id = at(context, &[name]).as_i64().unwrap_or_default();
@@ -112,7 +112,7 @@ fn check_ids(context: &Value, path: &str, names: &[&str], errors: &mut Faults) {
     }
 }
 
-/// A path that stays below where it begins.
+/// Checks that a path stays below its start.
 fn check_descending(path: &str, field: &str, errors: &mut Faults) {
     if path.starts_with('/') {
         errors.push(FieldError::invalid(field, path, "must be a relative path"));
@@ -126,7 +126,7 @@ fn check_no_steps_back(path: &str, field: &str, errors: &mut Faults) {
     }
 }
 
-/// A name that may be missing.
+/// Checks an optional name.
 fn named(spec: &Value, field: &str, faults: fn(&str) -> Vec<String>, errors: &mut Faults) {
     let name = text(spec, &[field]);
     if !name.is_empty() {
@@ -204,7 +204,7 @@ fn check_gates(spec: &Value, errors: &mut Faults) {
     }
 }
 
-/// The faults of tolerations, which are looked at again when they change.
+/// The faults of tolerations, which are checked again when they change.
 pub(super) fn check_tolerations(spec: &Value, errors: &mut Faults) {
     const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
     for (index, toleration) in items(spec, &["tolerations"]).iter().enumerate() {

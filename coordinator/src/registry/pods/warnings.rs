@@ -1,4 +1,4 @@
-//! What the writer of a pod is told: names that make odd host names, selectors that select nothing, values that hide others.
+//! Warnings for the writer of a pod: names that make odd host names, selectors that select nothing, values that hide others.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use yurt_apimachinery::quantity::Quantity;
 
 use crate::registry::fields::{is_set, items, text};
 
-/// The warnings, in kube-apiserver's words.
+/// The warnings, with kube-apiserver's texts.
 pub(super) fn of(pod: &Value, is_new: bool) -> Vec<String> {
     let mut warnings = Vec::new();
     if is_new {
@@ -43,7 +43,7 @@ pub(super) fn of(pod: &Value, is_new: bool) -> Vec<String> {
     warnings
 }
 
-/// Memory comes in whole bytes.
+/// Warns about fractions of a byte of memory.
 fn fractions(container: &Value, path: &str, warnings: &mut Vec<String>) {
     for amounts in ["limits", "requests"] {
         for name in ["memory", "ephemeral-storage"] {
@@ -57,7 +57,7 @@ fn fractions(container: &Value, path: &str, warnings: &mut Vec<String>) {
     }
 }
 
-/// Variables that hide an earlier one of the same name without using it.
+/// Warns about variables that hide an earlier one of the same name without using it.
 fn hidden(container: &Value, path: &str, warnings: &mut Vec<String>) {
     let variables = items(container, &["env"]);
     let mut seen = HashSet::new();

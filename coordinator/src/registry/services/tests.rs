@@ -1,4 +1,4 @@
-//! What Services become: defaults of each type, and what updates keep and clear.
+//! Results of writes of Services: defaults of each type, and fields that updates keep and clear.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Which Services are refused, in kube-apiserver's words and order.
+//! Validation of Services, with kube-apiserver's messages in its order.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,13 @@ use super::super::fields::{at, invalid, is_set, items, one_of, text};
 
 const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
 const POLICIES: [&str; 2] = ["Cluster", "Local"];
-/// Longest affinity, in seconds: a day.
+/// Longest session affinity, in seconds: a day.
 const AFFINITY_MAX: i64 = 86_400;
 const ONLY_BALANCERS: &str = "may only be used when `type` is 'LoadBalancer'";
 
 type Errors = Faults;
 
-/// Faults of a Service; `old` is what it replaces.
+/// Faults of a Service; `old` is the state it replaces.
 pub(super) fn service(service: &Value, old: Option<&Value>) -> Errors {
     let mut errors = Faults::default();
     let (spec, kind) = (&service["spec"], text(service, &["spec", "type"]));
@@ -26,7 +26,7 @@ pub(super) fn service(service: &Value, old: Option<&Value>) -> Errors {
         check_addresses(spec, old, &mut errors);
     }
     if !errors.is_empty() {
-        // Addresses are settled before anything else is looked at.
+        // Addresses are settled before any other check.
         return errors;
     }
     if let Some(old) = old {
@@ -105,7 +105,7 @@ fn is_headless(spec: &Value) -> bool {
     items(spec, &["clusterIPs"]) == [json!("None")]
 }
 
-/// Addresses never change once they are there.
+/// Checks that addresses do not change once they are set.
 fn check_update(service: &Value, old: &Value, errors: &mut Errors) {
     let types = [service, old].map(|service| text(service, &["spec", "type"]));
     let (spec, before) = (&service["spec"], &old["spec"]);
@@ -342,7 +342,7 @@ fn check_port_numbers(spec: &Value, kind: &str, errors: &mut Errors) {
             at(port, &["port"]).as_i64().unwrap_or_default(),
         );
         if !taken.insert((protocol, number)) {
-            // As the Go type is printed, members in its order.
+            // As Go prints the type, members in its order.
             let shown = format!(
                 "Duplicate value: {{\"Name\":\"\",\"Protocol\":\"{protocol}\",\"AppProtocol\":null,\"Port\":{number},\
                  \"TargetPort\":0,\"NodePort\":0}}"

@@ -1,14 +1,14 @@
-//! What the writer of a Service is told: fields that do nothing for it, and fields on their way out.
+//! Warnings for the writer of a Service: fields without effect for it, and deprecated fields.
 
 use serde_json::Value;
 use yurt_apimachinery::values::ip_warnings;
 
 use crate::registry::fields::{at, items, text};
 
-/// The annotation before the one that is deprecated in its turn.
+/// The annotation that preceded another deprecated one.
 const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 
-/// The warnings, in kube-apiserver's words and order.
+/// The warnings, with kube-apiserver's texts in its order.
 pub(super) fn of(service: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     let mut say = |text: &str| warnings.push(text.to_owned());

@@ -31,8 +31,8 @@ const LAST_VERSION: u64 = (1 << 62) - 1;
 
 /// The rules of the election lease.
 const HELD: &[Refusal] = &[
-    Refusal(409, "nobody but the holder's node may write it"),
-    Refusal(409, "it may be taken, and not be"),
+    Refusal(409, "only the holder's node may write it"),
+    Refusal(409, "it can only be acquired, not"),
 ];
 /// The lease has changed since it was read, or is gone with its store.
 const CHANGED: &[Refusal] = &[

@@ -11,9 +11,9 @@ use yurt_apimachinery::values::{PROTOCOLS, port_name_faults, port_number_faults}
 use super::{check_descending, environment, probes, security};
 use crate::registry::fields::{at, invalid, is_set, items, one_of, text};
 
-/// What a container may ask for under a name without a domain.
+/// Resource names without a domain that a container may request.
 const STANDARD: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
-/// One, in billionths.
+/// One unit of a quantity, in billionths.
 const ONE: i128 = 1_000_000_000;
 const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 
@@ -70,7 +70,7 @@ fn check_published(containers: &[Value], list: &str, errors: &mut Faults) {
     }
 }
 
-/// Pods, other than their templates, want images without blanks around them.
+/// Pods, unlike their templates, have to have images without surrounding blanks.
 pub(super) fn check_images(spec: &Value, errors: &mut Faults) {
     for list in ["containers", "initContainers"] {
         for (index, container) in items(spec, &[list]).iter().enumerate() {
@@ -79,7 +79,7 @@ pub(super) fn check_images(spec: &Value, errors: &mut Faults) {
     }
 }
 
-/// The fault of one image with blanks around it.
+/// The fault of one image with surrounding blanks.
 pub(in super::super) fn check_blanks(container: &Value, path: &str, errors: &mut Faults) {
     let image = text(container, &["image"]);
     if image.trim() != image {
@@ -88,7 +88,7 @@ pub(in super::super) fn check_blanks(container: &Value, path: &str, errors: &mut
     }
 }
 
-/// What holds for containers of all kinds.
+/// Rules for containers of all kinds.
 fn check(container: &Value, path: &str, volumes: &BTreeSet<&str>, errors: &mut Faults) {
     let name = text(container, &["name"]);
     if name.is_empty() {
@@ -192,7 +192,7 @@ fn check_mounts(container: &Value, path: &str, volumes: &BTreeSet<&str>, errors:
     }
 }
 
-/// What a mount shares with the host, and whether all below it can only be read.
+/// Checks the mount propagation, and recursive read-only mounts.
 fn check_sharing(container: &Value, mount: &Value, path: &str, errors: &mut Faults) {
     const MODES: [&str; 3] = ["Bidirectional", "HostToContainer", "None"];
     const DEPTHS: [&str; 3] = ["Disabled", "Enabled", "IfPossible"];
@@ -224,7 +224,7 @@ fn check_sharing(container: &Value, mount: &Value, path: &str, errors: &mut Faul
     }
 }
 
-/// Names and amounts, and that nothing is requested beyond its limit.
+/// Checks names and amounts, and that requests do not exceed limits.
 fn check_resources(resources: &Value, path: &str, errors: &mut Faults) {
     let limits = amounts(resources, "limits");
     for (name, shown, amount) in &limits {

@@ -19,7 +19,7 @@ const FIELDS: [&str; 9] = [
     "status.podIP",
     "status.podIPs",
 ];
-/// Fields that the API knows by name and no variable may show.
+/// Fields with a name in the API that no variable may show.
 const OTHER_FIELDS: [&str; 5] = [
     "metadata.annotations",
     "metadata.labels",

@@ -1,4 +1,4 @@
-//! What looks after a container: probes, and what runs at its start and end.
+//! Probes of a container, and hooks at its start and end.
 
 use serde_json::Value;
 use yurt_apimachinery::status::{Faults, FieldError};
@@ -14,7 +14,7 @@ const NUMBERS: [&str; 5] = [
     "successThreshold",
     "failureThreshold",
 ];
-/// What a probe or hook does: exactly one of these.
+/// Actions of a probe or hook: exactly one of these.
 const HANDLERS: [&str; 5] = ["exec", "httpGet", "tcpSocket", "grpc", "sleep"];
 
 /// The faults of a container's hooks and probes.

@@ -10,7 +10,7 @@ use crate::registry::fields::{at, is_set, items, one_of, text};
 
 /// Longest name of a kernel parameter.
 const SYSCTL_MAX_LEN: usize = 253;
-/// kube-apiserver's expression for them, as it tells it.
+/// kube-apiserver's expression for them, as its message shows it.
 const SYSCTL_PATTERN: &str = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
 const PROFILES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
 
@@ -55,7 +55,7 @@ pub(super) fn check_pod(spec: &Value, errors: &mut Faults) {
     check_word(context, path, "supplementalGroupsPolicy", &["Merge", "Strict"], errors);
 }
 
-/// Namespaces of the host do not go with users of one's own.
+/// Checks that a pod with a user namespace shares no other namespace of the host.
 pub(super) fn check_host_users(spec: &Value, errors: &mut Faults) {
     if at(spec, &["hostUsers"]).as_bool() != Some(false) {
         return;
@@ -108,7 +108,7 @@ pub(super) fn check_container(container: &Value, path: &str, errors: &mut Faults
     );
 }
 
-/// A word that may be missing.
+/// Checks an optional enumerated field.
 fn check_word(context: &Value, path: &str, name: &str, known: &[&str], errors: &mut Faults) {
     if is_set(context, &[name]) {
         let word = text(context, &[name]);
@@ -160,7 +160,7 @@ fn check_seccomp(profile: &Value, path: &str, errors: &mut Faults) {
         }
         ("Localhost", Some(local)) => check_descending(local, &field, errors),
         (_, Some(local)) => {
-            // As the type behind the API is written.
+            // As in the Go type of the API.
             let shown = json!({ "Type": kind, "LocalhostProfile": local });
             errors.push(FieldError::invalid(
                 field,

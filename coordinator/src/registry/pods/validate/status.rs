@@ -1,4 +1,4 @@
-//! What is wrong with a pod's new status.
+//! Faults of a pod's new status.
 
 use serde_json::{Value, json};
 use yurt_apimachinery::meta::{dns_subdomain_faults, label_key_faults};
@@ -8,7 +8,7 @@ use yurt_apimachinery::values::{is_ipv4, is_ipv6};
 use super::check_ip;
 use crate::registry::fields::{at, invalid, items, text};
 
-/// Conditions whose names are not looked at.
+/// Conditions whose names are not checked.
 const SYSTEM: [&str; 3] = ["PodScheduled", "Ready", "Initialized"];
 
 /// The faults of going from one status to another.
@@ -60,7 +60,7 @@ fn check_nominated(new: &Value, old: &Value, errors: &mut Faults) {
     }
 }
 
-/// New addresses are good ones, one of each family.
+/// New addresses have to be valid, at most one of each family.
 fn check_addresses(new: &Value, old: &Value, errors: &mut Faults) {
     const FIELD: &str = "status.podIPs";
     let path = ["status", "podIPs"];
@@ -72,7 +72,7 @@ fn check_addresses(new: &Value, old: &Value, errors: &mut Faults) {
     }
     let of_family = |is_one: fn(&str) -> bool| given.iter().filter(|one| is_one(text(one, &["ip"]))).count();
     if given.len() > 1 && (of_family(is_ipv4), of_family(is_ipv6)) != (1, 1) {
-        // As the type behind the API is written.
+        // As in the Go type of the API.
         let shown: Value = given.iter().map(|one| json!({ "IP": at(one, &["ip"]) })).collect();
         let why = "may specify no more than one IP for each IP family";
         errors.push(FieldError::invalid(FIELD, shown, why));

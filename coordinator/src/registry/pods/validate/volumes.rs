@@ -1,4 +1,4 @@
-//! The volumes of a pod: a name of its own each, and one source.
+//! The volumes of a pod: each has a unique name and one source.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use yurt_apimachinery::status::{Faults, FieldError};
 use super::{check_descending, check_no_steps_back};
 use crate::registry::fields::{at, invalid, is_set, items, text};
 
-/// Sources that need to say one thing: the source, and the member that says it.
+/// Sources with one required member: the source, and the member.
 const REQUIRED: [(&str, &str); 5] = [
     ("hostPath", "path"),
     ("secret", "secretName"),
@@ -19,7 +19,7 @@ const REQUIRED: [(&str, &str); 5] = [
     ("csi", "driver"),
 ];
 
-/// The faults of the volumes, and the names of those without any: those can be mounted.
+/// The faults of the volumes, and the names of valid ones: those can be mounted.
 pub(super) fn check<'a>(spec: &'a Value, errors: &mut Faults) -> BTreeSet<&'a str> {
     let mut names = BTreeSet::new();
     for (index, volume) in items(spec, &["volumes"]).iter().enumerate() {
