@@ -93,8 +93,8 @@ pub struct Flags {
     #[arg(long)]
     delegate_kubeconfig: Option<PathBuf>,
     /// With --enable-coordinator: while this node is cut off from the cloud, send its heartbeats and NodeStatus through another hub of the
-    /// pool, and offer the same to others. Tunnels lead to --server-addr only, are encrypted end to end, and are open to members of the
-    /// pool only. If false, the leader forwards heartbeats of cut-off nodes.
+    /// pool. The hub offers the same to others. Tunnels lead to --server-addr only, are encrypted end to end, and are open to members of
+    /// the pool only. If false, the leader forwards heartbeats of cut-off nodes.
     #[arg(long, default_value = "true", value_parser = parse_go_bool, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     enable_relay: bool,

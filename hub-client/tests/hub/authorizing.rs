@@ -1,4 +1,4 @@
-//! The hub answers from its copy only what the cloud would allow the caller (I13).
+//! The hub's replicas answer only requests that the cloud would allow the caller (I13).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -66,7 +66,7 @@ async fn question_names_verb_namespace_and_object() {
     pod.watch(SHOP).await;
     let asked = cloud.reviews(SELF_REVIEWS).pop().unwrap()["spec"]["resourceAttributes"].clone();
     assert_eq!((&asked["verb"], &asked["namespace"]), (&json!("watch"), &json!("shop")));
-    // A kubelet's get is filtered, so the copy answers it even while the cloud is there.
+    // A kubelet's get is filtered, so the replica answers it even while the cloud is reachable.
     let named = hub.bearer("kubelet/v1", "good");
     named.get(&format!("{SHOP}/web")).await.expect(200);
     let asked = cloud.reviews(SELF_REVIEWS).pop().unwrap()["spec"]["resourceAttributes"].clone();
@@ -82,7 +82,7 @@ async fn denied_token_gets_403_and_an_unknown_one_401() {
     cloud.allow("bad", false);
     let hub = TestHub::start(&cloud, &[]).await;
     for path in [SERVICES, &format!("{SERVICES}?watch=1"), SHOP] {
-        // A second after the last 401 the cloud is asked again.
+        // A second after the last 401 the hub asks the cloud again.
         let answer = async |token: &str| {
             let answer = async || Some(hub.bearer("pod/v1", token).get(path).await).filter(|answer| answer.code != 429);
             eventually("the cloud must be asked again", answer).await
@@ -100,7 +100,7 @@ async fn denied_token_gets_403_and_an_unknown_one_401() {
             "{path}"
         );
     }
-    // Somebody who may nothing does not become the node by calling itself a component.
+    // A caller without rights does not become the node by naming itself a component.
     hub.bearer("kube-proxy/v1", "bad").get(SERVICES).await.expect(403);
 }
 
@@ -117,9 +117,9 @@ async fn cloud_is_asked_once_per_question() {
         }
         assert_eq!(cloud.reviews(SELF_REVIEWS).len() - before, 1, "{token}");
     }
-    // Another token is another question, whatever the answer to the first was.
+    // Another token needs an answer of its own.
     hub.bearer("pod/v1", "other").get(SERVICES).await.expect(401);
-    // What the cloud does not know is not asked about again and again, by whatever token.
+    // A credential unknown to the cloud causes no repeated reviews, under any token.
     let before = cloud.reviews(SELF_REVIEWS).len();
     let mut asked = 0;
     for number in 0..20 {
@@ -140,7 +140,7 @@ async fn offline_only_what_was_allowed_before_is_answered() {
     hub.bearer("pod/v1", "asked").get(SERVICES).await.expect(200);
     cloud.go_away().await;
     assert_eq!(hub.bearer("pod/v1", "asked").get(SERVICES).await.names(), ["web"]);
-    // A client that gets 403 lists again and again; on 429 it waits where it is.
+    // A client that gets 403 relists repeatedly; on 429 it waits at its position.
     let refused = hub.bearer("pod/v1", "never-asked").get(SERVICES).await;
     assert_eq!((refused.code, refused.header("retry-after")), (429, Some("5")));
     assert_eq!(
@@ -240,7 +240,7 @@ async fn right_to_watch_one_object_shows_no_other() {
     }
 }
 
-/// An authorizer with a clock of its own, to let answers grow old.
+/// An authorizer with a clock of its own, to let answers expire.
 struct Aging {
     authorizer: Authorizer,
     clock: yurt_runtime::FakeClock,
@@ -287,7 +287,7 @@ impl Aging {
         self.reach.send_replace(CloudReach { failed_probes });
     }
 
-    /// The code of the refusal, or 200.
+    /// Returns the code of the refusal, or 200.
     async fn check(&self, token: &str) -> u16 {
         let caller = Caller {
             component: "pod".to_owned(),
@@ -343,7 +343,8 @@ async fn cloud_that_cannot_decide_is_as_good_as_away() {
     assert_eq!(aging.check("good").await, 403, "no word of allowed is a no");
 }
 
-/// The link swallows everything: what is known costs no wait, although nobody has noticed yet.
+/// The link drops all packets. A known answer costs no wait, even before the hub detects the
+/// outage.
 #[tokio::test]
 async fn known_yes_does_not_wait_for_a_cloud_that_accepts_and_never_answers() {
     let cloud = Cloud::start().await;
@@ -359,7 +360,7 @@ async fn known_yes_does_not_wait_for_a_cloud_that_accepts_and_never_answers() {
     aging.clock.advance(RENEWED_FROM);
     for _ in 0..20 {
         let answer = aging.check("good").now_or_never();
-        assert_eq!(answer, Some(200), "at once, without waiting for anything");
+        assert_eq!(answer, Some(200), "immediately, without waiting");
         aging.clock.advance(Duration::from_secs(1));
     }
     eventually("the cloud must be asked behind the answers", async || {

@@ -1,4 +1,5 @@
-//! Who may use the node's identity, what is passed on of a caller's own, and what never is.
+//! Use of the node's identity, and the credentials and headers of a caller that the hub forwards or
+//! removes.
 
 use http::Method;
 use yurt_runtime::http::empty;
@@ -55,7 +56,7 @@ async fn components_are_those_of_the_flag() {
 async fn token_is_passed_on_without_the_nodes_certificate() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
-    // A kubelet that brings a token is a bearer like any other.
+    // A kubelet with a token is treated as any other bearer.
     for agent in ["pod/v1", "kubelet/v1.36"] {
         hub.bearer(agent, "pods-own").get(PODS).await.expect(200);
     }
@@ -130,7 +131,7 @@ async fn pool_data_is_not_shown_to_somebody_who_speaks_for_another() {
     cloud.allow("may-read", true);
     let hub = TestHub::start(&cloud, &[]).await;
     let path = "/api/v1/namespaces/shop/services";
-    // What the cloud says of jane; the hub cannot know it.
+    // The cloud's review of jane; the hub cannot know it.
     cloud.on(path, async |_| {
         yurt_runtime::http::json(
             http::StatusCode::FORBIDDEN,

@@ -1,4 +1,4 @@
-//! Somebody on the node who talks to the hub.
+//! Client on the node that sends requests to the hub.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use yurt_runtime::http::client::{HttpClient, Protocol};
 use yurt_runtime::http::{Body, empty, full};
 use yurt_test_support::PATIENCE;
 
-/// Bytes of an answer at the most.
+/// Maximum bytes of an answer.
 const ANSWER_MAX: usize = 64 << 20;
 
 /// A client with a User-Agent and perhaps a token; every request carries both.
@@ -70,7 +70,7 @@ impl Client {
         self.send(request(Method::GET, path, headers, empty())).await
     }
 
-    /// A PUT of these very bytes.
+    /// Sends a PUT of exactly these bytes.
     pub(crate) async fn put(&self, path: &str, content_type: &str, body: impl Into<Bytes>) -> Answer {
         self.send(request(
             Method::PUT,
@@ -86,7 +86,7 @@ impl Client {
         self.try_send(request).await.expect("the hub must answer")
     }
 
-    /// `None` when the answer broke off or never came.
+    /// Returns `None` if the answer broke off or never came.
     pub(crate) async fn try_send(&self, request: Request<Body>) -> Option<Answer> {
         let (code, headers, body) = self
             .http
@@ -143,7 +143,7 @@ pub(crate) fn request(method: Method, path: &str, headers: &[(&str, &str)], body
         .unwrap()
 }
 
-/// The next piece of a body that is not empty; `None` at its clean end, an error at any other.
+/// Returns the next non-empty piece of a body; `None` at its clean end, an error at any other.
 pub(crate) async fn piece(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
     let next = async {
         loop {
@@ -161,7 +161,7 @@ pub(crate) async fn piece(body: &mut Incoming) -> Option<Result<Bytes, hyper::Er
 // === impl Answer ===
 
 impl Answer {
-    /// What every refusal has to be like.
+    /// Checks the properties required of every refusal.
     fn check(&self) {
         let is_json = self
             .headers
@@ -212,7 +212,7 @@ impl Answer {
 // === impl Watch ===
 
 impl Watch {
-    /// The next event; `None` at the clean end of the stream.
+    /// Returns the next event; `None` at the clean end of the stream.
     pub(crate) async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.decoder.next() {
@@ -229,7 +229,7 @@ impl Watch {
         }
     }
 
-    /// The next event as `TYPE name`.
+    /// Returns the next event as `TYPE name`.
     pub(crate) async fn told(&mut self) -> String {
         let event = self.next().await.expect("the stream must go on");
         format!(

@@ -1,5 +1,5 @@
-//! A cloud apiserver that does what the test says: real TLS, client certificates, lists and watches of a few kinds, and a
-//! script for every other path.
+//! A scripted cloud apiserver: real TLS, client certificates, lists and watches of a few kinds, and a script for every
+//! other path.
 
 pub(crate) mod leases;
 pub(crate) mod resources;
@@ -24,42 +24,42 @@ use yurt_test_support::{LOOPBACK, TestPki, eventually};
 pub(crate) use resources::Backup;
 use resources::Resources;
 
-/// Where callers ask about their own rights.
+/// Path at which callers review their own rights.
 pub(crate) const SELF_REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-/// Where the hub asks about the rights of others.
+/// Path at which the hub reviews the rights of others.
 pub(crate) const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
-/// The Namespace whose uid tells one cluster from another.
+/// Path of the Namespace whose uid identifies the cluster.
 pub(crate) const IDENTITY: &str = "/api/v1/namespaces/kube-system";
-/// Bytes of a request body at the most.
+/// Maximum bytes of a request body.
 const BODY_MAX: usize = 1 << 20;
 
 /// The cloud. It answers until [`Cloud::go_away`], and again after [`Cloud::come_back`].
 pub(crate) struct Cloud {
     shared: Arc<Shared>,
     addr: SocketAddr,
-    /// Where clients connect to when they do not do so directly.
+    /// Address that clients connect to instead of the server's own.
     front: Option<SocketAddr>,
-    /// Everything that runs while it is there.
+    /// Tasks that run while the server is up.
     tasks: TaskGroup,
 }
 
-/// What a script does with a request.
+/// Answer of a script to a request.
 type Script = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
 
 struct Shared {
     pki: Arc<TestPki>,
     resources: Resources,
     scripts: Mutex<BTreeMap<String, Script>>,
-    /// Verdict on what the bearer of a token, or a user, may read; nobody else is known.
+    /// Rights of the bearer of a token, or of a user; all others are unknown.
     verdicts: Mutex<BTreeMap<String, bool>>,
-    /// The reviews that were asked for, by path.
+    /// Received reviews, by path.
     reviews: Mutex<Vec<(String, Value)>>,
     seen: Mutex<Vec<Seen>>,
-    /// Users who may do nothing.
+    /// Users without any rights.
     forbidden: Mutex<BTreeSet<String>>,
-    /// Holder of the election lease, and how often that changed.
+    /// Holder of the election lease, and the number of its changes.
     epoch: Mutex<(String, u64)>,
-    /// What it says its store is, if it is a coordinator.
+    /// Name of its store, if it is a coordinator.
     store: Mutex<String>,
     /// uid of its Namespace kube-system.
     cluster: Mutex<String>,
@@ -74,16 +74,16 @@ pub(crate) struct Seen {
     pub(crate) headers: HeaderMap,
     /// CN of the client certificate.
     pub(crate) user: Option<String>,
-    /// Where it came from.
+    /// Address of the client.
     pub(crate) peer: SocketAddr,
-    /// The server that was asked.
+    /// Address of the server that received it.
     pub(crate) at: SocketAddr,
 }
 
 // === impl Seen ===
 
 impl Seen {
-    /// Whether objects without their content were asked for: a proof, or a comparison, and no copy.
+    /// True if it requests objects without their content: for a proof or a comparison, not for a replica.
     pub(crate) fn is_of_metadata(&self) -> bool {
         let accept = self
             .headers
@@ -146,7 +146,7 @@ impl Cloud {
         format!("https://{}", self.front.unwrap_or(self.addr))
     }
 
-    /// Hubs that start from now on connect to `front`, which has to pass everything on.
+    /// Makes hubs that start from now on connect to `front`, which has to forward everything.
     pub(crate) fn put_behind(&mut self, front: SocketAddr) {
         self.front = Some(front);
     }
@@ -155,14 +155,14 @@ impl Cloud {
         self.addr
     }
 
-    /// A group for what a script leaves running; ends when the cloud goes away.
+    /// Returns a group for tasks that a script leaves running; it ends when the cloud goes away.
     pub(crate) fn tasks(&self) -> TaskGroup {
         self.tasks.clone()
     }
 
     /// Cuts every connection and refuses new ones.
     pub(crate) async fn go_away(&mut self) {
-        // What still runs is dropped where it stands: that is the point.
+        // Running tasks are dropped at any point, which is intended.
         let _ = self.tasks.shutdown(Duration::ZERO).await;
         let addr = self.addr;
         eventually("the cloud must be gone", async || {
@@ -188,7 +188,7 @@ impl Cloud {
         server.with_tls(self.shared.pki.server_tls()).serve(&self.tasks, answer);
     }
 
-    /// From now on `script` answers every request for `path`, whatever its method and query.
+    /// Makes `script` answer every request for `path` from now on, with any method and query.
     pub(crate) fn on<F, Answer>(&self, path: &str, script: F)
     where
         F: Fn(Request<Incoming>) -> Answer + Send + Sync + 'static,
@@ -198,37 +198,38 @@ impl Cloud {
         self.shared.scripts.lock().insert(path.to_owned(), script);
     }
 
-    /// Takes the script of `path` away.
+    /// Removes the script of `path`.
     pub(crate) fn off(&self, path: &str) {
         self.shared.scripts.lock().remove(path);
     }
 
-    /// What the bearer of this token, or this user, may read: everything or nothing. Others are not known at all.
+    /// Sets the rights of the bearer of this token, or of this user: reading everything or nothing. All others are
+    /// unknown.
     pub(crate) fn allow(&self, who: &str, allowed: bool) {
         self.shared.verdicts.lock().insert(who.to_owned(), allowed);
     }
 
-    /// From now on this user may do nothing but ask whether the server lives.
+    /// Forbids this user everything but liveness checks from now on.
     pub(crate) fn forbid(&self, user: &str) {
         self.shared.forbidden.lock().insert(user.to_owned());
     }
 
-    /// From now on it is a cluster of this identity.
+    /// Sets the cluster's identity from now on.
     pub(crate) fn set_cluster(&self, uid: &str) {
         uid.clone_into(&mut self.shared.cluster.lock());
     }
 
-    /// From now on it answers as a coordinator with this store.
+    /// Makes it answer as a coordinator with this store from now on.
     pub(crate) fn set_store(&self, store: &str) {
         store.clone_into(&mut self.shared.store.lock());
     }
 
-    /// An object of `resource`.
+    /// Returns an object of `resource`.
     pub(crate) fn get(&self, resource: &str, namespace: Option<&str>, name: &str) -> Option<Value> {
         self.shared.resources.get(resource, namespace, name)
     }
 
-    /// Creates or updates a lease, as [`Self::put`]; their resourceVersions are numbers of their own.
+    /// Creates or updates a lease, as [`Self::put`]; leases have a separate sequence of resourceVersions.
     pub(crate) fn put_lease(&self, lease: Value) -> Value {
         self.shared.put_lease(lease)
     }
@@ -243,22 +244,22 @@ impl Cloud {
         self.shared.resources.delete(resource, namespace, name);
     }
 
-    /// What a backup taken now holds.
+    /// Returns a backup of the present state.
     pub(crate) fn backup(&self) -> Backup {
         self.shared.resources.backup()
     }
 
-    /// Comes back as `backup` has it; nobody may be watching.
+    /// Restores the state of `backup`; no watch may be open.
     pub(crate) fn restore(&self, backup: Backup) {
         self.shared.resources.restore(backup);
     }
 
-    /// The resourceVersion of the last change of anything.
+    /// Returns the resourceVersion of the last change.
     pub(crate) fn version(&self) -> String {
         self.shared.resources.version()
     }
 
-    /// The requests for `path` so far.
+    /// Returns the requests for `path` so far.
     pub(crate) fn seen(&self, path: &str) -> Vec<Seen> {
         self.shared
             .seen
@@ -269,12 +270,12 @@ impl Cloud {
             .collect()
     }
 
-    /// All requests so far.
+    /// Returns all requests so far.
     pub(crate) fn all_seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().clone()
     }
 
-    /// The bodies of the reviews asked for at `path` so far.
+    /// Returns the bodies of the reviews at `path` so far.
     pub(crate) fn reviews(&self, path: &str) -> Vec<Value> {
         let reviews = self.shared.reviews.lock();
         reviews

@@ -1,4 +1,4 @@
-//! The coordinator cannot lead a follower's copy to the present: the cloud does where it can, and clients notice nothing.
+//! The coordinator cannot resume a follower's replica: it resumes at the cloud where possible, and clients are unaffected.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn service(name: &str) -> serde_json::Value {
     json!({"metadata": {"namespace": "shop", "name": name}})
 }
 
-/// Lists of a copy; the proof of the timeline asks for one object.
+/// Lists of a replica; the proof of the history requests one object.
 fn lists(at: &Cloud) -> usize {
     let is_list = |query: &str| query.starts_with("limit=") && query != "limit=1";
     let seen = at.seen(SERVICES).into_iter();
@@ -35,13 +35,13 @@ fn watches(at: &Cloud) -> usize {
         .count()
 }
 
-/// Nothing from before now is remembered, but what there is.
+/// Compacts the whole history; only the present objects remain.
 fn forget(at: &Cloud) {
     at.restore(at.backup());
 }
 
-/// A pool whose follower has copied one Service and is down, while that is deleted, another one comes, and the coordinator
-/// forgets how it came to that. And where a client of the follower stands.
+/// A pool whose follower has copied one Service and is down. During that time the Service is deleted, another one is created, and
+/// the coordinator compacts its history. Also returns the position of a client of the follower.
 async fn follower_left_behind() -> (Pool, TestHub, String) {
     let pool = Pool::start().await;
     let both = [&pool.cloud, &pool.coordinator];
@@ -79,14 +79,14 @@ async fn copy_that_the_coordinator_cannot_lead_on_goes_on_at_the_cloud_and_comes
     let mut watch = resumed(&hub, &at).await;
     assert_eq!(watch.told().await, "ADDED db");
     assert_eq!(watch.told().await, "DELETED web");
-    // Once the coordinator says something from there on, it is followed.
+    // Once the coordinator sends something after that position, the hub follows it.
     let asked = format!("resourceVersion={}&", pool.cloud.version());
     let is_asked = async || {
         let seen = pool.coordinator.seen(SERVICES).into_iter();
         let mut queries = seen.filter_map(|seen| seen.query);
         queries.any(|query| query.contains(&asked)).then_some(())
     };
-    eventually("the coordinator is asked again", is_asked).await;
+    eventually("the coordinator gets a request again", is_asked).await;
     pool.coordinator.put("services", service("cache"));
     assert_eq!(watch.told().await, "ADDED cache");
     let is_back = |state: &serde_json::Value| state["collections"]["services"]["sourceSwitches"] == 1;
@@ -107,7 +107,7 @@ async fn where_the_cloud_has_forgotten_as_well_the_coordinator_is_listed() {
     let is_there = async || Some(hub.kube_proxy().get(SERVICES).await.names()).filter(|names| *names == ["db"]);
     eventually("the copy must follow", is_there).await;
     assert_eq!((lists(&pool.cloud), lists(&pool.coordinator)), (0, 2));
-    assert_eq!(watches(&pool.cloud), 1, "the cloud is asked once");
+    assert_eq!(watches(&pool.cloud), 1, "the cloud gets one request");
 }
 
 #[tokio::test]
@@ -120,7 +120,8 @@ async fn while_the_cloud_is_away_the_coordinator_is_listed() {
     assert_eq!(lists(&pool.coordinator), 2);
 }
 
-/// The cloud would lead a copy of the old history on in the new one: where a stream of the coordinator ends, it is asked there why.
+/// The cloud would resume a replica of the old history in the new one. So when a stream of the coordinator ends, the hub requests
+/// the reason there.
 #[tokio::test]
 async fn coordinator_that_begins_another_history_is_listed_and_the_cloud_is_not_asked() {
     let pool = Pool::start().await;
@@ -163,7 +164,7 @@ async fn coordinator_that_begins_another_history_is_listed_and_the_cloud_is_not_
     assert_eq!(watches(&pool.cloud), 0);
 }
 
-/// What the coordinator tells is the difference of a list: readers may stand inside of what it jumps over.
+/// The coordinator sends the difference of a list: readers may have a position inside the gap.
 #[tokio::test]
 async fn copy_that_readers_may_be_ahead_of_takes_no_jump_but_the_way_over_the_cloud() {
     let (pool, mut hub, at) = follower_left_behind().await;

@@ -1,4 +1,4 @@
-//! What a hub makes of the disk it finds: one of another pool, of another cluster, a damaged one.
+//! Start of a hub with the disk of another pool or another cluster, or with a damaged file.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ async fn leader_that_changed_its_pool_feeds_the_members_of_the_new_one() {
         node_of(&pool.cloud, "ningbo", name);
     }
     pool.new_store("the-store-of-ningbo");
-    // That store has nothing yet.
+    // That store is still empty.
     let members = yurt_storage::members::kind().collection_path();
     pool.coordinator
         .on(&members, |_| async { answer_json(StatusCode::TOO_MANY_REQUESTS, "{}") });
@@ -112,12 +112,12 @@ async fn copies_of_another_cluster_are_dropped_before_anything_is_taken_from_thi
     hub.restart().await;
     assert_eq!(hub.failed().await, "prove-timeline");
     hub.stop().await;
-    assert!(!rights.exists(), "nobody is allowed here what it was allowed there");
+    assert!(!rights.exists(), "rights in one cluster do not count in the other");
     assert!(new.seen(SERVICES).is_empty(), "neither proved nor copied");
     hub.restart().await;
     hub.wait_until_complete().await;
     assert_eq!(hub.kube_proxy().get(SERVICES).await.names(), ["a", "b", "c", "d"]);
-    // It is this cluster's now.
+    // The replicas are this cluster's now.
     hub.restart().await;
     hub.until("the cloud is followed", |state| {
         state["collections"]["services"]["source"] == "cloud"
@@ -139,12 +139,12 @@ async fn cluster_that_does_not_say_who_it_is_keeps_the_copies() {
         why.contains("namespaces/kube-system") && why.contains("pool-rbac.yaml"),
         "{why}"
     );
-    // The right was given: what is held is taken for this cluster's.
+    // With the right granted, the replicas count as this cluster's.
     cloud.off(IDENTITY);
     hub.restart().await;
     hub.until("nothing is wrong", |state| state["troubles"] == json!({}))
         .await;
-    // The right was taken away again: what was known stays.
+    // With the right removed again, the known identity stays.
     cloud.on(IDENTITY, refuse);
     hub.restart().await;
     let state = hub.until("the cloud is followed", |state| {

@@ -1,4 +1,5 @@
-//! Election and what a leader does, against a coordinator that keeps leases: who asks for what, what ends, and what is left.
+//! Election and work of the leader, against a coordinator that keeps leases: requests, tasks that end, and state that
+//! remains.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -22,7 +23,7 @@ use super::relay_pool::Link;
 
 const SERVICES: &str = "/api/v1/services";
 
-/// Longer than any request may take.
+/// Longer than the limit of any request.
 const LONGER_THAN_A_REQUEST: Duration = Duration::from_secs(11);
 
 fn leads(state: &Value) -> bool {
@@ -41,7 +42,7 @@ fn cloud_lease(cloud: &Cloud, node: &str) -> Option<Value> {
     cloud.get("leases", Some("kube-node-lease"), node)
 }
 
-/// Somebody else takes the lease, then gives it back.
+/// Gives the lease to another holder, then frees it.
 async fn lead_again(pool: &Pool, hub: &TestHub) {
     pool.give_lease_to("other_1");
     hub.until("a deposed leader stops", follows).await;
@@ -78,7 +79,7 @@ async fn fifty_changes_of_leader_leave_no_task_and_no_connection_behind() {
         more.len() <= 5,
         "one that broke is replaced, none is made per change: {more:?}"
     );
-    // A client of the test, or a request on its way, comes and goes.
+    // A client of the test, or a request in flight, may come and go.
     let is_same = async || (tasks() <= tasks_before + 10).then_some(());
     eventually("what a leadership started must have ended with it", is_same).await;
 }
@@ -87,7 +88,7 @@ async fn fifty_changes_of_leader_leave_no_task_and_no_connection_behind() {
 async fn flood_of_lease_changes_does_not_stop_the_election() {
     let pool = Pool::start().await;
     let hub = pool.leader("n1").await;
-    // Far more facts than may wait for the machine; what is told of the coordinator changes among them.
+    // Far more facts than the machine's queue holds; changes of the coordinator's status are among them.
     for round in 0..20 {
         for number in 0..100 {
             pool.give_lease_to(&format!("other_{number}"));
@@ -127,7 +128,7 @@ async fn lease_watch_lasts_longer_than_a_request_is_opened_again_and_asks_for_on
         assert!(is_own, "a follower has no use for the leases of others: {asked:?}");
     }
     pool.give_lease_to("");
-    hub.until("the watch is still told of changes", leads).await;
+    hub.until("the watch still gets changes", leads).await;
     let all = async || {
         pool.asked_about_leases("n1")
             .into_iter()
@@ -144,7 +145,7 @@ async fn hub_that_may_not_lead_does_not_ask_for_the_lease() {
         state["cloudReachable"] == true && state["coordinatorReachable"] == true
     })
     .await;
-    // It had the same chance, and longer.
+    // n2 had the same opportunity for longer.
     let _other = pool.leader("n2").await;
     assert_eq!(
         pool.asked_about_leases("n1").len(),
@@ -170,7 +171,7 @@ async fn leader_that_is_no_member_any_more_stops() {
     assert_eq!(hub.state().await["electionsWon"], 1);
 }
 
-/// A name that only an earlier leader told is below the position from which the cloud is watched.
+/// The position from which the cloud is watched is above a name that only an earlier leader fed.
 #[tokio::test]
 async fn new_leader_reads_who_belongs_to_the_pool_from_the_cloud() {
     let pool = Pool::start_fed().await;
@@ -192,7 +193,7 @@ async fn new_leader_reads_who_belongs_to_the_pool_from_the_cloud() {
     .await;
 }
 
-/// Only its link is cut: it lives, its clients live, and the others see the cloud.
+/// Only its link is cut: hub and clients live, and the others reach the cloud.
 #[tokio::test]
 async fn leader_cut_off_from_the_cloud_gives_up_and_no_client_hears_of_it() {
     let pool = Pool::start_fed().await;
@@ -233,7 +234,7 @@ async fn leader_cut_off_from_the_cloud_gives_up_and_no_client_hears_of_it() {
     );
 }
 
-/// Whoever is refused for a while asks now and then, not as fast as it can.
+/// A hub that is refused for a while retries with pauses.
 #[tokio::test]
 async fn refusals_are_met_with_pauses() {
     let pool = Pool::start().await;
@@ -252,7 +253,7 @@ async fn refusals_are_met_with_pauses() {
             answer_json(StatusCode::INTERNAL_SERVER_ERROR, r#"{"kind":"Status","code":500}"#)
         });
     }
-    // A lease that is there is replaced: no watch and no create is needed to lead.
+    // An existing lease is replaced: leading needs no watch and no create.
     pool.give_lease_to("");
     let hub = pool.hub("n1", &[]).await;
     hub.until("the hub leads", leads).await;
@@ -267,7 +268,7 @@ async fn refusals_are_met_with_pauses() {
             .all(|(now, before)| now > before)
             .then_some(())
     };
-    eventually("each is asked for again", again).await;
+    eventually("each gets a request again", again).await;
     let (seconds, after) = (began.elapsed().as_secs() as usize + 1, asked());
     for (((_, path), before), after) in refused.into_iter().zip(before).zip(after) {
         let times = after - before;
@@ -275,7 +276,7 @@ async fn refusals_are_met_with_pauses() {
     }
 }
 
-/// The coordinator's store has a limit. Nothing changes by asking again, until the object does.
+/// The coordinator's store has a limit. A retry fails until the object changes.
 #[tokio::test]
 async fn object_that_is_too_large_is_fed_again_when_it_is_another_one() {
     let pool = Pool::start().await;
@@ -289,7 +290,7 @@ async fn object_that_is_too_large_is_fed_again_when_it_is_another_one() {
     });
     let large = |size: &str| json!({"metadata": {"name": "large", "namespace": "default", "labels": {"size": size}}});
     pool.cloud.put("services", large("2"));
-    hub.until("the refusal is told", |state| {
+    hub.until("the refusal is reported", |state| {
         state["troubles"]
             .to_string()
             .contains("services default/large has 2 MiB")
@@ -305,11 +306,11 @@ async fn object_that_is_too_large_is_fed_again_when_it_is_another_one() {
     pool.cloud.put("services", large("1"));
     let again = async || (calls().len() > before).then_some(());
     eventually("the leader feeds again", again).await;
-    // What happened in between would be refused still: all there is comes first, events follow it.
+    // The changes in between would still be refused: a snapshot comes first, then events follow it.
     assert_eq!(calls()[before], snapshot);
 }
 
-/// The coordinator goes away, the hub notices, and it comes back with nothing.
+/// Stops the coordinator; after the hub detects that, it returns with an empty store.
 async fn lose_store(pool: &mut Pool, hub: &TestHub) {
     pool.coordinator.go_away().await;
     hub.until("the loss must be noticed", |state| {
@@ -320,7 +321,7 @@ async fn lose_store(pool: &mut Pool, hub: &TestHub) {
     pool.coordinator.come_back().await;
 }
 
-/// The cloud goes first, then the coordinator, which comes back with nothing while the cloud is still away.
+/// The cloud goes first, then the coordinator. The coordinator returns empty while the cloud is still away.
 #[tokio::test]
 async fn coordinator_that_comes_back_empty_in_an_outage_is_fed_everything_after_it() {
     let mut pool = Pool::start().await;
@@ -337,7 +338,7 @@ async fn coordinator_that_comes_back_empty_in_an_outage_is_fed_everything_after_
     assert!(fed.iter().all(|call| call["store"] == "an-empty-one"), "{fed:?}");
 }
 
-/// What went meanwhile is remembered by the leader, not by a store that is new: hubs that were killed are behind it.
+/// The leader keeps the history of deletions; a new store has none. Hubs that were killed are behind it.
 #[tokio::test]
 async fn coordinator_that_lost_its_disk_is_told_what_the_leader_remembers() {
     let mut pool = Pool::start().await;
@@ -368,9 +369,9 @@ async fn coordinator_that_lost_its_disk_is_told_what_the_leader_remembers() {
     assert_eq!((&history["gaps"], &history["ranges"]), (&json!([]), &json!([])));
 }
 
-/// Beats of `node` until one has arrived at the cloud, which is told by `has`.
+/// Sends beats of `node` until `has` finds one at the cloud.
 async fn beat_until(pool: &Pool, node: &str, beats: &mut u64, has: impl Fn() -> bool) {
-    eventually("a beat must be carried", async || {
+    eventually("a beat must be forwarded", async || {
         *beats += 1;
         pool.delegated_beat(node, *beats);
         has().then_some(())
@@ -400,7 +401,7 @@ async fn carried_beat_changes_two_fields_and_makes_no_lease() {
         seen.retain(|seen| seen.user.as_deref() == Some(DELEGATE));
         seen
     };
-    // Nobody has ever registered n3 in the cloud, and the cloud does not count m1 among the members.
+    // n3 was never registered in the cloud, and the cloud does not count m1 among the members.
     let beat_of_others = || {
         pool.delegated_beat("m1", MANY + u64::try_from(asked_for("n3").len()).unwrap());
         asked_for("n3").len() >= 3
@@ -421,11 +422,7 @@ async fn carried_beat_changes_two_fields_and_makes_no_lease() {
     after["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"].clone();
     after["spec"]["renewTime"] = before["spec"]["renewTime"].clone();
     assert_eq!(after, before, "nothing else is touched");
-    assert_eq!(
-        cloud_lease(&pool.cloud, "n3"),
-        None,
-        "a lease that is not there is not made up"
-    );
+    assert_eq!(cloud_lease(&pool.cloud, "n3"), None, "a missing lease is not created");
     assert!(asked_for("n3").iter().all(|seen| seen.method == Method::GET));
     assert!(pool.cloud.seen(NODE_LEASES).is_empty(), "nothing is created or listed");
 }
@@ -467,7 +464,7 @@ async fn leader_goes_on_at_another_server_of_the_cloud() {
     assert_eq!(state["electionsWon"], 1);
 }
 
-/// A bound token lives for an hour; whoever mounts it writes the next one into the same file.
+/// A bound token lives for an hour; the kubelet writes the next one into the same file.
 #[tokio::test]
 async fn rotated_token_of_the_forwarding_identity_is_used() {
     let pool = Pool::start().await;
@@ -502,7 +499,7 @@ async fn rotated_token_of_the_forwarding_identity_is_used() {
     beat_until(&pool, "n2", &mut beats, || has("two")).await;
 }
 
-/// What a new watch shows first says nothing of when it happened.
+/// The initial events of a watch do not show the time of the beat.
 #[tokio::test]
 async fn beat_that_came_while_the_watch_of_the_leases_was_broken_is_not_carried() {
     let pool = Pool::start().await;
@@ -546,11 +543,11 @@ async fn beat_that_came_while_the_watch_of_the_leases_was_broken_is_not_carried(
             .filter(|seen| seen.method == Method::PATCH && seen.user.as_deref() == Some(DELEGATE))
             .count()
     };
-    eventually("a beat under our eyes is carried", async || {
+    eventually("an observed beat is forwarded", async || {
         (carried("n3") > 0).then_some(())
     })
     .await;
-    assert_eq!(carried("n2"), 0, "one that happened while nobody looked is not");
+    assert_eq!(carried("n2"), 0, "a beat during the gap of the watch is not");
     told_of_n3.notify_one();
     eventually("the next one is", async || (carried("n2") > 0).then_some(())).await;
 }
@@ -565,7 +562,7 @@ fn lease_event(node: &str, number: u64) -> Result<Bytes, Infallible> {
     Ok(Bytes::from(format!("{event}\n")))
 }
 
-/// By the membership it reads, the leader is no member: the coordinator does not take that from it.
+/// By the membership that it reads, the leader is not a member: the coordinator rejects that.
 #[tokio::test]
 async fn leader_that_is_no_member_gives_up_for_one_that_is() {
     let pool = Pool::start().await;
@@ -583,14 +580,14 @@ async fn leader_that_is_no_member_gives_up_for_one_that_is() {
     drop(other);
 }
 
-/// A coordinator has a thousand of them.
+/// A coordinator has a thousand hubs.
 #[tokio::test]
 async fn follower_keeps_one_connection_to_the_coordinator_and_a_leader_two() {
     let pool = Pool::start_fed().await;
     let connections = |node: &str| -> BTreeSet<SocketAddr> {
         let user = format!("system:node:{node}");
         let seen = pool.coordinator.all_seen().into_iter();
-        // The first start asks whether the certificates fit, before anything else.
+        // The first start checks the certificates before anything else.
         let is_it = |seen: &Seen| {
             seen.at == pool.coordinator.addr() && seen.user.as_ref() == Some(&user) && seen.path != "/livez"
         };

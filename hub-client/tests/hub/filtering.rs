@@ -1,4 +1,4 @@
-//! What the components of a node see of pool data.
+//! View of pool data for the components of a node.
 
 use serde_json::{Value, json};
 use yurt_test_support::eventually;
@@ -189,7 +189,7 @@ async fn slice_appears_on_an_open_watch_when_its_service_arrives() {
         proxy.watch(&format!("{SLICES}?resourceVersion={at}")).await,
     ];
     cloud.put("endpointslices", slice("web-1", &["n1", "n2", "n3"]));
-    // A slice of no Service comes after it and is shown: the other one was kept back, it is not late.
+    // A slice without a Service comes after it and is shown: the other one was held back, not late.
     cloud.put(
         "endpointslices",
         json!({"metadata": {"namespace": "shop", "name": "mark"}, "endpoints": []}),
@@ -197,7 +197,7 @@ async fn slice_appears_on_an_open_watch_when_its_service_arrives() {
     for watch in &mut open {
         assert_eq!(watch.told().await, "ADDED mark");
     }
-    // A stream that begins only now has the same to wait for.
+    // A stream that begins only now waits for the same slice.
     let at = proxy.get(SLICES).await.json()["metadata"]["resourceVersion"]
         .as_str()
         .unwrap()
@@ -245,7 +245,7 @@ async fn without_members_nothing_of_the_pool_is_shown() {
     assert_eq!((event.kind.as_str(), nodes(&event.object)), ("ADDED", vec!["n1"]));
 }
 
-/// What cannot be filtered is not passed: the cloud is not even asked.
+/// Data that cannot be filtered is refused, without a request to the cloud.
 #[tokio::test]
 async fn unfiltered_data_reaches_no_filtered_component() {
     let cloud = cloud_with_nodes().await;
@@ -288,18 +288,18 @@ async fn unfiltered_data_reaches_no_filtered_component() {
         assert_eq!(passed.count(), 0, "{component} {path}");
         cloud.off(&asked);
     }
-    // What no filter is bound to goes to the cloud as before.
+    // Requests without a filter go to the cloud as before.
     let path = format!("{beta}/endpointslices");
     cloud.on(&path, async |_| yurt_runtime::http::json(http::StatusCode::OK, "{}"));
     hub.bearer("pod/v1", "t").get(&path).await.expect(200);
     hub.kubelet().get(&path).await.expect(200);
-    // A backend behind a Service answers for itself.
+    // A backend behind a Service answers its own requests.
     let path = "/api/v1/namespaces/shop/services/web/proxy/";
     cloud.on(path, async |_| yurt_runtime::http::text(http::StatusCode::OK, "hello"));
     assert_eq!(hub.kubelet().get(path).await.expect(200), "hello");
 }
 
-/// A filter sees the object before it becomes a row or is reduced to its metadata; other encodings are refused.
+/// A filter runs before the object becomes a row or is reduced to its metadata; other encodings are refused.
 #[tokio::test]
 async fn every_representation_is_filtered() {
     let cloud = cloud_with_nodes().await;
@@ -337,7 +337,7 @@ async fn filtered_get_reflects_this_nodes_write() {
     cloud.put("services", service(None));
     let hub = TestHub::start(&cloud, &[]).await;
     let path = "/api/v1/namespaces/shop/services/web";
-    // The copy hears of it only when the test says so.
+    // The replica gets the change only when the test sends it.
     let ahead = cloud.version().parse::<u64>().unwrap() + 1;
     let metadata = json!({"namespace": "shop", "name": "web", "resourceVersion": ahead.to_string()});
     let written = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata}).to_string();
@@ -366,7 +366,7 @@ async fn filtered_get_reflects_this_nodes_write() {
         read = &mut reading => read,
         () = &mut storing => reading.await,
     };
-    // On a machine that takes more than 3 s for this the read has waited in vain, which shows as much.
+    // If this takes more than 3 s on a slow machine, the read has timed out, which shows the same.
     if read.code != 504 {
         assert_eq!(read.json()["metadata"]["resourceVersion"], ahead.to_string());
     }

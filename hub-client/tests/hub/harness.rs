@@ -1,4 +1,4 @@
-//! Starts a hub in this process, in folders of its own.
+//! Starts a hub in this process, in directories of its own.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use super::cloud::Cloud;
 pub(crate) const NODE: &str = "n1";
 /// Its user in the cloud.
 pub(crate) const NODE_USER: &str = "system:node:n1";
-/// Ports that somebody else took meanwhile are tried again this often.
+/// Maximum attempts with new ports when another process took one.
 const TRIES: usize = 20;
 
-/// A hub at work, without a coordinator unless the flags say so.
+/// A running hub, without a coordinator unless the flags configure one.
 pub(crate) struct TestHub {
     hub: Option<Hub>,
     folder: TestDir,
@@ -38,19 +38,19 @@ struct Ports {
 // === impl TestHub ===
 
 impl TestHub {
-    /// A hub whose replicas are complete.
+    /// Starts a hub and waits until its replicas are complete.
     pub(crate) async fn start(cloud: &Cloud, flags: &[&str]) -> Self {
         let hub = Self::start_at_once(cloud, flags).await;
         hub.wait_until_complete().await;
         hub
     }
 
-    /// A hub that was just started; it may know nothing yet.
+    /// Starts a hub; it may have no data yet.
     pub(crate) async fn start_at_once(cloud: &Cloud, flags: &[&str]) -> Self {
         Self::start_node(cloud, NODE, &cloud.url(), flags).await
     }
 
-    /// The hub of `node`, which finds the cloud at `server`.
+    /// Starts the hub of `node`, which reaches the cloud at `server`.
     pub(crate) async fn start_node(cloud: &Cloud, node: &str, server: &str, flags: &[&str]) -> Self {
         install_crypto_provider();
         let folder = TestDir::new();
@@ -71,28 +71,28 @@ impl TestHub {
         }
     }
 
-    /// Stops as SIGTERM does; the folders stay.
+    /// Stops as SIGTERM does; the directories stay.
     pub(crate) async fn stop(&mut self) {
         if let Some(hub) = self.hub.take() {
             hub.stop().await;
         }
     }
 
-    /// Starts again in the same folders, on other ports; clients have to be made anew.
+    /// Starts again in the same directories, on other ports; clients have to be created again.
     pub(crate) async fn restart(&mut self) {
         self.stop().await;
         let (hub, ports) = start(&self.flags).await;
         (self.hub, self.ports) = (Some(hub), ports);
     }
 
-    /// The next start has `flag` (`--name=value`) in place of the one of that name.
+    /// Replaces the flag of the same name by `flag` (`--name=value`) for the next start.
     pub(crate) fn set_flag(&mut self, flag: &str) {
         let name = flag.split('=').next().unwrap_or(flag);
         self.flags.retain(|old| old.split('=').next() != Some(name));
         self.flags.push(flag.to_owned());
     }
 
-    /// Waits until a task of the hub ends that must not, which ends the process; its name.
+    /// Waits until a critical task of the hub ends, which ends the process; returns its name.
     pub(crate) async fn failed(&self) -> &'static str {
         let failed = self.hub.as_ref().unwrap().failed();
         tokio::time::timeout(Duration::from_secs(60), failed)
@@ -100,7 +100,7 @@ impl TestHub {
             .expect("a task must end")
     }
 
-    /// Starts again with what was on the disk when this was called, as after a SIGKILL at that moment.
+    /// Starts again with the disk's state at the time of this call, as after a SIGKILL.
     pub(crate) async fn crash(&mut self) {
         let (cache, aside) = (self.folder.path().join("cache"), self.folder.path().join("aside"));
         std::fs::create_dir(&aside).unwrap();
@@ -124,19 +124,19 @@ impl TestHub {
         .await;
     }
 
-    /// Waits until the state of the hub is as wanted; `what` says so when it never is.
+    /// Waits until the state of the hub satisfies `is_so`; on a timeout it panics with `what`.
     pub(crate) async fn until(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         eventually(what, async || Some(self.state().await).filter(|state| is_so(state))).await
     }
 
-    /// `/debug/state.json`.
+    /// Returns `/debug/state.json`.
     pub(crate) async fn state(&self) -> Value {
         let answer = self.admin().get("/debug/state.json").await;
         assert_eq!(answer.code, 200);
         answer.json()
     }
 
-    /// The operator.
+    /// A client of the operator's port.
     pub(crate) fn admin(&self) -> Client {
         Client::new(&format!("http://127.0.0.1:{}", self.ports.admin), None, "curl/8", None)
     }
@@ -154,12 +154,12 @@ impl TestHub {
         self.component("kube-proxy/v1.36.0 (linux/amd64) kubernetes/0000000")
     }
 
-    /// Somebody with this token, that calls itself `agent`.
+    /// A client with this token and the User-Agent `agent`.
     pub(crate) fn bearer(&self, agent: &str, token: &str) -> Client {
         Client::new(&self.proxy_url(), None, agent, Some(token))
     }
 
-    /// Somebody with a client certificate of the cluster, at the HTTPS port.
+    /// A client with a client certificate of the cluster, at the HTTPS port.
     pub(crate) fn with_certificate(&self, cloud: &Cloud, user: &str, groups: &[&str]) -> Client {
         let tls = cloud.pki().client_config(Some(&cloud.pki().client(user, groups)));
         Client::new(
@@ -192,7 +192,7 @@ impl TestHub {
         self.ports.secure
     }
 
-    /// The folder that holds all its folders.
+    /// The directory that contains all others.
     pub(crate) fn folder(&self) -> &TestDir {
         &self.folder
     }
@@ -225,12 +225,13 @@ pub(crate) fn flags_of(cloud: &Cloud, folder: &TestDir, node: &str, server: &str
     ]
 }
 
-/// The uid that the tests run as; it acts as the node in them.
+/// The uid of the test process; it acts as the node in the tests.
 pub(crate) fn own_uid() -> u32 {
     std::fs::metadata("/proc/self").unwrap().uid()
 }
 
-/// The hub takes port numbers and does not report the ones it got: a port that is gone is replaced by another.
+/// Starts a hub on free port numbers, because it does not report the ports it got. If another process takes
+/// one, it tries others.
 async fn start(flags: &[String]) -> (Hub, Ports) {
     for _ in 0..TRIES {
         let ports = Ports {

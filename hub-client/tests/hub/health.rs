@@ -1,4 +1,4 @@
-//! Whether cloud and coordinator are there: what is asked, of whom, and whom a silence does not concern.
+//! Probes of cloud and coordinator: their requests and targets, and silent servers that do not count.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::pool::{NODE_LEASES, Pool};
 use super::relay_pool::Link;
 
 const SERVICES: &str = "/api/v1/services";
-/// No request waits longer for a server that says nothing.
+/// Maximum wait of a request for a silent server.
 const BOUND: Duration = Duration::from_secs(30);
 
 fn web() -> serde_json::Value {
@@ -23,7 +23,7 @@ fn web() -> serde_json::Value {
 #[tokio::test]
 async fn probe_needs_no_rights() {
     let cloud = Cloud::start().await;
-    // Whatever it reads or writes is refused.
+    // All its reads and writes are refused.
     cloud.forbid(NODE_USER);
     let hub = TestHub::start_at_once(&cloud, &[]).await;
     hub.until("the cloud must be found", |state| state["cloudReachable"] == true)
@@ -31,7 +31,7 @@ async fn probe_needs_no_rights() {
     let state = hub.state().await;
     assert_eq!(
         state["collections"]["services"]["complete"], false,
-        "it may read nothing"
+        "it may not read anything"
     );
     let probes = cloud.seen("/livez");
     assert!(!probes.is_empty() && probes.iter().all(|seen| seen.method == Method::GET));
@@ -83,7 +83,7 @@ async fn conflict_of_a_renewal_is_no_sign_of_health() {
     .await;
 }
 
-/// One kubelet that hangs is no news of the cloud or of the coordinator.
+/// One hanging kubelet does not affect the state of the cloud or of the coordinator.
 #[tokio::test]
 async fn silent_kubelet_concerns_nobody_else() {
     let pool = Pool::start().await;
@@ -128,7 +128,7 @@ async fn silent_server_keeps_nobody_waiting() {
     let hub = TestHub::start_node(&cloud, "n1", &servers, &[]).await;
     hub.wait_until_complete().await;
     hub.kubelet().get("/api/v1/pods").await.expect(200);
-    // The other way round: the one in use falls silent.
+    // The reverse case: the server in use falls silent.
     let mut link = Link::to(cloud.addr()).await;
     let servers = format!("{},{}", link.url(), cloud.url());
     let hub = TestHub::start_node(&cloud, "n1", &servers, &[]).await;
@@ -144,7 +144,7 @@ async fn silent_server_keeps_nobody_waiting() {
     eventually("the other server must be used", answered).await;
 }
 
-/// What is cut off from the cloud from the start is not cut off from the pool.
+/// A node without the cloud from the start still reaches the pool.
 #[tokio::test]
 async fn hub_started_offline_uses_a_running_coordinator() {
     let mut pool = Pool::start().await;
@@ -164,7 +164,7 @@ async fn hub_started_offline_uses_a_running_coordinator() {
         (&json!("FollowerHub"), &json!(false))
     );
     assert_eq!(state["collections"]["services"]["source"], "coordinator");
-    // Also when it lost the coordinator in between: nothing depends on what was seen first.
+    // The same after a loss of the coordinator: the order of events does not matter.
     pool.coordinator.go_away().await;
     hub.until("the loss must be noticed", |state| {
         state["coordinatorReachable"] == false
@@ -177,7 +177,7 @@ async fn hub_started_offline_uses_a_running_coordinator() {
     assert_eq!(watch.told().await, "ADDED late");
 }
 
-/// What one component asks for by name or with a limit says nothing of what there is.
+/// Requests of one component by name or with a limit do not reduce the replicas.
 #[tokio::test]
 async fn narrow_and_empty_answers_take_nothing_away() {
     let mut cloud = Cloud::start().await;

@@ -1,4 +1,4 @@
-//! The kubelet's lease: carried to the cloud as it is, answered whether the cloud is there or not.
+//! The kubelet's lease: forwarded to the cloud unchanged, and answered with or without the cloud.
 
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/lea
 const OTHER_LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n2";
 const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-/// What the cloud answers to a renewal.
+/// Answer of the cloud to a renewal.
 const RENEWED: &str = r#"{"kind":"Lease","metadata":{"name":"n1","resourceVersion":"77"}}"#;
 const NO_ITEMS: &str = r#"{"kind":"List","apiVersion":"v1","metadata":{"resourceVersion":"9999"},"items":[]}"#;
 const NOT_FOUND: &str = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}"#;
-/// Bytes that no parser likes.
+/// Bytes that no parser accepts.
 const OPAQUE: &[u8] = b"k8s\0\n\x1f\n\x16coordination.k8s.io\x00\xff\xfe";
 
-/// The lease at the cloud: what was put there, and a gate that keeps renewals waiting.
+/// The lease at the cloud: its written states, and a gate that holds renewals back.
 #[derive(Clone)]
 struct Lease {
     puts: Arc<Mutex<Vec<(String, Bytes)>>>,
@@ -83,7 +83,7 @@ impl Lease {
     }
 }
 
-/// A renewal with this much to tell it by, formatted as nobody would.
+/// A renewal identified by `number`, in an unusual format.
 fn beat(number: u32) -> String {
     format!("{{ \"metadata\":{{\"name\":\"n1\"}},\n \"spec\":{{\"renewTime\":\"{number}\"}} }}")
 }
@@ -130,7 +130,7 @@ async fn cut_off_kubelet_is_answered_with_its_own_beat() {
         assert_eq!(echo.header("content-type"), Some(kind));
         assert_eq!(echo.expect(200), body);
     }
-    hub.until("the hub must know that the cloud does not hear it", |state| {
+    hub.until("the hub must detect that the cloud gets no heartbeats", |state| {
         state["cutOff"] == true
     })
     .await;
@@ -138,7 +138,7 @@ async fn cut_off_kubelet_is_answered_with_its_own_beat() {
     assert_eq!(
         (kept.header("content-type"), kept.body.as_ref()),
         (Some(JSON), RENEWED.as_bytes()),
-        "what the cloud said last"
+        "the cloud's last answer"
     );
     hub.restart().await;
     assert_eq!(
@@ -155,7 +155,7 @@ async fn cut_off_kubelet_is_answered_with_its_own_beat() {
         Some(&beat(4)),
         "the first beat with a link goes to the cloud"
     );
-    hub.until("the node must be heard again", |state| state["cutOff"] == false)
+    hub.until("the cloud must get heartbeats again", |state| state["cutOff"] == false)
         .await;
 }
 
@@ -180,7 +180,7 @@ async fn create_and_patch_offline_need_a_lease_that_is_known() {
     assert_eq!(hub.kubelet().send(create()).await.expect(200), RENEWED);
 }
 
-/// The one answer that is kept beside pool data outlives whatever else is answered with nothing.
+/// The one answer kept in addition to pool data survives empty answers to other requests.
 #[tokio::test]
 async fn answers_of_nothing_leave_the_kept_lease() {
     let mut cloud = Cloud::start().await;
@@ -228,7 +228,7 @@ async fn only_the_kubelets_own_lease_is_answered_offline() {
         .send(request(Method::DELETE, LEASE, &[], full("")))
         .await
         .expect(503);
-    // Nothing else is accepted that the cloud does not know of.
+    // All other requests unknown to the cloud are refused.
     for (method, path) in [
         (Method::POST, "/api/v1/namespaces/shop/pods"),
         (Method::POST, "/api/v1/namespaces/shop/services"),
@@ -282,7 +282,7 @@ async fn kubelet_that_hangs_up_does_not_stop_later_beats() {
     })
     .await;
     drop(connection);
-    // The first beat is never answered: what it left behind must not block the line for ever.
+    // The first beat is never answered: its remains must not block later beats.
     let later = async || {
         assert_eq!(hub.kubelet().put(LEASE, JSON, beat(2)).await.code, 200);
         lease.bodies().contains(&beat(2)).then_some(())

@@ -1,4 +1,4 @@
-//! Ports that are never free: the kubelet takes a program for the hub that holds the hub's port while the hub is away.
+//! Ports that are never free: a kubelet would trust any program that takes the hub's port while the hub is down.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -52,7 +52,7 @@ fn flags(cloud: &Cloud, folder: &TestDir, proxy: SocketAddr) -> Vec<String> {
     flags
 }
 
-/// A kubelet's request that waits for whoever takes the connection.
+/// Sends a kubelet's request, which waits until a process accepts the connection.
 async fn waiting(addr: SocketAddr) -> TcpStream {
     let mut connection = TcpStream::connect(addr).await.expect("the port must be held");
     let request = "GET /api/v1/pods HTTP/1.1\r\nHost: localhost\r\nUser-Agent: kubelet/v1\r\nConnection: close\r\n\r\n";
@@ -79,7 +79,7 @@ async fn inherited_port_is_held_while_the_hub_is_away() {
         is_answered(early).await;
         drop(hub);
         let taken = TcpListener::bind(addr).map(drop).map_err(|error| error.kind());
-        assert_eq!(taken, Err(ErrorKind::AddrInUse), "nobody takes the port meanwhile");
+        assert_eq!(taken, Err(ErrorKind::AddrInUse), "no process takes the port in between");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Requests that want to be taken for something else behind the hub.
+//! Requests crafted so that a server behind the hub reads them differently.
 
 use http::{Response, StatusCode};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -9,10 +9,10 @@ use super::cloud::Cloud;
 use super::harness::TestHub;
 
 const PODS: &str = "/api/v1/pods";
-/// Reaches the cloud only as a request that the hub did not see: it names no component.
+/// Reaches the cloud only if the hub did not parse it as a request: it names no component.
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
-/// Everything that comes back for these bytes on a connection of their own.
+/// Returns everything received for these bytes on a connection of their own.
 async fn said(hub: &TestHub, bytes: &str) -> String {
     let mut connection = hub.connect().await;
     connection.write_all(bytes.as_bytes()).await.unwrap();
@@ -134,7 +134,7 @@ async fn path_that_climbs_reaches_nothing() {
         assert!(answer.starts_with("HTTP/1.1 400 "), "{path}: {answer}");
         assert!(cloud.seen(path).is_empty());
     }
-    // The component is part of no path.
+    // The component must not become part of a path.
     let agent =
         "GET /api/v1/pods HTTP/1.1\r\nHost: localhost\r\nUser-Agent: ../../kubelet\r\nConnection: close\r\n\r\n";
     assert!(said(&hub, agent).await.starts_with("HTTP/1.1 401 "));

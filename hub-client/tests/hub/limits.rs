@@ -1,4 +1,4 @@
-//! One node cannot take more of the hub than its share.
+//! A client cannot take more of the hub than its share.
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -17,7 +17,7 @@ use super::harness::TestHub;
 const PODS: &str = "/api/v1/pods";
 const SERVICES: &str = "/api/v1/services";
 
-/// Keeps requests for pods waiting at the cloud until the gate is opened.
+/// Holds requests for pods at the cloud until the gate is opened.
 fn hold_pods(cloud: &Cloud) -> watch::Sender<bool> {
     hold(cloud, PODS)
 }
@@ -66,7 +66,7 @@ async fn requests_above_the_limit_get_429_and_watches_do_not_count() {
         assert_eq!(cloud.seen(PODS).len(), 2, "what is refused costs the cloud nothing");
         gate.send_replace(true);
         let answers: Vec<_> = waiting.map(|answer| answer.code).collect().await;
-        assert_eq!(answers, [200, 200], "who waited is served");
+        assert_eq!(answers, [200, 200], "the waiting requests are served");
     };
     let (one, two, ()) = tokio::join!(one.get(PODS), two.get(PODS), meanwhile);
     assert_eq!((one.code, two.code), (200, 200));
@@ -80,7 +80,7 @@ async fn client_that_hangs_up_gives_its_place_back() {
     let _gate = hold_pods(&cloud);
     let kubelet = hub.kubelet();
     tokio::select! {
-        _ = kubelet.open(request(Method::GET, PODS, &[], empty())) => panic!("nobody answers that"),
+        _ = kubelet.open(request(Method::GET, PODS, &[], empty())) => panic!("the cloud holds this request"),
         () = until_held(&cloud, 1) => {}
     }
     let free = async || (hub.kube_proxy().get(SERVICES).await.code == 200).then_some(());
@@ -110,7 +110,7 @@ async fn ask(hub: &TestHub, method: &str, path: &str, headers: &str) -> TcpStrea
     connection
 }
 
-/// The old way to watch.
+/// The deprecated form of a watch.
 const WATCHED: &str = "/api/v1/watch/pods";
 const OWN_REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
@@ -127,7 +127,7 @@ async fn bodies_that_never_end_do_not_take_the_kubelets_places() {
         hub.kubelet().get(PODS).await.expect(200);
         hub.kube_proxy().get(SERVICES).await.expect(200);
     }
-    // Waits behind the pod and gets a place, for bodies that do not come are given up.
+    // Waits behind the pod and gets a place, because missing bodies time out.
     let other = hub.bearer("pod/v1", "other").get(PODS).await;
     assert_eq!(other.code, 200);
     let mut answer = String::new();

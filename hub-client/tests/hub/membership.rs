@@ -1,4 +1,4 @@
-//! Who belongs to the pool: what the NodePool says, else the labels of the Nodes.
+//! Membership of the pool: the NodePool's nodes, otherwise the labels of the Nodes.
 
 use serde_json::{Value, json};
 
@@ -32,18 +32,18 @@ async fn node_pool_wins_over_labels_while_it_names_somebody() {
     node_pool(&cloud, "p", &["n1", "n2", "n3"]);
     let hub = TestHub::start(&cloud, &["--nodepool-name=p"]).await;
     assert_eq!(members(&hub.state().await), 3);
-    assert!(cloud.seen("/api/v1/nodes").is_empty(), "nobody asks for Nodes");
+    assert!(cloud.seen("/api/v1/nodes").is_empty(), "the hub does not request Nodes");
     node_pool(&cloud, "p", &["n1", "n2", "n3", "n4"]);
     hub.until("a node joins", |state| members(state) == 4).await;
     node_pool(&cloud, "p", &["n4"]);
     hub.until("three leave", |state| members(state) == 1).await;
     node(&cloud, "n2");
     node_pool(&cloud, "p", &[]);
-    // n4 has gone with the NodePool's word, n1 has come back.
+    // n4 has left, because only the NodePool named it; n1 is back.
     hub.until("the labels decide", |state| members(state) == 2).await;
     cloud.delete("nodes", "", "n1");
     cloud.delete("nodes", "", "n2");
-    // Nobody is left who could be meant: that is no membership.
+    // No label is left: that is no valid membership.
     let state = hub
         .until("the loss of all labels is noticed", |state| {
             state["troubles"]["labels of the pool's Nodes"]["why"]

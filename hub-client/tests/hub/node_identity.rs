@@ -1,4 +1,5 @@
-//! What is on the node is not the node: its identity is for root's components, and for requests that were meant for the hub.
+//! The node's identity is limited to root's components and to requests addressed to the hub; other processes on the node do
+//! not get it.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,7 +17,7 @@ const TOKENS: &str = "/api/v1/namespaces/shop/serviceaccounts/robot/token";
 /// A uid that owns nothing.
 const NOBODY: u32 = 65534;
 
-/// Sends these bytes from a process of its own and returns the answer. Only root may choose the process's uid.
+/// Sends these bytes from a separate process and returns the answer. Only root may choose the process's uid.
 async fn said_by(uid: Option<u32>, port: u16, request: String) -> String {
     let mut command = Command::new("bash");
     let talk = r#"exec 3<>"/dev/tcp/127.0.0.1/$0"; printf '%s' "$1" >&3; cat <&3"#;
@@ -28,7 +29,7 @@ async fn said_by(uid: Option<u32>, port: u16, request: String) -> String {
     String::from_utf8(answer.expect("bash must run").stdout).unwrap()
 }
 
-/// A kubelet's request, as anybody can write it.
+/// A kubelet's request, which any process can write.
 fn as_kubelet(method: &str, path: &str, host: &str) -> String {
     format!(
         "{method} {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: kubelet/v1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -43,7 +44,7 @@ fn code(answer: &str) -> u16 {
 #[tokio::test]
 async fn uid_that_is_not_configured_does_not_act_as_the_node() {
     let cloud = Cloud::start().await;
-    // Who may not run processes of another uid is the one that is refused.
+    // Without the right to run processes of another uid, the test's own uid is the refused one.
     let uid = if own_uid() == 0 { NOBODY } else { own_uid() };
     let hub = TestHub::start(&cloud, &["--node-identity-uids=0"]).await;
     for (method, path) in [("GET", SECRET), ("POST", TOKENS), ("GET", "/api/v1/services")] {
@@ -102,7 +103,11 @@ async fn demanded_token_is_read_by_the_hub_and_seen_by_nobody_else() {
         hub.bearer(agent, &token).get(path).await.expect(401);
     }
     hub.pod(&cloud, &token).get(SECRET).await.expect(401);
-    assert_eq!(cloud.seen(SECRET).len(), 1, "nobody's token, and nothing for the cloud");
+    assert_eq!(
+        cloud.seen(SECRET).len(),
+        1,
+        "an unknown token, and no request to the cloud"
+    );
     hub.restart().await;
     hub.bearer("kubelet/v1", &token).get(SECRET).await.expect(404);
 }
@@ -131,7 +136,7 @@ async fn kubelet_that_pins_the_hubs_own_authority_talks_to_nobody_else() {
     let url = format!("https://127.0.0.1:{}", hub.secure_port());
     let kept = Client::new(&url, Some(early), "kubelet/v1", Some(&token));
     kept.get("/api/v1/pods").await.expect(200);
-    // Whose key others could read is whose it was no more.
+    // A key that other users could read may have been copied.
     std::fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();
     let before = std::fs::read_to_string(&key).unwrap();
     hub.restart().await;

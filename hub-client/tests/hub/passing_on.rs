@@ -1,4 +1,4 @@
-//! What is not pool data goes to the cloud and back as it is: nothing buffered, nothing changed.
+//! Requests that are not for pool data go to the cloud and back unchanged and unbuffered.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,12 @@ use super::cloud::Cloud;
 use super::harness::TestHub;
 
 const PODS: &str = "/api/v1/pods";
-/// Bytes above every limit the hub has for an answer that it looks at.
+/// Bytes above every limit of the hub for answers that it parses.
 const LARGE: usize = 4 << 20;
 const LOG: &str = "/api/v1/namespaces/shop/pods/web/log";
 
-/// A body that is fed by the test: what is sent on the channel is a piece, `Err` breaks it, a dropped channel ends it.
+/// A body fed by the test: each message on the channel is a piece, `Err` breaks the body, and a dropped channel ends
+/// it.
 fn fed() -> (mpsc::Sender<Result<Bytes, BoxError>>, Body) {
     let (feed, pieces) = mpsc::channel::<Result<Bytes, BoxError>>(4);
     let pieces = stream::unfold(pieces, |mut pieces| async move { Some((pieces.recv().await?, pieces)) });
@@ -186,7 +187,7 @@ async fn method_query_headers_and_body_arrive_byte_for_byte() {
     assert_eq!(
         values(&seen.headers, "host"),
         [cloud.url().replace("https://", "")],
-        "it is the cloud that is asked"
+        "the request goes to the cloud"
     );
 }
 
@@ -202,7 +203,7 @@ async fn watch_that_breaks_at_the_cloud_ends_cleanly() {
     assert_eq!(watch.told().await, "ADDED web");
     feed.send(Err("the cable is cut".into())).await.unwrap();
     assert!(watch.next().await.is_none());
-    // The same when it is the whole cloud that goes.
+    // The same if the whole cloud goes away.
     let _feed = answer_with_pieces(&cloud, PODS);
     let mut watch = hub.kubelet().watch(PODS).await;
     cloud.go_away().await;
@@ -232,7 +233,7 @@ async fn answer_that_breaks_at_the_cloud_is_not_taken_for_a_whole_one() {
 async fn answer_to_a_write_that_breaks_is_not_taken_for_a_whole_one() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
-    // The hub looks into answers to writes of pool data, for their resourceVersion.
+    // The hub parses answers to writes of pool data, for their resourceVersion.
     let path = "/api/v1/namespaces/shop/services";
     let feed = answer_with_pieces(&cloud, path);
     let kubelet = hub.kubelet();
@@ -248,7 +249,7 @@ async fn answer_to_a_write_that_breaks_is_not_taken_for_a_whole_one() {
     });
     assert!(
         answer.is_none_or(|answer| answer.code >= 500),
-        "a success without a body is a lie"
+        "a success without a body would be wrong"
     );
 }
 
@@ -298,7 +299,7 @@ async fn unreachable_cloud_is_503_with_retry_after() {
             assert_eq!(refused.json()["reason"], "ServiceUnavailable");
         }
     }
-    // The next probe on its own would come 5 s after the start.
+    // The next regular probe would come 5 s after the start.
     let noticed = hub.until("a failed request must bring the probe forward", |state| {
         state["cloudReachable"] == false
     });
@@ -311,7 +312,7 @@ async fn unreachable_cloud_is_503_with_retry_after() {
     hub.kubelet().get(PODS).await.expect(200);
 }
 
-/// What a Service's own server answers is no Service, whatever it looks like: nothing waits for its end.
+/// The answer of a Service's backend is not a Service, even if it resembles one: the hub does not wait for its end.
 #[tokio::test]
 async fn answer_of_a_proxied_service_streams_and_has_no_limit() {
     let cloud = Cloud::start().await;
@@ -332,7 +333,7 @@ async fn answer_of_a_proxied_service_streams_and_has_no_limit() {
     assert_eq!(hub.kubelet().send(post()).await.expect(200).len(), LARGE + 11);
 }
 
-/// The cloud stored it: its answer gets through at any size.
+/// The cloud has stored the object: its answer passes at any size.
 #[tokio::test]
 async fn answer_to_a_write_of_pool_data_has_no_limit() {
     let cloud = Cloud::start().await;
@@ -349,7 +350,7 @@ async fn answer_to_a_write_of_pool_data_has_no_limit() {
     assert_eq!(stored.len(), large.len());
 }
 
-/// A number that is not of the cloud's history is waited for by nobody.
+/// Requests do not wait for a number outside the cloud's history.
 #[tokio::test]
 async fn only_the_written_object_tells_a_number_to_wait_for() {
     let cloud = Cloud::start().await;

@@ -1,5 +1,5 @@
-//! A pool for tests of the election and of what a leader does: a cloud, perhaps behind two servers, and a coordinator that
-//! keeps leases, serves what the test puts there, and takes whatever it is fed.
+//! A pool for tests of the election and of the leader's work: a cloud, perhaps behind two servers, and a coordinator. The
+//! coordinator keeps leases, serves the test's objects and accepts everything that is fed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use super::cloud::leases::ELECTION;
 use super::cloud::{Cloud, Seen};
 use super::harness::TestHub;
 
-/// The collection of the election lease at the coordinator.
+/// Path of the collection of the election lease at the coordinator.
 pub(crate) const ELECTION_LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
-/// All node leases.
+/// Path of all node leases.
 pub(crate) const NODE_LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
-/// Who carries beats of others.
+/// User that forwards beats of others.
 pub(crate) const DELEGATE: &str = "yurt-hub-delegate";
 /// The coordinator's store at the start.
 pub(crate) const STORE: &str = "store-of-the-test";
 pub(super) const POOL: &str = "hangzhou";
 const FEED: &str = "/yurt/v1/feed";
-/// What is fed in a pool that shares nothing more.
+/// Collections fed in a pool without additional resources.
 const FED: [&str; 4] = ["members", "services", "endpoints", "endpointslices.discovery.k8s.io"];
 
 /// The pool; its hubs are started one by one.
@@ -43,14 +43,14 @@ type Fed = Arc<Mutex<BTreeMap<String, Vec<Value>>>>;
 // === impl Pool ===
 
 impl Pool {
-    /// Nodes n1, n2 and n3 are members; no hub runs yet, nobody has the lease.
+    /// Starts a pool with the members n1, n2 and n3; no hub runs yet, and the lease is free.
     pub(crate) async fn start() -> Self {
         let cloud = Cloud::start().await;
         let coordinator = cloud.start_beside().await;
         Self::of(cloud, coordinator)
     }
 
-    /// The same, but what the coordinator serves is what the cloud has, as if it were fed in no time.
+    /// The same, but the coordinator serves the cloud's objects, as if fed without delay.
     pub(crate) async fn start_fed() -> Self {
         let cloud = Cloud::start().await;
         let coordinator = cloud.another_server().await;
@@ -94,7 +94,7 @@ impl Pool {
         }
     }
 
-    /// The hub of `node`, which finds the cloud at `servers`.
+    /// Starts the hub of `node`, which reaches the cloud at `servers`.
     pub(crate) async fn hub_at(&self, node: &str, servers: &str, more: &[&str]) -> TestHub {
         let delegate = self.folder.path().join("delegate.conf");
         let flags = [
@@ -108,12 +108,12 @@ impl Pool {
         TestHub::start_node(&self.cloud, node, servers, &flags).await
     }
 
-    /// The hub of `node`.
+    /// Starts the hub of `node`.
     pub(crate) async fn hub(&self, node: &str, more: &[&str]) -> TestHub {
         self.hub_at(node, &self.cloud.url(), more).await
     }
 
-    /// A hub of `node` that leads and has fed all there is.
+    /// Starts a hub of `node` that leads and has fed all collections.
     pub(crate) async fn leader(&self, node: &str) -> TestHub {
         let hub = self.hub(node, &[]).await;
         self.until_held_by(node).await;
@@ -121,7 +121,7 @@ impl Pool {
         hub
     }
 
-    /// Waits until all there is was fed to the present store, as whole lists and then on.
+    /// Waits until all collections were fed to the present store: as snapshots, then as events.
     pub(crate) async fn until_fed(&self) {
         eventually("all must be fed", async || {
             let fed = self.fed.lock();
@@ -134,13 +134,13 @@ impl Pool {
         .await;
     }
 
-    /// Who holds the election lease; empty when nobody does.
+    /// Holder of the election lease; empty if it is free.
     pub(crate) fn holder(&self) -> String {
         let lease = self.election();
         lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// The election lease; null when there is none.
+    /// The election lease; null if it does not exist.
     pub(crate) fn election(&self) -> Value {
         let lease = self.coordinator.get("leases", Some(ELECTION.0), ELECTION.1);
         lease.unwrap_or_default()
@@ -155,7 +155,7 @@ impl Pool {
         .await;
     }
 
-    /// Writes the election lease as somebody else would; empty: nobody has it.
+    /// Writes the election lease for another holder; an empty name frees it.
     pub(crate) fn give_lease_to(&self, holder: &str) {
         let mut lease = self.election();
         lease["metadata"] = json!({"namespace": ELECTION.0, "name": ELECTION.1});
@@ -166,7 +166,7 @@ impl Pool {
         self.coordinator.put_lease(lease);
     }
 
-    /// Puts a beat of `node` into the pool, the `number`th, that somebody has to carry.
+    /// Writes the `number`th beat of `node`, with a request to forward it, into the pool.
     pub(crate) fn delegated_beat(&self, node: &str, number: u64) {
         let annotations = json!({"openyurt.io/delegate-heartbeat": "true"});
         let metadata = json!({"namespace": "kube-node-lease", "name": node, "annotations": annotations});
@@ -174,18 +174,18 @@ impl Pool {
         self.coordinator.put_lease(json!({"metadata": metadata, "spec": spec}));
     }
 
-    /// From now on the coordinator has this store, to which nothing was fed.
+    /// Gives the coordinator this store, which is empty, from now on.
     pub(crate) fn new_store(&self, store: &str) {
         say_store(&self.coordinator, store);
         self.fed.lock().clear();
     }
 
-    /// What was fed by calls of this path.
+    /// Bodies fed by calls of this path.
     pub(crate) fn fed(&self, call: &str) -> Vec<Value> {
         self.fed.lock().get(call).cloned().unwrap_or_default()
     }
 
-    /// What the hub of `node` asked the coordinator about leases, watches included.
+    /// Requests of the hub of `node` to the coordinator about leases, watches included.
     pub(crate) fn asked_about_leases(&self, node: &str) -> Vec<Seen> {
         let user = format!("system:node:{node}");
         let is_it = |seen: &Seen| seen.user.as_ref() == Some(&user) && seen.path.contains("/leases");
@@ -202,7 +202,7 @@ fn say_store(coordinator: &Cloud, store: &str) {
     });
 }
 
-/// A moment that is later for a larger number.
+/// Returns a time that increases with the number.
 fn time(number: u64) -> String {
     format!(
         "2026-01-01T{:02}:{:02}:{:02}.000000Z",
@@ -212,7 +212,7 @@ fn time(number: u64) -> String {
     )
 }
 
-/// A moment after `last`, if that is one.
+/// Returns a time after `last`, if that is a time.
 fn later(last: &str) -> String {
     let micros = MicroTime::parse(last).map_or(0, to_micros);
     from_micros(micros + 1).to_string()

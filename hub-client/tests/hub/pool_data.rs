@@ -1,4 +1,5 @@
-//! Pool data from the node's own copy: complete or refused, with the cloud's numbers and bytes, also when it is away.
+//! Pool data from the node's own replica: complete or refused, with the cloud's versions and bytes, also during an
+//! outage.
 
 use http::StatusCode;
 use serde_json::json;
@@ -17,7 +18,7 @@ fn service(name: &str, port: u16) -> serde_json::Value {
     json!({"metadata": {"namespace": "shop", "name": name}, "spec": {"ports": [{"port": port}]}, "later": {"field": 1.0}})
 }
 
-/// Pages of lists the replicas asked for (their first one is larger); the proof of the timeline asks for one object.
+/// Pages of the replicas' lists (their first one is larger); the proof of the history requests one object.
 fn lists(cloud: &Cloud) -> usize {
     let is_page = |query: &str| query.starts_with("limit=") && query != "limit=1";
     let seen = cloud.seen(SERVICES);
@@ -67,7 +68,7 @@ async fn list_of_many_pages_comes_whole() {
         cloud.put("services", service(name, 80));
     }
     let hub = TestHub::start(&cloud, &[]).await;
-    assert!(lists(&cloud) >= 3, "the cloud is not asked for everything at once");
+    assert!(lists(&cloud) >= 3, "the list comes in pages");
     let asked = lists(&cloud);
     let first = hub.kube_proxy().get(&format!("{SERVICES}?limit=500")).await;
     let token = first.json()["metadata"]["continue"].as_str().unwrap().to_owned();
@@ -126,7 +127,7 @@ async fn incomplete_copy_is_never_an_empty_list() {
         );
         assert_eq!(refused.json()["reason"], "TooManyRequests");
     }
-    // A single object can be had from the cloud meanwhile.
+    // The cloud can still return a single object.
     hub.component("coredns")
         .get("/api/v1/namespaces/shop/services/web")
         .await
@@ -185,7 +186,7 @@ async fn copy_outlives_a_restart_without_the_cloud() {
         .watch(&format!("{SERVICES}?resourceVersion={at}"))
         .await;
     assert_eq!(watch.headers["yurt-stale"], "true");
-    // The watch goes on where it was once there is a cloud again: no list, no event twice.
+    // With the cloud back, the watch resumes at its position: no list, no duplicate event.
     cloud.come_back().await;
     cloud.put("services", service("db", 5432));
     assert_eq!(watch.told().await, "ADDED db");
@@ -194,7 +195,8 @@ async fn copy_outlives_a_restart_without_the_cloud() {
     assert_eq!(list.names(), ["db", "web"]);
 }
 
-/// Clients are served from a list as soon as it is there. Were it lost, nobody could tell them what went meanwhile.
+/// Clients are served from a list as soon as it is complete. If it were lost, no source could send the deletions
+/// since then.
 #[tokio::test]
 async fn list_outlives_a_kill_right_after_it() {
     let mut cloud = Cloud::start().await;
@@ -238,7 +240,7 @@ async fn cloud_is_told_that_a_copy_watches() {
     };
     for watch in eventually("the copy must watch", watches).await {
         let header = watch.headers.get("yurt-replica");
-        let why = "a coordinator in the cloud's place tells what lies before its log as one step to copies only";
+        let why = "a coordinator in the cloud's role sends the changes before its log as one step to replicas only";
         assert!(header.is_some_and(|value| value == "1"), "{why}: {:?}", watch.query);
     }
 }
@@ -251,7 +253,7 @@ async fn own_write_is_seen_by_the_next_list() {
     let shop = "/api/v1/namespaces/shop/services";
     let client = hub.component("coredns");
     for (name, is_gzip) in [("first", false), ("second", true)] {
-        // The copy hears of it only when the test says so.
+        // The replica gets the change only when the test sends it.
         let ahead: u64 = cloud.version().parse::<u64>().unwrap() + 1;
         let metadata = json!({"namespace": "shop", "name": name, "resourceVersion": ahead.to_string()});
         let stored = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata}).to_string();
@@ -261,7 +263,7 @@ async fn own_write_is_seen_by_the_next_list() {
                 if !is_gzip {
                     return answer_json(StatusCode::CREATED, stored);
                 }
-                // As kube-apiserver does it with large objects.
+                // kube-apiserver does the same with large objects.
                 let mut answer = answer_json(StatusCode::CREATED, gzip_bytes(stored.as_bytes()));
                 let gzip = "gzip".parse().unwrap();
                 answer.headers_mut().insert(http::header::CONTENT_ENCODING, gzip);
@@ -276,7 +278,7 @@ async fn own_write_is_seen_by_the_next_list() {
         );
         client.send(create).await.expect(201);
         let (listed, ()) = tokio::join!(client.get(SERVICES), async {
-            // Answers that were asked for later come first: the list waits for the write.
+            // Answers to later requests come first: the list waits for the write.
             for _ in 0..5 {
                 hub.state().await;
             }
@@ -296,7 +298,7 @@ async fn watch_of_any_length_is_harmless() {
     let hub = TestHub::start(&cloud, &[]).await;
     let longest = format!("{SERVICES}?timeoutSeconds={}", i64::MAX);
     assert_eq!(hub.kube_proxy().watch(&longest).await.told().await, "ADDED web");
-    // Above an int64 it is no number to kube-apiserver.
+    // Above an int64 kube-apiserver does not parse it as a number.
     let refused = hub
         .kube_proxy()
         .get(&format!("{SERVICES}?watch=1&timeoutSeconds={}", u64::MAX))

@@ -1,4 +1,4 @@
-//! A node that is cut off from the cloud: its beats and its status take another node's link.
+//! A node that is cut off from the cloud: its beats and its status go through another node's link.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -64,7 +64,7 @@ async fn cut_off_node_renews_through_a_peer_and_comes_back() {
     assert!(annotation(&own, DELEGATED).is_null());
 
     link.cut().await;
-    assert_eq!(beat(&hub, "2").await, 200, "the kubelet notices nothing");
+    assert_eq!(beat(&hub, "2").await, 200, "the kubelet is unaffected");
     let there = pool.leases.get("n1").unwrap();
     assert_eq!(annotation(&there, DELEGATED), "true", "{there}");
     let first = there["spec"]["renewTime"].as_str().unwrap().to_owned();
@@ -77,7 +77,7 @@ async fn cut_off_node_renews_through_a_peer_and_comes_back() {
     assert_eq!(annotation(&told, RELAYED), &told["spec"]["renewTime"]);
     assert!(
         annotation(&told, ADDRESS).is_null(),
-        "a cut-off node is of no use to others: {told}"
+        "a cut-off node offers no relay: {told}"
     );
     let state = hub.state().await;
     assert_eq!(
@@ -86,7 +86,8 @@ async fn cut_off_node_renews_through_a_peer_and_comes_back() {
     );
     assert_eq!(peer.state().await["relay"]["tunnels"], 1);
 
-    // Somebody else's write, and a clock that is ahead: the next beat goes over it and not back.
+    // A write of another client, with a clock that is ahead: the next beat replaces it without going back in
+    // time.
     let mut ahead = pool.leases.get("n1").unwrap();
     ahead["spec"]["renewTime"] = "2099-01-01T00:00:00.000000Z".into();
     pool.leases.put("n1", ahead);
@@ -170,7 +171,7 @@ async fn only_heartbeat_and_status_of_the_own_node_take_the_relay() {
 async fn peers_that_do_not_work_are_passed_over_within_the_beat() {
     let pool = RelayPool::start().await;
     let (peer, address) = pool.hub("n2", &pool.cloud.url(), &[]).await;
-    // One that is gone, one that says it is somebody else, one that takes everything and says nothing.
+    // An unreachable peer, one with another identity, and one that accepts everything and stays silent.
     let hole = tokio::net::TcpListener::bind(LOOPBACK).await.unwrap();
     pool.offer("n3", hole.local_addr().unwrap(), &pool.cloud.addr().to_string());
     pool.offer("n4", address, &pool.cloud.addr().to_string());
@@ -185,7 +186,7 @@ async fn peers_that_do_not_work_are_passed_over_within_the_beat() {
         took < std::time::Duration::from_secs(10),
         "the kubelet waits for 10 s: {took:?}"
     );
-    // Within the first beat on a quiet machine; the way that works is found at last.
+    // Within the first beat on a quiet machine; in any case the working peer is found.
     eventually("a beat must get through", async || {
         assert_eq!(beat(&hub, "2").await, 200);
         (annotation(&pool.leases.get("n1").unwrap(), DELEGATED) == "true").then_some(())
@@ -215,7 +216,10 @@ async fn without_a_relay_the_leader_is_asked_to_speak() {
         .await;
         assert!(annotation(&told, RELAYED).is_null(), "{told}");
         let there = pool.leases.get("n1").unwrap();
-        assert!(annotation(&there, DELEGATED).is_null(), "nobody wrote there: {there}");
+        assert!(
+            annotation(&there, DELEGATED).is_null(),
+            "no write arrived there: {there}"
+        );
         let status = request(Method::PATCH, STATUS, &[("content-type", MERGE)], full("{}"));
         let refused = hub.kubelet().send(status).await;
         assert_eq!((refused.code, refused.header("retry-after")), (503, Some("1")));
@@ -244,7 +248,7 @@ async fn mark_goes_with_the_relay() {
     assert_eq!(annotation(&told, DELEGATED), "true");
 }
 
-/// A link that swallows everything, the commonest kind of cut: the first beat waits for it, later ones do not.
+/// A link that drops all packets, the most common outage: the first beat waits for it, later ones do not.
 #[tokio::test]
 async fn silent_link_costs_the_first_beat_its_wait_and_later_ones_nothing() {
     let pool = RelayPool::start().await;
@@ -272,7 +276,7 @@ async fn silent_link_costs_the_first_beat_its_wait_and_later_ones_nothing() {
     );
 }
 
-/// Nobody has a link: kubelets are answered, nobody speaks for anybody, and what was offered before is of no use.
+/// No node has a link: kubelets get answers, no node forwards for another, and earlier offers are useless.
 #[tokio::test]
 async fn whole_pool_that_is_cut_off_falls_silent_and_comes_back() {
     let mut pool = RelayPool::start().await;
@@ -283,12 +287,12 @@ async fn whole_pool_that_is_cut_off_falls_silent_and_comes_back() {
     let before = pool.leases.get("n1").unwrap();
     pool.cloud.go_away().await;
     for hub in [&hub, &peer] {
-        hub.until("everybody must notice", |state| state["cloudReachable"] == false)
+        hub.until("every hub must detect it", |state| state["cloudReachable"] == false)
             .await;
     }
     for _ in 0..3 {
         assert_eq!(beat(&hub, "2").await, 200);
-        let told = until_pool_lease(&pool, "the pool must be told", |lease| {
+        let told = until_pool_lease(&pool, "the pool must get the state", |lease| {
             annotation(lease, DELEGATED) == "true"
         })
         .await;
@@ -300,7 +304,7 @@ async fn whole_pool_that_is_cut_off_falls_silent_and_comes_back() {
     let there = pool.leases.get("n1").unwrap();
     assert_eq!(
         there["spec"]["renewTime"], before["spec"]["renewTime"],
-        "no beat was made up"
+        "no beat was invented"
     );
     assert_eq!(
         beat(&hub, there["metadata"]["resourceVersion"].as_str().unwrap()).await,
@@ -310,7 +314,7 @@ async fn whole_pool_that_is_cut_off_falls_silent_and_comes_back() {
     assert!(annotation(&there, DELEGATED).is_null(), "{there}");
 }
 
-/// The link comes and goes: every beat arrives one way or the other, and nothing is left behind in the end.
+/// The link comes and goes: every beat arrives one way or the other, and no annotation remains in the end.
 #[tokio::test]
 async fn flapping_link_loses_no_beat_and_leaves_no_annotation() {
     let pool = RelayPool::start().await;
@@ -324,14 +328,14 @@ async fn flapping_link_loses_no_beat_and_leaves_no_annotation() {
         } else {
             link.resume().await;
         }
-        // As the kubelet does after a conflict: read, and once more.
+        // As the kubelet does after a conflict: it reads, and retries once.
         let version = pool.leases.get("n1").unwrap()["metadata"]["resourceVersion"].clone();
         let code = beat(&hub, version.as_str().unwrap()).await;
         assert!(code == 200 || code == 409, "{code}");
         let now = pool.leases.get("n1").unwrap()["metadata"]["resourceVersion"].clone();
         assert_ne!(
             now, last,
-            "round {round}: the beat arrived, or somebody wrote just before it"
+            "round {round}: the beat arrived, or another write came just before it"
         );
         last = now;
     }

@@ -1,4 +1,4 @@
-//! What the relay's port does with everybody who is not a member of the pool on the way to the cloud.
+//! The relay's port refuses every client except members of the pool on the way to the cloud.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Attacked {
         TlsConnector::from(Arc::new(tls)).connect(name, tcp).await
     }
 
-    /// Says something as n2 and reads until the relay closes, or, with a tunnel open, its head.
+    /// Sends `words` as `tls` and reads until the relay closes, or, with a tunnel open, its head.
     async fn say(&self, tls: ClientConfig, words: &str) -> String {
         let mut connection = self.connect(tls).await.expect("a connection");
         connection
@@ -89,7 +89,7 @@ impl Attacked {
     }
 }
 
-/// Everything until the end of the connection, which must come.
+/// Reads everything until the end of the connection, which must come.
 async fn read_all(connection: &mut TlsStream<TcpStream>) -> String {
     let mut text = Vec::new();
     let reading = async {
@@ -115,7 +115,7 @@ async fn member_is_who_the_client_ca_says() {
     let flag = format!("--client-ca-file={}", folder.path().join("clients.crt").display());
     let attacked = Attacked::start_with(&[&flag]).await;
     let words = connect_to(&attacked.target());
-    // The relay itself is still verified against the cluster's CA here.
+    // The client still verifies the relay against the cluster's CA here.
     let pki = attacked.pool.cloud.pki();
     let of = |identity: &PemPair| pki.peer_tls(identity).client().unwrap();
     let mut tunnel = attacked.connect(of(&clients.node("n2"))).await.unwrap();
@@ -176,7 +176,7 @@ async fn strangers_get_no_tunnel() {
         assert!(said.starts_with("HTTP/1.1 403 "), "{said}");
         attacked.refused("not_member", u32::try_from(count).unwrap() + 1).await;
     }
-    // Without a certificate of the cluster that is valid now, not a word is heard. A TLS 1.3 client learns of it with its
+    // Without a valid certificate of the cluster the relay reads no request. A TLS 1.3 client learns of that with its
     // first read.
     let foreign = TestPki::new();
     let strange = foreign.peer_tls(&foreign.node("n2")).identity;
@@ -227,12 +227,12 @@ async fn tunnels_lead_nowhere_but_to_the_cloud() {
             "{target}: {said}"
         );
     }
-    // What the Host header says is not where it leads.
+    // The Host header does not change the target.
     let lie = format!("CONNECT {trapped} HTTP/1.1\r\nHost: {}\r\n\r\n", attacked.target());
     let said = attacked.say(attacked.as_node("n2"), &lie).await;
     assert!(said.starts_with("HTTP/1.1 403 "), "{said}");
     let none = tokio::time::timeout(Duration::from_millis(100), trap.accept()).await;
-    assert!(none.is_err(), "somebody was sent into the trap");
+    assert!(none.is_err(), "the trap got a connection");
 }
 
 #[tokio::test]
@@ -273,7 +273,7 @@ async fn refused_requests_leave_no_way_through() {
             "nothing after it is answered: {said}"
         );
     }
-    // HTTP/2 by prior knowledge: a whole connection of streams would be a way around the count.
+    // HTTP/2 by prior knowledge: many streams on one connection would bypass the count.
     let preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let said = attacked.say(attacked.as_node("n2"), preface).await;
     assert!(!said.contains("200"), "{said}");
@@ -300,7 +300,7 @@ async fn half_open_and_oversize_requests_are_cut_off() {
     );
     assert!(!silent.contains("200") && !half.contains("200"), "{silent:?} {half:?}");
     assert!(large.is_empty() || large.starts_with("HTTP/1.1 431 "), "{large}");
-    // Connections that never shake hands do not keep others out.
+    // Connections without a handshake do not block others.
     let mut idle = Vec::new();
     for _ in 0..70 {
         idle.push(TcpStream::connect(attacked.relay).await.unwrap());
@@ -358,7 +358,7 @@ async fn relay_that_is_cut_off_itself_says_so() {
     attacked.refused("cut_off", 1).await;
 }
 
-/// The proxy ports do not know CONNECT at all.
+/// The proxy ports do not support CONNECT.
 #[tokio::test]
 async fn other_ports_open_no_tunnels() {
     let attacked = Attacked::start().await;

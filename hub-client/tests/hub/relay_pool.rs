@@ -1,5 +1,5 @@
-//! A pool for the tests of the relay: a coordinator that keeps node leases, a lease at the cloud, a link that can be cut,
-//! and hubs that relay on loopback.
+//! A pool for the tests of the relay: a coordinator with node leases, a lease at the cloud, a link that can be cut, and
+//! hubs that relay on loopback.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,26 +18,26 @@ use yurt_test_support::{LOOPBACK, eventually, free_port};
 use super::cloud::Cloud;
 use super::harness::TestHub;
 
-/// Where all node leases are.
+/// Path of all node leases.
 pub(crate) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
-/// The pool of the tests.
+/// Name of the pool.
 const POOL: &str = "hangzhou";
 
-/// Leases as a server keeps them, well enough for a hub.
+/// Leases at a server, as far as a hub needs them.
 #[derive(Clone, Default)]
 pub(crate) struct Leases {
     kept: Arc<Mutex<BTreeMap<String, Value>>>,
     version: Arc<Mutex<u64>>,
 }
 
-/// Passes TCP on to one address until it is cut.
+/// Forwards TCP to one address until it is cut.
 pub(crate) struct Link {
     target: SocketAddr,
     addr: SocketAddr,
     tasks: TaskGroup,
 }
 
-/// A pool of hubs without a leader: nobody forwards heartbeats.
+/// A pool of hubs without a leader: no heartbeats are forwarded by a leader.
 pub(crate) struct RelayPool {
     pub(crate) cloud: Cloud,
     pub(crate) coordinator: Cloud,
@@ -86,7 +86,7 @@ impl Leases {
                 let mut lease = old.clone();
                 merge(&mut lease, &body);
                 if lease == old {
-                    // What changes nothing is no write.
+                    // A write without a change does not count.
                     return answer_json(StatusCode::OK, lease.to_string());
                 }
                 self.put(&name, lease)
@@ -155,7 +155,7 @@ impl Link {
         eventually("the link must be cut", async || TcpStream::connect(addr).await.err()).await;
     }
 
-    /// Ends every connection; new ones are accepted and hear nothing.
+    /// Ends every connection; new ones are accepted and get no data.
     pub(crate) async fn swallow(&mut self) {
         self.cut().await;
         self.open(true).await;
@@ -209,7 +209,7 @@ impl RelayPool {
         }
     }
 
-    /// The hub of `node` with its relay on the port that is returned; the cloud is at `server`.
+    /// Starts the hub of `node` with its relay on the returned port; the cloud is at `server`.
     pub(crate) async fn hub(&self, node: &str, server: &str, more: &[&str]) -> (TestHub, SocketAddr) {
         let port = free_port();
         let flags = [
@@ -232,7 +232,7 @@ impl RelayPool {
         (hub, SocketAddr::from(([127, 0, 0, 1], port)))
     }
 
-    /// Puts the lease of a peer into the coordinator that offers a relay at `address` to these servers.
+    /// Writes the lease of a peer, which offers a relay at `address` to these servers, to the coordinator.
     pub(crate) fn offer(&self, node: &str, address: SocketAddr, servers: &str) {
         let annotations = json!({
             "openyurt.io/relay-address": address.to_string(),

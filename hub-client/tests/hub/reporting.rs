@@ -1,4 +1,4 @@
-//! What the hub tells its operator, and how it stops.
+//! Reports of the hub to its operator, and its stop.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::pool::{ELECTION_LEASES, NODE_LEASES, Pool};
 
 const SERVICES: &str = "/api/v1/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
-/// What `state.json` has, at the top and per collection; tools read it by these names.
+/// Keys of `state.json`, at the top and per collection; tools read it by these names.
 const STATE: [&str; 16] = [
     "node",
     "nodePool",
@@ -82,7 +82,7 @@ async fn state_has_every_key() {
     assert_eq!(services["rv"], cloud.version());
     cloud.go_away().await;
     let state = hub
-        .until("the loss must be told", |state| {
+        .until("the loss must be reported", |state| {
             state["collections"]["services"]["fresh"] == false
         })
         .await;
@@ -189,7 +189,7 @@ async fn a_loss_is_told_as_a_condition_and_a_forced_relist_is_counted() {
     }
     cloud.go_away().await;
     let state = hub
-        .until("the loss must be told", |state| {
+        .until("the loss must be reported", |state| {
             status(state, "PoolDataFresh") == "False"
         })
         .await;
@@ -212,7 +212,9 @@ async fn what_the_cloud_refuses_is_told_in_its_words_until_it_is_granted() {
     let hub = TestHub::start_at_once(&cloud, &[]).await;
     let name = "endpointslices.discovery.k8s.io";
     let state = hub
-        .until("the refusal must be told", |state| state["troubles"][name].is_object())
+        .until("the refusal must be reported", |state| {
+            state["troubles"][name].is_object()
+        })
         .await;
     let why = state["troubles"][name]["why"].as_str().unwrap();
     assert_eq!(why, format!("cloud: 403 Forbidden: {REFUSAL}"));
@@ -235,7 +237,7 @@ async fn a_cloud_that_does_not_answer_is_told_with_the_reason() {
         .await;
     cloud.go_away().await;
     let state = hub
-        .until("the loss must be told", |state| state["cloudReachable"] == false)
+        .until("the loss must be reported", |state| state["cloudReachable"] == false)
         .await;
     let why = state["troubles"]["cloud"]["why"].as_str().unwrap();
     assert!(why.starts_with(&cloud.url()), "{why}");
@@ -279,7 +281,7 @@ async fn stop_is_quick_and_ends_open_watches_cleanly() {
         .await
         .expect("a stop with open watches must be quick");
     for watch in &mut local {
-        assert!(watch.next().await.is_none(), "clients go on where they are");
+        assert!(watch.next().await.is_none(), "clients resume at their position");
     }
 }
 
@@ -322,7 +324,7 @@ async fn what_the_coordinator_refuses_is_told_in_its_words() {
         .put(&format!("{NODE_LEASES}/{NODE}"), "application/json", beat)
         .await;
     let state = hub
-        .until("both must be told", |state| {
+        .until("both must be reported", |state| {
             state["troubles"].as_object().is_some_and(|troubles| {
                 troubles.contains_key("election") && troubles.contains_key("node lease in the pool")
             })
@@ -351,7 +353,9 @@ async fn what_a_leader_was_refused_is_no_trouble_of_a_hub_that_does_not_lead() {
     }
     let hub = pool.hub(NODE, &[]).await;
     let state = hub
-        .until("the refusal must be told", |state| state["troubles"][FEED].is_object())
+        .until("the refusal must be reported", |state| {
+            state["troubles"][FEED].is_object()
+        })
         .await;
     let why = state["troubles"][FEED]["why"].as_str().unwrap();
     assert_eq!(why, "503 Service Unavailable: the disk is full");

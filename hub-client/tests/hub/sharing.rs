@@ -1,4 +1,4 @@
-//! Resources that ConfigMap yurt-hub-cfg lists: copied, served and given up while the hub runs.
+//! Resources listed in ConfigMap yurt-hub-cfg: copied, served and removed while the hub runs.
 
 use std::convert::Infallible;
 
@@ -25,7 +25,7 @@ fn widget(name: &str, size: u64) -> Value {
     })
 }
 
-/// The cloud says what widgets are.
+/// Defines widgets at the cloud.
 fn define_widgets(cloud: &Cloud) {
     let widgets = widgets();
     let document = json!({
@@ -52,7 +52,7 @@ fn entry(group: &str, version: &str, resource: &str) -> Value {
     json!({ "Group": group, "Version": version, "Resource": resource })
 }
 
-/// Lists as clients ask for them: the hub's own name a limit or are watches.
+/// Lists in the form that clients send: the hub's own have a limit or are watches.
 fn passed_on(cloud: &Cloud) -> usize {
     cloud.seen(WIDGETS).iter().filter(|seen| seen.query.is_none()).count()
 }
@@ -172,11 +172,12 @@ async fn resource_the_node_may_not_read_stays_with_the_cloud_until_it_may() {
     let hub = TestHub::start(&cloud, &[]).await;
     let reported = |state: &Value| problems(state) == [NAME];
     let state = hub.until("the refusal must be reported", reported).await;
-    assert!(state["collections"][NAME].is_null(), "nobody would ever fill it");
+    assert!(state["collections"][NAME].is_null(), "no source would ever fill it");
     assert!(state["scope"]["problems"][0]["why"].as_str().unwrap().contains("no"));
 }
 
-/// What came of a list goes with the copy: a definition of the same name may be of another version.
+/// A partial list is removed with the replica: a definition of the same name may have another
+/// version.
 #[tokio::test]
 async fn begun_list_of_a_resource_that_is_given_up_is_dropped() {
     let mut cloud = Cloud::start().await;
@@ -206,12 +207,12 @@ async fn begun_list_of_a_resource_that_is_given_up_is_dropped() {
     link.end().await;
 }
 
-/// Of a copy: the leader asks for one object to find out whether it may.
+/// First page of a replica's list: the leader requests one object to check its rights.
 fn is_first_page(query: &str) -> bool {
     query.starts_with("limit=") && query != "limit=1" && !query.contains("continue=")
 }
 
-/// A client that was away while the copy began.
+/// A client that was away when the replica began.
 #[tokio::test]
 async fn watch_that_goes_on_before_the_copy_began_goes_on_at_the_cloud() {
     let cloud = Cloud::start().await;

@@ -1,4 +1,4 @@
-//! A coordinator, or the leader it learned from, that wants hubs to copy more than the cloud's ConfigMap lists.
+//! A coordinator, or its leader, that makes hubs copy more than the cloud's ConfigMap lists.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ fn core(resource: &str, kind: &str) -> SharedResource {
     }
 }
 
-/// From now on the coordinator says that the pool shares these.
+/// Makes the coordinator report from now on that the pool shares these.
 fn say(pool: &Pool, told: &[SharedResource], configured: &[SharedResource]) {
     let scope = json!({ "configured": configured, "told": told });
     let state = json!({"store": STORE, "versions": [1], "scope": scope}).to_string();
@@ -35,7 +35,7 @@ fn say(pool: &Pool, told: &[SharedResource], configured: &[SharedResource]) {
     });
 }
 
-/// The operator lists the widgets in the cloud, or nothing.
+/// Lists the widgets in the cloud as the operator does, or removes them.
 fn list_widgets(pool: &Pool, are_listed: bool) {
     let entry = json!({"Group": "example.com", "Version": "v1", "Resource": "widgets"});
     let list = if are_listed { json!([entry]) } else { json!([]) };
@@ -112,7 +112,7 @@ async fn hub_copies_what_coordinator_and_cloud_both_say() {
     let differs = |state: &Value| difference(state).contains(NAME);
     let state = hub.until("the difference must be reported", differs).await;
     assert!(state["collections"][NAME].is_null());
-    // The list is read again when the coordinator says something else.
+    // The hub reads the list again when the coordinator's report changes.
     list_widgets(&pool, true);
     say(&pool, &[], &[]);
     hub.until("they say the same", |state| difference(state).is_empty())

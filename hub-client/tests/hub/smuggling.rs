@@ -1,4 +1,5 @@
-//! Requests whose length two parsers might read differently: the cloud sees what the hub saw, or nothing.
+//! Requests whose length two parsers might read differently: the cloud gets the same request as the hub,
+//! or none.
 
 use http::StatusCode;
 use http_body_util::BodyExt as _;
@@ -11,11 +12,11 @@ use super::cloud::Cloud;
 use super::harness::TestHub;
 
 const MAPS: &str = "/api/v1/namespaces/shop/configmaps";
-/// A request that hides in the body of another one.
+/// A request hidden in the body of another one.
 const HIDDEN: &str = "GET /api/v1/hidden HTTP/1.1\r\nHost: localhost\r\nUser-Agent: kubelet/v1\r\n\r\n";
 const HEAD: &str = "Host: localhost\r\nUser-Agent: kubelet/v1\r\nContent-Type: text/plain\r\n";
 
-/// Answers with the body that came, as the cloud read it.
+/// Answers with the received body, as the cloud read it.
 fn echo(cloud: &Cloud) {
     cloud.on(MAPS, |request| async move {
         let body = request.into_body().collect().await;
@@ -23,7 +24,7 @@ fn echo(cloud: &Cloud) {
     });
 }
 
-/// What came until `end` was there, or the connection ended.
+/// Reads until `end` arrives or the connection ends.
 async fn read(connection: &mut TcpStream, end: &str) -> String {
     let mut read = Vec::new();
     let reading = async {
@@ -92,7 +93,7 @@ async fn lengths_that_can_be_read_in_two_ways_are_refused() {
         let mut connection = hub.connect().await;
         let request = format!("POST {MAPS} HTTP/{version}\r\n{HEAD}{lengths}\r\n0\r\n\r\n{HIDDEN}");
         connection.write_all(request.as_bytes()).await.unwrap();
-        // To its end: nothing behind it is read as a request.
+        // To its end: the hub parses nothing after it as a request.
         let answer = read(&mut connection, "nothing ends so").await;
         assert!(answer.is_empty() || answer.contains(" 400 "), "{lengths}: {answer}");
         assert_eq!(

@@ -1,4 +1,4 @@
-//! First lists over links that are slow and break: they go on where they stopped.
+//! First lists over slow and unreliable links: they resume after each cut.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use super::cloud::Cloud;
 use super::harness::TestHub;
 
 const SERVICES: &str = "/api/v1/services";
-/// Bytes of each object of these tests, about.
+/// Approximate bytes of each object of these tests.
 const OBJECT: usize = 10_000;
 /// TLS handshakes, headers and probes of one connection, and the proofs of the cloud's history after it: some 3 KB each.
 const CONNECTION: u64 = 20_000;
 
-/// A link to a server that lets so many bytes a second through, and breaks each connection after so many.
+/// A link to a server with a limited rate in bytes per second; it breaks each connection after a number of bytes.
 pub(crate) struct Link {
     pub(crate) addr: SocketAddr,
     counts: Arc<Counts>,
@@ -109,7 +109,7 @@ fn service(number: usize, version: u64) -> Value {
     })
 }
 
-/// Lists that began, by the queries the cloud saw; those of metadata alone do not count.
+/// Number of lists that began, by the queries at the cloud, without those of metadata alone.
 fn first_pages(cloud: &Cloud) -> usize {
     let seen = cloud.seen(SERVICES);
     let copies = seen.iter().filter(|seen| !seen.is_of_metadata());
@@ -136,8 +136,8 @@ async fn list_over_a_link_that_breaks_costs_little_more_than_its_size() {
     assert!(objects(&hub).await == put, "all of it, and nothing else");
     assert_eq!(first_pages(&cloud), 1, "never from the beginning");
     let size: usize = put.iter().map(|object| object.to_string().len()).sum();
-    // A cut costs a page at most, and that is an eighth of what came between two cuts. Until the first cut nothing is known
-    // of the link: that may cost all of one connection.
+    // A cut costs a page at most, which is an eighth of the bytes between two cuts. Before the first cut the link is
+    // unknown, which may cost all of one connection.
     let bound = size as u64 * 9 / 8 + cut_after + link.connections() * CONNECTION;
     assert!(
         link.bytes() <= bound,
@@ -185,7 +185,7 @@ async fn list_whose_state_the_cloud_forgets_ends_as_one_state() {
     let hub = TestHub::start_at_once(&cloud, &[]).await;
     let begun = |state: &Value| state["collections"]["services"]["listing"]["objects"].as_u64() > Some(30);
     hub.until("some pages must arrive", begun).await;
-    // What it remembers is bounded by bytes: this is more.
+    // The server's history is bounded by bytes: this is more.
     for number in 0..150 {
         cloud.put("services", service(number, 2));
     }
@@ -204,7 +204,7 @@ async fn list_whose_state_the_cloud_forgets_ends_as_one_state() {
     link.end().await;
 }
 
-/// A cloud comes back from a backup while a first list is coming: what is here of it is of the lost history.
+/// A cloud is restored from a backup during a first list: the received pages are of the lost history.
 ///
 /// Conformance: 7.55
 #[tokio::test]

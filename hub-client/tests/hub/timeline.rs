@@ -1,4 +1,4 @@
-//! The cloud comes back from a backup while the hub does not see it, and clients are not misled.
+//! The cloud is restored from a backup unseen by the hub, and clients get no wrong data.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ use super::harness::TestHub;
 use super::pool::Pool;
 
 const SERVICES: &str = "/api/v1/services";
-/// Where the coordinator is fed its Services as a whole.
+/// Path at which the coordinator is fed a snapshot of its Services.
 const SNAPSHOT: &str = "/yurt/v1/feed/services/snapshot";
 const WEB: &str = "/api/v1/namespaces/shop/services/web";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
@@ -31,7 +31,7 @@ fn service(name: &str, port: u16) -> serde_json::Value {
     json!({"metadata": {"namespace": "shop", "name": name}, "spec": {"ports": [{"port": port}]}})
 }
 
-/// The hub is down while the cloud comes back from `backup` and goes on as `meanwhile` says.
+/// Stops the hub while the cloud is restored from `backup` and continues with `meanwhile`.
 async fn restored_unseen(cloud: &mut Cloud, hub: &mut TestHub, backup: Backup, meanwhile: impl FnOnce(&Cloud)) {
     hub.stop().await;
     cloud.go_away().await;
@@ -41,7 +41,7 @@ async fn restored_unseen(cloud: &mut Cloud, hub: &mut TestHub, backup: Backup, m
     hub.restart().await;
 }
 
-/// The numbers of the cloud go on by `count`.
+/// Advances the numbers of the cloud by `count`.
 fn pass_numbers(cloud: &Cloud, count: usize) {
     for number in 0..count {
         let name = format!("p{number}");
@@ -49,27 +49,27 @@ fn pass_numbers(cloud: &Cloud, count: usize) {
     }
 }
 
-/// Lists without a limit: those of the replicas, not those of the proof.
+/// Lists of the replicas, without those of the proof.
 fn lists(cloud: &Cloud) -> usize {
     let seen = cloud.seen(SERVICES).into_iter();
     let is_list = |query: &str| query.starts_with("limit=") && query != "limit=1";
     seen.filter(|seen| seen.query.as_deref().is_some_and(is_list)).count()
 }
 
-/// Code of the ERROR that comes next.
+/// Returns the code of the next ERROR.
 async fn refused(watch: &mut Watch) -> u64 {
     let event = watch.next().await.expect("the stream must go on");
     assert_eq!(event.kind, "ERROR");
     event.object["code"].as_u64().unwrap()
 }
 
-/// The how manieth generation an answer is of.
+/// Returns the ordinal number of an answer's generation.
 fn generation(answer: &Answer) -> Option<u64> {
     let number: u64 = answer.header("yurt-generation")?.parse().ok()?;
     Some(number / 1_000_000)
 }
 
-/// The list, once it is of the `count`-th generation.
+/// Returns the list once it is of the `count`-th generation.
 async fn list_of_generation(hub: &TestHub, count: u64) -> Answer {
     eventually("the generation must be served", async || {
         let listed = hub.kube_proxy().get(SERVICES).await;
@@ -95,11 +95,11 @@ async fn cloud_that_came_back_from_a_backup_begins_a_new_generation() {
     cloud.go_away().await;
     cloud.restore(backup);
     cloud.come_back().await;
-    assert_eq!(refused(&mut client).await, 410, "its number stands for something else");
+    assert_eq!(refused(&mut client).await, 410, "its number has another meaning");
     let listed = list_of_generation(&hub, 1).await;
     assert_eq!((listed.names(), generation(&listed)), (vec!["web".to_owned()], Some(1)));
     assert_eq!(listed.json()["items"][0]["spec"]["ports"][0]["port"], 80);
-    // Ahead of the copy: certainly of the history before.
+    // Ahead of the replica: certainly of the earlier history.
     let mut ahead = hub
         .kube_proxy()
         .watch(&format!("{SERVICES}?watch=1&resourceVersion={seen}"))
@@ -120,7 +120,7 @@ async fn cloud_that_came_back_from_a_backup_begins_a_new_generation() {
     assert_eq!(either.told().await, "ADDED new");
 }
 
-/// The restored cloud has passed all we saw: only its objects show it.
+/// The restored cloud has passed the known position: only its objects show it.
 #[tokio::test]
 async fn restored_cloud_is_noticed_after_it_has_passed_what_was_seen_and_across_a_restart() {
     let mut cloud = Cloud::start().await;
@@ -135,7 +135,7 @@ async fn restored_cloud_is_noticed_after_it_has_passed_what_was_seen_and_across_
         80,
         "nothing stale remains"
     );
-    // Known for good: the next start proves the history that is there now.
+    // The new history is recorded: the next start proves that one.
     hub.restart().await;
     hub.wait_until_complete().await;
     cloud.put("services", service("new", 1));
@@ -146,7 +146,7 @@ async fn restored_cloud_is_noticed_after_it_has_passed_what_was_seen_and_across_
     .await;
 }
 
-/// Nothing is as the backup had it, and our numbers are passed.
+/// Writes both objects again, so that none is as in the backup, and passes our numbers.
 fn write_both_again(cloud: &Cloud) {
     for port in 0..5 {
         cloud.put("services", service("web", port));
@@ -154,7 +154,7 @@ fn write_both_again(cloud: &Cloud) {
     cloud.put("services", service("kept", 3));
 }
 
-/// All that the proof looks at was written again with numbers above ours; the server remembers its state at our `C`.
+/// Everything that the proof checks was written again with numbers above ours; the server still has its state at our `C`.
 #[tokio::test]
 async fn restored_cloud_that_wrote_everything_again_is_noticed_by_its_past() {
     let mut cloud = Cloud::start().await;
@@ -169,7 +169,7 @@ async fn restored_cloud_that_wrote_everything_again_is_noticed_by_its_past() {
     assert_eq!(listed.names(), ["kept", "web"]);
 }
 
-/// The same while the hub runs, and too soon for a probe to fail: the proof itself opens the new connection.
+/// The same while the hub runs, and too fast for a failed probe: the proof itself opens the new connection.
 #[tokio::test]
 async fn restored_cloud_that_was_away_for_a_moment_is_asked_for_its_past() {
     let mut cloud = Cloud::start().await;
@@ -188,14 +188,14 @@ async fn restored_cloud_that_was_away_for_a_moment_is_asked_for_its_past() {
     assert_eq!(listed.names(), ["kept", "web"]);
 }
 
-/// The hub turns to the cloud twice, over the connection that its probes have used all along. What it holds then was proved
-/// the first time: the second time nothing of the past is asked for.
+/// The hub turns to the cloud twice, over the connection of its probes. The first proof covers its replicas, so the second
+/// one reads nothing of the past.
 #[tokio::test]
 async fn past_is_not_asked_for_over_a_connection_as_old_as_the_last_proof() {
     let mut pool = Pool::start_fed().await;
     let hub = pool.hub("n1", &["--leader-elect=false"]).await;
     hub.wait_until_complete().await;
-    // Each source counts once it has told something.
+    // Each source counts once it has sent something.
     let told_by = async |pool: &Pool, switches: u64, port: u16| {
         let put = pool.cloud.put("services", service("web", port));
         hub.until("the hub must follow the other source", |state| {
@@ -214,7 +214,7 @@ async fn past_is_not_asked_for_over_a_connection_as_old_as_the_last_proof() {
     told_by(&pool, 1, 81).await;
     assert!(at_cloud(&pool, WEB) > 0, "it was proved");
     pool.coordinator.come_back().await;
-    hub.until("the coordinator must be asked", |state| {
+    hub.until("the coordinator must get a request", |state| {
         state["collections"]["services"]["source"] == "coordinator"
     })
     .await;
@@ -226,7 +226,7 @@ async fn past_is_not_asked_for_over_a_connection_as_old_as_the_last_proof() {
     assert_eq!(at_cloud(&pool, past), before.1);
 }
 
-/// Nothing the proof looks at shows the restored cloud; the first event that cannot follow from what is held does.
+/// Nothing that the proof checks shows the restored cloud. The first event that contradicts a replica does.
 #[tokio::test]
 async fn restored_cloud_is_noticed_by_an_event_that_cannot_follow() {
     let mut cloud = Cloud::start().await;
@@ -238,7 +238,7 @@ async fn restored_cloud_is_noticed_by_an_event_that_cannot_follow() {
     }
     let mut hub = TestHub::start(&cloud, &[]).await;
     restored_unseen(&mut cloud, &mut hub, backup, |cloud| {
-        // What is newest came again before our `C`, under the numbers it had.
+        // The newest objects came again before our `C`, under the same numbers.
         pass_numbers(cloud, 1);
         for number in 0..3 {
             cloud.put("services", service(&format!("newer{number}"), 1));
@@ -250,7 +250,7 @@ async fn restored_cloud_is_noticed_by_an_event_that_cannot_follow() {
     assert_eq!(
         (believed.names().len(), generation(&believed)),
         (5, None),
-        "nobody can know"
+        "not detectable yet"
     );
     cloud.put(
         "services",
@@ -264,7 +264,7 @@ async fn restored_cloud_is_noticed_by_an_event_that_cannot_follow() {
     );
 }
 
-/// A coordinator that plays the cloud has renewals in memory only: killed, it comes back with an older renewTime, under a
+/// A coordinator in the role of the cloud keeps renewals in memory only. After a kill it has an older renewTime under a
 /// later version.
 #[tokio::test]
 async fn cloud_that_lost_renewals_is_the_same() {
@@ -295,7 +295,7 @@ async fn cloud_that_lost_renewals_is_the_same() {
     assert_eq!(lists(&cloud), before, "nothing is fetched again");
 }
 
-/// What was deleted in the lost stretch is there again.
+/// An object deleted in the lost part of the history exists again.
 #[tokio::test]
 async fn restored_cloud_is_noticed_by_what_was_deleted() {
     let mut cloud = Cloud::start().await;
@@ -330,19 +330,19 @@ async fn cloud_that_was_only_away_is_resumed() {
     assert_eq!(lists(&cloud), before, "nothing is fetched again");
 }
 
-/// The renewal would overwrite the lease's version, which tells a cloud that came back from a backup.
+/// The renewal would overwrite the lease's version, which is evidence of a restore from a backup.
 #[tokio::test]
 async fn renewal_waits_for_the_proof() {
     let cloud = Cloud::start().await;
     cloud.put("services", service("web", 80));
-    // When the first question of the proof was answered, and when a renewal came.
+    // Time of the first answer to the proof, and of a renewal.
     let (answered, renewed) = (Arc::new(OnceLock::new()), Arc::new(OnceLock::new()));
     let (has_come, note) = (Arc::new(Notify::new()), answered.clone());
     let come = has_come.clone();
     cloud.on(IDENTITY, move |_| {
         let (come, note) = (come.clone(), note.clone());
         async move {
-            // Long enough for a renewal that does not wait.
+            // Enough time for a renewal that does not wait.
             let _ = tokio::time::timeout(Duration::from_secs(2), come.notified()).await;
             note.get_or_init(Instant::now);
             answer_json(http::StatusCode::NOT_FOUND, "{}")
@@ -372,7 +372,7 @@ async fn renewal_waits_for_the_proof() {
     );
 }
 
-/// What the cloud tells of its objects may be of another history, too.
+/// Objects of the cloud's streams may be of another history, too.
 #[tokio::test]
 async fn renewals_and_streams_wait_for_the_proof() {
     let mut cloud = Cloud::start().await;
@@ -403,7 +403,7 @@ async fn renewals_and_streams_wait_for_the_proof() {
             let asked_at = Instant::now();
             let _ = tokio::time::timeout(Duration::from_secs(1), is_sent.cancelled()).await;
             tokio::time::sleep(Duration::from_millis(300)).await;
-            // The hub gives this proof up after 3 s: then the machine was too busy to say anything.
+            // The hub gives up this proof after 3 s: then the machine was too busy for a result.
             if asked_at.elapsed() < Duration::from_secs(2) {
                 checks.lock().push(before.load(Ordering::SeqCst));
             }
@@ -421,10 +421,10 @@ async fn renewals_and_streams_wait_for_the_proof() {
     })
     .await;
     let first = early.lock().first().copied();
-    assert_eq!(first.unwrap_or(0), 0, "something was asked before the proof was there");
+    assert_eq!(first.unwrap_or(0), 0, "a request came before the proof");
 }
 
-/// However two histories came to have one number: the coordinator's is not the cloud's, and only a new number helps.
+/// Two histories may have one number for any reason: the coordinator's is not the cloud's, and only a new number helps.
 #[tokio::test]
 async fn snapshot_that_contradicts_the_coordinator_is_fed_under_a_new_number() {
     let pool = Pool::start().await;
@@ -464,7 +464,7 @@ async fn snapshot_that_contradicts_the_coordinator_is_fed_under_a_new_number() {
     .await;
 }
 
-/// The list, once these are in it.
+/// Returns the list once these are in it.
 async fn list_that_has(hub: &TestHub, names: &[&str]) -> Answer {
     eventually("the objects must be served", async || {
         let listed = hub.kube_proxy().get(SERVICES).await;
@@ -473,7 +473,7 @@ async fn list_that_has(hub: &TestHub, names: &[&str]) -> Answer {
     .await
 }
 
-/// A Service as a server tells it.
+/// A Service in the form that a server sends.
 fn told(name: &str, version: u64) -> Value {
     let metadata = json!({"namespace": "shop", "name": name, "uid": name, "resourceVersion": version.to_string()});
     json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {}})
@@ -498,8 +498,8 @@ fn bookmark(version: u64) -> Result<Bytes, Infallible> {
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// A hub that is elected after the cloud came back from a backup lists the cloud while its stream of the coordinator, which
-/// has the lost history, is still up: that one ends when the cloud's watch has confirmed.
+/// A hub is elected after the cloud was restored from a backup. It lists the cloud while its stream of the coordinator,
+/// which has the lost history, is still up. That stream ends when the cloud's watch has confirmed.
 #[tokio::test]
 async fn what_the_coordinator_says_of_the_lost_history_does_not_count_in_the_new_one() {
     let mut pool = Pool::start().await;
@@ -513,7 +513,8 @@ async fn what_the_coordinator_says_of_the_lost_history_does_not_count_in_the_new
         at.put("services", service("late", 91));
     }
     let old: u64 = pool.coordinator.version().parse().unwrap();
-    // The coordinator says once more where it is, while the cloud is asked for a watch; that one waits for the effect.
+    // The coordinator reports its position once more while the hub requests a watch of the cloud. The watch waits for the
+    // effect.
     let (say, has_ended) = (Arc::new(Semaphore::new(0)), CancellationToken::new());
     let (said, ended) = (say.clone(), has_ended.clone());
     pool.coordinator.on(SERVICES, move |request| {
@@ -548,7 +549,7 @@ async fn what_the_coordinator_says_of_the_lost_history_does_not_count_in_the_new
                 return answer_json(StatusCode::OK, list_of(web, &[told("web", web)]));
             }
             say.add_permits(1);
-            // A hub that goes on with the coordinator does so until it has this answer.
+            // A hub that continues with the coordinator does so until it has this answer.
             let _ = tokio::time::timeout(Duration::from_secs(5), has_ended.cancelled()).await;
             let frames = stream::iter([line("ADDED", &told("new", web + 1)), bookmark(web + 1)]);
             respond(StatusCode::OK, JSON, body_of(frames.chain(stream::pending())))
@@ -565,7 +566,7 @@ async fn what_the_coordinator_says_of_the_lost_history_does_not_count_in_the_new
     assert_eq!(generation(&listed), Some(1), "another one would hide what was left out");
 }
 
-/// The coordinator says that it holds the services at `position` under `generation`, and takes what is fed.
+/// Makes the coordinator report the services at `position` under `generation`, and accept the feed.
 fn say_services(pool: &Pool, generation: u64, position: u64, complete: bool) {
     let services =
         json!({"generation": generation, "appliedUpTo": position.to_string(), "complete": complete, "fresh": true});
@@ -577,7 +578,7 @@ fn say_services(pool: &Pool, generation: u64, position: u64, complete: bool) {
     });
 }
 
-/// What the leader holds may be a copy of what is void: the cloud is listed, and that is fed.
+/// The leader's replica may be a copy of the voided data: it lists the cloud, and feeds that list.
 #[tokio::test]
 async fn voided_collection_is_listed_in_the_cloud_and_fed_under_a_later_generation() {
     let pool = Pool::start().await;
@@ -586,7 +587,7 @@ async fn voided_collection_is_listed_in_the_cloud_and_fed_under_a_later_generati
     let (before, fed_before) = (lists(&pool.cloud), pool.fed("services/snapshot").len());
     let void = 8_000_001;
     say_services(&pool, void, 0, false);
-    // It hears of it with its next call.
+    // The leader learns of it with its next call.
     pool.coordinator.on("/yurt/v1/feed/services/events", |_| async {
         answer_json(StatusCode::CONFLICT, r#"{"reason":"generation","generation":8000001}"#)
     });
@@ -605,7 +606,7 @@ async fn voided_collection_is_listed_in_the_cloud_and_fed_under_a_later_generati
     );
 }
 
-/// A former leader numbered its data so that nothing comes after it: hubs keep what they have, and say why.
+/// A former leader used the last number there is: hubs keep their data and report the reason.
 #[tokio::test]
 async fn last_number_there_is_is_neither_taken_nor_fed_over() {
     let pool = Pool::start().await;

@@ -1,4 +1,4 @@
-//! Upgrades (exec, attach, port-forward): a pipe once both sides agreed, an ordinary answer when they did not.
+//! Upgrades (exec, attach, port-forward): a pipe after both sides agreed, otherwise an ordinary answer.
 
 use std::convert::Infallible;
 
@@ -14,7 +14,7 @@ use super::cloud::Cloud;
 use super::harness::{NODE_USER, TestHub};
 
 const EXEC: &str = "/api/v1/namespaces/shop/pods/web/exec";
-/// How a client asks for an upgrade.
+/// Headers of a client's upgrade request.
 const ASK: &str = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n";
 
 /// Sends a request on a bare connection.
@@ -25,7 +25,7 @@ async fn ask(connection: &mut TcpStream, method: &str, path: &str, headers: &str
     connection.write_all(head.as_bytes()).await.unwrap();
 }
 
-/// Reads until what was read ends so; byte by byte, so that nothing after it is lost.
+/// Reads until the text ends with `end`; byte by byte, so that nothing after it is lost.
 async fn read_until(connection: &mut TcpStream, end: &str) -> String {
     let reading = async {
         let mut read = Vec::new();
@@ -39,7 +39,7 @@ async fn read_until(connection: &mut TcpStream, end: &str) -> String {
         .expect("an answer must come")
 }
 
-/// Agrees to upgrades, greets, and sends everything back in capitals.
+/// Accepts upgrades, sends a greeting, and returns everything in capitals.
 fn shout_back(cloud: &Cloud) {
     let tasks = cloud.tasks();
     cloud.on(EXEC, move |mut request| {
@@ -134,7 +134,7 @@ async fn refused_upgrade_is_an_ordinary_answer_and_no_pipe() {
     let head = read_until(&mut connection, "\r\n\r\n").await.to_ascii_lowercase();
     assert!(head.starts_with("http/1.1 403 ") && !head.contains("upgrade"), "{head}");
     read_until(&mut connection, refusal).await;
-    // The connection still speaks HTTP, and to the hub: a stranger's request on it is refused there.
+    // The connection still speaks HTTP with the hub, which refuses a stranger's request on it.
     cloud.on("/version", async |_| json(StatusCode::OK, r#"{"major":"1"}"#));
     ask(&mut connection, "GET", "/version", "").await;
     read_until(&mut connection, r#"{"major":"1"}"#).await;

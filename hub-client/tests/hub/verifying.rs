@@ -1,4 +1,4 @@
-//! Hubs that compare what the coordinator feeds with what the cloud says.
+//! Hubs that compare the coordinator's data with the cloud's.
 
 use serde_json::{Value, json};
 use yurt_test_support::eventually;
@@ -35,7 +35,7 @@ async fn until_caught(hub: &TestHub) -> Value {
     .await
 }
 
-/// The services as kube-proxy reads them, once a commit knows of their generation.
+/// Returns the services as kube-proxy reads them, once a commit has their generation.
 async fn services(hub: &TestHub) -> Answer {
     eventually("the services must be served", async || {
         Some(hub.kube_proxy().get(SERVICES).await).filter(|answer| answer.code == 200)
@@ -94,7 +94,7 @@ async fn hidden_service_is_found() {
         pool.cloud.put("services", service(name, "10.0.0.1"));
     }
     pool.coordinator.put("services", service("a", "10.0.0.1"));
-    // The leader says that it is as far as the cloud.
+    // The leader reports the cloud's position.
     pool.coordinator.put("services", service("b", "10.0.0.1"));
     pool.coordinator.delete("services", "shop", "b");
     let hub = follower(&pool, &[OFTEN]).await;

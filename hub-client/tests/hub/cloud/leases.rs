@@ -1,4 +1,4 @@
-//! Leases at a server: created, replaced and merged as kube-apiserver does it, well enough for a hub. The election lease has
+//! Leases at a server: created, replaced and merged like kube-apiserver's, as far as a hub needs it. The election lease has
 //! the headers of a coordinator.
 
 use http::{HeaderValue, Request, Response, StatusCode};
@@ -46,7 +46,7 @@ impl Shared {
                 let metadata = lease["metadata"].as_object_mut().unwrap();
                 metadata.retain(|field, value| field != "annotations" || *value != json!({}));
                 if lease == known {
-                    // What changes nothing is no write.
+                    // A write without a change does not count.
                     return Ok(answer_json(StatusCode::OK, lease.to_string()));
                 }
                 (StatusCode::OK, lease)
@@ -66,7 +66,7 @@ impl Shared {
         Ok(response)
     }
 
-    /// Stores a lease; another holder of the election lease is another epoch.
+    /// Stores a lease; another holder of the election lease begins another epoch.
     pub(super) fn put_lease(&self, lease: Value) -> Value {
         let metadata = &lease["metadata"];
         if (metadata["namespace"].as_str(), metadata["name"].as_str()) == (Some(ELECTION.0), Some(ELECTION.1)) {

@@ -1,4 +1,4 @@
-//! What is stored in the cloud, and how it is listed and watched: the same code that answers in the coordinator.
+//! Objects of the cloud, listed and watched by the same code that the coordinator uses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use yurt_runtime::http::{APPLICATION_JSON, Body, full, json, respond, stream};
 use yurt_storage::serve::{self, Selection, Unfiltered, WatchRequest};
 use yurt_storage::{OnlyWriter as _, SharedCollection};
 
-/// Group and plural of what is stored.
+/// Group and plural of the stored resources.
 const STORED: [(&str, &str); 7] = [
     ("", "services"),
     ("", "endpoints"),
@@ -32,7 +32,7 @@ const STORED: [(&str, &str); 7] = [
     ("coordination.k8s.io", "leases"),
 ];
 
-/// A custom resource that is stored beside them.
+/// An additional stored custom resource.
 pub(crate) fn widgets() -> SharedResource {
     SharedResource {
         group: "example.com".to_owned(),
@@ -47,7 +47,7 @@ pub(crate) fn widgets() -> SharedResource {
 
 /// The resourceVersion before the first change.
 const FIRST: ResourceVersion = ResourceVersion(1000);
-/// How long a watch lasts; longer than any test.
+/// Duration of a watch; longer than any test.
 const WATCH_LASTS: Duration = Duration::from_secs(600);
 
 fn node_pools() -> SharedResource {
@@ -62,10 +62,10 @@ fn node_pools() -> SharedResource {
     }
 }
 
-/// All collections; they share one counter, as in etcd, leases aside: a coordinator numbers those itself.
+/// All collections. They share one counter, as in etcd, except leases: a coordinator numbers those itself.
 pub(super) struct Resources {
     collections: BTreeMap<&'static str, Arc<SharedCollection>>,
-    /// Version of the last change; held while one is made.
+    /// Version of the last change; locked during a change.
     version: Mutex<ResourceVersion>,
     /// The same of the leases.
     leases: Mutex<ResourceVersion>,
@@ -141,7 +141,7 @@ impl Resources {
         *version = next;
     }
 
-    /// Everything there is, for [`Self::restore`].
+    /// Returns the whole state, for [`Self::restore`].
     pub(super) fn backup(&self) -> Backup {
         let version = self.version.lock();
         let objects = |(plural, collection): (&&'static str, &Arc<SharedCollection>)| {
@@ -153,7 +153,7 @@ impl Resources {
         Backup(*version, self.collections.iter().map(objects).collect())
     }
 
-    /// Comes back as it was.
+    /// Restores that state.
     pub(super) fn restore(&self, backup: Backup) {
         let mut version = self.version.lock();
         *version = backup.0;
