@@ -1,7 +1,7 @@
-//! Lists and watches over a [`SharedCollection`](crate::SharedCollection), as kube-apiserver answers them.
+//! Lists and watches over a [`SharedCollection`](crate::SharedCollection), with kube-apiserver's semantics.
 //!
-//! Used by the coordinator and by every hub, so that moving between them changes nothing for a client. HTTP is not
-//! known here: [`list`] gives objects, [`watch`] gives frames.
+//! The coordinator and every hub use it, so a client that changes between them sees no difference. It is independent of
+//! HTTP: [`list`] returns objects, [`watch`] returns frames.
 
 mod list;
 mod view;
@@ -17,19 +17,20 @@ pub use list::{Listed, list, reach};
 pub use view::{Unfiltered, View};
 pub use watch::{WatchRequest, watch};
 
-/// Annotation of a bookmark: what follows is one step up to this RV (told to replicas only).
+/// Annotation of a bookmark: one step up to this RV follows (sent to replicas only).
 pub const ANNOTATION_DIFF_TO: &str = "openyurt.io/diff-to";
 /// Annotation of a bookmark: the step announced by [`ANNOTATION_DIFF_TO`] is done.
 pub const ANNOTATION_DIFF_DONE: &str = "openyurt.io/diff-done";
-/// Annotation beside [`ANNOTATION_DIFF_DONE`]: no list was involved, every deletion inside the step was told.
+/// Annotation in addition to [`ANNOTATION_DIFF_DONE`]: no list was involved, so every deletion inside the step was
+/// sent.
 pub const ANNOTATION_DIFF_WATCHED: &str = "openyurt.io/diff-watched";
 /// Annotation of a bookmark: the data is complete but its source is away.
 pub const ANNOTATION_STALE: &str = "openyurt.io/stale";
 
-/// How long a read waits for an RV that has not arrived yet (kube-apiserver's own limit).
+/// Maximum time that a read waits for an RV that has not arrived yet (kube-apiserver's own limit).
 pub const WAIT_FOR_RV: Duration = Duration::from_secs(3);
 
-/// Which objects a request is about; evaluated on the raw object, before any filter.
+/// Selection of objects by a request; evaluated on the raw object, before any filter.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     /// Namespace of the path, if any.
@@ -43,7 +44,7 @@ pub struct Selection {
 // === impl Selection ===
 
 impl Selection {
-    /// Whether `object` is selected.
+    /// True if `object` is selected.
     #[must_use]
     pub fn matches(&self, object: &Object) -> bool {
         self.namespace
@@ -53,13 +54,13 @@ impl Selection {
             && self.fields.matches(object)
     }
 
-    /// Whether every object is selected.
+    /// True if every object is selected.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         self.namespace.is_none() && self.labels.is_everything() && self.fields.is_everything()
     }
 
-    /// The namespace the selection is confined to: that of the path, or of a `metadata.namespace=` field selector.
+    /// The namespace that confines the selection: that of the path, or of a `metadata.namespace=` field selector.
     #[must_use]
     pub fn confined_to(&self) -> Option<&str> {
         let by_field = || self.fields.requires("metadata.namespace");
@@ -69,8 +70,8 @@ impl Selection {
             .filter(|name| !name.is_empty())
     }
 
-    /// The part of the keys of `kind` that can hold selected objects: never more than one namespace when one is named, a
-    /// single key when the name is given, too.
+    /// The range of keys of `kind` that can contain selected objects. It is a single namespace if one is named, and a
+    /// single key if the name is given, too.
     #[must_use]
     pub fn keys(&self, kind: &ResourceKind) -> KeyRange {
         let namespace = self.confined_to().filter(|_| kind.namespaced);

@@ -172,7 +172,7 @@ impl Collection {
         self.read_within(reader, max, &KeyRange::all())
     }
 
-    /// As [`Self::read`], for a reader that looks at `keys` only.
+    /// As [`Self::read`], for a reader of `keys` only.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -193,7 +193,7 @@ impl Collection {
 
     pub(super) fn check(&self, reader: &Reader) -> Result<(), Expired> {
         let catching_up = reader.seq.is_none_or(|seq| seq < self.first_seq);
-        // Looked at by a reader that catches up only: the rest stand in the log.
+        // Only needed by a reader that catches up: the log contains the history of the others.
         let is_lost = || reader.position < self.floor || self.is_in_gap(reader.resumed_at);
         if reader.generation != self.generation || (catching_up && is_lost()) {
             return Err(self.expired(reader));
@@ -210,7 +210,7 @@ impl Collection {
     fn read_log(&self, reader: &mut Reader, mut seq: u64, max: usize, keys: &KeyRange) -> Vec<Delivery> {
         let mut deliveries = Vec::new();
         while let Some(step) = self.step_at(seq) {
-            // A step is told apart from what is before and after it.
+            // A batch ends at the bounds of a step.
             let ends = matches!(deliveries.last(), Some(Delivery::DiffEnd { .. }))
                 || matches!(step, Step::DiffBegin { .. }) && !deliveries.is_empty();
             if deliveries.len() >= max || ends {
@@ -247,11 +247,11 @@ impl Collection {
         deliveries
     }
 
-    /// Whether `step` deletes what a client that was told everything before it cannot know.
+    /// True if `step` deletes an object that a client with everything before it cannot know.
     fn is_unknown(&self, reader: &Reader, step: &Step) -> bool {
         let Step::Change(change) = step else { return false };
         let came_and_went = change.kind == ChangeKind::Deleted && change.previous.is_none();
-        // Within a step it was told nothing of the object, whatever else it was told.
+        // Within a step it has received nothing of this object, even if it has received other objects.
         let knows = match reader.step_from {
             NO_STEP => reader.position,
             from => from,
@@ -269,7 +269,7 @@ impl Collection {
         if reader.began_at == NO_STEP {
             reader.began_at = self.position;
         }
-        // What it may have been told in this catch-up: what lived when it began, and has an RV up to here.
+        // Objects it may have received in this catch-up: those that lived when it began, and have an RV up to here.
         let knows = (reader.resumed_at, reader.position);
         let after = (
             ResourceVersion(reader.position.0.saturating_add(1)),

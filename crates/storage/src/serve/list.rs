@@ -1,8 +1,8 @@
-//! One answer to a list: which state, which objects, and where the next page begins.
+//! Answer to a list: its state, its objects, and the start of the next page.
 //!
-//! Every page of a list shows the state of the first one: it is rebuilt from the collection's log
-//! ([`Collection::at`]), so nothing is held between two pages. Where the log does not reach back the client is told 410,
-//! with a token that lists the rest as it is now.
+//! Every page of a list shows the state of the first one. It is rebuilt from the collection's log ([`Collection::at`]),
+//! so nothing is held between two pages. If the log does not reach back, the client gets 410 with a token that
+//! continues with the present state.
 
 use yurt_apimachinery::list::ListMeta;
 use yurt_apimachinery::options::{ContinueToken, ResourceVersionMatch};
@@ -12,26 +12,27 @@ use super::{Selection, View, WAIT_FOR_RV};
 use crate::collection::{Collection, Expired, KeyRange};
 use crate::shared::SharedCollection;
 
-/// Objects of a list and what the list says of itself.
+/// Objects of a list with its metadata.
 #[derive(Clone, Debug)]
 pub struct Listed {
     /// Objects as the client sees them, in key order.
     pub objects: Vec<Object>,
-    /// Its resourceVersion, the token of the next page, and how many objects follow (only when nothing is selected).
+    /// Its resourceVersion, the token of the next page, and the number of objects that follow (only without a
+    /// selector).
     pub meta: ListMeta,
-    /// Timeline of the RV.
+    /// Generation of the RV.
     pub generation: u64,
 }
 
-/// What a list asks for: a state, where to begin in it, how much of it.
+/// Parameters of a list: its state, its first key, its size.
 struct Wanted<'a> {
-    /// The state has reached this RV.
+    /// Minimum RV of the state.
     least: ResourceVersion,
-    /// The state is that of `least`, not a later one.
+    /// True if the state is that of `least`, not a later one.
     exact: bool,
     /// Least key, relative to the path's namespace.
     start: &'a str,
-    /// Most objects; 0 for all.
+    /// Maximum number of objects; 0 for all.
     limit: u64,
 }
 
@@ -40,19 +41,21 @@ struct Page {
     objects: Vec<Object>,
     at: ResourceVersion,
     generation: u64,
-    /// Objects of the range that follow, whether they are selected or not. Counted only when nothing is selected; else
-    /// 1 stands for any number.
+    /// Number of the range's objects that follow, selected or not. Counted only without a selector; else 1 means any
+    /// number.
     rest: u64,
 }
 
 /// Lists `selection` of `shared`, in pages when `options` have a limit.
 ///
-/// `least` is the RV a read without resourceVersion has to reflect (writes this process forwarded); zero for own
-/// objects.
+/// `least` is the RV that a read without resourceVersion has to reflect (writes forwarded by this process); zero for
+/// own objects.
 ///
 /// # Errors
-/// 429 while the collection is incomplete (never an empty list), 400 for a malformed token, 410 for an RV of another
-/// space and for a state that the log does not reach, 504 for an RV that does not arrive within [`WAIT_FOR_RV`].
+/// * 429 while the collection is incomplete (never an empty list)
+/// * 400 for a malformed token
+/// * 410 for an RV of another space, and for a state that the log does not reach
+/// * 504 for an RV that does not arrive within [`WAIT_FOR_RV`]
 ///
 /// # Cancel safety
 /// Holds nothing while waiting.
@@ -82,7 +85,7 @@ pub async fn list(
     take(shared, &wanted, selection, view).map_err(|_| expired())
 }
 
-/// Waits until the collection is complete and has reached `wanted`; zero is reached at once.
+/// Waits until the collection is complete and has reached `wanted`; zero needs no wait.
 ///
 /// # Errors
 /// 429, 410 and 504 as [`list`].
@@ -101,11 +104,11 @@ pub async fn reach(shared: &SharedCollection, wanted: ResourceVersion) -> Result
 // === impl Wanted ===
 
 impl<'a> Wanted<'a> {
-    /// kube-apiserver's table of resourceVersion, match, limit and continue.
+    /// Implements kube-apiserver's table of resourceVersion, match, limit and continue.
     fn of(options: &ListOptions, token: Option<&'a ContinueToken>, least: ResourceVersion) -> Self {
         let limit = options.limit;
         if let Some(token) = token {
-            // Whoever accepts any state is given all of it, here as at the beginning.
+            // A client that accepts any state gets all of it, here as at the beginning.
             let is_any = options.resource_version == Some(ResourceVersion::ZERO);
             return Self {
                 least: token.version.unwrap_or(least),
@@ -122,7 +125,7 @@ impl<'a> Wanted<'a> {
         };
         match (options.resource_version, options.resource_version_match) {
             (None, _) => whole(least, false, limit),
-            // Whoever accepts any state pages for ever once he was given a page.
+            // A client that accepts any state would page without end once it had a page.
             (Some(ResourceVersion::ZERO), _) => whole(ResourceVersion::ZERO, false, 0),
             (Some(version), Some(ResourceVersionMatch::Exact)) => whole(version, true, limit),
             (Some(version), Some(ResourceVersionMatch::NotOlderThan)) => whole(version, false, limit),
@@ -131,7 +134,7 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Objects up to the limit, as the client sees them. A view may hide some: then more are looked at.
+/// Objects up to the limit, as the client sees them. A view may hide some: then more are read.
 fn take(
     shared: &SharedCollection,
     wanted: &Wanted<'_>,
@@ -208,7 +211,7 @@ fn page(
     })
 }
 
-/// 410 when `wanted` belongs to the other RV space: a reader that moved between authorities has to start over.
+/// Returns 410 if `wanted` belongs to the other RV space: a reader that changed its server has to start over.
 pub(super) fn check_space(shared: &SharedCollection, wanted: ResourceVersion) -> Result<(), Status> {
     let position = shared.read(Collection::position);
     if wanted != ResourceVersion::ZERO && wanted.space() != position.space() {

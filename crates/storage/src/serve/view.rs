@@ -1,4 +1,4 @@
-//! What a client is shown of each object, and which event a change is to that client.
+//! A client's view of objects, and the event that a change means for that client.
 //!
 //! Pure. An object that was visible and is no longer becomes DELETED, one that becomes visible ADDED;
 //! the event carries the RV of the change.
@@ -19,26 +19,26 @@ use crate::collection::{Change, ChangeKind, Delivery};
 
 /// A client's view of single objects: a function of the object and of the inputs named by [`View::inputs`].
 pub trait View: Send + Sync {
-    /// What the client sees of `object`; `None` hides it. Unchanged objects are returned as they came.
+    /// The object as the client sees it; `None` hides it. Unchanged objects are returned as they are.
     fn show(&self, object: &Object) -> Option<Object>;
 
-    /// Whether every object is shown unchanged, so that frames can be shared between watchers.
+    /// True if every object is shown unchanged, so that frames can be shared between watchers.
     fn is_identity(&self) -> bool {
         false
     }
 
-    /// Kind of what is shown, where it is not that of the collection.
+    /// Kind of the shown objects, if it differs from the collection's.
     fn kind(&self) -> Option<&'static ResourceKind> {
         None
     }
 
-    /// Whether some objects may not be shown at all.
+    /// True if some objects may be hidden.
     fn hides(&self) -> bool {
         !self.is_identity()
     }
 
-    /// What tells that the view's inputs changed. Objects that were hidden are looked at again then; one that is shown
-    /// already keeps the look it has until it changes or is read again.
+    /// Channels that announce changes of the view's inputs. Hidden objects are evaluated again then. An object already
+    /// shown keeps its form until it changes or is read again.
     fn inputs(&self) -> Vec<watch::Receiver<u64>> {
         Vec::new()
     }
@@ -58,15 +58,15 @@ impl View for Unfiltered {
     }
 }
 
-/// Everything that decides what one watcher receives.
+/// State that decides which events one watcher receives.
 pub(super) struct Lens {
     pub(super) selection: Selection,
     pub(super) view: Arc<dyn View>,
     pub(super) kind: &'static ResourceKind,
-    /// How events are written.
+    /// Format of the events.
     pub(super) how: Negotiated,
     pub(super) clock: Clock,
-    /// An event was written already.
+    /// True if an event was written already.
     pub(super) began: bool,
     /// Selected objects that the view hides at present.
     pub(super) hidden: BTreeSet<ObjectKey>,
@@ -75,7 +75,7 @@ pub(super) struct Lens {
 // === impl Lens ===
 
 impl Lens {
-    /// What the client sees of `object`, if anything.
+    /// The object as the client sees it; `None` if it is not selected or hidden.
     pub(super) fn see(&mut self, object: &Object) -> Option<Object> {
         let selected = self.selection.matches(object);
         let seen = if selected { self.view.show(object) } else { None };
@@ -87,7 +87,7 @@ impl Lens {
         seen
     }
 
-    /// The frame of one delivery for this client; `None` when it is none of its business.
+    /// The frame of one delivery for this client; `None` if its selectors or filters exclude the object.
     pub(super) fn frame(&mut self, delivery: &Delivery) -> Option<Bytes> {
         match delivery {
             Delivery::Exact(change) => self.exact(change),
@@ -96,7 +96,7 @@ impl Lens {
                 Some(seen) if *created => Some(self.encode(EventType::Added, seen.bytes())),
                 Some(seen) => Some(self.encode(EventType::Modified, seen.bytes())),
                 None if *created => None,
-                // It may have matched at the client's position: say that it is not there now.
+                // It may have matched at the client's position: report that it is absent now.
                 None => Some(self.farewell(object)),
             },
             Delivery::Gone(object) => {
@@ -107,7 +107,7 @@ impl Lens {
         }
     }
 
-    /// The frame of an object's JSON for this client.
+    /// The frame of an object's JSON in this client's format.
     pub(super) fn encode(&mut self, event: EventType, object: &Bytes) -> Bytes {
         let is_first = !std::mem::replace(&mut self.began, true);
         self.how.frame(event, self.kind, object, self.now(), is_first)
@@ -132,7 +132,7 @@ impl Lens {
             return Some(change.frame(event, self.how, self.kind));
         }
         let is_deleted = change.kind == ChangeKind::Deleted;
-        // Of what was not held only the last state is known.
+        // Without the previous state, only the last state is available.
         let before = change.previous.as_ref().or(is_deleted.then_some(&change.object));
         let before = before.filter(|before| self.selection.matches(before));
         let now = if is_deleted {
@@ -145,18 +145,19 @@ impl Lens {
             (None, None) => None,
             (None, Some(now)) => Some(self.encode(EventType::Added, now.bytes())),
             (Some(_), Some(now)) => Some(self.encode(EventType::Modified, now.bytes())),
-            // Whether the view showed it then may have depended on inputs that changed since: a DELETED too many is
-            // noise, one too few is a lost deletion.
+            // Whether the view showed it then may have depended on inputs that changed since. A DELETED too many is
+            // harmless, one too few is a lost deletion.
             //
-            // A deletion shows the last state to everybody. What left the selection is shown as kube-apiserver does, as it was
-            // before, where that is known: inside of a step it is not, and the state at that RV is shown, as to those who catch up.
+            // A deletion shows its last state to every client. An object that left the selection is shown in its
+            // previous state, as in kube-apiserver, if that is known. Inside of a step it is unknown, so the state at
+            // that RV is shown, as in a catch-up.
             (Some(_), None) if is_deleted || change.is_conflated => Some(self.farewell(&change.object)),
             (Some(before), None) => Some(self.farewell(&before.with_resource_version(change.resource_version()))),
         }
     }
 
-    /// DELETED for an object whose visibility at the client's position is unknown. What the view hides is reduced to
-    /// its metadata: no unfiltered content leaves.
+    /// DELETED for an object whose visibility at the client's position is unknown. A hidden object is reduced to its
+    /// metadata, so that no unfiltered content is sent.
     fn farewell(&mut self, object: &Object) -> Bytes {
         match self.view.show(object) {
             Some(seen) => self.encode(EventType::Deleted, seen.bytes()),
@@ -176,7 +177,7 @@ impl Lens {
                 .is_none_or(|name| object.name() == name)
     }
 
-    /// Whether every change that comes is told as it is: the collection was asked for the namespace's keys only.
+    /// True if every change is sent as it is: the reader covers only the namespace's keys.
     fn is_plain(&self) -> bool {
         let selects = !self.selection.labels.is_everything() || !self.selection.fields.is_everything();
         self.how.is_shared() && !selects && self.view.is_identity()

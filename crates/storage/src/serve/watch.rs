@@ -1,7 +1,7 @@
-//! A watch as a stream of frames: no task, no queue; the client's pace is its own.
+//! A watch as a stream of frames. It has no task and no queue: the client sets the pace.
 //!
-//! A frame is encoded when the client takes it, and the initial state is read page by page: a client that stalls holds
-//! one page of references, whatever the size of the collection.
+//! A frame is encoded when the client takes it, and the initial state is read page by page. A client that stalls holds
+//! one page of references, independent of the size of the collection.
 //!
 //! ```text
 //!   Starting ──► Initial (ADDED of the snapshot, end bookmark) ──► Live ──► end
@@ -39,43 +39,43 @@ const BATCH: usize = 64;
 /// Status code after which a client lists again.
 const GONE: u16 = 410;
 
-/// What a client asked for.
+/// Parameters of a watch.
 pub struct WatchRequest {
     /// Query options.
     pub options: ListOptions,
-    /// Which objects.
+    /// Selected objects.
     pub selection: Selection,
-    /// What it sees of them.
+    /// View of the objects.
     pub view: Arc<dyn View>,
-    /// How events are written.
+    /// Format of the events.
     pub how: Negotiated,
-    /// Tells tables how old things are.
+    /// Clock for the ages in tables.
     pub clock: Clock,
-    /// The reader is another replica: announce diffs, bookmark often.
+    /// True if the reader is another replica: the stream announces diffs and bookmarks often.
     pub replica: bool,
-    /// How long the stream lasts.
+    /// Maximum duration of the stream.
     pub lasts: Duration,
-    /// RV a start without resourceVersion has to reflect; see [`super::list`].
+    /// RV that a start without resourceVersion has to reflect; see [`super::list`].
     pub least: ResourceVersion,
-    /// Whether the data's source is alive (told to replicas on bookmarks).
+    /// Returns true while the data's source is alive (sent to replicas on bookmarks).
     pub is_fresh: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Ends the stream cleanly.
     pub shutdown: CancellationToken,
-    /// Called once all initial events were told, if any were asked for with a bookmark at their end.
+    /// Called once all initial events were sent, if the client requested a bookmark at their end.
     pub on_initial_end: Option<Box<dyn FnOnce() + Send>>,
-    /// It goes on for this long after `shutdown`, as if its time were up then; a minute at most.
+    /// Time for which the stream continues after `shutdown`, as if it then timed out; a minute at most.
     pub lingers: Duration,
 }
 
 enum Phase {
     Starting,
-    /// The state at the reader's position, from a key on; `None` when all of it was taken.
+    /// The state at the reader's position, from a key on; `None` once all of it was taken.
     Initial(Reader, Option<String>),
     Live(Reader),
     Ended,
 }
 
-/// What comes when nothing is pending.
+/// Next step when nothing is pending.
 enum Turn {
     /// Something may be pending now.
     Goon,
@@ -84,7 +84,7 @@ enum Turn {
     End,
 }
 
-/// What the client has still to be told, in order.
+/// Items still to be sent to the client, in order.
 enum Pending {
     Frame(Bytes),
     Initial(Object),
@@ -93,15 +93,15 @@ enum Pending {
 
 struct Watch {
     shared: Arc<SharedCollection>,
-    /// Generation when the answer began: its header may say so already.
+    /// Generation at the start of the answer: its header may name it already.
     generation: u64,
-    /// Wakes up when something changed that may be selected.
+    /// Wakes the stream after a change that may be selected.
     changes: Changes,
     lens: Lens,
     keys: KeyRange,
-    /// What the view depends on beside the collection.
+    /// Inputs of the view in addition to the collection.
     inputs: Vec<tokio::sync::watch::Receiver<u64>>,
-    /// An input changed: hidden objects may be visible now.
+    /// True if an input changed: hidden objects may be visible now.
     look_again: bool,
     requested: Option<ResourceVersion>,
     sends_initial_events: bool,
@@ -112,30 +112,30 @@ struct Watch {
     replica: bool,
     least: ResourceVersion,
     is_fresh: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// Resolves at the shutdown, once. It waits from the beginning to the end of the stream, not anew after each event.
+    /// Resolves at the shutdown, once. One future waits for the whole stream, because a new one after each event would
+    /// cost more.
     stop: Pin<Box<dyn Future<Output = ()> + Send>>,
-    /// Milliseconds; in half a word, as there are many watches.
+    /// In milliseconds; a small integer because there are many watches.
     lingers: u16,
     phase: Phase,
     pending: VecDeque<Pending>,
     ends_at: Instant,
     bookmark_at: Instant,
-    /// One timer for the whole stream: it is moved rarely, waits are many.
+    /// One timer for the whole stream: it is rarely moved, while waits are frequent.
     timer: Pin<Box<Sleep>>,
-    /// Position last told to the client, by an event or a bookmark.
+    /// Last position sent to the client, by an event or a bookmark.
     told: ResourceVersion,
-    /// A replica was told once that its position is ours too.
+    /// True once a replica has received the confirmation that this collection has its position.
     confirmed: bool,
-    /// Whether the data was fresh when the last bookmark said so.
+    /// True if the last bookmark reported fresh data.
     told_fresh: bool,
 }
 
 /// Starts a watch on `shared`.
 ///
 /// # Errors
-/// 429 while the collection is incomplete, or too many watches are starting: the client keeps its RV and backs off.
-/// Everything else is told in
-/// the stream.
+/// 429 while the collection is incomplete, or too many watches are starting: the client keeps its RV and backs off. All
+/// other failures are sent in the stream.
 pub fn watch(shared: Arc<SharedCollection>, request: WatchRequest) -> Result<impl Stream<Item = Bytes> + Send, Status> {
     let (is_complete, generation) = shared.read(|held| (held.is_complete(), held.generation()));
     if !is_complete {
@@ -222,7 +222,7 @@ impl Watch {
                 continue;
             }
             match self.advance() {
-                // A selection that nothing matches walks the whole collection.
+                // A selection without matches walks the whole collection.
                 Turn::Goon => tokio::task::coop::consume_budget().await,
                 // Boxed: its room is not kept for the life of the stream.
                 Turn::Start => Box::pin(self.start()).await,
@@ -260,7 +260,7 @@ impl Watch {
             self.shared.follow_store();
         }
         let position = self.shared.read(Collection::position);
-        // An own RV above C can only come from a history that was lost; a replica's reader may be ahead and is held.
+        // An own RV above C can only come from a lost history; a replica's reader may be ahead and is held.
         if wanted.space() == Space::Own && wanted > position {
             return self.fail(&Status::too_old_resource_version(wanted, position));
         }
@@ -296,7 +296,7 @@ impl Watch {
         }
     }
 
-    /// The collection, while it is of the generation that the answer began with.
+    /// The collection, while its generation is that of the answer's start.
     fn same<'a>(&self, held: &'a Collection) -> Result<&'a Collection, Expired> {
         match held.generation() == self.generation {
             true => Ok(held),
@@ -307,12 +307,12 @@ impl Watch {
         }
     }
 
-    /// The initial state was not asked for: it is told to a client that may hold another one.
+    /// True if the initial state is sent without a request, to a client that may hold another one.
     fn corrects(&self) -> bool {
         !self.sends_initial_events
     }
 
-    /// Takes the next page of the initial state. What the client sees is decided when it takes the event.
+    /// Takes the next page of the initial state. The view is applied when the client takes the event.
     fn continue_initial(&mut self, reader: Reader, from: Option<String>) -> Turn {
         let Some(from) = from else {
             self.place = None;
@@ -339,9 +339,10 @@ impl Watch {
                 self.phase = Phase::Initial(reader, next.map(|last| format!("{}\0", last.key())));
                 let tell = |object: Object| match corrects {
                     false => Some(Pending::Initial(object)),
-                    // Above it the client would be resumed by its number if it were cut now: the reader tells these.
+                    // Above it the client would be resumed by number if its watch were cut now, so the reader sends
+                    // these.
                     true if object.resource_version() > at => None,
-                    // What it does not see of it may be what it holds.
+                    // The client may hold objects that its view hides now.
                     true => Some(Pending::Delivery(Delivery::Current { object, created: false })),
                 };
                 self.pending.extend(objects.into_iter().filter_map(tell));
@@ -377,7 +378,7 @@ impl Watch {
         Turn::Goon
     }
 
-    /// A reader whose client knows nothing above its position. While it is sent the present state it may.
+    /// A reader whose client knows nothing above its position. While it receives the present state, it may.
     fn settled(&self, reader: Reader) -> Reader {
         if self.replica { reader } else { reader.for_client() }
     }
@@ -392,12 +393,12 @@ impl Watch {
             present.map(|objects| objects.cloned().collect::<Vec<_>>())
         });
         for object in &objects.unwrap_or_default() {
-            // Only the note it takes of hidden objects is wanted.
+            // Only its side effect is needed: it records hidden objects.
             let _ = self.lens.see(object);
         }
     }
 
-    /// Shows what was hidden and is not any more, at the position the client has now: nothing that happened is older.
+    /// Shows objects that are no longer hidden, at the client's present position: no earlier event follows.
     fn reveal(&mut self, reader: &Reader) {
         for key in self.lens.hidden.clone() {
             let Some(object) = self.shared.read(|collection| collection.object(&key).cloned()) else {
@@ -411,7 +412,7 @@ impl Watch {
         }
     }
 
-    /// The frame of something pending; `None` when it is none of the client's business.
+    /// The frame of a pending item; `None` if the client's selectors or filters exclude it.
     fn tell(&mut self, pending: Pending) -> Option<Bytes> {
         let delivery = match pending {
             Pending::Frame(frame) => return Some(frame),
@@ -430,7 +431,7 @@ impl Watch {
                 let annotations = [(ANNOTATION_DIFF_DONE, done.as_str()), watched];
                 return Some(self.bookmark(*to, &annotations[..2 - usize::from(*jumped)]));
             }
-            // Until it hears of the end, the last event it was told stands inside the jump, where nobody may resume.
+            // Before it receives the end, its last event lies inside the jump, where no reader may resume.
             Delivery::DiffEnd { to, jumped: true } if self.wants_bookmarks => return Some(self.bookmark(*to, &[])),
             Delivery::DiffBegin(_) | Delivery::DiffEnd { .. } => return None,
             Delivery::Exact(change) => change.resource_version(),
@@ -441,9 +442,9 @@ impl Watch {
         Some(frame)
     }
 
-    /// Nothing to send: until something changes, a bookmark is due, or the stream ends.
+    /// Waits without a frame to send: until a change, until a bookmark is due, or until the stream ends.
     async fn wait(&mut self) {
-        // Without bookmarks, too: a stream about one key hears of nothing else, and has to keep up all the same.
+        // Also without bookmarks: a stream about one key receives no other changes, and still has to keep up.
         let wake_at = self.bookmark_at.min(self.ends_at);
         if self.timer.deadline() != wake_at {
             self.timer.as_mut().reset(wake_at);
@@ -467,7 +468,7 @@ impl Watch {
         }
     }
 
-    /// Names the version that was asked for, as kube-apiserver does, however far the client has got since.
+    /// Names the requested version, as kube-apiserver does, even if the client has advanced since.
     fn expire(&mut self, expired: Expired) {
         let asked = self.requested.filter(|version| !version.is_zero());
         let asked = asked.unwrap_or(expired.position);

@@ -1,4 +1,4 @@
-//! When a watch tells where it is, and what a bookmark says: to a replica it is also a sign of life.
+//! Bookmarks of a watch: their schedule and content. To a replica they are also a sign of life.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use super::super::ANNOTATION_STALE;
 use super::{Pending, Phase, Watch};
 use crate::collection::Reader;
 
-/// Bookmark cadence for ordinary clients.
+/// Bookmark interval for ordinary clients.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// Bookmark cadence for replicas, to whom it is also a sign of life.
+/// Bookmark interval for replicas, to which bookmarks are also a sign of life.
 const REPLICA_BOOKMARK_EVERY: Duration = Duration::from_secs(10);
-/// A replica hears of a new position at the latest after this.
+/// Maximum delay until a replica receives a new position.
 const REPLICA_BOOKMARK_SOON: Duration = Duration::from_secs(1);
 /// The last bookmark is sent this long before the stream's timeout.
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
@@ -22,7 +22,8 @@ const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 // === impl Watch ===
 
 impl Watch {
-    /// A replica hears at once that its position is ours and when the data turns fresh or stale, soon of a new position.
+    /// Makes a bookmark for a replica due: immediately when its position is confirmed and when the data turns fresh or
+    /// stale, soon after a new position.
     pub(super) fn hurry_bookmark(&mut self, reader: &Reader) {
         let soon = if !self.confirmed || self.told_fresh != (self.is_fresh)() {
             Duration::ZERO
@@ -34,9 +35,11 @@ impl Watch {
         self.bookmark_at = self.bookmark_at.min(Instant::now() + soon);
     }
 
-    /// A bookmark is due. What happened meanwhile comes before it: then it stays due.
+    /// Sends the bookmark that is due. If events have arrived in the meantime, they are sent first, and the bookmark
+    /// stays due.
     pub(super) fn give_bookmark(&mut self) {
-        // Other collections of the store may have moved on: whoever resumes is then above what they forgot.
+        // Other collections of the store may have moved on: a client that resumes at this position is above their
+        // floor.
         self.shared.follow_store();
         let Phase::Live(reader) = &mut self.phase else { return };
         let mut reached = reader.clone();
@@ -51,12 +54,12 @@ impl Watch {
             let frame = self.bookmark(position, &[]);
             self.pending.push_back(Pending::Frame(frame));
         } else {
-            // Ahead of C nothing is known of the client's position yet, and a bookmark must not claim it.
+            // Ahead of C the state at the client's position is unknown, and a bookmark must not claim it.
             self.schedule_bookmark();
         }
     }
 
-    /// A bookmark, and with it the time of the next one.
+    /// Returns a bookmark, and schedules the next one.
     pub(super) fn bookmark(&mut self, position: ResourceVersion, annotations: &[(&str, &str)]) -> Bytes {
         let mut annotations = annotations.to_vec();
         if self.replica {
