@@ -1,7 +1,9 @@
 //! The operator's port: health, metrics and the state of the process, over plain HTTP.
 //!
-//! `/healthz`, `/livez` and `/v1/healthz` say whether the process works, `/readyz` whether it wants traffic (`?verbose`
-//! lists the conditions), `/metrics` is for Prometheus, `/debug/state.json` for people.
+//! * `/healthz`, `/livez` and `/v1/healthz`: liveness of the process.
+//! * `/readyz`: readiness for traffic (`?verbose` lists the conditions).
+//! * `/metrics`: metrics for Prometheus.
+//! * `/debug/state.json`: state of the process, for people.
 
 use std::sync::Arc;
 
@@ -13,7 +15,7 @@ use crate::http::{self as our_http, Body};
 use crate::metrics::Metrics;
 use crate::readiness::Readiness;
 
-/// What the port answers. Cheap to clone; also usable from another server through [`AdminRoutes::answer`].
+/// Routes of the port. Cheap to clone; also usable from another server through [`AdminRoutes::answer`].
 #[derive(Clone)]
 pub struct AdminRoutes {
     live: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
@@ -28,7 +30,7 @@ const METRICS_TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=
 // === impl AdminRoutes ===
 
 impl AdminRoutes {
-    /// Always live, ready as `readiness` says, with the registry's metrics and an empty state.
+    /// Routes that are always live, ready according to `readiness`, with the registry's metrics and an empty state.
     #[must_use]
     pub fn new(readiness: Readiness, metrics: Metrics) -> Self {
         AdminRoutes {
@@ -39,7 +41,7 @@ impl AdminRoutes {
         }
     }
 
-    /// Asks `live` on every health request; its error is the answer's text, with status 500.
+    /// Calls `live` on every health request; its error is the answer's text, with status 500.
     #[must_use]
     pub fn with_live(mut self, live: impl Fn() -> Result<(), String> + Send + Sync + 'static) -> Self {
         self.live = Arc::new(live);
@@ -53,7 +55,7 @@ impl AdminRoutes {
         self
     }
 
-    /// Asks `state` on every request of `/debug/state.json`. It must not hold secrets.
+    /// Calls `state` on every request of `/debug/state.json`. The state must contain no secrets.
     #[must_use]
     pub fn with_state(mut self, state: impl Fn() -> Value + Send + Sync + 'static) -> Self {
         self.state = Arc::new(state);
@@ -83,7 +85,7 @@ impl AdminRoutes {
         })
     }
 
-    /// A handler for a server of its own: 404 for every other path.
+    /// A handler for a dedicated server: 404 for every other path.
     #[must_use]
     pub fn handler(&self) -> Handler {
         let this = self.clone();
@@ -106,7 +108,7 @@ impl AdminRoutes {
                 .split('&')
                 .any(|pair| pair == "verbose" || pair.starts_with("verbose="))
         });
-        // As kube-apiserver: a failure is always explained.
+        // As in kube-apiserver, a failure always lists its conditions.
         if is_ready && !wants_list {
             return our_http::text(status, "ok");
         }

@@ -1,8 +1,8 @@
-//! Reads the two clocks of the machine, or of a test.
+//! Access to the two clocks of the machine, or of a test.
 //!
-//! Durations are measured with [`Clock::boot`] (CLOCK_BOOTTIME), which goes on while the machine sleeps and never jumps:
-//! an edge node that was suspended for an hour must not believe that its lease is still fresh. [`Clock::unix`] is the wall
-//! clock; it may jump in both directions and is only for times that others read (`renewTime`, `creationTimestamp`).
+//! Durations are measured with [`Clock::boot`] (CLOCK_BOOTTIME), which continues while the machine sleeps and never
+//! jumps. So an edge node that was suspended for an hour does not treat its lease as fresh. [`Clock::unix`] is the wall
+//! clock, which may jump in both directions. It is only for times that others read (`renewTime`, `creationTimestamp`).
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
@@ -25,11 +25,11 @@ pub struct UnixTime {
     pub nanos: u32,
 }
 
-/// Where the time is read. Cheap to clone; every clone of a fake clock shows the same time.
+/// Source of the time. Cheap to clone; every clone of a fake clock shows the same time.
 #[derive(Clone)]
 pub struct Clock(Source);
 
-/// The hand that turns the clock made by [`Clock::fake`].
+/// Control of the clock made by [`Clock::fake`].
 #[derive(Clone)]
 pub struct FakeClock(Arc<Mutex<Reading>>);
 
@@ -47,7 +47,7 @@ struct Reading {
 
 const NANOS_PER_SEC: u32 = 1_000_000_000;
 
-/// What a fake clock shows first: some uptime, so that subtracting a few minutes does not saturate.
+/// Initial reading of a fake clock: some uptime, so that subtracting a few minutes does not saturate.
 const FAKE_BOOT: Duration = Duration::from_secs(100_000);
 /// 2023-11-14T22:13:20Z.
 const FAKE_UNIX_SECS: i64 = 1_700_000_000;
@@ -61,7 +61,7 @@ impl Clock {
         Clock(Source::System)
     }
 
-    /// A clock that stands still until its [`FakeClock`] is advanced.
+    /// A clock that does not move until its [`FakeClock`] is advanced.
     #[must_use]
     pub fn fake() -> (Self, FakeClock) {
         let reading = Reading {
@@ -107,14 +107,14 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// What the wall clock shows: in a release build, what the machine's does.
+/// The wall clock's reading: in a release build, that of the machine.
 #[cfg(not(debug_assertions))]
 fn skewed(now: UnixTime) -> UnixTime {
     now
 }
 
-/// Test builds only: `YURT_FAILPOINTS=wall-clock-skew=FILE` makes the wall clock wrong by as many seconds as stand in the file, which
-/// may change at any time; without the file, or with anything else in it, the clock is right.
+/// Test builds only: `YURT_FAILPOINTS=wall-clock-skew=FILE` shifts the wall clock by the number of seconds in the file,
+/// which may change at any time. Without the file, or with other content, the clock is right.
 #[cfg(debug_assertions)]
 fn skewed(now: UnixTime) -> UnixTime {
     static FILE: std::sync::LazyLock<Option<std::path::PathBuf>> = std::sync::LazyLock::new(|| {
@@ -147,7 +147,7 @@ impl FakeClock {
         reading.unix = reading.unix + by;
     }
 
-    /// Lets the wall clock jump, as NTP does; the time since boot stays.
+    /// Makes the wall clock jump, as NTP does; the time since boot stays.
     pub fn set_unix(&self, unix: UnixTime) {
         self.0.lock().unix = unix;
     }
@@ -177,7 +177,7 @@ impl BootTime {
         self.0
     }
 
-    /// How long before `self` the reading `earlier` was; zero when it was later.
+    /// Duration from the reading `earlier` to `self`; zero when it was later.
     #[must_use]
     pub const fn since(self, earlier: BootTime) -> Duration {
         self.0.saturating_sub(earlier.0)
@@ -216,7 +216,7 @@ impl Sub for BootTime {
 // === impl UnixTime ===
 
 impl UnixTime {
-    /// How long before `self` the time `earlier` was; zero when it was later.
+    /// Duration from the time `earlier` to `self`; zero when it was later.
     #[must_use]
     pub fn since(self, earlier: UnixTime) -> Duration {
         let nanos = self.as_nanos() - earlier.as_nanos();

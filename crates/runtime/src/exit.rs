@@ -1,4 +1,4 @@
-//! Ends a program that cannot start: one line on stderr that says why, and exit code 1.
+//! Ends a program that cannot start, with one line on stderr that gives the reason, and exit code 1.
 
 use std::fmt::Display;
 use std::process::ExitCode;

@@ -1,16 +1,16 @@
-//! The limit of open files, which every connection counts against.
+//! Limit of open files, which every connection counts against.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Files of a process beside those of its servers: stores, certificates, the log, connections that it opens.
+/// Files of a process other than the connections of its servers: stores, certificates, the log, outgoing connections.
 pub const OTHER_FILES: usize = 256;
-/// What no limit at all comes to.
+/// Value that stands for "unlimited".
 const UNLIMITED: u64 = 1 << 20;
 
-/// Raises the limit to what the process may have at most: many begin with 1,024 although they may have more. Returns the
+/// Raises the soft limit to the hard limit, since many processes begin with 1,024 although more is allowed. Returns the
 /// limit.
 ///
-/// # Errors
+/// The kernel's reason; the limit is unchanged.
 /// The kernel's reason; the limit is as it was.
 pub fn raise() -> std::io::Result<usize> {
     let limit = getrlimit(Resource::Nofile);
@@ -25,7 +25,7 @@ pub fn raise() -> std::io::Result<usize> {
     Ok(self::limit())
 }
 
-/// The limit at present.
+/// The present limit.
 #[must_use]
 pub fn limit() -> usize {
     let current = getrlimit(Resource::Nofile).current.unwrap_or(UNLIMITED);

@@ -26,7 +26,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GoDuration(pub Duration);
 
-/// A value that is not a duration; says which value and what is wrong.
+/// A value that is not a duration, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid duration {value:?}: {problem}")]
 pub struct InvalidDuration {

@@ -1,7 +1,7 @@
-//! Signatures of JSON Web Tokens: keys from PEM, and the algorithms Kubernetes signs service account tokens with.
+//! Signatures of JSON Web Tokens: keys from PEM, and the algorithms that Kubernetes uses for service account tokens.
 //!
-//! RS256, RS384, RS512, ES256 and ES384; a key verifies its own family only, whatever a token's header claims, and `none`
-//! is no algorithm. Key ids are those of kube-apiserver: the hash of the public key.
+//! RS256, RS384, RS512, ES256 and ES384. A key verifies only algorithms of its own family, regardless of a token's
+//! header, and `none` is not an algorithm. Key ids are those of kube-apiserver: the hash of the public key.
 //!
 //! ```
 //! use yurt_runtime::jws::SigningKey;
@@ -29,7 +29,7 @@ use crate::tls::{PemSource, TlsError};
 pub struct VerifyingKey {
     id: String,
     family: Family,
-    /// As ring takes it: the PKCS#1 key of RSA, the point of a curve.
+    /// Form that ring expects: the PKCS#1 key of RSA, the point of a curve.
     key: Vec<u8>,
 }
 
@@ -101,13 +101,13 @@ impl VerifyingKey {
         }
     }
 
-    /// The `kid` of tokens signed with it.
+    /// The `kid` of tokens signed with this key.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Whether `signature` over `message` is this key's, by the algorithm a token names.
+    /// True if `signature` over `message` was made with this key, by the algorithm that the token names.
     #[must_use]
     pub fn verify(&self, algorithm: &str, message: &[u8], signature: &[u8]) -> bool {
         let algorithm: &dyn ring_signature::VerificationAlgorithm = match (self.family, algorithm) {
@@ -168,7 +168,7 @@ impl SigningKey {
         })
     }
 
-    /// The `alg` of what it signs.
+    /// The `alg` of its signatures.
     #[must_use]
     pub fn algorithm(&self) -> &'static str {
         match self.verifying.family {
@@ -184,7 +184,7 @@ impl SigningKey {
         &self.verifying
     }
 
-    /// Signs.
+    /// Signs `message`.
     ///
     /// # Errors
     /// [`SignError`] when the system has no randomness.

@@ -1,7 +1,8 @@
-//! Reads the current context of a kubeconfig, and writes one for an administrator.
+//! Reader of the current context of a kubeconfig, and writer of one for an administrator.
 //!
-//! Paths are relative to the kubeconfig's folder, embedded `-data` values win over paths, as in client-go. What would weaken
-//! or widen access silently is refused: `insecure-skip-tls-verify`, and `exec` or `auth-provider` users.
+//! Paths are relative to the kubeconfig's folder, and embedded `-data` values win over paths, as in client-go. Options
+//! that silently weaken security or widen access are rejected: `insecure-skip-tls-verify`, and `exec` or
+//! `auth-provider` users.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +16,7 @@ use crate::tls::{ClientTls, PemIdentity, PemSource, TlsError};
 #[cfg(test)]
 mod tests;
 
-/// What the current context of a kubeconfig says.
+/// Contents of a kubeconfig's current context.
 #[derive(Clone, Debug)]
 pub struct Kubeconfig {
     /// URL of the API server, as written.
@@ -28,16 +29,16 @@ pub struct Kubeconfig {
     pub token: Option<Token>,
 }
 
-/// Where the bearer token comes from. `Debug` hides it.
+/// Source of the bearer token. `Debug` hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Token {
     /// Written in the kubeconfig.
     Inline(String),
-    /// In a file that may be rotated; read it again now and then.
+    /// In a file that may be rotated; callers read it again at intervals.
     File(PathBuf),
 }
 
-/// Why a kubeconfig is of no use. Each message names the file.
+/// Reason why a kubeconfig cannot be used. Each message names the file.
 #[derive(Debug, thiserror::Error)]
 #[error("kubeconfig {}: {problem}", path.display())]
 pub struct KubeconfigError {
@@ -45,7 +46,7 @@ pub struct KubeconfigError {
     problem: String,
 }
 
-/// A kubeconfig above this size is a mistake.
+/// Maximum size of a kubeconfig in bytes; a larger file is a mistake.
 const MAX_BYTES: u64 = 4 * 1024 * 1024;
 
 #[derive(Deserialize)]
@@ -118,7 +119,7 @@ impl Kubeconfig {
     /// Reads the file. Certificates given by path are not read yet.
     ///
     /// # Errors
-    /// Which kubeconfig, and which part of it is missing or refused.
+    /// Names the kubeconfig, and the part of it that is missing or rejected.
     pub fn load(path: &Path) -> Result<Self, KubeconfigError> {
         let fail = |problem: String| KubeconfigError {
             path: path.to_owned(),
@@ -137,7 +138,7 @@ impl Kubeconfig {
     /// TLS for a client of the server.
     ///
     /// # Errors
-    /// A sentence when the kubeconfig names no certificate authority.
+    /// A message when the kubeconfig names no certificate authority.
     pub fn client_tls(&self) -> Result<ClientTls, TlsError> {
         let ca = self.ca.clone().ok_or_else(|| TlsError::Pem {
             origin: format!("kubeconfig for {}", self.server),
@@ -169,7 +170,7 @@ pub fn write_admin(path: &Path, server: &str, ca_pem: &str, pair: &PemPair) -> s
     write_secret(path, text)
 }
 
-/// Resolves names and paths of one document; errors are sentences without the file's name.
+/// Resolves names and paths of one document; errors do not contain the file's name.
 struct Reader<'a> {
     file: &'a Path,
     folder: &'a Path,

@@ -1,8 +1,9 @@
-//! Bounds the requests that are answered at a time, and picks the next.
+//! Limit on the requests served concurrently, with fair queueing by client.
 //!
-//! Who finds no place waits in a queue of its own, and freed places go round the queues: a client with a thousand lists
-//! waiting delays another's first request by one place, not by a thousand. The queues together are bounded; when they are
-//! full, the longest one gives way to a client that waits for less, else the newcomer is told to come again.
+//! A request without a place waits in its client's queue, and freed places go round the queues. So a client with a
+//! thousand waiting lists delays another's first request by one place, not by a thousand. The queues together are
+//! bounded. When they are full, the newest request of the longest queue is evicted in favour of a client with a shorter
+//! one. Otherwise the new request gets 429.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ mod turns;
 
 use turns::{Joined, Turns};
 
-/// Seconds after which a refused client should come again.
+/// Seconds after which a rejected client should retry (`Retry-After`).
 const RETRY_AFTER: u32 = 1;
 
 /// One lane. Clones share it.
@@ -25,18 +26,18 @@ pub struct Lane {
     shared: Arc<Shared>,
 }
 
-/// A place in a lane; the next in line gets it when this is dropped.
+/// A place in a lane; when it is dropped, the next request in line gets it.
 pub struct Place {
-    /// `None` once it was given on.
+    /// `None` once it was passed on.
     lane: Option<Lane>,
 }
 
-/// Counts who is told to come again, and why.
+/// Counters of rejected requests, by reason.
 #[derive(Clone)]
 pub struct Refusals {
-    /// Too many waited already, or one that waited gave way to another client.
+    /// The queue was full: the request was rejected, or evicted in favour of another client.
     pub full: IntCounter,
-    /// The wait was too long.
+    /// The wait exceeded the limit.
     pub late: IntCounter,
 }
 
@@ -44,7 +45,7 @@ struct Shared {
     in_flight_max: usize,
     wait_max: Duration,
     refusals: Option<Refusals>,
-    // Held for a few map operations, never while anybody is woken.
+    // Held for a few map operations, never while a waiter is woken.
     state: Mutex<State>,
 }
 
@@ -53,14 +54,14 @@ struct State {
     waiting: Turns<oneshot::Sender<Place>>,
 }
 
-/// Leaves the queue when the request is given up.
+/// Leaves the queue when the request is dropped.
 struct Ticket<'a> {
     lane: &'a Lane,
     client: &'a str,
     id: turns::Ticket,
 }
 
-/// Verdict on a request that comes in.
+/// Verdict on an arriving request.
 enum Entry {
     Go,
     Wait(turns::Ticket, oneshot::Receiver<Place>),
@@ -70,7 +71,8 @@ enum Entry {
 // === impl Lane ===
 
 impl Lane {
-    /// `in_flight_max` places, and room for `queued_max` who wait no longer than `wait_max`; `refusals` are counted if given.
+    /// A lane with `in_flight_max` places, and queues for `queued_max` requests that wait at most `wait_max`;
+    /// `refusals` are counted if given.
     #[must_use]
     pub fn new(in_flight_max: usize, queued_max: usize, wait_max: Duration, refusals: Option<Refusals>) -> Self {
         let state = State {
@@ -87,10 +89,10 @@ impl Lane {
         }
     }
 
-    /// A place for a request of `client`, at once or after a wait.
+    /// Returns a place for a request of `client`, immediately or after a wait.
     ///
     /// # Errors
-    /// 429 with Retry-After when too many wait, or the wait was too long.
+    /// 429 with Retry-After when the queues are full, or the wait exceeded its limit.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the queue.
@@ -103,7 +105,7 @@ impl Lane {
         let _ticket = Ticket { lane: self, client, id };
         match tokio::time::timeout(self.shared.wait_max, granted).await {
             Ok(Ok(place)) => Ok(place),
-            // Pushed out by somebody who waits for less.
+            // Evicted in favour of a client with a shorter queue.
             Ok(Err(_)) => Err(self.busy(|refusals| &refusals.full)),
             Err(_) => Err(self.busy(|refusals| &refusals.late)),
         }
@@ -116,7 +118,7 @@ impl Lane {
         Status::too_many_requests("Too many requests, please try again later.", RETRY_AFTER)
     }
 
-    /// Requests being answered, and requests waiting.
+    /// Number of requests being served, and of requests waiting.
     #[must_use]
     pub fn load(&self) -> (usize, usize) {
         let state = self.shared.state.lock();
@@ -131,7 +133,7 @@ impl Lane {
         }
         let (wake, granted) = oneshot::channel();
         let joined = state.waiting.join(client, wake);
-        // Woken only after the lock is free again: a dropped sender runs the other's task.
+        // Woken only after the lock is released: a dropped sender runs the other task.
         drop(state);
         match joined {
             Joined::Waits(id) | Joined::InPlaceOf(id, _) => Entry::Wait(id, granted),
@@ -139,7 +141,7 @@ impl Lane {
         }
     }
 
-    /// Gives a freed place to the next in line.
+    /// Passes a freed place to the next request in line.
     fn release(&self) {
         let mut place = Place::of(self);
         loop {
@@ -152,7 +154,7 @@ impl Lane {
             drop(state);
             match next.send(place) {
                 Ok(()) => return,
-                // Given up in this very moment: still ours to give.
+                // Dropped in this very moment, so the place can still be passed on.
                 Err(back) => place = back,
             }
         }
@@ -203,7 +205,7 @@ mod tests {
         Lane::new(in_flight_max, queued_max, LONG, Some(refusals))
     }
 
-    /// Refused because it was full, and because it was late.
+    /// Rejected because the queue was full, and because the wait was too long.
     fn refused(lane: &Lane) -> [u64; 2] {
         let refusals = lane.shared.refusals.as_ref().unwrap();
         [refusals.full.get(), refusals.late.get()]

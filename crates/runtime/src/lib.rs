@@ -1,11 +1,15 @@
-//! Process kit of the workspace: everything that touches the outside of a program and is the same for all of them.
+//! Process kit of the workspace: everything that touches the outside of a program and is common to all programs.
 //!
-//! It owns tasks, signals, clocks, certificates, and both ends of HTTP, so that the crates above hold decisions only. It is
-//! the one crate that may spawn a task or read a clock.
+//! It owns tasks, signals, clocks, certificates, and both ends of HTTP, so that the crates above contain decisions
+//! only. It is the only crate that may spawn a task or read a clock.
 //!
-//! In reading order: [`tasks`] and [`shutdown`] (what runs, how it stops), [`clock`], [`readiness`], [`pki`], [`tls`],
-//! [`kubeconfig`], [`jws`] (who is who), [`http`] (server and client), [`lanes`] (who is next), [`admin`] and [`metrics`] (what an
-//! operator sees), [`flags`], [`files`], [`log`] and [`exit`] (how a program starts and refuses to start).
+//! In reading order:
+//!
+//! * [`tasks`] and [`shutdown`]: tasks and their end; [`clock`], [`readiness`].
+//! * [`pki`], [`tls`], [`kubeconfig`], [`jws`]: identities and their keys.
+//! * [`http`] (server and client), [`lanes`] (fair queueing of requests).
+//! * [`admin`] and [`metrics`]: the operator's view.
+//! * [`flags`], [`files`], [`log`] and [`exit`]: start of a program, and its error message.
 //!
 //! ```no_run
 //! use yurt_runtime::{TaskGroup, shutdown};

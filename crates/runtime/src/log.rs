@@ -1,4 +1,4 @@
-//! The log behind `-v`: lines on stderr, those of a start that may still fail held back until it has succeeded.
+//! The log behind `-v`: lines on stderr. Lines of a start that may still fail are held back until it has succeeded.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,23 +8,24 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::prelude::*;
 
-/// Held lines take so much memory at most, in bytes; what does not fit is lost.
+/// Maximum memory of held lines in bytes; lines above it are lost.
 const HELD_MAX: usize = 64 << 10;
 
-/// Sends logs to stderr, one line per event. `verbosity` is Kubernetes' `-v`: below 4 informs, 4 and 5 debug, from 6 on
-/// everything, libraries included. The variable RUST_LOG (`target=level,...`) overrides it. A second call does nothing.
+/// Sends logs to stderr, one line per event. `verbosity` is Kubernetes' `-v`: below 4 is info, 4 and 5 are debug, from
+/// 6 on everything, libraries included. The variable RUST_LOG (`target=level,...`) overrides it. A second call does
+/// nothing.
 pub fn init(verbosity: u8) {
     install(verbosity, io::stderr);
 }
 
-/// As [`init`], but lines wait for [`Held::release`]: a start that fails says one line, its error, and nothing else.
+/// As [`init`], but lines wait for [`Held::release`]. So a start that fails prints only one line, its error.
 pub fn init_held(verbosity: u8) -> Held {
     let held = Held(Arc::new(Mutex::new(Some(Vec::new()))));
     install(verbosity, held.clone());
     held
 }
 
-/// Lines that nobody has seen yet, up to 64 KiB.
+/// Lines not yet written, up to 64 KiB.
 #[derive(Clone)]
 pub struct Held(Arc<Mutex<Option<Vec<u8>>>>);
 
@@ -37,7 +38,7 @@ fn install(verbosity: u8, writer: impl for<'a> MakeWriter<'a> + Send + Sync + 's
         .compact()
         .with_writer(writer)
         .with_filter(filter);
-    // Fails when a test already installed one: then that one is right.
+    // Fails if a test has already installed one, which is then the right one.
     let _ = tracing_subscriber::registry().with(lines).try_init();
 }
 
@@ -54,9 +55,9 @@ fn targets(verbosity: u8) -> Targets {
 // === impl Held ===
 
 impl Held {
-    /// Writes what was held; from here on lines go straight to stderr.
+    /// Writes the held lines; from here on lines go straight to stderr.
     pub fn release(&self) {
-        // A log that cannot be written is no reason to stop.
+        // A failure to write the log does not stop the process.
         let _ = io::stderr().write_all(&self.take());
     }
 

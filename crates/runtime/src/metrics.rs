@@ -1,4 +1,4 @@
-//! One registry of Prometheus metrics per process, with the process' own use of the machine.
+//! One registry of Prometheus metrics per process, with the process' own resource usage.
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
@@ -19,7 +19,7 @@ struct ProcessCollector {
     start_time: Gauge,
 }
 
-/// What /proc says about this process.
+/// Contents of /proc about this process.
 struct Usage {
     resident_bytes: f64,
     cpu_seconds: f64,
@@ -30,7 +30,7 @@ struct Usage {
 // === impl Metrics ===
 
 impl Metrics {
-    /// A registry that has the metrics of the process already.
+    /// A registry that contains the metrics of the process.
     #[must_use]
     pub fn new() -> Self {
         let metrics = Metrics {
@@ -38,15 +38,15 @@ impl Metrics {
         };
         match ProcessCollector::new() {
             Ok(collector) => metrics.register(collector),
-            Err(error) => warn!(%error, "No process metrics"),
+            Err(error) => warn!(%error, "Failed to create process metrics"),
         }
         metrics
     }
 
-    /// Adds a metric. A second metric of the same name is a mistake of the program; it is logged and not rendered.
+    /// Adds a metric. A second metric of the same name is a bug of the program; it is logged and not rendered.
     pub fn register(&self, collector: impl Collector + 'static) {
         if let Err(error) = self.registry.register(Box::new(collector)) {
-            warn!(%error, "Metric is not registered");
+            warn!(%error, "Failed to register metric");
         }
     }
 
@@ -61,7 +61,7 @@ impl Metrics {
     pub fn render(&self) -> String {
         let mut text = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
-            warn!(%error, "Some metrics cannot be rendered");
+            warn!(%error, "Failed to render some metrics");
         }
         String::from_utf8_lossy(&text).into_owned()
     }
@@ -99,7 +99,7 @@ impl Collector for ProcessCollector {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        // What cannot be read keeps its last value: a scrape is no place for errors.
+        // Unreadable values keep their last state: a scrape must not fail.
         if let Some(usage) = Usage::read() {
             self.memory.set(usage.resident_bytes);
             self.cpu.inc_by((usage.cpu_seconds - self.cpu.get()).max(0.0));
@@ -140,7 +140,7 @@ impl Usage {
     }
 }
 
-/// When the machine booted, in seconds since 1970.
+/// Boot time of the machine, in seconds since 1970.
 fn boot_time() -> Option<f64> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
     stat.lines()

@@ -1,7 +1,7 @@
-//! Issues certificates: the coordinator's own CA on a first start without configuration, and those of the tests.
+//! Issuer of certificates: the coordinator's own CA on a first start without configuration, and those of the tests.
 //!
-//! Keys are ECDSA P-256. A CA is valid for 10 years, what it issues for 1 year, and validity begins one hour ago: the
-//! clock of a fresh edge node may be a little behind.
+//! Keys are ECDSA P-256. A CA is valid for 10 years, issued certificates for 1 year. Validity begins one hour ago,
+//! because the clock of a fresh edge node may be a little behind.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -37,24 +37,24 @@ pub struct CertificateAuthority {
     leaf_validity: Option<Duration>,
 }
 
-/// Why no certificate could be issued. None is worth a retry with the same arguments.
+/// Reason why no certificate could be issued. A retry with the same arguments does not help.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// The CA's certificate or key cannot be read.
     #[error("certificate authority: {0}")]
     Authority(String),
-    /// A name that cannot stand in a certificate.
+    /// A name that is invalid in a certificate.
     #[error("{name:?} cannot be a name in a certificate: {why}")]
     Name {
-        /// The refused name.
+        /// The rejected name.
         name: String,
-        /// What is wrong with it.
+        /// Reason for the rejection.
         why: String,
     },
     /// More organizations than a certificate made here can carry.
     #[error("a certificate cannot have {count} organizations, at most {}", organizations::MAX)]
     TooManyOrganizations {
-        /// How many were asked for.
+        /// Number of requested organizations.
         count: usize,
     },
     /// Key generation or signing failed.
@@ -81,8 +81,8 @@ impl CertificateAuthority {
         Self::generate_for(common_name, Some(CA_VALIDITY))
     }
 
-    /// The same, valid at any time, as what it issues: for a node whose clock may show anything, and a key that lies beside
-    /// what it protects.
+    /// As [`Self::generate`], but valid at any time, like the certificates it issues. It is for a node whose clock may
+    /// be wrong, with a key stored next to the data that it protects.
     ///
     /// # Errors
     /// [`PkiError::Signing`] when the system has no randomness.
@@ -113,7 +113,7 @@ impl CertificateAuthority {
         })
     }
 
-    /// An authority kept from an earlier run, or the cluster's.
+    /// An authority stored by an earlier run, or the cluster's.
     ///
     /// # Errors
     /// [`PkiError::Authority`] when one of the two is not PEM or they do not belong together.
@@ -137,7 +137,7 @@ impl CertificateAuthority {
         })
     }
 
-    /// Changes how long certificates issued from now on are valid.
+    /// Changes the validity of certificates issued from now on.
     #[must_use]
     pub fn with_leaf_validity(mut self, validity: Duration) -> Self {
         self.leaf_validity = Some(validity);
@@ -158,7 +158,7 @@ impl CertificateAuthority {
         self
     }
 
-    /// The authority's certificate: what clients and servers trust.
+    /// The authority's certificate, which clients and servers trust.
     #[must_use]
     pub fn cert_pem(&self) -> &str {
         &self.pair.cert_pem

@@ -1,4 +1,4 @@
-//! Answers `/readyz`: the named conditions that must all hold before this process wants traffic.
+//! Readiness for `/readyz`: the named conditions that must all hold before this process accepts traffic.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ pub struct Readiness {
     checks: Arc<Mutex<Vec<Check>>>,
 }
 
-/// One condition; it does not hold until [`Check::set`] says so. Cheap to clone.
+/// One condition; it fails until [`Check::set`] is called with true. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Check {
     name: Arc<str>,
@@ -29,7 +29,7 @@ impl Readiness {
         Self::default()
     }
 
-    /// Adds a condition that does not hold yet. Asking again for the same name gives the same condition.
+    /// Adds a condition that fails at first. The same name returns the same condition.
     pub fn check(&self, name: &str) -> Check {
         let mut checks = self.checks.lock();
         if let Some(known) = checks.iter().find(|check| &*check.name == name) {
@@ -43,7 +43,7 @@ impl Readiness {
         check
     }
 
-    /// Whether every condition holds.
+    /// True if every condition holds.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.checks.lock().iter().all(Check::holds)
@@ -60,7 +60,7 @@ impl Readiness {
             .collect()
     }
 
-    /// The answer kube-apiserver gives to `/readyz?verbose`: one line per condition, then the verdict.
+    /// kube-apiserver's answer to `/readyz?verbose`: one line per condition, then the result.
     #[must_use]
     pub fn verbose(&self) -> String {
         let mut text = String::new();
@@ -81,12 +81,12 @@ impl Readiness {
 // === impl Check ===
 
 impl Check {
-    /// Says whether the condition holds from now on.
+    /// Sets whether the condition holds from now on.
     pub fn set(&self, holds: bool) {
         self.holds.store(holds, Ordering::Release);
     }
 
-    /// Whether the condition holds.
+    /// True if the condition holds.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.holds.load(Ordering::Acquire)

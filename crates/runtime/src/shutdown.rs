@@ -1,4 +1,4 @@
-//! Waits for the signal that asks this process to end.
+//! Wait for the signal that ends this process.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{info, warn};
@@ -6,8 +6,8 @@ use tracing::{info, warn};
 /// Exit code after a second signal: what a shell reports for a process killed by SIGINT.
 const ABORTED: i32 = 130;
 
-/// Resolves with the signal's name on the first SIGTERM or SIGINT. The second one ends the process at once, without
-/// flushing anything: it is the way out when an orderly shutdown hangs.
+/// Resolves with the signal's name on the first SIGTERM or SIGINT. The second one ends the process immediately, without
+/// flushing anything. It is the way out when an orderly shutdown hangs.
 ///
 /// # Errors
 /// When the kernel refuses to install the handlers.

@@ -1,8 +1,8 @@
-//! Owns every task of the process: who runs, what happens when one dies, and how all of them stop.
+//! Owner of every task of the process: start, failure and shutdown.
 //!
-//! A group has a token that asks its tasks to end, and children that end before it. A critical task that ends unasked, and
-//! any task that panics, makes [`TaskGroup::failed`] resolve: `main` waits for it and ends the process, because a dead
-//! renewal task must never look like a held lease.
+//! A group has a token that requests the end of its tasks, and child groups that end before it. A critical task that
+//! ends without a stop, and any task that panics, makes [`TaskGroup::failed`] resolve. `main` waits for it and ends the
+//! process, because a dead renewal task must never look like a held lease.
 //!
 //! ```
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -41,7 +41,7 @@ pub struct TaskGroup {
     shared: Arc<Shared>,
 }
 
-/// Tasks that did not end before the deadline of [`TaskGroup::shutdown`] and were dropped where they stood.
+/// Tasks that did not end before the deadline of [`TaskGroup::shutdown`] and were dropped while running.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("tasks still running at the deadline: {}", names.join(", "))]
 pub struct StillRunning {
@@ -60,22 +60,22 @@ pub struct TaskLost {
 #[derive(Debug)]
 struct Shared {
     parent: Option<TaskGroup>,
-    /// Asks the tasks to end.
+    /// Requests the end of the tasks.
     token: CancellationToken,
-    /// Drops the tasks that did not.
+    /// Drops the tasks that did not end.
     kill: CancellationToken,
     /// Name of the first failed task, of this group or of a child.
     failed: watch::Sender<Option<&'static str>>,
-    // How many tasks run under each name, children's included; the watch lets shutdown wait for zero, and tells nothing else:
-    // there are several tasks to a request.
+    // Number of tasks running under each name, children's included. The watch lets shutdown wait for zero, and
+    // announces nothing else, because a request has several tasks.
     running: Mutex<BTreeMap<&'static str, usize>>,
     count: watch::Sender<usize>,
 }
 
-/// What the end of a task means.
+/// Meaning of a task's end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Importance {
-    /// Ending unasked or panicking is a failure of the group.
+    /// Ending without a stop or panicking is a failure of the group.
     Critical,
     /// May end; panicking is a failure of the group.
     Normal,
@@ -92,8 +92,8 @@ impl TaskGroup {
         Self::with(None, CancellationToken::new(), CancellationToken::new())
     }
 
-    /// A group that ends with `self` at the latest. Its failures are also failures of `self`, and the shutdown of `self`
-    /// waits for its tasks.
+    /// A group that ends with `self` at the latest. Its failures are also failures of `self`, and the shutdown of
+    /// `self` waits for its tasks.
     #[must_use]
     pub fn child(&self) -> Self {
         Self::with(
@@ -118,7 +118,7 @@ impl TaskGroup {
         }
     }
 
-    /// Cancelled when the tasks of this group should end.
+    /// Token that is cancelled when the tasks of this group should end.
     #[must_use]
     pub fn token(&self) -> CancellationToken {
         self.shared.token.clone()
@@ -134,16 +134,17 @@ impl TaskGroup {
         self.start(name, Importance::Critical, future);
     }
 
-    /// Starts a task that works for one client only: its panic is logged and harms nobody else.
+    /// Starts a task that works for one client only: its panic is logged and affects no other client.
     pub fn spawn_isolated(&self, name: &'static str, future: impl Future<Output = ()> + Send + 'static) {
         self.start(name, Importance::Isolated, future);
     }
 
-    /// Runs `future` to completion even when the returned future is dropped: for writes, which must not be torn when the
-    /// client hangs up. Starts at once, not at the first poll.
+    /// Runs `future` to completion even when the returned future is dropped. It is for writes, which must complete when
+    /// the client hangs up. Starts immediately, not at the first poll.
     ///
     /// # Errors
-    /// [`TaskLost`] when `future` panicked (logged, no failure of the group) or the group was shut down meanwhile.
+    /// [`TaskLost`] when `future` panicked (logged, no failure of the group), or when the group was shut down before
+    /// its end.
     pub fn detached<F>(
         &self,
         name: &'static str,
@@ -154,7 +155,7 @@ impl TaskGroup {
     {
         let (send, receive) = oneshot::channel();
         self.start(name, Importance::Isolated, async move {
-            // The receiver is gone when the client hung up: the result is then of no interest.
+            // The receiver is gone when the client hung up: then the result is not needed.
             let _ = send.send(future.await);
         });
         async move { receive.await.map_err(|_| TaskLost { name }) }
@@ -170,13 +171,13 @@ impl TaskGroup {
             let name = *failed.borrow_and_update();
             match name {
                 Some(name) => return name,
-                // `self` keeps the sender alive, so this waits for ever rather than erring.
+                // `self` keeps the sender alive, so this waits without end and returns no error.
                 None => drop(failed.changed().await),
             }
         }
     }
 
-    /// Names of the running tasks, children's included, and how many run under each.
+    /// Names of the running tasks, children's included, with the number of tasks under each.
     #[must_use]
     pub fn running(&self) -> Vec<(&'static str, usize)> {
         self.shared
@@ -187,8 +188,8 @@ impl TaskGroup {
             .collect()
     }
 
-    /// Asks all tasks, children's included, to end and waits for them. Tasks still running after `deadline` are dropped at
-    /// their next await.
+    /// Requests the end of all tasks, children's included, and waits for them. Tasks still running after `deadline` are
+    /// dropped at their next await.
     ///
     /// # Errors
     /// [`StillRunning`] names the tasks that were dropped.
@@ -202,7 +203,7 @@ impl TaskGroup {
             return Ok(());
         }
         let names: Vec<_> = self.running().into_iter().map(|(name, _)| name).collect();
-        warn!(?names, "Tasks did not end in time, dropping them");
+        warn!(?names, "Tasks did not end in time; dropping them");
         self.shared.kill.cancel();
         Err(StillRunning { names })
     }
@@ -210,7 +211,7 @@ impl TaskGroup {
     fn start(&self, name: &'static str, importance: Importance, future: impl Future<Output = ()> + Send + 'static) {
         let group = self.clone();
         let running = Running::enter(self, name);
-        // Boxed: inside the block below it would be there twice, as what is captured and as what is awaited.
+        // Boxed: the block below would contain it twice, as a capture and as the awaited future.
         let mut future = Box::pin(AssertUnwindSafe(future).catch_unwind());
         let task = async move {
             let ended = tokio::select! {
@@ -219,7 +220,7 @@ impl TaskGroup {
                 () = cancelled(&group.shared.kill) => Ok(()),
             };
             group.ended(name, importance, ended.err());
-            // What it holds first: whoever waits for the task may need it (a file, a port).
+            // Its resources go first: a caller that waits for the task may need them (a file, a port).
             drop(future);
             drop(running);
         };
@@ -237,7 +238,7 @@ impl TaskGroup {
         };
         match panic {
             Some(panic) => error!(task = name, panic = panic_message(&*panic), "Task panicked"),
-            None if failed => error!(task = name, "Task ended unasked"),
+            None if failed => error!(task = name, "Critical task ended without a stop"),
             None => debug!(task = name, "Task ended"),
         }
         if failed {
@@ -276,7 +277,7 @@ impl Running {
             *group.shared.running.lock().entry(name).or_default() += 1;
             group.shared.count.send_if_modified(|count| {
                 *count += 1;
-                // Nobody waits for more of them.
+                // No waiter needs further notifications.
                 false
             });
         }
@@ -307,10 +308,10 @@ impl Drop for Running {
 }
 
 /// Waits for a token in a task that mostly wakes up for something else. It enters the token's list of waiters once and
-/// stays; [`CancellationToken::cancelled`] looks after its place there at every poll, under a lock that all tasks share.
+/// stays. [`CancellationToken::cancelled`] checks its entry there at every poll, under a lock that all tasks share.
 ///
 /// # Cancel safety
-/// Safe. But made anew for each wait it is no better than that.
+/// Safe, but a new future for each wait loses the advantage.
 pub async fn cancelled(token: &CancellationToken) {
     let mut place = pin!(token.cancelled());
     let mut waker: Option<Waker> = None;

@@ -1,7 +1,7 @@
 //! A real etcd for tests, on loopback ports of its own, with or without TLS, that can be killed and started again.
 //!
-//! The program is named by the environment variable [`BINARY_VARIABLE`], which the interop step of `cargo xtask test`
-//! sets; tests that need it are marked `#[ignore]`, so that a run without it shows them as ignored.
+//! The environment variable [`BINARY_VARIABLE`] names the program; the interop step of `cargo xtask test` sets it.
+//! Tests that need etcd are marked `#[ignore]`, so that a run without it shows them as ignored.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -13,7 +13,7 @@ use crate::free_port;
 
 /// Path of the etcd program.
 pub const BINARY_VARIABLE: &str = "YURT_ETCD";
-/// Set when tests that do not care which store there is are to use an etcd.
+/// Set when tests that work with any store are to use an etcd.
 pub const OVER_ETCD_VARIABLE: &str = "YURT_OVER_ETCD";
 
 /// Certificates of an etcd and of its clients, made for one test.
@@ -43,7 +43,7 @@ impl EtcdTls {
         Self { authority, server }
     }
 
-    /// What a client presents and trusts.
+    /// Certificates that a client presents and trusts.
     #[must_use]
     pub fn client(&self) -> ClientTls {
         let pair = self
@@ -119,7 +119,7 @@ impl EtcdMember {
 
     fn new(name: &str, tls: Option<&EtcdTls>, extra: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        // The data lives no longer than the test: kill -9 loses nothing that the kernel has.
+        // The data lives no longer than the test: kill -9 loses no data that the kernel has.
         let mut arguments = vec![
             format!("--name={name}"),
             "--unsafe-no-fsync".into(),
@@ -158,7 +158,7 @@ impl EtcdMember {
         ]);
     }
 
-    /// Where clients find it.
+    /// URL of the member for clients.
     #[must_use]
     pub fn url(&self) -> String {
         format!("{}://127.0.0.1:{}", self.scheme, self.port)
@@ -170,7 +170,7 @@ impl EtcdMember {
         self.folder.path().join("data")
     }
 
-    /// Starts it, with the data it has. Does not wait until it answers.
+    /// Starts the member with its data. Does not wait until it answers.
     pub fn start(&mut self) {
         let program = std::env::var_os(BINARY_VARIABLE).unwrap_or_else(|| {
             panic!("{BINARY_VARIABLE} must name an etcd 3.6; `cargo xtask test --only interop` does")
@@ -189,17 +189,17 @@ impl EtcdMember {
         self.process = Some(process.expect("etcd must start"));
     }
 
-    /// From the next start on it listens on another port: clients of the old one find nobody.
+    /// Moves the member to another port at its next start: at the old port, clients find no listener.
     pub fn move_away(&mut self) -> u16 {
         std::mem::replace(&mut self.port, free_port())
     }
 
-    /// From the next start on it listens on `port`.
+    /// Moves the member to `port` at its next start.
     pub fn move_to(&mut self, port: u16) {
         self.port = port;
     }
 
-    /// kill -9.
+    /// Kills the member with SIGKILL.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().expect("etcd must be ours to kill");

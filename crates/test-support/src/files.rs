@@ -11,7 +11,7 @@ pub struct TestDir(TempDir);
 // === impl TestDir ===
 
 impl TestDir {
-    /// Makes the folder.
+    /// Creates the folder.
     ///
     /// # Panics
     /// When the temporary folder of the system is not writable.
@@ -26,7 +26,7 @@ impl TestDir {
         self.0.path()
     }
 
-    /// Writes a file of this name in the folder, replacing it, and gives its path.
+    /// Writes a file of this name in the folder, replacing it, and returns its path.
     ///
     /// # Panics
     /// When it cannot be written.

@@ -2,16 +2,16 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Growth below this is that of work that goes once over its input, with room for caches and noise. Four times the input is four
-/// times the work then; work that compares each part with each other part grows sixteen times.
+/// Upper bound of the growth of linear work for four times the input, with room for caches and noise. Linear work grows
+/// four times; work that compares each part with each other part grows sixteen times.
 pub const LINEAR: f64 = 9.0;
 
 /// Runs of each size; the fastest one counts.
 const RUNS: usize = 3;
-/// Less time is noise, in seconds.
+/// Minimum time in seconds that counts; less is noise.
 const LEAST: f64 = 0.001;
 
-/// How many times as much CPU time `work` takes for an input of `4 * n` as for one of `n`. Time of other threads and processes
+/// Ratio of the CPU time of `work` for an input of `4 * n` to that for one of `n`. Time of other threads and processes
 /// does not count.
 pub fn growth<T>(n: usize, input: impl Fn(usize) -> T, work: impl Fn(T)) -> f64 {
     let seconds = |n: usize| {

@@ -21,22 +21,22 @@ pub use waiting::{PATIENCE, eventually};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// 127.0.0.1 with port 0: the kernel picks a free port. What a test server should bind whenever it can.
+/// 127.0.0.1 with port 0: the kernel picks a free port. Test servers should bind to it where they can.
 pub const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// Ports given out lie below the kernel's ephemeral range (32768 up): no outgoing connection sits on one between choosing
+/// Ports given out are below the kernel's ephemeral range (32768 up): no outgoing connection takes one between choosing
 /// it and listening on it.
 const PORTS: std::ops::Range<u16> = 10_000..20_000;
 
-/// A port that nobody listens on and that this process gives out once: only for programs that take a port number and cannot
-/// report the one they got.
+/// A port without a listener, which this process returns only once. Only for programs that take a port number and
+/// cannot report the one they got.
 ///
 /// # Panics
 /// When all of 1,000 ports are taken.
 #[must_use]
 pub fn free_port() -> u16 {
     static GIVEN: AtomicU32 = AtomicU32::new(0);
-    // Processes that run beside each other begin far apart: neighbouring ids would else try the same ports.
+    // Concurrent processes begin far apart: otherwise neighbouring ids would try the same ports.
     let first = std::process::id().wrapping_mul(997);
     let port = (0..1_000).find_map(|_| {
         let step = first.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed));

@@ -9,7 +9,7 @@ use yurt_runtime::tls::{ClientTls, PeerTls, PemIdentity, PemSource, ReloadingSer
 
 use crate::TestDir;
 
-/// A cluster CA and what it issues. Every method that can fail panics, as fixtures do.
+/// A cluster CA and the certificates it issues. Every method that can fail panics, as fixtures do.
 #[derive(Debug)]
 pub struct TestPki {
     ca: CertificateAuthority,
@@ -77,7 +77,7 @@ impl TestPki {
             .expect("a test certificate must be issued")
     }
 
-    /// What a node with `identity` needs to talk to other nodes.
+    /// TLS configuration of a node with `identity` for connections to other nodes.
     #[must_use]
     pub fn peer_tls(&self, identity: &PemPair) -> PeerTls {
         PeerTls {
@@ -89,7 +89,7 @@ impl TestPki {
     /// TLS of a server with [`Self::server`] that trusts clients of this CA.
     ///
     /// # Panics
-    /// When the certificates do not fit, which they do.
+    /// When the certificates do not match, which cannot happen.
     #[must_use]
     pub fn server_tls(&self) -> ReloadingServerTls {
         let identity = PemIdentity::inline("test server", &self.server());
@@ -100,7 +100,7 @@ impl TestPki {
     /// TLS of a client that trusts this CA and presents `identity`.
     ///
     /// # Panics
-    /// When the certificates do not fit, which they do unless `identity` is broken.
+    /// When the certificates do not match, which happens only if `identity` is broken.
     #[must_use]
     pub fn client_config(&self, identity: Option<&PemPair>) -> ClientConfig {
         let identity = identity.map(|pair| PemIdentity::inline("test client", pair));
@@ -117,7 +117,7 @@ impl TestPki {
         self.ca.cert_pem()
     }
 
-    /// Writes a kubeconfig with everything embedded and gives its path.
+    /// Writes a kubeconfig with everything embedded and returns its path.
     ///
     /// # Panics
     /// When the folder is not writable.

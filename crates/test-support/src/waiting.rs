@@ -1,17 +1,17 @@
-//! Waiting for what other tasks do: looking again until it is so, never a fixed sleep.
+//! Polling for the effects of other tasks, instead of a fixed sleep.
 
 use std::time::Duration;
 
-/// Everything on one machine happens within this time, however busy it is, unless it is broken.
+/// Time limit for anything on one machine, however busy it is, unless it is broken.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Pause between two looks.
+/// Pause between two polls.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Looks until there is something to return, for at most [`PATIENCE`].
+/// Polls until there is a value to return, for at most [`PATIENCE`].
 ///
 /// # Panics
-/// With `what` when nothing ever came.
+/// With `what` when no value came in time.
 pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let looking = async {
         loop {

@@ -1,4 +1,4 @@
-//! Keys made by openssl, used for nothing else; the RSA signature and the key ids are openssl's, too.
+//! Keys made by openssl, used for nothing else. openssl also made the RSA signature and the key ids.
 
 use super::*;
 use crate::pki::CertificateAuthority;

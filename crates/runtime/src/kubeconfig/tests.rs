@@ -1,4 +1,4 @@
-//! Both forms of a kubeconfig, and what is refused.
+//! Both forms of a kubeconfig, and rejected contents.
 
 use super::*;
 use crate::pki::CertificateAuthority;
@@ -10,7 +10,7 @@ fn load(text: &str) -> Result<Kubeconfig, String> {
     Kubeconfig::load(&path).map_err(|e| e.to_string())
 }
 
-/// What kubelet writes after it has rotated its certificate.
+/// Kubeconfig as kubelet writes it after it has rotated its certificate.
 const KUBELET: &str = "
 apiVersion: v1
 clusters:

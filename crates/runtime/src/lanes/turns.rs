@@ -1,10 +1,10 @@
-//! Who is next: a queue per client, and clients take turns. Pure: what waits is the caller's.
+//! Round robin over the queues of clients. Pure: the caller defines the entries.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Waiting entries of many clients, in a bounded number.
+/// Bounded set of waiting entries of many clients.
 pub(super) struct Turns<T> {
-    /// Who waits, by client. No queue is empty.
+    /// Waiting entries by client. No queue is empty.
     queues: BTreeMap<String, VecDeque<(Ticket, T)>>,
     /// Clients in the order in which they get their next turn: exactly the keys of `queues`.
     order: VecDeque<String>,
@@ -16,11 +16,11 @@ pub(super) struct Turns<T> {
 /// Names one entry.
 pub(super) type Ticket = u64;
 
-/// What became of somebody who came to wait.
+/// Result of enqueueing an entry.
 pub(super) enum Joined<T> {
-    /// It waits.
+    /// The entry waits.
     Waits(Ticket),
-    /// It waits in the place of another one.
+    /// The entry waits in place of another one, which is returned.
     InPlaceOf(Ticket, T),
     /// There is no room.
     Refused,
@@ -40,13 +40,13 @@ impl<T> Turns<T> {
         }
     }
 
-    /// Entries that wait.
+    /// Number of waiting entries.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Puts an entry at the end of its client's queue. When there is no room, the last of the longest queue gives way to a
-    /// client that waits for less.
+    /// Appends an entry to its client's queue. Without room, the last entry of the longest queue is evicted in favour
+    /// of a client with a shorter queue.
     pub(super) fn join(&mut self, client: &str, entry: T) -> Joined<T> {
         if self.len < self.len_max {
             return Joined::Waits(self.push(client, entry));
@@ -57,7 +57,7 @@ impl<T> Turns<T> {
         }
     }
 
-    /// The first in the queue whose turn it is; its client goes to the end of the line.
+    /// Removes the first entry of the queue whose turn it is; its client goes to the end of the order.
     pub(super) fn next(&mut self) -> Option<T> {
         let client = self.order.pop_front()?;
         let queue = self.queues.get_mut(&client)?;
@@ -71,7 +71,7 @@ impl<T> Turns<T> {
         Some(entry)
     }
 
-    /// Takes out an entry that waits no longer; `None` when it is gone already.
+    /// Removes an entry that no longer waits; `None` if it is gone already.
     pub(super) fn leave(&mut self, client: &str, ticket: Ticket) -> Option<T> {
         let queue = self.queues.get_mut(client)?;
         let at = queue.iter().position(|(held, _)| *held == ticket)?;

@@ -1,18 +1,18 @@
-//! Lets a certificate have several organizations (O), which is how Kubernetes reads several groups.
+//! Certificates with several organizations (O), which Kubernetes reads as several groups.
 //!
 //! rcgen keeps one value per attribute type. So each organization first gets a placeholder type of its own, of the same
-//! encoded length as O, and the placeholders are replaced in the bytes that are signed ([`Signer`]) and in the finished
-//! certificate ([`finish`]) alike.
+//! encoded length as O. The placeholders are replaced in the signed bytes ([`Signer`]) and in the finished certificate
+//! ([`finish`]) alike.
 
 use rcgen::{DistinguishedName, DnType, KeyPair, PublicKeyData, SignatureAlgorithm, SigningKey};
 use rustls_pki_types::CertificateDer;
 
 use super::PkiError;
 
-/// Signs the certificate as it will look after [`finish`].
+/// Signs the certificate in its form after [`finish`].
 pub(super) struct Signer<'a>(pub(super) &'a KeyPair);
 
-/// As many placeholder types as one byte can name above every attribute that X.520 assigns.
+/// Number of placeholder types: those that one byte can name above every attribute assigned by X.520.
 pub(super) const MAX: usize = 16;
 
 /// 2.5.4.112 is the first placeholder; 2.5.4.10 is O.
@@ -39,7 +39,7 @@ pub(super) fn put(name: &mut DistinguishedName, organizations: &[impl AsRef<str>
 pub(super) fn finish(certificate: &CertificateDer<'_>, organizations: usize) -> Result<String, PkiError> {
     let (der, replaced) = replace(certificate);
     if replaced != organizations {
-        // A key or serial number that happens to hold a placeholder: one in 10^10, and a retry helps.
+        // A key or serial number that happens to contain a placeholder: one in 10^10, and a retry helps.
         return Err(PkiError::Signing(rcgen::Error::CouldNotParseCertificate));
     }
     Ok(pem("CERTIFICATE", &der))

@@ -1,19 +1,19 @@
-//! Writes a small file so that a reader, or a power cut, sees the old content or the new one, never a part.
+//! Atomic write of a small file: a reader, or a power cut, sees the old content or the new one, never a part.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
-/// Only the owner reads: keys, tokens, admin kubeconfigs.
+/// Readable by the owner only: keys, tokens, admin kubeconfigs.
 const SECRET_MODE: u32 = 0o600;
-/// Everybody reads: certificates.
+/// Readable by all users: certificates.
 const PUBLIC_MODE: u32 = 0o644;
 
 /// Writes `content` to `path` with mode 0600, atomically and durably. Blocks.
 ///
 /// # Errors
-/// The message names `path`; the old content is then still there.
+/// The message names `path`; the old content is still there then.
 pub fn write_secret(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
     write(path, content.as_ref(), SECRET_MODE).map_err(|e| naming(path, &e))
 }
@@ -21,7 +21,7 @@ pub fn write_secret(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
 /// Writes `content` to `path` with mode 0644, atomically and durably. Blocks.
 ///
 /// # Errors
-/// The message names `path`; the old content is then still there.
+/// The message names `path`; the old content is still there then.
 pub fn write_public(path: &Path, content: impl AsRef<[u8]>) -> io::Result<()> {
     write(path, content.as_ref(), PUBLIC_MODE).map_err(|e| naming(path, &e))
 }
@@ -30,7 +30,7 @@ fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let name = path
         .file_name()
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no file name"))?;
-    // The process id keeps two programs apart; within one program a file has one writer.
+    // The process id separates two programs; within one program a file has one writer.
     let temporary = path.with_file_name(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id()));
     let written = write_new(&temporary, content, mode).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {

@@ -1,4 +1,4 @@
-//! What is issued says what was asked for, and survives being kept.
+//! Issued certificates contain the requested names, and survive being stored.
 
 use std::os::unix::fs::PermissionsExt as _;
 

@@ -1,4 +1,4 @@
-//! Who fails whom, and who waits for whom.
+//! Failures of tasks, and waits of groups for their tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -108,7 +108,7 @@ impl Drop for SetOnDrop {
     }
 }
 
-/// Done at once; when it is dropped it writes down how many tasks of its group run.
+/// Ends immediately; when dropped, it records the number of running tasks of its group.
 struct Holds(TaskGroup, Arc<Mutex<Option<usize>>>);
 
 impl Future for Holds {

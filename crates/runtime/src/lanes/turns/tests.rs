@@ -11,9 +11,9 @@ const CLIENTS: usize = 4;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Somebody of this client comes.
+    /// A request of this client arrives.
     Join(usize),
-    /// The one that has waited n-th longest of all gives up.
+    /// The request that has waited n-th longest leaves.
     Leave(usize),
     /// A place is free.
     Next,
@@ -30,7 +30,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..200)
 }
 
-/// Who waits, oldest first: client, ticket, turns of others since it is the first of its client.
+/// Waiting requests, oldest first: client, ticket, turns of others since it became the first of its client.
 type Model = Vec<(usize, Ticket, usize)>;
 
 fn of(model: &Model, client: usize) -> usize {
@@ -67,7 +67,7 @@ fn next(turns: &mut Turns<usize>, model: &mut Model) {
     };
     let first = model.iter().position(|(held, ..)| *held == served).unwrap();
     model.remove(first);
-    // Whoever is first of its client has seen one more turn of another one.
+    // The first request of every other client has seen one more turn of another client.
     for client in (0..CLIENTS).filter(|client| *client != served) {
         if let Some((_, _, passed)) = model.iter_mut().find(|(held, ..)| *held == client) {
             *passed += 1;
@@ -100,7 +100,7 @@ proptest! {
             order.sort_unstable();
             assert!(order.into_iter().eq(turns.queues.keys()));
         }
-        // All who stayed are served.
+        // All requests that stayed are served.
         while !model.is_empty() {
             next(&mut turns, &mut model);
         }
