@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         .build();
     match runtime {
         Ok(runtime) => runtime.block_on(run(config, inherited)),
-        Err(error) => exit::fail(format!("cannot start threads: {error}")),
+        Err(error) => exit::fail(format!("failed to start threads: {error}")),
     }
 }
 

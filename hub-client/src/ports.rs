@@ -88,7 +88,7 @@ pub(crate) async fn dummy(
 
 /// Issues a certificate of the hub's own CA. The CA is kept, because kubeconfigs of this node name it.
 fn self_signed(config: &Config) -> Result<PemIdentity, StartError> {
-    let fail = |error: PkiError| StartError::Internal(format!("cannot make a serving certificate: {error}"));
+    let fail = |error: PkiError| StartError::Internal(format!("failed to create a serving certificate: {error}"));
     let authority = own_authority(&config.root_dir)?;
     let names = [
         "127.0.0.1".to_owned(),
@@ -115,14 +115,14 @@ fn own_authority(root: &Path) -> Result<CertificateAuthority, StartError> {
             .mode();
         let why = match CertificateAuthority::load(&cert_pem, &key_pem) {
             Ok(authority) if mode & 0o077 == 0 => return Ok(authority.without_end()),
-            Ok(_) => format!("mode {:o} lets others read the key", mode & 0o777),
+            Ok(_) => format!("mode {:o} lets other users read the key", mode & 0o777),
             Err(error) => error.to_string(),
         };
         let path = key.display();
         tracing::warn!(%path, why, "Replaced the hub's own CA; restart its clients");
     }
     let made = CertificateAuthority::generate_without_end("yurthub");
-    let authority = made.map_err(|error| StartError::Internal(format!("cannot make a CA: {error}")))?;
+    let authority = made.map_err(|error| StartError::Internal(format!("failed to create a CA: {error}")))?;
     if let Some(folder) = cert.parent() {
         std::fs::create_dir_all(folder).map_err(|error| fail(folder, error))?;
     }

@@ -182,13 +182,10 @@ impl PoolData {
     /// Logs the state in which the durable copy was found.
     pub fn log_opening(&self) {
         if let Some(why) = self.troubles.why(disk::COPY) {
-            tracing::error!(why, "The durable copy cannot be used as it was");
+            tracing::error!(why, "The durable copy could not be opened unchanged");
         }
         if let Some(former) = &self.other_pool {
-            tracing::warn!(
-                former,
-                "The durable copy had the members of another pool; they are dropped"
-            );
+            tracing::warn!(former, "Dropped the members of another pool from the durable copy");
         }
     }
 

@@ -43,7 +43,7 @@ impl Troubles {
     /// Records that a server refused `what`. Logs it once, and again when the reason changes.
     pub fn refused(&self, what: &str, why: &str) {
         if self.note(what, why, true) {
-            tracing::warn!(what, why, "Refused");
+            tracing::warn!(what, why, "Operation refused");
         }
     }
 
@@ -64,7 +64,7 @@ impl Troubles {
     pub fn works(&self, what: &str) {
         let before = self.known.lock().remove(what);
         if before.is_some_and(|before| before.is_refusal) {
-            tracing::info!(what, "No longer refused");
+            tracing::info!(what, "Operation no longer refused");
         }
     }
 

@@ -41,7 +41,7 @@ pub(super) struct IdentityFlags {
 pub enum Proof {
     /// Component, network namespace and uid.
     Socket,
-    /// The same, and the token of the hub.
+    /// Component, network namespace, uid, and the token of the hub.
     Token,
 }
 

@@ -6,7 +6,7 @@ use super::PoolData;
 /// A change or list that exceeds the limit; the message names sizes and flag.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{name} would have {size} bytes, and all other copies have {others}: together more than --max-pool-bytes={max}; what is held stays"
+    "{name} would have {size} bytes, and all other copies have {others}: together more than --max-pool-bytes={max}; existing data is kept"
 )]
 pub struct Oversized {
     name: String,

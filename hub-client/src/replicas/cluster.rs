@@ -36,7 +36,7 @@ impl Prover {
         self.heartbeat.forget_kept();
         tracing::error!(
             cluster = uid,
-            "{why}: they are dropped, and the hub starts again without them"
+            "{why}: they are dropped, and the hub restarts without them"
         );
         self.is_other_cluster = true;
         Err(why.to_owned())

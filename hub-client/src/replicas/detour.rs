@@ -4,7 +4,7 @@
 //! it stored what it had sent, would have to relist. The cloud may still have each event.
 //!
 //! ```text
-//!   the coordinator says Expired ──► the cloud from C on, without a list ──► the coordinator again from there, once
+//!   the coordinator: Expired      ──► the cloud from C on, without a list ──► the coordinator again from there, once
 //!                                        │                                   it confirms; the cloud's stream ends
 //!                                        └─ Expired there, too, or no answer: a list at the coordinator
 //! ```

@@ -75,8 +75,8 @@ pub(super) fn open(
         Err(error) if error.is_unreadable() => {
             let aside = move_aside(&folder.join(FILE));
             let why = match &aside {
-                Ok(aside) => format!("{error}; moved to {} and made again", aside.display()),
-                Err(problem) => format!("{error}; it cannot be moved aside ({problem})"),
+                Ok(aside) => format!("{error}; moved to {} and replaced", aside.display()),
+                Err(problem) => format!("{error}; failed to move it aside ({problem})"),
             };
             match aside.map(|_| open_once(folder, pool, kinds, disk)) {
                 Ok(Ok(opened)) => Ok(Opened {
@@ -286,7 +286,7 @@ mod tests {
         let opened = open(&other);
         assert!(opened.store.is_some() && held(&opened).is_empty());
         let why = opened.trouble.clone().unwrap();
-        assert!(why.contains("its format is 9") && why.contains("made again"), "{why}");
+        assert!(why.contains("its format is 9") && why.contains("replaced"), "{why}");
     }
 
     #[test]

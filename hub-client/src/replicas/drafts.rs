@@ -170,7 +170,7 @@ impl Drafts {
             .max()
     }
 
-    /// Stores all drafts that last, whatever their age, before the hub stops.
+    /// Stores all drafts that last, of any age, before the hub stops.
     pub async fn save(&self) {
         let slots: Vec<_> = self.slots.lock().values().cloned().collect();
         for slot in slots {

@@ -174,7 +174,7 @@ impl Follower {
                 OVERSIZED.0 * 2_u32.saturating_pow(row.saturating_sub(1)).min(OVERSIZED.1)
             }
             Ended::NotReady(after) => {
-                self.troubles(source, "asks to come again later");
+                self.troubles(source, "requested a retry later");
                 detour.failed(source);
                 backoff.asked_for(source, after)
             }

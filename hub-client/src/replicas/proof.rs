@@ -344,7 +344,7 @@ impl Prover {
                     }
                     Err(_) if self.is_other_cluster => return,
                     Err(why) => {
-                        tracing::debug!(why, "No proof of the cloud's history yet");
+                        tracing::debug!(why, "Failed to prove the cloud's history");
                         self.data.troubles().unanswered(TIMELINE, &why);
                         timeline.away(true);
                         // A change of the cloud's reachability ends the pause.
@@ -615,7 +615,7 @@ mod tests {
         timeline.prove(FIRST);
         assert_eq!(is_proven(&timeline), Some(true));
         timeline.reopen();
-        assert_eq!(is_proven(&timeline), None, "whatever the age of the stream");
+        assert_eq!(is_proven(&timeline), None, "after a stream of any age");
     }
 
     #[test]

@@ -357,8 +357,10 @@ impl Stream {
                 Ok(Some(Ok(data))) => data,
                 // A broken connection equals a normal end: the next watch starts at the same position.
                 Ok(_) => return Ok(Ended::Closed),
-                Err(_) if Instant::now() >= ends => return Err(Ended::Silent("the watch outlives its time".into())),
-                Err(_) => return Err(Ended::Silent(format!("nothing came for {} s", silence.as_secs()))),
+                Err(_) if Instant::now() >= ends => {
+                    return Err(Ended::Silent("the server did not end the watch in time".into()));
+                }
+                Err(_) => return Err(Ended::Silent(format!("no data for {} s", silence.as_secs()))),
             };
             decoder.push(&data);
             for event in decoder.by_ref() {
@@ -490,7 +492,7 @@ impl Stream {
     /// rewrites them. A pool that applied the removal would have no members left to report their return.
     fn nobody(&self) -> String {
         format!(
-            "no Node carries the label {}={}; the members are not known until one does",
+            "no Node carries the label {}={}; the members are unknown until one does",
             members::POOL_LABEL,
             self.pool
         )

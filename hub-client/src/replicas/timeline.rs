@@ -94,7 +94,7 @@ impl Known {
             let (head, position) = (answers.head, self.position);
             return match others {
                 true => Verdict::Lagging,
-                false => Verdict::NewTimeline(format!("the cloud is at {head}, we have seen {position}")),
+                false => Verdict::NewTimeline(format!("the cloud is at {head}, below the known position {position}")),
             };
         }
         if let (Some(known), Some(now)) = (self.lease, answers.lease)
@@ -107,7 +107,7 @@ impl Known {
             .iter()
             .find_map(|(place, held)| answers.contradicts(place, *held));
         let back = answers.back.first();
-        let back = back.map(|(name, key)| format!("{name} {key} is there, which was deleted"));
+        let back = back.map(|(name, key)| format!("{name} {key} exists, but was deleted"));
         other.or(back).map_or(Verdict::Same, Verdict::NewTimeline)
     }
 }
@@ -127,8 +127,8 @@ impl Answers {
             return Some(format!("{name} {key} went back from {held} to {now}"));
         }
         match self.then.get(place)? {
-            Some(then) => (*then != held).then(|| format!("{name} {key} was {then} at {at}, we hold {held}")),
-            None => Some(format!("{name} {key} was not there at {at}, we hold {held}")),
+            Some(then) => (*then != held).then(|| format!("{name} {key} was {then} at {at}, the replica has {held}")),
+            None => Some(format!("{name} {key} did not exist at {at}, the replica has {held}")),
         }
     }
 }

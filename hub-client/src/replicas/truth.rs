@@ -99,7 +99,7 @@ pub fn judge(held: &Held, truth: &Truth) -> Verdict {
         (Some(ours), Some(theirs)) if ours.version > theirs.version => {
             Verdict::Forged("the cloud never had it: it did not change there since an earlier resourceVersion")
         }
-        (Some(_), Some(theirs)) if held.position >= theirs.version => Verdict::Forged("a change of it is held back"),
+        (Some(_), Some(theirs)) if held.position >= theirs.version => Verdict::Forged("a change of it is missing"),
         (Some(_), None) if at_head => Verdict::Forged("the cloud does not have it"),
         // It may have been deleted since.
         (None, Some(theirs)) if held.position >= theirs.version && (held.is_before || held.position == truth.head) => {

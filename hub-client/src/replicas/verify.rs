@@ -195,7 +195,7 @@ impl Verifier {
         let (generation, position, mut ours) = replica.collection().read(before);
         let answer = get(self.cloud.server(), &path, shape)
             .await?
-            .ok_or("the cloud does not show it")?;
+            .ok_or("the cloud did not return it")?;
         let bytes = answer.len();
         let list = ParsedList::parse(answer, kind).map_err(|error| error.to_string())?;
         let head = list.meta.resource_version;
@@ -262,7 +262,7 @@ impl Verifier {
         // Must precede the follower's notification: the next list begins a new generation.
         self.data.timeline().disown(name, generation);
         let lasts = self.data.distrust().caught(name, &message, self.clock.boot());
-        tracing::error!(collection = name, %key, why, leader, seconds = lasts.as_secs(), "The coordinator's copy is forged, following the cloud");
+        tracing::error!(collection = name, %key, why, leader, seconds = lasts.as_secs(), "The coordinator's data is forged; following the cloud");
         self.metrics.collections.forgeries.with_label_values(&[name]).inc();
         self.data.troubles().refused(&trouble(name), &message);
     }

@@ -277,7 +277,7 @@ impl Recorder {
             Ok(status) if status.is_success() => {}
             Ok(status) if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS => {
                 correlator.forget(&note);
-                tracing::debug!(%status, reason = note.reason, "Event refused");
+                tracing::debug!(%status, reason = note.reason, "Failed to write event");
             }
             _ => {
                 correlator.undo(&note, &write);

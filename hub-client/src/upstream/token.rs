@@ -66,7 +66,7 @@ impl TokenWatch {
                             .iter()
                             .for_each(|client| client.set_bearer_token(Some(&self.token)));
                     }
-                    Err(error) => tracing::warn!(%error, "Keeping the previous bearer token"),
+                    Err(error) => tracing::warn!(%error, "Failed to reload the bearer token; keeping the previous one"),
                 }
             }
         });

@@ -44,7 +44,7 @@ struct Seen {
 
 struct Pool {
     hubs: Vec<Hub>,
-    /// Whether the coordinator holds complete data.
+    /// True if the coordinator has complete data.
     fed: bool,
     away_since: Option<BootTime>,
 }

@@ -37,7 +37,7 @@ pub(in crate::replicas) async fn read_all(response: Response<Incoming>) -> Resul
     let mut read = BytesMut::new();
     loop {
         let next = tokio::time::timeout(IDLE, body.next()).await;
-        match next.map_err(|_| Ended::Failed("the answer stopped half-way".into()))? {
+        match next.map_err(|_| Ended::Failed("the answer ended early".into()))? {
             None => return Ok(read.freeze()),
             Some(Err(error)) => return Err(Ended::Failed(error.to_string())),
             Some(Ok(data)) => {
