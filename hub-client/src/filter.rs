@@ -1,10 +1,11 @@
-//! What a local client may see of an object: the data filters of the hub.
+//! Data filters of the hub: they limit the view that a local client has of an object.
 //!
-//! A filter is a pure function from an object and its [`FilterContext`] to a [`Verdict`]; one file each, named as
-//! upstream names it. [`binding`] says which filters apply to a request, [`chain`] runs them.
-//! Decoding, lists, watches and formats belong to the callers.
+//! A filter is a pure function from an object and its [`FilterContext`] to a [`Verdict`]; one file each, with
+//! upstream's name. [`binding`] selects the filters of a request, [`chain`] runs them. Decoding, lists, watches and
+//! formats belong to the callers.
 //!
-//! An object that no filter touches passes byte for byte; fields no filter knows are kept in those it does touch.
+//! An object that no filter changes passes byte for byte. A changed object keeps the fields that the filters do not
+//! know.
 
 pub mod binding;
 pub mod chain;
@@ -22,86 +23,86 @@ pub static FILTERS: [&dyn ObjectFilter; 2] = [&servicetopology::ServiceTopology,
 
 /// One data filter.
 pub trait ObjectFilter: Sync {
-    /// The name in ConfigMap `yurt-hub-cfg`.
+    /// Name of the filter in ConfigMap `yurt-hub-cfg`.
     fn name(&self) -> &'static str;
 
-    /// Components it applies to without any configuration.
+    /// Components that the filter applies to by default.
     fn default_components(&self) -> &'static [&'static str];
 
-    /// Plural names of the resources it can judge.
+    /// Plural names of the resources that the filter handles.
     fn resources(&self) -> &'static [&'static str];
 
-    /// Judges one object of `kind`; anything the filter is not about is kept.
+    /// Filters one object of `kind`; keeps objects outside its scope.
     fn filter(&self, kind: &ResourceKind, object: &Object, context: &FilterContext<'_>) -> Verdict;
 }
 
-/// What happens to an object.
+/// Result of filtering an object.
 #[derive(Clone, Debug)]
 pub enum Verdict {
-    /// Passes byte for byte.
+    /// The object passes byte for byte.
     Keep,
-    /// The client sees this instead; name and resourceVersion are the same.
+    /// The client sees this object instead; name and resourceVersion are the same.
     Replace(Object),
-    /// The client does not see it.
+    /// The client does not see the object.
     Drop,
 }
 
-/// What filters know about the world besides the object.
+/// Inputs of the filters in addition to the object.
 #[derive(Clone, Copy)]
 pub struct FilterContext<'a> {
-    /// Where clients on this node find the hub.
+    /// Address of the hub for clients on this node.
     pub hub: HubAddress<'a>,
-    /// The Node this hub runs on.
+    /// Name of the Node this hub runs on.
     pub node_name: &'a str,
-    /// The pool of this node.
+    /// Pool of this node.
     pub pool: Pool<'a>,
-    /// The Services of the cluster.
+    /// Services of the cluster.
     pub services: &'a dyn ServiceLookup,
 }
 
-/// The hub's address for pods.
+/// Address of the hub for pods.
 #[derive(Clone, Copy, Debug)]
 pub struct HubAddress<'a> {
-    /// An IP address.
+    /// IP address.
     pub host: &'a str,
-    /// The port that speaks TLS.
+    /// Port of the TLS listener.
     pub secure_port: u16,
 }
 
-/// What is known about the pool of this node.
+/// Pool of this node, as far as known.
 #[derive(Clone, Copy, Debug)]
 pub enum Pool<'a> {
-    /// Not known yet: what depends on it is not passed; re-evaluation brings it when the answer is there.
+    /// Not known yet. Objects that depend on it are dropped; re-evaluation shows them once it is known.
     Unknown,
-    /// The node is in no pool: pool topology means this node alone.
+    /// The node is in no pool: pool topology is limited to this node.
     NoPool,
-    /// The node names a pool that does not exist, or pools are switched off: pool topology is ignored.
+    /// The node names a pool that does not exist, or pools are disabled: pool topology is ignored.
     Missing,
-    /// The names of the members, this node included if it is one.
+    /// Names of the members, this node included if it is one.
     Members(&'a BTreeSet<String>),
 }
 
-/// Finds Services in the replica of this hub.
+/// Lookup of Services in the replica of this hub.
 pub trait ServiceLookup {
-    /// Annotation `openyurt.io/topologyKeys` of a Service.
+    /// Returns the annotation `openyurt.io/topologyKeys` of a Service.
     fn topology_keys(&self, namespace: &str, name: &str) -> TopologyKeys;
 }
 
-/// The topology a Service asks for.
+/// Topology that a Service requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TopologyKeys {
-    /// The Service is not known, or not yet.
+    /// The Service is unknown, at least so far.
     UnknownService,
-    /// The Service has no such annotation.
+    /// The Service does not have the annotation.
     Unset,
-    /// The value as written.
+    /// Value of the annotation as written.
     Value(String),
 }
 
 // === impl Verdict ===
 
 impl Verdict {
-    /// What the client sees of `object` under this verdict.
+    /// Returns the client's view of `object` under this verdict; `None` if it is hidden.
     pub fn view_of(self, object: &Object) -> Option<Object> {
         match self {
             Verdict::Keep => Some(object.clone()),

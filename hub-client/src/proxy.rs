@@ -1,4 +1,4 @@
-//! The node's door: every request of a local client comes in here and goes to a replica, to the cloud, or nowhere.
+//! Proxy of the node: sends every request of a local client to a replica or to the cloud, or rejects it.
 //!
 //! ```text
 //!   listener → caller (caller.rs) → request info → router (here) → own lease (pool/heartbeat/own.rs)
@@ -40,31 +40,31 @@ use local::Local;
 use pass_through::PassThrough;
 use places::Places;
 
-/// Bytes of a lease request at the most.
+/// Maximum size of a lease request, bytes.
 const LEASE_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes of a NodeStatus, and of the Node that answers it, at the most; above what an apiserver stores.
+/// Maximum size of a NodeStatus, and of the Node that answers it, bytes; above an apiserver's limit for objects.
 const STATUS_BYTES_MAX: usize = 3 << 20;
-/// How long the cloud may take for a NodeStatus before a relay is asked; the kubelet waits for 10 s.
+/// Maximum time of a NodeStatus at the cloud before a relay is tried; the kubelet waits for 10 s.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// The proxy's parts.
+/// Parts of the proxy.
 pub struct Proxy {
     /// Name of this Node.
     pub node: String,
-    /// Who may use the node's identity.
+    /// Rules for the use of the node's identity.
     pub callers: Callers,
-    /// Pool data from this node's replicas.
+    /// Serves pool data from this node's replicas.
     pub local: Arc<Local>,
-    /// Everything else.
+    /// Sends all other requests to the cloud.
     pub cloud: PassThrough,
-    /// The kubelet's lease.
+    /// Serves the kubelet's lease.
     pub heartbeat: Arc<OwnHeartbeat>,
-    /// Owner of what must not stop when a client hangs up.
+    /// Owner of work that must continue after a client hangs up.
     pub tasks: TaskGroup,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// How many requests are served at a time, and who is next.
+    /// Concurrency limit and queues of requests.
     pub places: Places,
 }
 
@@ -89,7 +89,7 @@ impl Proxy {
                 status_response_as(how, &status)
             }
         };
-        // Whose token it is only the cloud knows.
+        // Only the cloud can verify the bearer of a token.
         let is_proved = |known: &KnownCaller| known.rank == Rank::Administrator || response.status().is_success();
         if let Some(known) = known.filter(is_proved) {
             response.extensions_mut().insert(known);
@@ -99,7 +99,7 @@ impl Proxy {
         response
     }
 
-    /// Notes in `known` whose place the connection takes, for callers without a certificate.
+    /// Routes a request. For callers without a certificate it stores in `known` the owner of the connection's place.
     async fn route(
         &self,
         mut request: Request<Timed<Incoming>>,
@@ -111,7 +111,7 @@ impl Proxy {
         *known = known_caller(&caller, &peer);
         let ends = (info.verb == Verb::Watch && peer.identity.is_some()).then(|| peer.ends.clone());
         if caller.credential == Credential::Node {
-            // The kubelet's token is for this hub alone.
+            // The kubelet's token is only for this hub.
             request.headers_mut().remove(AUTHORIZATION);
         }
         // Before the limit: a full hub must not make its node look dead.
@@ -122,14 +122,14 @@ impl Proxy {
                 self.heartbeat.clone(),
                 Request::from_parts(pass_through::forwardable(head), body),
             );
-            // A beat is worked off to its end, also when the kubelet hangs up half-way.
+            // A beat is processed to its end, even if the kubelet hangs up before.
             let answered = self
                 .tasks
                 .detached("kubelet-lease", async move { heartbeat.handle(request).await });
             return answered.await.map_err(|lost| Status::internal(&lost.to_string()));
         }
         let is_opening = info.verb == Verb::Watch || request.headers().contains_key(UPGRADE);
-        // Until the headers are there: what streams on after them is bounded by its connection.
+        // Held until the headers are sent; the connection limit bounds the stream that follows.
         let _place = self.places.enter(&caller, is_opening).await?;
         if let Some(response) = self.local.answer(&request, &info, &caller).await? {
             self.metrics.requests.with_label_values(&["replica"]).inc();
@@ -143,7 +143,8 @@ impl Proxy {
         Ok(ending(self.local.note_write(&info, response), ends))
     }
 
-    /// The kubelet's NodeStatus: to the cloud, else through a relay; the other way round while the cloud is known to be away.
+    /// Sends the kubelet's NodeStatus to the cloud, then, on failure, through a relay. Tries the relay first while the
+    /// cloud is known to be away.
     async fn send_status(
         &self,
         request: Request<Timed<Incoming>>,
@@ -172,7 +173,7 @@ impl Proxy {
         Err(refused)
     }
 
-    /// Whether this is the kubelet about its own node's lease. Creating one is a POST to the collection.
+    /// True if this is a request of the kubelet for its own node's lease. A create is a POST to the collection.
     fn is_own_lease(&self, info: &RequestInfo, method: &Method, caller: &Caller) -> bool {
         caller.is_node_component("kubelet")
             && info.group == "coordination.k8s.io"
@@ -186,7 +187,8 @@ impl Proxy {
     }
 }
 
-/// The node has as many places as there are. Pods are counted by address, which is one pod's.
+/// Returns the owner of the connection's place. The node may take all places. Pods are counted by address, because each
+/// has its own.
 fn known_caller(caller: &Caller, peer: &Peer) -> Option<KnownCaller> {
     let (name, rank) = match caller.credential {
         Credential::Node => ("the node".to_owned(), Rank::Administrator),
@@ -196,7 +198,7 @@ fn known_caller(caller: &Caller, peer: &Peer) -> Option<KnownCaller> {
     Some(KnownCaller { name, rank })
 }
 
-/// A watch ends with the certificate it was asked for with.
+/// Ends a watch with the client certificate of its request.
 fn ending(response: Response<Body>, ends: Option<CancellationToken>) -> Response<Body> {
     match ends {
         Some(ends) => response.map(|body| until(body, ends)),

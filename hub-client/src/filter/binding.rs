@@ -1,13 +1,13 @@
-//! Which filters apply to a request: by component, resource and verb. The table is the filters' own defaults.
+//! Binds filters to requests by component, resource and verb. The table consists of the filters' own defaults.
 
 use yurt_apimachinery::Verb;
 
 use super::{Chain, FILTERS};
 
-/// Verbs whose answers can be filtered. A get is filtered like a list: one client sees one object.
+/// Verbs whose responses can be filtered. A get is filtered like a list: a client has one view of an object.
 const VERBS: [Verb; 3] = [Verb::Get, Verb::List, Verb::Watch];
 
-/// The filters for a request of `component` (lower case), in call order.
+/// Returns the filters for a request of `component` (lower case), in call order.
 #[must_use]
 pub fn chain(component: &str, resource: &str, verb: Verb) -> Chain {
     let bound = FILTERS.into_iter().filter(|filter| {
@@ -22,7 +22,7 @@ pub fn chain(component: &str, resource: &str, verb: Verb) -> Chain {
 mod tests {
     use super::*;
 
-    /// The filters of each verb (get, list, watch) for one component and resource.
+    /// Returns the filters of each verb (get, list, watch) for one component and resource.
     fn bound(component: &str, resource: &str) -> [Vec<&'static str>; 3] {
         VERBS.map(|verb| chain(component, resource, verb).names())
     }

@@ -4,7 +4,7 @@ use yurt_apimachinery::{Object, ResourceKind};
 
 use super::{FilterContext, ObjectFilter, Verdict};
 
-/// Filters in call order; empty = everything passes.
+/// Filters in call order; an empty chain passes everything.
 #[derive(Clone, Default)]
 pub struct Chain {
     filters: Vec<&'static dyn ObjectFilter>,
@@ -13,22 +13,22 @@ pub struct Chain {
 // === impl Chain ===
 
 impl Chain {
-    /// These filters, called in the order given.
+    /// Creates a chain that calls the filters in the given order.
     pub fn new(filters: Vec<&'static dyn ObjectFilter>) -> Self {
         Chain { filters }
     }
 
-    /// Whether objects need not be looked at.
+    /// True if the chain has no filter, so that every object passes.
     pub fn is_empty(&self) -> bool {
         self.filters.is_empty()
     }
 
-    /// Names in call order, for logs and as part of the key of a derived view.
+    /// Returns the names in call order, for logs and as part of the key of a derived view.
     pub fn names(&self) -> Vec<&'static str> {
         self.filters.iter().map(|filter| filter.name()).collect()
     }
 
-    /// Each filter sees what the one before left; the first [`Verdict::Drop`] ends it.
+    /// Runs the filters; each one gets the result of the previous one. The first [`Verdict::Drop`] ends the chain.
     pub fn filter(&self, kind: &ResourceKind, object: &Object, context: &FilterContext<'_>) -> Verdict {
         let mut verdict = Verdict::Keep;
         for filter in &self.filters {
@@ -46,7 +46,7 @@ impl Chain {
         verdict
     }
 
-    /// What the client sees of `object`, if anything.
+    /// Returns the client's view of `object`; `None` if it is hidden.
     pub fn view_of(&self, kind: &ResourceKind, object: &Object, context: &FilterContext<'_>) -> Option<Object> {
         self.filter(kind, object, context).view_of(object)
     }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
     use crate::filter::tests::{World, service};
 
-    /// Leaves its name behind, or drops the object.
+    /// Records its name in the object, or drops the object.
     struct Probe {
         name: &'static str,
         drops: bool,

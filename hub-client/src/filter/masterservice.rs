@@ -1,7 +1,7 @@
 //! `masterservice`: the kubelet sees Service `default/kubernetes` at the hub's address.
 //!
-//! The kubelet injects KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT from it, so pods that use the in-cluster
-//! configuration talk to the hub and go on working while the cloud is away.
+//! The kubelet injects KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT from it. So pods with the in-cluster
+//! configuration connect to the hub and continue while the cloud is away.
 
 use serde_json::{Value, json};
 use yurt_apimachinery::{Object, ResourceKind};
@@ -11,10 +11,10 @@ use super::{FilterContext, ObjectFilter, Verdict};
 const NAMESPACE: &str = "default";
 const NAME: &str = "kubernetes";
 
-/// The port pods use; a Service without it keeps its ports.
+/// Name of the port that pods use; a Service without it keeps its ports.
 const PORT_NAME: &str = "https";
 
-/// See the module.
+/// The filter; see the module.
 #[derive(Clone, Copy, Debug)]
 pub struct MasterService;
 
@@ -53,7 +53,7 @@ impl ObjectFilter for MasterService {
         {
             port.insert("port".to_owned(), json!(context.hub.secure_port));
         }
-        // A Service that was readable a moment ago is readable with another address.
+        // The Service was readable before, so it is readable with another address.
         Object::from_value(value, kind).map_or(Verdict::Drop, Verdict::Replace)
     }
 }

@@ -1,9 +1,9 @@
 //! `servicetopology`: a client sees only those endpoints of a Service that its annotation `openyurt.io/topologyKeys`
 //! lets it reach from this node.
-//!
-//! `kubernetes.io/hostname` keeps the endpoints on this node, `openyurt.io/nodepool` and its synonym
-//! `kubernetes.io/zone` those on the members of this node's pool. An emptied object stays, empty, so that the client
-//! knows there is nothing to reach. As long as an input is unknown (the Service, the pool) the object is dropped.
+//! `kubernetes.io/hostname` keeps the endpoints on this node. `openyurt.io/nodepool` and its synonym
+//! `kubernetes.io/zone` keep those on the members of this node's pool. An object that becomes empty is still shown, so
+//! that the client knows that there is no endpoint. While an input (the Service, the pool) is unknown, the object is
+//! dropped.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -13,21 +13,21 @@ use yurt_apimachinery::{Object, ResourceKind};
 
 use super::{FilterContext, ObjectFilter, Pool, TopologyKeys, Verdict};
 
-/// The annotation of a Service that asks for topology.
+/// Annotation of a Service that requests a topology.
 pub const TOPOLOGY_KEYS_ANNOTATION: &str = "openyurt.io/topologyKeys";
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const NODE_POOL: &str = "openyurt.io/nodepool";
 const ZONE: &str = "kubernetes.io/zone";
 
-/// The label of an EndpointSlice that names its Service.
+/// Label of an EndpointSlice that names its Service.
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
-/// See the module.
+/// The filter; see the module.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceTopology;
 
-/// The three shapes in which a node's name hangs on an endpoint.
+/// Representation of the node's name in an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     /// discovery.k8s.io/v1: `nodeName`.
@@ -38,7 +38,7 @@ enum Shape {
     Endpoints,
 }
 
-/// Which nodes count as near.
+/// Nodes whose endpoints are kept.
 #[derive(Clone, Copy, Debug)]
 enum Near<'a> {
     Node(&'a str),
@@ -86,7 +86,7 @@ impl ObjectFilter for ServiceTopology {
     }
 }
 
-/// A field that has to be a list is something else; such an object cannot be filtered and is not passed.
+/// A field that must be a list has another type. Such an object cannot be filtered and is dropped.
 #[derive(Debug)]
 struct NotAList;
 
@@ -102,7 +102,7 @@ impl Shape {
         }
     }
 
-    /// The Service an object belongs to; a slice without the label belongs to none.
+    /// Returns the Service that an object belongs to; a slice without the label belongs to none.
     fn service_of(self, object: &Object) -> Option<Cow<'_, str>> {
         match self {
             Shape::Endpoints => Some(Cow::Borrowed(object.name())),
@@ -114,7 +114,7 @@ impl Shape {
         }
     }
 
-    /// Removes what is not near; true if something was.
+    /// Removes the endpoints that are not near; returns true if there were any.
     fn retain(self, value: &mut Value, near: Near<'_>) -> Result<bool, NotAList> {
         match self {
             Shape::Slice | Shape::SliceBeta => {
@@ -141,7 +141,7 @@ impl Shape {
 // === impl Near ===
 
 impl Near<'_> {
-    /// An endpoint that names no node is nowhere near.
+    /// True if `node` is near; false for an endpoint that names no node.
     fn includes(self, node: Option<&str>) -> bool {
         match (self, node) {
             (_, None) => false,
@@ -151,7 +151,8 @@ impl Near<'_> {
     }
 }
 
-/// A subset stays if an address of either kind does; lists and subsets that were emptied vanish, as Go writes them.
+/// Filters the addresses of both kinds. A subset stays if it has an address of either kind; emptied lists and subsets
+/// are removed, as Go encodes them.
 fn retain_in_subsets(value: &mut Value, near: Near<'_>) -> Result<bool, NotAList> {
     let Some(subsets) = list(value, "subsets")? else {
         return Ok(false);
@@ -179,7 +180,7 @@ fn retain_in_subsets(value: &mut Value, near: Near<'_>) -> Result<bool, NotAList
     Ok(is_changed)
 }
 
-/// A list in an object; absent and null are the same nothing.
+/// Returns a list in an object; an absent field and null both mean no list.
 fn list<'a>(value: &'a mut Value, field: &str) -> Result<Option<&'a mut Vec<Value>>, NotAList> {
     match value.get_mut(field) {
         None | Some(Value::Null) => Ok(None),

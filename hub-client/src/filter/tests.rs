@@ -1,4 +1,4 @@
-//! The world the filters' worked examples play in, and what holds for all filters.
+//! World of the filters' worked examples, and tests for all filters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use yurt_apimachinery::kind::find_kind;
 
 use super::*;
 
-/// This node is e1; pool east has e1 and e2; Services of namespace shop ask for a topology each.
+/// World of the tests. This node is e1; pool east has e1 and e2; each Service of namespace shop requests a topology.
 pub(super) struct World {
     pub(super) host: &'static str,
     pub(super) pool: WorldPool,

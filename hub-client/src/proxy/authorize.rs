@@ -1,22 +1,24 @@
-//! May this caller read this from the hub's own copy? Exactly what the cloud would allow, asked there and remembered.
+//! Authorization of reads from the hub's own replicas: exactly the rights that the cloud grants, by reviews at the
+//! cloud and a cache of their verdicts.
 //!
 //! ```text
-//!   caller, request ──► key (credential.rs) ──► what is known (answers.rs) ──► decision (decision.rs, pure)
+//!   caller, request ──► key (credential.rs) ──► known verdict (answers.rs) ──► decision (decision.rs, pure)
 //!                                                   ▲          ▲                   │ answer, answer and ask, ask,
 //!                      the file, at a start (kept.rs)          │ verdict           ▼ try later
-//!                                                       question in flight ◄── the cloud (review.rs)
+//!                                                         review in flight ◄── the cloud (review.rs)
 //! ```
 //!
-//! * A known yes costs no time in any state of the cloud: it is renewed behind the answer, and used as it is while the
-//!   cloud is away. A no is asked about again as soon as it is old. What is not known and cannot be asked gets 429: a
-//!   client waits then and keeps its resourceVersion; 403 would make it list again.
-//! * There is one question at a time for a caller and its attributes. All who wait share it, and it goes on to its end
-//!   when they hang up. A peer waits for its turn to ask another one (peers.rs): tokens that are made up cost little.
-//! * The answers survive a restart, callers as keyed hashes. The file is written behind, at most once a minute; a crash
-//!   costs no more than asking again.
-//! * A right that is taken away ends with the next answer of the cloud. Until that is there it can be used for
-//!   [`decision::ALLOWED_FOR`] after the last yes, while the cloud is away for [`decision::KEPT_FOR`]. A token is good
-//!   until the `exp` it carries, at the longest.
+//! * A cached "allowed" costs no time in any state of the cloud. It is renewed in the background, and used as it is
+//!   while the cloud is away. A cached "denied" is reviewed again after a short time. Without a verdict and without the
+//!   cloud the caller gets 429: the client then waits and keeps its resourceVersion. A 403 would make it relist.
+//! * At most one review is in flight per caller and attributes. All waiting requests share it, and it completes even if
+//!   they hang up. A peer that needs another review waits for its turn (peers.rs). So made-up tokens cost
+//!   little.
+//! * The verdicts survive a restart; callers are stored as keyed hashes. The file is written in the background, at most
+//!   once a minute. A crash only costs further reviews.
+//! * A revoked right ends with the cloud's next verdict. Until then it remains usable for [`decision::ALLOWED_FOR`]
+//!   after the last "allowed", and for [`decision::KEPT_FOR`] while the cloud is away. A token is accepted until its
+//!   `exp` at most.
 
 pub mod answers;
 pub mod credential;
@@ -54,36 +56,37 @@ use review::Reviews;
 
 /// Name of the file below the cache folder.
 pub const FILE: &str = "authorizations";
-/// Questions in flight; further ones get 429.
+/// Maximum number of reviews in flight; further ones get 429.
 const QUESTIONS_MAX: usize = 128;
-/// No question is asked behind an answer while so many are in flight.
+/// Maximum number of reviews in flight at which a background review may start.
 const BEHIND_MAX: usize = 16;
-/// Longest wait for the turn of a peer that asks more than one thing.
+/// Maximum wait for the turn of a peer with several reviews.
 const TURN_MAX: Duration = Duration::from_secs(15);
-/// When to come back, in seconds, where nothing is known and nobody can be asked.
+/// `Retry-After` in seconds, without a verdict and without the cloud.
 const RETRY_AFTER: u32 = 5;
-/// What is new is stored so long after it was learned, together with what else is learned until then.
+/// Delay of a write after a new verdict; further verdicts of that time share the write.
 const SAVED_AFTER: Duration = Duration::from_secs(2);
-/// Shortest time between two writes of the file.
+/// Minimum time between two writes of the file.
 const SAVED_EVERY: Duration = Duration::from_secs(60);
-/// Answers that only became younger are stored so often: after a restart they are older by that much than they were.
+/// Interval of writes for verdicts that were only renewed. After a restart such a verdict looks older by up to this
+/// time.
 const RENEWALS_SAVED_EVERY: Duration = Duration::from_secs(6 * 3600);
 
-/// Asks and remembers. Cheap to clone; clones are the same.
+/// Authorizer with its cache of verdicts. Cheap to clone; clones share the state.
 #[derive(Clone)]
 pub struct Authorizer(Arc<Inner>);
 
-/// What the authorizer works with.
+/// Dependencies of the authorizer.
 pub struct Means {
-    /// Who may what.
+    /// Reviews at the cloud.
     pub reviews: Arc<dyn Reviews>,
-    /// Whether the cloud answers.
+    /// Reachability of the cloud.
     pub reach: watch::Receiver<CloudReach>,
-    /// Asks the cloud's prober to look now.
+    /// Wakes the cloud's prober.
     pub nudge: Arc<Notify>,
-    /// Ages, and the end of tokens.
+    /// Clock for the ages of verdicts and the expiry of tokens.
     pub clock: Clock,
-    /// Owner of the questions.
+    /// Owner of the reviews.
     pub tasks: TaskGroup,
 }
 
@@ -91,23 +94,23 @@ struct Inner {
     means: Means,
     salt: Salt,
     wall: Wall,
-    // Leaf lock: never held while asking or writing.
+    // Leaf lock: never held during a review or a write.
     answers: Mutex<Answers>,
     // Leaf lock.
     peers: Mutex<Peers>,
-    // Taken before no other lock.
+    // No other lock is taken while this one is held.
     asked: Mutex<HashMap<Key, Question>>,
     file: PathBuf,
     saved_at: Mutex<BootTime>,
     is_dirty: AtomicBool,
-    /// There is something worth a write.
+    /// Signals that the file should be written.
     news: Notify,
 }
 
-/// A question in flight.
+/// Review in flight.
 type Question = Shared<BoxFuture<'static, Result<Verdict, String>>>;
 
-/// Takes a question off the list when it ends, however it does.
+/// Removes a review from the map when it ends, with any result.
 struct Asked {
     inner: Arc<Inner>,
     key: Key,
@@ -116,7 +119,7 @@ struct Asked {
 // === impl Authorizer ===
 
 impl Authorizer {
-    /// Knows what the file holds, if there is one.
+    /// Creates an authorizer with the verdicts of the file, if there is one.
     #[must_use]
     pub fn open(means: Means, file: PathBuf) -> Self {
         let Kept { salt, wall, answers } = Kept::load(&file, &means.clock);
@@ -135,17 +138,17 @@ impl Authorizer {
         }))
     }
 
-    /// Whether `caller` may do what `info` says.
+    /// Checks that `caller` may do what `info` describes.
     ///
     /// # Errors
-    /// 401 or 403, as the cloud would answer; 429 where nothing is known and the cloud cannot be asked.
+    /// 401 or 403, as the cloud would answer; 429 without a verdict and without the cloud.
     ///
     /// # Cancel safety
-    /// May be dropped; a question that was asked goes on.
+    /// May be dropped; a review in flight continues.
     pub async fn check(&self, caller: &Caller, info: &RequestInfo) -> Result<(), Status> {
         let credential = &caller.credential;
         if *credential == Credential::Node {
-            // The copy was made with this identity's own rights.
+            // The replica was filled with this identity's own rights.
             return Ok(());
         }
         let inner = &self.0;
@@ -162,12 +165,12 @@ impl Authorizer {
                 let left = |why: String| inner.unanswered(&key, credential).ok_or(why);
                 answer.or_else(left).map_err(|why| not_known(credential, info, &why))?
             }
-            Next::TryLater => return Err(not_known(credential, info, "it does not answer")),
+            Next::TryLater => return Err(not_known(credential, info, "the cloud does not answer")),
         };
         in_status(verdict, credential, info)
     }
 
-    /// Stores what is learned, until `token` is cancelled, and once more then. What another cluster said is deleted once
+    /// Stores new verdicts until `token` is cancelled, and once more then. Deletes the verdicts of another cluster once
     /// `is_foreign` is cancelled.
     pub async fn keep(self, token: CancellationToken, is_foreign: CancellationToken) {
         let inner = &self.0;
@@ -200,7 +203,7 @@ impl Authorizer {
             return;
         }
         if let Err(error) = std::fs::remove_file(&inner.file) {
-            tracing::debug!(%error, path = %inner.file.display(), "No authorizations to forget");
+            tracing::debug!(%error, path = %inner.file.display(), "Failed to delete cached authorizations");
         }
         token.cancelled().await;
     }
@@ -209,14 +212,14 @@ impl Authorizer {
 // === impl Inner ===
 
 impl Inner {
-    /// The answer to this caller now.
+    /// Returns the decision for this caller now.
     fn next(&self, key: &Key, credential: &Credential) -> Next {
         let known = self.answers.lock().known(key, self.means.clock.boot());
         let reach = *self.means.reach.borrow();
         decision::next(known, reach, self.is_over(credential))
     }
 
-    /// The answer to this caller where the cloud gave none.
+    /// Returns the cached verdict for a caller whose review had no result.
     fn unanswered(&self, key: &Key, credential: &Credential) -> Option<Verdict> {
         let known = self.answers.lock().known(key, self.means.clock.boot());
         decision::unanswered(known, self.is_over(credential))
@@ -226,7 +229,7 @@ impl Inner {
         credential::ends_at(credential).is_some_and(|end| end <= self.wall.now())
     }
 
-    /// The cloud's answer; waits no longer than the probes take to see that there will be none.
+    /// Returns the cloud's verdict. Stops waiting as soon as the probes find the cloud away.
     async fn ask(self: &Arc<Self>, key: Key, caller: &Caller, attributes: Value) -> Result<Verdict, String> {
         let question = self.ask_in_turn(key, caller, attributes);
         let mut reach = self.means.reach.clone();
@@ -238,34 +241,35 @@ impl Inner {
         tokio::select! {
             biased;
             answer = question => answer,
-            () = goes_away => Err("it does not answer".to_owned()),
+            () = goes_away => Err("the cloud does not answer".to_owned()),
         }
     }
 
-    /// The cloud's answer to a question in flight, or to a new one once no other question of this peer is.
+    /// Returns the verdict of the review in flight for `key`, or of a new one once the peer has no other review in
+    /// flight.
     async fn ask_in_turn(self: &Arc<Self>, key: Key, caller: &Caller, attributes: Value) -> Result<Verdict, String> {
         let in_flight = self.asked.lock().get(&key).cloned();
         if let Some(question) = in_flight {
             return question.await;
         }
         let turn = self.peers.lock().turn(caller.origin, self.means.clock.boot());
-        let turn = turn.ok_or("too many peers ask")?;
+        let turn = turn.ok_or("too many peers have reviews in flight")?;
         let turn = tokio::time::timeout(TURN_MAX, turn.lock_owned()).await;
-        let turn = turn.map_err(|_| "other questions of this peer take too long")?;
-        // Somebody else may have asked meanwhile.
+        let turn = turn.map_err(|_| "other reviews of this peer take too long")?;
+        // Another request may have completed the review in between.
         if let Next::Answer(verdict) | Next::AnswerAndAsk(verdict) = self.next(&key, &caller.credential) {
             return Ok(verdict);
         }
         if self.peers.lock().is_refused(caller.origin, self.means.clock.boot()) {
-            return Err("it did not know a token of this peer a moment ago".to_owned());
+            return Err("the cloud did not know a token of this peer a moment ago".to_owned());
         }
         let question = self.question(key, caller, attributes, QUESTIONS_MAX, Some(turn));
-        let question = question.ok_or_else(|| format!("{QUESTIONS_MAX} questions are in flight already"))?;
+        let question = question.ok_or_else(|| format!("{QUESTIONS_MAX} reviews are in flight already"))?;
         question.await
     }
 
-    /// The question of this key: one in flight, or a new one, if fewer than `max` are. It needs nobody to wait for it, and
-    /// keeps `turn` to its end.
+    /// Returns the review of this key: the one in flight, or a new one if fewer than `max` are in flight. It runs
+    /// without waiting callers, and keeps `turn` to its end.
     fn question(
         self: &Arc<Self>,
         key: Key,
@@ -314,7 +318,7 @@ impl Inner {
         };
         self.is_dirty.store(true, Ordering::Relaxed);
         let is_old = now.since(*self.saved_at.lock()) >= RENEWALS_SAVED_EVERY;
-        // Strangers, of whom there may be any number, are worth no write of their own.
+        // Denied callers are unlimited in number, so they trigger no write of their own.
         let is_news = match (before, verdict) {
             (Some(Verdict::Allowed), Verdict::Allowed) => is_old,
             (before, verdict) => before == Some(Verdict::Allowed) || verdict == Verdict::Allowed,
@@ -343,7 +347,7 @@ impl Inner {
         self.is_dirty.store(true, Ordering::Relaxed);
         tracing::warn!(
             error,
-            "Authorizations not stored; after a restart without the cloud they are missing"
+            "Failed to store authorizations; they will be missing after a restart without the cloud"
         );
     }
 }
@@ -373,7 +377,7 @@ fn in_status(verdict: Verdict, credential: &Credential, info: &RequestInfo) -> R
 
 fn not_known(credential: &Credential, info: &RequestInfo, why: &str) -> Status {
     let message = format!(
-        "whether {} may {} {} is not known on this node, and the cloud cannot be asked: {why}",
+        "whether {} may {} {} is not known on this node, and the cloud cannot review it: {why}",
         name_of(credential),
         info.verb.as_str(),
         info.group_resource(),

@@ -1,7 +1,7 @@
-//! A request body whose sender may keep the hub waiting for so long and no longer, all waits together: a body that never ends
-//! would hold a place for ever.
+//! Request body with a limit on the total time that its sender keeps the hub waiting: a body that never ends would hold
+//! a place forever.
 //!
-//! Time in which nobody reads does not count: a slow link to the cloud is not the sender's fault.
+//! Time in which the reader does not poll is not counted: a slow link to the cloud is not the sender's fault.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use tokio::time::{Instant, Sleep};
 use yurt_apimachinery::Status;
 use yurt_runtime::http::BoxError;
 
-/// Longest wait for the body of a sender on this node.
+/// Maximum wait for the body of a sender on this node.
 pub const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// A body that ends with an error when its sender is too slow.
+/// Body that ends with an error if its sender is too slow.
 pub struct Timed<B> {
     body: B,
     left: Duration,
@@ -26,29 +26,25 @@ pub struct Timed<B> {
     late: Late,
 }
 
-/// Whether a body was too slow; clones are the same.
+/// Flag: the body was too slow. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Late(Arc<AtomicBool>);
 
 // === impl Late ===
 
 impl Late {
-    /// What the sender is answered, if it was too slow.
+    /// Returns the status for the sender if the body was too slow.
     #[must_use]
     pub fn status(&self) -> Option<Status> {
         let is_late = self.0.load(Ordering::Relaxed);
-        is_late.then(|| {
-            Status::bad_request(format!(
-                "the request body did not come: {WAIT_MAX:?} of waiting are over"
-            ))
-        })
+        is_late.then(|| Status::bad_request(format!("the request body did not come within {WAIT_MAX:?} of waiting")))
     }
 }
 
 // === impl Timed ===
 
 impl<B> Timed<B> {
-    /// `late` learns when `body` was too slow.
+    /// Wraps `body`; sets `late` if it is too slow.
     pub fn new(body: B, late: Late) -> Self {
         Self {
             body,
@@ -100,7 +96,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// A body of one byte each `every`.
+    /// Returns a body of one byte each `every`.
     fn trickle(every: Duration, count: usize) -> impl Body<Data = Bytes, Error = BoxError> + Unpin {
         let pieces = stream::iter(0..count).then(move |_| async move {
             tokio::time::sleep(every).await;

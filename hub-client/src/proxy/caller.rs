@@ -1,4 +1,5 @@
-//! Who is asking: a component of this node that may use the node's identity, or somebody with credentials of their own.
+//! Identity of a caller: a component of this node that may use the node's identity, or a caller with its own
+//! credentials.
 
 mod node;
 #[cfg(test)]
@@ -16,49 +17,49 @@ use crate::config::NodeIdentity;
 use node::NodeRule;
 use token::NodeToken;
 
-/// Bytes of a bearer token at the most; projected tokens have about 1 KiB, those with many groups a few.
+/// Maximum size of a bearer token, bytes; projected tokens have about 1 KiB, those with many groups a few KiB.
 const TOKEN_MAX: usize = 16 * 1024;
-/// Longest component name taken from a User-Agent.
+/// Maximum length of a component name from a User-Agent.
 const COMPONENT_MAX: usize = 63;
 
-/// Tells callers apart.
+/// Identifies callers.
 #[derive(Clone, Debug)]
 pub struct Callers {
     node: NodeRule,
 }
 
-/// Who is asking.
+/// Caller of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// First part of the User-Agent, lower case, validated; empty when it has none. Chooses filters, never rights.
+    /// First part of the User-Agent, lower case, validated; empty if there is none. Selects filters, never rights.
     pub component: String,
-    /// By what right.
+    /// Credential that determines the rights.
     pub credential: Credential,
-    /// From where.
+    /// Address and uid of the caller.
     pub origin: Origin,
 }
 
-/// Where a caller is: what it cannot make up, however many tokens it does.
+/// Origin of a caller. Unlike tokens, the caller cannot make it up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Origin {
-    /// Its address.
+    /// IP address.
     pub address: IpAddr,
-    /// Its uid, on this machine.
+    /// Uid, for a process of this machine.
     pub uid: Option<u32>,
 }
 
-/// What a caller brings.
+/// Credential of a caller.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credential {
-    /// Nothing: a configured component in the node's own network namespace, which acts as the node.
+    /// None: a configured component in the node's own network namespace, which acts as the node.
     Node,
     /// A bearer token.
     Token(String),
     /// A client certificate of the cluster CA (HTTPS port).
     Certificate {
-        /// CN.
+        /// Common name (CN).
         user: String,
-        /// All O.
+        /// All organizations (O).
         groups: Vec<String>,
     },
 }
@@ -76,7 +77,7 @@ impl std::fmt::Debug for Credential {
 // === impl Callers ===
 
 impl Callers {
-    /// `settings` say who acts as the node, `token` is the kubelet's.
+    /// Creates the rules. `settings` defines the callers that act as the node; `token` is the kubelet's.
     #[must_use]
     pub fn new(settings: NodeIdentity, token: NodeToken) -> Self {
         Self {
@@ -87,8 +88,8 @@ impl Callers {
     /// Identifies the caller of a request.
     ///
     /// # Errors
-    /// 401 for a caller without credentials that may not use the node's identity, and for more than one Authorization; 421
-    /// where a component of the node asks for another host.
+    /// 401 for a caller without credentials that may not use the node's identity, and for more than one Authorization
+    /// header. 421 if a component of the node requests another host.
     pub fn identify(&self, headers: &HeaderMap, uri: &Uri, peer: &Peer) -> Result<Caller, Status> {
         let component = component(headers);
         let as_node = |has_token| {
@@ -96,12 +97,13 @@ impl Callers {
             checked.map(|()| Credential::Node)
         };
         let credential = match (bearer(headers)?, &peer.identity) {
-            // As at kube-apiserver: a valid certificate wins over a token.
+            // Same as kube-apiserver: a valid certificate takes precedence over a token.
             (_, Some(identity)) if !identity.common_name.is_empty() => Credential::Certificate {
                 user: identity.common_name.clone(),
                 groups: identity.organizations.clone(),
             },
-            // Never another caller's: what is not the node's by all other signs too must not reach the cloud with it.
+            // The kubelet's token never counts as another caller's credential: a request that fails the node's other
+            // rules must not reach the cloud with it.
             (Some(token), _) if self.node.is_token(token) => as_node(true)?,
             (Some(token), _) => Credential::Token(token.to_owned()),
             (None, _) => as_node(false)?,
@@ -121,7 +123,7 @@ impl Callers {
 // === impl Caller ===
 
 impl Caller {
-    /// Whether this is `component` acting as the node.
+    /// True if this is `component` acting as the node.
     #[must_use]
     pub fn is_node_component(&self, component: &str) -> bool {
         self.credential == Credential::Node && self.component == component
@@ -138,7 +140,7 @@ fn component(headers: &HeaderMap) -> String {
     if valid { name } else { String::new() }
 }
 
-/// The bearer token. A second Authorization could be read by somebody else behind us.
+/// Returns the bearer token. A second Authorization header is refused: the next server could read the other one.
 fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Status> {
     let mut all = headers.get_all(AUTHORIZATION).iter();
     let (Some(first), None) = (all.next(), all.next()) else {
@@ -152,7 +154,7 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Status> {
     let token = parts.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     let token = token.map(|(_, token)| token.trim()).filter(|token| !token.is_empty());
     if token.is_some_and(|token| token.len() > TOKEN_MAX) {
-        let why = format!("a bearer token has {TOKEN_MAX} bytes at the most");
+        let why = format!("a bearer token has at most {TOKEN_MAX} bytes");
         return Err(Status::unauthorized_because(&why));
     }
     Ok(token)

@@ -1,4 +1,4 @@
-//! Answers get, list and watch of pool data from this node's replicas, filtered for the component that asks.
+//! Answers get, list and watch of pool data from this node's replicas, filtered for the calling component.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -26,50 +26,50 @@ use crate::random::random;
 use crate::replicas::stream::GENERATION_HEADER;
 use crate::replicas::{POOL_SCOPE, PoolData};
 
-/// Annotation of a Service that asks for topology.
+/// Annotation of a Service that requests a topology.
 const TOPOLOGY_KEYS: &str = "openyurt.io/topologyKeys";
-/// Longest life of a watch, whatever the client asks for; beyond it timers overflow.
+/// Maximum duration of a watch, regardless of the request; above it timers overflow.
 const WATCH_LASTS_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Header of lists and watches whose data is complete but whose source is away.
+/// Header of lists and watches whose data is complete but may miss changes: the source is away.
 const STALE_HEADER: &str = "yurt-stale";
-/// The component that runs pods, and the only collection that it is served from.
+/// The component that runs pods; see [`may_be_told`] for its only collection.
 const KUBELET: &str = "kubelet";
 const KUBELET_READS: &str = "services";
 
-/// Serves pool data.
+/// Server of pool data.
 pub struct Local {
     /// The replicas.
     pub data: Arc<PoolData>,
-    /// Who may read.
+    /// Authorizer of reads.
     pub authorizer: Authorizer,
-    /// What the filters know of this node.
+    /// Facts about this node for the filters.
     pub node: NodeFacts,
-    /// Whether the cloud answers.
+    /// Reachability of the cloud.
     pub cloud: watch::Receiver<CloudReach>,
-    /// Shortest life of a watch without timeoutSeconds.
+    /// Minimum duration of a watch without timeoutSeconds.
     pub min_request_timeout: Duration,
-    /// Tells tables how old things are.
+    /// Clock for the ages in tables.
     pub clock: Clock,
     /// Ends all watches.
     pub shutdown: CancellationToken,
-    /// The writes this hub passed on: reads reflect them.
+    /// Writes that this hub passed on: reads reflect them.
     pub written: Arc<Written>,
 }
 
-/// What filters need to know of this node; fixed for the life of the process.
+/// Facts about this node that filters need; fixed for the life of the process.
 #[derive(Clone, Debug)]
 pub struct NodeFacts {
     /// Name of the Node.
     pub node: String,
-    /// Name of its pool; empty = none.
+    /// Name of its pool; empty if it is in none.
     pub pool: String,
-    /// Where pods find the hub.
+    /// Address of the hub for pods.
     pub host: IpAddr,
     /// Port of the HTTPS proxy.
     pub secure_port: u16,
 }
 
-/// The view of one component: a filter chain over live inputs.
+/// View of one component: a filter chain over live inputs.
 struct Filtered {
     chain: Chain,
     kind: &'static ResourceKind,
@@ -84,10 +84,10 @@ struct Services<'a>(&'a SharedCollection);
 // === impl Local ===
 
 impl Local {
-    /// The answer, or `None` when the request is not about pool data or has to go to the cloud.
+    /// Returns the response; `None` if the request is not for pool data or has to go to the cloud.
     ///
     /// # Errors
-    /// What the client is told instead of data.
+    /// Status to return to the client instead of data.
     pub async fn answer<B>(
         &self,
         request: &Request<B>,
@@ -107,20 +107,21 @@ impl Local {
         if !chain.is_empty() {
             require_filterable(info, kind, caller, impersonates)?;
         }
-        // What somebody else may see, for whom this caller speaks, only the cloud knows.
+        // Only the cloud knows the rights of the user that this caller impersonates.
         if info.version != kind.version || info.subresource.is_some() || impersonates {
             return Ok(None);
         }
-        // What was added lately is read at the cloud until there is a copy to read, and watched there from where it began later.
+        // A collection added recently is read at the cloud until the replica is complete. A watch at an RV before the
+        // replica's history goes there, too.
         let is_new = !POOL_SCOPE.contains(&replica.name()) && !holds(replica.collection(), request.uri().query(), info);
-        // Unfiltered, a GET by name goes to the cloud while it answers, too: it is always the latest there.
+        // An unfiltered GET by name also goes to the cloud while it answers: the cloud always has the latest state.
         let prefers_cloud = chain.is_empty() && (is_new || info.verb == Verb::Get);
         if prefers_cloud && self.cloud.borrow().is_up() {
             return Ok(None);
         }
         self.authorizer.check(caller, info).await?;
         if !replica.is_served() {
-            let why = format!("{} is being filled, please try again", replica.name());
+            let why = format!("{} is not complete on this node yet, please try again", replica.name());
             return Err(Status::too_many_requests(&why, 1));
         }
         let view = self.view(chain, kind)?;
@@ -145,7 +146,7 @@ impl Local {
         Ok(Some(response))
     }
 
-    /// Remembers the RV of a write that passes, so that this node's reads reflect it.
+    /// Notes the RV of a write in the response, so that this node's reads reflect it.
     pub fn note_write(&self, info: &RequestInfo, response: Response<Body>) -> Response<Body> {
         match self.data.serving(&info.group, &info.resource) {
             Some(replica) => self.written.noting(replica, info, response),
@@ -162,7 +163,7 @@ impl Local {
             let ready = replica.filter(|replica| replica.collection().read(|c| c.is_complete()));
             ready.map(|replica| replica.collection().clone()).ok_or_else(|| {
                 let why = format!(
-                    "filters {:?} wait for {name} to be complete on this node",
+                    "filters {:?} require a complete replica of {name} on this node",
                     chain.names()
                 );
                 Status::service_unavailable(&why, 1)
@@ -189,7 +190,7 @@ impl Local {
     ) -> Result<Response<Body>, Status> {
         let kind = replica.collection().kind();
         let name = info.name.as_deref().unwrap_or_default();
-        // Waits and refuses exactly as a list would.
+        // Waits and refuses exactly like a list.
         serve::reach(replica.collection(), self.least(replica)).await?;
         let key = ObjectKey::new(info.namespace.as_deref(), name);
         let found = replica
@@ -202,7 +203,7 @@ impl Local {
         Ok(self.respond(replica, negotiated.content_type(Shape::Object), full(body)))
     }
 
-    /// `None` when the cloud has to answer.
+    /// Returns `None` if the cloud has to answer.
     async fn list(
         &self,
         replica: &Replica,
@@ -228,8 +229,9 @@ impl Local {
         )))
     }
 
-    /// Whether the cloud may be able to answer what the replica cannot: our last write has not come back yet, or a page
-    /// of a state that the replica does not reach. Tokens are the same on both sides, unless a filter is between them.
+    /// True if the cloud may be able to answer where the replica cannot: our last write has not come back yet, or the
+    /// replica does not reach back to the state of a page. Continue tokens are valid on both sides, unless a filter is
+    /// between them.
     fn is_for_the_cloud(&self, options: &ListOptions, view: &dyn View, status: &Status) -> bool {
         let has_token = options.continue_token.is_some();
         view.is_identity()
@@ -276,7 +278,7 @@ impl Local {
     }
 
     fn least(&self, replica: &Replica) -> ResourceVersion {
-        // Without the cloud nothing newer can come: waiting would only delay the answer.
+        // Without the cloud no newer RV can come: waiting would only delay the answer.
         if !self.cloud.borrow().is_up() {
             return ResourceVersion::ZERO;
         }
@@ -307,13 +309,13 @@ impl Local {
     }
 }
 
-/// Whether what the copy says may reach the component. A kubelet acts on whatever it reads: it gets services, which it only
-/// turns into variables of containers; all else is the cloud's to say.
+/// True if the component may read this replica. A kubelet acts on everything that it reads. From the replica it gets
+/// only services, which become environment variables of containers; everything else comes from the cloud.
 fn may_be_told(caller: &Caller, replica: &Replica) -> bool {
     caller.component != KUBELET || replica.name() == KUBELET_READS
 }
 
-/// Whether the copy is complete, and reaches back to where the request, if it is a watch, goes on.
+/// True if the replica is complete. For a watch its history must also reach back to the requested RV.
 fn holds(copy: &SharedCollection, query: Option<&str>, info: &RequestInfo) -> bool {
     let from = (info.verb == Verb::Watch)
         .then(|| options(query, true, copy.kind(), info).ok()?.resource_version)
@@ -324,13 +326,13 @@ fn holds(copy: &SharedCollection, query: Option<&str>, info: &RequestInfo) -> bo
     })
 }
 
-/// Whether this reads objects: they themselves, or their `status`, which is the whole object.
+/// True if the request reads objects: the objects themselves, or their `status`, which returns the whole object.
 fn is_object(info: &RequestInfo) -> bool {
     matches!(info.verb, Verb::Get | Verb::List | Verb::Watch)
         && matches!(info.subresource.as_deref(), None | Some("status"))
 }
 
-/// Refuses what the cloud would answer unfiltered to a component whose view is filtered.
+/// Refuses a request that the cloud would answer unfiltered, for a component whose view is filtered.
 fn require_filterable(
     info: &RequestInfo,
     kind: &ResourceKind,
@@ -342,7 +344,7 @@ fn require_filterable(
     }
     if impersonates {
         let why = format!(
-            "the view of {} is filtered, and impersonation is not supported there",
+            "the view of {} is filtered and does not support impersonation",
             caller.component
         );
         return Err(Status::forbidden_because(
@@ -358,7 +360,8 @@ fn is_impersonating(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| name.as_str().starts_with("impersonate-"))
 }
 
-/// Options of a list or watch. A path that names one object (legacy watch) is confined to it, as its authorisation is.
+/// Parses the options of a list or watch. A path that names one object (legacy watch) is limited to it, like its
+/// authorization.
 fn options(
     query: Option<&str>,
     watch: bool,
@@ -440,11 +443,11 @@ mod tests {
 
     impl Reviews for Nobody {
         fn ask(&self, _: Credential, _: Value) -> BoxFuture<'static, Result<Verdict, String>> {
-            async { Err("nobody is asked here".to_owned()) }.boxed()
+            async { Err("this test has no reviews".to_owned()) }.boxed()
         }
     }
 
-    /// Pool data of a hub that was just started, whose cloud is `reach`.
+    /// Pool data of a hub that has just started; `reach` is the state of its cloud.
     fn local(folder: &TestDir, reach: &watch::Sender<CloudReach>) -> Local {
         let (clock, _) = Clock::fake();
         let means = Means {

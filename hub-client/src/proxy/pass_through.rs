@@ -1,4 +1,4 @@
-//! Passes a request on to the cloud: bodies, watches and upgrades stream, nothing is buffered or changed.
+//! Passes requests on to the cloud. Bodies, watches and upgrades stream; nothing is buffered or changed.
 
 use std::sync::Arc;
 
@@ -29,23 +29,23 @@ const HOP_BY_HOP: [&str; 8] = [
     "trailer",
     "transfer-encoding",
 ];
-/// Bytes copied at a time in each direction of an upgraded connection.
+/// Size of the copy buffer of each direction of an upgraded connection, bytes.
 const COPY_BUFFER: usize = 16 * 1024;
 
-/// Passes requests on.
+/// Sender of requests to the cloud.
 pub struct PassThrough {
     /// The cloud.
     pub cloud: Arc<Cloud>,
     /// Owner of upgraded connections.
     pub tasks: TaskGroup,
-    /// Asks the cloud's prober to look now.
+    /// Wakes the cloud's prober.
     pub nudge: Arc<tokio::sync::Notify>,
 }
 
 // === impl PassThrough ===
 
 impl PassThrough {
-    /// The cloud's answer.
+    /// Sends a request and returns the cloud's answer.
     ///
     /// # Errors
     /// 503 when the cloud cannot be reached; 403 for a caller whose credential cannot be passed on.
@@ -63,7 +63,7 @@ impl PassThrough {
                 return Err(Status::forbidden(
                     user,
                     info,
-                    "a certificate cannot be passed on: bring a bearer token",
+                    "a client certificate cannot be passed on to the cloud: use a bearer token",
                 ));
             }
         };
@@ -72,7 +72,7 @@ impl PassThrough {
         let mut response = client.send(request).await.map_err(|error| self.unreachable(&error))?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
             if upgrade.is_none() {
-                return Err(Status::internal("the cloud switched protocols without being asked"));
+                return Err(Status::internal("the cloud switched protocols without a request"));
             }
             let upstream = hyper::upgrade::on(&mut response);
             if let Some(downstream) = downstream.take() {
@@ -84,12 +84,12 @@ impl PassThrough {
 
     fn unreachable(&self, error: &ClientError) -> Status {
         self.nudge.notify_one();
-        tracing::debug!(%error, "Request not passed on");
-        Status::service_unavailable(format!("the cloud cannot be reached: {error}"), 1)
+        tracing::debug!(%error, "Failed to send request to cloud");
+        Status::service_unavailable(format!("the cloud is unreachable: {error}"), 1)
     }
 }
 
-/// The request as it goes on, and the handle of its own upgrade if it asks for one.
+/// Splits off the request to send, and the handle of its own upgrade if it requests one.
 fn split(
     mut request: Request<Body>,
     upgrade: Option<&HeaderValue>,
@@ -104,7 +104,7 @@ fn split(
     (downstream, Request::from_parts(head, body))
 }
 
-/// A request head without what belongs to its connection and without what only a front proxy may say.
+/// Removes the headers of the client's connection, and those that only a front proxy may send.
 #[must_use]
 pub fn forwardable(mut head: Parts) -> Parts {
     strip(&mut head.headers);
@@ -117,12 +117,12 @@ pub fn forwardable(mut head: Parts) -> Parts {
         .cloned()
         .collect();
     forged.iter().for_each(|name| drop(head.headers.remove(name)));
-    // The old connection's upgrade handle must not travel with the request.
+    // The upgrade handle of the client's connection must not reach the cloud's.
     head.extensions.clear();
     head
 }
 
-/// A whole answer of the cloud, as it goes to the client.
+/// Converts a complete answer of the cloud to the response for the client.
 #[must_use]
 pub fn answered((status, mut headers, body): (StatusCode, HeaderMap, Bytes)) -> Response<Body> {
     strip(&mut headers);
@@ -158,8 +158,8 @@ fn answer(response: Response<Incoming>, is_watch: bool) -> Response<Body> {
     if !is_watch || !head.status.is_success() {
         return Response::from_parts(head, pass(body));
     }
-    // A stream that broke behind us ends cleanly before us: clients watch again from where they are, instead of
-    // listing everything, as client-go does after an HTTP/2 reset.
+    // A stream that breaks at the cloud ends cleanly at the client: it resumes its watch. After an HTTP/2 reset
+    // client-go would relist.
     let frames = BodyStream::new(body).take_while(|frame| std::future::ready(frame.is_ok()));
     let pieces = frames.filter_map(|frame| {
         std::future::ready(
@@ -172,7 +172,7 @@ fn answer(response: Response<Incoming>, is_watch: bool) -> Response<Body> {
     Response::from_parts(head, yurt_runtime::http::stream(pieces))
 }
 
-/// Copies both ways until one side ends.
+/// Copies in both directions until one side ends.
 async fn tunnel(downstream: hyper::upgrade::OnUpgrade, upstream: hyper::upgrade::OnUpgrade) {
     let (Ok(downstream), Ok(upstream)) = tokio::join!(downstream, upstream) else {
         return;

@@ -1,8 +1,9 @@
-//! How many requests the hub answers at a time, and who is next.
+//! Limits the requests in progress at a time, and orders the waiting ones.
 //!
-//! There are lanes for requests, and as many places again for what opens a stream: watches and upgrades, which hold theirs
-//! until their headers are there. A fifth of the places is kept for components that act as the node; they may use all of
-//! them. The rest takes turns by where it comes from: tokens cost nothing to make up, addresses cannot be.
+//! There are places for requests, and as many again for requests that open a stream: watches and upgrades. Those hold
+//! theirs until their headers are sent. A fifth of the places is reserved for components that act as the node; they may
+//! use all of them. The others are shared round-robin by origin: tokens cost nothing to make up, addresses cannot be
+//! made up.
 
 use std::time::Duration;
 
@@ -15,12 +16,12 @@ use yurt_runtime::lanes::{Lane, Place};
 use super::caller::{Caller, Credential};
 use crate::metrics::Metrics;
 
-/// One place of so many is kept for the node: 50 of the default 250.
+/// Fraction of the places reserved for the node: one of this many, so 50 of the default 250.
 const KEPT_OF: usize = 5;
-/// Longest wait for a place. Above [`super::body::WAIT_MAX`]: who waits behind bodies that do not come gets a place.
+/// Maximum wait for a place. Above [`super::body::WAIT_MAX`], so that requests behind stalled bodies still get a place.
 const WAIT_MAX: Duration = Duration::from_secs(15);
 
-/// The places of a hub.
+/// Places of a hub.
 pub struct Places {
     requests: Lanes,
     openings: Lanes,
@@ -30,12 +31,12 @@ pub struct Places {
 
 /// Places for one kind of request.
 struct Lanes {
-    /// For the node alone; none where there are few places.
+    /// Places for the node alone; `None` if there are too few places.
     kept: Option<Lane>,
     shared: Lane,
 }
 
-/// A place, counted.
+/// Place in use, counted in the metric.
 pub struct Held {
     _place: Place,
     gauge: Option<IntGauge>,
@@ -44,7 +45,7 @@ pub struct Held {
 // === impl Places ===
 
 impl Places {
-    /// `max` places of each kind, and as many who wait.
+    /// Creates `max` places of each kind, and queues of the same length.
     #[must_use]
     pub fn new(max: usize, metrics: &Metrics) -> Self {
         Self {
@@ -55,10 +56,11 @@ impl Places {
         }
     }
 
-    /// A place for a request of `caller`, at once or after a wait; `is_opening` says that it opens a stream.
+    /// Returns a place for a request of `caller`, after a wait if necessary. `is_opening` is true if the request opens
+    /// a stream.
     ///
     /// # Errors
-    /// 429 with Retry-After when too many wait, or the wait was too long.
+    /// 429 with Retry-After if the queue is full, or the wait was too long.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the queue.
@@ -87,7 +89,7 @@ impl Lanes {
         let client = client(caller);
         match &self.kept {
             Some(kept) if caller.credential == Credential::Node => {
-                // Whichever is free first. One that is full is no reason to give up the other.
+                // The first free one is used. A full queue of one kind does not end the wait in the other.
                 let both = [kept.enter(&client).boxed(), self.shared.enter(&client).boxed()];
                 select_ok(both).await.map(|(place, _)| place)
             }
@@ -102,7 +104,7 @@ impl Drop for Held {
     }
 }
 
-/// Owner of a queue: a component of the node, a user whom a certificate proves, or an address.
+/// Returns the owner of a queue: a component of the node, a user proved by a certificate, or an address.
 fn client(caller: &Caller) -> String {
     match &caller.credential {
         Credential::Node => format!("node {}", caller.component),
@@ -153,7 +155,7 @@ mod tests {
         assert!(now(&places, &pod(2, 0)).is_none());
         drop((of_pods, of_node));
         let of_node: Vec<_> = (0..20).map_while(|_| now(&places, &kubelet())).collect();
-        assert_eq!(of_node.len(), 10, "nobody else wants them");
+        assert_eq!(of_node.len(), 10, "no other caller wants them");
         drop(of_node);
         assert_eq!(places.in_flight.get(), 0);
     }
@@ -188,7 +190,7 @@ mod tests {
         let modest = pod(2, 0);
         let mut modest = Box::pin(places.enter(&modest, false));
         assert!((&mut modest).now_or_never().is_none());
-        // The queue was full: the greedy one's last request gave way.
+        // The queue was full: the last request of the longest queue was evicted.
         let refused = greedy.pop().unwrap().await.map(drop).unwrap_err();
         assert_eq!((refused.code(), places.rejected.get()), (429, 1));
         held.pop();

@@ -1,8 +1,8 @@
-//! Remembers how far the writes of this node are that were passed on, so that its reads reflect them.
+//! Tracks the RVs of this node's writes that the hub passed on, so that its reads reflect them.
 //!
-//! Only the written object itself tells a number to wait for: the answer has to be of the kind, the namespace and the name
-//! that the request was about. It is read on its way, at its end; nothing of it is held back, whatever its size. A number
-//! is waited for only for a while: one that the copy never reaches must not cost every later read its time.
+//! Only the written object itself yields an RV to wait for: the answer must match the kind, namespace and name of the
+//! request. It is read while it passes and evaluated at its end; nothing is held back, for any size. Reads wait for an
+//! RV only for a limited time: one that the replica never reaches must not delay every later read.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -22,12 +22,12 @@ use yurt_runtime::http::{Body, BoxError, Inflate, inflate_for};
 use yurt_runtime::{BootTime, Clock};
 use yurt_storage::Replica;
 
-/// Bytes of an answer that are looked at for its resourceVersion; a larger one is passed on unread.
+/// Maximum bytes of an answer that are read for its resourceVersion; a larger answer passes unread.
 const ANSWER_MAX: usize = 3 << 20;
-/// How long reads wait for a write that the copy does not reflect.
+/// Time during which reads wait for a write that the replica does not reflect.
 const WAITED_FOR: Duration = Duration::from_secs(30);
 
-/// The last write to each collection.
+/// Last write to each collection.
 pub struct Written {
     clock: Clock,
     writes: Mutex<BTreeMap<String, Write>>,
@@ -40,26 +40,26 @@ struct Write {
     at: BootTime,
 }
 
-/// An answer on its way to the client, read as it passes.
+/// Answer on its way to the client, read as it passes.
 struct Noted {
     body: Body,
-    /// What has passed; `None` once it is read, or not worth reading.
+    /// Bytes that have passed; `None` once they are read, or if they are too many.
     seen: Option<BytesMut>,
     note: Note,
 }
 
-/// What has to be known to read an answer.
+/// Data needed to read an answer.
 struct Note {
     written: Arc<Written>,
     replica: Arc<Replica>,
     format: Format,
     inflate: Option<Box<Inflate>>,
     namespace: String,
-    /// `None` for a create.
+    /// Name of the object; `None` for a create.
     name: Option<String>,
 }
 
-/// What every object says of itself.
+/// Fields that every object has.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Head {
@@ -80,7 +80,7 @@ struct Metadata {
 // === impl Written ===
 
 impl Written {
-    /// Knows of no write.
+    /// Creates the state without a write.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self {
@@ -89,16 +89,16 @@ impl Written {
         }
     }
 
-    /// The number that reads of this collection wait for; zero when there is none.
+    /// Returns the RV that reads of this collection wait for; zero if there is none.
     #[must_use]
     pub fn least(&self, collection: &str, generation: u64) -> ResourceVersion {
         let last = self.writes.lock().get(collection).copied();
-        // What was written before the cloud came back from a backup may be gone, and its number says nothing.
+        // A write before a restore of the cloud may be lost, and its RV belongs to another history.
         let last = last.filter(|last| last.generation == generation && self.is_waited_for(last));
         last.map(|last| last.version).unwrap_or_default()
     }
 
-    /// The response, whose object is noted when it has passed.
+    /// Returns the response, extended to note the RV of its object once it has passed.
     #[must_use]
     pub fn noting(
         self: &Arc<Self>,
@@ -107,7 +107,7 @@ impl Written {
         response: Response<Body>,
     ) -> Response<Body> {
         let is_write = matches!(info.verb, Verb::Create | Verb::Update | Verb::Patch);
-        // Any other subresource is something else, or is answered by somebody else.
+        // Other subresources contain another kind of object, or are answered by another server.
         let is_object = matches!(info.subresource.as_deref(), None | Some("status"));
         let is_known = info.version == replica.collection().kind().version;
         if !is_write || !is_object || !is_known || !response.status().is_success() {
@@ -168,7 +168,7 @@ impl hyper::body::Body for Noted {
                 if let Some(piece) = frame.data_ref() {
                     self.keep(piece);
                 }
-                // With a length in front the client has everything before the end is polled.
+                // A client that knows the length has the whole body before its end is polled.
                 if self.body.is_end_stream() {
                     self.read();
                 }
@@ -210,7 +210,7 @@ impl Noted {
     }
 }
 
-/// The text of a body; `None` when it is no gzip stream, or larger than what is looked at.
+/// Returns the uncompressed body; `None` if it is not valid gzip, or too large.
 fn plain(inflate: Option<Box<Inflate>>, mut body: Bytes) -> Option<Bytes> {
     let Some(mut inflate) = inflate else { return Some(body) };
     let mut plain = BytesMut::new();
@@ -229,7 +229,7 @@ fn plain(inflate: Option<Box<Inflate>>, mut body: Bytes) -> Option<Bytes> {
 // === impl Note ===
 
 impl Note {
-    /// The RV of the object, if it is the one that was written.
+    /// Returns the RV of the object if it is the written one.
     fn version(&self, kind: &ResourceKind, body: &Bytes) -> Option<ResourceVersion> {
         let json = body_json(self.format, &kind.api_version(), &kind.kind, body).ok()?;
         let head: Head = serde_json::from_slice(&json).ok()?;

@@ -1,4 +1,4 @@
-//! The worked examples of the specification (filters-behaviour.md 10.1), as HEAD behaves.
+//! Worked examples of the specification (filters-behaviour.md 10.1), as HEAD behaves.
 
 use super::*;
 use crate::filter::tests::{World, check, kind, service};

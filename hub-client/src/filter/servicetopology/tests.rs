@@ -1,4 +1,4 @@
-//! The worked examples of the specification (filters-behaviour.md 10.2) with our decisions (section 13).
+//! Worked examples of the specification (filters-behaviour.md 10.2) with our decisions (section 13).
 
 use std::borrow::Cow;
 

@@ -68,7 +68,7 @@ impl Way {
             return next().map_or(Self::Exhausted, Self::List);
         }
         // The coordinator saw a restore of the cloud from a backup that we did not see, or a different one. The numbers
-        // do not tell which history is older. The coordinator also rejects a generation too far above its own.
+        // do not show which history is older. The coordinator also rejects a generation too far above its own.
         let is_other = there.generation > here.generation;
         if is_other || !generation::may_follow(there.generation, here.generation) {
             return match proven {

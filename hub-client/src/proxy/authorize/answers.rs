@@ -1,4 +1,5 @@
-//! The answers that are remembered, bounded: yeses of one caller never push out those of all others, a no never a yes.
+//! Bounded cache of verdicts. Allowed verdicts of one caller never evict those of all others; a denied one never evicts
+//! an allowed one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,12 +9,12 @@ use yurt_runtime::BootTime;
 use super::credential::{Hash, Key};
 use super::decision::{KEPT_FOR, Known, Verdict};
 
-/// Answers remembered.
+/// Maximum number of cached verdicts.
 pub const ANSWERS_MAX: usize = 4096;
-/// Answers remembered of one caller.
+/// Maximum number of cached verdicts of one caller.
 pub const ANSWERS_PER_CALLER: usize = 256;
 
-/// The last answer to every question.
+/// Last verdict of every review.
 pub struct Answers {
     rows: BTreeMap<Key, Answer>,
     max: usize,
@@ -23,7 +24,7 @@ pub struct Answers {
 #[derive(Clone, Copy)]
 struct Answer {
     verdict: Verdict,
-    /// Its age at `since`: it may be older than this boot.
+    /// Age at `since`: the verdict may be older than this boot.
     before: Duration,
     since: BootTime,
     failed: Option<BootTime>,
@@ -43,7 +44,7 @@ impl Answers {
         Self { rows, max, per_caller }
     }
 
-    /// What is known of a question.
+    /// Returns the state of a review.
     #[must_use]
     pub fn known(&self, key: &Key, now: BootTime) -> Option<Known> {
         self.rows.get(key).map(|answer| Known {
@@ -53,7 +54,7 @@ impl Answers {
         })
     }
 
-    /// Remembers an answer of this age; returns the verdict before, if there was one.
+    /// Caches a verdict of the given age; returns the previous one, if any.
     pub fn learn(&mut self, key: Key, verdict: Verdict, age: Duration, now: BootTime) -> Option<Verdict> {
         let answer = Answer {
             verdict,
@@ -70,19 +71,19 @@ impl Answers {
         None
     }
 
-    /// Remembers nothing of a question any more; returns the verdict before.
+    /// Removes a verdict; returns it, if there was one.
     pub fn forget(&mut self, key: &Key) -> Option<Verdict> {
         self.rows.remove(key).map(|answer| answer.verdict)
     }
 
-    /// A question got no answer.
+    /// Records a review without a result.
     pub fn failed(&mut self, key: &Key, now: BootTime) {
         if let Some(known) = self.rows.get_mut(key) {
             known.failed = Some(now);
         }
     }
 
-    /// Every answer that is still worth something, with its age.
+    /// Returns every verdict that is still valid, with its age.
     pub fn each(&self, now: BootTime) -> impl Iterator<Item = (&Key, Verdict, Duration)> {
         let all = self
             .rows
@@ -91,7 +92,7 @@ impl Answers {
         all.filter(|(_, _, age)| *age < KEPT_FOR)
     }
 
-    /// Makes room for an answer; false when there is none for it.
+    /// Makes room for a verdict; returns false if it must not evict another one.
     fn make_room(&mut self, key: &Key, verdict: Verdict, now: BootTime) -> bool {
         let own = (key.caller, Hash::default())..=(key.caller, [u8::MAX; 32]);
         let own = Key::from(*own.start())..=Key::from(*own.end());
@@ -108,7 +109,8 @@ impl Answers {
     }
 }
 
-/// The oldest no, else, for a yes, the oldest yes.
+/// Selects the verdict to evict: the oldest denied one. For an allowed newcomer, if there is none, the oldest allowed
+/// one.
 fn victim(answers: impl Iterator<Item = (Key, Answer)>, newcomer: Verdict, now: BootTime) -> Option<Key> {
     let is_yes = |answer: &Answer| answer.verdict == Verdict::Allowed;
     let candidates = answers.filter(|(_, answer)| newcomer == Verdict::Allowed || !is_yes(answer));
@@ -173,11 +175,14 @@ mod tests {
         learn(&mut answers, key(99, 9), Verdict::Denied, 0);
         assert!(
             answers.known(&key(99, 9), NOW).is_none(),
-            "a no takes no place of a yes"
+            "a denied verdict evicts no allowed one"
         );
         learn(&mut answers, key(99, 9), Verdict::Allowed, 0);
         assert_eq!(answers.rows.len(), MAX);
-        assert!(answers.known(&key(0, 0), NOW).is_none(), "the oldest yes goes");
+        assert!(
+            answers.known(&key(0, 0), NOW).is_none(),
+            "the oldest allowed verdict is evicted"
+        );
     }
 
     #[test]

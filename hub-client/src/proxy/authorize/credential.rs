@@ -1,4 +1,4 @@
-//! Callers and their questions as keyed hashes, and until when a token can be good at all.
+//! Keyed hashes of callers and their reviews, and the expiry of credentials.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -11,16 +11,16 @@ use crate::proxy::caller::Credential;
 /// HMAC-SHA-256 under a [`Salt`].
 pub type Hash = [u8; 32];
 
-/// One question of one caller.
+/// Key of one review of one caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// Who.
+    /// Hash of the caller.
     pub caller: Hash,
-    /// What; different for every caller.
+    /// Hash of the attributes; different for every caller.
     pub question: Hash,
 }
 
-/// A secret of one file: hashes of two files tell nothing about each other.
+/// Secret of one file: hashes of two files cannot be compared.
 #[derive(Clone)]
 pub struct Salt {
     bytes: [u8; 32],
@@ -38,20 +38,20 @@ impl From<(Hash, Hash)> for Key {
 // === impl Salt ===
 
 impl Salt {
-    /// The salt of a file.
+    /// Creates the salt of a file.
     #[must_use]
     pub fn new(bytes: [u8; 32]) -> Self {
         let key = hmac::Key::new(hmac::HMAC_SHA256, &bytes);
         Self { bytes, key }
     }
 
-    /// As it is in the file.
+    /// Returns the bytes as stored in the file.
     #[must_use]
     pub fn bytes(&self) -> &[u8; 32] {
         &self.bytes
     }
 
-    /// The key of a question.
+    /// Returns the key of a review.
     #[must_use]
     pub fn key(&self, credential: &Credential, attributes: &Value) -> Key {
         let caller = match credential {
@@ -71,7 +71,8 @@ impl Salt {
     }
 }
 
-/// Unix second at which a credential ends, if it says so itself. A token's word is not verified: it can only end sooner.
+/// Returns the Unix second at which a credential expires, if it says so itself. A token's claim is not verified: it can
+/// only shorten the time.
 #[must_use]
 pub fn ends_at(credential: &Credential) -> Option<i64> {
     #[derive(Deserialize)]

@@ -1,16 +1,17 @@
-//! How a caller is answered, by what is known of its rights and of the cloud. Pure.
+//! Decides how to answer a caller, by the cached verdict and the reachability of the cloud. Pure.
 //!
-//! | what the cloud said last | the cloud is there | not known yet | away |
+//! | last verdict | cloud reachable | not known yet | away |
 //! |---|---|---|---|
-//! | nothing | ask | ask | try again later |
-//! | yes, below [`RENEWED_FROM`] | yes | yes | yes |
-//! | yes, below [`ALLOWED_FOR`] | yes, ask behind it | yes, ask behind it | yes |
-//! | yes, older | ask | yes, ask behind it | yes |
-//! | no, below [`DENIED_FOR`] | no | no | no |
-//! | the same, older | ask | ask | no |
+//! | none | review | review | try again later |
+//! | allowed, below [`RENEWED_FROM`] | allowed | allowed | allowed |
+//! | allowed, below [`ALLOWED_FOR`] | allowed, review in background | allowed, review in background | allowed |
+//! | allowed, older | review | allowed, review in background | allowed |
+//! | denied, below [`DENIED_FOR`] | denied | denied | denied |
+//! | denied, older | review | review | denied |
 //!
-//! An answer older than [`KEPT_FOR`] is nothing. That the cloud did not know a token is not remembered of the token. A credential whose own time is over is asked about, and unknown (401) where
-//! nobody can be asked. A question without an answer leaves what is known ([`unanswered`]).
+//! A verdict older than [`KEPT_FOR`] counts as none. A token that the cloud does not know is not cached. An expired
+//! credential is reviewed, and unknown (401) where no review is possible. A review without a result leaves the cached
+//! verdict in force ([`unanswered`]).
 
 use std::time::Duration;
 
@@ -18,55 +19,55 @@ use serde::{Deserialize, Serialize};
 
 use crate::pool::probe::CloudReach;
 
-/// From this age on a yes is asked about again behind the answer.
+/// Age from which an allowed verdict is renewed in the background.
 pub const RENEWED_FROM: Duration = Duration::from_secs(45);
-/// How long a yes is good while the cloud is there, or while nobody has noticed that it is not. Above the ten minutes for
-/// which clients watch before they ask again.
+/// Lifetime of an allowed verdict while the cloud is reachable, or its loss is not detected yet. Above ten minutes, the
+/// time after which clients renew their watches.
 pub const ALLOWED_FOR: Duration = Duration::from_secs(15 * 60);
-/// How long a no is good while the cloud can be asked.
+/// Lifetime of a denied verdict while the cloud can be reached.
 pub const DENIED_FOR: Duration = Duration::from_secs(10);
-/// How long an answer is good while the cloud is away. Rights that were taken away meanwhile last as long.
+/// Lifetime of a verdict while the cloud is away. Rights revoked in that time last as long.
 pub const KEPT_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
-/// After a question without an answer none is asked behind an answer for so long.
+/// Pause between background reviews after one without a result.
 pub const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
-/// What the cloud said.
+/// Verdict of the cloud.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Yes.
+    /// The cloud allows the request.
     Allowed,
-    /// No.
+    /// The cloud denies the request.
     Denied,
     /// The cloud does not know the token.
     Unauthorized,
 }
 
-/// What is known of one question.
+/// State of one review.
 #[derive(Clone, Copy, Debug)]
 pub struct Known {
-    /// The last answer.
+    /// The last verdict.
     pub verdict: Verdict,
-    /// Time since then.
+    /// Time since the last verdict.
     pub age: Duration,
-    /// Time since a question without an answer, if that was the last one.
+    /// Time since a review without a result, if that was the last one.
     pub failed: Option<Duration>,
 }
 
-/// How a caller is answered.
+/// Decision how to answer a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// With this.
+    /// Answer with this verdict.
     Answer(Verdict),
-    /// With this; the cloud is asked behind it.
+    /// Answer with this verdict, and review in the background.
     AnswerAndAsk(Verdict),
-    /// With what the cloud says.
+    /// Review, and answer with the result.
     Ask,
-    /// With 429.
+    /// Answer with 429.
     TryLater,
 }
 
-/// Decides how a caller is answered; `is_over` says that its credential has no time left.
+/// Decides how to answer a caller. `is_over` is true if its credential has expired.
 #[must_use]
 pub fn next(known: Option<Known>, reach: CloudReach, is_over: bool) -> Next {
     let is_away = is_away(reach);
@@ -99,7 +100,7 @@ pub fn next(known: Option<Known>, reach: CloudReach, is_over: bool) -> Next {
     }
 }
 
-/// The answer to a caller whose question got none; `None`: it has to try again later.
+/// Returns the verdict for a caller whose review had no result; `None` if the caller must try again later.
 #[must_use]
 pub fn unanswered(known: Option<Known>, is_over: bool) -> Option<Verdict> {
     if is_over {
@@ -108,7 +109,7 @@ pub fn unanswered(known: Option<Known>, is_over: bool) -> Option<Verdict> {
     known.filter(is_kept).map(|known| known.verdict)
 }
 
-/// Whether the probes know that the cloud does not answer.
+/// True if the probes found the cloud away.
 #[must_use]
 pub fn is_away(reach: CloudReach) -> bool {
     reach.failed_probes.is_some_and(|failed| failed > 0)
@@ -134,7 +135,7 @@ mod tests {
         Some(Known { verdict, age, failed })
     }
 
-    /// What is done with the cloud there, not known, and away.
+    /// Returns the decisions with the cloud reachable, not known yet, and away.
     fn all(known: Option<Known>) -> [Next; 3] {
         [UP, UNKNOWN, AWAY].map(|reach| next(known, reach, false))
     }
@@ -187,11 +188,11 @@ mod tests {
                 prop_assert!(is_said || (is_over && answer == Verdict::Unauthorized));
             }
             if is_away(reach) {
-                prop_assert!(matches!(decided, Next::Answer(_) | Next::TryLater), "nobody is there to ask");
+                prop_assert!(matches!(decided, Next::Answer(_) | Next::TryLater), "without the cloud there is no review");
                 prop_assert_eq!(told, left);
             }
             let is_good = verdict == Some(Verdict::Allowed) && age < ALLOWED_FOR && !is_over;
-            prop_assert!(!is_good || told == Some(Verdict::Allowed), "a good yes is used at once");
+            prop_assert!(!is_good || told == Some(Verdict::Allowed), "a valid allowed verdict is used without a review");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The answers on the disk, for the time after a restart without the cloud.
+//! Cache of verdicts on disk, for a restart without the cloud.
 //!
-//! One small JSON file with mode 0600, replaced as a whole. Callers and questions are keyed hashes: whoever reads the file
-//! learns no credential. It holds ages beside the time at which it was written: a wall clock that went back makes no answer
-//! younger. A file that cannot be read is taken as none.
+//! One small JSON file with mode 0600, replaced as a whole. Callers and reviews are keyed hashes, so the file contains
+//! no credential. It holds ages and the time of its writing, so a wall clock that went back makes no verdict younger.
+//! An unreadable file counts as empty.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -18,24 +18,24 @@ use super::answers::Answers;
 use super::credential::{Hash, Key, Salt};
 use super::decision::Verdict;
 
-/// Layout of the file; another one is not read.
+/// Layout version of the file; files of other versions are not read.
 const VERSION: u32 = 1;
-/// 2023-01-01: a wall clock that shows less was never set.
+/// 2023-01-01: a wall clock below this was never set.
 const SET_FROM: i64 = 1_672_531_200;
-/// Bytes of a file that is read.
+/// Maximum size of a file that is read, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What a start finds.
+/// State loaded at the start.
 pub struct Kept {
-    /// Under which the answers are remembered.
+    /// Salt of the keys.
     pub salt: Salt,
-    /// The wall clock as far as it can be trusted.
+    /// Wall clock as far as it can be trusted.
     pub wall: Wall,
-    /// The answers themselves.
+    /// Cached verdicts.
     pub answers: Answers,
 }
 
-/// The wall clock, and while that was not set yet, the last time it was known to show, and what has passed since.
+/// Wall clock. While the system clock is not set, it continues from the last known time.
 pub struct Wall {
     clock: Clock,
     /// Unix second at `since`.
@@ -57,7 +57,7 @@ struct Row {
     caller: String,
     question: String,
     verdict: Verdict,
-    /// Seconds, at `saved_at`.
+    /// Age at `saved_at`, seconds.
     age: u64,
 }
 
@@ -69,7 +69,7 @@ impl Wall {
         Self { clock, floor, since }
     }
 
-    /// Unix second.
+    /// Returns the Unix time, seconds.
     #[must_use]
     pub fn now(&self) -> i64 {
         let passed = self.clock.boot().since(self.since).as_secs();
@@ -83,7 +83,7 @@ impl Wall {
 // === impl Kept ===
 
 impl Kept {
-    /// What the file at `path` holds; nothing, under a new salt, when it cannot be read, which the log says.
+    /// Loads the file at `path`. Returns an empty state with a new salt if the file is unreadable, and logs the reason.
     #[must_use]
     pub fn load(path: &Path, clock: &Clock) -> Self {
         let why = match read(path).and_then(|text| Self::parse(&text, clock)) {
@@ -93,12 +93,12 @@ impl Kept {
         };
         if let Some(error) = why {
             let path = path.display();
-            tracing::warn!(%path, %error, "Remembered authorizations cannot be read; the cloud is asked again");
+            tracing::warn!(%path, %error, "Failed to read cached authorizations; starting with an empty cache");
         }
         Self::nothing(clock)
     }
 
-    /// Nothing, under a new salt.
+    /// Returns an empty state with a new salt.
     #[must_use]
     pub fn nothing(clock: &Clock) -> Self {
         let mut salt = Hash::default();
@@ -123,7 +123,7 @@ impl Kept {
         for row in document.answers {
             let key = Key::from((hash(&row.caller)?, hash(&row.question)?));
             let age = Duration::from_secs(row.age).saturating_add(away);
-            // Versions before this one remembered tokens that the cloud did not know.
+            // Earlier versions stored tokens that the cloud did not know.
             if row.verdict != Verdict::Unauthorized {
                 answers.learn(key, row.verdict, age, clock.boot());
             }
@@ -136,7 +136,7 @@ impl Kept {
     }
 }
 
-/// The file for these answers.
+/// Encodes the file.
 #[must_use]
 pub fn encode(salt: &Salt, answers: &Answers, wall: &Wall, now: BootTime) -> Vec<u8> {
     let row = |(key, verdict, age): (&Key, Verdict, Duration)| Row {
@@ -171,7 +171,7 @@ fn hash(text: &str) -> io::Result<Hash> {
         .map_err(|error| invalid(error.to_string()))?;
     bytes
         .try_into()
-        .map_err(|_| invalid("a hash has another length".to_owned()))
+        .map_err(|_| invalid("a hash has the wrong length".to_owned()))
 }
 
 #[cfg(test)]

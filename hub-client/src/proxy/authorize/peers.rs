@@ -1,6 +1,6 @@
-//! Who makes the hub ask: a peer has one question in flight, and none for a second after the cloud did not know its token.
+//! Limits reviews per peer: one in flight, and none for a second after the cloud did not know its token.
 //!
-//! Tokens can be made up without end, addresses cannot. A peer has a row only while it asks, and for that second.
+//! Tokens can be made up without limit, addresses cannot. A peer has a row only during a review and for that second.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use yurt_runtime::BootTime;
 
 use crate::proxy::caller::Origin;
 
-/// For so long no question of a peer is asked after a 401.
+/// Time after a 401 without further reviews of the peer.
 pub const REFUSED_FOR: Duration = Duration::from_secs(1);
-/// Peers with a row at the most.
+/// Maximum number of peers with a row.
 const PEERS_MAX: usize = 1024;
 
-/// A peer's turn to ask; the next question of the peer waits until it is dropped.
+/// Turn of a peer for a review; its next review waits until the turn is dropped.
 pub type Turn = OwnedMutexGuard<()>;
 
-/// The peers that ask.
+/// Peers with reviews.
 #[derive(Default)]
 pub struct Peers {
     rows: BTreeMap<Origin, Row>,
@@ -34,20 +34,20 @@ struct Row {
 // === impl Peers ===
 
 impl Peers {
-    /// A place in the peer's queue; `None` while too many peers ask.
+    /// Returns the lock for the peer's turn; `None` if too many peers have reviews.
     #[must_use]
     pub fn turn(&mut self, peer: Origin, now: BootTime) -> Option<Arc<Mutex<()>>> {
         Some(self.row(peer, now)?.turn.clone())
     }
 
-    /// The cloud did not know a token of this peer.
+    /// Records that the cloud did not know a token of this peer.
     pub fn refused(&mut self, peer: Origin, now: BootTime) {
         if let Some(row) = self.row(peer, now) {
             row.refused = Some(now);
         }
     }
 
-    /// Whether that was a moment ago.
+    /// True for [`REFUSED_FOR`] after [`Self::refused`].
     #[must_use]
     pub fn is_refused(&self, peer: Origin, now: BootTime) -> bool {
         self.rows.get(&peer).is_some_and(|row| row.is_refused(now))
@@ -100,7 +100,7 @@ mod tests {
         }
         assert!(
             peers.turn(peer(9999), NOW).is_none(),
-            "all are asking or were refused just now"
+            "all have a review in flight or a recent refusal"
         );
         assert!(peers.is_refused(peer(1), NOW) && !peers.is_refused(peer(0), NOW));
         let later = NOW + REFUSED_FOR;

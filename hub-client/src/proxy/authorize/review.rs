@@ -1,5 +1,5 @@
-//! Asks the cloud: a caller with a token is asked about with its own token (SelfSubjectAccessReview), one with a
-//! certificate through the node's right to create SubjectAccessReviews.
+//! Reviews at the cloud. A token is reviewed with that token itself (SelfSubjectAccessReview), a certificate through
+//! the node's right to create SubjectAccessReviews.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,15 @@ use super::decision::Verdict;
 use crate::proxy::caller::Credential;
 use crate::upstream::{Cloud, in_words};
 
-/// Longest wait for the cloud's answer.
+/// Maximum wait for the cloud's answer.
 pub const TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of an answer at the most.
+/// Maximum size of an answer, bytes.
 const ANSWER_BYTES: usize = 1 << 20;
 
-/// Who may what.
+/// Source of verdicts.
 pub trait Reviews: Send + Sync {
-    /// Whether `credential` may do what `attributes` say; an error says why there is no answer. Ends by itself.
+    /// Reviews whether `credential` may do what `attributes` describe; the error is the reason for a missing verdict.
+    /// Ends by itself.
     fn ask(&self, credential: Credential, attributes: Value) -> BoxFuture<'static, Result<Verdict, String>>;
 }
 
@@ -61,7 +62,7 @@ async fn review(cloud: &Cloud, credential: &Credential, attributes: Value) -> Re
     request.headers_mut().insert(CONTENT_TYPE, APPLICATION_JSON);
     request.headers_mut().insert(ACCEPT, APPLICATION_JSON);
     if let Credential::Token(token) = credential {
-        // What cannot be in a header came from none.
+        // A token that does not fit into a header came from none.
         let value = HeaderValue::try_from(format!("Bearer {token}")).map_err(|error| error.to_string())?;
         request.headers_mut().insert(AUTHORIZATION, value);
     }
@@ -79,7 +80,7 @@ async fn review(cloud: &Cloud, credential: &Credential, attributes: Value) -> Re
     }
 }
 
-/// What a request wants to do, as reviews name it.
+/// Returns the attributes of a request, as reviews name them.
 #[must_use]
 pub fn attributes(info: &RequestInfo) -> Value {
     let mut attributes = json!({

@@ -1,4 +1,4 @@
-//! What callers get, and when the cloud is asked, as clock, cloud and restarts go on.
+//! Answers to callers and reviews at the cloud, over changes of clock, cloud and restarts.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -12,7 +12,7 @@ use super::decision::{ALLOWED_FOR, ASKED_AGAIN_AFTER, DENIED_FOR, KEPT_FOR, RENE
 use super::peers::REFUSED_FOR;
 use super::*;
 
-/// How the cloud takes a question.
+/// Behaviour of the cloud for a review.
 #[derive(Clone, Copy)]
 enum Mood {
     Says(Verdict),
@@ -21,7 +21,7 @@ enum Mood {
     Fails,
 }
 
-/// Counts questions, and answers by its mood.
+/// Counts reviews and answers by its mood.
 struct Oracle {
     mood: Mutex<Mood>,
     asked: Mutex<usize>,
@@ -45,7 +45,7 @@ impl Reviews for Arc<Oracle> {
     }
 }
 
-/// An authorizer in a world that the test moves. Its time is tokio's, which is paused, and that of a fake clock.
+/// An authorizer in a world controlled by the test. Its time is tokio's, which is paused, and that of a fake clock.
 struct World {
     authorizer: Authorizer,
     oracle: Arc<Oracle>,
@@ -93,7 +93,7 @@ impl World {
         self.reach.send_replace(CloudReach { failed_probes });
     }
 
-    /// The code of the answer, and how long it took.
+    /// Returns the code of the answer and the time that it took.
     async fn check(&self, token: &str) -> (u16, Duration) {
         let began = Instant::now();
         let answer = self.authorizer.check(&bearer(token), &list()).await;
@@ -104,7 +104,7 @@ impl World {
         self.check(token).await.0
     }
 
-    /// Questions asked since the last call; those behind an answer have ended.
+    /// Returns the number of reviews since the last call; background reviews have ended.
     async fn asked(&self) -> usize {
         while !self.authorizer.0.asked.lock().is_empty() {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -149,7 +149,7 @@ fn list() -> RequestInfo {
     RequestInfo::parse("GET", "/api/v1/services", None).unwrap()
 }
 
-/// A token that says that it ends in so many seconds of the world's clock.
+/// Returns a token that expires after `seconds` of the world's clock.
 fn ending(world: &World, seconds: i64) -> String {
     let claims = format!(r#"{{"exp":{}}}"#, world.clock.unix().secs + seconds);
     format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims))
@@ -160,13 +160,13 @@ async fn known_yes_costs_no_time_while_the_cloud_is_silent() {
     let world = World::new();
     assert_eq!(world.code("good").await, 200);
     world.mood(Mood::IsSilent);
-    // Nobody has noticed yet.
+    // The probes have not found it yet.
     for _ in 0..ALLOWED_FOR.as_secs() / 10 - 1 {
         world.hand.advance(Duration::from_secs(10));
         assert_eq!(world.check("good").await, (200, Duration::ZERO));
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-    // The probes have.
+    // The probes have found it.
     world.probed(Some(1));
     for _ in 0..3 {
         world.hand.advance(KEPT_FOR / 4);
@@ -214,7 +214,7 @@ async fn question_is_shared_and_outlives_those_who_asked() {
     );
     assert_eq!(world.asked().await, 1);
     world.mood(Mood::Says(Verdict::Allowed));
-    // All hang up at once.
+    // All hang up simultaneously.
     let _ = futures_util::future::join_all(all()).now_or_never();
     assert_eq!(world.asked().await, 1);
     world.mood(Mood::Fails);
@@ -319,7 +319,7 @@ async fn made_up_tokens_cost_one_question_a_second_and_no_memory() {
         assert_eq!((world.asked().await, remembered()), (1, 0), "second {second}");
         world.hand.advance(REFUSED_FOR);
     }
-    // A yes is the peer's own all the same, and another peer may ask.
+    // An allowed verdict remains the peer's own, and another peer may review.
     world.mood(Mood::Says(Verdict::Allowed));
     assert_eq!(world.code("good").await, 200);
     world.mood(Mood::Says(Verdict::Unauthorized));
@@ -352,7 +352,7 @@ async fn peer_has_one_question_in_flight() {
         .collect();
     let info = list();
     let all = callers.iter().map(|caller| world.authorizer.check(caller, &info));
-    // All hang up; what was asked goes on.
+    // All hang up; the reviews in flight continue.
     let _ = futures_util::future::join_all(all).now_or_never();
     assert_eq!(world.asked().await, 3);
     world.mood(Mood::Says(Verdict::Allowed));
@@ -376,7 +376,7 @@ async fn what_was_never_asked_has_to_wait() {
     let refused = world.authorizer.check(&bearer("new"), &list()).await.unwrap_err();
     assert_eq!(refused.code(), 429);
     assert!(
-        refused.message().ends_with("cannot be asked: 500"),
+        refused.message().ends_with("cannot review it: 500"),
         "{}",
         refused.message()
     );
@@ -450,7 +450,7 @@ async fn answers_survive_a_restart() {
     assert_eq!(
         world.code(&token).await,
         401,
-        "its time is over, whatever is remembered"
+        "an expired token is unknown, regardless of the cache"
     );
     world.hand.advance(KEPT_FOR);
     assert_eq!(world.code("good").await, 429);
@@ -481,7 +481,7 @@ async fn file_is_written_behind_for_what_matters_and_seldom() {
         "keep",
         world.authorizer.clone().keep(token.clone(), CancellationToken::new()),
     );
-    // Takes the file away, to see whether it comes back.
+    // Deletes the file, to see whether it is written again.
     let is_written = async |after: Duration| {
         tokio::time::sleep(after + Duration::from_millis(1)).await;
         std::fs::remove_file(world.file()).is_ok()

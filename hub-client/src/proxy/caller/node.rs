@@ -1,7 +1,7 @@
-//! When a request without credentials of its own acts as the node. Pure.
+//! Rules under which a request without credentials of its own acts as the node. Pure.
 //!
-//! Everything has to hold: it comes from the node's own network namespace, names a configured component, its socket
-//! belongs to a configured uid, it brings the kubelet's token where that is demanded, and it is meant for the hub.
+//! All conditions must hold. The request comes from the node's own network namespace, names a configured component and
+//! is meant for the hub. Its socket belongs to a configured uid. It carries the kubelet's token if that is required.
 
 use std::net::IpAddr;
 
@@ -28,16 +28,16 @@ impl NodeRule {
         Self { settings, token }
     }
 
-    /// Whether this bearer token is the kubelet's: nobody else's business, and nothing for the cloud.
+    /// True if this bearer token is the kubelet's. It is only for this hub and never sent to the cloud.
     pub(super) fn is_token(&self, token: &str) -> bool {
         self.token.is(token)
     }
 
-    /// Checks a request of `component`; `has_token` says that it brought the kubelet's token.
+    /// Checks a request of `component`; `has_token` is true if it carries the kubelet's token.
     ///
     /// # Errors
-    /// 401 with the reason and the flag for what looks like a component of the node, plain for everybody else; 421 for a
-    /// request that was meant for another host.
+    /// 401: with the reason and the flag for a request that looks like a component of the node, otherwise without
+    /// details. 421 for a request that was meant for another host.
     pub(super) fn check(
         &self,
         component: &str,
@@ -54,8 +54,8 @@ impl NodeRule {
             && !peer.uid.is_some_and(|uid| uids.contains(&uid))
         {
             let whose = match peer.uid {
-                Some(uid) => format!("is of uid {uid}"),
-                None => "is of no process in the hub's network namespace".to_owned(),
+                Some(uid) => format!("belongs to uid {uid}"),
+                None => "belongs to no process in the hub's network namespace".to_owned(),
             };
             return Err(Status::unauthorized_because(&format!(
                 "only processes of a uid in --node-identity-uids use the node's identity, and this connection {whose}"
@@ -63,13 +63,13 @@ impl NodeRule {
         }
         if self.settings.proof == Proof::Token && !has_token {
             return Err(Status::unauthorized_because(
-                "--node-identity=token asks for the token in kubelet.token below --root-dir: name that file as tokenFile",
+                "--node-identity=token requires the token in kubelet.token below --root-dir: set that file as tokenFile",
             ));
         }
         self.check_host(headers, uri, peer)
     }
 
-    /// Every host the request names has to be this one, and it names one.
+    /// Checks that the request names at least one host, and that every one is this host.
     fn check_host(&self, headers: &HeaderMap, uri: &Uri, peer: &Peer) -> Result<(), Status> {
         let named = headers
             .get_all(HOST)
@@ -88,7 +88,7 @@ impl NodeRule {
         match wrong {
             None => Ok(()),
             Some(host) => Err(Status::misdirected(format!(
-                "host {host:?} is not this node's: use a loopback address, the node's name, or a name in --node-identity-hosts"
+                "host {host:?} is not this node: use a loopback address, the node's name, or a name in --node-identity-hosts"
             ))),
         }
     }
@@ -97,7 +97,7 @@ impl NodeRule {
         let Ok(authority) = authority.parse::<Authority>() else {
             return false;
         };
-        // Nobody who means the hub writes a user before it.
+        // No client of the hub writes user information before the host.
         if authority.as_str().contains('@') {
             return false;
         }

@@ -54,7 +54,7 @@ fn identify_with(settings: NodeIdentity, headers: &HeaderMap, uri: &str, peer: &
     Callers::new(settings, token).identify(headers, &uri.parse().expect("uri"), peer)
 }
 
-/// The node, 401 or 421.
+/// Checks for the node; the error is 401 or 421.
 fn is_node(settings: NodeIdentity, headers: &HeaderMap, uri: &str, peer: &Peer) -> Result<(), u16> {
     let caller = identify_with(settings, headers, uri, peer).map_err(|status| status.code())?;
     assert_eq!(caller.credential, Credential::Node);
@@ -110,7 +110,7 @@ fn kubelets_token_is_the_nodes_or_nobodys() {
     );
     let other = identify_with(strict.clone(), &bring("Bearer other"), "/", &here).expect("a bearer like any other");
     assert_eq!(other.credential, Credential::Token("other".into()));
-    // The right token in the wrong place is not passed on as somebody's.
+    // The right token from the wrong place is not passed on as another caller's.
     let nobody = Peer {
         uid: Some(7),
         ..here.clone()

@@ -1,7 +1,8 @@
-//! The kubelet's token: a file that only root reads, and with `--node-identity=token` the proof that a request is the node's.
+//! Token of the kubelet: a file readable by root only. With `--node-identity=token` it proves that a request is the
+//! node's.
 //!
-//! It means nothing to the cloud and never goes there. It is kept over restarts; a client that follows its tokenFile takes
-//! over a new one by itself.
+//! The token is unknown to the cloud and never sent there. It survives restarts; a client that follows its tokenFile
+//! picks up a new one by itself.
 
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,12 +16,12 @@ use yurt_runtime::pki::write_secret;
 
 /// Name of the file below the root folder.
 pub const FILE: &str = "kubelet.token";
-/// Characters of a token that is kept, at least: 128 bits.
+/// Minimum length of a token that is kept, characters: 128 bits.
 const TOKEN_MIN: usize = 22;
 /// Random bytes of a new token.
 const RANDOM: usize = 32;
 
-/// The kubelet's token, as something to compare with.
+/// Token of the kubelet, stored only for comparison.
 #[derive(Clone)]
 pub struct NodeToken {
     key: hmac::Key,
@@ -30,17 +31,18 @@ pub struct NodeToken {
 // === impl NodeToken ===
 
 impl NodeToken {
-    /// The token in `folder`; a new one where there is none, or one that others than its owner could read or guess.
+    /// Returns the token in `folder`. Creates a new one if there is none, or if users other than the owner could read
+    /// or guess it.
     ///
     /// # Errors
-    /// The file cannot be read or written, or the system has no randomness.
+    /// The file cannot be read or written, or the system has no source of randomness.
     pub fn open(folder: &Path) -> io::Result<Self> {
         let path = folder.join(FILE);
         match kept(&path) {
             Ok(token) => return Self::new(&token),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) if error.kind() == ErrorKind::InvalidData => {
-                tracing::warn!(path = %path.display(), %error, "The kubelet's token is replaced by a new one");
+                tracing::warn!(path = %path.display(), %error, "Replacing unusable kubelet token");
             }
             Err(error) => return Err(error),
         }
@@ -51,17 +53,17 @@ impl NodeToken {
         Self::new(&token)
     }
 
-    /// This very token.
+    /// Creates the comparison for this token.
     ///
     /// # Errors
-    /// The system has no randomness.
+    /// The system has no source of randomness.
     pub fn new(token: &str) -> io::Result<Self> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).map_err(no_randomness)?;
         let tag = hmac::sign(&key, token.as_bytes());
         Ok(Self { key, tag })
     }
 
-    /// Whether `token` is this one, in a time that does not depend on how much of it is right.
+    /// True if `token` is this one. The time does not depend on how many of its characters are right.
     #[must_use]
     pub fn is(&self, token: &str) -> bool {
         hmac::verify(&self.key, token.as_bytes(), self.tag.as_ref()).is_ok()
@@ -74,25 +76,28 @@ impl std::fmt::Debug for NodeToken {
     }
 }
 
-/// The token in the file; `InvalidData` when it is not worth keeping.
+/// Returns the token in the file; `InvalidData` if the token must be replaced.
 fn kept(path: &Path) -> io::Result<String> {
     let unfit = |why: String| io::Error::new(ErrorKind::InvalidData, why);
     let mode = std::fs::metadata(path)?.permissions().mode();
     if mode & 0o077 != 0 {
-        return Err(unfit(format!("mode {:o} lets others read or write it", mode & 0o777)));
+        return Err(unfit(format!(
+            "mode {:o} lets other users read or write it",
+            mode & 0o777
+        )));
     }
     let token = std::fs::read_to_string(path)?;
     let token = token.trim();
     if token.len() < TOKEN_MIN || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(unfit(format!(
-            "not {TOKEN_MIN} or more printable characters without a space"
+            "must have at least {TOKEN_MIN} printable characters and no space"
         )));
     }
     Ok(token.to_owned())
 }
 
 fn no_randomness(_: ring::error::Unspecified) -> io::Error {
-    io::Error::other("the system has no randomness")
+    io::Error::other("the system has no source of randomness")
 }
 
 #[cfg(test)]
