@@ -148,7 +148,7 @@ fn check(
     })
 }
 
-/// The node whose writes are restricted.
+/// Name of the node whose writes are restricted.
 fn restricted(profile: Profile, user: &User) -> Option<&str> {
     user.node_name().filter(|_| profile == Profile::Standalone)
 }

@@ -22,9 +22,9 @@ pub use etcd::EtcdFlags;
 /// The pool coordinator: one small apiserver per NodePool.
 ///
 /// It serves the Kubernetes API for the data that the nodes of a pool share. That is a copy of the cloud's Services, Endpoints
-/// and EndpointSlices, fed by the pool's leader with the cloud's resourceVersions, and own objects such as leases. Clients
-/// identify themselves by certificate: CN is the user, O the groups. Without certificate flags it generates a CA and an admin
-/// kubeconfig below --data-dir.
+/// and EndpointSlices, and own objects such as leases. The pool's leader feeds the copy with the cloud's resourceVersions.
+/// Clients identify themselves by certificate: CN is the user, O the groups. Without certificate flags it generates a CA and
+/// an admin kubeconfig below --data-dir.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "yurt-coordinator", version, max_term_width = 110, after_help = EXAMPLE)]
 pub struct Config {

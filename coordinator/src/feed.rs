@@ -382,8 +382,7 @@ impl From<Refusal> for FeedError {
 /// Reads the body of a feed call; neither it nor its decompressed form may exceed `limit` bytes.
 ///
 /// # Errors
-/// 413 above the limit, 415 for an unknown encoding, 400 for a body that cannot be read, 504 for one that does not arrive in
-/// time.
+/// 413 above the limit, 415 for an unknown encoding, 400 for a body that cannot be read, 504 for a late one.
 pub(crate) async fn read_call(bodies: &Bodies, request: Request<Incoming>, limit: usize) -> Result<Received, Status> {
     let inflate = inflate_for(request.headers());
     let inflate = inflate.map_err(|error| Status::failure(415, "UnsupportedMediaType", error.to_string()))?;

@@ -1,9 +1,9 @@
 //! The resources this server knows: one entry per kind with its authority (own or replicated) and its strategy.
 //!
 //! In reading order: the table below, [`strategy`] (decisions of a kind about its writes), [`own`] (writes of own objects),
-//! then one file per kind with rules of its own. Adding a kind is one line here. Kinds declared by files ([`custom`]) are
-//! added and removed while the server runs: a new registry then replaces the old one. Resources that stay the same are the
-//! same value in both.
+//! then one file per kind with own rules. Adding a kind is one line here. Kinds declared by files ([`custom`]) are added
+//! and removed while the server runs: a new registry then replaces the old one. Resources that stay the same are the same
+//! value in both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

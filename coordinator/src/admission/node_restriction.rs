@@ -1,6 +1,6 @@
-//! Decides what a node may put into the objects it writes: kube-apiserver's NodeRestriction, for the kinds served here.
+//! NodeRestriction: limits the objects that a node writes, as in kube-apiserver, for the kinds served here.
 //!
-//! Pure; what it has to look up comes in as [`Known`].
+//! Pure; lookups come in as [`Known`].
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::authz::references::{MIRROR_ANNOTATION, any_reference};
 
 /// One write of a node.
 pub(super) struct NodeRestriction<'a> {
-    /// Who writes.
+    /// Node that writes.
     pub(super) node: &'a str,
     /// `resource.group` of the object.
     pub(super) resource: &'a str,
@@ -20,13 +20,13 @@ pub(super) struct NodeRestriction<'a> {
     pub(super) known: Known<'a>,
 }
 
-/// What may be looked up.
+/// Lookups that the rules need.
 pub(super) struct Known<'a> {
     /// Uid of a Node by name.
     pub(super) node_uid: &'a dyn Fn(&str) -> Option<String>,
 }
 
-/// Why not.
+/// Reason of a refusal.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     /// 403.
@@ -38,7 +38,7 @@ pub(super) enum Refusal {
 type Answer = Result<(), Refusal>;
 
 const NODE_LEASES: &str = "kube-node-lease";
-/// Labels below this domain are put on nodes by administrators only.
+/// Domain of labels that only administrators may set on nodes.
 const RESTRICTED_DOMAIN: &str = "node-restriction.kubernetes.io";
 /// Labels of Kubernetes' own domains that a kubelet puts on its Node.
 const KUBELET_LABELS: [&str; 11] = [
@@ -56,7 +56,7 @@ const KUBELET_LABELS: [&str; 11] = [
 ];
 /// Domains of which a kubelet may set every label.
 const KUBELET_DOMAINS: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
-/// Kinds of volumes that need nothing from the API.
+/// Kinds of volumes that use no API object.
 const LOCAL_VOLUMES: [&str; 22] = [
     "awsElasticBlockStore",
     "azureDisk",
@@ -85,7 +85,7 @@ const LOCAL_VOLUMES: [&str; 22] = [
 // === impl NodeRestriction ===
 
 impl NodeRestriction<'_> {
-    /// A new object.
+    /// Checks a new object.
     pub(super) fn create(&self, name: &str, object: &Value) -> Answer {
         match (self.resource, self.subresource) {
             ("pods", "") => self.create_pod(object),
@@ -113,7 +113,7 @@ impl NodeRestriction<'_> {
         }
     }
 
-    /// A new state.
+    /// Checks a new state.
     pub(super) fn update(&self, name: &str, old: &Value, new: &Value) -> Answer {
         match (self.resource, self.subresource) {
             ("pods", "") => forbid(format!(
@@ -131,7 +131,7 @@ impl NodeRestriction<'_> {
         }
     }
 
-    /// A deletion; `named` is what the URL names.
+    /// Checks a deletion; `named` is the name in the URL.
     pub(super) fn delete(&self, named: &str, current: &Object) -> Answer {
         match self.resource {
             "pods" if current.field("spec.nodeName") != Some(self.node) => forbid(format!(
@@ -214,7 +214,7 @@ impl NodeRestriction<'_> {
         Ok(())
     }
 
-    /// Only the copy of a static pod of this very node, which reads nothing through the API.
+    /// Allows only the mirror pod of a static pod of this very node, which reads nothing through the API.
     fn create_pod(&self, pod: &Value) -> Answer {
         let node = self.node;
         if pod["metadata"]["annotations"][MIRROR_ANNOTATION].is_null() {
@@ -280,7 +280,7 @@ fn forbid(why: impl Into<String>) -> Answer {
     Err(Refusal::Forbidden(why.into()))
 }
 
-/// Equal, where nothing and an empty list or map are the same.
+/// True if two values are equal; missing ones equal empty lists and maps.
 fn same(one: &Value, other: &Value) -> bool {
     let is_empty = |value: &Value| match value {
         Value::Null => true,
@@ -317,7 +317,7 @@ fn in_words(labels: &BTreeSet<String>) -> String {
     labels.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// What in the API a pod refers to. Volumes that nobody knows count, too.
+/// Kind of API object that a pod refers to. Unknown volumes count, too.
 fn api_reference(spec: &Value) -> Option<String> {
     let is_set = |value: &Value| !matches!(value, Value::Null) && value.as_str() != Some("");
     if is_set(&spec["serviceAccountName"]) {

@@ -1,4 +1,5 @@
-//! The file of the audit log: appended to in batches, renamed when it is full, the oldest ones deleted.
+//! The file of the audit log: appended to in batches, renamed when it is full. The oldest files are
+//! deleted.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -9,10 +10,10 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-/// Lines written at a time.
+/// Maximum number of lines in one write.
 const BATCH_MAX: usize = 1024;
 
-/// Writes what comes out of the queue.
+/// Writes the events of the queue.
 pub(crate) struct Writer {
     file: LogFile,
     queue: mpsc::Receiver<String>,
@@ -31,10 +32,10 @@ struct LogFile {
 // === impl Writer ===
 
 impl Writer {
-    /// Opens the file to append.
+    /// Opens the file for appending.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the file system.
     pub(super) fn open(
         path: &Path,
         max_bytes: u64,
@@ -46,7 +47,7 @@ impl Writer {
         Ok(Self { file, queue, lost })
     }
 
-    /// Writes until `stop`, then what is in the queue still.
+    /// Writes until `stop`, then writes the rest of the queue.
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let mut told = 0;
         let mut lines = Vec::new();
@@ -59,7 +60,7 @@ impl Writer {
                 lines.push(line);
             }
             let (mut file, batch) = (self.file, std::mem::take(&mut lines));
-            // A slow disk must not hold up requests.
+            // A slow disk must not block requests.
             let written = tokio::task::spawn_blocking(move || {
                 let failed = file.append(&batch);
                 (file, failed, batch.len())
@@ -70,11 +71,11 @@ impl Writer {
             self.file = file;
             if let Err(error) = failed {
                 self.lost.inc_by(count as u64);
-                warn!(%error, "Audit events could not be written");
+                warn!(%error, "Failed to write audit events");
             }
             let lost = self.lost.get();
             if lost > told {
-                warn!(lost, "Audit events were lost");
+                warn!(lost, "Audit events lost");
                 told = lost;
             }
             if is_stopping {
@@ -98,7 +99,7 @@ impl LogFile {
         })
     }
 
-    /// Appends whole lines; a file grows beyond its size only by a line that is longer than that.
+    /// Appends whole lines. A file exceeds its maximum size only by one line that is longer than that.
     fn append(&mut self, lines: &[String]) -> io::Result<()> {
         let mut batch = Vec::new();
         for line in lines {
@@ -143,7 +144,7 @@ impl LogFile {
     }
 }
 
-/// Only the owner may read who did what.
+/// Only the owner of the file may read the log.
 fn append_to(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt as _;
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)

@@ -1,10 +1,10 @@
-//! What a service account token says, and whether it still holds. Pure: the clock and the objects come in.
+//! Claims of a service account token, and their validation. Pure: the clock and the objects come in.
 
 use serde_json::{Map, Value, json};
 
 use super::{CREDENTIAL_ID, User};
 
-/// Clocks of issuer and server may differ by this much.
+/// Maximum difference between the clocks of issuer and server, in seconds.
 const LEEWAY_SECONDS: i64 = 60;
 
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
@@ -15,15 +15,15 @@ const NODE_UID: &str = "authentication.kubernetes.io/node-uid";
 /// The claims of a token whose signature was verified.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Claims {
-    /// Who signed it.
+    /// Issuer of the token.
     pub(crate) issuer: String,
-    /// For whom it is.
+    /// Its audiences.
     pub(crate) audiences: Vec<String>,
-    /// Last second it is good for, since 1970.
+    /// Last second of its validity, since 1970.
     pub(crate) expires: i64,
-    /// First second.
+    /// First second of its validity.
     pub(crate) not_before: i64,
-    /// When it was signed.
+    /// Second of its signing.
     pub(crate) issued: i64,
     /// Random id of the token; empty for old ones.
     pub(crate) id: String,
@@ -46,10 +46,10 @@ pub(crate) struct Bound {
     pub(crate) uid: String,
 }
 
-/// What there is of an object that a token is bound to.
+/// State of an object that a token is bound to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Objects of this kind are not this server's: nothing is known.
+    /// This server does not own objects of this kind: their state is unknown.
     Unserved,
     /// It does not exist.
     Missing,
@@ -63,7 +63,7 @@ pub(crate) type Lookup<'a> = &'a dyn Fn(&str, Option<&str>, &str) -> Found;
 // === impl Claims ===
 
 impl Claims {
-    /// Reads the payload of a token; `None` when it is not one of a service account.
+    /// Parses the payload of a token; `None` when it is not one of a service account.
     pub(crate) fn read(payload: &[u8]) -> Option<Self> {
         let claims: Map<String, Value> = serde_json::from_slice(payload).ok()?;
         let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -75,7 +75,7 @@ impl Claims {
         };
         let moment = |name: &str| match claims.get(name) {
             None => Some(None),
-            // Fractions are allowed; whole seconds are all that counts here.
+            // Fractions are allowed; only whole seconds count here.
             Some(value) => value
                 .as_i64()
                 .or_else(|| value.as_f64().map(|secs| secs as i64))
@@ -92,7 +92,7 @@ impl Claims {
         Some(Self {
             issuer: text(claims.get("iss")?)?,
             audiences,
-            // One without an end is never good.
+            // A token without an end is never valid.
             expires: moment("exp")??,
             not_before: moment("nbf")?.unwrap_or(i64::MIN),
             issued: moment("iat")?.unwrap_or(i64::MIN),
@@ -105,7 +105,7 @@ impl Claims {
         })
     }
 
-    /// As the payload of a token.
+    /// Encodes the claims as the payload of a token.
     pub(crate) fn payload(&self) -> String {
         let bound = |bound: &Bound| {
             let mut object = json!({ "name": bound.name });
@@ -128,10 +128,10 @@ impl Claims {
         claims.to_string()
     }
 
-    /// Whose token it is, if it still holds at `now`.
+    /// The user of the token, if it is valid at `now`.
     ///
     /// # Errors
-    /// Why it does not, in kube-apiserver's words.
+    /// The reason of its invalidity, with kube-apiserver's message.
     pub(crate) fn validate(&self, now: i64, lookup: Lookup<'_>) -> Result<User, String> {
         if now.saturating_sub(LEEWAY_SECONDS) > self.expires {
             return Err("service account token has expired".to_owned());
@@ -163,7 +163,7 @@ impl Claims {
             }
             Found::There { .. } => {}
         }
-        // A node beside a pod only says where the pod runs.
+        // In a token with a pod, the node is only the one where the pod runs.
         let node = self.node.as_ref().filter(|_| self.pod.is_none());
         for (plural, what, namespace, bound) in [
             ("secrets", "secret", Some(namespace), self.secret.as_ref()),
@@ -237,7 +237,7 @@ mod tests {
         }
     }
 
-    /// Everything is there, with the right uid.
+    /// Every object exists, with the right uid.
     fn all_there(_: &str, _: Option<&str>, name: &str) -> Found {
         Found::There {
             uid: format!("uid-{name}"),

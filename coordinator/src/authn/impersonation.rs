@@ -1,4 +1,4 @@
-//! Acting as somebody else: the `Impersonate-*` headers, and the rights they need.
+//! Impersonation: the `Impersonate-*` headers, and the rights they need.
 //!
 //! As kube-apiserver 1.36: first the constrained modes (`impersonate-on:<mode>:<verb>` for the request and
 //! `impersonate:<mode>` for the user), then the old verb `impersonate`. The mode in which a node's agent acts as its own
@@ -21,31 +21,31 @@ const UID: HeaderName = HeaderName::from_static("impersonate-uid");
 const EXTRA_PREFIX: &str = "impersonate-extra-";
 const AUTHENTICATION: &str = "authentication.k8s.io";
 
-/// Values of these headers taken from one request; more is refused.
+/// Maximum number of values of these headers in one request.
 const VALUES_MAX: usize = 256;
 
-/// Answers whether the real caller may do something.
+/// Checks if the real caller may do something.
 pub(crate) type Authorize<'a> = &'a dyn Fn(&Attributes<'_>) -> Decision;
 
-/// How somebody is impersonated.
+/// Mode of an impersonation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     /// A node, by its name alone.
     Node,
     /// A service account, by its name alone.
     ServiceAccount,
-    /// Anybody else.
+    /// Any other user.
     UserInfo,
-    /// The verb `impersonate`, for every request of the impersonated.
+    /// The verb `impersonate`, for every request of the impersonated user.
     Legacy,
 }
 
 const MODES: [Mode; 4] = [Mode::Node, Mode::ServiceAccount, Mode::UserInfo, Mode::Legacy];
 
-/// The user a request wants to act as, exactly as its headers say; `None` when they say nothing.
+/// The user in the headers of a request; `None` without such headers.
 ///
 /// # Errors
-/// 400 for headers without a user, for values that are no text, and for too many of them.
+/// 400 for headers without a user, for values that are no text, and for too many values.
 pub(crate) fn wanted(headers: &HeaderMap) -> Result<Option<User>, Status> {
     let unreadable = || Status::bad_request("impersonation headers must be text");
     let text = |name: &HeaderName| {
@@ -87,7 +87,7 @@ pub(crate) fn wanted(headers: &HeaderMap) -> Result<Option<User>, Status> {
     Ok(None)
 }
 
-/// A key may be percent-encoded; one that is not valid stays as it is.
+/// Decodes a percent-encoded key; an invalid one stays unchanged.
 fn decoded(key: &str) -> String {
     if !yurt_apimachinery::query::escapes_are_valid(key) {
         return key.to_owned();
@@ -97,7 +97,7 @@ fn decoded(key: &str) -> String {
         .map_or_else(|_| key.to_owned(), std::borrow::Cow::into_owned)
 }
 
-/// Takes the headers out of a request, so that nothing behind can see or forward them.
+/// Removes the headers from a request, so that later code can neither read nor forward them.
 pub(crate) fn strip(headers: &mut HeaderMap) {
     let is_ours = |name: &HeaderName| [USER, GROUP, UID].contains(name) || name.as_str().starts_with(EXTRA_PREFIX);
     let names: Vec<HeaderName> = headers.keys().filter(|name| is_ours(name)).cloned().collect();
@@ -106,10 +106,10 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether `requestor` may make the request of `attributes` as `wanted`, and as whom exactly.
+/// Checks if `requestor` may make the request of `attributes` as `wanted`. Returns the resulting user.
 ///
 /// # Errors
-/// 403; it names the first right that is missing.
+/// 403 with the first missing right.
 pub(crate) fn permit(
     requestor: &User,
     wanted: &User,
@@ -192,7 +192,7 @@ impl Check<'_> {
         Ok(user)
     }
 
-    /// The user with the groups that follow from the name.
+    /// The user with the groups that follow from its name.
     fn named(&self, wanted: &User, verb: &str) -> Result<User, Status> {
         let mut user = wanted.clone();
         let mut attributes = about(verb, self.mode.group(), "users", &wanted.name);
@@ -215,7 +215,7 @@ impl Check<'_> {
     fn check_groups(&self, verb: &str, groups: &[String]) -> Result<(), Status> {
         for group in groups {
             let attributes = about(verb, self.mode.group(), "groups", group);
-            // The constrained modes never give these.
+            // The constrained modes never grant these.
             let refused = match group.as_str() {
                 "" => "impersonating the empty string group is not allowed",
                 MASTERS => "impersonating the system:masters group is not allowed",
@@ -302,7 +302,7 @@ mod tests {
         headers
     }
 
-    /// What a caller with exactly these rights (`verb resource[/sub][.group] [ns/]name`) becomes.
+    /// Result for a caller with exactly these rights (`verb resource[/sub][.group] [ns/]name`).
     fn permitted(rights: &[&str], pairs: &[(&str, &str)]) -> Result<User, String> {
         let wanted = wanted(&headers(pairs)).unwrap().unwrap();
         let request = about("list", "", "pods", "");

@@ -1,7 +1,7 @@
-//! Service account tokens: which keys sign them, for which issuer and audience, and the objects they are bound to.
+//! Service account tokens: their keys, issuers and audiences, and the objects they are bound to.
 //!
-//! Where service accounts, pods, secrets or nodes are this server's own, a token ends with the object it is bound to. Where
-//! they are not (profile `pool`), signature, issuer, audience and times decide alone.
+//! If this server owns service accounts, pods, secrets or nodes, a token ends with the object it is bound to. If it does
+//! not (profile `pool`), only signature, issuer, audience and times count.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::StartError;
 use crate::config::Config;
 use crate::registry::{Authority, Registry};
 
-/// Longer ones are no tokens of ours.
+/// Maximum length of a token, in bytes.
 const TOKEN_BYTES_MAX: usize = 16 << 10;
 
-/// What tokens are checked with.
+/// Keys, issuers and audiences for tokens.
 pub(crate) struct Tokens {
     issuers: Vec<String>,
     /// Audiences of this server; a token must be for one of them.
@@ -35,12 +35,12 @@ pub(crate) struct Tokens {
     signer: Option<SigningKey>,
 }
 
-/// A token that holds.
+/// A valid token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Authenticated {
-    /// Whose it is.
+    /// User of the token.
     pub(crate) user: User,
-    /// Those of the wanted audiences that it is for.
+    /// Requested audiences that the token is for.
     pub(crate) audiences: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ impl Tokens {
     /// Reads the keys that the flags name.
     ///
     /// # Errors
-    /// Which flag and file, and what is wrong.
+    /// The flag, the file, and the fault.
     pub(crate) fn open(config: &Config) -> Result<Self, StartError> {
         let has_keys = !config.service_account_key_file.is_empty() || config.service_account_signing_key_file.is_some();
         if has_keys && config.service_account_issuer.is_empty() {
@@ -80,15 +80,15 @@ impl Tokens {
         })
     }
 
-    /// Whether there is anything to read again.
+    /// True if there are files to read again.
     pub(crate) fn is_reloadable(&self) -> bool {
         !self.files.is_empty()
     }
 
-    /// Reads the public keys again; true when they changed. Blocks for the reads.
+    /// Reads the public keys again; true if they changed. Blocks for the reads.
     ///
     /// # Errors
-    /// Which file, and what is wrong with it; the previous keys stay.
+    /// The file and its fault; the previous keys stay.
     pub(crate) fn reload(&self) -> Result<bool, TlsError> {
         let keys = load(&self.files, self.signer.as_ref())?;
         let mut current = self.keys.write();
@@ -102,7 +102,7 @@ impl Tokens {
         &self.audiences
     }
 
-    /// The issuer of tokens signed here, if any are.
+    /// The issuer of tokens signed here, if this server signs any.
     pub(crate) fn issuer(&self) -> Option<&str> {
         self.signer.as_ref()?;
         self.issuers.first().map(String::as_str)
@@ -111,7 +111,7 @@ impl Tokens {
     /// Checks a token for use with any of `audiences`.
     ///
     /// # Errors
-    /// Why it does not hold; empty for a text that is no token of a known issuer.
+    /// The reason of its invalidity; empty for a text that is no token of a known issuer.
     pub(crate) fn check(
         &self,
         token: &str,
@@ -124,7 +124,7 @@ impl Tokens {
         Ok(Authenticated { user, audiences })
     }
 
-    /// The claims of a token, once signature, issuer and audience are known to be right.
+    /// The claims of a token whose signature, issuer and audience are valid.
     fn verified(&self, token: &str, wanted: &[String]) -> Result<(Claims, Vec<String>), String> {
         let parts: Vec<&str> = token.split('.').collect();
         let [header, payload, signature] = parts[..] else {
@@ -136,7 +136,7 @@ impl Tokens {
         let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| String::new());
         let header_value: Value = serde_json::from_slice(&decode(header)?).map_err(|_| String::new())?;
         let claims = Claims::read(&decode(payload)?).ok_or_else(String::new)?;
-        // An extension that has to be understood is not.
+        // Critical extensions are not supported.
         if !self.issuers.contains(&claims.issuer) || !header_value["crit"].is_null() {
             return Err(String::new());
         }
@@ -189,7 +189,7 @@ fn load(files: &[PathBuf], signer: Option<&SigningKey>) -> Result<Vec<VerifyingK
     Ok(keys)
 }
 
-/// An object of the core group, as far as it is our own.
+/// An object of the core group, if this server owns its kind.
 fn find(objects: &Registry, plural: &str, namespace: Option<&str>, name: &str) -> Found {
     let resource = objects.find("", plural);
     let Some(resource) = resource.filter(|resource| matches!(resource.authority, Authority::Own(_))) else {
@@ -208,7 +208,7 @@ fn gone_at(object: &Object) -> Option<i64> {
         return None;
     }
     let at = Time::parse(meta::text(&object.to_value(), "deletionTimestamp"));
-    // One that cannot be read was long ago.
+    // A deletion time that cannot be parsed counts as long past.
     Some(at.map_or(i64::MIN, Time::unix))
 }
 

@@ -1,7 +1,7 @@
-//! Every right of profile `pool` at once, beside a file that people have read: `pool_cells.txt`.
+//! Every right of profile `pool`, compared with a reviewed file: `pool_cells.txt`.
 //!
-//! A cell is identity × verb × resource × place. The file lists the cells that are allowed, those of one identity, resource
-//! and place on a line. `UPDATE_POOL_CELLS=1 cargo test -p yurt-coordinator --lib pool_cells` writes it; read the difference.
+//! A cell is identity × verb × resource × place. The file lists the allowed cells, those of one identity, resource and place
+//! on a line. `UPDATE_POOL_CELLS=1 cargo test -p yurt-coordinator --lib pool_cells` writes it; read the difference.
 
 use std::collections::BTreeMap;
 
@@ -109,7 +109,7 @@ const PATHS: [&str; 24] = [
     "/yurt/v1/members/n1",
 ];
 
-/// An identity and what the server knows of it.
+/// An identity and the server's facts about it.
 struct Identity {
     name: &'static str,
     user: User,
@@ -151,7 +151,7 @@ fn identities() -> Vec<Identity> {
     ]
 }
 
-/// The allowed cells as lines, and how many cells were looked at.
+/// Returns the allowed cells as lines, and the number of checked cells.
 fn decide() -> (Vec<String>, usize) {
     let (authorizer, policy) = (Authorizer::new(), Policy::default());
     let kinds = ["services", "endpoints", "endpointslices.discovery.k8s.io"].map(str::to_owned);
@@ -238,7 +238,7 @@ fn rights_are_those_of_the_reviewed_pool_cells() {
     );
 }
 
-/// Words of the file that would be a hole whatever else changes.
+/// Entries of the file that would be a hole, regardless of other changes.
 #[test]
 fn strangers_and_pods_have_no_right_to_objects() {
     for line in GOLDEN.lines().filter(|line| {

@@ -1,7 +1,7 @@
-//! What a node may do in profile `standalone`: kube-apiserver's Node authorizer.
+//! Rights of a node in profile `standalone`: kube-apiserver's Node authorizer.
 //!
-//! A node reads its own Node, the pods bound to it, and by name what those pods refer to. Its writes are looked at again
-//! by `admission`, which sees the object.
+//! A node reads its own Node, the pods bound to it, and by name the objects that those pods refer to. `admission`, which
+//! sees the object, checks its writes further.
 
 use super::rbac::{PolicyRule, bootstrap};
 use super::{Attributes, Decision};
@@ -9,7 +9,7 @@ use super::{Attributes, Decision};
 /// Namespace of node heartbeats.
 const NODE_LEASES: &str = "kube-node-lease";
 
-/// What a pod bound to a node may refer to by name.
+/// Object that a pod bound to a node may refer to by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reference {
     /// The pod itself.
@@ -22,9 +22,9 @@ pub enum Reference {
     ServiceAccount,
 }
 
-/// The pods, as far as the node authorizer asks.
+/// The pods, as the node authorizer queries them.
 pub trait BoundPods {
-    /// Whether a pod bound to `node` is, or refers to, the object `namespace`/`name`.
+    /// True if a pod bound to `node` is, or refers to, the object `namespace`/`name`.
     fn refer(&self, node: &str, reference: Reference, namespace: &str, name: &str) -> bool;
 }
 
@@ -33,14 +33,14 @@ pub(crate) struct NodeAuthorizer {
     rules: Vec<PolicyRule>,
 }
 
-/// One question, with the node that asks.
+/// One request, with the node that sends it.
 struct Question<'a> {
     node: &'a str,
     attributes: &'a Attributes<'a>,
     pods: &'a dyn BoundPods,
 }
 
-/// Allowed, or not with a reason that may be empty.
+/// Allowed, or refused with a reason that may be empty.
 type Answer = Result<(), String>;
 
 // === impl NodeAuthorizer ===
@@ -86,7 +86,7 @@ impl Question<'_> {
         }
     }
 
-    /// A single object that a pod of this node refers to.
+    /// Decides about a read of one object: a pod of this node has to refer to it.
     fn read(&self, reference: Reference) -> Answer {
         let attributes = self.attributes;
         if !matches!(attributes.verb, "get" | "list" | "watch") {
@@ -141,7 +141,7 @@ impl Question<'_> {
                 "can only access leases in the \"{NODE_LEASES}\" system namespace"
             ));
         }
-        // The name of a create is in its body: admission looks at it.
+        // The name of a create is in its body: admission checks it.
         if attributes.verb != "create" && attributes.name != self.node {
             return deny("can only access node lease with the same name as the requesting node");
         }

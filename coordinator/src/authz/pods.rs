@@ -1,5 +1,5 @@
-//! Answers the node authorizer's questions from the pods this server holds. Nothing is kept beside them, so nothing can be
-//! out of date: the pods of one node in one namespace are few.
+//! Answers the node authorizer's queries from the pods this server holds. There is no index that could be out of date: the
+//! pods of one node in one namespace are few.
 
 use yurt_apimachinery::{Object, ObjectKey};
 
@@ -7,7 +7,7 @@ use super::node::{BoundPods, Reference};
 use super::references;
 use crate::registry::Registry;
 
-/// Field by which a pod says where it runs.
+/// Field of a pod with the name of its node.
 const NODE_NAME: &str = "spec.nodeName";
 
 impl BoundPods for Registry {

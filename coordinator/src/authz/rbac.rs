@@ -1,9 +1,8 @@
-//! Decides by Role, ClusterRole, RoleBinding and ClusterRoleBinding objects, with exactly the meaning that kube-apiserver's
-//! RBAC gives them.
+//! RBAC: decides by Role, ClusterRole, RoleBinding and ClusterRoleBinding objects, with exactly the semantics of kube-apiserver.
 //!
-//! Pure. Rules only add up: what no rule of a binding that names the caller allows is denied. In reading order: this file
-//! (what is asked of a [`Policy`]), `parse` (objects to rules), `aggregation` (roles made of roles), `bootstrap` (the roles that every control plane has),
-//! `files` (where an operator's objects come from).
+//! Pure. Rules only add up: a request is denied unless a rule of a binding that names the caller allows it. In reading order: this file
+//! (queries of a [`Policy`]), `parse` (objects to rules), `aggregation` (roles made of roles). Then `bootstrap` (the roles that every
+//! control plane has), `files` (the operator's objects).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ pub(crate) mod parse;
 #[cfg(test)]
 mod tests;
 
-/// What one rule of a role allows. A rule is about resources or about paths, never both.
+/// Rights of one rule of a role. A rule covers resources or paths, never both.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyRule {
     /// Verbs, or `*`.
@@ -29,44 +28,44 @@ pub struct PolicyRule {
     pub api_groups: Vec<String>,
     /// `resource`, `resource/subresource`, `*/subresource`, or `*`.
     pub resources: Vec<String>,
-    /// Names; none stands for all.
+    /// Object names; an empty list means all.
     pub resource_names: Vec<String>,
-    /// Paths; a star at the end stands for any rest.
+    /// Paths; a star at the end matches any rest.
     pub paths: Vec<String>,
 }
 
 /// A Role or ClusterRole.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Role {
-    /// What it allows. Of a role with an aggregation, what others lend it.
+    /// Its rules. Those of a role with an aggregation come from the selected roles.
     pub(crate) rules: Vec<PolicyRule>,
-    /// By which aggregations find it.
+    /// Labels that aggregations select by.
     pub(crate) labels: Labels,
-    /// It has the rules of all ClusterRoles that one of these selects. None: it has its own.
+    /// Selectors of the ClusterRoles whose rules it has. If empty, it has its own rules.
     pub(crate) aggregation: Vec<LabelSelector>,
 }
 
-/// Whom a binding names.
+/// Subject of a binding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     /// A user's name. Service accounts are the users `system:serviceaccount:<namespace>:<name>`.
     User(String),
     /// A group.
     Group(String),
-    /// Nobody: a service account without a namespace in a binding that has none either.
+    /// No user: a service account without a namespace in a binding that has none either.
     Nobody,
 }
 
-/// One subject of a binding.
+/// One subject of a binding, with the reason for messages.
 #[derive(Clone, Debug)]
 pub(crate) struct Subject {
-    /// Whom it names.
+    /// The user or group.
     pub(crate) who: Who,
-    /// Why somebody was let in, for reviews.
+    /// Reason of an admission, for reviews.
     pub(crate) reason: Arc<str>,
 }
 
-/// Which role a binding gives.
+/// Role that a binding grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RoleRef {
     /// A Role of the binding's own namespace.
@@ -85,14 +84,14 @@ pub(crate) struct Binding {
 /// Namespace and name; the namespace of cluster-wide objects is empty.
 type Key = (String, String);
 
-/// Every role and binding there is.
+/// All roles and bindings.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     roles: BTreeMap<Key, Role>,
     bindings: BTreeMap<Key, Binding>,
 }
 
-/// The rules that apply to a caller, and what was wrong with some of them.
+/// The rules that apply to a caller, and errors of missing ones.
 #[derive(Debug, Default)]
 pub(crate) struct Rules<'a> {
     /// In the order of the bindings.
@@ -113,7 +112,7 @@ impl From<Vec<PolicyRule>> for Role {
 // === impl PolicyRule ===
 
 impl PolicyRule {
-    /// Whether this rule alone allows it.
+    /// True if this rule alone allows the request.
     #[must_use]
     pub fn allows(&self, attributes: &Attributes<'_>) -> bool {
         let any = |words: &[String], wanted: &str| words.iter().any(|word| word == "*" || word == wanted);
@@ -171,39 +170,39 @@ impl Who {
 // === impl Policy ===
 
 impl Policy {
-    /// Adds a role; false when there is one of that name.
+    /// Adds a role; false if one of that name exists.
     pub(crate) fn add_role(&mut self, namespace: &str, name: &str, role: Role) -> bool {
         self.roles
             .insert((namespace.to_owned(), name.to_owned()), role)
             .is_none()
     }
 
-    /// Adds a binding; false when there is one of that name.
+    /// Adds a binding; false if one of that name exists.
     pub(crate) fn add_binding(&mut self, namespace: &str, name: &str, binding: Binding) -> bool {
         self.bindings
             .insert((namespace.to_owned(), name.to_owned()), binding)
             .is_none()
     }
 
-    /// `self` with everything of `other`, which wins where both have an object of the same name.
+    /// `self` with all objects of `other`, which win over objects of the same name.
     pub(crate) fn overlaid(mut self, other: Self) -> Self {
         self.roles.extend(other.roles);
         self.bindings.extend(other.bindings);
         self
     }
 
-    /// `self` with the rules of aggregated roles as the others have them now.
+    /// `self` with the rules of aggregated roles recomputed.
     pub(crate) fn aggregated(mut self) -> Self {
         aggregation::settle(&mut self.roles);
         self
     }
 
-    /// Roles and bindings held.
+    /// Numbers of roles and bindings.
     pub(crate) fn len(&self) -> (usize, usize) {
         (self.roles.len(), self.bindings.len())
     }
 
-    /// Decides. The text of a denial names bindings to roles that do not exist, as far as they concern the caller.
+    /// Decides about a request. The text of a denial names bindings of the caller to roles that do not exist.
     #[must_use]
     pub fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
         let mut errors = Vec::new();
@@ -263,7 +262,7 @@ impl Policy {
     }
 }
 
-/// Errors as kube-apiserver lists them in a reason.
+/// Formats errors as kube-apiserver lists them in a reason.
 fn in_words(errors: &[String]) -> String {
     match errors {
         [] => String::new(),

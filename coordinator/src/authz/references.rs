@@ -1,13 +1,14 @@
-//! Which Secrets, ConfigMaps and ServiceAccount a pod refers to: what its node may read by name.
+//! References of a pod to Secrets, ConfigMaps and its ServiceAccount: its node may read these by name.
 
 use serde_json::Value;
 
 use super::node::Reference;
 
-/// A static pod's copy in the API. A node writes those itself, so nothing is granted through them.
+/// Annotation of mirror pods, the API copies of static pods. A node writes those itself, so they grant
+/// nothing.
 pub(crate) const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
-/// Volume kinds with a Secret beside the plain ones: member of the volume, member that names it.
+/// Other volume kinds with a Secret: member of the volume, and member with the Secret's name.
 const SECRET_REFS: [(&str, &str); 10] = [
     ("cephfs", "secretRef"),
     ("cinder", "secretRef"),
@@ -22,7 +23,7 @@ const SECRET_REFS: [(&str, &str); 10] = [
 ];
 const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-/// Whether `pod` refers to the object of that name in its own namespace. Mirror pods refer to nothing.
+/// True if `pod` refers to the object of that name in its own namespace. Mirror pods refer to nothing.
 pub(crate) fn refers(pod: &Value, reference: Reference, name: &str) -> bool {
     if name.is_empty() || !pod["metadata"]["annotations"][MIRROR_ANNOTATION].is_null() {
         return false;
@@ -36,7 +37,7 @@ pub(crate) fn refers(pod: &Value, reference: Reference, name: &str) -> bool {
     }
 }
 
-/// Whether a volume of `pod` holds a service account token for `audience`; the empty one is the server's own.
+/// True if a volume of `pod` holds a service account token for `audience`; the empty one is the server's own.
 pub(crate) fn mounts_token_for(pod: &Value, audience: &str) -> bool {
     let sources = items(&pod["spec"]["volumes"]).flat_map(|volume| items(&volume["projected"]["sources"]));
     sources
@@ -45,7 +46,7 @@ pub(crate) fn mounts_token_for(pod: &Value, audience: &str) -> bool {
         .any(|token| token["audience"].as_str().unwrap_or_default() == audience)
 }
 
-/// Whether `spec` refers to any Secret, or to any ConfigMap; of the two, the one named first in messages.
+/// Kind that `spec` refers to, Secret or ConfigMap; of the two, the one that messages name first.
 pub(crate) fn any_reference(spec: &Value) -> Option<&'static str> {
     let some = |names: Vec<&Value>| {
         names

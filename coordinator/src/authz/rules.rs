@@ -1,4 +1,4 @@
-//! The rules of profile `pool`, as a table: who may do what to which objects.
+//! The rules of profile `pool`, as a table: subjects, verbs and objects.
 
 use super::{Attributes, Decision, Facts};
 use crate::authn::User;
@@ -11,7 +11,7 @@ struct Rule {
     what: What,
 }
 
-/// Whom a rule is about.
+/// Subjects of a rule.
 enum Who {
     /// A node certificate of a member of this pool.
     Member,
@@ -19,11 +19,11 @@ enum Who {
     Leader,
     /// A group.
     Group(&'static str),
-    /// Everybody, also without credential.
+    /// Every caller, also without credential.
     Everybody,
 }
 
-/// What a rule is about.
+/// Objects of a rule.
 enum What {
     /// The pool-scope collections.
     PoolKinds,
@@ -31,7 +31,7 @@ enum What {
     Objects(&'static [(&'static str, &'static str)], In, Named),
     /// Everything but secrets.
     NonSecret,
-    /// Paths; a star at the end stands for any rest.
+    /// Paths; a star at the end matches any rest.
     Paths(&'static [&'static str]),
 }
 
@@ -75,7 +75,7 @@ const FEED: &[&str] = &["/yurt/v1/feed", "/yurt/v1/members"];
 const FEED_INTO: &[&str] = &["/yurt/v1/feed/*"];
 const METRICS: &[&str] = &["/metrics"];
 
-/// Rules about others than the pool's nodes.
+/// Rules for subjects other than the pool's nodes.
 static COMMON: [Rule; 6] = [
     Rule {
         who: Who::Everybody,
@@ -109,7 +109,8 @@ static COMMON: [Rule; 6] = [
     },
 ];
 
-/// A pool's nodes share its data and vouch for each other; each writes in its own name only.
+/// Rules for nodes. They share the pool's data and vouch for each other; each writes in its own
+/// name only.
 static POOL: [Rule; 8] = [
     Rule {
         who: Who::Member,
@@ -150,7 +151,7 @@ static POOL: [Rule; 8] = [
         verbs: GET,
         what: What::Paths(&["/yurt/v1/feed", "/yurt/v1/members", "/metrics"]),
     },
-    // Whether the caller leads is decided by the fence, in the same step as the data.
+    // The fence decides if the caller leads, in the same step as the data.
     Rule {
         who: Who::Member,
         verbs: &["post"],
@@ -158,7 +159,7 @@ static POOL: [Rule; 8] = [
     },
 ];
 
-/// Decides about a caller that is no administrator.
+/// Decides about a request of a caller that is no administrator.
 pub(super) fn authorize(user: &User, attributes: &Attributes<'_>, facts: &Facts<'_>) -> Decision {
     if allows(user, attributes, facts) {
         return Decision::allowed();
@@ -171,7 +172,7 @@ fn allows(user: &User, attributes: &Attributes<'_>, facts: &Facts<'_>) -> bool {
     rules.any(|rule| rule.allows(user, attributes, facts))
 }
 
-/// Tells a node what is missing when membership or leadership alone would have let it in.
+/// Reason of a denial, for a node that lacks only membership or leadership.
 fn reason(user: &User, attributes: &Attributes<'_>, facts: &Facts<'_>) -> String {
     let Some(node) = user.node_name() else {
         return String::new();
@@ -187,14 +188,13 @@ fn reason(user: &User, attributes: &Attributes<'_>, facts: &Facts<'_>) -> String
         let pool = facts.nodepool;
         let how = match facts.membership {
             Basis::Nobody => {
-                "it has no members yet and trusts nobody: start the coordinator with --initial-members, or with \
+                "the pool has no members yet: start the coordinator with --initial-members, or with \
                  --trust-first-leader"
             }
             Basis::Initial => "--initial-members of the coordinator has to name it",
             Basis::FirstLeader | Basis::Leader | Basis::InitialAndLeader => {
-                "it becomes one when the cloud says so (label apps.openyurt.io/nodepool on the Node, told by the pool's \
-                 leader) or by --initial-members; a leader that told something else is no leader to trust: void its word \
-                 with DELETE /yurt/v1/members"
+                "it becomes one by label apps.openyurt.io/nodepool on its Node in the cloud, which the pool's leader feeds, \
+                 or by --initial-members; if a leader has fed wrong members, void them with DELETE /yurt/v1/members"
             }
         };
         return format!("node \"{node}\" is not a member of NodePool \"{pool}\"; {how}");
@@ -264,7 +264,7 @@ impl In {
 // === impl Named ===
 
 impl Named {
-    /// A create does not know its name before the body is read; the handler asks again then.
+    /// The name of a create is unknown until the body is read; the handler then authorizes again.
     fn covers(&self, user: &User, attributes: &Attributes<'_>) -> bool {
         if attributes.name.is_empty() && attributes.verb == "create" {
             return true;

@@ -6,7 +6,7 @@ use crate::authn::NODES;
 
 const POOL_KINDS: [&str; 3] = ["services", "endpoints", "endpointslices.discovery.k8s.io"];
 
-/// Pods of nodes: (node, namespace, pod), and what it refers to.
+/// Pods of nodes: (node, namespace, pod), and the objects they refer to.
 pub(super) struct Pods(&'static [(&'static str, Reference, &'static str, &'static str)]);
 
 impl BoundPods for Pods {

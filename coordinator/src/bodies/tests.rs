@@ -1,4 +1,4 @@
-//! Room for bodies, its shares, and the turns of those who work on large ones.
+//! Room for bodies, its shares, and the queues of large ones.
 
 use std::thread::ThreadId;
 
@@ -10,7 +10,7 @@ use super::*;
 
 const LIMIT: usize = 3 << 20;
 
-/// A body that comes as far as it is told to, of no known length.
+/// A body of unknown length that arrives as far as the test sends it.
 fn unfinished() -> (mpsc::Sender<Bytes>, Body) {
     let (send, mut receive) = mpsc::channel(8);
     let pieces = futures_util::stream::poll_fn(move |context| receive.poll_recv(context).map(|piece| piece.map(Ok)));
@@ -23,7 +23,7 @@ fn of(bytes: usize) -> Bytes {
 
 type Read<'a> = std::pin::Pin<Box<dyn Future<Output = Result<Received, Status>> + 'a>>;
 
-/// The beginnings of bodies that never end; who holds them has their room.
+/// The beginnings of bodies that never end; they occupy their room until dropped.
 struct Held<'a> {
     _senders: Vec<mpsc::Sender<Bytes>>,
     _reads: Vec<Read<'a>>,
@@ -50,21 +50,21 @@ async fn large_bodies_wait_for_room_and_go_on_when_there_is_some() {
     let bodies = Bodies::default();
     let _jane = hold(&bodies, "jane", 2, 1 << 20);
     let john = hold(&bodies, "john", 2, 1 << 20);
-    // 4 times 3 MiB, and nothing is left.
+    // 4 times 3 MiB take all the room.
     let mut late = Box::pin(bodies.read("ann", full(of(1 << 20)), LIMIT));
     assert!((&mut late).now_or_never().is_none());
     drop(john);
     assert_eq!(late.await.unwrap().len(), 1 << 20);
     let _john = hold(&bodies, "john", 2, 1 << 20);
     let refused = bodies.read("ann", full(of(1 << 20)), LIMIT).await;
-    let refused = refused.err().expect("nobody waits for ever");
+    let refused = refused.err().expect("the wait for room has a limit");
     assert_eq!((refused.code(), refused.retry_after()), (429, Some(1)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn slow_large_bodies_of_one_user_leave_room_for_others() {
     let bodies = Bodies::default();
-    // The third waits for her own share and holds nothing of the others'.
+    // The third waits for room in her own share and takes nothing of the others'.
     let _jane = hold(&bodies, "jane", 50, 1 << 20);
     let read = bodies.read("john", full(of(LIMIT)), LIMIT).now_or_never();
     assert_eq!(read.expect("there is room").unwrap().len(), LIMIT);
@@ -94,7 +94,7 @@ async fn small_bodies_count_until_they_have_come_and_large_ones_until_they_are_a
     assert_eq!(bodies.small.available_permits(), SMALL_TOTAL / UNIT);
     let large = bodies.read("jane", full(of(SMALL_BYTES_MAX + 1)), LIMIT).await.unwrap();
     assert!(large.is_large());
-    // Its length was known: no more is taken.
+    // Its length was known: it takes no more room.
     assert_eq!(bodies.large.available_permits(), LARGE_TOTAL / UNIT - 65);
     drop(large);
     assert_eq!(bodies.large.available_permits(), LARGE_TOTAL / UNIT);
@@ -141,7 +141,7 @@ async fn work_on_large_bodies_is_done_one_by_one_beside_the_workers() {
         }
     });
     let others = async {
-        assert_ne!(has_begun.recv().await.unwrap(), worker, "a worker serves meanwhile");
+        assert_ne!(has_begun.recv().await.unwrap(), worker, "the worker goes on serving");
         let mut second = Box::pin(bodies.in_turn(Work::Calls, async move { 2 }));
         assert!((&mut second).now_or_never().is_none(), "one at a time");
         let fed = bodies.in_turn(Work::Feed, async { 3 }).await.unwrap();

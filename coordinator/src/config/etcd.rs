@@ -9,14 +9,14 @@ use yurt_runtime::flags::GoDuration;
 use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource};
 use yurt_storage::etcd3;
 
-/// Below the data folder: how far etcd was, see [`etcd3::Config::mark`].
+/// File below the data folder for the revision checkpoint, see [`etcd3::Config::mark`].
 const MARK_FILE: &str = "etcd-mark";
 
-/// How etcd is reached.
+/// Connection to etcd, and limits of its use.
 #[derive(Clone, Debug, Args)]
 pub struct EtcdFlags {
-    /// etcd servers to use as store, as a comma-separated list of URLs; several coordinators may share them. Default:
-    /// none, the embedded store below --data-dir is used.
+    /// etcd servers to use as store, as a comma-separated list of URLs; several coordinators may share them. Default: none;
+    /// the embedded store below --data-dir is used.
     #[arg(long, value_name = "URLS", value_delimiter = ',')]
     pub etcd_servers: Vec<String>,
 
@@ -32,15 +32,16 @@ pub struct EtcdFlags {
     #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
     pub etcd_keyfile: Option<PathBuf>,
 
-    /// Before every key in etcd. Coordinators with the same prefix are one server; never that of a kube-apiserver.
+    /// Prefix of every key in etcd. Coordinators with the same prefix are one server. It must differ from that of any
+    /// kube-apiserver.
     #[arg(long, value_name = "PATH", default_value = "/yurt-coordinator")]
     pub etcd_prefix: String,
 
-    /// History in etcd older than this is forgotten; 0s leaves that to others.
+    /// Age from which history in etcd is compacted; 0s disables compaction by the coordinator.
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     pub etcd_compaction_interval: GoDuration,
 
-    /// Largest request that etcd takes, in bytes: the same as --max-request-bytes of etcd, which cannot be asked for it. An
+    /// Largest request that etcd accepts, in bytes. Set it to --max-request-bytes of etcd, which etcd does not report. An
     /// object of pool data that does not fit is refused with its name.
     #[arg(long, value_name = "BYTES", default_value_t = etcd3::MAX_REQUEST_BYTES)]
     pub etcd_max_request_bytes: usize,
@@ -49,13 +50,13 @@ pub struct EtcdFlags {
 // === impl EtcdFlags ===
 
 impl EtcdFlags {
-    /// Whether etcd is the store.
+    /// True if etcd is the store.
     #[must_use]
     pub fn is_used(&self) -> bool {
         !self.etcd_servers.is_empty()
     }
 
-    /// What the store needs to know; `space` tags its RVs, `data_dir` keeps how far it was.
+    /// Configuration of the store; `space` tags its RVs, `data_dir` keeps its revision checkpoint.
     #[must_use]
     pub fn store(&self, space: Space, data_dir: &Path) -> etcd3::Config {
         let identity = self.etcd_certfile.as_ref().zip(self.etcd_keyfile.as_ref());

@@ -10,7 +10,7 @@ pub(super) fn list(groups: &[&Group]) -> Value {
     json!({ "kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items })
 }
 
-/// A group with its versions, of which there is one at least.
+/// A group with its versions; there is at least one.
 fn describe(group: &[&Group]) -> Value {
     let name = &group[0].name;
     let metadata = if name.is_empty() {
@@ -26,7 +26,7 @@ fn describe(group: &[&Group]) -> Value {
 }
 
 fn resource(entry: &Entry) -> Value {
-    // Group and version are empty where they are the list's own; a kind must be there or clients drop the resource.
+    // Group and version are empty if they are the list's own. A kind is required, or clients drop the resource.
     let kind = json!({ "group": "", "version": "", "kind": entry.kind });
     let mut document = json!({
         "resource": entry.plural,

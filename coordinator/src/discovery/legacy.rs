@@ -1,4 +1,4 @@
-//! Discovery as every client has always known it: one document per group version.
+//! Legacy discovery: one document per group version.
 
 use std::net::SocketAddr;
 
@@ -47,7 +47,7 @@ pub(super) fn resources(groups: &[Group], name: &str, version: &str) -> Option<V
     Some(document)
 }
 
-/// A group with its versions, of which there is one at least.
+/// A group with its versions; there is at least one.
 fn describe(group: &[Group]) -> Value {
     let version = |group: &Group| json!({ "groupVersion": group.api_version(), "version": group.version });
     let versions: Vec<Value> = group.iter().map(version).collect();

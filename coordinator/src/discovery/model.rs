@@ -1,4 +1,4 @@
-//! What is served, as both forms of discovery need it: groups, versions, resources, subresources.
+//! Served groups, versions, resources and subresources, as both forms of discovery need them.
 
 use std::sync::Arc;
 
@@ -25,11 +25,11 @@ pub(super) struct Entry {
     pub(super) verbs: &'static [&'static str],
     pub(super) short_names: &'static [&'static str],
     pub(super) categories: &'static [&'static str],
-    /// What is served below an object, by name.
+    /// Subresources, by name.
     pub(super) subresources: Vec<Subresource>,
-    /// Whether it is stored, and not a mere question.
+    /// True if it is stored; false for reviews.
     pub(super) is_stored: bool,
-    /// What a custom resource looks like.
+    /// Schema of a custom resource.
     pub(super) schema: Option<Arc<Value>>,
 }
 

@@ -1,7 +1,7 @@
-//! OpenAPI: which kinds there are, what their fields are, and which parameters their writes take.
+//! OpenAPI: the kinds, their fields, and the parameters of their writes.
 //!
-//! kubectl asks it before every create (is `fieldValidation` understood?) and for `explain`. Documents are made when they
-//! are asked for, which is rarely: kept, they would be the largest thing an idle server holds.
+//! kubectl reads it before every create (is `fieldValidation` supported?) and for `explain`. Documents are made on
+//! request, which is rare: cached, they would be the largest data of an idle server.
 
 use std::time::{Duration, SystemTime};
 
@@ -19,7 +19,7 @@ mod paths;
 mod schemas;
 mod v2;
 
-/// What a request for a document says beside its path.
+/// A request for a document, apart from its path.
 pub(crate) struct Asked<'a> {
     pub(crate) headers: &'a HeaderMap,
     pub(crate) query: Option<&'a str>,
@@ -27,10 +27,10 @@ pub(crate) struct Asked<'a> {
     pub(crate) now: SystemTime,
 }
 
-/// A document named by its hash never changes.
+/// Cache lifetime of a document that is named by its hash: it never changes.
 const IMMUTABLE_FOR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Answers `/openapi/…`; `parts` is what follows. `None` when there is no such document.
+/// Answers `/openapi/…`; `parts` is the rest of the path. `None` when there is no such document.
 pub(super) fn answer(groups: &[Group], parts: &[&str], asked: &Asked<'_>) -> Option<Result<Response<Body>, Status>> {
     let answer = match parts {
         ["v2"] => v2::answer(asked),
@@ -67,7 +67,7 @@ fn path_of(group: &Group) -> String {
     }
 }
 
-/// Where each group version's document is. kube-apiserver serves the index as text.
+/// Index of the documents of all group versions. kube-apiserver serves it as text.
 fn index(groups: &[Group], asked: &Asked<'_>) -> Response<Body> {
     let paths = groups.iter().map(|group| {
         let path = path_of(group);
@@ -118,7 +118,7 @@ fn document(group: &Group) -> Value {
     })
 }
 
-/// The body, or 304 when the client has it.
+/// The body, or 304 when the client has it already.
 fn with_etag(headers: &HeaderMap, hash: &str, content_type: HeaderValue, body: Vec<u8>) -> Response<Body> {
     let etag = HeaderValue::from_str(&format!("\"{hash}\"")).expect("a hexadecimal digest must be a header");
     let mut response = if headers.get(IF_NONE_MATCH) == Some(&etag) {
@@ -133,7 +133,7 @@ fn with_etag(headers: &HeaderMap, hash: &str, content_type: HeaderValue, body: V
     response
 }
 
-/// Whether a media type is among those accepted. Parameters of the types served are part of their names.
+/// True if a media type is among those accepted. Parameters of the served types are part of their names.
 fn accepts(headers: &HeaderMap, media_type: &str) -> bool {
     let Some(accept) = headers.get(ACCEPT).and_then(|value| value.to_str().ok()) else {
         return true;

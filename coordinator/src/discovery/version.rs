@@ -1,10 +1,10 @@
-//! `/version`: the Kubernetes version whose behaviour this server shows.
+//! `/version`: the Kubernetes version that this server emulates.
 
 use serde_json::{Value, json};
 
-/// Minor version emulated.
+/// Emulated minor version.
 pub(super) const MINOR: &str = "36";
-/// Version emulated, as `kubectl version` parses it.
+/// Emulated version, as `kubectl version` parses it.
 pub(super) const GIT_VERSION: &str = concat!("v1.36.3+yurt.", env!("CARGO_PKG_VERSION"));
 
 /// The document.

@@ -1,10 +1,10 @@
-//! Counts the bytes of own objects and compares them with the limit.
+//! Bytes of stored objects, and their limits.
 
 use prometheus::{IntGaugeVec, Opts, Registry};
 
 use crate::feed::Feed;
 
-/// Set at every scrape.
+/// Gauges, set at every scrape.
 pub(super) struct Budgets {
     held: IntGaugeVec,
     limit: IntGaugeVec,
@@ -31,7 +31,7 @@ impl Budgets {
         })
     }
 
-    /// Limit of own bytes.
+    /// Sets the limit of own bytes.
     pub(super) fn set_own_limit(&self, limit: usize) {
         self.limit.with_label_values(&["own"]).set(number(limit));
     }

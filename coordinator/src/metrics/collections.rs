@@ -1,4 +1,4 @@
-//! What each collection holds, how long ago it was last known to be up to date, and how often its clients had to list again.
+//! Per collection: its size, the time since it was last known to be up to date, and the number of forced relists.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use prometheus::{GaugeVec, IntCounterVec, Opts, Registry};
 use yurt_apimachinery::GroupResource;
 use yurt_storage::SharedCollection;
 
-/// Set at every scrape.
+/// Gauges, set at every scrape.
 pub(super) struct Collections {
     objects: GaugeVec,
     bytes: GaugeVec,
@@ -15,7 +15,7 @@ pub(super) struct Collections {
     fresh: GaugeVec,
     staleness: GaugeVec,
     relists: IntCounterVec,
-    /// Under kube-apiserver's names, of which it has given up the first in favour of the second.
+    /// Under kube-apiserver's names; it has deprecated the first in favour of the second.
     stored: [GaugeVec; 2],
 }
 
@@ -57,7 +57,7 @@ impl Collections {
             fresh: gauge("fresh", "1 if changes are known to arrive.")?,
             staleness: gauge(
                 "staleness_seconds",
-                "Time since the leader last said that the cloud's changes arrive; +Inf when it never did since the start.",
+                "Time since the leader last reported that the cloud's changes arrive; +Inf without a report since the start.",
             )?,
             relists,
         })
@@ -65,7 +65,7 @@ impl Collections {
 
     pub(super) fn remove(&self, name: &str) {
         for gauge in self.gauges() {
-            // One that was never shown is not there.
+            // A series that was never set does not exist.
             let _ = gauge.remove_label_values(&[name]);
         }
         let _ = self.relists.remove_label_values(&[name]);
@@ -74,7 +74,7 @@ impl Collections {
         let _ = self.stored[1].remove_label_values(&[&*group, &*resource]);
     }
 
-    /// Sets everything about the collection `name`. Only one that is fed has a staleness.
+    /// Sets everything about the collection `name`. Only a fed collection has a staleness.
     pub(super) fn set(
         &self,
         name: &str,

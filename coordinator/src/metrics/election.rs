@@ -1,10 +1,11 @@
-//! Who leads the pool, how often that changed, and whose heartbeats the leader has to carry.
+//! The pool's leader, the number of leader changes, and the node leases whose heartbeats the leader
+//! has to forward.
 
 use prometheus::{IntCounter, IntGauge, IntGaugeVec, Opts, Registry};
 
 use crate::feed::Feed;
 
-/// Set at every scrape.
+/// Gauges, set at every scrape.
 pub(super) struct Election {
     leader: IntGaugeVec,
     epochs: IntCounter,
@@ -24,14 +25,14 @@ impl Election {
         let leader = IntGaugeVec::new(
             Opts::new(
                 "yurt_coordinator_leader",
-                "1 for the node whose hub holds the election lease; no series while nobody does.",
+                "1 for the node whose hub holds the election lease; no series without a holder.",
             ),
             &["node"],
         )?;
         registry.register(Box::new(leader.clone()))?;
         let epochs = IntCounter::new(
             "yurt_coordinator_election_epochs_total",
-            "Changes of the election's holder since the store was made, releases included.",
+            "Changes of the election's holder since the store was created, releases included.",
         )?;
         registry.register(Box::new(epochs.clone()))?;
         Ok(Self {
@@ -43,7 +44,7 @@ impl Election {
             )?,
             delegated: gauge(
                 "yurt_coordinator_delegated_leases",
-                "Node leases that ask the leader to carry their heartbeats to the cloud.",
+                "Node leases whose heartbeats the leader has to forward to the cloud.",
             )?,
         })
     }
@@ -51,7 +52,7 @@ impl Election {
     pub(super) fn set(&self, feed: &Feed) {
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let election = feed.fence().election();
-        // Never more than one series, whoever led before.
+        // At most one series, without those of earlier leaders.
         self.leader.reset();
         if !election.holder.is_empty() {
             let node = election

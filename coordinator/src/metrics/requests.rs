@@ -22,18 +22,18 @@ use super::counters;
 use super::told::{Events, Told};
 use crate::registry::Resource;
 
-/// Seconds.
+/// Buckets in seconds.
 const DURATIONS: &[f64] = &[
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
     45.0, 60.0,
 ];
-/// Seconds until all initial events of a watch were told.
+/// Buckets of the time until all initial events of a watch were sent, in seconds.
 const FIRST_STATES: &[f64] = &[
     0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
 ];
-/// Bytes of an answer.
+/// Buckets of the bytes of an answer.
 const ANSWER_SIZES: &[f64] = &[1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
-/// Of requests. Durations have all but the last, sizes all but the last two.
+/// Labels of requests. Durations have all but the last, sizes all but the last two.
 const LABELS: [&str; 9] = [
     "verb",
     "group",
@@ -48,7 +48,7 @@ const LABELS: [&str; 9] = [
 const DURATION: usize = 8;
 const SIZE: usize = 7;
 const FIRST_STATE: [&str; 4] = ["group", "version", "resource", "scope"];
-/// All other segments after a name are somebody's invention.
+/// Known subresources; clients can invent any other.
 const SUBRESOURCES: [&str; 14] = [
     "status",
     "scale",
@@ -65,11 +65,11 @@ const SUBRESOURCES: [&str; 14] = [
     "portforward",
     "proxy",
 ];
-/// The last of them reach through to a node.
+/// Subresources that connect to a node.
 const CONNECTING: &[&str] = SUBRESOURCES.split_at(9).1;
 const APPLY: &str = "application/apply-patch+yaml";
-/// Combinations of labels that are kept: what comes after so many is counted without its labels. A client that wanted to
-/// could make some thousands, at 3 KB each.
+/// Maximum number of kept label combinations; requests beyond it are counted without their labels. A hostile client could
+/// create some thousands, at 3 KB each.
 const KEPT_MAX: usize = 1000;
 
 /// Counters of requests and watches.
@@ -78,11 +78,11 @@ pub(super) struct Requests {
     durations: HistogramVec,
     sizes: HistogramVec,
     running: IntGaugeVec,
-    /// Watches of a resource, whatever their labels; not shown.
+    /// Open watches of each resource, for any labels; not exported.
     open: IntGaugeVec,
     events: Events,
     first_states: HistogramVec,
-    /// Looked up by labels once; guards nothing else.
+    /// Cache of counters by labels; the lock guards nothing else.
     kept: RwLock<HashMap<(RequestLabels, StatusCode), Kept>>,
 }
 
@@ -93,7 +93,7 @@ struct Kept {
     size: Histogram,
 }
 
-/// What a request is counted as. Strangers may ask for anything: names that are not known here would make labels without end.
+/// Labels of a request. Unknown names are replaced: strangers could otherwise create labels without limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RequestLabels {
     verb: &'static str,
@@ -114,7 +114,7 @@ pub(crate) struct WatchCount {
     first_state: Histogram,
     clock: Clock,
     began: BootTime,
-    /// Else its duration is that of a refused request.
+    /// If false, the duration is that of a refused request.
     is_open: bool,
 }
 
@@ -150,7 +150,7 @@ impl Requests {
             )?,
             sizes: histogram(
                 "apiserver_response_sizes",
-                "Bytes of answers to GET and LIST, where they are known before they are sent.",
+                "Bytes of answers to GET and LIST, if known before they are sent.",
                 &LABELS[..SIZE],
                 ANSWER_SIZES,
             )?,
@@ -159,7 +159,7 @@ impl Requests {
             events,
             first_states: histogram(
                 "apiserver_watch_list_duration_seconds",
-                "Time until a watch that asked for the initial events had been told all of them.",
+                "Time until a watch that requests the initial events has received all of them.",
                 &FIRST_STATE,
                 FIRST_STATES,
             )?,
@@ -225,7 +225,7 @@ impl Requests {
 // === impl RequestLabels ===
 
 impl RequestLabels {
-    /// Those of a request for `resource`, or for a built-in kind that is not served here.
+    /// Labels of a request for `resource`, or for a built-in kind that is not served here.
     pub(crate) fn of(
         info: Option<&RequestInfo>,
         query: Option<&str>,
@@ -255,7 +255,7 @@ impl RequestLabels {
 
     /// Values of [`LABELS`].
     fn values<'a>(&self, code: &'a str) -> [&'a str; 9] {
-        // kube-apiserver names no component for what is no resource.
+        // kube-apiserver sets no component for a path that is no resource.
         let component = if self.resource.is_empty() { "" } else { "apiserver" };
         [
             self.verb,
@@ -272,7 +272,7 @@ impl RequestLabels {
 }
 
 impl Default for RequestLabels {
-    /// Nothing is known of the request.
+    /// Labels of an unknown request.
     fn default() -> Self {
         Self {
             verb: "other",
@@ -330,23 +330,23 @@ fn verb(verb: Verb, labels: &RequestLabels, headers: &HeaderMap) -> &'static str
 // === impl WatchCount ===
 
 impl WatchCount {
-    /// How many of its resource there are now.
+    /// Number of open watches of its resource.
     pub(crate) fn open(&self) -> u32 {
         u32::try_from(self.open.get()).unwrap_or(0)
     }
 
-    /// It was not refused: its duration counts from when it was asked for to when this is dropped.
+    /// Marks the watch as accepted: its duration counts from its request until this value is dropped.
     pub(crate) fn opened(mut self) -> Self {
         self.is_open = true;
         self
     }
 
-    /// An event of so many bytes goes to the client.
+    /// Counts an event of so many bytes.
     pub(crate) fn told(&self, bytes: usize) {
         self.told.add(bytes);
     }
 
-    /// To be called when all initial events were told.
+    /// Returns a callback for the moment at which all initial events have been sent.
     pub(crate) fn on_first_state(&self) -> impl FnOnce() + Send + use<> {
         let (histogram, clock, began) = (self.first_state.clone(), self.clock.clone(), self.began);
         move || histogram.observe(clock.boot().since(began).as_secs_f64())

@@ -1,5 +1,5 @@
-//! Events told to watches. A thousand watchers hear of a change on all cores at once: each thread counts for itself, since
-//! they would fight over a number that they shared, at a microsecond an event.
+//! Counts events sent to watches. All cores send a change to a thousand watchers at the same time. Each thread counts for
+//! itself: contention on a shared counter would cost a microsecond per event.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -10,9 +10,9 @@ use parking_lot::RwLock;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Counter, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
-/// Upper bounds, in bytes; the last is the one without.
+/// Upper bounds of the buckets, in bytes; the last bucket has none.
 const SIZES: [f64; 8] = [1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131_072.0];
-/// In alphabetical order, as they are shown.
+/// Labels in alphabetical order, as they are exported.
 const LABELS: [&str; 3] = ["group", "resource", "version"];
 const TOTAL: (&str, &str) = (
     "apiserver_watch_events_total",
@@ -22,13 +22,13 @@ const BYTES: (&str, &str) = (
     "apiserver_watch_events_sizes",
     "Bytes of events sent to watches, before compression.",
 );
-/// Threads beyond so many share.
+/// Maximum number of shards; further threads share them.
 const SHARDS: usize = 4;
 
 /// Labels of a resource: group, resource, version.
 type Labels = [&'static str; 3];
 
-/// All resources that were ever watched; clones share them.
+/// Counters of every resource that was ever watched; clones share them.
 #[derive(Clone)]
 pub(super) struct Events {
     told: Arc<RwLock<BTreeMap<Labels, Arc<Told>>>>,
@@ -39,7 +39,7 @@ pub(super) struct Events {
 #[derive(Default)]
 pub(super) struct Told([Shard; SHARDS]);
 
-/// What one thread has told, on cache lines of its own.
+/// Events of one thread, on cache lines of its own.
 #[derive(Default)]
 #[repr(align(128))]
 struct Shard {
@@ -96,7 +96,7 @@ impl Collector for Events {
             family(TOTAL, MetricType::COUNTER, total),
             family(BYTES, MetricType::HISTOGRAM, sizes),
         ];
-        // One without metrics is an error to the encoder.
+        // The encoder treats a family without metrics as an error.
         families
             .into_iter()
             .filter(|family| !family.get_metric().is_empty())
@@ -117,7 +117,7 @@ fn pairs(labels: &Labels) -> Vec<LabelPair> {
 // === impl Told ===
 
 impl Told {
-    /// One more event, of so many bytes.
+    /// Counts an event of so many bytes.
     pub(super) fn add(&self, bytes: usize) {
         let shard = &self.0[place()];
         let size = SIZES.partition_point(|bound| *bound < bytes as f64);

@@ -1,4 +1,4 @@
-//! A leader that hangs up.
+//! A leader that disconnects during a call.
 
 use futures_util::FutureExt as _;
 use serde_json::json;
@@ -14,7 +14,7 @@ fn leader() -> User {
     User::new(&format!("{NODE_PREFIX}n1"), &[NODES])
 }
 
-/// A call of the leader n1, who was elected first.
+/// A call of the leader n1, which is elected first.
 fn call(app: &App, resources: &Value) -> Bytes {
     let store = app.feed.fence().store();
     json!({"store": store, "epoch": 1, "resources": resources})

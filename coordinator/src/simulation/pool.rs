@@ -25,7 +25,7 @@ pub struct Pool {
     collection: Arc<PoolCollection>,
 }
 
-/// Own objects play no part here.
+/// Store without own objects, which the simulation does not use.
 struct NoStorage;
 
 // === impl Pool ===
@@ -35,7 +35,7 @@ impl Pool {
     /// are the nodes in `nodes`.
     ///
     /// # Panics
-    /// When the parts do not fit together, which is a mistake of the simulation.
+    /// When the parts do not fit together, which is an error of the simulation.
     #[must_use]
     pub fn open(
         store: &str,
@@ -83,13 +83,13 @@ impl Pool {
         pool
     }
 
-    /// What was found is what is durable.
+    /// Marks the loaded copy as durable.
     fn mark_durable(&self) {
         let persisted = self.feed.replicas().persist(None).now_or_never();
         persisted.expect("memory does not wait").expect("memory does not fail");
     }
 
-    /// `holder` is elected; returns the epoch and the record to keep.
+    /// Elects `holder`; returns the epoch and the record to keep.
     pub fn elect(&self, holder: &str, rv: ResourceVersion) -> (u64, Vec<u8>) {
         let next = self.feed.fence().election().next(holder, None);
         let record = next.encode();
@@ -112,13 +112,13 @@ impl Pool {
         }
     }
 
-    /// The objects.
+    /// The collection of the objects.
     #[must_use]
     pub fn objects(&self) -> &SharedCollection {
         self.collection.objects()
     }
 
-    /// Whether readers may have it.
+    /// True if readers may have it.
     #[must_use]
     pub fn is_served(&self) -> bool {
         self.collection.is_served()

@@ -1,13 +1,14 @@
-//! ClusterRoles made of others: which rules they have.
+//! Aggregated ClusterRoles: collects their rules from other roles.
 //!
-//! In kube-apiserver's control plane a controller writes them down; here they are found whenever the files are read.
+//! In kube-apiserver's control plane a controller writes these rules into the roles; here they are computed whenever the
+//! files are read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Key, PolicyRule, Role};
 
-/// Gives every role with an aggregation the rules of the roles it selects, and of those that these select in turn, in the
-/// order of their names. What it had itself does not count.
+/// Gives every role with an aggregation the rules of the roles it selects, and of those that these select in turn. They
+/// are in the order of the roles' names. Its own rules are dropped.
 pub(super) fn settle(roles: &mut BTreeMap<Key, Role>) {
     let aggregated = roles.iter().filter(|(_, role)| !role.aggregation.is_empty());
     let settled: Vec<(Key, Vec<PolicyRule>)> = aggregated

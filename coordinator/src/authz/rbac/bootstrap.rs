@@ -1,8 +1,8 @@
-//! The roles and bindings that every Kubernetes control plane starts with, as far as they speak of kinds served here.
+//! The bootstrap roles and bindings of every Kubernetes control plane, limited to kinds served here.
 //!
-//! Facts of kube-apiserver 1.36 (`system:*` roles, and the user-facing `admin`, `edit` and `view`, to which an
-//! operator's roles add by their labels). Rights on kinds that are not served are left out, which can only deny more. The roles of single
-//! controllers are not here: nothing of theirs runs beside this server.
+//! Taken from kube-apiserver 1.36: `system:*` roles, and the user-facing `admin`, `edit` and `view`, to which an operator's roles add by
+//! their labels. Rights on kinds that are not served are left out, which can only deny more. The roles of single controllers are left
+//! out: no such controller runs with this server.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::{Binding, Policy, PolicyRule, Role, RoleRef, Subject, Who};
 /// API groups, the last part is paths.
 type Rule = (&'static str, &'static str, &'static str);
 
-/// Key of the label with which a ClusterRole lends its rules to `admin`, `edit` or `view`.
+/// Key of the label that aggregates a ClusterRole's rules to `admin`, `edit` or `view`.
 const AGGREGATE_TO: &str = "rbac.authorization.k8s.io/aggregate-to-";
 const READ: &str = "get list watch";
 const CHANGE: &str = "create delete deletecollection patch update";
@@ -23,7 +23,7 @@ const TOKEN_REVIEWS: Rule = ("create", "authentication.k8s.io", "tokenreviews");
 const REPORT: Rule = ("create patch update", "core events.k8s.io", "events");
 const CREATE_LEASES: Rule = ("create", "coordination.k8s.io", "leases");
 
-/// What `view` may; `edit` and `admin` may it, too.
+/// Rights of `view`; `edit` and `admin` have them, too.
 const VIEW: [Rule; 4] = [
     (
         READ,
@@ -34,7 +34,7 @@ const VIEW: [Rule; 4] = [
     (READ, "core events.k8s.io", "events"),
     (READ, "discovery.k8s.io", "endpointslices"),
 ];
-/// What `edit` may beyond `view`; `admin` may it, too.
+/// Rights of `edit` beyond `view`; `admin` has them, too.
 const EDIT: [Rule; 7] = [
     (READ, "core", "secrets"),
     ("impersonate", "core", "serviceaccounts"),
@@ -44,7 +44,7 @@ const EDIT: [Rule; 7] = [
     (CHANGE, "coordination.k8s.io", "leases"),
     (READ, "coordination.k8s.io", "leases"),
 ];
-/// What `admin` may beyond `edit`.
+/// Rights of `admin` beyond `edit`.
 const ADMIN: [Rule; 2] = [
     ("create", "authorization.k8s.io", "localsubjectaccessreviews"),
     (
@@ -54,7 +54,7 @@ const ADMIN: [Rule; 2] = [
     ),
 ];
 
-/// Cluster roles that somebody holds from the start, or that an operator may bind.
+/// Cluster roles that have bindings from the start, or that an operator may bind.
 const CLUSTER_ROLES: [(&str, &[Rule]); 14] = [
     ("cluster-admin", &[("*", "*", "*"), ("*", "", "*")]),
     ("system:auth-delegator", &[TOKEN_REVIEWS, REVIEWS]),
@@ -146,7 +146,7 @@ const CLUSTER_ROLES: [(&str, &[Rule]); 14] = [
     ),
 ];
 
-/// Cluster role, and who holds it: `g:` a group, `u:` a user, `s:namespace/name` a service account.
+/// Cluster role and its subjects: `g:` a group, `u:` a user, `s:namespace/name` a service account.
 const CLUSTER_BINDINGS: [(&str, &[&str]); 10] = [
     ("cluster-admin", &["g:system:masters"]),
     ("system:basic-user", &["g:system:authenticated"]),
@@ -165,7 +165,7 @@ const CLUSTER_BINDINGS: [(&str, &[&str]); 10] = [
 
 const LOCK: Rule = ("create get list update watch", "coordination.k8s.io", "leases");
 
-/// Name of a role of kube-system, its binding and its rules, and who holds it.
+/// Name of a role of kube-system and its binding, its rule, and its subjects.
 const KUBE_SYSTEM: [(&str, &str, Rule, &[&str]); 3] = [
     (
         "extension-apiserver-authentication-reader",
@@ -191,7 +191,7 @@ const KUBE_SYSTEM: [(&str, &str, Rule, &[&str]); 3] = [
     ),
 ];
 
-/// What a node may with kinds that the node authorizer does not look into more closely.
+/// Rights of a node for kinds that the node authorizer does not check more closely.
 const NODE: [Rule; 5] = [
     TOKEN_REVIEWS,
     (
@@ -204,7 +204,7 @@ const NODE: [Rule; 5] = [
     ("get", "core", "endpoints"),
 ];
 
-/// The policy of a control plane on which nobody has changed anything.
+/// The policy of an unmodified control plane.
 pub(crate) fn policy() -> Policy {
     let mut policy = Policy::default();
     for (name, rules) in CLUSTER_ROLES {
@@ -234,8 +234,8 @@ pub(crate) fn policy() -> Policy {
     policy.aggregated()
 }
 
-/// A role for people: the rules of whatever bears its label. Another one lends it those it has from the start, and the role
-/// itself lends all to the next `larger` one.
+/// Adds a user-facing role with the rules of all roles that have its label. One of these holds its initial rules; the role's own label
+/// adds all of them to the next `larger` one.
 fn add_aggregated(policy: &mut Policy, name: &str, rules: &[Rule], larger: Option<&str>) {
     let label = |name: &str| (format!("{AGGREGATE_TO}{name}"), "true");
     let (key, value) = label(name);

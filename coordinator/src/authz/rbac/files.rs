@@ -1,7 +1,7 @@
 //! The operator's roles and bindings: files and folders of `--rbac-path`, read again while the server runs.
 //!
-//! All or nothing: one file that cannot be read or understood keeps the whole previous policy in use, so that half an
-//! edit never allows what the complete one would not.
+//! Files are reloaded atomically: if one cannot be read or parsed, the whole previous policy stays in use. An
+//! incomplete edit therefore never allows more than the complete one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use parking_lot::RwLock;
 use super::{Policy, parse};
 use crate::operator_files::{Contents, OperatorFiles, each_document};
 
-/// The policy in use, and where it comes from.
+/// The policy in use, and its files.
 pub(crate) struct Rbac {
-    /// What holds whatever the files say.
+    /// Policy that holds regardless of the files.
     base: Policy,
     files: OperatorFiles,
     // Guards the pointer only.
@@ -26,7 +26,7 @@ impl Rbac {
     /// Reads `paths` on top of `base`.
     ///
     /// # Errors
-    /// One line: the file, the object, the field, and what is wrong.
+    /// One line: the file, the object, the field, and the fault.
     pub(crate) fn open(base: Policy, paths: Vec<PathBuf>) -> Result<Self, String> {
         let (files, contents) = OperatorFiles::open(paths)?;
         let policy = base.clone().overlaid(parsed(&contents)?).aggregated();
@@ -42,12 +42,12 @@ impl Rbac {
         self.current.read().clone()
     }
 
-    /// Whether there is anything to read again.
+    /// True if there are files to read again.
     pub(crate) fn is_reloadable(&self) -> bool {
         self.files.is_reloadable()
     }
 
-    /// Reads the files again; true when something changed and is in use now. Blocks for the reads.
+    /// Reads the files again; true if a change is in use now. Blocks for the reads.
     ///
     /// # Errors
     /// As [`Rbac::open`]; the previous policy stays.

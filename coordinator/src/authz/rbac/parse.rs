@@ -1,5 +1,5 @@
-//! Reads Role, ClusterRole, RoleBinding and ClusterRoleBinding objects, strictly: a field that is not understood is an
-//! error, because a misspelt `resourceNames` would otherwise allow more than its author meant.
+//! Parses Role, ClusterRole, RoleBinding and ClusterRoleBinding objects, strictly: an unknown field is an error,
+//! because a misspelt `resourceNames` would otherwise allow more than its author meant.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use super::{Binding, Policy, PolicyRule, Role, RoleRef, Subject, Who};
 pub(crate) const GROUP: &str = "rbac.authorization.k8s.io";
 const API_VERSION: &str = "rbac.authorization.k8s.io/v1";
 
-/// What is wrong: the field and why, without the file.
+/// The field and its fault, without the file.
 pub(crate) type Fault = String;
 
-/// Adds an object, or all items of a list, to `policy`. Objects of other API groups are left out: a file may hold the
+/// Adds an object, or all items of a list, to `policy`. Objects of other API groups are skipped: a file may hold the
 /// rest of an installation, too.
 ///
 /// # Errors
-/// Which object and field, and what is wrong with it.
+/// The object, the field, and its fault.
 pub(crate) fn add(policy: &mut Policy, object: &Value) -> Result<(), Fault> {
     let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
     let (api_version, kind) = (text("apiVersion"), text("kind"));
@@ -45,7 +45,7 @@ pub(crate) fn add(policy: &mut Policy, object: &Value) -> Result<(), Fault> {
     }
 }
 
-/// One object, for messages.
+/// Position of an object, for messages.
 struct Place<'a> {
     kind: &'a str,
     namespace: &'a str,
@@ -115,7 +115,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// Which other roles lend a ClusterRole their rules.
+    /// Selectors of the roles whose rules a ClusterRole aggregates.
     fn aggregation(&self, rule: &Value) -> Result<Vec<LabelSelector>, Fault> {
         const FIELD: &str = "aggregationRule.clusterRoleSelectors";
         let members = self.members(rule, "aggregationRule", &["clusterRoleSelectors"])?;
@@ -227,7 +227,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// The role, and how reasons speak of this binding.
+    /// The role, and the name of this binding in reasons.
     fn role_ref(&self, role: &Value) -> Result<(RoleRef, String), Fault> {
         let members = self.members(role, "roleRef", &["apiGroup", "kind", "name"])?;
         let text = |name: &str| self.text(members, "roleRef", name);
@@ -304,7 +304,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// A list; nothing and `null` are empty ones.
+    /// A list; a missing one and `null` are empty.
     fn list<'v>(&self, value: Option<&'v Value>, field: &str) -> Result<&'v [Value], Fault> {
         match value {
             None | Some(Value::Null) => Ok(&[]),

@@ -261,7 +261,7 @@ fn reload_takes_all_files_or_none() {
         "the role editor is in both"
     );
     assert!(may("list pods") && !may("watch pods"));
-    assert!(rbac.reload().is_err(), "a mistake is told until it is corrected");
+    assert!(rbac.reload().is_err(), "a mistake is reported until it is corrected");
     std::fs::remove_file(folder.0.path().join("more.yaml")).unwrap();
     folder.write("policy.yaml", &POLICY.replace("[get, list]", "[watch]"));
     assert!(rbac.reload().unwrap());
@@ -277,7 +277,7 @@ fn operators_object_replaces_the_built_in_one() {
     assert_eq!(base.len(), rbac.current().len());
 }
 
-/// Roles are found by their labels, also through others, and whoever adds one adds to the roles that people have.
+/// Roles are found by their labels, also through others. A new role adds to the roles that users have.
 #[test]
 fn aggregated_roles_have_the_rules_of_those_they_select() {
     let text = r#"

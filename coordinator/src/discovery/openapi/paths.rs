@@ -1,11 +1,12 @@
-//! The operations of each resource, as far as clients look at them: kind, action, parameters.
+//! The operations of each resource with the attributes that clients read: kind, action, parameters.
 
 use serde_json::{Map, Value, json};
 
 use super::path_of;
 use crate::discovery::model::{Entry, Group};
 
-/// Verbs of discovery, with method, whether they name an object, and their parameters beside the path's.
+/// Verbs of discovery: HTTP method, true if they name an object, and parameters in addition to the
+/// path's.
 const OPERATIONS: [(&str, &str, bool, &[&str]); 8] = [
     (
         "list",

@@ -30,7 +30,7 @@ pub(super) fn of(group: &Group) -> Map<String, Value> {
     schemas
 }
 
-/// `apps.openyurt.io` → `io.openyurt.apps`, as Go packages are named.
+/// Reverses a group as Go packages are named: `apps.openyurt.io` → `io.openyurt.apps`.
 fn reversed(group: &str) -> String {
     group.rsplit('.').collect::<Vec<_>>().join(".")
 }
@@ -58,14 +58,14 @@ fn custom(schemas: &mut Map<String, Value>, group: &Group, entry: &Entry) -> Val
     Value::Object(root)
 }
 
-/// The type of all metadata.
+/// The type of `metadata`.
 fn object_meta() -> Option<Message> {
     schema::find("meta.k8s.io", "v1", "PartialObjectMetadata")?
         .field("metadata")?
         .message()
 }
 
-/// What only outermost objects have.
+/// Adds the members that only top-level objects have.
 fn describe_root(root: &mut Map<String, Value>, group: &Group, entry: &Entry) {
     if let Some(Value::Object(properties)) = root.get_mut("properties") {
         properties.insert(
@@ -81,7 +81,7 @@ fn describe_root(root: &mut Map<String, Value>, group: &Group, entry: &Entry) {
     root.insert("x-kubernetes-group-version-kind".into(), json!([kind]));
 }
 
-/// Adds a type and all it refers to. Types may refer to themselves.
+/// Adds a type and all types it refers to. Types may refer to themselves.
 fn add(schemas: &mut Map<String, Value>, message: Message) {
     if schemas.contains_key(message.name()) {
         return;
@@ -108,7 +108,7 @@ fn add(schemas: &mut Map<String, Value>, message: Message) {
     schemas.insert(message.name().into(), described);
 }
 
-/// Go's types say it by always writing the field; structures are always written and say nothing.
+/// True for fields that Go's types always write; structures are always written and do not count.
 fn is_required(field: Field) -> bool {
     let is_structure = field.ty() == FieldType::Message && !field.is_list() && !field.is_map();
     field.emits_zero()

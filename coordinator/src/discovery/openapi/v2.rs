@@ -1,4 +1,4 @@
-//! The OpenAPI v2 document: valid and without content, for clients that look here when v3 lacks a kind.
+//! The OpenAPI v2 document: valid and empty, for clients that read it when v3 lacks a kind.
 
 use http::HeaderValue;
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{Asked, Body, Response, Status, accepts, info, version, with_etag};
 use yurt_runtime::http::APPLICATION_JSON;
 
-/// Names under which gnostic's protobuf form is asked for; the second is the older spelling.
+/// Media types of gnostic's protobuf form; the second is the older spelling.
 const ACCEPTED: [&str; 2] = [
     "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
     "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
@@ -58,7 +58,7 @@ fn protobuf() -> Vec<u8> {
     document
 }
 
-/// A length-delimited field; everything here is shorter than 128 bytes.
+/// Appends a length-delimited field; every field here is shorter than 128 bytes.
 fn put(out: &mut Vec<u8>, field: u8, content: &[u8]) {
     out.push(field << 3 | 2);
     out.push(u8::try_from(content.len()).unwrap_or(u8::MAX));

@@ -1,7 +1,7 @@
 //! Defaults of a pod: those of kube-apiserver 1.36 for `v1.Pod`.
 //!
-//! Left out: requests of the pod as a whole (`spec.resources`), which follow from all its containers, and the additions of
-//! admission plugins there (service account and its token, priority, tolerations).
+//! Left out: requests of the pod as a whole (`spec.resources`), which follow from all its containers. The additions of
+//! admission plugins are left out, too: service account and its token, priority, tolerations.
 
 use serde_json::{Map, Value, json};
 
