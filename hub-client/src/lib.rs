@@ -46,12 +46,12 @@ const STOP: Duration = Duration::from_secs(2);
 /// Error that prevents the hub's start; one line that names the flag or the file.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A folder is not usable.
+    /// A directory is not usable.
     #[error("--{flag}: cannot use {path}: {error}")]
     Folder {
         /// The flag.
         flag: &'static str,
-        /// The folder.
+        /// The directory.
         path: String,
         /// Cause.
         error: std::io::Error,

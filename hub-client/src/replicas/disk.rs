@@ -13,7 +13,7 @@ use yurt_storage::{Replicas, StorageError};
 use super::members;
 use super::origin::Origin;
 
-/// Name of the file in the folder of the durable copy.
+/// Name of the file in the directory of the durable copy.
 pub const FILE: &str = "replicas.redb";
 /// Name of the failure when the durable copy could not be opened unchanged.
 pub const COPY: &str = "durable copy";

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-/// Name of the file in the folder of the durable copy.
+/// Name of the file in the directory of the durable copy.
 const FILE: &str = "origin.json";
 /// Path of the Namespace whose uid identifies the cluster.
 pub const IDENTITY_PATH: &str = "/api/v1/namespaces/kube-system";

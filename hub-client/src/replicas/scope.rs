@@ -15,7 +15,7 @@ use yurt_storage::kinds::Kinds;
 
 use super::{POOL_SCOPE, PoolData};
 
-/// Name of the file in the folder of the durable copy.
+/// Name of the file in the directory of the durable copy.
 pub const FILE: &str = "pool-scope.json";
 /// Maximum number of additional resources, from the coordinator's command line and the operator's list together.
 const SHARED_MAX: usize = 64;

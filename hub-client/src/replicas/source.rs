@@ -1,4 +1,4 @@
-//! Chooses the source of a replica (`design` table in docs/ARCHITECTURE.md, "who follows what").
+//! Chooses the source of a replica (table "Who follows what" in docs/ARCHITECTURE.md).
 //!
 //! Pure. One rule: a pool reads the cloud once, through its leader. Another hub reads the cloud only if no coordinator shares the
 //! data.
