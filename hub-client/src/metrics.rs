@@ -61,10 +61,7 @@ impl Metrics {
     pub fn new() -> Result<Self, prometheus::Error> {
         let metrics = Self {
             registry: Registry::new(),
-            feed_batches: counter(
-                "feed_batches_total",
-                "Feed batches that the coordinator applied from this hub",
-            )?,
+            feed_batches: counter("feed_batches_total", "Feed batches applied by the coordinator")?,
             feed_fenced: counter("feed_fenced_total", "Feed batches refused because another hub leads")?,
             heartbeats_forwarded: counter(
                 "heartbeats_forwarded_total",
@@ -79,10 +76,7 @@ impl Metrics {
                 name("relay_tunnels_refused_total", "Tunnels refused, by reason"),
                 &["reason"],
             )?,
-            requests: IntCounterVec::new(
-                name("requests_total", "Requests by the component that answered them"),
-                &["by"],
-            )?,
+            requests: IntCounterVec::new(name("requests_total", "Requests by answering component"), &["by"])?,
             role: gauge("yurt_coordinator_yurthub_role", "1 leader, 2 follower, 3 pending")?,
             reachable: IntGaugeVec::new(name("server_healthy_status", "1 while the server answers"), &["server"])?,
             collections: Collections::new()?,
@@ -101,10 +95,7 @@ impl Metrics {
                 ),
                 &["name"],
             )?,
-            cut_off: gauge(
-                "cut_off",
-                "1 while the cloud does not acknowledge this node's heartbeats",
-            )?,
+            cut_off: gauge("cut_off", "1 while this node's heartbeats fail at the cloud")?,
             troubles: gauge(
                 "troubles",
                 "Current failures; /debug/state.json lists them with reasons",
