@@ -1,4 +1,4 @@
-//! Server-side apply: what it creates, changes and takes away, whose fields they are, and what other writes make of that.
+//! Server-side apply: created, changed and removed fields, their owners, and the effect of other writes.
 
 use bytes::Bytes;
 use http::Method;
@@ -198,7 +198,7 @@ async fn what_others_own_is_taken_by_force_only() {
     assert_eq!(
         both["spec"]["ports"].as_array().unwrap().len(),
         2,
-        "the other port is still somebody's"
+        "the other port still has an owner"
     );
 }
 
@@ -212,7 +212,7 @@ async fn after_the_first_apply_every_write_is_accounted_for() {
     let patched = admin.merge(&path, &json!({"data": {"b": "1"}})).await.expect(200);
     assert!(
         owners(&created).is_empty() && owners(&patched).is_empty(),
-        "nobody has applied"
+        "there was no apply"
     );
 
     let applied = apply(&admin, &path, "fieldManager=me", &map(json!({"c": "1"})))
@@ -325,7 +325,7 @@ async fn custom_resources_have_granular_maps_and_atomic_lists() {
     );
 }
 
-/// Both views of an event keep one account.
+/// Both views of an event share their managed fields.
 #[tokio::test]
 async fn events_are_applied_through_either_view() {
     let server = Server::standalone().await;

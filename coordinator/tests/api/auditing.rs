@@ -1,4 +1,4 @@
-//! The audit log: who, what and how it ended, and never a secret.
+//! The audit log: user, request and result, and never a secret.
 
 use serde_json::{Value, json};
 

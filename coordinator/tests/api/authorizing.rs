@@ -1,4 +1,4 @@
-//! Roles and bindings from files, and what nodes may read and write in profile standalone.
+//! Roles and bindings from files, and reads and writes of nodes in profile standalone.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::harness::{Client, Server, TRUSTING, config_map, rv};
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Spoils an object.
+/// Makes an object invalid.
 type Change<'a> = &'a dyn Fn(&mut Value);
 
 async fn node_with(admin: &Client, name: &str, metadata: Value) -> String {
@@ -239,7 +239,7 @@ async fn roles_from_files_hold_in_both_profiles() {
     }
 }
 
-/// A pod moves while the node it was on is offline. What that node does when it is back concerns the pod that it knew.
+/// A pod moves while its former node is offline. When that node is back, its delete refers to the pod that it had.
 #[tokio::test]
 async fn late_deletion_by_the_former_node_leaves_the_new_pod() {
     let server = Server::standalone().await;

@@ -1,4 +1,4 @@
-//! Bodies that do not come, and bodies of which there are too many: others are served meanwhile.
+//! Bodies that do not arrive, and too many bodies: others are still served.
 
 use bytes::Bytes;
 use serde_json::json;
@@ -35,7 +35,7 @@ async fn feed_of_a_node_that_does_not_lead_is_refused_without_its_body() {
     }
 }
 
-/// Everybody may ask for a review, so its body is small.
+/// Every caller may send a review, so its body is small.
 #[tokio::test]
 async fn reviews_are_small() {
     let server = Server::standalone().await;
@@ -62,7 +62,7 @@ async fn unfinished_large_bodies_delay_large_ones_alone() {
         }
     }
     let large = json!({"metadata": {"name": "large"}, "data": {"k": "x".repeat(200 << 10)}});
-    // Once all of them have begun, there is no room; a client comes again.
+    // Once all of them have begun, there is no room; a client retries.
     let full = async || {
         let answer = admin.post(MAPS, &large).await;
         admin.delete(&format!("{MAPS}/large")).await;

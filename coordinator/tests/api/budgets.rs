@@ -1,4 +1,4 @@
-//! How much a leader, and a member, may fill the coordinator with.
+//! Limits on the bytes that a leader, and a member, may store.
 
 use futures_util::future::join_all;
 use serde_json::{Value, json};
@@ -42,7 +42,7 @@ async fn leader_fills_the_pool_up_to_its_limit_and_what_is_held_stays() {
         message.contains("services") && message.contains("--max-pool-bytes"),
         "{message}"
     );
-    // Each of these arrives alone, beside what is held: that counts as well.
+    // Each of these arrives alone, on top of the held data, which counts as well.
     for (n, code) in [(1, 200), (2, 413)] {
         let at = 100 + n;
         let events = json!([event("ADDED", large(&format!("d{n}"), at, 35_000))]);
@@ -127,7 +127,7 @@ async fn nodes_write_small_events_and_leases_and_not_too_many() {
         .post(EVENTS, &about("admin", &"x".repeat(2_000)))
         .await
         .expect(201);
-    // At once: one more is allowed per second, however slow the machine is.
+    // In parallel: one more is allowed per second, on a machine of any speed.
     let events: Vec<Value> = (0..150).map(|n| about(&format!("e{n}"), "short")).collect();
     let answers = join_all(events.iter().map(|event| node.post(EVENTS, event))).await;
     let taken = answers.iter().filter(|answer| answer.code == 201).count();

@@ -1,4 +1,4 @@
-//! Custom resources: kinds that files declare, while the server runs and from its start.
+//! Custom resources: kinds declared by files, at the start and while the server runs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -81,7 +81,7 @@ fn write(path: PathBuf, manifests: &[Value]) {
     std::fs::write(path, texts.join("\n---\n")).unwrap();
 }
 
-/// Asks until the answer has this code.
+/// Repeats a request until the answer has this code.
 async fn until(client: &Client, path: &str, code: u16) {
     let asked = async {
         while client.get(path).await.code != code {
@@ -96,7 +96,7 @@ async fn etag(client: &Client) -> String {
     answer.header("etag").unwrap().to_owned()
 }
 
-/// What discovery and OpenAPI say of the group: aggregated, by groups, and the paths of documents.
+/// Discovery and OpenAPI of the group: aggregated, by groups, and the paths of documents.
 async fn documents(client: &Client) -> (Vec<Value>, Vec<Value>, bool) {
     let found = |list: &Value, name: &str| {
         let groups = list.as_array().unwrap().iter();
@@ -177,7 +177,7 @@ async fn kinds_come_change_and_go_while_the_server_runs() {
     let mut others = admin.watch(&gadget).await;
     assert_eq!(others.told().await, "ADDED g");
 
-    // The kind changes, and other versions come: watches end and go on where they were.
+    // The kind changes, and other versions come: watches end and resume at their position.
     let mut changed_v1 = version("v1", true);
     changed_v1["selectableFields"] = json!([{"jsonPath": ".spec.size"}]);
     let versions = [version("v1beta1", false), changed_v1, version("v2", false)];
@@ -371,7 +371,7 @@ async fn patches_and_updates_follow_the_rules_of_custom_resources() {
     let path = format!("{WIDGETS}/w1");
     admin.post(WIDGETS, &widget("w1", "red")).await.expect(201);
 
-    // Patches without rules of merging.
+    // Patches without merge rules.
     let json_patch = json!([{"op": "replace", "path": "/spec/color", "value": "green"}]);
     assert_eq!(
         admin.patch("json", &path, &json_patch).await.expect(200)["spec"]["color"],
@@ -460,7 +460,7 @@ async fn tables_and_openapi_show_what_the_manifest_says() {
     assert_eq!(table["rows"][0]["cells"], json!(["w1", "red", "True"]));
     assert_eq!(table["rows"][1]["cells"], json!(["w2", "green", null]));
 
-    // OpenAPI says what the manifest says.
+    // OpenAPI has the schema of the manifest.
     let document = admin.get("/openapi/v3/apis/example.com/v1").await.expect(200);
     let schema = &document["components"]["schemas"]["com.example.v1.Widget"];
     assert_eq!(
@@ -481,7 +481,7 @@ async fn content_of_a_namespace_goes_with_it() {
     admin.post(WIDGETS, &widget("w1", "red")).await.expect(201);
     admin.post(WIDGETS, &widget("w2", "red")).await.expect(201);
 
-    // Everything in a namespace goes with it.
+    // Everything in a namespace is deleted with it.
     admin.delete(&format!("{OLD}/w1")).await.expect(200);
     admin.delete(WIDGETS).await.expect(200);
     assert_eq!(admin.get(WIDGETS).await.expect(200)["items"], json!([]));
@@ -529,7 +529,7 @@ async fn nodepools_are_served_in_the_versions_of_openyurt() {
     assert!(age.is_string());
 }
 
-/// Widgets whose schema has something to say.
+/// Widgets with a schema.
 async fn strict_widgets() -> (Declared, Client) {
     let mut strict = version("v1", true);
     strict["schema"]["openAPIV3Schema"]["properties"] = json!({

@@ -1,4 +1,4 @@
-//! What clients learn about the API: discovery, OpenAPI, version, health.
+//! Documents about the API: discovery, OpenAPI, version, health.
 
 use serde_json::{Value, json};
 
@@ -118,7 +118,7 @@ async fn aggregated_discovery_comes_for_both_roots_or_neither() {
         assert_eq!(
             answer.header("content-type"),
             Some(AGGREGATED),
-            "an aggregated clause wins wherever it stands"
+            "an aggregated clause wins in any position"
         );
         assert_eq!(
             (answer.header("vary"), answer.header("cache-control")),
@@ -214,7 +214,7 @@ async fn openapi_v3_names_operations_and_types_of_every_kind() {
     let spec = &schemas["io.k8s.api.core.v1.PodSpec"]["properties"];
     assert_eq!(spec["containers"]["x-kubernetes-patch-merge-key"], "name");
     assert_eq!(spec["containers"]["x-kubernetes-list-map-keys"], json!(["name"]));
-    // Every reference leads somewhere.
+    // Every reference has a target.
     let text = core.to_string();
     for reference in text.split("\"#/components/schemas/").skip(1) {
         let name = reference.split('"').next().unwrap();

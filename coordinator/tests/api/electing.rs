@@ -1,5 +1,5 @@
-//! The election lease of a pool under a hostile member: who may write it, for how long it protects its holder, and who is
-//! never refused.
+//! The election lease of a pool under a hostile member: permitted writers, the time for which it protects its holder, and
+//! requests that are never refused.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::harness::{Answer, Client, Server, rv};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 const ELECTION: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/yurthub";
-/// A holder is protected for this many seconds of silence at the most.
+/// Maximum number of seconds of silence for which a holder is protected.
 const PROTECTED_MAX: u64 = 60;
 
 async fn pool() -> Server {
@@ -25,7 +25,7 @@ async fn elect(client: &Client, holder: &str) -> Value {
     client.post(LEASES, &lease(holder, 15)).await.expect(201)
 }
 
-/// A PUT over the state that is stored, with its resourceVersion.
+/// A PUT over the stored state, with its resourceVersion.
 async fn put(client: &Client, change: impl Fn(&mut Value)) -> Answer {
     let mut lease = client.get(ELECTION).await.expect(200);
     change(&mut lease);

@@ -1,5 +1,5 @@
-//! Electors of other makes beside each other on one lease: those that send no resourceVersion, stall between looking and
-//! writing and never hear of it, and one that follows client-go. Whatever they do, nobody is replaced while it renews.
+//! Different electors on one lease: those that send no resourceVersion and stall between read and write, and one that
+//! follows client-go. None replaces a holder that renews.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use crate::harness::{Client, PATIENCE, Server, rv};
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/l";
 const DURATION: Duration = Duration::from_secs(1);
-/// The number of a write lies this much ahead of its time at most, as long as writes are this far apart.
+/// Maximum time by which the number of a write is ahead of its time, if writes are this far apart.
 const AHEAD: Duration = Duration::from_millis(3);
-/// They go at it until the lease was taken and given back this often.
+/// Number of acquisitions and releases after which the test ends.
 const CHANGES: usize = 8;
 const RELEASES: usize = 3;
 
@@ -43,7 +43,7 @@ impl Elector<'_> {
         }
     }
 
-    /// Believes the clock of whoever wrote the lease, and writes over whatever is there.
+    /// Trusts the clock of the lease's last writer, and overwrites any state.
     async fn blind(&self) {
         loop {
             let lease = self.client.get(LEASE).await.expect(200);
@@ -67,7 +67,7 @@ impl Elector<'_> {
         }
     }
 
-    /// Counts on its own clock from when it first saw a state, and writes over what it saw only.
+    /// Measures on its own clock from the first observation of a state, and overwrites only that state.
     async fn guarded(&self) {
         let mut seen = (String::new(), Instant::now());
         loop {
@@ -105,7 +105,7 @@ fn age(lease: &Value) -> Duration {
 
 #[tokio::test]
 async fn electors_of_other_makes_never_replace_a_holder_that_renews() {
-    // The embedded store numbers writes by the time, in microseconds: the history tells when each was.
+    // The embedded store numbers writes by the time, in microseconds: the history contains the time of each.
     let server = Server::start(&["--profile", "standalone"]).await;
     let names = ["blind-1", "blind-2", "blind-3", "guarded"];
     let electors: Vec<_> = names

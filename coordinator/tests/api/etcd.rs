@@ -15,8 +15,7 @@ async fn two(etcd: &EtcdMember) -> ([Server; 2], [Client; 2]) {
     (servers, admins)
 }
 
-/// What one answered, the other one knows when it is asked.
-/// Conformance: 3.E18
+/// After one has answered a write, the other one serves it. Conformance: 3.E18
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs an etcd"]
 async fn reads_at_one_reflect_writes_at_the_other() {
@@ -36,7 +35,7 @@ async fn reads_at_one_reflect_writes_at_the_other() {
             .iter()
             .find(|item| item["metadata"]["name"] == json!(name));
         assert_eq!(found.unwrap()["data"]["key"], "2");
-        // A watch at an RV that only the other one has given out so far begins there.
+        // A watch at an RV that only the other one has issued so far begins there.
         let mut watch = one.watch(&format!("{MAPS}?resourceVersion={}", rv(&changed))).await;
         other.delete(&path).await.expect(200);
         assert_eq!(watch.told().await, format!("DELETED {name}"));
@@ -44,7 +43,8 @@ async fn reads_at_one_reflect_writes_at_the_other() {
     }
 }
 
-/// A write is judged by what is stored, not by what the coordinator that takes it has heard so far.
+/// A write is judged by the stored state, not by the state that its coordinator has received so
+/// far.
 ///
 /// Conformance: 5.06
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -100,7 +100,7 @@ async fn election_is_guarded_at_every_coordinator() {
         .await
         .expect(201);
     let take = json!({"spec": {"holderIdentity": "b"}});
-    // Longer than the lease lasts: each renewal at one is known at the other.
+    // Longer than the lease lasts: each renewal at one is visible at the other.
     for second in 1..8 {
         let renewed = json!({"spec": {"renewTime": format!("2026-01-01T00:00:{second:02}.000000Z")}});
         one.merge(&path, &renewed).await.expect(200);
@@ -160,7 +160,7 @@ async fn without_etcd_reads_of_any_version_go_on_and_the_rest_says_why() {
     assert_eq!(told, "ADDED e", "the stream stayed open");
 }
 
-/// Connections made while it waited go on when it is ready.
+/// Connections made during the wait go on when it is ready.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs an etcd"]
 async fn a_start_that_waited_for_etcd_ends_ready() {

@@ -1,4 +1,4 @@
-//! Events: one store under two groups, and an end after some time.
+//! Events: one store under two groups, and their expiry.
 
 use serde_json::{Value, json};
 

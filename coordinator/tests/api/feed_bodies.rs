@@ -1,4 +1,4 @@
-//! What goes over the links between hubs and coordinator: compressed, bounded, and not sent twice.
+//! Data on the links between hubs and coordinator: compressed, bounded, and not sent twice.
 
 use std::io::{Read as _, Write as _};
 
@@ -43,7 +43,7 @@ async fn bodies_of_an_unfinished_snapshot_are_not_asked_for_again() {
     // The link broke; the same leader begins again.
     let missing = first.call("services/snapshot", body).await.expect(200)["missing"].clone();
     assert_eq!(missing, json!(["x/s3", "x/s4", "x/s5"]));
-    // Another hub leads. Meanwhile the cloud has changed one of those that are here.
+    // Another hub leads. In between the cloud has changed one of the objects that are here.
     first.release().await;
     let second = Leader::elect(&server, "n2").await;
     let mut now = objects.clone();
@@ -56,7 +56,7 @@ async fn bodies_of_an_unfinished_snapshot_are_not_asked_for_again() {
     assert_eq!(done["appliedUpTo"], "170");
     let listed = server.node("n1").get(SERVICES).await.expect(200);
     assert_eq!(listed["items"], json!(now));
-    // On another timeline an RV may stand for something else: nothing is reused.
+    // In another generation an RV may have another content: nothing is reused.
     let body = json!({"after": "0", "at": "90", "generation": 1, "index": index(&now[..1])});
     let missing = second.call("services/snapshot", body).await.expect(200)["missing"].clone();
     assert_eq!(missing, json!(["x/s0"]));
@@ -74,10 +74,10 @@ fn index_of(objects: &[Value]) -> Vec<Value> {
     objects.iter().map(row).collect()
 }
 
-/// Two first lists of more than waits in memory, side by side, with all that can go wrong in between.
+/// Two concurrent first lists, larger than the limit in memory, with every fault in between.
 #[tokio::test]
 async fn large_snapshots_end_and_no_refusal_takes_back_what_was_sent() {
-    /// Objects that etcd takes, too; all together more than 16 MiB.
+    /// Objects that etcd accepts, too; together more than 16 MiB.
     const EACH: usize = 14;
     const BYTES: usize = 1400 << 10;
     let server = Server::pool().await;
@@ -127,7 +127,7 @@ async fn large_snapshots_end_and_no_refusal_takes_back_what_was_sent() {
     assert_eq!(names.filter(|name| name.ends_with(".bodies")).count(), 0);
 }
 
-/// An index of more than one body takes.
+/// An index larger than one body may be.
 #[tokio::test]
 async fn index_of_any_length_comes_in_parts() {
     const ALL: usize = 12_000;
@@ -180,14 +180,14 @@ async fn bodies_of_the_feed_are_bounded_compressed_or_not() {
     send(gzip(text.as_bytes()).slice(..40), "gzip").await.expect(400);
     let taken = send(gzip(text.as_bytes()), "gzip").await.expect(200);
     assert_eq!(taken["appliedUpTo"], "110");
-    // 8 MiB and a byte: refused as it is, and when it unfolds to that.
+    // 8 MiB and a byte: refused as it is, and when it decompresses to that.
     let long = [text.as_bytes(), &vec![b' '; (8 << 20) + 1 - text.len()]].concat();
     send(gzip(&long), "gzip").await.expect(413);
     send(Bytes::from(long.clone()), "identity").await.expect(413);
     send(Bytes::from(long).slice(..8 << 20), "identity").await.expect(200);
 }
 
-/// In a member that nobody reads, or in an object.
+/// In an unknown member, or in an object.
 #[tokio::test]
 async fn bodies_of_the_feed_are_nested_as_deeply_as_other_bodies() {
     let (_server, leader) = fed_pool().await;
@@ -208,7 +208,7 @@ async fn bodies_of_the_feed_are_nested_as_deeply_as_other_bodies() {
     assert_eq!(deepest.expect(200)["appliedUpTo"], "110");
 }
 
-/// An object of about 11.6 KB as pods make them: most of it repeats, ids do not.
+/// An object of about 11.6 KB as pods produce them: most of it repeats, ids do not.
 fn slice_like(number: u64) -> Value {
     let noise = |n: u64| (number * 1_000 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let endpoint = |n: u64| {
@@ -259,12 +259,12 @@ async fn replicas_that_ask_get_compressed_watches_and_nobody_else_does() {
     );
 }
 
-/// An index of `a` at 150, with this of the time before.
+/// An index of `a` at 150, with this history.
 fn with_history(history: &Value) -> Value {
     json!({"at": "200", "index": [["x/a", "150"]], "history": history})
 }
 
-/// The store is lost and fed anew: whoever followed it before goes on, and is told what went meanwhile.
+/// The store is lost and fed again: its former readers resume, and receive the deletions since.
 ///
 /// Conformance: 7.50
 #[tokio::test]
@@ -341,7 +341,7 @@ async fn history_that_is_none_is_refused_and_a_copy_keeps_its_own() {
         .snapshot("services", 0, 180, &[service("a", 150)])
         .await
         .expect(200);
-    // Who has a copy remembers for itself.
+    // A coordinator with a copy has its own history.
     let done = leader.call("services/snapshot", with_history(&none)).await.expect(200);
     assert_eq!(done["missing"], json!([]));
     let mut watch = server

@@ -1,4 +1,4 @@
-//! The feed: who may, what is taken, what readers see of it.
+//! The feed: permitted callers, accepted calls, and the readers' view of it.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::harness::{Answer, Client, Server, rv};
 const SERVICES: &str = "/api/v1/services";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 
-/// A leader of the pool, as the coordinator knows it.
+/// A leader of the pool, with the claim that the coordinator expects.
 pub(crate) struct Leader {
     pub(crate) client: Client,
     store: String,
@@ -20,7 +20,7 @@ pub(crate) struct Leader {
 // === impl Leader ===
 
 impl Leader {
-    /// Elects `node`, which must find the lease free.
+    /// Elects `node`; the lease has to be free.
     pub(crate) async fn elect(server: &Server, node: &str) -> Self {
         let client = server.node(node);
         let lease = json!({
@@ -305,7 +305,7 @@ async fn metrics_tell_who_leads_what_is_stale_and_what_clients_suffered() {
         .count();
     assert_eq!(members, 1, "the membership is one collection: {text}");
 
-    // A feed that says that the cloud is away keeps the collection served, and its age growing.
+    // A feed that reports the cloud as away keeps the collection served, and its age growing.
     let before = series(&scrape().await, staleness).unwrap();
     let body = json!({"after": "100", "events": [], "upTo": "100", "fresh": false});
     leader.call("services/events", body).await.expect(200);
@@ -340,7 +340,7 @@ async fn metrics_tell_who_leads_what_is_stale_and_what_clients_suffered() {
     let text = scrape().await;
     assert_eq!(series(&text, "yurt_coordinator_delegated_leases"), Some(1.0));
     assert_eq!(series(&text, "yurt_coordinator_election_epochs_total"), Some(2.0));
-    assert!(!text.contains("yurt_coordinator_leader{"), "nobody leads: {text}");
+    assert!(!text.contains("yurt_coordinator_leader{"), "there is no leader: {text}");
 }
 
 /// Conformance: 7.54
@@ -355,7 +355,7 @@ async fn snapshots_send_missing_bodies_only_and_never_go_back() {
     assert_eq!(
         (first.kind.as_str(), rv(&first.object).as_str()),
         ("BOOKMARK", "100"),
-        "a position at once"
+        "a position immediately"
     );
     let index = json!([["x/a", "50"], ["x/c", "140"]]);
     let body = json!({"after": "0", "at": "150", "index": index});
@@ -414,7 +414,7 @@ async fn new_generation_starts_over_and_ends_old_streams() {
     let answer = reader.get(SERVICES).await;
     assert_eq!(answer.header("yurt-generation"), Some("1"));
     assert_eq!(rv(&answer.body), "40");
-    // Bodies of the timeline before are not taken for those that were applied on this one.
+    // Bodies of the previous generation do not count as those applied in this one.
     let late = json!({"generation": 0, "at": "30", "objects": []});
     let late = leader.call("services/snapshot/bodies", late).await.expect(409);
     assert_eq!(late["reason"], "gap");
@@ -457,7 +457,7 @@ async fn membership_comes_first_and_contains_who_tells_it() {
     server.admin().post("/yurt/v1/members", &names).await.expect(405);
 }
 
-/// All labels of a pool are taken away by mistake, or by a controller that writes them again. Leaders feed what the cloud says.
+/// All labels of a pool are removed by mistake, or by a controller that writes them again. Leaders feed the state of the cloud.
 #[tokio::test]
 async fn membership_never_shuts_out_the_node_that_tells_it() {
     let (server, leader) = fed_pool().await;
@@ -487,7 +487,7 @@ async fn membership_never_shuts_out_the_node_that_tells_it() {
     }
     let names = async || server.node("n2").get("/yurt/v1/members").await.expect(200)["members"].clone();
     assert_eq!(names().await, json!(["n1", "n2"]), "nothing was taken");
-    // It left and came back: what counts is how it ends.
+    // It left and came back: only the final state counts.
     let around = json!([
         event("DELETED", member("n1", "11")),
         event("DELETED", member("n2", "12")),
@@ -530,7 +530,7 @@ async fn feed_calls_of_another_version_are_refused_before_they_are_read() {
     assert_eq!(state["collections"]["services"]["appliedUpTo"], "100");
 }
 
-/// Every hub asks every 5 s.
+/// Every hub requests it every 5 s.
 #[tokio::test]
 async fn state_of_the_feed_stays_small_in_a_pool_of_ten_thousand_nodes() {
     let server = Server::pool().await;
@@ -555,7 +555,11 @@ async fn restart_keeps_complete_data_position_members_and_epoch() {
     server.start_again().await;
     let reader = server.node("n2");
     let answer = reader.get(SERVICES).await;
-    assert_eq!(answer.header("yurt-stale"), Some("true"), "nobody has fed since");
+    assert_eq!(
+        answer.header("yurt-stale"),
+        Some("true"),
+        "there was no feed call since"
+    );
     assert_eq!(rv(&answer.expect(200)), "115");
     let state = reader.get("/yurt/v1/feed").await.expect(200);
     assert_eq!(
@@ -670,7 +674,7 @@ async fn replicas_hear_of_every_advance() {
     assert!(bookmark.object["metadata"]["annotations"]["openyurt.io/stale"].is_null());
 }
 
-/// A leader that was told, or remembers, the last state of each key only: nobody may stand in the middle of that.
+/// A leader has only the last state of each key: no reader may stop in the middle of such a step.
 #[tokio::test]
 async fn step_of_the_feed_reaches_replicas_as_one_step() {
     let (server, leader) = fed_pool().await;
@@ -706,8 +710,8 @@ async fn services_at(reader: &Client, up_to: u64) -> Vec<String> {
     items.iter().map(shown).collect()
 }
 
-/// What is fed through one coordinator is served by the other, which a new leader may feed from there; the old leader is
-/// shut out at both.
+/// Data fed through one coordinator is served by the other, which a new leader may feed from there; the old leader is fenced at
+/// both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs an etcd"]
 async fn coordinators_over_one_etcd_share_the_pool() {
@@ -754,7 +758,7 @@ async fn coordinators_over_one_etcd_share_the_pool() {
     there.sort();
     assert_eq!(here, there);
     assert!(here.contains(&"new@511".to_owned()) && here.len() == 300, "{here:?}");
-    // A large difference goes through a folder of its own; who starts afterwards reads what counts.
+    // A large difference goes through a folder of its own; a coordinator that starts afterwards reads the right one.
     let fewer: Vec<Value> = (0..150).map(|n| service(&format!("s{n}"), 600 + n)).collect();
     new.snapshot("services", 0, 900, &fewer).await.expect(200);
     new.events(900, json!([event("DELETED", service("s0", 901))]), 901)
@@ -764,7 +768,7 @@ async fn coordinators_over_one_etcd_share_the_pool() {
     for server in [&one, &other, &third] {
         assert_eq!(services_at(&server.node("n1"), 901).await.len(), 149);
     }
-    // A new timeline reaches everybody, too.
+    // A new generation reaches all readers, too.
     new.snapshot("services", 1, 50, &[service("s", 40)]).await.expect(200);
     let on_new = async || {
         let answer = one.node("n1").get(SERVICES).await;
@@ -777,7 +781,7 @@ async fn coordinators_over_one_etcd_share_the_pool() {
     );
 }
 
-/// etcd has a limit of its own, here its default one. Nothing of what does not fit is left in it.
+/// etcd has a limit of its own, here its default one. No part of a refused call stays in it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs an etcd"]
 async fn object_above_the_limit_of_etcd_is_refused_by_its_name() {
@@ -824,7 +828,7 @@ async fn object_above_the_limit_of_etcd_is_refused_by_its_name() {
     );
 }
 
-/// One leader, once, must not be able to number a copy so that no other leader comes after it.
+/// One leader must not be able to number a copy so that no later leader can continue.
 #[tokio::test]
 async fn numbers_that_nothing_could_follow_are_refused() {
     let server = Server::pool().await;
@@ -863,7 +867,7 @@ async fn numbers_that_nothing_could_follow_are_refused() {
     assert_eq!(told["items"][0]["metadata"]["name"], "web");
 }
 
-/// Data that a hostile member fed is gone from readers and from the disk, and no hub keeps its copy of it.
+/// Data that a hostile member fed disappears from readers and from the disk, and hubs drop their copies of it.
 #[tokio::test]
 async fn voided_collection_is_fed_from_nothing_under_a_new_generation() {
     let mut server = Server::pool().await;
@@ -889,7 +893,7 @@ async fn voided_collection_is_fed_from_nothing_under_a_new_generation() {
     assert_eq!(required / 1_000_000, 8);
     leader.client.get(SERVICES).await.expect(429);
 
-    // What was on its way.
+    // A call that was in flight.
     let late = leader
         .snapshot("services", old, 1 << 52, &[service("forged", 100)])
         .await

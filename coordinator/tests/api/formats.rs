@@ -1,4 +1,4 @@
-//! Formats: protobuf and YAML in and out, failures in the format asked for.
+//! Formats: protobuf and YAML in and out, failures in the requested format.
 
 use bytes::Bytes;
 use http::Method;
@@ -10,7 +10,7 @@ use crate::harness::{Answer, Client, Server, config_map};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-/// What typed clients of client-go send.
+/// `Accept` header of client-go's typed clients.
 const TYPED: &str = "application/vnd.kubernetes.protobuf,application/json";
 
 /// The body of an object in protobuf.
@@ -33,7 +33,7 @@ async fn send(client: &Client, method: Method, path: &str, format: &str, body: B
         .await
 }
 
-/// What kube-scheduler and client-go's eviction client send.
+/// Requests of kube-scheduler and client-go's eviction client.
 ///
 /// Conformance: 2.53
 #[tokio::test]
@@ -178,7 +178,7 @@ async fn failures_come_in_the_format_asked_for() {
         assert_eq!((kind.as_str(), &status["code"]), ("Status", &json!(code)));
         let answer = client.get_with(&path, &[("accept", "application/yaml")]).await;
         assert_eq!(yaml::parse(&answer.bytes).unwrap()["code"], json!(code));
-        // What cannot be had is not asked for in vain.
+        // An unavailable format falls back to JSON.
         let answer = client.get_with(&path, &[("accept", "image/png")]).await;
         assert_eq!(answer.header("content-type"), Some("application/json"), "{path}");
     }
@@ -305,7 +305,7 @@ async fn tables_are_lists_objects_and_events() {
     let second = watch.next().await.unwrap();
     assert_eq!(second.object["columnDefinitions"], json!(null));
     assert_eq!(second.object["rows"][0]["cells"][0], "b");
-    // A failure is a Status, whatever was asked for.
+    // A failure is a Status in every requested form.
     assert_eq!(
         admin.get_with(&format!("{MAPS}/none"), &accept).await.expect(404)["kind"],
         "Status"

@@ -1,4 +1,4 @@
-//! A disk that is really full: a small tmpfs, and a coordinator that lives in it.
+//! A disk that is really full: a small tmpfs with a coordinator's data folder.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -44,7 +44,7 @@ impl SmallDisk {
         self.place.path()
     }
 
-    /// Takes all the space that is left; whoever deletes the file gives it back.
+    /// Takes all the space that is left; deleting the returned file frees it.
     fn fill(&self) -> PathBuf {
         let path = self.path().join("ballast");
         let mut file = File::create(&path).unwrap();
@@ -57,7 +57,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: whatever of the coordinator is still ending lets go of it a moment later.
+        // Lazily: an ending coordinator may hold files a moment longer.
         let _ = Command::new("umount").arg("-l").arg(self.path()).status();
     }
 }
@@ -88,8 +88,8 @@ async fn wait_until_ready_is(admin: &Client, code: u16) {
     waited.unwrap_or_else(|_| panic!("/readyz must become {code}"));
 }
 
-/// Writes are refused with the reason; reads, watches and heartbeats go on; it recovers by itself, and what was
-/// acknowledged is there after a kill.
+/// Writes are refused with the reason; reads, watches and heartbeats go on. It recovers by itself, and
+/// acknowledged writes survive a kill.
 #[tokio::test]
 #[ignore = "needs to mount a file system"]
 async fn full_disk_refuses_writes_alone_and_loses_nothing() {
@@ -119,7 +119,7 @@ async fn full_disk_refuses_writes_alone_and_loses_nothing() {
     assert_eq!(status["reason"], "ServiceUnavailable");
     assert!(status["message"].as_str().unwrap().contains("disk is full"), "{status}");
 
-    // Long enough for the store to look after itself a few times.
+    // Long enough for a few checks of the store.
     wait_until_ready_is(&admin, 500).await;
     assert_eq!(admin.try_get("/livez").await, Some(200));
     for turn in 0..50 {

@@ -1,4 +1,4 @@
-//! Starts a coordinator in a folder of its own and speaks to it as anybody one likes.
+//! Starts a coordinator in a folder of its own and sends it requests as any user.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -21,10 +21,10 @@ use yurt_test_support::free_port;
 pub(crate) use yurt_test_support::PATIENCE;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_yurt-coordinator");
-/// What a coordinator logs, in its folder.
+/// Log of a coordinator, in its folder.
 const LOG: &str = "stderr.log";
 
-/// The first leader says who belongs to the pool.
+/// The first leader feeds the members.
 pub(crate) const TRUSTING: &str = "--trust-first-leader";
 
 /// A running coordinator; killed when dropped.
@@ -37,7 +37,7 @@ pub(crate) struct Server {
     etcd: Option<EtcdMember>,
 }
 
-/// Somebody with a certificate.
+/// A client, with or without a certificate.
 #[derive(Clone)]
 pub(crate) struct Client {
     http: HttpClient,
@@ -69,7 +69,7 @@ pub(crate) struct Event {
 // === impl Server ===
 
 impl Server {
-    /// A control plane of its own.
+    /// A standalone control plane.
     pub(crate) async fn standalone() -> Self {
         Self::over_some_store(&["--profile", "standalone"]).await
     }
@@ -78,7 +78,7 @@ impl Server {
         Self::over_some_store(&["--nodepool", "hangzhou", TRUSTING]).await
     }
 
-    /// Over an etcd where there is one, so that everything holds over both stores.
+    /// Over an etcd where there is one, so that each test covers both stores.
     pub(crate) async fn over_some_store(flags: &[&str]) -> Self {
         if std::env::var_os(OVER_ETCD_VARIABLE).is_none() {
             return Self::start(flags).await;
@@ -120,7 +120,7 @@ impl Server {
         Self::start_in(tempfile::tempdir().unwrap(), flags).await
     }
 
-    /// One that has to wait for its store; answers as far as it can.
+    /// A coordinator that waits for its store, and answers as far as it can.
     pub(crate) async fn waiting(flags: &[&str]) -> Self {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let mut server = Self::spawn(tempfile::tempdir().unwrap(), flags);
@@ -128,7 +128,7 @@ impl Server {
         server
     }
 
-    /// With its files in `folder`.
+    /// A coordinator with its files in `folder`.
     pub(crate) async fn start_in(folder: tempfile::TempDir, flags: &[&str]) -> Self {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let mut server = Self::spawn(folder, flags);
@@ -136,13 +136,13 @@ impl Server {
         server
     }
 
-    /// One whose wall clock is wrong by as many seconds as stand in the file `skew`, which need not exist.
+    /// A coordinator whose wall clock is off by the number of seconds in the file `skew`, which need not exist.
     pub(crate) async fn with_wall_clock_skew(flags: &[&str], skew: &Path) -> Self {
         let variable = format!("wall-clock-skew={}", skew.display());
         Self::start_as(Command::new(PROGRAM).env("YURT_FAILPOINTS", variable), flags).await
     }
 
-    /// One that may have so many files open, and no more.
+    /// A coordinator with a limit of open files.
     pub(crate) async fn with_open_files(limit: u32, flags: &[&str]) -> Self {
         let limited = format!("ulimit -n {limit}; exec \"$0\" \"$@\"");
         Self::start_as(Command::new("sh").args(["-c", &limited, PROGRAM]), flags).await
@@ -168,13 +168,13 @@ impl Server {
         &self.url
     }
 
-    /// Where its files are.
+    /// Folder of its files.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// A server that is given a certificate of `cluster`, and trusts the clients of `cluster`. It makes nothing itself,
-    /// so its port is chosen here.
+    /// A server with a certificate of `cluster` that trusts the clients of `cluster`. It generates nothing itself, so
+    /// its port is chosen here.
     pub(crate) async fn with_cluster_ca(cluster: &CertificateAuthority) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let pair = cluster.issue_server("yurt-coordinator", &["127.0.0.1"]).unwrap();
@@ -257,7 +257,7 @@ impl Server {
         self.wait_until("/readyz").await;
     }
 
-    /// Until a path answers 200.
+    /// Waits until a path answers 200.
     async fn wait_until(&mut self, path: &str) {
         let kubeconfig = self.folder.path().join("admin.kubeconfig");
         let started = tokio::time::Instant::now();
@@ -302,7 +302,7 @@ impl Server {
         self.user_of(&self.authority(), name, groups)
     }
 
-    /// That of the clients, where the server made it.
+    /// The authority of the clients, if the server generated it.
     pub(crate) fn authority(&self) -> CertificateAuthority {
         let read = |file: &str| std::fs::read_to_string(self.folder.path().join("pki").join(file)).unwrap();
         CertificateAuthority::load(&read("ca.crt"), &read("ca.key")).unwrap()
@@ -372,7 +372,7 @@ impl Client {
         self.send(Method::GET, path, None, headers).await
     }
 
-    /// The answer as it comes, not decoded.
+    /// The body of an answer, without decoding.
     pub(crate) async fn get_bytes(&self, path: &str, headers: &[(&str, &str)]) -> (HeaderMap, Bytes) {
         let mut request = Request::builder().uri(path);
         for (name, value) in headers {
@@ -453,7 +453,7 @@ impl Client {
         answer
     }
 
-    /// Posts a body that never comes.
+    /// Posts a body that never arrives.
     pub(crate) async fn stall(&self, path: &str) {
         let nothing = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
         let request = Request::builder()
@@ -465,7 +465,7 @@ impl Client {
         let _ = self.http.send(request.unwrap()).await;
     }
 
-    /// Begins a body and never ends it; the code of the answer that comes all the same.
+    /// Begins a body and never ends it; returns the code of the answer that comes all the same.
     pub(crate) async fn begin(&self, path: &str, beginning: Bytes) -> u16 {
         let pieces = futures_util::stream::iter([Ok::<_, std::io::Error>(beginning)]);
         let pieces = futures_util::StreamExt::chain(pieces, futures_util::stream::pending());
@@ -477,7 +477,7 @@ impl Client {
         self.http.send(request.unwrap()).await.unwrap().status().as_u16()
     }
 
-    /// How many connections it has opened.
+    /// Number of connections it has opened.
     pub(crate) fn connections(&self) -> u64 {
         self.http.connections()
     }
@@ -519,7 +519,7 @@ impl Client {
 // === impl Answer ===
 
 impl Answer {
-    /// What every answer has to be like.
+    /// Checks the properties of every answer.
     fn check(&self) {
         assert!(self.headers.contains_key("audit-id") && self.headers.contains_key("cache-control"));
         let is_status = self.code >= 400 && self.body["reason"] != "gap" && self.body.get("kind").is_some();

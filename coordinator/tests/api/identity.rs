@@ -1,4 +1,5 @@
-//! Who may do what, what callers may ask about themselves, and what everybody may know.
+//! Rights of callers, questions of callers about themselves, and requests that every caller may
+//! make.
 
 use serde_json::{Value, json};
 use yurt_runtime::pki::CertificateAuthority;
@@ -134,6 +135,6 @@ async fn given_certificates_are_used_and_others_refused() {
     assert_eq!(
         stranger.try_get("/readyz").await,
         Some(401),
-        "a certificate of another CA is nobody's"
+        "a certificate of another CA identifies no user"
     );
 }

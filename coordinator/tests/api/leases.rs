@@ -92,14 +92,14 @@ async fn versioned_takeover_follows_optimistic_locking() {
     let stale = other.put(&path, &held_by("b", &created)).await;
     assert_eq!(stale.code, 409, "the version it is based on is not the last");
     other.put(&path, &held_by("b", &released)).await.expect(200);
-    // Renewals of what comes from the disk may have been lost: nobody takes it over, version or not.
+    // Renewals of loaded leases may have been lost: no takeover, with or without version.
     server.kill();
     server.start_again().await;
     let (admin, other) = (server.admin(), server.user("other", &["system:masters"]));
     let found = admin.get(&path).await.expect(200);
     let refused = admin.put(&path, &held_by("a", &found)).await.expect(409);
     assert!(refused["message"].as_str().unwrap().contains("may have been lost"));
-    // What was written since cannot have been lost.
+    // Later writes cannot have been lost.
     let renewed = renew(&other, &path, 9).await;
     admin.put(&path, &held_by("a", &renewed)).await.expect(200);
     let created = admin.post(ELECTION, &lease("new", "a", 600)).await.expect(201);
@@ -149,7 +149,7 @@ async fn acknowledged_transitions_survive_a_kill_and_versions_never_go_back() {
     assert_eq!(
         watch.told().await,
         "MODIFIED l",
-        "whoever held an issued version hears of the lease again"
+        "a client at an issued version receives the lease again"
     );
 }
 

@@ -1,4 +1,4 @@
-//! How objects of the kinds that take their time come to an end: namespaces, pods, whatever has finalizers.
+//! Deletion of objects that takes time: namespaces, pods, objects with finalizers.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -110,7 +110,7 @@ async fn finalizers_of_a_namespace_have_a_path_of_their_own() {
     assert_eq!(
         event.object["spec"]["finalizers"],
         json!(["example.com/wait"]),
-        "it is empty, and somebody else waits"
+        "it is empty, and another finalizer is left"
     );
     admin.put(&finalize, &of(json!([]))).await.expect(200);
     assert_eq!(watch.told().await, "DELETED blue");

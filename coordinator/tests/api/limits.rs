@@ -56,7 +56,7 @@ fn nested(head: &str, levels: usize) -> Bytes {
     format!("{{{head}\"extra\":{open}{close}}}").into()
 }
 
-/// Every way that a body is read in, also where the member would be dropped.
+/// Every format of a body, also where the member would be dropped.
 #[tokio::test]
 async fn bodies_are_nested_as_deeply_as_gos_parser_takes() {
     const DEEPEST: usize = 10_000;
@@ -192,7 +192,7 @@ async fn connections_are_bounded() {
     tokio::time::timeout(PATIENCE, late).await.unwrap();
 }
 
-/// Who asks for what, with a body that does not come: it keeps its place until it is dropped.
+/// A review whose body does not arrive: it keeps its place until it is dropped.
 async fn stalled(client: Client) -> JoinSet<()> {
     let mut asked = JoinSet::new();
     asked.spawn(async move { client.stall("/apis/authentication.k8s.io/v1/selfsubjectreviews").await });
@@ -226,7 +226,7 @@ async fn writes_wait_for_their_turn_and_are_refused_beyond() {
     load([2, 0]).await;
     let third = stalled(jane.clone()).await;
     load([2, 1]).await;
-    // n + 1: no more, for nobody.
+    // n + 1: refused for any user.
     for client in [&jane, &john] {
         let refused = client.post(review, &json!({})).await;
         assert_eq!(refused.header("retry-after"), Some("1"));
@@ -242,7 +242,7 @@ async fn writes_wait_for_their_turn_and_are_refused_beyond() {
     let refused =
         "apiserver_flowcontrol_rejected_requests_total{priority_level=\"mutating\",reason=\"queue-full\"} 2\n";
     assert!(metrics.as_str().unwrap().contains(refused));
-    // Who hangs up leaves the queue, and gives back its place.
+    // A client that disconnects leaves the queue, and frees its place.
     drop(third);
     load([2, 0]).await;
     drop(first);
@@ -263,7 +263,7 @@ async fn authorities_change_under_open_watches() {
     assert_eq!(newcomer().try_get("/api/v1/namespaces").await, Some(401));
     let both = format!("{}{}", old.cert_pem(), new.cert_pem());
     server.write("clients", &both);
-    // Files are looked at every 10 s.
+    // Files are read every 10 s.
     let taken_over = async {
         while newcomer().try_get("/api/v1/namespaces").await != Some(200) {
             tokio::time::sleep(Duration::from_millis(200)).await;
@@ -290,7 +290,7 @@ async fn authorities_change_under_open_watches() {
         other.try_get("/api/v1/namespaces").await,
         newcomer().try_get("/version").await,
     );
-    // The server's new certificate is not known to it.
+    // It does not trust the server's new certificate.
     assert!(
         matches!(code, None | Some(401)) && held == Some(200),
         "{code:?}, {held:?}"
@@ -342,8 +342,8 @@ async fn paths_that_climb_or_hide_slashes_reach_nothing() {
     }
 }
 
-/// Where several things speak against a request, the first in kube-apiserver's order is told: the form of the path, the
-/// deadline, who asks, on whose behalf, whether there is room, whether it is allowed, and only then what it says.
+/// A request with several faults gets the first in kube-apiserver's order: path, deadline, identity, impersonation,
+/// limits, rights, and only then the body.
 ///
 /// Conformance: 6.34
 #[tokio::test]
@@ -392,11 +392,12 @@ async fn of_several_faults_the_first_in_order_is_told() {
     drop(holder);
     let free = async || (answer(MAPS, &[]).await != 429).then_some(());
     eventually("the lane is free", free).await;
-    // Rights before the body, which is looked at last.
+    // Rights before the body, which is checked last.
     assert_eq!(answer(MAPS, &[]).await, 403);
     assert_eq!(server.admin().post(MAPS, &json!("no object")).await.code, 400);
     server.stop();
-    // Identity before audit, audit before impersonation: whoever was refused by it is in the log, and in his own name.
+    // Identity before audit, audit before impersonation: a caller that impersonation refuses is in the log, under its
+    // own name.
     let log = std::fs::read_to_string(&log).unwrap();
     let refused = |line: &&str| line.contains("\"code\":403") && line.contains("\"username\":\"jane\"");
     assert!(log.lines().filter(refused).count() >= 2, "{log}");

@@ -90,7 +90,7 @@ async fn tokens_that_cannot_go_on_are_refused() {
     admin.post(MAPS, &config_map("d", "1")).await.expect(201);
     server.stop();
     server.start_again().await;
-    // The state of before the restart is gone, its token is understood.
+    // The state from before the restart is gone, but its token is understood.
     let admin = server.admin();
     let expired = admin.get(&format!("{MAPS}?limit=1&continue={token}")).await;
     assert_eq!(expired.header("retry-after"), None);
@@ -133,7 +133,7 @@ async fn a_request_takes_no_longer_than_its_client_allows() {
         bad["message"],
         "invalid timeout specified in the request URL - time: missing unit in duration \"5\""
     );
-    // A version that does not come is waited for, 3 s if nothing else ends the wait.
+    // A read waits for an RV that does not come, 3 s if nothing else ends the wait.
     let far = "resourceVersion=4000000000000000000";
     let path = format!("{MAPS}?{far}&timeout=200ms");
     let late = tokio::time::timeout(Duration::from_secs(2), admin.get(&path))
@@ -180,5 +180,5 @@ async fn large_answers_are_compressed_for_who_asks_and_watches_never() {
     let small = admin.get_with(&format!("{MAPS}/a"), &gzip).await;
     assert!(small.header("content-encoding").is_none());
     let mut watch = admin.watch_with(MAPS, &gzip).await;
-    assert_eq!(watch.told().await, "ADDED a", "not compressed, at once");
+    assert_eq!(watch.told().await, "ADDED a", "not compressed, without delay");
 }

@@ -1,4 +1,4 @@
-//! Which nodes belong to the pool, from flags and files.
+//! Members of the pool, from flags and files.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn strangers_are_told_how_to_become_members() {
     assert_eq!(
         member.get("/api/v1/services").await.code,
         429,
-        "let in; nobody has fed them yet"
+        "admitted; they are not fed yet"
     );
     let state = member.get("/yurt/v1/feed").await.expect(200);
     assert_eq!(state["members"], json!(2));
@@ -82,7 +82,7 @@ async fn lease_of_a_node_that_left_the_pool_goes_and_no_other() {
         .await
         .expect(200);
     assert_eq!(watch.told().await, "DELETED n2");
-    // Both kept silent as long as it did.
+    // The other two leases have been unchanged for as long as that of n2.
     assert!(watch.within(Duration::from_secs(3)).await.is_err(), "members stay");
     leader
         .snapshot("members", 0, 12, &members(&[("n1", 10), ("n2", 12), ("n3", 10)]))
@@ -106,7 +106,7 @@ async fn leader_that_left_the_pool_is_stopped_and_a_member_takes_over() {
     let refused = leader.snapshot("members", 0, 11, &members(&[("n2", 10)])).await;
     assert_eq!(refused.expect(409)["reason"], "members", "a member has to say so");
     let successor = server.node("n2");
-    // The leader keeps silent: nobody replaces it before its lease is over.
+    // The leader is silent: there is no successor before its lease expires.
     let taken = eventually("a member must take over", async || {
         let mut lease = successor.get(ELECTION).await.expect(200);
         lease["spec"]["holderIdentity"] = json!("n2_1");
@@ -201,7 +201,7 @@ async fn administrator_voids_what_a_leader_told_of_the_members() {
     assert_eq!(
         victim.get(MEMBERS).await.code,
         429,
-        "let in again, and nobody has told the members"
+        "admitted again, and no leader has fed the members"
     );
     server.kill();
     server.start_again().await;

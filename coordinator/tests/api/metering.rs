@@ -1,4 +1,4 @@
-//! What `/metrics` says of requests, watches and objects.
+//! `/metrics`: requests, watches and objects.
 
 use yurt_test_support::eventually;
 

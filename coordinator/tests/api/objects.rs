@@ -1,4 +1,4 @@
-//! Own objects: create, read, update, patch, delete, and what each refuses.
+//! Own objects: create, read, update, patch, delete, and their refusals.
 
 use http::Method;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Patches of every type: what they change, what they refuse, and what of it is the same for all.
+//! Patches of every type: their effects and refusals, and what they have in common.
 
 use http::Method;
 use serde_json::json;

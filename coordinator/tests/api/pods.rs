@@ -1,4 +1,4 @@
-//! Pods as their writers meet them: what is refused, what may change, how they come to a node and how they are asked to leave.
+//! Pods: refusals, mutable fields, binding and eviction.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn causes(refused: &Value) -> Vec<String> {
     causes.iter().map(one).collect()
 }
 
-/// What is said of a pod with these members of `spec`.
+/// Faults of a pod with these members of `spec`.
 async fn faults(admin: &Client, spec: Value) -> Vec<String> {
     let mut wrong = pod("wrong");
     wrong["spec"]
@@ -198,7 +198,7 @@ async fn an_eviction_deletes_the_pod_and_a_node_evicts_its_own_only() {
     admin.post(&path, &wrong).await.expect(409);
 }
 
-/// An eviction is two writes, and a client may go away at any moment: the pod is not left behind with the condition alone.
+/// An eviction is two writes, and a client may disconnect at any moment: the pod is never left with the condition alone.
 #[tokio::test]
 async fn eviction_that_was_begun_ends_when_its_client_hangs_up() {
     let server = Server::standalone().await;
@@ -212,10 +212,10 @@ async fn eviction_that_was_begun_ends_when_its_client_hangs_up() {
             "deleteOptions": {"gracePeriodSeconds": 0}});
         let path = format!("{PODS}/p{n}/eviction");
         let hangs_up_after = Duration::from_micros(100 * n);
-        // Most hang up before the answer, some before the request has come.
+        // Most disconnect before the answer, some before the request has arrived.
         let _ = tokio::time::timeout(hangs_up_after, admin.post(&path, &eviction)).await;
     }
-    // Its commit comes after whatever was begun.
+    // Its commit comes after all that had begun.
     admin.post(PODS, &pod("last")).await.expect(201);
     eventually("no pod is left half evicted", async || {
         let pods = admin.get(PODS).await.expect(200);

@@ -1,4 +1,4 @@
-//! The rules of requests at work over HTTP: what a path, a query and a body mean, and the words of what is refused.
+//! The rules of requests over HTTP: the meaning of path, query and body, and the messages of refusals.
 
 use bytes::Bytes;
 use http::Method;
@@ -14,7 +14,7 @@ const YAML: &str = "application/yaml";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const HERE: &str = "in the namespace \"default\"";
 const EVERYWHERE: &str = "at the cluster scope";
-/// Method and path, and what the refusal names: object, verb, resource and scope.
+/// Method and path, and the parts of the refusal: object, verb, resource and scope.
 const REFUSALS: [(&str, &str, &str, &str, &str, &str); 20] = [
     (
         "GET",
@@ -156,7 +156,7 @@ const REFUSALS: [(&str, &str, &str, &str, &str, &str); 20] = [
         HERE,
     ),
 ];
-/// Query of a list or watch, and the field and message of the cause it is refused for.
+/// Query of a list or watch, and the field and message of the cause of its refusal.
 const BAD_OPTIONS: [(&str, &str, &str); 7] = [
     (
         "sendInitialEvents=true",
@@ -211,7 +211,7 @@ fn text(answer: &Answer, code: u16) -> &str {
     text
 }
 
-/// The refusal of somebody without rights shows how a request was understood.
+/// The refusal of a user without rights shows how a request was parsed.
 ///
 /// Conformance: 2.01, 2.02, 2.03, 2.05, 2.06, 2.14, 2.16, 4.03
 #[tokio::test]
@@ -434,7 +434,7 @@ async fn options_of_writes_are_held_to_their_rules() {
         .await
         .expect(200);
     admin.get(&path).await.expect(200);
-    // The query is not looked at where there is a body.
+    // The query is ignored if there is a body.
     let body = json!({"kind": "DeleteOptions", "apiVersion": "v1"});
     let dry = format!("{path}?dryRun=All");
     admin
@@ -630,7 +630,7 @@ async fn failures_have_the_fields_and_words_clients_look_for() {
     assert_eq!(text(&gone, 200).trim_end(), want);
 }
 
-/// Names of what a field selector leaves.
+/// Names of the objects that a field selector selects.
 async fn selected(admin: &Client, path: &str, selector: &str) -> String {
     let escaped = selector.replace("!=", "%21%3D").replace('=', "%3D");
     let answer = admin.get(&format!("{path}?fieldSelector={escaped}")).await;

@@ -1,4 +1,4 @@
-//! Which resources a pool shares: told by the leader, added and taken away while everything else goes on.
+//! Shared resources of a pool: the leader adds and removes them while everything else goes on.
 
 use serde_json::{Value, json};
 use yurt_test_support::etcd::EtcdMember;
@@ -197,7 +197,7 @@ async fn coordinators_over_one_etcd_share_the_same_resources() {
         eventually("the other serves it", listed).await,
         json!([widget("a", 90)])
     );
-    // One that starts later finds both.
+    // A coordinator that starts later finds both.
     let third = Server::sharing_a_pool(&etcd).await;
     assert_eq!(
         third.node("n1").get(WIDGETS).await.expect(200)["items"],

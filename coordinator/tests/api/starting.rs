@@ -1,4 +1,4 @@
-//! Starts that must fail: one line, the right exit code, nothing half-written.
+//! Starts that must fail: one line, the right exit code, no partial files.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -70,7 +70,7 @@ fn bad_starts_say_one_clear_line_and_write_nothing() {
     }
 }
 
-/// Waits for the pair as long as a rotation may take, and then says what a person has to mend.
+/// Waits for the pair as long as a rotation may take, and then reports the fault.
 #[test]
 fn key_of_another_certificate_is_refused_with_both_files_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -197,7 +197,8 @@ fn damaged_and_busy_stores_are_named() {
     );
 }
 
-/// One bit of an object, in a store that was stopped in good order: it is not served, and the file is named.
+/// One flipped bit of an object, in a store that was stopped in order: it is not served, and the file is
+/// named.
 #[tokio::test]
 async fn store_with_a_flipped_bit_is_refused_and_named() {
     let mut server = Server::start(&["--profile", "standalone"]).await;

@@ -1,4 +1,4 @@
-//! Connections: those of strangers, of one identity, and of identities that ended leave room for everybody else.
+//! Connections of strangers, of one identity, and of expired identities leave room for others.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use yurt_test_support::eventually;
 use crate::harness::{Client, PATIENCE, Server};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-/// More than strangers may hold in all.
+/// More connections than strangers may have in all.
 const MANY: usize = 600;
 
 /// Sockets that never begin a handshake.
@@ -23,7 +23,8 @@ async fn silent(server: &Server, count: usize) -> Vec<TcpStream> {
     sockets
 }
 
-/// Clients of one identity, each with a connection: those that got a place, and the answer to the first that did not.
+/// Clients of one identity, each with a connection: those that were admitted, and the answer to the first that was
+/// not.
 async fn crowd(make: impl Fn(usize) -> Client, count: usize) -> (Vec<Client>, Option<u16>) {
     let mut served = Vec::new();
     for number in 0..count {
@@ -45,7 +46,7 @@ async fn silent_strangers_hold_no_place_of_those_with_a_certificate() {
     eventually("a member is served", served).await;
 }
 
-/// Fewer files than strangers open sockets.
+/// Fewer files than the sockets that strangers open.
 #[tokio::test]
 async fn open_files_that_are_short_are_divided_and_never_used_up() {
     let server = Server::with_open_files(400, &["--profile", "standalone"]).await;
@@ -99,7 +100,7 @@ async fn certificates_of_others_leave_places_to_the_pools_members() {
     server.node("n1").get("/version").await.expect(200);
 }
 
-/// The connection is not asked for anything else meanwhile.
+/// There is no other request on the connection in between.
 #[tokio::test]
 async fn watch_ends_with_the_authority_of_its_certificate() {
     let [old, new] = ["old", "new"].map(|name| CertificateAuthority::generate(name).unwrap());
@@ -109,11 +110,11 @@ async fn watch_ends_with_the_authority_of_its_certificate() {
     server.write("clients", new.cert_pem());
     assert!(watch.next().await.is_none(), "it ends as one does whose time is over");
     let refused = async || (root.try_get(MAPS).await == Some(401)).then_some(());
-    eventually("it is nobody's any more", refused).await;
+    eventually("it identifies no user any more", refused).await;
     assert!(root.connections() > 1, "the old connection was closed");
 }
 
-/// The wall clock of the server is moved past the end of the certificate.
+/// The wall clock of the server moves past the end of the certificate.
 #[tokio::test]
 async fn watch_ends_with_its_certificate() {
     let folder = tempfile::tempdir().unwrap();

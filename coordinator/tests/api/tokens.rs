@@ -1,5 +1,5 @@
-//! Bearer tokens: signed here, good here as long as what they are bound to lives; reviews of tokens and of other users;
-//! acting as somebody else.
+//! Bearer tokens: signed here, and valid as long as the object they are bound to; reviews of tokens and of other users;
+//! impersonation.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ async fn who(server: &Server, token: &str) -> u16 {
         .code
 }
 
-/// A certificate that is not good is refused by name, over a connection that works, and stands in nobody's way.
+/// A bad certificate is refused by name, over a working connection, and blocks no other credential.
 ///
 /// Conformance: 6.01
 #[tokio::test]

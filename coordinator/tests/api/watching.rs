@@ -100,7 +100,8 @@ async fn foreign_and_future_versions_end_in_one_410_event() {
         .expect(400);
 }
 
-/// A thousand objects and more, a kill, and every watch goes on where it was: nothing is listed again, nothing told twice.
+/// More than a thousand objects, a kill, and every watch resumes at its position: there is no relist and no repeated
+/// event.
 ///
 /// Conformance: 7.43, 8.28
 #[tokio::test]
@@ -162,7 +163,7 @@ async fn number_learned_from_another_collection_is_served() {
         let added = json!({"metadata": {"name": "late"}});
         admin.post(NAMESPACES, &added).await.expect(201);
         assert_eq!(watch.told().await, "ADDED late");
-        assert_eq!(bystander.told().await, "ADDED late", "nothing was told in between");
+        assert_eq!(bystander.told().await, "ADDED late", "there was no event in between");
     }
 }
 

@@ -17,7 +17,7 @@ fn controller(at: usize) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "name": format!("p{at}"), "uid": format!("u{at}"), "controller": true})
 }
 
-/// A node writes its own lease, which is all that it may.
+/// A node writes its own lease, its only right.
 #[tokio::test]
 async fn faults_of_wide_bodies_are_counted() {
     let server = Server::standalone().await;
@@ -81,7 +81,7 @@ async fn lists_of_metadata_do_not_grow_by_patches() {
     assert_eq!(held["metadata"]["ownerReferences"].as_array().unwrap().len(), 600);
 }
 
-/// A patch of a long list is work that grows with both.
+/// The work of a patch of a long list grows with both.
 #[tokio::test]
 async fn patches_that_move_long_lists_are_refused() {
     let server = Server::standalone().await;
