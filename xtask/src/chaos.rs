@@ -1,14 +1,23 @@
-//! `cargo xtask chaos`: models, simulations and a pool of real processes under faults, and one report of all of it.
+//! `cargo xtask chaos`: models, simulations and a pool of real processes under faults, with one report for all of them.
 //!
-//! Models and simulations are the program `yurt-chaos` (`chaos-tests/`). For the real processes a cloud, a coordinator and three hubs
-//! run as in the demo. Changes arrive at the cloud at a steady pace, clients behind every hub record all they are told, and faults
-//! strike from a seed. In the end everything is mended, the pool must come to rest, and every history is checked against what the
-//! cloud really had.
+//! Models and simulations are the program `yurt-chaos` (`chaos-tests/`). For the real processes, a cloud, a coordinator
+//! and three hubs run as in the demo. Changes arrive at the cloud at a steady pace, clients behind every hub record all
+//! events they receive, and a seed determines the faults. At the end all faults are repaired, the pool must come to
+//! rest, and every history is checked against the history of the cloud.
 //!
-//! [`worlds`] (models and simulations), [`faults`] (what can happen to processes; pure), [`agenda`] (when; pure), [`field`] (what it
-//! happens to), [`hostile`] (actors that attack), [`memory`] (budgets), [`traffic`] (changes in the cloud), [`locals`] (writes at the coordinators), [`clients`] and [`history`] (what clients
-//! were told), [`beats`] (heartbeats),
-//! [`mod@run`] (one run), [`report`] (what is told in the end; pure).
+//! The modules:
+//! * [`worlds`]: models and simulations;
+//! * [`faults`]: faults of processes; pure;
+//! * [`agenda`]: their times; pure;
+//! * [`field`]: their targets;
+//! * [`hostile`]: actors that attack;
+//! * [`memory`]: budgets;
+//! * [`traffic`]: changes in the cloud;
+//! * [`locals`]: writes at the coordinators;
+//! * [`clients`] and [`history`]: events that clients received;
+//! * [`beats`]: heartbeats;
+//! * [`mod@run`]: one run;
+//! * [`report`]: the final report; pure.
 
 mod agenda;
 mod beats;
@@ -47,65 +56,66 @@ use run::Outcome;
 /// Arguments of `cargo xtask chaos`.
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
-    /// Models and simulations with small bounds, and a minute of faults (the default)
+    /// Run models and simulations with small bounds, and a minute of faults (the default)
     #[arg(long)]
     quick: bool,
-    /// Large bounds, then pools one after the other until --hours are over
+    /// Use large bounds, then run pools one after the other until --hours are over
     #[arg(long, conflicts_with_all = ["quick", "minutes"])]
     long: bool,
-    /// The most that --long may take
+    /// Most hours that --long may take
     #[arg(long, value_name = "N", default_value_t = 3.0, requires = "long", value_parser = hours)]
     hours: f64,
-    /// Only the pool of real processes, and faults strike it for this long
+    /// Run only the pool of real processes, with faults for this many minutes
     #[arg(long, value_name = "N", conflicts_with = "quick")]
     minutes: Option<u32>,
-    /// Which faults strike, and when; the same number, the same faults
+    /// Seed of the faults and their times; the same seed repeats them
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only this: `models` (and simulations), `processes`, faults of processes by name, or what of models, simulations and mutants
-    /// has NAME in its name
+    /// Run only this: `models` (and simulations), `processes`, faults of processes by name, or the models, simulations
+    /// and mutants with NAME in their names
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
-    /// kube-apiserver and etcd as the cloud (`cargo xtask build-interop`, needs Go)
+    /// Use kube-apiserver and etcd as the cloud (`cargo xtask build-interop`, needs Go)
     #[arg(long)]
     real: bool,
-    /// Two coordinators over an etcd of three members, which faults strike, too (`cargo xtask build-interop`, needs Go)
+    /// Run two coordinators over an etcd of three members, and add faults of etcd (`cargo xtask build-interop`, needs
+    /// Go)
     #[arg(long, conflicts_with = "links")]
     etcd: bool,
-    /// Programs in network namespaces with cables between them: link faults strike packets below TCP (root)
+    /// Run programs in network namespaces joined by cables: link faults affect packets below TCP (needs root)
     #[arg(long)]
     links: bool,
-    /// Keep the folder with certificates, data, logs and histories; it is kept in any case when something is wrong
+    /// Keep the folder with certificates, data, logs and histories; a failed run always keeps it
     #[arg(long)]
     keep: bool,
-    /// Print the faults that may strike processes, and end
+    /// Print the faults for processes, and exit
     #[arg(long)]
     faults: bool,
 }
 
-/// What of it runs.
+/// Selected parts of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Chosen {
     /// Models and simulations: all of them, or those with this in their names.
     worlds: Option<Option<String>>,
-    /// Faults that may strike real processes.
+    /// Faults that may be injected into real processes.
     faults: Option<Vec<Fault>>,
 }
 
-/// What a half did, if it ran, and whether something is wrong.
+/// Totals and result of a half, if it ran.
 type Half = Option<(Totals, Result<()>)>;
 
-/// How long faults strike in a quick run.
+/// Duration of the faults in a quick run.
 const QUICK: Duration = Duration::from_secs(75);
-/// How long they strike one pool in a long run, at most.
+/// Longest duration of the faults for one pool in a long run.
 const ROUND: Duration = Duration::from_secs(600);
-/// What a pool needs besides, to begin and to come to rest.
+/// Additional time that a pool needs to start and to come to rest.
 const AROUND: Duration = Duration::from_secs(240);
-/// A run with fewer changes per second than this says nothing.
+/// A run with fewer changes per second than this is inconclusive.
 const CHANGES_PER_SECOND_MIN: f64 = 2.0;
 /// Lines of each log that are shown after a violation.
 const LOG_TAIL_LINES: usize = 40;
-/// How long links and clients may take to end.
+/// Time links and clients have to end.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
 /// The same as `cargo xtask chaos --quick`.
@@ -120,7 +130,7 @@ pub(crate) fn quick() -> Result<()> {
     })
 }
 
-/// Some time, and not for ever.
+/// Parses a positive and bounded number of hours.
 fn hours(text: &str) -> Result<f64, String> {
     let hours: f64 = text.parse().map_err(|_| "not a number of hours".to_owned())?;
     match hours > 0.0 && hours <= 1000.0 {
@@ -129,10 +139,9 @@ fn hours(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Runs it and prints what happened.
+/// Runs the selected parts and prints the results.
 ///
-/// # Errors
-/// A violation, a mutant that got away, a pool that does not come to rest, or a run that says nothing.
+/// # Errors A violation, a mutant that was not caught, a pool that does not come to rest, or an inconclusive run.
 pub(crate) fn run(args: &Args) -> Result<()> {
     if args.faults {
         args.print_faults();
@@ -195,7 +204,7 @@ impl Args {
         }
     }
 
-    /// The faults that may strike a pool as it is asked for, unless others are named.
+    /// Faults that the requested pool supports; all of them, unless others are named.
     fn possible(&self) -> Vec<Fault> {
         let mut faults = Fault::value_variants().to_vec();
         faults.retain(|fault| self.meets(*fault) && !fault.is_last());
@@ -211,7 +220,8 @@ impl Args {
         }
     }
 
-    /// Runs both, at the same time: one half computes, the other mostly waits. What it computes is niced, and told in the end.
+    /// Runs both halves in parallel: one computes, the other mostly waits. The computing half runs at low priority, and
+    /// its result is printed at the end.
     fn halves(&self, chosen: &Chosen) -> Result<(Half, Half)> {
         let watch = Stopwatch::start();
         let bin_dir = interop::build_programs(Profile::Tests)?;
@@ -235,12 +245,13 @@ impl Args {
         })
     }
 
-    /// All the time there is.
+    /// Total time of the run.
     fn whole(&self) -> Duration {
         Duration::from_secs_f64(3600.0 * self.hours)
     }
 
-    /// Strikes one pool, or, in a long run, one after the other until the time is over or something is wrong.
+    /// Injects faults into one pool. A long run repeats this with further pools until the time is over or a check
+    /// fails.
     fn pools(&self, kinds: &[Fault], bin_dir: &Path, watch: &Stopwatch) -> Result<(Totals, Result<()>)> {
         let mut sum = Totals::default();
         if let Some(Err(why)) = self.links.then(probe_net) {
@@ -333,14 +344,14 @@ impl Args {
     }
 }
 
-/// Whether this machine lets us have a network of our own.
+/// Checks that this machine permits network namespaces and TUN devices.
 fn probe_net() -> Result<()> {
     let runtime = lab::runtime()?;
     let _entered = runtime.enter();
     Net::new(&TaskGroup::new(), 0).map(drop)
 }
 
-/// Tells what one run did; an error if something is wrong with it.
+/// Prints the results of one run; an error if a check failed.
 fn judge(outcome: &Outcome, lasted: Duration) -> Result<()> {
     let (verdict, rest) = (&outcome.verdict, outcome.rest.as_ref());
     println!(
@@ -378,7 +389,7 @@ fn judge(outcome: &Outcome, lasted: Duration) -> Result<()> {
     let pace = outcome.written.total() as f64 / lasted.as_secs_f64();
     ensure!(
         pace >= CHANGES_PER_SECOND_MIN,
-        "void: {pace:.1} changes per second are too few to say anything"
+        "void: {pace:.1} changes per second are too few for a result"
     );
     ensure!(verdict.bookmarks > 0, "void: no whole state was compared");
     let never = outcome.hostile.never_refused();

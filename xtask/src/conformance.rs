@@ -1,4 +1,4 @@
-//! `cargo xtask conformance`: which test shows which conformance case, and whether it passes.
+//! `cargo xtask conformance`: the tests for each conformance case, and their results.
 //!
 //! Cases are listed in `docs/conformance.md`; tests claim them in their comments (`Conformance: 2.53, 3.G02`). The tidy check
 //! of the same name compares both; this command also runs the tests.
@@ -23,13 +23,13 @@ use crate::workspace;
 /// Arguments of `cargo xtask conformance`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only print the table, run nothing
+    /// Print the table without running tests
     #[arg(long)]
     list: bool,
-    /// Leave out the tests against the real Kubernetes programs (they take minutes)
+    /// Skip the tests against the real Kubernetes programs, which take minutes
     #[arg(long, conflicts_with = "list")]
     skip_interop: bool,
-    /// Only these cases, or sections such as `3.F`
+    /// Run only these cases, or sections such as `3.F`
     cases: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// A claim of a case that does not exist, most often a misspelt one.
+/// Returns a claim of a case that does not exist, most often a misspelt one.
 fn unlisted<'a>(cases: &Cases, claims: &'a [Claim]) -> Option<(&'a Claim, &'a str)> {
     claims.iter().find_map(|claim| {
         let id = claim.ids.iter().find(|id| !cases.contains(id))?;
@@ -80,7 +80,7 @@ fn unlisted<'a>(cases: &Cases, claims: &'a [Claim]) -> Option<(&'a Claim, &'a st
     })
 }
 
-/// What became of one case.
+/// Result of one case.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
     Passed,

@@ -1,6 +1,6 @@
-//! `cargo xtask demo`: a cloud, a pool of three hubs and its coordinator on this machine, told as a story.
+//! `cargo xtask demo`: a cloud, a pool of three hubs and its coordinator on this machine, as a walkthrough.
 //!
-//! It needs Rust only. What happens is in [`story`]; who plays, and the parts, are in [`crate::lab`].
+//! It needs Rust only. The steps are in [`story`]; the programs and tools are in [`crate::lab`].
 
 mod story;
 
@@ -20,14 +20,14 @@ use crate::lab::{self, Setup, program};
 /// Arguments of `cargo xtask demo`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Exit after the story, with 0 only if every step held
+    /// Exit after the walkthrough, with 0 only if every step held
     #[arg(long)]
     once: bool,
-    /// What plays the cloud
+    /// Program that serves as the cloud
     #[arg(long, value_enum, default_value = "demo")]
     cloud: CloudKind,
-    /// Use the cluster of this kubeconfig as the cloud. It is only read: steps that change something are left out, and
-    /// the demo's nodes and their Leases live beside it, in a process of the demo
+    /// Use the cluster of this kubeconfig as the cloud. The demo only reads it and skips steps that change it. The
+    /// demo's nodes and their Leases live in a process of the demo
     #[arg(long, value_name = "FILE", conflicts_with = "cloud")]
     kubeconfig: Option<PathBuf>,
     /// Keep the folder with certificates, data and logs
@@ -43,12 +43,12 @@ enum CloudKind {
     Real,
 }
 
-/// Lines of each log that are shown when a step does not hold.
+/// Lines of each log that are shown when a step fails.
 const LOG_TAIL_LINES: usize = 15;
-/// How long links and clients may take to end.
+/// Time links and clients have to end.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
-/// Builds the programs, tells the story, and stays up unless told otherwise.
+/// Builds the programs, runs the walkthrough, and then keeps the pool running unless `--once` is set.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let bin_dir = interop::build_programs(Profile::Quick)?;
     let dir = lab::folder("demo", args.keep)?;
@@ -65,7 +65,7 @@ async fn play(args: &Args, dir: &Path, bin_dir: PathBuf) -> Result<()> {
         tasks: tasks.clone(),
         net: None,
     };
-    // Dropping the story, wherever it stands, kills every program it started.
+    // Dropping the story at any step kills every program it started.
     let outcome = tokio::select! {
         outcome = perform(args, setup) => outcome,
         signal = shutdown::wait_for_signal() => match signal {
@@ -77,7 +77,7 @@ async fn play(args: &Args, dir: &Path, bin_dir: PathBuf) -> Result<()> {
             Err(error) => Err(error.into()),
         },
     };
-    // Links and clients have no state to save; what does not end is dropped.
+    // Links and clients have no state to save; those that do not end are dropped.
     let _ = tasks.shutdown(STOP_LIMIT).await;
     if outcome.is_err() {
         eprintln!("\n{}", program::log_tails(dir, LOG_TAIL_LINES));
@@ -94,11 +94,11 @@ async fn perform(args: &Args, setup: Setup) -> Result<()> {
         return Ok(());
     }
     invite(&stage)?;
-    // Until a signal.
+    // Runs until a signal.
     std::future::pending().await
 }
 
-/// Prints what to try next.
+/// Prints commands to try next.
 fn invite(stage: &Stage) -> Result<()> {
     let identities = &stage.setup.identities;
     let coordinator = identities.admin_kubeconfig("admin.kubeconfig", stage.coordinator.port)?;

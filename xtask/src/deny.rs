@@ -1,7 +1,7 @@
-//! Licences, banned crates, sources and advisories of the dependency tree, by a cargo-deny of one version.
+//! Checks licences, banned crates, sources and advisories of the dependency tree, with a pinned version of cargo-deny.
 //!
-//! The tool is installed once, below the target folder. Advisories need their database: where it can neither be fetched nor
-//! is there from before, they are left out, and a line says so. The other checks need no network.
+//! The tool is installed once, below the target folder. Advisories need their database. If it can neither be fetched
+//! nor is cached, they are skipped, and a line says so. The other checks need no network.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,13 +12,12 @@ use crate::{process, workspace};
 
 /// The version that is installed and used.
 const VERSION: &str = "0.20.2";
-/// Where cargo-deny keeps databases of advisories, below the home of cargo.
+/// Folder in which cargo-deny keeps databases of advisories, below the home of cargo.
 const DATABASES: &str = "advisory-dbs";
 
 /// Checks the tree.
 ///
-/// # Errors
-/// The tool cannot be had, or found something.
+/// # Errors The tool cannot be installed, or found a problem.
 pub(crate) fn run() -> Result<()> {
     let root = workspace::root()?;
     let tool = tool(&root)?;
@@ -39,7 +38,7 @@ pub(crate) fn run() -> Result<()> {
     process::run(&mut command(&["--offline", "check", "advisories"]))
 }
 
-/// The tool of [`VERSION`], installed if it is not there.
+/// Path of the tool of [`VERSION`], installed if it is missing.
 fn tool(root: &Path) -> Result<PathBuf> {
     let folder = workspace::target_dir(root)?.join("tools");
     let tool = folder.join("bin/cargo-deny");
@@ -69,7 +68,7 @@ fn tool(root: &Path) -> Result<PathBuf> {
         ])
         .current_dir(root);
     process::run(&mut install).context("cargo-deny cannot be installed; this takes the network once")?;
-    // What it was built from takes much of the disk.
+    // Its build folder takes much disk space.
     let _ = std::fs::remove_dir_all(build);
     Ok(tool)
 }
@@ -79,7 +78,7 @@ fn is_wanted(tool: &Path) -> bool {
     said.is_ok_and(|said| is_version(&String::from_utf8_lossy(&said.stdout)))
 }
 
-/// Whether this is what the wanted version says of itself.
+/// True if the tool reports the wanted version.
 fn is_version(said: &str) -> bool {
     said.split_whitespace().eq(["cargo-deny", VERSION])
 }

@@ -1,7 +1,7 @@
-//! `cargo xtask fuzz`: looks for inputs that break a target, for a bounded time, starting from the kept corpus.
+//! `cargo xtask fuzz`: searches for inputs that break a target, for a bounded time, starting from the kept corpus.
 //!
 //! The targets are in `fuzz/`. They run under libFuzzer on the stable toolchain: coverage instrumentation is a code
-//! generation option (`fuzz/instrument.sh`), and there is no unsafe code of ours for a sanitizer to watch.
+//! generation option (`fuzz/instrument.sh`), and the project has no unsafe code for a sanitizer to check.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -13,24 +13,24 @@ use crate::{process, workspace};
 /// Arguments of `cargo xtask fuzz`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only these targets (folders of fuzz/corpus)
+    /// Run only these targets (folders of fuzz/corpus)
     targets: Vec<String>,
-    /// Seconds for each target
+    /// Run each target for this many seconds
     #[arg(long, default_value_t = 60)]
     seconds: u32,
     /// Keep inputs that reach new code in fuzz/corpus
     #[arg(long)]
     keep: bool,
-    /// Begin with this random number, so that the same inputs are tried again (0: another one each time)
+    /// Use this random seed, so that the same inputs are tried again (0: another seed each time)
     #[arg(long, default_value_t = 0)]
     seed: u32,
-    /// Stop each target after this many inputs, if its seconds are not over before (0: only the seconds count)
+    /// Stop each target after this many inputs, even if its seconds are not over (0: only the seconds count)
     #[arg(long, default_value_t = 0)]
     inputs: u32,
 }
 
-/// What a target may take: memory for the process and for one allocation, seconds for one input. Target `wide` compares CPU times
-/// itself: work that grows with the square of a body is found long before it takes seconds.
+/// Limits of a target: memory for the process and for one allocation, seconds for one input. Target `wide` compares CPU
+/// times itself: work that grows with the square of a body is found long before it takes seconds.
 const MEMORY_MAX_MB: u32 = 1024;
 const ALLOCATION_MAX_MB: u32 = 256;
 const SECONDS_MAX: u32 = 10;
@@ -68,7 +68,8 @@ pub(crate) fn ci() -> Result<()> {
         targets: Vec::new(),
         seconds: CI_SECONDS,
         keep: false,
-        // What CI tries is the same each time, on a slow machine the first part of it: it repeats, and people look for more.
+        // CI tries the same inputs each time, on a slow machine only the first of them: it repeats, and manual runs
+        // search for more.
         seed: 1,
         inputs: CI_INPUTS,
     })
@@ -112,7 +113,7 @@ fn fuzz(program: &PathBuf, target: &str, args: &Args) -> Result<()> {
     let folder = if args.inputs > 0 { "fuzz/repeated" } else { "fuzz/found" };
     let work = workspace::target_dir(&root)?.join(folder).join(target);
     if args.inputs > 0 && work.exists() {
-        // What an earlier run found would change what this one tries.
+        // Findings of an earlier run would change the inputs of this one.
         std::fs::remove_dir_all(&work).with_context(|| format!("cannot empty {}", work.display()))?;
     }
     std::fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;
@@ -129,7 +130,7 @@ fn fuzz(program: &PathBuf, target: &str, args: &Args) -> Result<()> {
     if args.inputs > 0 {
         command.arg(format!("-runs={}", args.inputs));
     }
-    // What is found goes to the first folder.
+    // libFuzzer writes findings to the first folder.
     if args.keep {
         command.arg(&kept);
     } else {

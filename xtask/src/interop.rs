@@ -1,4 +1,4 @@
-//! The doorway to the Go module `interop/`: it builds the real Kubernetes programs, runs the tests and takes figures.
+//! Interface to the Go module `interop/`: builds the real Kubernetes programs, runs the tests and takes figures.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,31 +12,31 @@ use events::Events;
 
 mod events;
 
-/// How often a run of all tests says which ones are at work.
+/// Interval at which a run of all tests prints the tests in progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(30);
 
-/// Tells tests written in Rust where the etcd is that [`build`] made.
+/// Environment variable with the path of the etcd that [`build`] made, for tests written in Rust.
 pub(crate) const ETCD_VARIABLE: &str = "YURT_ETCD";
-/// Makes tests that do not care use the etcd instead of the embedded store.
+/// Environment variable that switches backend-independent tests from the embedded store to etcd.
 const OVER_ETCD_VARIABLE: &str = "YURT_OVER_ETCD";
-/// Where it is, below [`FOLDER`].
+/// Path of etcd, below [`FOLDER`].
 const ETCD: &str = ".cache/bin/etcd";
 
 /// Rust tests that start an etcd, by package and target. They are ignored elsewhere, or run over the embedded store.
 const ETCD_TESTS: [(&str, &str); 2] = [("yurt-storage", "etcd3"), ("yurt-coordinator", "api")];
 
-/// Tells the Go side where `yurt-coordinator` and `yurthub` are.
+/// Environment variable with the folder of `yurt-coordinator` and `yurthub`, for the Go side.
 const BIN_DIR_VARIABLE: &str = "YURT_BIN_DIR";
 
-/// How the interop tests run. One package at a time: each starts whole clusters. Tests that call themselves parallel mostly
-/// wait: more of them than there are cores. No cached results: they know nothing of our programs. A whole run that takes
+/// Arguments of `go test`. One package at a time: each starts whole clusters. Parallel tests mostly wait, so there may
+/// be more of them than cores. Results are not cached: the cache does not depend on our programs. A run that takes
 /// longer than the timeout fails, and `go test` prints all stacks.
 const HOW: [&str; 4] = ["-p=1", "-parallel=4", "-count=1", "-timeout=60m"];
 
 /// Arguments of `cargo xtask figures`.
 #[derive(clap::Args)]
 pub(crate) struct FiguresArgs {
-    /// Passed on to the Go program (interop/cmd/figures)
+    /// Arguments for the Go program (interop/cmd/figures)
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
@@ -47,30 +47,31 @@ pub(crate) const FOLDER: &str = "interop";
 /// Arguments of `cargo xtask differential`.
 #[derive(clap::Args)]
 pub(crate) struct DifferentialArgs {
-    /// Play only scripts whose id begins with this, and print every difference
+    /// Run only scripts whose id begins with this, and print every difference
     #[arg(long, value_name = "ID")]
     case: Option<String>,
     /// Seed of the sampled scripts
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Passed on to the Go program (interop/cmd/differential; `-- -help` lists them)
+    /// Arguments for the Go program (interop/cmd/differential; `-- -help` lists them)
     #[arg(last = true)]
     arguments: Vec<String>,
 }
 
-/// How our own programs are built.
+/// Build profile of our own programs.
 #[derive(Clone, Copy)]
 pub(crate) enum Profile {
     /// Optimised and quick to link: demo and figures of comparison.
     Quick,
-    /// The same with everything that tests need besides, in one build: steps that built less would compile all of it again, with other
-    /// features of the same libraries.
+    /// The same, plus everything else that tests need, in one build. Separate builds of fewer packages would compile
+    /// all of it again, with other features of the same libraries.
     Tests,
-    /// What ships: figures.
+    /// The shipped profile: figures.
     Release,
 }
 
-/// `cargo xtask build-interop`: everything the tests start besides our own programs. Cheap when nothing changed.
+/// `cargo xtask build-interop`: builds everything the tests start in addition to our own programs. Cheap when nothing
+/// changed.
 pub(crate) fn build() -> Result<()> {
     process::run(go()?.args(["run", "./cmd/build"]))
 }
@@ -93,7 +94,7 @@ pub(crate) fn test(filter: Option<&str>) -> Result<()> {
     })
 }
 
-/// The etcd that [`build`] made, if it did.
+/// Path of the etcd that [`build`] made, if it exists.
 pub(crate) fn etcd() -> Result<Option<PathBuf>> {
     let etcd = workspace::root()?.join(FOLDER).join(ETCD);
     Ok(etcd.is_file().then_some(etcd))
@@ -116,7 +117,7 @@ fn test_over_etcd(filter: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Builds what the named tests need; the command prints the events of `go test -json`.
+/// Builds the dependencies of the named tests; the command prints the events of `go test -json`.
 pub(crate) fn test_events(names: &BTreeSet<&str>) -> Result<Command> {
     let bin_dir = build_programs(Profile::Tests)?;
     build()?;
@@ -145,7 +146,8 @@ pub(crate) fn figures(args: &FiguresArgs) -> Result<()> {
     )
 }
 
-/// `cargo xtask differential`: the same requests to kube-apiserver and to the coordinator, answers compared.
+/// `cargo xtask differential`: sends the same requests to kube-apiserver and to the coordinator, and compares the
+/// answers.
 pub(crate) fn differential(args: &DifferentialArgs) -> Result<()> {
     let bin_dir = build_programs(Profile::Quick)?;
     build()?;
@@ -171,7 +173,7 @@ pub(crate) fn build_programs(profile: Profile) -> Result<PathBuf> {
         "yurt-hub-client",
         "--bins",
     ];
-    // The transcoder by itself, for the test that compares it with Go's; models and simulations.
+    // The transcoder example, for the test that compares it with Go's; models and simulations.
     let for_tests: &[&str] = match profile {
         Profile::Tests => &[
             "--package",

@@ -1,9 +1,9 @@
 //! Programs of this machine that the demo, the chaos runs and the benchmarks start: ours, and the real Kubernetes programs.
 //!
-//! A whole pool: [`stage`] (who plays), [`cloud`], [`etcd`], [`hub`], [`client`], [`kubelet`], [`link`], [`disk`], [`sample`] (the objects); on
-//! the loopback interface, or in network namespaces with cables between them ([`net`]). The tools: [`identities`] (one CA for
-//! all), [`program`] (a child process), [`supervisor`] (which of them are started again), [`real`] (kube-apiserver on etcd), [`api`] (a small
-//! client), [`ports`], [`mod@until`] (bounded waiting).
+//! A whole pool: [`stage`] (all of its programs), [`cloud`], [`etcd`], [`hub`], [`client`], [`kubelet`], [`link`],
+//! [`disk`], [`sample`] (the objects); on the loopback interface, or in network namespaces with cables between them
+//! ([`net`]). The tools: [`identities`] (one CA for all), [`program`] (a child process), [`supervisor`] (restarts),
+//! [`real`] (kube-apiserver on etcd), [`api`] (a small client), [`ports`], [`mod@until`] (bounded waiting).
 
 pub(crate) mod api;
 pub(crate) mod client;
@@ -42,22 +42,22 @@ use net::{Net, Place};
 use program::{Launch, Program};
 use until::until;
 
-/// What everybody needs to start something.
+/// Common parameters for starting a program.
 pub(crate) struct Setup {
     /// Certificates, data and logs; removed at the end.
     pub(crate) dir: PathBuf,
-    /// Where `yurt-coordinator` and `yurthub` are.
+    /// Folder of `yurt-coordinator` and `yurthub`.
     pub(crate) bin_dir: PathBuf,
     pub(crate) identities: Identities,
     pub(crate) tasks: TaskGroup,
-    /// Where servers and hubs live, if not on our loopback interface.
+    /// Network of servers and hubs; `None` for our loopback interface.
     pub(crate) net: Option<Arc<Net>>,
 }
 
-/// How long a program of ours may take from exec to /readyz on a busy machine.
+/// Time one of our programs has from exec to /readyz, on a busy machine.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// A new folder for everything that one run writes; with `keep` it stays, and is told.
+/// Makes a folder for all files of one run; with `keep` it stays, and its path is printed.
 pub(crate) fn folder(what: &str, keep: bool) -> Result<TempDir> {
     let mut dir = tempfile::Builder::new()
         .prefix(&format!("yurt-{what}-"))
@@ -70,7 +70,7 @@ pub(crate) fn folder(what: &str, keep: bool) -> Result<TempDir> {
     Ok(dir)
 }
 
-/// What a run's tasks run on.
+/// Makes the runtime for the tasks of a run.
 pub(crate) fn runtime() -> Result<Runtime> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("cannot start the runtime")
@@ -79,7 +79,8 @@ pub(crate) fn runtime() -> Result<Runtime> {
 // === impl Setup ===
 
 impl Setup {
-    /// Puts a server that listens on `port` where it belongs, with its flag `--bind-address`, and makes it reachable here.
+    /// Puts a server that listens on `port` into its namespace, with its flag `--bind-address`, and makes it reachable
+    /// here.
     pub(crate) fn serve(&self, place: Place, port: u16, launch: Launch) -> Result<Launch> {
         let Some(net) = &self.net else {
             return Ok(launch.flag("bind-address", Ipv4Addr::LOCALHOST));
@@ -90,7 +91,7 @@ impl Setup {
     }
 }
 
-/// How a coordinator is started with these certificates; the caller adds the profile.
+/// Launch of a coordinator with these certificates; the caller adds the profile.
 pub(crate) fn coordinator_launch(setup: &Setup, place: Place, name: &str) -> Result<(u16, Launch)> {
     let port = ports::free()?;
     let (cert, key) = setup.identities.server(name)?;
@@ -103,7 +104,7 @@ pub(crate) fn coordinator_launch(setup: &Setup, place: Place, name: &str) -> Res
     Ok((port, setup.serve(place, port, launch)?))
 }
 
-/// Waits until `/readyz` says so; an error at once if the program ends.
+/// Waits until `/readyz` succeeds; an error immediately if the program ends.
 pub(crate) async fn ready(program: &mut Program, api: &Api, what: &str) -> Result<Duration> {
     let readyz = async || {
         program.must_run()?;

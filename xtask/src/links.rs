@@ -1,8 +1,9 @@
-//! `cargo xtask links`: a pool in network namespaces, whose packets are lost, doubled, overtaken, late or swallowed one way.
+//! `cargo xtask links`: a pool in network namespaces, whose packets are lost, duplicated, reordered, delayed or dropped
+//! in one direction.
 //!
-//! What has to hold below TCP: bad weather moves neither leadership nor sources, and half a link, which no socket reports as
-//! broken, is noticed within the bounds of the election. Clients behind the hubs must notice nothing of either. Needs the
-//! right to make network namespaces and TUN devices; without, it says so and checks nothing.
+//! Checks below TCP: bad weather changes neither leadership nor sources. A half-open link, which no socket reports as
+//! broken, is detected within the bounds of the election. Clients behind the hubs are unaffected in both cases. Needs
+//! the right to make network namespaces and TUN devices; without it, a line says so and nothing is checked.
 
 mod histories;
 
@@ -27,13 +28,13 @@ use histories::Histories;
 /// Arguments of `cargo xtask links`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which packets are struck; the same number, the same packets
+    /// Seed of the affected packets; the same seed repeats them
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How long each weather lasts, in seconds
+    /// Duration of each weather, in seconds
     #[arg(long, value_name = "N", default_value_t = 40)]
     seconds: u64,
-    /// kube-apiserver and etcd as the cloud (`cargo xtask build-interop`, needs Go)
+    /// Use kube-apiserver and etcd as the cloud (`cargo xtask build-interop`, needs Go)
     #[arg(long)]
     real: bool,
     /// Use the programs in this folder instead of building them
@@ -51,19 +52,19 @@ enum End {
     Coordinator,
 }
 
-/// What nobody may notice of the weather.
+/// State that the weather must not change.
 #[derive(Debug, PartialEq, Eq)]
 struct Order {
     leader: usize,
-    /// What the leader says of itself, its epoch included. Followers learn of that when they hear of it.
+    /// Status of the leader, its epoch included. Followers learn of a new epoch later.
     summary: String,
-    /// Of every hub.
+    /// Sources of every hub.
     sources: Vec<String>,
-    /// Lists of all clients, and objects they were told are gone.
+    /// Lists of all clients, and objects that were reported as deleted.
     told: (u32, usize),
 }
 
-/// What a pool has where nothing is configured.
+/// Election timings of a pool with default configuration.
 const ELECTION: Election = Election {
     lease: Duration::from_secs(15),
     renew: Duration::from_secs(10),
@@ -76,24 +77,23 @@ const HALVES: [(End, Mode); 4] = [
     (End::Coordinator, Mode::RequestsVanish),
     (End::Coordinator, Mode::AnswersVanish),
 ];
-/// Until the pool is up, and until it is in order again.
+/// Time until the pool is up, and until it is in order again.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// A change reaches every client within this time, whatever the weather: a few retransmissions in a row.
+/// Longest time for a change to reach every client, in any weather: a few retransmissions in a row.
 const ARRIVES: Duration = Duration::from_secs(15);
-/// Two probes that fail in a row (5 s until the first begins, 3 s each, 1 s between), 1 s of draining, the successor, and
-/// what a busy machine adds.
+/// Two probes that fail in a row (5 s until the first begins, 3 s each, 1 s between), 1 s of draining, the successor,
+/// and the delay of a busy machine.
 const CLOUD_BOUND: Duration = Duration::from_secs(5 + 3 + 1 + 3 + 1 + 4);
-/// The lease runs out on the followers' clocks, their next look, and what a busy machine adds.
+/// The lease expires on the followers' clocks, then their next check, and the delay of a busy machine.
 const COORDINATOR_BOUND: Duration = Duration::from_secs(15 + 2 + 4);
-/// Lines of each log that are shown when something does not hold.
+/// Lines of each log that are shown when a check fails.
 const LOG_TAIL_LINES: usize = 40;
-/// How long cables and clients may take to end.
+/// Time cables and clients have to end.
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
-/// Checks all of it.
+/// Runs all checks.
 ///
-/// # Errors
-/// What did not hold.
+/// # Errors The check that failed.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let bin_dir = match &args.bin_dir {
         Some(dir) => dir.clone(),
@@ -187,7 +187,7 @@ async fn in_order(stage: &Stage) -> Result<Order> {
     Order::of(stage).await
 }
 
-/// Bad weather on every cable for a while: changes arrive, and nothing else moves.
+/// Applies bad weather to every cable for a while: changes arrive, and nothing else changes.
 async fn weather(stage: &mut Stage, mode: Mode, lasts: Duration) -> Result<()> {
     let before = in_order(stage).await?;
     let all: Vec<usize> = (0..stage.hubs.len()).collect();
@@ -212,7 +212,7 @@ async fn weather(stage: &mut Stage, mode: Mode, lasts: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Half of a cable of the leader swallows everything: another one leads soon, and the clients notice nothing.
+/// Drops everything in one direction of a cable of the leader: another hub leads soon, and the clients are unaffected.
 async fn half_open(stage: &mut Stage, end: End, mode: Mode) -> Result<()> {
     let before = in_order(stage).await?;
     let old = before.leader;
@@ -229,7 +229,7 @@ async fn half_open(stage: &mut Stage, end: End, mode: Mode) -> Result<()> {
     let after = in_order(stage).await?;
     ensure!(
         after.told == before.told,
-        "told {:?} before, {:?} after",
+        "lists and deletions: {:?} before, {:?} after",
         before.told,
         after.told
     );

@@ -1,8 +1,12 @@
 //! `cargo xtask`: every command of this workspace, each one line in the list it prints without arguments.
 //!
-//! Reading order: [`workspace`] (where things are), [`tidy`] (the house rules as code), [`mod@test`] (what CI runs),
-//! [`conformance`] (cases and the tests that show them),
-//! [`interop`] (the Go module with the real Kubernetes programs), [`demo`] (a pool on this machine as a story).
+//! Reading order:
+//! * [`workspace`]: location and metadata of the workspace;
+//! * [`tidy`]: the house rules as code;
+//! * [`mod@test`]: the steps of CI;
+//! * [`conformance`]: cases and the tests for them;
+//! * [`interop`]: the Go module with the real Kubernetes programs;
+//! * [`demo`]: a pool on this machine as a walkthrough.
 #![allow(clippy::print_stdout, reason = "printing is what these commands are for")]
 
 mod bench;
@@ -36,33 +40,33 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Check the house rules that no compiler knows (`--list` names them)
+    /// Check the house rules that the compiler does not check (`--list` names them)
     Tidy(tidy::Args),
-    /// Run what CI runs: fmt, tidy, clippy, doc, deny, unit, chaos, fuzz, interop
+    /// Run the steps of CI: fmt, tidy, clippy, doc, deny, unit, chaos, fuzz, interop
     Test(test::Args),
-    /// Print which test shows which conformance case, and whether it passes (`--list` runs nothing)
+    /// Print the tests for each conformance case, and their results (`--list` runs nothing)
     Conformance(conformance::Args),
-    /// Run a pool on this machine as a story: election, copying, heartbeats, failover, offline
+    /// Run a pool on this machine as a walkthrough: election, copying, heartbeats, failover, offline
     Demo(demo::Args),
-    /// Let faults strike a pool of real processes and check what its clients were told
+    /// Inject faults into a pool of real processes and check the events its clients received
     Chaos(chaos::Args),
-    /// Check a pool whose packets are lost, doubled, overtaken or swallowed (network namespaces; root)
+    /// Check a pool whose packets are lost, duplicated, reordered or dropped (network namespaces; needs root)
     Links(links::Args),
-    /// Build kube-apiserver, etcd and the rest into interop/.cache
+    /// Build kube-apiserver, etcd and further Kubernetes programs into interop/.cache
     BuildInterop,
-    /// Look for inputs that break a fuzz target, for a bounded time
+    /// Search for inputs that break a fuzz target, for a bounded time
     Fuzz(fuzz::Args),
-    /// Change the core in small ways, and look for changes that no test notices (an hour; not part of `test`)
+    /// Mutate the core in small ways, and report mutants that no test catches (an hour; not part of `test`)
     Mutants(mutants::Args),
     /// Measure the coordinator and kube-apiserver side by side (minutes)
     Bench(bench::Args),
     /// Measure a pool: leader loss, memory, events, starts, bytes from the cloud (minutes)
     BenchPool(bench::pool::Args),
-    /// Let a pool lose its coordinator and the cloud, and look for what grows
+    /// Cut a pool off from its coordinator and the cloud, and report resources that grow
     Soak(bench::pool::soak::Args),
     /// Measure one coordinator under 1,000 hubs, and the forwarding of their heartbeats (minutes)
     Scale(bench::pool::scale::Args),
-    /// Play the same requests against kube-apiserver and the coordinator and compare the answers
+    /// Send the same requests to kube-apiserver and the coordinator and compare the answers
     Differential(interop::DifferentialArgs),
     /// Measure the figures the README quotes (minutes)
     Figures(interop::FiguresArgs),
@@ -70,7 +74,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let Some(command) = Cli::parse().command else {
-        // Nothing was asked for: the list is the answer, and no failure.
+        // Without a command the list is the answer, and no failure.
         return match Cli::command().print_help() {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => ExitCode::FAILURE,

@@ -1,10 +1,10 @@
-//! `cargo xtask mutants`: changes the code of the core in small ways, one at a time, and looks whether a test fails.
+//! `cargo xtask mutants`: changes the code of the core in small ways, one at a time, and checks that a test fails.
 //!
-//! The changes are those of cargo-mutants, which is installed below the target folder. It works on a copy of the repository (without
-//! what git ignores) with a target folder of its own, and judges each change by the tests of the package that it is in. A change that
-//! no test notices has to stand in a table of `docs/TESTING.md`, with the reason.
+//! The changes are those of cargo-mutants, which is installed below the target folder. It works on a copy of the
+//! repository (without files that git ignores) with a target folder of its own. The tests of a change are those of its
+//! package. A change that no test catches must be listed in a table of `docs/TESTING.md`, with the reason.
 //!
-//! [`areas`] (which files, which tests), [`survivors`] (the table, and what became of its entries; pure).
+//! [`areas`] (files and their tests), [`survivors`] (the table, and the results for its entries; pure).
 
 mod areas;
 mod survivors;
@@ -25,40 +25,39 @@ use survivors::{Names, Table};
 /// Arguments of `cargo xtask mutants`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only these areas (`--list` names them)
+    /// Run only these areas (`--list` names them)
     #[arg(long, value_name = "AREA", value_delimiter = ',')]
     only: Vec<String>,
-    /// Only these files of the areas
+    /// Run only these files of the areas
     #[arg(long, value_name = "PATH")]
     file: Vec<String>,
-    /// Only the K-th of N parts of the mutants, from 0
+    /// Run only the K-th of N parts of the mutants, from 0
     #[arg(long, value_name = "K/N")]
     shard: Option<String>,
-    /// Begin no other area after so many minutes, and end the one at work
+    /// After this many minutes, start no other area and end the current one
     #[arg(long, value_name = "N", default_value_t = 60)]
     minutes: u64,
-    /// Print the areas and their mutants, and end
+    /// Print the areas and their mutants, and exit
     #[arg(long)]
     list: bool,
 }
 
 /// The version that is installed.
 const VERSION: &str = "27.1.0";
-/// Which table the survivors are in.
+/// File with the table of survivors.
 const TABLE: &str = "docs/TESTING.md";
 /// A mutant whose tests take so many times as long as those without it counts as caught.
 const SLOWER: &str = "4";
 /// But not before so many seconds.
 const SECONDS_MIN: &str = "60";
-/// Exit codes of cargo-mutants that stand for a run to its end: all caught; some missed; some timed out.
+/// Exit codes of cargo-mutants after a complete run: all caught; some missed; some timed out.
 const RAN: [i32; 3] = [0, 2, 3];
-/// How long cargo-mutants may take to end its tests and remove its copy.
+/// Time cargo-mutants has to end its tests and remove its copy.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// `cargo xtask mutants`.
 ///
-/// # Errors
-/// A survivor that the table does not excuse, or a run that says nothing.
+/// # Errors A survivor that the table does not excuse, or an inconclusive run.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let root = workspace::root()?;
     let chosen = args.areas()?;
@@ -73,7 +72,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for area in chosen {
         println!("\n== {} ({}) ==", area.name, area.package);
         let Some(left) = limit.checked_sub(watch.elapsed()) else {
-            println!("left out: {} min are over", args.minutes);
+            println!("skipped: {} min are over", args.minutes);
             is_whole = false;
             continue;
         };
@@ -99,21 +98,21 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     judge(&found, &table, is_whole, &watch)
 }
 
-/// Tells what came of it; an error if a mutant survived that the table does not excuse.
+/// Prints the results; an error if a mutant survived that the table does not excuse.
 fn judge(found: &Names, table: &Table, is_whole: bool, watch: &Stopwatch) -> Result<()> {
     println!("\nall together: {found} ({watch})");
     ensure!(found.count() > 0, "void: no mutant was tried");
     for entry in table.caught_by_now(found) {
-        println!("caught by now, take it out of {TABLE}: {entry}");
+        println!("caught, remove it from {TABLE}: {entry}");
     }
     if is_whole {
         for entry in table.gone(found) {
-            println!("there is no such mutant any more, take it out of {TABLE}: {entry}");
+            println!("no such mutant any more, remove it from {TABLE}: {entry}");
         }
     }
     let missing: BTreeSet<_> = table.missing(found);
     for survivor in &missing {
-        println!("✗ no test notices: {survivor}");
+        println!("✗ not caught by any test: {survivor}");
     }
     ensure!(
         missing.is_empty(),
@@ -123,18 +122,18 @@ fn judge(found: &Names, table: &Table, is_whole: bool, watch: &Stopwatch) -> Res
     Ok(())
 }
 
-/// Runs it for so long at most; whether it came to its end.
+/// Runs the command for at most `limit`; returns true if it ended by itself.
 fn run_within(command: &mut Command, limit: Duration) -> Result<bool> {
     let mut child = command.spawn().context("cannot start cargo-mutants")?;
     let id = child.id().to_string();
     let (sender, ended) = mpsc::sync_channel(1);
     let waiting = std::thread::spawn(move || sender.send(child.wait()));
-    // Interrupted, it ends the tests that it has started.
+    // On SIGINT it ends the tests that it has started.
     let end = |signal| process::succeeds(Command::new("kill").args(["-s", signal, &id]));
     let status = match ended.recv_timeout(limit) {
         Ok(status) => status.context("cannot wait for cargo-mutants")?,
         Err(_) => {
-            println!("its time is over");
+            println!("time limit reached");
             end("INT");
             if ended.recv_timeout(END_LIMIT).is_err() {
                 end("KILL");
@@ -182,7 +181,7 @@ impl Args {
                 "--cap-lints=true",
                 "--colors=never",
             ])
-            // In another order each time: runs that are ended early reach other mutants.
+            // A random order: runs that are ended early reach other mutants.
             .args(["--gitignore=true", "--shuffle"])
             .args(["--timeout-multiplier", SLOWER, "--minimum-test-timeout", SECONDS_MIN])
             .arg("--output")
@@ -209,14 +208,14 @@ impl Args {
     }
 }
 
-/// Where everything is, all of it below the target folder.
+/// Paths, all of them below the target folder.
 struct Places {
     /// cargo-mutants.
     program: PathBuf,
     tools: PathBuf,
-    /// What mutants are built into: libraries are built once for all runs.
+    /// Target folder of the mutants: libraries are built once for all runs.
     build: PathBuf,
-    /// Where copies of the repository are made.
+    /// Folder of the copies of the repository.
     copies: PathBuf,
     outputs: PathBuf,
 }
@@ -240,7 +239,7 @@ impl Places {
         Ok(places)
     }
 
-    /// Installs the pinned version, if another one or none is there.
+    /// Installs the pinned version, unless it is already there.
     fn install(&self, root: &Path) -> Result<()> {
         let version = Command::new(&self.program).args(["mutants", "--version"]).output();
         if version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim().ends_with(VERSION)) {
@@ -254,7 +253,7 @@ impl Places {
         process::run(command.current_dir(root))
     }
 
-    /// An empty folder for what comes of an area.
+    /// Makes an empty folder for the results of an area.
     fn output(&self, area: &Area) -> Result<PathBuf> {
         let output = self.outputs.join(area.name);
         if output.exists() {

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::stopwatch::Stopwatch;
 
-/// Lines that a command may be ahead of whoever is told.
+/// Most lines of a command that wait for their reader.
 const LINES_AHEAD: usize = 256;
 
 /// Runs `command` with our own stdout and stderr; anything but exit code 0 is an error that quotes the command line.
@@ -24,7 +24,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// As [`run`], but `told` gets every line of the command's stdout, and `None` after each `period`.
+/// As [`run`], but passes every line of the command's stdout to `told`, and `None` after each `period`.
 pub(crate) fn run_lines(command: &mut Command, period: Duration, mut told: impl FnMut(Option<&str>)) -> Result<()> {
     let line = line(command);
     println!("   $ {line}");
@@ -67,7 +67,7 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
-/// The command as a person would type it. The path of the program is cut to its name, the environment is left out.
+/// The command as a user would type it. The path of the program is cut to its name, the environment is left out.
 fn line(command: &Command) -> String {
     let program = std::path::Path::new(command.get_program());
     let mut line = program
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn silence_is_told_too() {
-        // It ends once it was told that nothing was said.
+        // The command ends after the first period without output.
         let dir = tempfile::tempdir().expect("a folder");
         let gate = dir.path().join("gate");
         let script = format!("until [ -e {} ]; do sleep 0.01; done; echo open", gate.display());

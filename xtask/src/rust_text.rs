@@ -1,8 +1,8 @@
-//! Reads Rust source just well enough for the checks: the same text with comments and literals blanked out.
+//! Reads Rust source with the precision the checks need: the same text with comments and literals blanked out.
 //!
 //! Pure. Lengths and line breaks are kept, so an offset in the blanked text is the same place in the source.
 
-/// `source` with the inside of every comment, string and character literal replaced by spaces (line breaks stay).
+/// `source` with the content of every comment, string and character literal replaced by spaces (line breaks stay).
 ///
 /// A check that looks for `todo` in the result finds code, never prose or a test's fixture.
 pub(crate) fn code_only(source: &str) -> String {
@@ -25,7 +25,7 @@ pub(crate) fn code_only(source: &str) -> String {
             }
         }
     }
-    // Blanked stretches start and end at ASCII characters, so what is left is whole characters.
+    // Blanked ranges start and end at ASCII characters, so the rest is whole characters.
     String::from_utf8_lossy(&out).into_owned()
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn line_of(text: &str, offset: usize) -> usize {
     text.as_bytes()[..offset].iter().filter(|&&byte| byte == b'\n').count() + 1
 }
 
-/// The offset just behind the brace that closes the one opened at `open`; the end of the text if none does.
+/// The offset after the brace that closes the one opened at `open`; the end of the text if there is none.
 pub(crate) fn closing_brace(code: &str, open: usize) -> usize {
     let mut depth = 0_usize;
     for (offset, byte) in code.bytes().enumerate().skip(open) {
@@ -48,7 +48,7 @@ pub(crate) fn closing_brace(code: &str, open: usize) -> usize {
     code.len()
 }
 
-/// If a comment, string or character literal starts at `at`: the offset behind its end.
+/// The offset after the end of the comment, string or character literal that starts at `at`, if one does.
 fn literal_or_comment_end(bytes: &[u8], at: usize) -> Option<usize> {
     let rest = &bytes[at..];
     match rest {
@@ -124,7 +124,7 @@ fn char_end(bytes: &[u8], start: usize) -> Option<usize> {
     (bytes.get(start + 1 + width) == Some(&b'\'')).then_some(start + width + 2)
 }
 
-/// Whether the `r` at `at` belongs to a longer word. `br"…"` and `cr"…"` are strings, so one `b` or `c` is looked past.
+/// True if the `r` at `at` belongs to a longer word. `br"…"` and `cr"…"` are strings, so one `b` or `c` is skipped.
 fn continues_an_identifier(bytes: &[u8], at: usize) -> bool {
     let start = if at > 0 && matches!(bytes[at - 1], b'b' | b'c') {
         at - 1

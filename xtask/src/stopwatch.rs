@@ -1,11 +1,11 @@
-//! How long something took, for people: printed in seconds.
+//! Elapsed time for people: printed in seconds.
 
 use std::fmt;
 use std::time::Duration;
 
 use yurt_runtime::{BootTime, Clock};
 
-/// Started when made.
+/// Stopwatch that starts when made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stopwatch(BootTime);
 

@@ -1,7 +1,7 @@
-//! `cargo xtask tidy`: the house rules that a compiler does not know, each a small check that can fail.
+//! `cargo xtask tidy`: the house rules that the compiler does not check, each a small check that can fail.
 //!
-//! A check looks at a [`Tree`] (the repository's files) and at `cargo metadata`, and returns what it dislikes.
-//! To add one: a file below `tidy/` with its own tests, and a row in [`CHECKS`].
+//! A check examines a [`Tree`] (the repository's files) and `cargo metadata`, and returns violations. To add one: a
+//! file below `tidy/` with its own tests, and a row in [`CHECKS`].
 
 mod arrows;
 mod conformance;
@@ -29,31 +29,31 @@ pub(crate) use tree::Tree;
 pub(crate) struct Args {
     /// Run only these checks (default: all; `--list` names them)
     checks: Vec<String>,
-    /// List the checks and what each one wants
+    /// List the checks and their rules
     #[arg(long)]
     list: bool,
 }
 
-/// What a check may look at.
+/// Input of a check.
 struct Subject {
     tree: Tree,
     /// `cargo metadata --no-deps`.
     metadata: Value,
 }
 
-/// One thing that is not as the house wants it.
+/// One violation of a house rule.
 #[derive(Debug, PartialEq, Eq)]
 struct Violation {
     /// The file, and the line if there is one: `a/b.rs:12`.
     place: String,
-    /// What is wrong and what to do instead.
+    /// The problem, and the fix.
     problem: String,
 }
 
 /// A house rule.
 struct Check {
     name: &'static str,
-    /// What the rule wants, in one line.
+    /// The rule in one line.
     wants: &'static str,
     run: fn(&Subject) -> Result<Vec<Violation>>,
 }
@@ -62,7 +62,7 @@ struct Check {
 const CHECKS: &[Check] = &[
     Check {
         name: "headers",
-        wants: "every .rs file starts with //! saying what it decides",
+        wants: "every .rs file starts with a //! sentence that says what it is",
         run: headers::check,
     },
     Check {
@@ -92,7 +92,7 @@ const CHECKS: &[Check] = &[
     },
     Check {
         name: "links",
-        wants: "every relative link in a .md file leads somewhere",
+        wants: "every relative link in a .md file has an existing target",
         run: links::check,
     },
     Check {
@@ -117,7 +117,7 @@ const CHECKS: &[Check] = &[
     },
 ];
 
-/// Runs the checks; an error if one of them found something.
+/// Runs the checks; an error if one of them found a violation.
 pub(crate) fn run(args: &Args) -> Result<()> {
     if args.list {
         for check in CHECKS {
@@ -179,7 +179,7 @@ impl fmt::Display for Violation {
 
 #[cfg(test)]
 impl Subject {
-    /// A subject of files only, for the checks that do not look at the metadata.
+    /// A subject of files only, for the checks that do not use the metadata.
     fn of_files(files: &[(&str, &str)]) -> Self {
         Self {
             tree: Tree::of_files(files),

@@ -1,4 +1,4 @@
-//! Where the workspace is and what `cargo metadata` says about it.
+//! Location of the workspace and its `cargo metadata`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use serde_json::Value;
 /// The root of the repository, from the place this crate was compiled at.
 ///
 /// `CARGO_MANIFEST_DIR` of the running `cargo run` wins, so that a binary that was copied with its target folder to
-/// another checkout looks at that checkout.
+/// another checkout uses that checkout.
 pub(crate) fn root() -> Result<PathBuf> {
     let manifest_dir = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_owned());
     let root = Path::new(&manifest_dir)

@@ -1,24 +1,24 @@
-//! When which fault strikes: from a seed, so that a run can be repeated, and never two at one target.
+//! Times of faults: derived from a seed, so that a run can be repeated, and never two at one target.
 //!
-//! Pure: the time is given. Only what the pool answers in between (who leads) is not in the seed.
+//! Pure: the time is an argument. Only the pool's answers in between (the current leader) do not come from the seed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::faults::{Act, Cast, Fault, Step, Target};
 
-/// Pauses between two strikes, in milliseconds; faults overlap.
+/// Pause between two faults, in milliseconds; faults overlap.
 const PAUSE_MILLIS: std::ops::Range<u64> = 300..2_500;
-/// How long most faults last, in milliseconds.
+/// Duration of most faults, in milliseconds.
 const SHORT_MILLIS: std::ops::Range<u64> = 200..3_000;
-/// How long one in four lasts: longer than a lease, and than every patience.
+/// Duration of one fault in four: longer than a lease, and than every timeout.
 const LONG_MILLIS: std::ops::Range<u64> = 4_000..12_000;
 
-/// What happens next.
+/// Schedule of the faults of a run.
 pub(super) struct Agenda {
     random: fastrand::Rng,
     kinds: Vec<Fault>,
-    /// Kinds that have not struck in this round; every kind strikes once before one does so again.
+    /// Kinds that were not injected in this round; every kind occurs once per round.
     round: Vec<Fault>,
     next_strike: Duration,
     /// Steps to come, by time and a number that keeps the order.
@@ -43,12 +43,12 @@ impl Agenda {
         }
     }
 
-    /// Whether a fault is due.
+    /// True if a fault is due.
     pub(super) fn strikes(&self, now: Duration) -> bool {
         now >= self.next_strike
     }
 
-    /// Lets the next fault strike. `cast` says who is there now; whom it picks is chosen here.
+    /// Starts the next fault. `cast` lists the present targets; the choice among them is made here.
     pub(super) fn strike(&mut self, now: Duration, cast: &Cast) -> Option<Fault> {
         self.next_strike = now + self.millis(PAUSE_MILLIS);
         if self.round.is_empty() {
@@ -65,7 +65,7 @@ impl Agenda {
             pick: self.random.usize(..),
             ..*cast
         };
-        // What cannot strike now has its turn later.
+        // A kind without a target now gets its turn later.
         let possible = |fault: &Fault| fault.steps(&cast, lasts).filter(|steps| self.are_free(steps));
         let at = self.round.iter().rposition(|fault| possible(fault).is_some())?;
         let steps = possible(&self.round[at])?;
@@ -85,12 +85,12 @@ impl Agenda {
         (first.key().0 <= now).then(|| first.remove())
     }
 
-    /// Everything that is still to be undone, in order.
+    /// Every undo step that is left, in order.
     pub(super) fn rest(&mut self) -> Vec<(Target, Act)> {
         std::mem::take(&mut self.steps).into_values().collect()
     }
 
-    /// How often each kind struck.
+    /// Number of faults of each kind.
     pub(super) fn struck(&self) -> &BTreeMap<Fault, u32> {
         &self.struck
     }
@@ -121,7 +121,7 @@ mod tests {
         pick: 0,
     };
 
-    /// What happens in a bit more than two minutes when the first hub leads all the time.
+    /// Faults in a bit more than two minutes, with the first hub leading all the time.
     fn happened(seed: u64) -> (Vec<(Duration, Fault)>, Agenda) {
         let mut agenda = Agenda::new(seed, Fault::value_variants());
         let (mut faults, mut open) = (Vec::new(), Vec::new());
@@ -138,7 +138,7 @@ mod tests {
                         ),
                         "two faults at {target:?}: {act:?}"
                     ),
-                    // A certificate is replaced by another good one; others are kept away.
+                    // A certificate is replaced by another valid one; the other kinds are kept away.
                     None if ends => assert!(matches!(act, Act::Issue(_) | Act::Good), "{act:?} at {target:?}"),
                     None => open.push((target, act)),
                 }

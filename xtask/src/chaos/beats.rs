@@ -1,5 +1,5 @@
-//! The node leases of the cloud: a heartbeat, whoever carried it, never takes renewTime back, unless the one before it was of a
-//! clock that was wrong: a node that speaks for itself again says what its own clock says.
+//! The node leases of the cloud: a heartbeat, from any sender, never moves renewTime back. One exception: a wrong clock
+//! had set the previous renewTime, and the node writes the time of its own clock again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,28 +11,28 @@ use crate::lab::client::{Client, Told, WATCH_SECONDS};
 use yurt_apimachinery::time::MicroTime;
 use yurt_runtime::{Clock, TaskGroup};
 
-/// Where the leases are.
+/// Path of the leases.
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
-/// What lies so far ahead, in seconds, was written by a clock that a fault had set an hour forward.
+/// Seconds ahead of the present clock. A later renewTime was written by a clock that a fault had set an hour ahead.
 const AHEAD: i64 = 600;
 
-/// What was seen of them.
+/// Observed node leases.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Beats {
     /// renewTime of each lease; texts of one length, so that they compare as times do.
     last: BTreeMap<String, String>,
-    /// Renewals.
+    /// Number of renewals.
     pub(super) count: u64,
-    /// What may not be.
+    /// Violations found.
     pub(super) violations: Vec<String>,
 }
 
-/// Starts to look at the leases of the cloud.
+/// Starts to watch the leases of the cloud.
 pub(super) fn watch(tasks: &TaskGroup, cloud: &Api) -> Arc<Mutex<Beats>> {
     let beats = Arc::new(Mutex::new(Beats::default()));
     let shared = Arc::clone(&beats);
-    // The task lives as long as the group; nobody asks the client itself.
+    // The task lives as long as the group; the client itself is not needed.
     let _ = Client::recording(tasks, cloud.clone(), LEASES, WATCH_SECONDS, move |told| {
         if let Told::Event(event) = told {
             let now = Clock::system().unix();
@@ -46,7 +46,7 @@ pub(super) fn watch(tasks: &TaskGroup, cloud: &Api) -> Arc<Mutex<Beats>> {
 // === impl Beats ===
 
 impl Beats {
-    /// No clock that is right says more than `right`.
+    /// Records an event; a correct clock writes no time after `right`.
     fn see(&mut self, event: &Value, right: &str) {
         let object = &event["object"];
         let Some(renewed) = object["spec"]["renewTime"].as_str() else {

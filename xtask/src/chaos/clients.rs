@@ -1,4 +1,4 @@
-//! Clients that keep all they are told, and what is wrong with it.
+//! Clients that record all events they receive, and the check of their histories.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,24 +16,24 @@ use crate::lab::client::{Client, Habits, WATCH_SECONDS};
 use crate::lab::sample::{NAMESPACE, POOL_LOCAL_SERVICE};
 use crate::lab::until::until;
 
-/// A client and all it was told.
+/// A client and its recorded events.
 pub(super) struct Recorded {
     /// `shore-1, watches of 3 s, services`
     pub(super) name: String,
     pub(super) collection: &'static str,
-    /// It resumes all the time, and is told a bookmark each time.
+    /// True if it resumes all the time, with a bookmark at each end of a watch.
     pub(super) resumes: bool,
     pub(super) client: Client,
     history: Arc<Mutex<History>>,
-    /// How often it listed, as far as it was told.
+    /// Number of its lists so far.
     pub(super) lists: u32,
-    /// How often it may list.
+    /// Number of lists it is allowed.
     pub(super) lists_max: u32,
 }
 
-/// Lengths of watches, in seconds: one client stays, one resumes all the time. At the end of a watch is a bookmark.
+/// Lengths of watches, in seconds: one client stays, one resumes all the time. A watch ends with a bookmark.
 const WATCHES: [u32; 2] = [WATCH_SECONDS, 3];
-/// Clients are told bookmarks at least this often.
+/// Longest time between bookmarks for a client.
 const BOOKMARKS: Duration = Duration::from_secs(65);
 
 /// Starts a client of each of these collections at the cloud itself, and waits until they watch.
@@ -62,8 +62,8 @@ pub(super) fn behind_hubs(field: &Field) -> Vec<Recorded> {
     clients
 }
 
-/// The first object of which a client holds another version than the cloud. An object that a filter showed again, because
-/// what the filter looks at was not known for a while, has the version of that moment.
+/// The first object whose version at a client differs from the cloud. When inputs of a filter were unknown for a while,
+/// an object that it shows again has the version of that moment.
 fn difference(held: &BTreeMap<String, u64>, cloud: &BTreeMap<String, u64>) -> Option<String> {
     let filtered = format!("{NAMESPACE}/{POOL_LOCAL_SERVICE}-");
     let keys: BTreeSet<&String> = held.keys().chain(cloud.keys()).collect();
@@ -74,7 +74,7 @@ fn difference(held: &BTreeMap<String, u64>, cloud: &BTreeMap<String, u64>) -> Op
     })
 }
 
-/// An error unless all clients of these collections hold what the cloud has, and watch.
+/// Returns an error unless all clients of these collections hold the cloud's state, and watch.
 pub(super) async fn hold_all(field: &Field, clients: &[Recorded], collections: &[&'static str]) -> Result<()> {
     for collection in collections {
         let cloud = field.stage.cloud.api.list(collection).await?;
@@ -95,20 +95,20 @@ pub(super) async fn hold_all(field: &Field, clients: &[Recorded], collections: &
     Ok(())
 }
 
-/// Waits for a bookmark behind the last change: there whole states are compared.
+/// Waits for a bookmark after the last change: there whole states are compared.
 pub(super) async fn last_bookmarks(clients: impl Iterator<Item = &Recorded>) -> Result<()> {
     for client in clients {
         let got = async || {
             ensure!(matches!(client.last(), Some(Seen::Bookmark(_))), "no bookmark yet");
             Ok(())
         };
-        until(BOOKMARKS, &format!("{} is told a bookmark", client.name), got).await?;
+        until(BOOKMARKS, &format!("{} gets a bookmark", client.name), got).await?;
     }
     Ok(())
 }
 
-/// Checks every client's history against what the witnesses saw. A cloud of ours never lets one of them list again;
-/// kube-apiserver does after a restart, and what it did not see then is not checked.
+/// Checks every client's history against the histories of the witnesses. A demo cloud never makes a witness list again;
+/// kube-apiserver does after a restart, and changes it missed then are not checked.
 pub(super) fn verdict(witnesses: &[Recorded], clients: &[Recorded], is_ours: bool) -> Verdict {
     let mut verdict = Verdict::default();
     for client in clients {
@@ -154,14 +154,14 @@ impl Recorded {
         }
     }
 
-    /// Writes the history beside the logs, a line for each thing told.
+    /// Writes the history next to the logs, one line per event.
     pub(super) fn save(&self, dir: &Path) -> Result<()> {
         let lines: Vec<String> = self.seen().iter().map(|seen| format!("{seen:?}")).collect();
         let path = dir.join(format!("{}.history", self.name.replace([' ', ','], "-")));
         std::fs::write(&path, lines.join("\n")).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// The verdict with this client's name on what is wrong.
+    /// The verdict with this client's name on its violations.
     pub(super) fn named(&self, mut verdict: Verdict) -> Verdict {
         for violation in &mut verdict.violations {
             *violation = format!("{}: {violation}", self.name);

@@ -1,4 +1,5 @@
-//! The faults of a run with real processes: the catalogue, and whom they strike. Pure; [`course`] says what each does, and how it ends.
+//! The faults of a run with real processes: the catalogue, and their targets. Pure; [`course`] has the steps of each,
+//! and its end.
 
 mod course;
 
@@ -25,13 +26,13 @@ pub(super) enum Fault {
     LeaderPaused,
     /// SIGSTOP to a hub that follows
     FollowerPaused,
-    /// SIGKILL to every hub at once
+    /// SIGKILL to every hub simultaneously
     AllHubsKilled,
-    /// SIGKILL to a hub, and to what it had on its disk
+    /// SIGKILL to a hub, with the loss of its disk
     HubDiskLost,
-    /// SIGKILL to a hub, and its cache is damaged when it starts again
+    /// SIGKILL to a hub, whose cache is damaged when it starts again
     HubCacheDamaged,
-    /// A hub is moved to another pool, and comes back
+    /// A hub moves to another pool, and comes back
     HubChangesPool,
     /// A hub cannot open another file or socket
     HubWithoutFiles,
@@ -45,53 +46,53 @@ pub(super) enum Fault {
     CoordinatorCrashLoop,
     /// The coordinator cannot open another file or socket
     CoordinatorWithoutFiles,
-    /// SIGKILL to the coordinator, and to what it had on its disk
+    /// SIGKILL to the coordinator, with the loss of its disk
     CoordinatorDiskLost,
-    /// SIGKILL to coordinator and hubs: the power is gone
+    /// SIGKILL to coordinator and hubs: a power failure
     PoolKilled,
     /// SIGTERM to the cloud's server
     CloudStopped,
     /// SIGSTOP to the cloud's server
     CloudPaused,
-    /// A hub's link to the cloud refuses
+    /// A hub's link to the cloud refuses connections
     CloudLinkCut,
     /// A hub's link to the cloud is silent
     CloudLinkSilent,
-    /// What a hub asks the cloud does not arrive
+    /// Requests of a hub to the cloud do not arrive
     CloudRequestsVanish,
-    /// What the cloud answers a hub does not arrive
+    /// Answers of the cloud to a hub do not arrive
     CloudAnswersVanish,
     /// A hub's link to the cloud carries 50 kbit/s
     CloudLinkSlow,
-    /// A hub's link to the cloud takes 150 ms
+    /// A hub's link to the cloud has a latency of 150 ms
     CloudLinkLate,
-    /// A hub's link to the cloud comes and goes
+    /// A hub's link to the cloud goes down and up
     CloudLinkFlaps,
     /// Bytes from the cloud are damaged on their way to a hub
     CloudLinkDamaged,
-    /// All links to the cloud refuse
+    /// All links to the cloud refuse connections
     AllCloudLinksCut,
     /// All links to the cloud are silent
     AllCloudLinksSilent,
-    /// A hub's link to the coordinator refuses
+    /// A hub's link to the coordinator refuses connections
     PoolLinkCut,
     /// A hub's link to the coordinator is silent
     PoolLinkSilent,
-    /// What a hub asks the coordinator does not arrive
+    /// Requests of a hub to the coordinator do not arrive
     PoolRequestsVanish,
-    /// What the coordinator answers a hub does not arrive
+    /// Answers of the coordinator to a hub do not arrive
     PoolAnswersVanish,
     /// A hub's link to the coordinator carries 50 kbit/s
     PoolLinkSlow,
-    /// A hub's link to the coordinator takes 150 ms
+    /// A hub's link to the coordinator has a latency of 150 ms
     PoolLinkLate,
-    /// A hub's link to the coordinator comes and goes
+    /// A hub's link to the coordinator goes down and up
     PoolLinkFlaps,
     /// Bytes from the coordinator are damaged on their way to a hub
     PoolLinkDamaged,
     /// All links to the coordinator are silent
     AllPoolLinksSilent,
-    /// A hub reaches nobody
+    /// A hub reaches neither cloud nor coordinator
     HubIsolated,
     /// The leading hub keeps its cloud and loses the coordinator
     LeaderLosesCoordinator,
@@ -99,7 +100,7 @@ pub(super) enum Fault {
     LeaderLosesCloud,
     /// SIGTERM to one hub after the other, as an upgrade does
     HubsRestartInTurn,
-    /// SIGSTOP to every hub at once
+    /// SIGSTOP to every hub simultaneously
     AllHubsPaused,
     /// SIGSTOP to coordinator and hubs
     PoolPaused,
@@ -123,31 +124,31 @@ pub(super) enum Fault {
     CoordinatorDiskEio,
     /// Every read, write and sync of all disks fails
     AllDisksEio,
-    /// The coordinator's disk stalls, its hubs hang up on their calls meanwhile, then the disk fails
+    /// The coordinator's disk stalls, its hubs hang up during their calls, then the disk fails
     FeedCallDropped,
     /// A hub's client certificates are replaced
     HubCertificateRotated,
     /// The coordinator's serving certificate is replaced
     CoordinatorCertificateRotated,
-    /// Another CA is trusted, issues all certificates of the pool, and goes again
+    /// Another CA is trusted, issues all certificates of the pool, and is removed again
     AuthorityRotated,
     /// A hub's client certificates have expired
     HubCertificateExpired,
     /// The coordinator's serving certificate has expired, and a hub has to connect again
     CoordinatorCertificateExpired,
-    /// A hub is cut off from the cloud, and the hubs that may relay for it die in turn
+    /// A hub is cut off from the cloud, and the hubs that may relay for it are killed in turn
     RelaysKilled,
     /// A hub is cut off from the cloud, and the hubs that may relay for it are paused in turn
     RelaysPaused,
     /// A hub is cut off from the cloud, then the others are in turn
     RelaysLoseCloud,
-    /// One more resource is shared, and no longer (ConfigMap yurt-hub-cfg)
+    /// One more resource is shared, and then removed (ConfigMap yurt-hub-cfg)
     ScopeChanged,
     /// The clients behind a hub do not read their watches
     ReadersStill,
-    /// An object of hundreds of kilobytes comes, changes all the time, and goes
+    /// An object of hundreds of kilobytes is created, changes all the time, and is deleted
     HugeObject,
-    /// The cloud comes back from a backup, once, when everything else of a run is over (only by name)
+    /// The cloud is restored from a backup, once, after everything else of a run (only by name)
     CloudRolledBack,
     /// SIGKILL to a member of the coordinators' etcd (--etcd)
     EtcdMemberKilled,
@@ -159,49 +160,49 @@ pub(super) enum Fault {
     EtcdLeaderPaused,
     /// SIGKILL to all members of etcd but one (--etcd)
     EtcdQuorumKilled,
-    /// A coordinator stands still while etcd forgets its history (--etcd)
+    /// A coordinator is paused while etcd compacts its history (--etcd)
     EtcdCompacted,
-    /// SIGKILL to the coordinator that the leading hub feeds, the other one runs (--etcd)
+    /// SIGKILL to the coordinator that the leading hub feeds; the other one runs (--etcd)
     FedCoordinatorKilled,
-    /// SIGSTOP to the coordinator that the leading hub feeds, the other one runs (--etcd)
+    /// SIGSTOP to the coordinator that the leading hub feeds; the other one runs (--etcd)
     FedCoordinatorPaused,
-    /// A hub's wall clock is an hour late
+    /// A hub's wall clock is an hour behind
     HubClockLate,
-    /// A hub's wall clock is an hour early
+    /// A hub's wall clock is an hour ahead
     HubClockEarly,
-    /// The coordinator's wall clock is an hour late
+    /// The coordinator's wall clock is an hour behind
     CoordinatorClockLate,
-    /// The coordinator's wall clock is an hour early
+    /// The coordinator's wall clock is an hour ahead
     CoordinatorClockEarly,
-    /// SIGKILL to the coordinator, whose wall clock is an hour late when it is back
+    /// SIGKILL to the coordinator, whose wall clock is an hour behind when it is back
     CoordinatorRestartedLate,
-    /// The wall clocks of coordinators and hubs go apart, an hour each way
+    /// The wall clocks of coordinators and hubs diverge, an hour each way
     AllClocksWrong,
-    /// SIGKILL to a hub, and the time since boot is another one when it is back
+    /// SIGKILL to a hub, whose time since boot has changed when it is back
     HubRebooted,
-    /// SIGKILL to the coordinator, and the time since boot is another one when it is back
+    /// SIGKILL to the coordinator, whose time since boot has changed when it is back
     CoordinatorRebooted,
     /// A hub's links lose one packet in five (--links)
     LinksLossy,
-    /// Packets overtake others on a hub's links (--links)
+    /// Packets are reordered on a hub's links (--links)
     LinksReordered,
     /// Packets arrive twice on a hub's links (--links)
     LinksDoubled,
     /// Packets take 50 to 350 ms on a hub's links (--links)
     LinksJittery,
-    /// Packets are lost, late, doubled, overtaken and damaged on a hub's links (--links)
+    /// Packets are lost, late, doubled, reordered and damaged on a hub's links (--links)
     LinksRadio,
     /// The same on all links (--links)
     AllLinksRadio,
     /// A member with a stolen certificate attacks coordinator, election and feed
     HostileMember,
-    /// A pod without any right sends made-up tokens and large requests to a hub, and passes for the kubelet
+    /// A pod without any right sends invented tokens and large requests to a hub, and poses as the kubelet
     HostilePod,
     /// Hundreds of connections without a certificate at the coordinator
     Stranger,
 }
 
-/// What a pool has to have for a fault to strike it, beside what every pool has.
+/// Requirement of a fault on its pool, beyond those that every pool meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
     /// Two coordinators over an etcd.
@@ -212,7 +213,7 @@ pub(super) enum Need {
     OurCloud,
 }
 
-/// A program or a link that a fault is about.
+/// A program or a link that a fault affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Hub(usize),
@@ -222,50 +223,50 @@ pub(super) enum Target {
     CoordinatorClock(usize),
     EtcdHistory,
     Cloud,
-    /// Of this hub to the cloud.
+    /// Link of this hub to the cloud.
     CloudLink(usize),
-    /// Of this hub to the coordinator.
+    /// Link of this hub to the coordinator.
     PoolLink(usize),
     HubDisk(usize),
-    /// Of the first one.
+    /// Disk of the first coordinator.
     CoordinatorDisk,
     /// Client certificates of this hub.
     HubCertificate(usize),
-    /// Of the first one.
+    /// Serving certificate of the first coordinator.
     CoordinatorCertificate,
-    /// The file with the CAs that everybody trusts.
+    /// The file with the CAs that all programs trust.
     Authorities,
-    /// What the cloud's ConfigMap says is shared.
+    /// The list of shared resources in the cloud's ConfigMap.
     Scope,
-    /// What is written at the cloud.
+    /// Writes at the cloud.
     Traffic,
     /// The clients behind this hub.
     Readers(usize),
     Actor(Actor),
 }
 
-/// What happens to a target.
+/// One step at a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
-    /// Disks are full, the next CA is trusted too, more is shared, there is a huge object, clients do not read, history is forgotten, an
-    /// actor attacks.
+    /// Starts the fault of the target: full disks, the next CA trusted too, more resources shared, a huge object,
+    /// clients that do not read, compacted history, an attacking actor.
     Bad,
-    /// Disks fail.
+    /// Disks fail with EIO.
     Eio,
     /// Disks do not answer.
     Stall,
-    /// No longer. Nothing to a program.
+    /// Ends the fault. No effect on a program.
     Good,
     /// A new certificate.
     Issue(Issue),
     Kill,
     Stop,
     Start,
-    /// Also what is on the disk; only while it does not run.
+    /// Removes the data on its disk; only while it does not run.
     LoseDisk,
-    /// Bytes of its store are wrong; only while it does not run.
+    /// Damages bytes of its store; only while it does not run.
     DamageDisk,
-    /// It belongs to another pool from its next start on, or to this one again.
+    /// It belongs to another pool from its next start on (true), or to this one again.
     Move(bool),
     Pause,
     Continue,
@@ -278,7 +279,7 @@ pub(super) enum Act {
     Reboot(u32),
 }
 
-/// An act, and how long after the fault struck.
+/// An act, and its time after the start of the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) after: Duration,
@@ -286,18 +287,18 @@ pub(super) struct Step {
     pub(super) act: Act,
 }
 
-/// Who a fault may choose from.
+/// Targets that a fault may choose from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cast {
     pub(super) hubs: usize,
-    /// The hub that leads, if one says so.
+    /// The hub that leads, if one reports it.
     pub(super) leader: Option<usize>,
     pub(super) coordinators: usize,
-    /// The coordinator that the leading hub was connected with last.
+    /// The coordinator with the latest connection of the leading hub.
     pub(super) fed: Option<usize>,
     /// Members of the coordinators' etcd; 0 when there is none.
     pub(super) members: usize,
-    /// The one that leads.
+    /// The member that leads.
     pub(super) member_leader: Option<usize>,
     /// A random number.
     pub(super) pick: usize,
@@ -306,12 +307,13 @@ pub(super) struct Cast {
 // === impl Fault ===
 
 impl Fault {
-    /// A hub may have to let its clients list again after this: what it needs to resume them is gone.
+    /// True if a hub may have to let its clients list again after this, because the data it needs to resume them is
+    /// gone.
     pub(super) fn may_relist(self) -> bool {
         matches!(self, Self::HubDiskLost | Self::HubCacheDamaged)
     }
 
-    /// It strikes once, alone, after all others.
+    /// True if it is injected once, alone, after all others.
     pub(super) fn is_last(self) -> bool {
         self == Self::CloudRolledBack
     }
@@ -326,7 +328,7 @@ impl Fault {
         }
     }
 
-    /// What not every pool has.
+    /// Requirement that not every pool meets.
     pub(super) fn need(self) -> Option<Need> {
         match self {
             Self::EtcdMemberKilled
@@ -352,7 +354,7 @@ impl Fault {
 // === impl Act ===
 
 impl Act {
-    /// Nothing is wrong with the target after it.
+    /// True if the target has no fault after it.
     #[cfg(test)]
     pub(super) fn is_good(self) -> bool {
         let good = [Self::Good, Self::Start, Self::Continue, Self::ManyFiles];

@@ -1,4 +1,5 @@
-//! What faults act on: the pool with its links, disks and certificates, and those who write at the cloud and read behind hubs.
+//! Targets of the faults: the pool with its links, disks and certificates, the writers at the cloud and the readers
+//! behind hubs.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -24,49 +25,49 @@ use crate::lab::program;
 use crate::lab::sample::{self, FOREIGN_NODE, NODES, POOL};
 use crate::lab::stage::Stage;
 
-/// What the coordinators keep their data in.
+/// Storage of the coordinators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Store {
-    /// One, with a file of its own.
+    /// One coordinator, with a file of its own.
     Files,
-    /// Two, over one etcd.
+    /// Two coordinators, over one etcd.
     Etcd,
 }
 
-/// The pool, and everything else a fault may touch.
+/// The pool, and everything else a fault may affect.
 pub(super) struct Field {
     pub(super) stage: Stage,
-    /// Of the coordinator, then of each hub; none where no disk can be mounted.
+    /// Disks of the coordinator, then of each hub; none where no disk can be mounted.
     disks: Vec<Disk>,
-    /// Whether one more resource is shared.
+    /// True while one more resource is shared.
     scope: watch::Sender<bool>,
-    /// Whether there is a huge object.
+    /// True while there is a huge object.
     huge: watch::Sender<bool>,
-    /// Whether the clients behind each hub read.
+    /// True while the clients behind each hub read.
     readers: Vec<watch::Sender<bool>>,
-    /// What the coordinators keep themselves; none before [`Field::start_locals`].
+    /// Writes to the coordinators' own data; none before [`Field::start_locals`].
     pub(super) locals: Option<Locals>,
-    /// Those that attack; none before [`Field::start_actors`].
+    /// Attacking actors; none before [`Field::start_actors`].
     pub(super) actors: Option<Actors>,
-    /// Whether the time since boot can be another one.
+    /// True if the time since boot can be changed.
     can_reboot: bool,
-    /// Those that clients read and the traffic writes.
+    /// Collections that clients read and the traffic writes.
     collections: Vec<&'static str>,
 }
 
-/// Shared only at times. A cloud of ours serves it without a definition; nodes may read it there.
+/// Shared only at times. A demo cloud serves it without a definition; nodes may read it there.
 const SOMETIMES_SHARED: &str = "/apis/apps.openyurt.io/v1beta2/nodepools";
 const SHARED: &str = r#"[{"Group": "apps.openyurt.io", "Version": "v1beta2", "Resource": "nodepools"}]"#;
 const CONFIG_MAPS: &str = "/api/v1/namespaces/kube-system/configmaps";
-/// Where the list of what is shared is.
+/// ConfigMap with the list of shared resources.
 const CONFIG_MAP: &str = "yurt-hub-cfg";
 /// A pool that a hub may be moved to; one node more belongs to it.
 const OTHER_POOL: &str = "adrift";
-/// Pause after a write that the cloud did not take.
+/// Pause after a write that the cloud refused.
 const AGAIN: Duration = Duration::from_millis(200);
-/// How long a program may take to end after SIGTERM.
+/// Time a program has to end after SIGTERM.
 pub(super) const STOP_LIMIT: Duration = Duration::from_secs(10);
-/// Files a process may open while it has few: less than it has open.
+/// Limit of open files while a process has few: less than it has open.
 const FEW_FILES: &str = "12";
 const MANY_FILES: &str = "1024";
 const DAY: Duration = Duration::from_secs(86_400);
@@ -79,7 +80,7 @@ impl Field {
         let caches = NODES.map(|node| format!("{node}.cache"));
         let places = std::iter::once("coordinator.data".to_owned()).chain(caches);
         let disks = places.map(|place| Disk::mount(&setup.dir.join(place)));
-        // All or none.
+        // All disks or none.
         let disks: Option<Vec<Disk>> = disks.collect::<Result<Option<_>>>()?;
         let stage = match store {
             Store::Files => Stage::new(setup, choice).await,
@@ -111,22 +112,22 @@ impl Field {
         })
     }
 
-    /// What clients read and the traffic writes.
+    /// Collections that clients read and the traffic writes.
     pub(super) fn collections(&self) -> &[&'static str] {
         &self.collections
     }
 
-    /// Whether the clients behind this hub read.
+    /// True while the clients behind this hub read.
     pub(super) fn reads(&self, hub: usize) -> watch::Receiver<bool> {
         self.readers[hub].subscribe()
     }
 
-    /// Whether there shall be a huge object.
+    /// True while there shall be a huge object.
     pub(super) fn huge(&self) -> watch::Receiver<bool> {
         self.huge.subscribe()
     }
 
-    /// Starts to write to the cloud what is shared, as often as it takes.
+    /// Starts to write the shared resources to the cloud, with repeats until it succeeds.
     pub(super) fn start_scope(&self) {
         let (cloud, mut wanted) = (self.stage.cloud.api.clone(), self.scope.subscribe());
         let (tasks, token) = (&self.stage.setup.tasks, self.stage.setup.tasks.token());
@@ -153,7 +154,7 @@ impl Field {
         self.locals = Some(Locals::start(&self.stage.setup.tasks, apis));
     }
 
-    /// Prepares those that attack.
+    /// Prepares the attacking actors.
     ///
     /// # Errors
     /// As [`Actors::start`].
@@ -167,7 +168,7 @@ impl Field {
         self.stage.hubs.len() + 1
     }
 
-    /// Looks how much memory coordinators and hubs have had.
+    /// Records the peak memory of coordinators and hubs.
     pub(super) fn look_at_memory(&mut self, peaks: &mut Peaks) {
         for seat in self.seats().filter(|seat| seat.is_alive()) {
             let name = seat.name().to_owned();
@@ -177,7 +178,7 @@ impl Field {
         }
     }
 
-    /// Looks how much coordinators and hubs have on their disks; only while those answer.
+    /// Records the disk usage of coordinators and hubs; only while their disks answer.
     pub(super) fn look_at_disks(&mut self, peaks: &mut Peaks) {
         for coordinator in self.stage.coordinators() {
             peaks.look_at_folder(coordinator.seat.name(), &coordinator.data);
@@ -187,7 +188,7 @@ impl Field {
         }
     }
 
-    /// Who is there now, as far as a fault asks; `leader` is the hub that leads.
+    /// The present targets, as far as faults need them; `leader` is the hub that leads.
     pub(super) async fn cast(&self, leader: Option<usize>) -> Cast {
         let etcd = self.stage.etcd.as_ref();
         Cast {
@@ -204,7 +205,7 @@ impl Field {
         }
     }
 
-    /// Whether the fault can strike on this machine, with this cloud.
+    /// True if the fault is possible on this machine, with this cloud.
     pub(super) fn has(&self, fault: Fault) -> bool {
         match fault {
             Fault::HubDiskFull | Fault::CoordinatorDiskFull | Fault::AllDisksFull => !self.disks.is_empty(),
@@ -216,10 +217,9 @@ impl Field {
         }
     }
 
-    /// Does it.
+    /// Performs one act.
     ///
-    /// # Errors
-    /// What the machine refused; never what a program of the pool did.
+    /// # Errors An operation that the machine refused; never an action of a program of the pool.
     pub(super) async fn perform(&mut self, target: Target, act: Act) -> Result<()> {
         let (identities, is_bad) = (&self.stage.setup.identities, act == Act::Bad);
         match (target, act) {
@@ -236,7 +236,7 @@ impl Field {
             }
             (Target::EtcdHistory, Act::Bad) => {
                 let etcd = self.stage.etcd.as_ref().context("there is no etcd")?;
-                // Without a majority it forgets nothing, which is no fault of the pool.
+                // Without a quorum etcd does not compact, which is no fault of the pool.
                 let _ = etcd.compact().await;
             }
             (Target::CloudLink(hub), Act::Link(mode)) => self.stage.hubs[hub].link.set(mode),
@@ -252,7 +252,7 @@ impl Field {
             (Target::Traffic, _) => drop(self.huge.send_replace(is_bad)),
             (Target::Readers(hub), _) => drop(self.readers[hub].send_replace(!is_bad)),
             (Target::Actor(actor), _) => self.actors.iter().for_each(|actors| actors.set(actor, is_bad)),
-            // What cannot happen to such a target.
+            // Acts that do not apply to such a target.
             (
                 Target::CloudLink(_)
                 | Target::PoolLink(_)
@@ -267,10 +267,9 @@ impl Field {
         Ok(())
     }
 
-    /// Starts programs of the pool again that ended as they may, as a supervisor would; tells what it decided.
+    /// Restarts programs of the pool after an allowed end, as a supervisor would; returns its decisions as text.
     ///
-    /// # Errors
-    /// A program that ended in any other way.
+    /// # Errors A program that ended in any other way.
     pub(super) fn supervise(&mut self) -> Result<Vec<String>> {
         let now = Clock::system().boot();
         let mut told = Vec::new();
@@ -280,7 +279,7 @@ impl Field {
         Ok(told)
     }
 
-    /// Programs that were started again by [`Self::supervise`].
+    /// Number of programs that [`Self::supervise`] restarted.
     pub(super) fn restarts(&mut self) -> u32 {
         self.seats().map(|seat| seat.restarts()).sum()
     }
@@ -320,7 +319,7 @@ impl Field {
             Act::Start if !seat.runs() => seat.start().map(drop),
             Act::LoseDisk => {
                 empty(disk.context("this one has no disk to lose")?)?;
-                // What an etcd keeps is not on that disk.
+                // The data of an etcd is not on that disk.
                 if let (Target::Coordinator(_), None, Some(locals)) = (target, &stage.etcd, &self.locals) {
                     locals.forget();
                 }
@@ -337,9 +336,9 @@ impl Field {
                 seat.set_uptime(DAY * days);
                 Ok(())
             }
-            // One that is started again soon cannot be paused.
+            // A program that is about to be restarted cannot be paused.
             Act::Pause if seat.is_alive() => seat.program()?.signal("STOP").await,
-            // It may have been killed meanwhile.
+            // It may have been killed in the meantime.
             Act::Continue if seat.is_alive() => seat.program()?.signal("CONT").await,
             Act::FewFiles if seat.is_alive() => limit_files(seat, FEW_FILES).await,
             Act::ManyFiles if seat.is_alive() => limit_files(seat, MANY_FILES).await,
@@ -348,7 +347,7 @@ impl Field {
     }
 }
 
-/// Leaves the folder itself: a disk may be mounted there.
+/// Empties a folder and keeps the folder itself: a disk may be mounted there.
 pub(super) fn empty(folder: &Path) -> Result<()> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -365,9 +364,9 @@ pub(super) fn empty(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Turns bits over in the middle of every store in `folder`.
+/// Flips bits in the middle of every store in `folder`.
 fn damage(folder: &Path) -> Result<()> {
-    /// The first page of a store says where the others are: with it damaged nobody looks at the rest.
+    /// The first page of a store has the positions of the others: with it damaged the rest is not read.
     const FIRST_PAGE: usize = 4096;
     for entry in std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
         let path = entry?.path();
@@ -383,7 +382,7 @@ fn damage(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A NodePool that no hub belongs to at first, with the nodes of this one and another node.
+/// Creates a NodePool that no hub belongs to at first, with the nodes of this one and another node.
 async fn make_other_pool(cloud: &Api) -> Result<()> {
     let nodes: Vec<&str> = NODES.into_iter().chain([FOREIGN_NODE]).collect();
     let pool = json!({
@@ -409,7 +408,7 @@ fn on_disk(disk: Option<&Disk>, act: Act) -> Result<()> {
     if act == Act::Bad { disk.fill() } else { disk.clear() }
 }
 
-/// Where it stands by how much a program's wall clock is wrong.
+/// File with the offset of a program's wall clock.
 fn clock_file(dir: &Path, seat: &program::Seat) -> PathBuf {
     dir.join(format!("{}.skew", seat.name()))
 }
@@ -420,7 +419,7 @@ fn let_clock_be_set(dir: &Path, seat: &mut program::Seat) {
 }
 
 fn set_clock(dir: &Path, seat: &program::Seat, seconds: i64) -> Result<()> {
-    // Of one piece: half of it would be another time.
+    // Replaced atomically: half of it would be another time.
     let (file, draft) = (clock_file(dir, seat), dir.join("skew"));
     std::fs::write(&draft, seconds.to_string()).context("cannot write a clock")?;
     std::fs::rename(&draft, &file).context("cannot set a clock")

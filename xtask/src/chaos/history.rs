@@ -1,4 +1,4 @@
-//! What a recording client was told, in the words of the checker.
+//! Events of a recording client, converted to the checker's types.
 
 use serde_json::Value;
 use yurt_chaos_validate::history::Seen;
@@ -9,7 +9,7 @@ use crate::lab::client::Told;
 /// Annotation that every write of the traffic changes.
 pub(crate) const MARK: &str = "chaos.openyurt.io/mark";
 
-/// One thing told.
+/// Converts one event.
 pub(crate) fn seen(told: &Told<'_>) -> Seen {
     let event = match told {
         Told::List(listing) => return Seen::List(listing.resource_version, listing.objects.clone()),
@@ -29,7 +29,7 @@ pub(crate) fn seen(told: &Told<'_>) -> Seen {
     }
 }
 
-/// The mark of an object; empty when the traffic never wrote it.
+/// The mark of an object; empty if the traffic never wrote it.
 fn mark_of(object: &Value) -> String {
     let mark = object["metadata"]["annotations"][MARK].as_str();
     mark.unwrap_or_default().to_owned()

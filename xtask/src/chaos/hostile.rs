@@ -1,10 +1,10 @@
-//! Hostile actors beside the faults: they attack while they are switched on, and every answer is checked.
+//! Hostile actors, in addition to the faults: they attack while they are switched on, and every answer is checked.
 //!
-//! An [`Attack`] is one request with the refusals that the server owes it. An attack that succeeds is a violation, and so is
-//! one that is refused for another reason: it got past its defence. Attacks that nobody answered say nothing.
+//! An [`Attack`] is one request with the refusals that the server must give. An attack that succeeds is a violation,
+//! and so is one that is refused for another reason: it got past its defence. Unanswered attacks are inconclusive.
 //!
-//! [`member`]: a node of the pool whose certificate was stolen. [`pod`]: a process on a node, without any right. [`stranger`]: anybody
-//! who reaches the coordinator.
+//! [`member`]: a node of the pool whose certificate was stolen. [`pod`]: a process on a node, without any right.
+//! [`stranger`]: a client without a certificate that reaches the coordinator.
 
 mod member;
 mod pod;
@@ -24,14 +24,14 @@ use crate::lab::api::Api;
 use crate::lab::stage::Stage;
 pub(super) use member::NODE;
 
-/// One who attacks.
+/// An attacker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Actor {
     /// A node of the pool.
     Member,
     /// A process on a node.
     Pod,
-    /// Without any certificate.
+    /// A client without any certificate.
     Stranger,
 }
 
@@ -43,7 +43,7 @@ struct Attack {
     path: String,
     headers: HeaderMap,
     body: Option<Value>,
-    /// Refusals by the defence that the attack is about.
+    /// Refusals by the defence under attack.
     owed: &'static [Refusal],
     /// Refusals because the pool had changed before the request came.
     late: &'static [Refusal],
@@ -53,27 +53,27 @@ struct Attack {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refusal(u16, &'static str);
 
-/// What an answer says of a defence.
+/// Result of an attack for its defence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Finding {
     /// It held.
     Refused,
-    /// It was not asked.
+    /// The defence was not reached.
     Late,
-    /// Nothing: the server is away, or busy.
+    /// Inconclusive: the server is unavailable, or busy.
     Unanswered,
     /// The attack got past it.
     Violation(String),
 }
 
-/// What became of the attacks of a run.
+/// Results of the attacks of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     attacks: BTreeMap<&'static str, Tally>,
     pub(super) violations: Vec<String>,
 }
 
-/// What became of one kind of attack.
+/// Results of one kind of attack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Tally {
     refused: u64,
@@ -87,24 +87,24 @@ struct Record(Arc<Mutex<Totals>>);
 
 /// The actors of a run. They end with the tasks of the stage.
 pub(super) struct Actors {
-    /// Whether each attacks, in the order of [`ACTORS`].
+    /// True for each actor that attacks, in the order of [`ACTORS`].
     switches: [watch::Sender<bool>; ACTORS.len()],
     record: Record,
 }
 
 const ACTORS: [Actor; 3] = [Actor::Member, Actor::Pod, Actor::Stranger];
 
-/// Violations that are told; an open door lets every attack in.
+/// Most violations that are listed; without a defence every attack succeeds.
 const TOLD_MAX: usize = 20;
-/// Characters of an answer that are told.
+/// Most characters of an answer that are shown.
 const ANSWER_MAX: usize = 300;
-/// The server was not able to look at the request.
+/// Status codes of a server that was not able to process the request.
 const BUSY: [u16; 6] = [408, 429, 500, 502, 503, 504];
 
 // === impl Actors ===
 
 impl Actors {
-    /// Prepares all of them, switched off; `seed` decides which attack comes when.
+    /// Prepares all of them, switched off; `seed` determines the order of attacks.
     ///
     /// # Errors
     /// A certificate or a client that cannot be made.
@@ -127,7 +127,7 @@ impl Actors {
         Ok(Self { switches, record })
     }
 
-    /// Lets one attack from now on, or no longer.
+    /// Starts or stops the attacks of one actor.
     pub(super) fn set(&self, actor: Actor, attacks: bool) {
         let switches = ACTORS.into_iter().zip(&self.switches);
         for (_, switch) in switches.filter(|(other, _)| *other == actor) {
@@ -152,12 +152,12 @@ impl Display for Actor {
     }
 }
 
-/// One who attacks until it is stopped.
+/// An attacker that runs until it is stopped.
 trait Attacker {
     fn attack(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// Lets `attacker` attack while `wanted` says so; ends with its sender.
+/// Runs the attacks while `wanted` is true; ends with its sender.
 async fn live(mut attacker: impl Attacker, mut wanted: watch::Receiver<bool>) {
     while wanted.wait_for(|attacks| *attacks).await.is_ok() {
         tokio::select! {
@@ -170,7 +170,7 @@ async fn live(mut attacker: impl Attacker, mut wanted: watch::Receiver<bool>) {
 // === impl Attack ===
 
 impl Attack {
-    /// Sends it; the answer as status and body, if there was one.
+    /// Sends the request; returns status and body of the answer, if there was one.
     async fn send(&self, api: &Api) -> Option<(u16, Bytes)> {
         let line = (self.method.clone(), self.path.as_str());
         api.ask(line, &self.headers, self.body.as_ref()).await.ok()

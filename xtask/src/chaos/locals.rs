@@ -1,5 +1,5 @@
-//! What the coordinators keep themselves: ConfigMaps that are written all the time, at whichever coordinator. What was
-//! acknowledged stays, resourceVersions never go back, and whoever is refused is told when to come again.
+//! The coordinators' own data: ConfigMaps that are written all the time, at any coordinator. Acknowledged writes stay,
+//! resourceVersions never go back, and temporary refusals have a `Retry-After`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,16 +17,16 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const NAMES: usize = 8;
 /// Pause between two exchanges.
 const PACE: Duration = Duration::from_millis(50);
-/// A coordinator that is paused answers nothing; then the next one is asked.
+/// A coordinator that is paused does not answer; then the next one is tried.
 const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 
-/// What was written, and what is wrong with it. Cheap to clone.
+/// Acknowledged writes, and violations. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct Locals(Arc<Mutex<Written>>);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Written {
-    /// Of each object, what was acknowledged last.
+    /// Last acknowledged state of each object.
     acknowledged: [Option<Stand>; NAMES],
     /// The highest resourceVersion of an acknowledged write.
     highest: u64,
@@ -44,7 +44,7 @@ struct Stand {
     version: u64,
 }
 
-/// What was told in the end.
+/// Totals for the report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     /// Writes that were acknowledged.
@@ -69,14 +69,14 @@ impl Locals {
         this
     }
 
-    /// The coordinator has lost what it kept; only what is acknowledged from now on has to stay.
+    /// Forgets acknowledged writes after the coordinator lost its data; only later ones have to stay.
     pub(super) fn forget(&self) {
         let mut written = self.lock();
         written.acknowledged = Default::default();
         written.highest = 0;
     }
 
-    /// Waits until one more write was acknowledged.
+    /// Waits until one more write is acknowledged.
     pub(super) async fn goes_on(&self, limit: Duration) -> Result<()> {
         let before = self.lock().count;
         let more = async || {
@@ -96,7 +96,7 @@ impl Locals {
         }
     }
 
-    /// Reads at one coordinator and writes at the next, for ever.
+    /// Reads at one coordinator and writes at the next, endlessly.
     async fn write(&self, apis: &[Api]) {
         let mut since = Stopwatch::start();
         for mark in 1.. {
@@ -122,9 +122,9 @@ impl Locals {
         }
     }
 
-    /// The object as it is, `None` when there is none.
+    /// Reads the object; `None` if there is none.
     async fn read(&self, api: &Api, name: usize) -> Result<Option<Value>> {
-        // What was acknowledged before the question has to be in the answer.
+        // Writes acknowledged before the request must be in the answer.
         let before = self.lock().acknowledged[name];
         let found = match api.get(&path(name)).await {
             Ok(object) => Some(object),
@@ -181,9 +181,9 @@ impl Written {
         self.count += 1;
     }
 
-    /// `before` was acknowledged before the question, and `stand` answered.
+    /// Checks a read: `before` was acknowledged before the request, and `stand` is the answer.
     fn read(&mut self, name: usize, before: Option<Stand>, stand: Stand) {
-        // It may have been forgotten meanwhile.
+        // The coordinator may have lost it in the meantime.
         let acknowledged = self.acknowledged[name].and(before);
         if let Some(acknowledged) = acknowledged
             && (stand.mark < acknowledged.mark || stand.version < acknowledged.version)
@@ -195,7 +195,7 @@ impl Written {
         }
     }
 
-    /// Whoever is refused for the time being is told when to come again; a conflict is the late write of an earlier attempt.
+    /// Checks a refusal. A temporary one needs a `Retry-After`; a conflict is the late write of an earlier attempt.
     fn refusal(&mut self, error: &anyhow::Error) {
         self.refused += 1;
         let Some(refused) = error.downcast_ref::<Refused>() else {
@@ -207,8 +207,9 @@ impl Written {
             _ => false,
         };
         if !is_told {
-            self.violations
-                .push(format!("refused for no reason, or without Retry-After: {refused}"));
+            self.violations.push(format!(
+                "refused with an unexpected status, or without Retry-After: {refused}"
+            ));
         }
     }
 }
@@ -238,7 +239,7 @@ mod tests {
         let locals = Locals::default();
         locals.lock().acknowledge(0, stand(1, 10));
         let before = locals.lock().acknowledged[0];
-        // Of an attempt nobody heard of again.
+        // The late write of an attempt without an answer.
         locals.lock().read(0, before, stand(2, 11));
         assert_eq!(locals.totals().violations, [""; 0]);
         locals.lock().read(0, before, Stand::default());

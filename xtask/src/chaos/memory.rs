@@ -1,18 +1,19 @@
-//! Budgets of memory and disk that coordinators and hubs keep to, whatever strikes or attacks them.
+//! Budgets of memory and disk for coordinators and hubs, under all faults and attacks.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Resident memory that a hub may have had at its most, in bytes. Under all other faults programs stay below 32 MiB; an attack may
-/// add 64 MiB.
+/// Most resident memory of a hub, in bytes. Under all other faults programs stay below 32 MiB; an attack may add 64
+/// MiB.
 const HUB_MAX: u64 = 96 << 20;
-/// The same of a coordinator: it reads bodies of others, and one of 3 MiB with many small values takes 80 MiB meanwhile.
+/// The same for a coordinator: it parses bodies of other clients, and one of 3 MiB with many small values takes 80 MiB
+/// while it is parsed.
 const COORDINATOR_MAX: u64 = 160 << 20;
-/// Bytes of the files that a coordinator or a hub may keep when everything is over; without attacks these are 2 MiB.
+/// Most bytes in the files of a coordinator or a hub at the end; without attacks these are 2 MiB.
 const DISK_MAX: u64 = 48 << 20;
 const KIB: u64 = 1024;
 
-/// The most that each program of the pool has had, by name and what it is of.
+/// Peaks of each program of the pool, by name and resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Peaks {
     memory: BTreeMap<String, u64>,
@@ -22,7 +23,7 @@ pub(super) struct Peaks {
 // === impl Peaks ===
 
 impl Peaks {
-    /// Looks at the process `id`, which is `name`; one that has ended is left out.
+    /// Records the process `id` of program `name`; one that has ended is left out.
     pub(super) fn look_at_process(&mut self, name: &str, id: u32) {
         let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
         if let Some(bytes) = peak(&status) {
@@ -30,7 +31,7 @@ impl Peaks {
         }
     }
 
-    /// Looks at all files in `folder`, which is `name`'s.
+    /// Records all files in `folder`, which belongs to `name`.
     pub(super) fn look_at_folder(&mut self, name: &str, folder: &Path) {
         keep(&mut self.disk, name, size(folder));
     }
@@ -89,7 +90,7 @@ fn peak(status: &str) -> Option<u64> {
     Some(kib * KIB)
 }
 
-/// Of all files below; what cannot be read counts as nothing.
+/// Size of all files below; unreadable ones count as nothing.
 fn size(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let sizes = entries.map(|entry| match entry.metadata() {

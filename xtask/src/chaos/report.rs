@@ -1,4 +1,4 @@
-//! The one report at the end of `cargo xtask chaos`: what ran, what struck, what was checked, what was found.
+//! The one report at the end of `cargo xtask chaos`: scenarios, faults, checks and violations.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -6,14 +6,14 @@ use std::fmt::{self, Display};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// What one half of a run, or several runs of it, came to.
+/// Totals of one half of a run, or of several runs of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     /// Models, simulations, pools.
     pub(super) scenarios: u64,
-    /// How often each kind of fault struck; kinds that never did are there with 0.
+    /// Number of faults of each kind; kinds that never occurred have 0.
     pub(super) faults: BTreeMap<String, u64>,
-    /// What was checked, by name.
+    /// Number of checks, by name.
     pub(super) operations: BTreeMap<String, u64>,
     pub(super) violations: u64,
     /// Mutants that were caught, and all of them.
@@ -54,7 +54,7 @@ impl Totals {
         })
     }
 
-    /// Counts what `other` did, too.
+    /// Adds the totals of `other`.
     pub(super) fn add(&mut self, other: &Self) {
         self.scenarios += other.scenarios;
         self.violations += other.violations;
@@ -70,12 +70,12 @@ impl Totals {
         }
     }
 
-    /// Kinds of faults that struck.
+    /// Number of kinds of faults that were injected.
     fn kinds(&self) -> usize {
         self.faults.values().filter(|times| **times > 0).count()
     }
 
-    /// Kinds of faults that never struck.
+    /// Kinds of faults that were never injected.
     pub(super) fn never_struck(&self) -> Vec<&str> {
         let never = self.faults.iter().filter(|(_, times)| **times == 0);
         never.map(|(name, _)| name.as_str()).collect()

@@ -1,7 +1,8 @@
-//! The cloud comes back from a backup, once, when everything else of a run is over and everybody holds what it had.
+//! Restores the cloud from a backup, once, after everything else of a run, when all clients hold its state.
 //!
-//! Alone at the end, so that the rules of everything else stay as strict as they are: from here on, and only here, a client may go back,
-//! once, into another history (`validate/`, `rollback`). Resources that are not shared are left out: their clients read the cloud itself.
+//! Alone at the end, so that the rules of everything else stay strict: from here on, and only here, a client may go
+//! back, once, into another history (`validate/`, `rollback`). Resources that are not shared are left out: their
+//! clients read the cloud itself.
 
 use std::path::{Path, PathBuf};
 
@@ -19,15 +20,15 @@ use crate::lab::link::Mode;
 use crate::lab::ready;
 use crate::lab::stage::Stage;
 
-/// Changes in the cloud that came back.
+/// Changes in the restored cloud.
 const CHANGES: u64 = 100;
-/// Marks of them begin here: nothing before has such a mark.
+/// Marks of these changes begin here: no earlier change has such a mark.
 const FIRST_MARK: u64 = 1_000_000;
 const MICROS_PER_SECOND: u64 = 1_000_000;
-/// More numbers than the cloud gives out while it is asked for the last one.
+/// More numbers than the cloud issues until its last one is read.
 const MORE: u64 = 1_000;
 
-/// What happens to the pool meanwhile.
+/// State of the pool during the restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meanwhile {
     Nothing,
@@ -36,10 +37,9 @@ enum Meanwhile {
     Offline,
 }
 
-/// Copies what the cloud has on its disk. It ends in order: that stores the renewals of leases.
+/// Copies the data on the cloud's disk. The cloud is stopped in order: that stores the renewals of leases.
 ///
-/// # Errors
-/// A cloud that does not start again, or cannot be copied.
+/// # Errors A cloud that does not start again, or cannot be copied.
 pub(super) async fn back_up(stage: &mut Stage) -> Result<()> {
     let (data, copy) = places(stage)?;
     stage.cloud.seat.stop(field::STOP_LIMIT).await?;
@@ -47,7 +47,8 @@ pub(super) async fn back_up(stage: &mut Stage) -> Result<()> {
     start(stage).await
 }
 
-/// Takes the cloud back, changes it, and waits until every client has all of it; what was wrong with what they were told.
+/// Restores the cloud, changes it, and waits until every client has all of it. Returns the violations in the clients'
+/// histories.
 ///
 /// # Errors
 /// A cloud that does not start, a pool that does not come to rest.
@@ -63,7 +64,7 @@ pub(super) async fn play(
         (1, Some(_)) => Meanwhile::LeaderKilled,
         _ => Meanwhile::Offline,
     };
-    println!("the cloud comes back from a backup; meanwhile: {meanwhile:?}");
+    println!("the cloud is restored from a backup; pool: {meanwhile:?}");
     let lengths: Vec<usize> = clients.iter().map(|client| client.seen().len()).collect();
     let before: Vec<(&str, Truth)> = witnesses
         .iter()
@@ -83,7 +84,7 @@ pub(super) async fn play(
     }
     let head = field.stage.cloud.api.list(COLLECTIONS[0]).await?.resource_version;
     restore(&mut field.stage).await?;
-    // Numbers of a cloud of ours are times, but ahead of them when it was killed before.
+    // Numbers of a demo cloud are times, but ahead of them after it was killed.
     let now = Clock::system().unix();
     let now = u64::try_from(now.secs).unwrap_or(0) * MICROS_PER_SECOND;
     let ended = now.max(head + MORE);
@@ -96,7 +97,7 @@ pub(super) async fn play(
         field.perform(*target, end).await?;
     }
     run::at_rest(field, clients, &COLLECTIONS).await?;
-    // The others have listed again, or wait for theirs for a minute.
+    // The others have listed again, or wait up to a minute for their list.
     let resuming = clients
         .iter()
         .filter(|one| one.resumes && COLLECTIONS.contains(&one.collection));
@@ -105,7 +106,7 @@ pub(super) async fn play(
     for witness in &again {
         witness.save(&field.stage.setup.dir)?;
         let before = before.iter().find(|(collection, _)| *collection == witness.collection);
-        let (_, before) = before.context("nobody looked at the cloud before")?;
+        let (_, before) = before.context("no history of the cloud before its restore")?;
         let after = before.restored(&witness.seen()).map_err(|why| anyhow!(why))?;
         let rollback = Rollback {
             before,
@@ -136,7 +137,7 @@ async fn start(stage: &mut Stage) -> Result<()> {
     ready(cloud.seat.start()?, &cloud.api, "the cloud").await.map(drop)
 }
 
-/// Where the cloud's data are, and their copy.
+/// Folders of the cloud's data, and of their copy.
 fn places(stage: &Stage) -> Result<(PathBuf, PathBuf)> {
     let data = stage.cloud.data.clone().context("this cloud cannot be copied")?;
     Ok((data, stage.setup.dir.join("cloud.backup")))

@@ -1,4 +1,5 @@
-//! One run: the pool comes up, faults strike while the cloud changes, everything is mended, everybody is asked.
+//! One run: the pool starts, faults occur while the cloud changes, all faults are repaired, and all clients are
+//! checked.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -27,23 +28,23 @@ use crate::lab::stage::Stage;
 use crate::lab::until::until;
 use crate::stopwatch::Stopwatch;
 
-/// What to do.
+/// Parameters of a run.
 pub(super) struct Plan {
     pub(super) seed: u64,
-    /// How long faults strike.
+    /// Duration of the faults.
     pub(super) lasts: Duration,
     pub(super) kinds: Vec<Fault>,
     pub(super) cloud: Choice,
     pub(super) store: Store,
 }
 
-/// What came of it.
+/// Results of a run.
 pub(super) struct Outcome {
-    /// Every kind that might strike.
+    /// Number of faults, for every kind that might occur.
     pub(super) struck: BTreeMap<Fault, u32>,
     pub(super) written: Written,
     pub(super) clients: usize,
-    /// Of all clients together.
+    /// Verdict over all clients.
     pub(super) verdict: Verdict,
     /// Lists of clients after their first one.
     pub(super) relists: u32,
@@ -52,61 +53,60 @@ pub(super) struct Outcome {
     pub(super) beats: Beats,
     pub(super) leaders: Leaders,
     pub(super) locals: locals::Totals,
-    /// What became of attacks.
+    /// Results of the attacks.
     pub(super) hostile: hostile::Totals,
-    /// The most memory that programs have had, and what they keep on their disks.
+    /// Peak memory of programs, and their disk usage.
     pub(super) peaks: Peaks,
     /// Starts that were refused because of a fault, and repeated.
     pub(super) restarts: u32,
-    /// Panics that the logs tell of.
+    /// Panics found in the logs.
     pub(super) panics: Vec<String>,
-    /// From the end of the faults until all clients had everything; or why they never had.
+    /// Time from the end of the faults until all clients had the cloud's state; or the reason why they never had.
     pub(super) rest: Result<Duration>,
 }
 
-/// What hubs said when they were asked, at each strike.
+/// Reports of the hubs, at each fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Leaders {
     /// Epochs that passed.
     pub(super) epochs: u64,
     epoch: u64,
-    /// How often a hub was seen to send its heartbeats through another one.
+    /// Number of times a hub was seen to send its heartbeats through another one.
     pub(super) relayed: u64,
 }
 
-/// What is looked at while faults strike.
+/// State that is observed while faults occur.
 struct Watched<'a> {
     leaders: &'a mut Leaders,
     peaks: &'a mut Peaks,
 }
 
-/// What is written at the cloud, until this is dropped.
+/// Writes at the cloud, until this is dropped.
 pub(super) struct Traffic {
     written: watch::Receiver<Written>,
     _ends: oneshot::Sender<()>,
 }
 
-/// The pool is up within this time, and at rest again after the faults.
+/// Time until the pool is up, and until it is at rest after the faults.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// How often the agenda is looked at.
+/// Interval between checks of the agenda.
 const TICK: Duration = Duration::from_millis(20);
-/// A hub that is asked whether it leads may be paused.
+/// Time limit for the question whether a hub leads; it may be paused.
 const ASK_LIMIT: Duration = Duration::from_millis(300);
-/// How long a program may take to say how it is.
+/// Time a program has to report its state.
 const SAVE_LIMIT: Duration = Duration::from_secs(3);
-/// How long an actor attacks alone.
+/// Duration of an actor's attack without other faults.
 const ALONE: Duration = Duration::from_secs(4);
-/// Time for the questions that show a leader, on a busy machine.
+/// Time for the requests that show a leader, on a busy machine.
 const ASKING: Duration = Duration::from_secs(2);
 /// Changes after the last fault.
 const MORE_CHANGES: u64 = 60;
-/// Where the coordinator tells how far it was fed.
+/// Path at which the coordinator reports the positions of the feed.
 const FEED: &str = "/yurt/v1/feed";
 
-/// Runs it.
+/// Executes the run.
 ///
-/// # Errors
-/// A pool that does not come up; whatever is wrong later is in the outcome.
+/// # Errors A pool that does not come up; later failures are in the outcome.
 pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
     let mut field = Field::new(setup, &plan.cloud, plan.store).await?;
     let beats = beats::watch(&field.stage.setup.tasks, &field.stage.cloud.api);
@@ -175,7 +175,7 @@ pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
     })
 }
 
-/// Changes and faults, then none of both until everybody has everything; returns how long that took.
+/// Runs changes and faults, then neither until all clients hold the cloud's state. Returns the time that took.
 async fn play(
     field: &mut Field,
     plan: &Plan,
@@ -191,7 +191,7 @@ async fn play(
     if is_rolled_back(field, plan) {
         rollback::back_up(&mut field.stage).await?;
     }
-    // Some more changes, with everything mended, then silence.
+    // Some more changes after all repairs, then silence.
     traffic.end_after(MORE_CHANGES).await?;
     let same = async || {
         field.supervise()?;
@@ -215,7 +215,7 @@ async fn play(
     Ok(rest)
 }
 
-/// Lets every actor attack a pool that nothing else happens to. Then there has to be a leader within one lease duration.
+/// Lets every actor attack a pool without other faults. Afterwards there must be a leader within one lease duration.
 async fn attack_alone(field: &mut Field, kinds: &[Fault]) -> Result<()> {
     for actor in kinds.iter().filter_map(|kind| kind.actor()) {
         println!("at rest; {actor} attacks alone");
@@ -233,7 +233,7 @@ async fn attack_alone(field: &mut Field, kinds: &[Fault]) -> Result<()> {
     Ok(())
 }
 
-/// Every hub has a place for what its node asks the cloud.
+/// Checks that every hub has a free place for its node's requests to the cloud.
 async fn serve_nodes(stage: &Stage) -> Result<()> {
     for hub in &stage.hubs {
         hub.proxy.get(&format!("/api/v1/nodes/{}", hub.node)).await?;
@@ -241,7 +241,7 @@ async fn serve_nodes(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Whether the cloud comes back from a backup in the end.
+/// True if the cloud is restored from a backup at the end.
 fn is_rolled_back(field: &Field, plan: &Plan) -> bool {
     plan.kinds.contains(&Fault::CloudRolledBack) && field.stage.cloud.data.is_some()
 }
@@ -264,7 +264,7 @@ async fn begin(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Lets faults strike, then mends everything.
+/// Injects faults, then repairs everything.
 async fn strike(
     field: &mut Field,
     lasts: Duration,
@@ -288,7 +288,7 @@ async fn strike(
             if let Some(fault) = agenda.strike(now, &cast) {
                 println!("{:>7.1} s  {fault}", now.as_secs_f64());
                 if fault.may_relist() {
-                    // Which hub lost its disk decides whose clients may list.
+                    // The hub that lost its disk determines the clients that may list.
                     clients.iter_mut().for_each(|client| client.lists_max += 1);
                 }
             }
@@ -308,7 +308,7 @@ async fn strike(
     Ok(())
 }
 
-/// Waits until all clients hold what the cloud has, and watch.
+/// Waits until all clients hold the cloud's state, and watch.
 pub(super) async fn at_rest(field: &Field, clients: &[Recorded], collections: &[&'static str]) -> Result<()> {
     let same = async || clients::hold_all(field, clients, collections).await;
     until(PATIENCE, "all clients hold what the cloud has", same)
@@ -316,7 +316,7 @@ pub(super) async fn at_rest(field: &Field, clients: &[Recorded], collections: &[
         .map(drop)
 }
 
-/// Waits until every hub knows exactly the nodes of this pool.
+/// Waits until every hub has exactly the nodes of this pool as members.
 async fn know_members(stage: &Stage, members: usize) -> Result<()> {
     let all = async || {
         for hub in &stage.hubs {
@@ -332,7 +332,7 @@ async fn know_members(stage: &Stage, members: usize) -> Result<()> {
     until(PATIENCE, "all hubs know the pool's members", all).await.map(drop)
 }
 
-/// No program ended by itself.
+/// Checks that no program ended by itself.
 fn all_run(stage: &mut Stage) -> Result<()> {
     for coordinator in stage.coordinators() {
         coordinator.seat.program()?.must_run()?;
@@ -347,7 +347,7 @@ fn all_run(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Writes every history, and what hubs and coordinator say of themselves, beside the logs.
+/// Writes every history, and the reported state of hubs and coordinator, next to the logs.
 async fn save(stage: &Stage, recorded: impl Iterator<Item = &Recorded>) -> Result<()> {
     let dir = &stage.setup.dir;
     for recorded in recorded {
@@ -374,7 +374,7 @@ async fn save(stage: &Stage, recorded: impl Iterator<Item = &Recorded>) -> Resul
 // === impl Traffic ===
 
 impl Traffic {
-    /// Begins to write into these collections, from a seed and with marks from the second number on.
+    /// Starts to write into these collections, from a seed and with marks from the second number on.
     pub(super) fn start(field: &Field, (seed, first): (u64, u64), collections: &[&'static str]) -> Self {
         let (told, written) = watch::channel(Written::default());
         let tasks = &field.stage.setup.tasks;
@@ -411,7 +411,7 @@ impl Traffic {
 // === impl Leaders ===
 
 impl Leaders {
-    /// Asks all hubs; returns the one that says it leads, the first if there are several.
+    /// Queries all hubs; returns the one that reports to lead, the first if there are several.
     async fn ask(&mut self, stage: &Stage) -> Option<usize> {
         let mut leader = None;
         for (index, hub) in stage.hubs.iter().enumerate().filter(|(_, hub)| hub.seat.runs()) {
@@ -421,7 +421,7 @@ impl Leaders {
             self.relayed += u64::from(state.is_relayed());
             if state.leads() && leader.is_none() {
                 leader = Some(index);
-                // A coordinator that lost its disk counts from one again.
+                // A coordinator that lost its disk counts epochs from one again.
                 let epoch = state.epoch();
                 self.epochs += epoch.checked_sub(self.epoch).unwrap_or(epoch);
                 self.epoch = epoch;
@@ -464,7 +464,7 @@ impl Outcome {
         }
     }
 
-    /// Everything that is wrong.
+    /// All violations.
     pub(super) fn violations(&self) -> Vec<String> {
         let rest = self.rest.as_ref().err().map(|error: &Error| format!("{error:#}"));
         let told = self.verdict.violations.iter().chain(&self.beats.violations);

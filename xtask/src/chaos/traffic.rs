@@ -1,5 +1,5 @@
-//! Changes in the cloud while faults strike: Services, EndpointSlices and NodePools that come, change and go, at a steady pace; and
-//! at times an EndpointSlice that is huge.
+//! Changes in the cloud while faults occur: Services, EndpointSlices and NodePools are created, changed and deleted at
+//! a steady pace. At times there is a huge EndpointSlice.
 
 use std::time::Duration;
 
@@ -13,30 +13,30 @@ use crate::lab::sample::NAMESPACE;
 
 /// Pause between two writes.
 const PACE: Duration = Duration::from_millis(25);
-/// Pause after a write that got no answer: the cloud is away.
+/// Pause after a write without an answer: the cloud is unavailable.
 const AWAY: Duration = Duration::from_millis(200);
 /// Objects of each kind that come and go.
 const NAMES: u64 = 12;
 
 /// The huge object.
 const HUGE: &str = "chaos-huge";
-/// One write in so many is its.
+/// One write in so many is for the huge object.
 const HUGE_SHARE: u64 = 16;
-/// Its endpoints: as many as Kubernetes takes.
+/// Its endpoints: the limit of Kubernetes.
 const HUGE_ENDPOINTS: u32 = 1_000;
 
-/// What to write.
+/// Parameters of the traffic.
 pub(super) struct Plan {
     pub(super) seed: u64,
     /// The mark of the first write; later ones count on.
     pub(super) first: u64,
-    /// Into which collections.
+    /// Collections to write.
     pub(super) collections: Vec<&'static str>,
-    /// Whether there shall be a huge object.
+    /// True while there shall be a huge object.
     pub(super) huge: watch::Receiver<bool>,
 }
 
-/// What the traffic did.
+/// Totals of the traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Written {
     pub(super) created: u64,
@@ -46,7 +46,7 @@ pub(super) struct Written {
     pub(super) failed: u64,
 }
 
-/// What one write of the traffic is about.
+/// Kind of object that a write changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Service,
@@ -54,7 +54,7 @@ enum Kind {
     Pool,
 }
 
-/// Who writes.
+/// The writing client.
 struct Writer {
     cloud: Api,
     random: fastrand::Rng,
@@ -71,7 +71,7 @@ impl Written {
     }
 }
 
-/// Writes until dropped; `told` hears of the totals after each write.
+/// Writes until dropped; passes the totals to `told` after each write.
 pub(super) async fn write(cloud: Api, plan: Plan, told: impl Fn(Written)) {
     let mut writer = Writer {
         cloud,
@@ -109,7 +109,7 @@ pub(super) async fn write(cloud: Api, plan: Plan, told: impl Fn(Written)) {
 // === impl Writer ===
 
 impl Writer {
-    /// Creates what is not there; changes, and now and then deletes, what is.
+    /// Creates the object if it is missing; otherwise changes it, and now and then deletes it.
     async fn any(&mut self, mark: u64) -> Result<()> {
         let kind = self.kinds[self.random.usize(..self.kinds.len())];
         let name = format!("chaos-{:02}", self.random.u64(..NAMES));
@@ -167,7 +167,7 @@ impl Kind {
     fn object(self, name: &str, mark: u64) -> Value {
         let annotations = json!({MARK: mark.to_string()});
         match self {
-            // Without a cluster IP: a real cloud would hand out one of its own.
+            // Without a cluster IP: a real cloud would allocate one.
             Self::Service => json!({
                 "apiVersion": "v1", "kind": "Service",
                 "metadata": {"name": name, "annotations": annotations},

@@ -1,4 +1,4 @@
-//! The half of the chaos tests that needs no processes: models and simulations, by the program `yurt-chaos`.
+//! The half of the chaos tests without processes: models and simulations, run by the program `yurt-chaos`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,26 +9,25 @@ use anyhow::{Context, Result, bail};
 use super::report::Totals;
 use crate::process;
 
-/// How often a run beside others says how far it is.
+/// Interval between progress lines of a run in the background.
 const PROGRESS_EVERY: Duration = Duration::from_secs(20);
 
-/// What to explore and simulate.
+/// Models and simulations to run.
 pub(super) struct Plan {
     /// With large bounds, and for this long at most.
     pub(super) long: Option<Duration>,
-    /// Only what has this in its name.
+    /// Only those with this in their names.
     pub(super) only: Option<String>,
     pub(super) seed: u64,
-    /// Beside others: at the lowest priority, and only how far it is is printed before the end.
+    /// True for a run in the background: at the lowest priority, and only its progress is printed before the end.
     pub(super) is_aside: bool,
     /// `yurt-chaos`.
     pub(super) program: PathBuf,
 }
 
-/// Runs it with files in `dir`; what it did is told even when something was violated, as long as it came to its end.
+/// Runs the program with files in `dir`. Returns its totals even after a violation, as long as it ran to its end.
 ///
-/// # Errors
-/// When the program ended without its totals.
+/// # Errors When the program ended without its totals.
 pub(super) fn run(plan: &Plan, dir: &Path) -> Result<(Totals, Result<()>)> {
     let file = dir.join("totals.json");
     let mut command = if plan.is_aside {
@@ -49,7 +48,7 @@ pub(super) fn run(plan: &Plan, dir: &Path) -> Result<(Totals, Result<()>)> {
         let mut said = Vec::new();
         let outcome = process::run_lines(&mut command, PROGRESS_EVERY, |line| match line {
             Some(line) => said.push(line.to_owned()),
-            None => println!("   beside, models and simulations: {} lines so far", said.len()),
+            None => println!("   models and simulations: {} lines so far", said.len()),
         });
         println!("\n{}", said.join("\n"));
         outcome

@@ -1,4 +1,5 @@
-//! The list of cases in `docs/conformance.md`: `id what` lines, and at its end `id: reason` lines for cases without a test.
+//! The list of cases in `docs/conformance.md`: lines of an id and a title, and at its end `id: reason` lines for cases
+//! without a test.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +7,16 @@ use anyhow::{Context, Result};
 
 use crate::tidy::Tree;
 
-/// Where the cases are listed.
+/// File with the list of cases.
 pub(crate) const FILE: &str = "docs/conformance.md";
 /// Below this heading are the reasons.
 const REASONS: &str = "## Not shown by a test";
 
-/// Every case and, where it has no test, why.
+/// Every case and, for those without a test, the reason.
 pub(crate) struct Cases {
-    /// What each case is about, in the order of the list.
+    /// Titles of the cases, in the order of the list.
     pub(crate) titles: Vec<(String, String)>,
-    /// Why a case has no test.
+    /// Reasons of the cases without a test.
     pub(crate) reasons: BTreeMap<String, String>,
 }
 
@@ -38,7 +39,7 @@ impl Cases {
         }
     }
 
-    /// Whether a case of this id is listed.
+    /// True if a case of this id is listed.
     pub(crate) fn contains(&self, id: &str) -> bool {
         self.titles.iter().any(|(known, _)| known == id)
     }

@@ -1,4 +1,4 @@
-//! Which tests claim which cases: `Conformance: 2.53, 3.G02` in the comment above a test function, in Rust and in Go.
+//! Claims of tests for cases: `Conformance: 2.53, 3.G02` in the comment above a test function, in Rust and in Go.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::tidy::Tree;
 /// Starts the list of ids in a comment.
 const MARK: &str = "Conformance:";
 
-/// One test and the cases it says it shows.
+/// One test and the cases it claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     /// File, relative to the root.
@@ -44,7 +44,7 @@ fn claims_of_file(path: &str, text: &str, keyword: &str) -> Vec<Claim> {
         let comment = line.strip_prefix("//").map(|rest| rest.trim_start_matches('/').trim());
         if let Some(comment) = comment {
             let list = comment.split_once(MARK).map(|(_, list)| list);
-            // A long list goes on in the next line of the comment.
+            // A long list continues on the next line of the comment.
             let list = list.or_else(|| Some(comment).filter(|_| continues));
             continues = list.is_some_and(|list| list.trim_end().ends_with(','));
             ids.extend(list.into_iter().flat_map(ids_of));

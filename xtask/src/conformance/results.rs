@@ -1,4 +1,4 @@
-//! Runs the tests that claim cases and finds out which passed.
+//! Runs the tests that claim cases and collects their results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,16 +11,16 @@ use serde_json::Value;
 use super::claims::Claim;
 use crate::{interop, workspace};
 
-/// What became of one test.
+/// Result of one test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Passed,
     Failed,
-    /// Left out, or skipped itself.
+    /// Not run, or skipped by itself.
     NotRun,
 }
 
-/// What became of all tests, by the folder of their package and their name.
+/// Results of all tests, by the folder of their package and their name.
 #[derive(Default)]
 pub(super) struct Results {
     by_test: BTreeMap<(String, String), Outcome>,
@@ -39,7 +39,7 @@ impl fmt::Display for Outcome {
 // === impl Results ===
 
 impl Results {
-    /// Runs every package that claims something.
+    /// Runs every package with a claim.
     pub(super) fn of(claims: &[Claim], skip_interop: bool) -> Result<Self> {
         let mut results = Self::default();
         let mut tests: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
@@ -56,7 +56,7 @@ impl Results {
         Ok(results)
     }
 
-    /// What became of the test of a claim. Where a package has several tests of one name, all have to pass.
+    /// Result of the test of a claim. If a package has several tests of one name, all have to pass.
     pub(super) fn outcome(&self, claim: &Claim) -> Outcome {
         let key = (folder(claim), claim.test.clone());
         self.by_test.get(&key).copied().unwrap_or(Outcome::NotRun)
@@ -70,7 +70,7 @@ impl Results {
         }
     }
 
-    /// Lines of libtest: `test module::name ... ok`.
+    /// Reads lines of libtest: `test module::name ... ok`.
     fn note_rust(&mut self, place: &str, output: &str) {
         for line in output.lines() {
             let Some((path, verdict)) = line.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... ")) else {
@@ -87,7 +87,7 @@ impl Results {
         }
     }
 
-    /// Events of `go test -json`.
+    /// Reads events of `go test -json`.
     fn note_go(&mut self, place: &str, output: &str) {
         for event in output
             .lines()
@@ -106,7 +106,7 @@ impl Results {
     }
 }
 
-/// All tests of a package; what they print.
+/// Runs all tests of a package; returns their output.
 fn run_rust(place: &str) -> Result<String> {
     println!("   running the tests of {place}");
     let mut command = Command::new(workspace::cargo());
@@ -121,7 +121,7 @@ fn run_rust(place: &str) -> Result<String> {
     output_of(&mut command)
 }
 
-/// What a run of tests prints, success or not, told in short while it goes on. What it says beside stays on the screen.
+/// Returns the output of a run of tests, successful or not, and prints its progress. Other output stays on the screen.
 fn output_of(command: &mut Command) -> Result<String> {
     let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run tests")?;
     let (mut text, mut finished) = (String::new(), 0_usize);
@@ -144,10 +144,10 @@ fn output_of(command: &mut Command) -> Result<String> {
     Ok(text)
 }
 
-/// Tests between two signs of life.
+/// Tests between two progress lines.
 const TOLD_EVERY: usize = 50;
 
-/// Whether a line, of libtest or of `go test -json`, says what became of a test.
+/// True if a line, of libtest or of `go test -json`, has the result of a test.
 fn is_end_of_test(line: &str) -> bool {
     let go = ["pass", "fail", "skip"].map(|action| format!("\"Action\":\"{action}\""));
     (line.starts_with("test ") && line.contains(" ... ")) || go.iter().any(|action| line.contains(action.as_str()))

@@ -1,4 +1,4 @@
-//! The story the demo tells, in order. Every sentence it prints was verified before it was printed.
+//! The steps of the demo, in order. Every sentence it prints was verified before it was printed.
 
 mod arrival;
 mod heartbeat;
@@ -10,10 +10,10 @@ use anyhow::{Context, Result};
 use crate::lab::stage::Stage;
 use crate::stopwatch::Stopwatch;
 
-/// Below this much pool data the connections' own bytes (TLS, health) say nothing about who carries the data.
+/// Below this much pool data the connections' own bytes (TLS, health) hide the source of the data.
 const TELLING_BYTES: u64 = 64_000;
 
-/// Tells the whole story; the first thing that does not hold is the error.
+/// Runs all steps; the first check that fails is the error.
 pub(super) async fn tell(stage: &mut Stage) -> Result<()> {
     let watch = Stopwatch::start();
     let mut number = 0;
@@ -24,28 +24,28 @@ pub(super) async fn tell(stage: &mut Stage) -> Result<()> {
     };
     let named = chapter("The coordinator and three hubs start, one hub is elected");
     arrival::elect(stage).await.with_context(named)?;
-    let named = chapter("The pool's data is copied from the cloud once, whatever the number of hubs");
+    let named = chapter("The pool's data is copied from the cloud once, for any number of hubs");
     arrival::copy(stage).await.with_context(named)?;
     let named = chapter("A change in the cloud reaches the clients behind every hub");
     arrival::change(stage).await.with_context(named)?;
-    let named = chapter("A hub loses its link to the cloud; another hub carries its heartbeat");
+    let named = chapter("A hub loses its link to the cloud; another hub relays its heartbeat");
     heartbeat::cut_off(stage).await.with_context(named)?;
-    let named = chapter("The leader is killed; another hub takes over and no client notices");
+    let named = chapter("The leader is killed; another hub takes over and clients are unaffected");
     leader::killed(stage).await.with_context(named)?;
     let named = chapter("The whole pool is offline, and its coordinator is killed");
     let before = offline::alone(stage).await.with_context(named)?;
-    let named = chapter("The cloud is back; the pool goes on where it was");
+    let named = chapter("The cloud is back; the pool resumes from its replicas");
     offline::back(stage, before).await.with_context(named)?;
     println!("\nEvery step held ({watch}).");
     Ok(())
 }
 
-/// Something that was verified.
+/// Prints a verified statement.
 fn holds(sentence: impl AsRef<str>) {
     println!("   ✓ {}", sentence.as_ref());
 }
 
-/// Something the reader should know.
+/// Prints information for the reader.
 fn note(sentence: impl AsRef<str>) {
     println!("   · {}", sentence.as_ref());
 }

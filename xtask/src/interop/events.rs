@@ -1,28 +1,28 @@
-//! What `go test -json` says, in short: a line for each test that ended, and everything that a failed one said. Pure.
+//! Summary of `go test -json`: a line for each test that ended, and the complete output of a failed one. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// Tests at work, and what they said so far.
+/// Running tests, and their output so far.
 #[derive(Default)]
 pub(super) struct Events {
-    /// By package and test, subtests with their test; a package's own words under no test.
+    /// By package and test, subtests with their test; a package's own output under no test.
     said: BTreeMap<(String, String), String>,
     running: BTreeSet<String>,
     ended: usize,
 }
 
-/// Bytes that are kept of what one test says; the rest is left out.
+/// Bytes of output that are kept for one test; the rest is left out.
 const SAID_MAX: usize = 1 << 20;
 
 // === impl Events ===
 
 impl Events {
-    /// Takes one line; returns what to print for it, with the ends of its lines.
+    /// Takes one line; returns the text to print for it, with line ends.
     pub(super) fn take(&mut self, line: &str) -> String {
         let Ok(event) = serde_json::from_str::<Value>(line) else {
-            // The compiler's words are no events.
+            // The compiler's output is no event.
             return format!("{line}\n");
         };
         let text = |name: &str| event[name].as_str().unwrap_or_default();
@@ -50,7 +50,7 @@ impl Events {
         String::new()
     }
 
-    /// How far the tests are, for a reader who waits.
+    /// Progress of the tests.
     pub(super) fn progress(&self) -> String {
         let running: Vec<&str> = self.running.iter().map(String::as_str).collect();
         let running = if running.is_empty() {
@@ -65,7 +65,7 @@ impl Events {
         let said = self.said.remove(key).unwrap_or_default();
         let (package, test) = key;
         if test.is_empty() {
-            // Words of the package, which say whether all of it passed.
+            // Output of the package, which says whether all of it passed.
             return said;
         }
         self.running.remove(test);

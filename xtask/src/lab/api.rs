@@ -1,4 +1,4 @@
-//! A small client of the Kubernetes API, as much of it as the story needs.
+//! A small client of the Kubernetes API, limited to the needs of the lab.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,24 +16,24 @@ use yurt_runtime::http::{APPLICATION_JSON, empty, full, stream};
 use yurt_runtime::pki::PemPair;
 use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource};
 
-/// One server, asked as one program. Cheap to clone.
+/// A client of one server. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Api {
     http: HttpClient,
     user_agent: HeaderValue,
 }
 
-/// The server answered, but not with what was asked for.
+/// An answer of the server that refuses the request.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) code: u16,
-    /// Whether it said when to come again.
+    /// True if it has a `Retry-After`.
     pub(crate) retry_after: bool,
     what: String,
     message: String,
 }
 
-/// A list as far as the story compares it.
+/// The parts of a list that the story compares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listing {
     pub(crate) resource_version: u64,
@@ -90,7 +90,7 @@ impl Api {
         parse(&self.raw(Method::GET, path, APPLICATION_JSON, None).await?)
     }
 
-    /// Whether a health endpoint says yes.
+    /// Succeeds if a health endpoint answers with success.
     pub(crate) async fn ping(&self, path: &str) -> Result<()> {
         self.raw(Method::GET, path, APPLICATION_JSON, None).await.map(drop)
     }
@@ -130,10 +130,9 @@ impl Api {
         })
     }
 
-    /// A request with these headers, and whatever it is answered: status and body.
+    /// Sends a request with these headers; returns status and body of any answer.
     ///
-    /// # Errors
-    /// When there is no whole answer.
+    /// # Errors When there is no complete answer.
     pub(crate) async fn ask(
         &self,
         (method, path): (Method, &str),
@@ -151,7 +150,7 @@ impl Api {
         Ok((status.as_u16(), bytes))
     }
 
-    /// A POST with these headers whose body begins and never ends; what it is answered within `limit`.
+    /// Sends a POST with these headers whose body begins and never ends; returns its answer within `limit`.
     ///
     /// # Errors
     /// As [`Self::ask`].
@@ -166,7 +165,7 @@ impl Api {
         Ok((status.as_u16(), bytes))
     }
 
-    /// A request whose answer has no end; it is returned whatever its status.
+    /// Sends a request whose answer is a stream; returns it with any status.
     pub(crate) async fn stream(&self, path: &str) -> Result<Response<Incoming>> {
         let request = self.request(Method::GET, path, APPLICATION_JSON, None)?;
         tokio::time::timeout(ANSWER_TIMEOUT, self.http.send(request))
@@ -217,7 +216,7 @@ impl Api {
     }
 }
 
-/// The status code, if the server was reached and refused.
+/// The status code, if the server answered with a refusal.
 pub(crate) fn refusal(error: &anyhow::Error) -> Option<u16> {
     error.downcast_ref::<Refused>().map(|refused| refused.code)
 }

@@ -1,6 +1,6 @@
-//! A client behind a hub: lists, watches and goes on where it was, as an informer does, and counts what it had to suffer.
+//! A client behind a hub: lists, watches and resumes, as an informer does, and counts its disruptions.
 //!
-//! It is also a checker: a resourceVersion that goes back is an error of the hub, whatever else happens.
+//! It is also a checker: a resourceVersion that goes back is always an error of the hub.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use yurt_runtime::TaskGroup;
 
 use crate::lab::api::{Api, Listing};
 
-/// How long a client waits before it tries again after an error.
+/// Pause before a client retries after an error.
 const RETRY: Duration = Duration::from_millis(200);
-/// Longer than any demo; a real client asks for 5 to 10 minutes.
+/// Longer than any demo; a real client sets 5 to 10 minutes.
 pub(crate) const WATCH_SECONDS: u32 = 3600;
 
 /// A watch client of one collection. Cheap to clone; clones are the same client.
@@ -27,7 +27,7 @@ pub(crate) struct Client {
     view: Arc<watch::Sender<View>>,
 }
 
-/// What the client knows and has been through.
+/// State of the client and counters of its disruptions.
 #[derive(Clone, Default)]
 pub(crate) struct View {
     /// `namespace/name` and resourceVersion of every object it holds.
@@ -40,13 +40,13 @@ pub(crate) struct View {
     pub(crate) streams: u32,
     /// Whether a watch is open now.
     pub(crate) watching: bool,
-    /// Objects that a DELETED took away.
+    /// Objects that a DELETED removed.
     pub(crate) deleted: BTreeSet<String>,
-    /// What no server may do, in words.
+    /// Violations by the server, as text.
     pub(crate) complaints: Vec<String>,
 }
 
-/// Something a client was told.
+/// A list or event that a client received.
 pub(crate) enum Told<'a> {
     /// A whole list.
     List(&'a Listing),
@@ -54,11 +54,11 @@ pub(crate) enum Told<'a> {
     Event(&'a Value),
 }
 
-/// How a client watches.
+/// Parameters of a client's watches.
 pub(crate) struct Habits {
-    /// How long a watch lasts until the server ends it.
+    /// Length of a watch until the server ends it, in seconds.
     pub(crate) watch_seconds: u32,
-    /// While this is false, nothing is read of a watch that is open.
+    /// While this is false, an open watch is not read.
     pub(crate) reads: watch::Receiver<bool>,
 }
 
@@ -71,7 +71,7 @@ struct Life<R> {
     record: R,
 }
 
-/// What a client has suffered so far, to be compared later.
+/// Disruptions of a client so far, to be compared later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Suffered {
     pub(crate) lists: u32,
@@ -87,7 +87,7 @@ impl Client {
         Self::recording(tasks, api, collection, WATCH_SECONDS, |_| {})
     }
 
-    /// As [`Self::start`], with watches of this length; `record` hears of everything the client is told, in order.
+    /// As [`Self::start`], with watches of this length; `record` receives everything the client receives, in order.
     pub(crate) fn recording(
         tasks: &TaskGroup,
         api: Api,
@@ -128,7 +128,7 @@ impl Client {
         Self { view }
     }
 
-    /// Waits until the view is as `wanted` says.
+    /// Waits until the view satisfies `wanted`.
     pub(crate) async fn sees(&self, wanted: impl FnMut(&View) -> bool) -> Result<()> {
         let mut view = self.view.subscribe();
         view.wait_for(wanted).await.context("the client has stopped")?;
@@ -161,18 +161,18 @@ impl Suffered {
     }
 }
 
-/// How a watch ended without an error of the connection.
+/// End of a watch without an error of the connection.
 enum End {
     /// The server closed it, as servers do.
     Closed,
-    /// 410: only a list helps.
+    /// 410: the client must list.
     TooOld,
 }
 
 // === impl Life ===
 
 impl<R: FnMut(Told<'_>)> Life<R> {
-    /// List, watch until the server says that the position is too old, again.
+    /// Lists, then watches until the server reports that the position is too old, and repeats.
     async fn live(&mut self) {
         loop {
             if self.list().await.is_ok() {
@@ -202,7 +202,7 @@ impl<R: FnMut(Told<'_>)> Life<R> {
         Ok(())
     }
 
-    /// One watch from where the view is.
+    /// Runs one watch from the position of the view.
     async fn follow(&mut self) -> Result<End> {
         let position = self.view.borrow().position;
         let query = format!(
@@ -240,7 +240,7 @@ impl<R: FnMut(Told<'_>)> Life<R> {
     }
 
     async fn next_frame(&mut self, body: &mut Incoming) -> Option<Result<Frame<Bytes>, hyper::Error>> {
-        // Who can change it may be gone; what it says last holds.
+        // Its sender may be gone; the last value stays in force.
         let _ = self.habits.reads.wait_for(|reads| *reads).await;
         body.frame().await
     }
@@ -249,7 +249,7 @@ impl<R: FnMut(Told<'_>)> Life<R> {
 // === impl View ===
 
 impl View {
-    /// Takes one event in; true if the server says that the position is too old.
+    /// Applies one event; true if the server reports that the position is too old.
     fn apply(&mut self, event: &Value) -> bool {
         let object = &event["object"];
         let kind = event["type"].as_str().unwrap_or_default();
@@ -291,7 +291,7 @@ impl View {
         self.position = version;
     }
 
-    /// Whether it knows the object as of `version` or later.
+    /// True if it has the object at `version` or later.
     pub(crate) fn holds(&self, key: &str, version: u64) -> bool {
         self.objects.get(key).is_some_and(|held| *held >= version)
     }

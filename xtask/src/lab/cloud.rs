@@ -1,4 +1,4 @@
-//! The cloud of the story: a second coordinator that plays it, a real kube-apiserver, or a cluster of the user's.
+//! The cloud of the lab: a second coordinator in its role, a real kube-apiserver, or a cluster of the user's.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::lab::net::Place;
 use crate::lab::program::{Program, Seat};
 use crate::lab::{Setup, coordinator_launch, manifests, ready, real};
 
-/// Which cloud.
+/// Kind of cloud.
 pub(crate) enum Choice {
     /// `yurt-coordinator --profile standalone`.
     Demo,
@@ -25,15 +25,15 @@ pub(crate) enum Choice {
 /// A running cloud.
 pub(crate) struct Cloud {
     pub(crate) port: u16,
-    /// The administrator, not over any link.
+    /// Client of the administrator, not over any link.
     pub(crate) api: Api,
-    /// How the story calls it.
+    /// Name of the cloud in the story.
     pub(crate) title: String,
-    /// Whether the story may change anything: never in a cluster of the user's.
+    /// True if the story may change objects: never in a cluster of the user's.
     pub(crate) writable: bool,
     /// The server; killed when dropped, before the rest.
     pub(crate) seat: Seat,
-    /// Where it keeps all it has; `None` unless it is a program of ours.
+    /// Folder of all its data; `None` unless it is one of our programs.
     pub(crate) data: Option<PathBuf>,
     _behind: Vec<Program>,
 }
@@ -109,7 +109,7 @@ async fn standalone(setup: &Setup, name: &str) -> Result<(u16, Seat)> {
     Ok((port, seat))
 }
 
-/// Creates the sample objects of the wanted kinds; those that are there already stay.
+/// Creates the sample objects of the wanted kinds; existing ones stay.
 async fn load_sample(api: &Api, wanted: impl Fn(&str) -> bool) -> Result<()> {
     for sample in sample::all() {
         if !wanted(sample.object["kind"].as_str().unwrap_or_default()) {
@@ -117,7 +117,7 @@ async fn load_sample(api: &Api, wanted: impl Fn(&str) -> bool) -> Result<()> {
         }
         match api.create(&sample.collection, &sample.object).await {
             Ok(_) => {}
-            // kube-apiserver makes the Service default/kubernetes itself, and answers 422 if its address is taken.
+            // kube-apiserver creates the Service default/kubernetes itself, and answers 422 if its address is taken.
             Err(error) if matches!(refusal(&error), Some(409 | 422)) && is_kubernetes_service(&sample) => {}
             Err(error) => return Err(error.context("loading the sample data")),
         }

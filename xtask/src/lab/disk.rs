@@ -1,5 +1,5 @@
-//! A small disk under a program's data, which can be filled and broken: a tmpfs, behind a file system of ours ([`super::faulty`]), where this
-//! machine lets us mount them.
+//! A small disk under a program's data, which can be filled and broken: a tmpfs, behind a FUSE file system
+//! ([`super::faulty`]), where this machine permits mounts.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use super::faulty::{Faulty, Health};
 
-/// Room for a store with what the runs write, several times.
+/// Options of the tmpfs: its size is several times that of a store after a run.
 const OPTIONS: &str = "size=64m,mode=0700";
 /// The file that takes all the space.
 const BALLAST: &str = "ballast";
@@ -20,7 +20,7 @@ const PIECES: [usize; 3] = [1 << 20, 4096, 1];
 /// A mounted disk; unmounted when dropped.
 pub(crate) struct Disk {
     place: PathBuf,
-    /// Where the tmpfs is: at the place itself, or behind the file system that is there.
+    /// Path of the tmpfs: the place itself, or the folder behind the file system there.
     behind: PathBuf,
     front: Option<Faulty>,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Disk {
 // === impl Disk ===
 
 impl Disk {
-    /// Mounts one at `place`, which need not exist; `None` where mounting is not allowed.
+    /// Mounts one at `place`, which need not exist; `None` if mounting is not permitted.
     ///
     /// # Errors
     /// When the folder cannot be made.
@@ -52,22 +52,21 @@ impl Disk {
         }))
     }
 
-    /// Whether it can be broken.
+    /// True if it can be broken.
     pub(crate) fn is_breakable(&self) -> bool {
         self.front.is_some()
     }
 
-    /// From now on everything can be read, written and synced, or it waits, or it fails.
+    /// Makes all reads, writes and syncs work, stall or fail from now on.
     pub(crate) fn set(&self, health: Health) {
         if let Some(front) = &self.front {
             front.set(health);
         }
     }
 
-    /// Takes all the space that is left.
+    /// Fills the rest of the space.
     ///
-    /// # Errors
-    /// What is wrong besides that there is no more space.
+    /// # Errors Any error except that there is no more space.
     pub(crate) fn fill(&self) -> Result<()> {
         let mut file = File::create(self.ballast()).or_else(|error| match error.kind() {
             ErrorKind::StorageFull => File::open(self.ballast()),
@@ -86,12 +85,12 @@ impl Disk {
         Ok(())
     }
 
-    /// Gives it back.
+    /// Frees the space.
     ///
     /// # Errors
     /// When the file cannot be removed.
     pub(crate) fn clear(&self) -> Result<()> {
-        // Truncated first: a process that is just being forked holds the file for a moment, and its space with it.
+        // Truncated first: a process that is just being forked holds the file open for a moment, and its space with it.
         let truncated = File::options().write(true).truncate(true).open(self.ballast());
         match truncated.and_then(|_| std::fs::remove_file(self.ballast())) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error).context("cannot clear a disk"),
@@ -106,7 +105,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Lazily: a program that is still ending lets go of it a moment later.
+        // Lazily: a program that is still ending closes its files a moment later.
         for place in [&self.place, &self.behind] {
             let _ = Command::new("umount").args(["-q", "-l"]).arg(place).status();
         }
@@ -135,7 +134,7 @@ mod tests {
         disk.fill().expect("it is full already");
         let error = std::fs::write(place.join("more"), "more").expect_err("no space");
         assert_eq!(error.kind(), ErrorKind::StorageFull);
-        // As a program does that was begun meanwhile, until it runs.
+        // Held open as by a program that was started in the meantime, until it runs.
         let held = File::open(disk.ballast()).expect("it is there");
         disk.clear().expect("it is cleared");
         std::fs::write(place.join("more"), "more").expect("space");

@@ -14,7 +14,7 @@ use super::{START_LIMIT, Setup, ports, real};
 /// The members.
 pub(crate) struct Etcd {
     pub(crate) members: Vec<Member>,
-    /// What coordinators are told of it.
+    /// Flags for coordinators that use it.
     flags: [(&'static str, String); 4],
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct Member {
 }
 
 const MEMBERS: usize = 3;
-/// A member that is asked who leads may be paused.
+/// Time limit for the question which member leads; it may be paused.
 const ASK_LIMIT: Duration = Duration::from_millis(300);
 
 // === impl Etcd ===
@@ -44,7 +44,7 @@ impl Etcd {
             urls.push((name, client, url(client), url(peer)));
         }
         let cluster: Vec<String> = urls.iter().map(|(name, _, _, peer)| format!("{name}={peer}")).collect();
-        // Both ends of what they say to each other, and the coordinators' end.
+        // For both ends between members, and for the coordinators.
         let pem = setup.identities.replace_client("etcd", Issue::Usual, "etcd", &[])?;
         let mut members = Vec::new();
         for (name, port, client, peer) in &urls {
@@ -57,7 +57,7 @@ impl Etcd {
                 .flag("listen-peer-urls", peer)
                 .flag("initial-advertise-peer-urls", peer)
                 .flag("initial-cluster", cluster.join(","))
-                // Members are killed, the machine is not.
+                // Only members are killed, the machine is not.
                 .flag("unsafe-no-fsync", true)
                 .flag("log-level", "warn");
             for side in ["", "peer-"] {
@@ -95,13 +95,13 @@ impl Etcd {
         Ok(Self { members, flags })
     }
 
-    /// A coordinator that keeps its data there.
+    /// Launch of a coordinator that stores its data there.
     pub(crate) fn under(&self, launch: Launch) -> Launch {
         let flags = self.flags.iter();
         flags.fold(launch, |launch, (flag, value)| launch.flag(flag, value))
     }
 
-    /// The member that leads, if one that runs knows.
+    /// The member that leads, if a running one reports it.
     pub(crate) async fn leader(&self) -> Option<usize> {
         let mut leader = None;
         let mut ids = Vec::new();
@@ -120,10 +120,9 @@ impl Etcd {
         ids.iter().position(|id| id.as_ref() == Some(&leader))
     }
 
-    /// Forgets all history before now, asking one member after the other.
+    /// Compacts all history before now, trying one member after the other.
     ///
-    /// # Errors
-    /// When no member did.
+    /// # Errors When no member did it.
     pub(crate) async fn compact(&self) -> Result<()> {
         let mut outcome = Err(anyhow::anyhow!("no member runs"));
         for member in self.members.iter().filter(|member| member.seat.runs()) {
@@ -150,10 +149,10 @@ impl Etcd {
 
 impl Member {
     async fn compact(&self) -> Result<()> {
-        // Any key: what is asked is how far etcd is.
+        // Any key: only the current revision is needed.
         let read = self.api.create("/v3/kv/range", &json!({"key": "AA=="})).await?;
         let revision: &Value = &read["header"]["revision"];
-        ensure!(revision.is_string(), "etcd tells no revision: {read}");
+        ensure!(revision.is_string(), "etcd returns no revision: {read}");
         let compaction = json!({"revision": revision});
         self.api.create("/v3/kv/compaction", &compaction).await.map(drop)
     }

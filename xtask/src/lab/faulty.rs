@@ -1,7 +1,7 @@
-//! A file system in front of another folder that stalls or answers EIO on request: a disk that hangs or dies, and is mended. The kernel asks by FUSE;
-//! what it asks is read and answered in [`wire`], what is behind is [`behind`].
+//! A file system in front of another folder that stalls or answers EIO on request: a disk that hangs or fails, and is
+//! repaired. The kernel talks FUSE; [`wire`] parses requests and answers them, [`behind`] is the folder.
 //!
-//! As much of a file system as our programs use: files and folders, no links, no attributes but those that a file is born with.
+//! It supports the operations our programs use: files and folders, no links, no attributes but the initial ones.
 
 mod behind;
 mod wire;
@@ -23,13 +23,13 @@ pub(crate) struct Faulty {
     switch: Arc<Switch>,
 }
 
-/// Where the kernel asks.
+/// Device of the FUSE protocol.
 const DEVICE: &str = "/dev/fuse";
 
 // === impl Faulty ===
 
 impl Faulty {
-    /// Puts it on `place`, in front of `behind`; both exist. `None` where that is not allowed.
+    /// Mounts it on `place`, in front of `behind`; both exist. `None` if that is not permitted.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -38,7 +38,7 @@ impl Faulty {
         let Ok(device) = OpenOptions::new().read(true).write(true).open(DEVICE) else {
             return Ok(None);
         };
-        // Only `mount` is to have it.
+        // Only `mount` may inherit it.
         fcntl_setfd(&device, FdFlags::empty()).context("cannot share a file")?;
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
         let mut mount = Command::new("mount");
@@ -59,7 +59,7 @@ impl Faulty {
         Ok(Some(Self { switch }))
     }
 
-    /// From now on every read, write and sync works, stalls or fails.
+    /// Makes every read, write and sync work, stall or fail from now on.
     pub(crate) fn set(&self, health: Health) {
         self.switch.set(health);
     }
@@ -67,7 +67,7 @@ impl Faulty {
 
 impl Drop for Faulty {
     fn drop(&mut self) {
-        // Requests that stall would keep its thread, and whoever asked, for ever.
+        // Stalled requests would block its thread and their callers for ever.
         self.set(Health::Works);
     }
 }
@@ -83,7 +83,7 @@ fn serve(mut device: File, mut behind: Behind) {
         };
         let Some(request) = request else { return };
         if let Some(answer) = wire::answer(&request, &mut behind) {
-            // Whoever asked may be gone.
+            // The caller may be gone.
             let _ = device.write_all(&answer);
         }
     }

@@ -1,4 +1,5 @@
-//! Stands before a cluster of the user's, so that the demo's hubs can use it as their cloud and nothing is written to it.
+//! A read-only front of a cluster of the user's: the demo's hubs use it as their cloud, and nothing is written to the
+//! cluster.
 //!
 //! Reads go to the cluster with the user's credentials. The demo's own nodes and their Leases do not exist there: they
 //! live in a coordinator of the demo (the overlay), and requests for them go there. Every other write is refused here.
@@ -34,7 +35,7 @@ struct Backends {
     overlay: HttpClient,
 }
 
-/// Where a request goes.
+/// Destination of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Route {
     Cluster,
@@ -76,7 +77,7 @@ impl Front {
             handler(move |request, peer| {
                 let backends = Arc::clone(&backends);
                 async move {
-                    // Behind this port are the user's rights: nobody but the demo may borrow them.
+                    // This port has the user's rights: only the demo may use them.
                     match peer.identity {
                         Some(_) => backends.answer(request).await,
                         None => status(StatusCode::UNAUTHORIZED, "a certificate of the demo is needed"),

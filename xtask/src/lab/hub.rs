@@ -1,4 +1,5 @@
-//! One node of the demo: its hub process, the link to the cloud, and who lives behind the hub (a kubelet, two clients).
+//! One node of the demo: its hub process, the link to the cloud, and the clients of the hub (a kubelet, two watch
+//! clients).
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -21,64 +22,64 @@ use crate::lab::{START_LIMIT, Setup, ports};
 
 /// The shared collections, as a client asks for them.
 pub(crate) const COLLECTIONS: [&str; 2] = ["/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"];
-/// The one whose changes the story times.
+/// Index of the collection whose changes the story times.
 const SERVICES: usize = 0;
 
-/// How the hubs of a pool elect their leader.
+/// Timings of the leader election among the hubs of a pool.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Election {
-    /// How long a lease holds that nobody renews, whole seconds.
+    /// Lease duration, whole seconds.
     pub(crate) lease: Duration,
-    /// How long a leader tries to renew.
+    /// Time a leader tries to renew.
     pub(crate) renew: Duration,
-    /// Between two attempts.
+    /// Pause between two attempts.
     pub(crate) retry: Duration,
 }
 
 /// A node with its hub.
 pub(crate) struct Hub {
     pub(crate) node: &'static str,
-    /// To the cloud.
+    /// Link to the cloud.
     pub(crate) link: Link,
-    /// To the coordinator.
+    /// Link to the coordinator.
     pub(crate) pool_link: Link,
-    /// The hub's proxy port, asked as kube-proxy.
+    /// The hub's proxy port, with a client that acts as kube-proxy.
     pub(crate) proxy: Api,
     pub(crate) proxy_port: u16,
     /// The hub's health port.
     health: Api,
     pub(crate) health_port: u16,
     pub(crate) seat: Seat,
-    /// Where it keeps what outlives it.
+    /// Folder of its persistent data.
     pub(crate) cache: PathBuf,
     pub(crate) kubelet: Option<Kubelet>,
-    /// Kubeconfigs with the users they are for: of the node, and of the heartbeats it forwards.
+    /// Kubeconfigs with their users: the node, and the identity that forwards heartbeats.
     users: [User; 2],
-    /// One per collection; none before [`Hub::start_clients`].
+    /// One client per collection; none before [`Hub::start_clients`].
     clients: Vec<Client>,
 }
 
-/// Who a kubeconfig is for.
+/// User of a kubeconfig.
 struct User {
     file: String,
     name: String,
     groups: [&'static str; 1],
 }
 
-/// What `/debug/state.json` says, as far as the story tells it.
+/// Contents of `/debug/state.json`, as far as the story uses them.
 pub(crate) struct State(Value);
 
 // === impl Election ===
 
 impl Election {
-    /// Short, so that the story is.
+    /// Short timings, so that the story is short.
     pub(crate) const SHORT: Self = Self {
         lease: Duration::from_secs(3),
         renew: Duration::from_secs(2),
         retry: Duration::from_millis(500),
     };
 
-    /// As hubs have it without flags.
+    /// Defaults of hubs without flags.
     pub(crate) const DEFAULT: Self = Self {
         lease: Duration::from_secs(15),
         renew: Duration::from_secs(10),
@@ -113,7 +114,7 @@ impl Hub {
                 let link = Link::open(&setup.tasks, cloud.address()).await?;
                 let far = coordinators.iter().map(|port| (Ipv4Addr::LOCALHOST, *port).into());
                 let pool_link = Link::balanced(&setup.tasks, far.collect()).await?;
-                // All on one address: each has a port of its own, and is told that the others are there, too.
+                // All on one address: each has a port of its own, and gets the ports of the others, too.
                 let launch = launch.flag("relay-address", Ipv4Addr::LOCALHOST);
                 (launch.flag("relay-port", ports::free()?), link, pool_link)
             }
@@ -171,7 +172,7 @@ impl Hub {
         self.seat.start().map(drop)
     }
 
-    /// Waits until the hub says that it is healthy.
+    /// Waits until the hub reports that it is healthy.
     pub(crate) async fn healthy(&mut self) -> Result<Duration> {
         let Self { seat, health, node, .. } = self;
         let program = seat.program()?;
@@ -210,7 +211,7 @@ impl Hub {
         self.clients.get(SERVICES).context("the clients must be started first")
     }
 
-    /// What both clients have been through.
+    /// Disruptions of both clients so far.
     pub(crate) fn suffered(&self) -> Suffered {
         self.clients
             .iter()
@@ -223,7 +224,7 @@ impl Hub {
     }
 }
 
-/// The node itself, and who forwards the heartbeats of others.
+/// The node itself, and the identity that forwards the heartbeats of other nodes.
 fn users_of(node: &str) -> [User; 2] {
     [
         User {
@@ -246,7 +247,7 @@ impl State {
         self.0["hubState"] == "LeaderHub"
     }
 
-    /// All of it.
+    /// The whole document as text.
     pub(crate) fn text(&self) -> String {
         format!("{:#}", self.0)
     }
@@ -260,17 +261,17 @@ impl State {
         )
     }
 
-    /// Whether this node's heartbeats go through another node's hub now.
+    /// True if this node's heartbeats go through another node's hub now.
     pub(crate) fn is_relayed(&self) -> bool {
         !self.0["relay"]["through"].is_null()
     }
 
-    /// The epoch of the leader it knows; 0 when it knows none.
+    /// The epoch of the leader it follows; 0 without one.
     pub(crate) fn epoch(&self) -> u64 {
         self.0["epoch"].as_u64().unwrap_or(0)
     }
 
-    /// How many nodes of the pool the hub knows.
+    /// Number of nodes of the pool that the hub knows.
     pub(crate) fn members(&self) -> Option<u64> {
         self.0["collections"]["members"]["objects"].as_u64()
     }
@@ -282,13 +283,13 @@ impl State {
         missing.map(|(name, _)| name.as_str()).collect()
     }
 
-    /// The node through whose hub it reaches the cloud; `None` when it does so itself, or not at all.
+    /// The node through whose hub it reaches the cloud; `None` when it reaches the cloud directly, or not at all.
     pub(crate) fn reaches_cloud_through(&self) -> Option<String> {
         let through = self.0["relay"]["through"].as_str().filter(|node| !node.is_empty());
         through.map(str::to_owned)
     }
 
-    /// Where the pool data comes from: `coordinator`, `cloud`, `none`; each word once.
+    /// Sources of the pool data: `coordinator`, `cloud`, `none`; each word once.
     pub(crate) fn sources(&self) -> String {
         let collections = self.0["collections"].as_object();
         let sources = collections

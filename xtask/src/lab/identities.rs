@@ -1,4 +1,4 @@
-//! The certificates of the demo: one CA for the cloud and the pool, as in a cluster, and a file for whoever needs one.
+//! The certificates of the demo: one CA for the cloud and the pool, as in a cluster, and a file for each program.
 //!
 //! Files can be replaced while programs use them: by certificates of the same CA, of the next one, or by expired ones.
 
@@ -16,23 +16,23 @@ use super::net;
 /// Two CAs and the folder they write to.
 pub(crate) struct Identities {
     ca: CertificateAuthority,
-    /// Whom everybody trusts only after [`Identities::trust_next`].
+    /// CA that is trusted only after [`Identities::trust_next`].
     next: CertificateAuthority,
-    /// The first again; what it issues has expired before it is used.
+    /// The first CA again; its certificates have expired before they are used.
     expiring: CertificateAuthority,
     dir: PathBuf,
-    /// Full rights everywhere: the one who tells the story.
+    /// Identity of the story, with full rights everywhere.
     pub(crate) admin: PemPair,
 }
 
-/// What is issued.
+/// Kind of certificate to issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Issue {
-    /// By the CA that everybody trusts.
+    /// By the CA that is always trusted.
     Usual,
-    /// By the next one.
+    /// By the next CA.
     Next,
-    /// Has expired.
+    /// Expired.
     Expired,
 }
 

@@ -1,4 +1,4 @@
-//! Plays a node's kubelet as far as its hub is concerned: it renews the node's Lease through the hub's proxy port.
+//! Acts as a node's kubelet for its hub: it renews the node's Lease through the hub's proxy port.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,14 +11,14 @@ use yurt_runtime::{Clock, TaskGroup};
 
 use crate::lab::api::{Api, refusal};
 
-/// A real kubelet renews every 10 s; the story would be long.
+/// A real kubelet renews every 10 s; that would make the story long.
 const BEAT: Duration = Duration::from_secs(2);
-/// What a kubelet writes by default.
+/// Default of a kubelet, in seconds.
 const LEASE_DURATION_SECONDS: u32 = 40;
-/// How often a kubelet tries to write one beat.
+/// Number of attempts that a kubelet makes for one beat.
 const TRIES: usize = 5;
 
-/// A beating kubelet. Cheap to clone; clones are the same kubelet.
+/// A kubelet that sends heartbeats. Cheap to clone; clones are the same kubelet.
 #[derive(Clone)]
 pub(crate) struct Kubelet {
     beats: Arc<Beats>,
@@ -70,7 +70,8 @@ impl Kubelet {
     }
 }
 
-/// One beat, as client-go's lease controller does it: write what is held with a new time, read again after a conflict.
+/// Sends one beat, as client-go's lease controller does: writes the held Lease with a new time, and reads it again
+/// after a conflict.
 async fn renew(hub: &Api, node: &str, held: &mut Option<Value>) -> Result<()> {
     let collection = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
     let path = format!("{collection}/{node}");

@@ -1,7 +1,8 @@
 //! A link between two programs that can be cut, silenced, slowed down or damaged, with counters on it.
 //!
-//! On the loopback interface it is a TCP proxy that looks at no byte, so TLS goes through end to end. Between network
-//! namespaces it is a cable that carries packets (`lab/net.rs`), and only there they can be lost, doubled or overtaken.
+//! On the loopback interface it is a TCP proxy that forwards bytes without reading them, so TLS is end to end. Between
+//! network namespaces it is a cable that carries packets (`lab/net.rs`), and only there they can be lost, doubled or
+//! reordered.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -17,18 +18,18 @@ use yurt_runtime::TaskGroup;
 
 use super::net::weather::Weather;
 
-/// What happens to bytes on the link.
+/// Treatment of the bytes on the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// They arrive.
     Pass,
-    /// Connections are closed, and new ones as soon as they are accepted: the router says no.
+    /// Connections are closed, and new ones as soon as they are accepted: a router that refuses.
     Cut,
-    /// They wait and nobody is told: the modem is dead. What was under way arrives when the link passes again.
+    /// They wait without any error: a dead modem. Bytes under way arrive when the link passes again.
     Blackhole,
-    /// Answers arrive, what is asked waits.
+    /// Answers arrive, requests wait.
     RequestsVanish,
-    /// What is asked arrives, answers wait.
+    /// Requests arrive, answers wait.
     AnswersVanish,
     /// They arrive at this many bytes per second and direction.
     Slow(u32),
@@ -42,21 +43,21 @@ pub(crate) enum Mode {
     Reordered,
     /// Some packets arrive twice.
     Doubled,
-    /// Packets take 50 to 350 ms, and nobody knows how long.
+    /// Packets take a random time between 50 and 350 ms.
     Jittery,
-    /// All of it: what a radio does on a bad day.
+    /// All of it: a bad radio link.
     Radio,
 }
 
 /// A listening link. Dropping it leaves established connections to the task group.
 pub(crate) struct Link {
-    /// Where the near end connects to.
+    /// Address of the near end.
     address: SocketAddr,
     mode: watch::Sender<Mode>,
     counters: Arc<Counters>,
 }
 
-/// What went over a link since it was made.
+/// Counters of a link since it was made.
 #[derive(Default)]
 pub(crate) struct Counters {
     connections: AtomicU64,
@@ -69,11 +70,11 @@ pub(crate) struct Counters {
 pub(crate) struct Traffic {
     /// Connections that reached the far end.
     pub(crate) connections: u64,
-    /// Bytes the far end sent, TLS included; of a cable: what arrived, headers of IP and TCP included.
+    /// Bytes the far end sent, TLS included; for a cable: bytes that arrived, with headers of IP and TCP.
     pub(crate) bytes_from_cloud: u64,
 }
 
-/// Which way bytes go.
+/// Direction of bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     Request,
@@ -81,7 +82,7 @@ pub(crate) enum Way {
 }
 
 const BUFFER_BYTES: usize = 64 * 1024;
-/// A slow link delivers in pieces of this size, so that a small frame is not held up by a large one's rest.
+/// A slow link delivers in pieces of this size, so that a small frame does not wait for the rest of a large one.
 const PIECE_BYTES: usize = 512;
 
 // === impl Mode ===
@@ -96,7 +97,7 @@ impl Mode {
         }
     }
 
-    /// What it is to packets. [`Mode::Cut`] is not weather: they are answered.
+    /// The mode for packets. [`Mode::Cut`] is not weather: its packets are answered.
     pub(crate) fn weather(self, way: Way) -> Weather {
         let mut weather = Weather {
             is_silent: self.holds(way),
@@ -135,7 +136,8 @@ impl Link {
         Self::balanced(tasks, vec![far]).await
     }
 
-    /// As [`Self::open`], with a Service's address at the far end: each connection goes to the next of those that accept one.
+    /// As [`Self::open`], with the address of a Service at the far end: each connection goes to the next server that
+    /// accepts it.
     pub(crate) async fn balanced(tasks: &TaskGroup, far: Vec<SocketAddr>) -> Result<Self> {
         let far: Arc<[SocketAddr]> = far.into();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, crate::lab::ports::free()?));
@@ -163,7 +165,7 @@ impl Link {
         Ok(link)
     }
 
-    /// A passing link that somebody else carries: what it is told to do, and what it has to count.
+    /// A passing link that another component carries: returns its modes to apply, and its counters to maintain.
     pub(crate) fn unconnected(address: SocketAddr) -> (Self, watch::Receiver<Mode>, Arc<Counters>) {
         let (mode, observed) = watch::channel(Mode::Pass);
         let counters = Arc::new(Counters::default());
@@ -175,7 +177,7 @@ impl Link {
         (link, observed, counters)
     }
 
-    /// Where to connect to.
+    /// Address to connect to.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -185,7 +187,7 @@ impl Link {
         self.mode.send_replace(mode);
     }
 
-    /// Which of its far ends the latest connection has reached.
+    /// Index of the far end of the latest connection.
     pub(crate) fn latest(&self) -> usize {
         self.counters.latest.load(Ordering::Relaxed)
     }
@@ -205,7 +207,7 @@ impl Counters {
         self.connections.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// To the one after the latest, or the first behind it that accepts.
+    /// Connects to the far end after the latest, or the first behind it that accepts.
     async fn connect(&self, far: &[SocketAddr]) -> Option<TcpStream> {
         let latest = self.latest.load(Ordering::Relaxed);
         for turn in 1..=far.len() {
@@ -223,7 +225,7 @@ impl Counters {
     }
 }
 
-/// One connection until either side closes it or the link is cut.
+/// Forwards one connection until either side closes it or the link is cut.
 async fn connection(near: TcpStream, far: Arc<[SocketAddr]>, mode: watch::Receiver<Mode>, counters: Arc<Counters>) {
     let mut cut = mode.clone();
     let relay = async {
@@ -251,7 +253,7 @@ async fn connection(near: TcpStream, far: Arc<[SocketAddr]>, mode: watch::Receiv
     }
 }
 
-/// One direction. Bytes that were read are held back while the link holds this direction.
+/// Forwards one direction. Bytes that were read wait while the link holds this direction.
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
@@ -272,7 +274,7 @@ async fn pump(
             let Ok(now) = mode.wait_for(|mode| !mode.holds(way)).await.map(|mode| *mode) else {
                 return;
             };
-            // Small writes cost whoever reads them a wake-up each: a link that only passes bytes on makes none.
+            // Every small write wakes its reader: a link that only passes bytes makes none.
             let length = if matches!(now, Mode::Slow(_)) {
                 PIECE_BYTES
             } else {
@@ -369,7 +371,7 @@ mod tests {
         assert!(silent.is_err(), "the answer does not arrive");
         link.set(Mode::RequestsVanish);
         let answer = tokio::time::timeout(BOUND, stream.read_u8()).await.expect("no hang");
-        assert_eq!(answer.ok(), Some(2), "what was asked before is answered");
+        assert_eq!(answer.ok(), Some(2), "the earlier request is answered");
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! Applies `manifests/pool-rbac.yaml` to a real cloud, and proves that the file says what it should.
+//! Applies `manifests/pool-rbac.yaml` to a real cloud, and tests the contents of the file.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ pub(crate) async fn apply(cloud: &Api) -> Result<()> {
     Ok(())
 }
 
-/// Writes the file for a cloud that reads its roles from files, and gives its path.
+/// Writes the file for a cloud that reads its roles from files, and returns its path.
 pub(crate) fn write(folder: &Path) -> Result<PathBuf> {
     let path = folder.join("pool-rbac.yaml");
     std::fs::write(&path, POOL_RBAC).with_context(|| path.display().to_string())?;
@@ -35,7 +35,7 @@ fn objects() -> Result<Vec<Value>> {
     Ok(documents.into_iter().filter(|document| !document.is_null()).collect())
 }
 
-/// Where an object is created.
+/// Path of the collection in which an object is created.
 fn collection(object: &Value) -> Result<String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let plural = match object["kind"].as_str().unwrap_or_default() {
@@ -82,7 +82,7 @@ mod tests {
     fn hubs_read_pool_data_and_nothing_else() {
         let found = rules(&["yurt-hub", "yurt-hub-cfg"]);
         let (cluster, found): (Vec<_>, Vec<_>) = found.into_iter().partition(|(resource, _)| resource == "namespaces");
-        // The one Namespace that says which cluster it is.
+        // The one Namespace that identifies the cluster.
         assert_eq!(cluster, [("namespaces".to_owned(), "get".to_owned())]);
         let resources: Vec<&str> = found.iter().map(|(resource, _)| resource.as_str()).collect();
         assert_eq!(resources, ["endpoints", "endpointslices", "nodepools", "configmaps"]);

@@ -1,10 +1,10 @@
-//! A small internet of our own: cloud, coordinator and hubs in network namespaces, joined by cables that lose, delay, double,
-//! reorder or swallow packets below TCP.
+//! A private network: cloud, coordinator and hubs in network namespaces, joined by cables that lose, delay, duplicate,
+//! reorder or drop packets below TCP.
 //!
-//! [`weather`] and [`refusal`] decide (pure), [`cable`] carries, [`namespace`], [`tun`] and [`door`] talk to the kernel. What
-//! the programs see is real: their sockets time out, retransmit and are reset by the kernel's own TCP.
+//! [`weather`] and [`refusal`] decide (pure), [`cable`] carries, [`namespace`], [`tun`] and [`door`] use the kernel.
+//! The programs see a real network: the kernel's own TCP times out, retransmits and resets their sockets.
 //!
-//! Addresses are the same in every lab; nothing outside its namespaces can meet them.
+//! Addresses are the same in every lab; they are not reachable from outside its namespaces.
 
 mod cable;
 pub(crate) mod door;
@@ -23,9 +23,9 @@ use super::link::Link;
 use namespace::Namespace;
 use tun::Tun;
 
-/// Where the cloud's servers are.
+/// Address of the cloud's servers.
 pub(crate) const CLOUD: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
-/// Where the coordinator is.
+/// Address of the coordinator.
 pub(crate) const POOL: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
 
 /// The namespaces of a lab. Each hub gets one of its own from [`Net::hub`].
@@ -37,7 +37,7 @@ pub(crate) struct Net {
     hubs: AtomicU8,
 }
 
-/// Who shares a namespace.
+/// Namespace of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// The cloud's servers.
@@ -46,20 +46,19 @@ pub(crate) enum Place {
     Pool,
 }
 
-/// Where a hub lives, and its cables.
+/// Namespace of a hub, and its cables.
 pub(crate) struct Site {
     pub(crate) namespace: Namespace,
-    /// To the cloud's server.
+    /// Link to the cloud's server.
     pub(crate) cloud: Link,
-    /// To the coordinator.
+    /// Link to the coordinator.
     pub(crate) pool: Link,
 }
 
 // === impl Net ===
 
 impl Net {
-    /// # Errors
-    /// Why this machine or user may not have network namespaces and TUN devices.
+    /// # Errors The reason why this machine or user may not have network namespaces and TUN devices.
     pub(crate) fn new(tasks: &TaskGroup, seed: u64) -> Result<Self> {
         let this = Self {
             tasks: tasks.clone(),
@@ -68,7 +67,7 @@ impl Net {
             pool: Namespace::new()?,
             hubs: AtomicU8::new(0),
         };
-        // A device that is not kept is gone at once; whether it can be had is known now, not in the middle of a run.
+        // The device is dropped immediately: this detects missing rights now, not in the middle of a run.
         Tun::open(&this.cloud, "probe", CLOUD, POOL)?;
         Ok(this)
     }
@@ -91,7 +90,8 @@ impl Net {
                 Tun::open(self.namespace(place), &format!("hub{number}"), far, own)?,
             ];
             let (link, mode, counters) = Link::unconnected(SocketAddr::from((far, port)));
-            // Every direction of every cable has luck of its own; `lay` tells the directions apart by the lowest bit.
+            // Every direction of every cable has random numbers of its own; `lay` distinguishes the directions by the
+            // lowest bit.
             let seed =
                 self.seed.wrapping_mul(1 << 16) ^ (u64::from(number) << 2) ^ (u64::from(place == Place::Pool) << 1);
             cable::lay(&self.tasks, ends, seed, &mode, &counters);
@@ -120,7 +120,7 @@ mod tests {
     const BOUND: Duration = Duration::from_secs(60);
     const PORT: u16 = 7000;
 
-    /// A server in the cloud that sends back what it is sent, and a hub's site; nothing where that is not permitted.
+    /// A server in the cloud that echoes its input, and a hub's site; `None` if that is not permitted.
     async fn echo() -> Option<(TaskGroup, Net, Site)> {
         let tasks = TaskGroup::new();
         let net = match Net::new(&tasks, 1) {
@@ -156,7 +156,7 @@ mod tests {
         connected.expect("no hang")
     }
 
-    /// Sends many bytes and takes them back.
+    /// Sends many bytes and reads them back.
     async fn round_trip(stream: &mut TcpStream) {
         let sent: Vec<u8> = (0..100_000_u32).map(|number| number as u8).collect();
         let (mut read, mut write) = stream.split();

@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Result, bail};
 
-/// Below the kernel's ephemeral range (32768 up), so that no outgoing connection sits on a port between choosing it and
-/// listening on it.
+/// Below the kernel's ephemeral range (32768 up), so that no outgoing connection takes a port between its choice and
+/// the listener.
 const FIRST: u16 = 20_000;
 const COUNT: u16 = 12_000;
 
-/// Where to look next; starts at a place of its own in every process, so that two demos rarely meet.
+/// Next port to try; starts at a place of its own in every process, so that two demos rarely collide.
 static NEXT: AtomicU16 = AtomicU16::new(0);
 
-/// A port nobody listens on and nobody in this process was given before.
+/// Returns a port without a listener that this process has not returned before.
 pub(crate) fn free() -> Result<u16> {
     let start = u16::try_from(std::process::id().wrapping_mul(61) % u32::from(COUNT)).unwrap_or(0);
     for _ in 0..COUNT {

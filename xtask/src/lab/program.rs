@@ -15,19 +15,19 @@ use super::net::namespace::Namespace;
 use super::supervisor::Supervisor;
 use super::until::Hopeless;
 
-/// How to start a program; starting it again appends to the same log.
+/// Command line of a program; starting it again appends to the same log.
 #[derive(Clone)]
 pub(crate) struct Launch {
-    /// What the story and the log file call it.
+    /// Name in the story and of the log file.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
     pub(crate) arguments: Vec<String>,
     /// The folder of the log.
     pub(crate) dir: PathBuf,
-    /// Where it runs, if not where we do.
+    /// Network namespace, if it is not our own.
     namespace: Option<Namespace>,
     environment: Vec<(String, String)>,
-    /// The machine seems to have been up for so much longer.
+    /// Shift of the apparent time since boot.
     uptime: Duration,
 }
 
@@ -37,23 +37,23 @@ pub(crate) struct Program {
     child: Child,
 }
 
-/// The place of a program that is ended and started again.
+/// A program that is stopped and started again.
 pub(crate) struct Seat {
     launch: Launch,
     program: Option<Program>,
     supervisor: Supervisor,
-    /// When a program that ended is started again.
+    /// Time at which a program that ended is started again.
     again: Option<BootTime>,
 }
 
-/// The end of a log that is looked at, in bytes; a start that was refused says less.
+/// Bytes at the end of a log that are read; the log of a refused start is shorter.
 const SAID_MAX: u64 = 4096;
-/// What the line in a log that says how a program was started begins with.
+/// Prefix of the line in a log with the command line of a start.
 const START_MARK: &str = "== ";
-/// What a log says after a panic, of a thread or of a task.
+/// Text of a panic in a log, of a thread or of a task.
 const PANIC: &str = "panicked at";
-/// Where a panic is caught on purpose: the store's library panics over a file that a fault has damaged. One that is not caught ends
-/// the program, which is noticed.
+/// Source of panics that are caught on purpose: the store's library panics over a file that a fault has damaged. A
+/// panic that is not caught ends the program, which is detected.
 const CAUGHT: &str = "/redb-";
 
 // === impl Launch ===
@@ -71,7 +71,7 @@ impl Launch {
         }
     }
 
-    /// It runs in this network namespace.
+    /// Runs it in this network namespace.
     pub(crate) fn within(mut self, namespace: &Namespace) -> Self {
         self.namespace = Some(namespace.clone());
         self
@@ -119,7 +119,7 @@ impl Launch {
         self.dir.join(format!("{}.log", self.name))
     }
 
-    /// What its log says since its latest start; the end of it, if that is much.
+    /// Its log since the latest start; only the end of a long one.
     fn said(&self) -> Result<String> {
         let path = self.log_path();
         let read = || {
@@ -146,14 +146,14 @@ impl Launch {
     }
 }
 
-/// What stands before a program for which the machine shall seem to have been up for so much longer. It is still the process that we
-/// start: exec enters the namespace.
+/// Words before a program that shift its apparent time since boot. It is still our child process: exec enters the
+/// namespace.
 fn longer_up(by: Duration) -> [OsString; 6] {
     let seconds = by.as_secs().to_string();
     ["unshare", "--time", "--boottime", &seconds, "--monotonic", &seconds].map(OsString::from)
 }
 
-/// Whether a machine can seem to have been up for longer here (Linux 6.1 and the right to make namespaces).
+/// True if the apparent time since boot can be shifted here (Linux 6.1 and the right to make namespaces).
 pub(crate) fn can_shift_uptime() -> bool {
     const DAY: Duration = Duration::from_secs(86_400);
     let [program, arguments @ ..] = longer_up(DAY);
@@ -172,7 +172,7 @@ pub(crate) fn can_shift_uptime() -> bool {
 // === impl Program ===
 
 impl Program {
-    /// An error that ends every wait if the program is gone: what it should do will never happen.
+    /// Returns an error if the program has ended, which ends every wait for it.
     pub(crate) fn must_run(&mut self) -> Result<()> {
         match self
             .child
@@ -215,9 +215,9 @@ impl Program {
         Ok(())
     }
 
-    /// SIGKILL: no goodbye. Returns when it is gone.
+    /// Sends SIGKILL. Returns when the process is gone.
     pub(crate) async fn kill(mut self) -> Result<Launch> {
-        // One that has ended and was noticed cannot be signalled.
+        // A process that has ended and was reaped cannot be signalled.
         if self.id().is_some() {
             let killed = self.child.kill().await;
             killed.with_context(|| format!("cannot kill {}", self.launch.name))?;
@@ -229,7 +229,7 @@ impl Program {
 // === impl Seat ===
 
 impl Seat {
-    /// Nothing runs there yet.
+    /// A seat without a running program.
     pub(crate) fn new(launch: Launch) -> Self {
         Self {
             launch,
@@ -251,17 +251,17 @@ impl Seat {
         self.add_flag(flag, value);
     }
 
-    /// Sets a variable of the environment, from the next start on.
+    /// Sets an environment variable, from the next start on.
     pub(crate) fn add_variable(&mut self, name: &str, value: impl std::fmt::Display) {
         self.launch.environment.push((name.to_owned(), value.to_string()));
     }
 
-    /// From the next start on the machine seems to have been up for so much longer.
+    /// Shifts the apparent time since boot, from the next start on.
     pub(crate) fn set_uptime(&mut self, by: Duration) {
         self.launch.uptime = by;
     }
 
-    /// What the story and the log file call the program.
+    /// Name of the program in the story and of the log file.
     pub(crate) fn name(&self) -> &str {
         &self.launch.name
     }
@@ -272,10 +272,9 @@ impl Seat {
         Ok(self.program.insert(self.launch.start()?))
     }
 
-    /// Starts a program again that ended as it may, once its pause is over; returns what there is to tell.
+    /// Restarts a program after an allowed end, once its pause is over; returns a message, if any.
     ///
-    /// # Errors
-    /// [`Hopeless`] when it ended in any other way, or too often.
+    /// # Errors [`Hopeless`] when it ended in any other way, or too often.
     pub(crate) fn supervise(&mut self, now: BootTime) -> Result<Option<String>> {
         if let Some(at) = self.again {
             if now >= at {
@@ -303,12 +302,12 @@ impl Seat {
         }
     }
 
-    /// How often [`Self::supervise`] decided to start the program again.
+    /// Number of restarts that [`Self::supervise`] decided.
     pub(crate) fn restarts(&self) -> u32 {
         self.supervisor.restarts()
     }
 
-    /// Whether its process is there, as far as is known.
+    /// True if its process exists, as far as is known.
     pub(crate) fn is_alive(&self) -> bool {
         self.program.as_ref().is_some_and(|program| program.id().is_some())
     }
@@ -345,7 +344,7 @@ impl Seat {
     }
 }
 
-/// Panics that the logs in `dir` tell of, each with the name of its log; without those that are caught on purpose.
+/// Panics in the logs in `dir`, each with the name of its log; without those that are caught on purpose.
 pub(crate) fn panics(dir: &Path) -> Vec<String> {
     let told = logs(dir).into_iter().flat_map(|path| {
         let text = String::from_utf8_lossy(&std::fs::read(&path).unwrap_or_default()).into_owned();
@@ -425,7 +424,7 @@ mod tests {
             .expect("it runs again");
         assert_eq!(log_tails(dir.path(), 9).matches("== ").count(), 2);
     }
-    /// Supervises until the seat has something to tell, or gives its program up.
+    /// Supervises until the seat has a message, or gives its program up.
     async fn supervised(seat: &mut Seat, clock: &Clock) -> Result<String> {
         let told = until(Duration::from_secs(30), "the end is noticed", async || {
             seat.supervise(clock.boot())?.context("it runs")

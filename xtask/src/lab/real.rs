@@ -1,4 +1,4 @@
-//! A real cloud on this machine: etcd and kube-apiserver as interop built them, with the demo's CA and the pool's RBAC.
+//! A real cloud on this machine: etcd and kube-apiserver as built by interop, with the demo's CA and the pool's RBAC.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use crate::workspace;
 pub(crate) struct Real {
     pub(crate) port: u16,
     pub(crate) api: Api,
-    /// To be ended before its etcd: it lingers without.
+    /// Must end before its etcd: it lingers without.
     pub(crate) apiserver: Seat,
     pub(crate) etcd: Program,
 }
@@ -45,16 +45,16 @@ pub(super) fn binary(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Whether etcd's acknowledged writes outlive a power cut.
+/// Durability of etcd's acknowledged writes across a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sync {
     /// As in production.
     Durable,
-    /// Faster, for data that nobody misses.
+    /// Faster, for data that may be lost.
     Unsafe,
 }
 
-/// How to start an etcd; the port its clients use.
+/// Launch of an etcd, and the port for its clients.
 pub(crate) fn etcd_launch(setup: &Setup, sync: Sync) -> Result<(u16, Launch)> {
     let (client, peer) = (ports::free()?, ports::free()?);
     let peer_url = format!("http://127.0.0.1:{peer}");
@@ -74,7 +74,7 @@ pub(crate) fn etcd_launch(setup: &Setup, sync: Sync) -> Result<(u16, Launch)> {
     Ok((client, launch))
 }
 
-/// How to start a kube-apiserver on that etcd, and its port.
+/// Launch of a kube-apiserver on that etcd, and its port.
 pub(crate) fn apiserver_launch(setup: &Setup, etcd_port: u16) -> Result<(u16, Launch)> {
     let port = ports::free()?;
     let (cert, key) = setup.identities.server("kube-apiserver")?;
@@ -94,7 +94,7 @@ pub(crate) fn apiserver_launch(setup: &Setup, etcd_port: u16) -> Result<(u16, La
         // It would publish its loopback address as endpoint of the Service kubernetes, which is refused.
         .flag("endpoint-reconciler-type", "none");
     let launch = match &setup.net {
-        // There is no default route by which it could find out.
+        // Without a default route it cannot detect its address.
         Some(_) => launch.flag("advertise-address", net::CLOUD),
         None => launch,
     };

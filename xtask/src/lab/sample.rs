@@ -1,19 +1,19 @@
-//! The objects the demo's cloud holds: the nodes of two pools, and enough Services and EndpointSlices to be worth sharing.
+//! The objects in the demo's cloud: the nodes of two pools, and enough Services and EndpointSlices to be worth sharing.
 
 use serde_json::{Value, json};
 
-/// The pool the story is about.
+/// The pool of the story.
 pub(crate) const POOL: &str = "shore";
 /// Its nodes, one hub each.
 pub(crate) const NODES: [&str; 3] = ["shore-1", "shore-2", "shore-3"];
-/// A node of another pool; the pool's hubs must not care about it.
+/// A node of another pool, which the pool's hubs must ignore.
 pub(crate) const FOREIGN_NODE: &str = "inland-1";
-/// Where the sample lives.
+/// Namespace of the sample.
 pub(crate) const NAMESPACE: &str = "demo";
 /// The Service whose endpoints are kept within each pool (`openyurt.io/topologyKeys`).
 pub(crate) const POOL_LOCAL_SERVICE: &str = "cache";
 
-/// Services besides the special ones.
+/// Number of Services in addition to the special ones.
 const SERVICES: usize = 19;
 /// Endpoints of each of them.
 const ENDPOINTS: usize = 40;
@@ -25,7 +25,7 @@ pub(crate) struct Sample {
     pub(crate) object: Value,
 }
 
-/// Everything, in the order it must be created.
+/// All objects, in the order of creation.
 pub(crate) fn all() -> Vec<Sample> {
     let mut samples = vec![
         sample(
@@ -75,7 +75,7 @@ pub(crate) fn node(name: &str, pool: &str) -> Sample {
     sample("/api/v1/nodes", object)
 }
 
-/// What every cluster has; the masterservice filter points pods at the hub by rewriting it.
+/// The Service that every cluster has; the masterservice filter rewrites it to point pods at the hub.
 fn kubernetes_service() -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service",

@@ -1,4 +1,4 @@
-//! Everything that plays in the story, and the questions the story asks it.
+//! All programs of the story, and the checks the story makes on them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,34 +23,34 @@ pub(crate) struct Stage {
     pub(crate) setup: Setup,
     pub(crate) cloud: Cloud,
     pub(crate) coordinator: Coordinator,
-    /// Others that are one server with it, over etcd.
+    /// Further coordinators that form one server with it, over etcd.
     pub(crate) others: Vec<Coordinator>,
-    /// What the coordinators keep their data in, if not each in a file.
+    /// Storage of the coordinators; `None` if each has a file.
     pub(crate) etcd: Option<Etcd>,
     pub(crate) hubs: Vec<Hub>,
-    /// How often the story has changed the Service it changes.
+    /// Number of changes that the story made to its Service.
     touches: u32,
 }
 
 /// The pool's coordinator.
 pub(crate) struct Coordinator {
     pub(crate) port: u16,
-    /// The administrator.
+    /// Client of the administrator.
     pub(crate) api: Api,
     pub(crate) seat: Seat,
-    /// Where it keeps what outlives it.
+    /// Folder of its persistent data.
     pub(crate) data: PathBuf,
 }
 
 /// The election's Lease on the coordinator.
 pub(crate) const ELECTION: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/yurthub";
-/// The Service that the story changes to see how fast a change travels.
+/// The Service that the story changes to measure how fast a change travels.
 const TOUCHED: &str = "app-01";
 
 // === impl Stage ===
 
 impl Stage {
-    /// Prepares everything and starts the cloud. The pool does not run yet.
+    /// Prepares all programs and starts the cloud. The pool does not run yet.
     pub(crate) async fn new(setup: Setup, choice: &Choice) -> Result<Self> {
         Self::of(setup, choice, &sample::NODES, Election::SHORT).await
     }
@@ -107,7 +107,7 @@ impl Stage {
         std::iter::once(&mut self.coordinator).chain(&mut self.others)
     }
 
-    /// The hub that leads: it says so, no other does, and the Lease names it.
+    /// The hub that leads: it reports so, no other does, and the Lease names it.
     pub(crate) async fn leader(&self) -> Result<usize> {
         let lease = self.coordinator.api.get(ELECTION).await?;
         let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
@@ -146,13 +146,13 @@ impl Stage {
         Ok(until(limit, &what, same).await?.1)
     }
 
-    /// Waits until `api` serves what the cloud had when it was asked.
+    /// Waits until `api` serves the given lists of the cloud.
     pub(crate) async fn still_serves(limit: Duration, who: &str, api: &Api, cloud: &[Listing]) -> Result<Duration> {
         let what = format!("{who} serves what the cloud had");
         Ok(until(limit, &what, async || serves(api, cloud).await).await?.1)
     }
 
-    /// Changes a Service in the cloud and waits until the clients of these hubs know; returns how long that took.
+    /// Changes a Service in the cloud and waits until the clients of these hubs have it; returns the time that took.
     pub(crate) async fn change_arrives(&mut self, hubs: &[usize], limit: Duration) -> Result<Duration> {
         self.touches += 1;
         let patch = json!({"metadata": {"annotations": {"demo.openyurt.io/change": self.touches.to_string()}}});
@@ -227,8 +227,8 @@ impl Stage {
             .fold(Suffered::default(), Suffered::plus)
     }
 
-    /// An error if a client has seen what no client may see: a resourceVersion that went back, or a DELETED for an
-    /// object that the cloud still has.
+    /// Checks that no client has a violation: a resourceVersion that went back, or a DELETED for an object that the
+    /// cloud still has.
     pub(crate) async fn no_client_complains(&self) -> Result<()> {
         let cloud = self.cloud_listings().await?;
         for hub in &self.hubs {
@@ -262,7 +262,7 @@ impl Stage {
     }
 }
 
-/// Whether `api` serves exactly what the cloud had: every object with the cloud's resourceVersion.
+/// Checks that `api` serves exactly these lists: every object with the cloud's resourceVersion.
 async fn serves(api: &Api, cloud: &[Listing]) -> Result<()> {
     for (served, wanted) in listings(api).await?.iter().zip(cloud) {
         ensure!(
@@ -284,7 +284,7 @@ async fn listings(api: &Api) -> Result<Vec<Listing>> {
     Ok(listings)
 }
 
-/// A few of the keys that are missing, too many, or have another resourceVersion.
+/// A few of the keys that are missing, extra, or have another resourceVersion.
 fn differences(served: &Listing, wanted: &Listing) -> String {
     const SHOWN: usize = 3;
     let in_one = |a: &Listing, b: &Listing| -> Vec<String> {

@@ -1,6 +1,6 @@
-//! Which programs a supervisor starts again after they ended by themselves, and when. Pure.
+//! Decides which programs to restart after they ended by themselves, and when. Pure.
 //!
-//! One end is allowed: a start that was refused because of what a fault had just done to its files, or because they were being
+//! One end is allowed: a start that was refused because a fault had just changed its files, or because they were being
 //! replaced. It ends with that fault. Everything else is a crash, and no restart hides it.
 
 use std::time::Duration;
@@ -13,11 +13,12 @@ const RESTARTS_MAX: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// A program that ended longer after the restart before begins another row.
+/// A program that ended longer after its previous restart begins another row.
 const ROW: Duration = Duration::from_secs(60);
 /// Exit code of a start that was refused.
 const REFUSED: i32 = 1;
-/// Why a start may be refused: half of a pair was replaced; a disk fails, or is full; there are no files to open.
+/// Allowed reasons of a refused start: half of a pair was replaced; a disk fails, or is full; the limit of open files
+/// is reached.
 const ALLOWED: [&str; 4] = [
     "does not belong to the certificate in",
     "Input/output error (os error 5)",
@@ -37,8 +38,8 @@ pub(crate) struct Supervisor {
 // === impl Supervisor ===
 
 impl Supervisor {
-    /// After which pause to start a program again that ended with `code` (none after a signal) and has `said` this since its start;
-    /// `None` when it crashed, or was started again too often.
+    /// Pause before the restart of a program that ended with `code` (none after a signal) and logged `said` since its
+    /// start. `None` when it crashed, or was restarted too often.
     pub(crate) fn judge(&mut self, code: Option<i32>, said: &str, now: BootTime) -> Option<Duration> {
         if self.latest.is_none_or(|latest| now.since(latest) > ROW) {
             self.in_row = 0;
@@ -58,7 +59,7 @@ impl Supervisor {
     }
 }
 
-/// A refused start says one line and nothing else.
+/// True if the log is that of a refused start: one line and nothing else.
 fn is_refusal(said: &str) -> bool {
     let mut lines = said.lines();
     let is_allowed = |line: &str| line.contains(": error: ") && ALLOWED.iter().any(|reason| line.contains(reason));

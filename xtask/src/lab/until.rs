@@ -1,4 +1,4 @@
-//! Waits for something to become true, with a bound and with the last reason why it was not.
+//! Waits for a condition, with a time limit, and reports the last reason why it did not hold.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,17 +7,16 @@ use anyhow::{Context, Result};
 
 use crate::stopwatch::Stopwatch;
 
-/// How often the condition is looked at.
+/// Interval between checks of the condition.
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// An error that no waiting mends: [`until`] gives up at once.
+/// A permanent error: [`until`] gives up immediately.
 #[derive(Debug)]
 pub(crate) struct Hopeless(pub(crate) String);
 
-/// Calls `attempt` until it succeeds, but for at most `limit`. Returns its result and how long it took.
+/// Calls `attempt` until it succeeds, for at most `limit`. Returns its result and the time it took.
 ///
-/// # Errors
-/// The last error of `attempt`, as the reason why `what` did not happen; at once if it is [`Hopeless`].
+/// # Errors The last error of `attempt`, as the reason why `what` did not happen; immediately if it is [`Hopeless`].
 pub(crate) async fn until<T>(
     limit: Duration,
     what: &str,
@@ -25,7 +24,7 @@ pub(crate) async fn until<T>(
 ) -> Result<(T, Duration)> {
     let watch = Stopwatch::start();
     loop {
-        // The attempt itself may hang, so the bound is around it too.
+        // The attempt itself may hang, so the limit is around it too.
         let left = limit.saturating_sub(watch.elapsed()).max(PERIOD);
         let outcome = tokio::time::timeout(left, attempt())
             .await

@@ -1,5 +1,5 @@
-//! Clients behind every hub that keep all they are told, changes at a steady pace, and the check of every history against
-//! what the cloud had.
+//! Clients behind every hub that record all events, changes at a steady pace, and the check of every history against
+//! that of the cloud.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -32,13 +32,13 @@ struct Recorded {
     history: Arc<Mutex<History>>,
 }
 
-/// These clients resume all the time; at the end of a watch is a bookmark, and there whole states are compared.
+/// These clients resume all the time; a watch ends with a bookmark, and there whole states are compared.
 const SHORT_WATCH: u32 = 3;
-/// Between two changes.
+/// Pause between two changes.
 const PACE: Duration = Duration::from_millis(100);
 /// Objects of each collection that change.
 const CHANGED: u64 = 10;
-/// How long the last change may be on its way to the cloud.
+/// Time the last change has to reach the cloud.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -69,13 +69,13 @@ impl Histories {
         })
     }
 
-    /// Ends the changes, waits until every client has the last one, and checks what they were told.
+    /// Ends the changes, waits until every client has the last one, and checks their histories.
     pub(super) async fn check(&self) -> Result<Verdict> {
         let _ = self.changes.shutdown(STOP_LIMIT).await;
         let mut verdict = Verdict::default();
         for (index, client) in self.clients.iter().enumerate() {
             let witness = &self.witnesses[index % self.witnesses.len()];
-            let what = format!("{} has everything and is told so", client.name);
+            let what = format!("{} has everything and gets a bookmark", client.name);
             let at_rest = async || {
                 ensure!(
                     client.client.view().objects == witness.client.view().objects,
@@ -111,7 +111,7 @@ async fn change(cloud: Api, seed: u64) {
             false => format!("/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"),
         };
         let path = format!("{collection}/app-{:02}", random.u64(2..2 + CHANGED));
-        // One that the cloud does not answer is one change less.
+        // A change that the cloud does not answer is skipped.
         let _ = cloud
             .merge(&path, &json!({"metadata": {"annotations": {MARK: mark.to_string()}}}))
             .await;

@@ -1,4 +1,4 @@
-//! The parts of the core that are mutated, and the tests that have to notice.
+//! The parts of the core that are mutated, and the tests that must catch the mutants.
 
 /// Files of one package that belong together.
 pub(super) struct Area {
@@ -11,10 +11,10 @@ pub(super) struct Area {
     pub(super) needs_etcd: bool,
 }
 
-/// Unit, contract and component tests; no examples in documentation.
+/// Unit, contract and component tests; no doc tests.
 const TESTS: &[&str] = &["--lib", "--tests"];
 
-/// What fails fastest comes first.
+/// Areas in the order of a run; those that fail fastest come first.
 pub(super) const AREAS: [Area; 8] = [
     Area {
         name: "collection",
@@ -23,7 +23,7 @@ pub(super) const AREAS: [Area; 8] = [
             "crates/storage/src/collection.rs",
             "crates/storage/src/collection/**/*.rs",
         ],
-        // Tests of the disk take a minute, and look at what is below.
+        // Tests of the disk take a minute, and test the layer below.
         tests: &["--lib", "--test", "lists", "--test", "watches", "--test", "serve"],
         needs_etcd: false,
     },
@@ -89,13 +89,13 @@ pub(super) const AREAS: [Area; 8] = [
     },
 ];
 
-/// What a glob for everything in a folder ends with.
+/// End of a glob for everything in a folder.
 const ALL: &str = "/**/*.rs";
 
 // === impl Area ===
 
 impl Area {
-    /// Whether a file is part of it.
+    /// True if a file is part of it.
     pub(super) fn has(&self, file: &str) -> bool {
         self.files.iter().any(|one| match one.strip_suffix(ALL) {
             Some(folder) => file.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')),

@@ -1,4 +1,4 @@
-//! Mutants by what became of them, and the table of those that may survive. Pure, but for the reading of files.
+//! Mutants by their results, and the table of those that may survive. Pure, but for the reading of files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 /// A mutant without its line, which moves with every edit: `crates/…/timeline.rs: replace Past::len -> usize with 0`.
 pub(super) type Name = String;
 
-/// What became of the mutants of a run.
+/// Results of the mutants of a run.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     caught: Vec<Name>,
@@ -42,7 +42,7 @@ fn name(line: &str) -> Name {
 // === impl Names ===
 
 impl Names {
-    /// Reads what cargo-mutants left in its folder, also when it was ended.
+    /// Reads the results that cargo-mutants left in its folder, also after an early end.
     pub(super) fn read(folder: &Path) -> Result<Self> {
         let read = |file: &str| {
             let path = folder.join(file);
@@ -64,7 +64,7 @@ impl Names {
         self.unviable.extend(more.unviable);
     }
 
-    /// Mutants that say something.
+    /// Number of mutants with a result.
     pub(super) fn count(&self) -> usize {
         self.caught.len() + self.missed.len() + self.timeout.len()
     }
@@ -108,7 +108,7 @@ impl Table {
                 continue;
             };
             let (Some(file), Some(mutation)) = (code(file), code(mutation)) else {
-                // Its head.
+                // The head of the table.
                 continue;
             };
             ensure!(!reason.is_empty(), "{file}: {mutation}: a survivor needs a reason");
@@ -117,7 +117,7 @@ impl Table {
         Ok(Self(entries))
     }
 
-    /// Survivors that it does not excuse.
+    /// Survivors that the table does not excuse.
     pub(super) fn missing(&self, found: &Names) -> BTreeSet<Name> {
         let survivors = found.missed.iter().filter(|name| !self.0.contains_key(*name));
         survivors.cloned().collect()
@@ -136,7 +136,7 @@ impl Table {
     }
 }
 
-/// What is between backticks.
+/// The text between backticks.
 fn code(cell: &str) -> Option<&str> {
     cell.strip_prefix('`')?.strip_suffix('`')
 }

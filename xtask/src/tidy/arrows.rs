@@ -1,14 +1,14 @@
-//! The arrows between our crates are the ones in the table, and every crate has a row.
+//! The dependencies between our crates are the ones in the table, and every crate has a row.
 //!
-//! `apimachinery ← runtime ← storage ← {coordinator, hub-client}`; the programs never import each other, they meet
-//! over HTTP as strangers do. A new row or arrow is a decision about the architecture: it needs an ADR.
+//! `apimachinery ← runtime ← storage ← {coordinator, hub-client}`; the programs never import each other, they
+//! communicate over HTTP only. A new row or arrow is a decision about the architecture: it needs an ADR.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::{Subject, Violation};
 
-/// What a crate may use in its code (and so in its tests), and what only in its tests.
+/// Crates that a crate may use in its code (and so in its tests), and those only in its tests.
 struct Row {
     package: &'static str,
     may_use: &'static [&'static str],
@@ -69,7 +69,7 @@ const TABLE: &[Row] = &[
         tests_may_use: FIXTURES,
     },
     Row {
-        // Checkers know nothing of the code they check.
+        // Checkers are independent of the code they check.
         package: "yurt-chaos-validate",
         may_use: &[],
         tests_may_use: &[],
@@ -121,7 +121,7 @@ fn violations(metadata: &Value) -> Result<Vec<Violation>> {
     Ok(found)
 }
 
-/// A crate of this workspace: it is named by path, or by our prefix under whatever source.
+/// True for a crate of this workspace: named by path, or by our prefix from any source.
 fn is_ours(dependency: &Value) -> bool {
     dependency["path"].is_string()
         || dependency["name"]
@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    /// The violations when `package` depends on `dependency` in the given way (`None` = in its code).
+    /// Number of violations when `package` depends on `dependency` in the given way (`None` = in its code).
     fn found(package: &str, dependency: &str, kind: Option<&str>) -> usize {
         let dependencies = json!([{"name": dependency, "kind": kind, "path": "x"}, {"name": "bytes", "kind": null}]);
         let metadata = json!({"packages": [{"name": package, "dependencies": dependencies}]});

@@ -22,7 +22,7 @@ pub(super) fn check(subject: &Subject) -> Result<Vec<Violation>> {
             )),
             (true, true) => found.push(Violation::new(
                 FILE,
-                format!("case {id} has a test now; take its reason away"),
+                format!("case {id} has a test now; remove its reason"),
             )),
             _ => {}
         }

@@ -1,10 +1,10 @@
-//! Every `.rs` file opens with a `//!` sentence: what it decides, before how.
+//! Every `.rs` file opens with a `//!` sentence that says what it is.
 
 use anyhow::Result;
 
 use super::{Subject, Violation};
 
-/// Shorter than this is a title, not a sentence that says what the file decides.
+/// A shorter text is a title, not a sentence about the file.
 const SENTENCE_MIN: usize = 15;
 
 pub(super) fn check(subject: &Subject) -> Result<Vec<Violation>> {
@@ -18,10 +18,8 @@ pub(super) fn check(subject: &Subject) -> Result<Vec<Violation>> {
 fn problem(text: &str) -> Option<&'static str> {
     let sentence = text.lines().next().unwrap_or_default().strip_prefix("//!");
     match sentence.map(str::trim) {
-        None => Some("starts without a //! header; say in one sentence what this file decides"),
-        Some(sentence) if sentence.len() < SENTENCE_MIN => {
-            Some("its //! header is no sentence; say what this file decides")
-        }
+        None => Some("starts without a //! header; say in one sentence what this file is"),
+        Some(sentence) if sentence.len() < SENTENCE_MIN => Some("its //! header is no sentence; say what this file is"),
         Some(_) => None,
     }
 }

@@ -1,6 +1,6 @@
-//! A file has at most 600 lines without its tests; the exceptions stand in a list that may only shrink.
+//! A file has at most 600 lines without its tests; the exceptions are in a list that may only shrink.
 //!
-//! Functions (at most 70 lines) are clippy's, see `clippy.toml`.
+//! clippy checks functions (at most 70 lines), see `clippy.toml`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::rust_text;
 /// Most lines of a file that are not tests.
 const LINES_MAX: usize = 600;
 
-/// One exception per line: `path lines`. The number is exact, so a file that shrinks takes its exception along.
+/// Exceptions, one per line: `path lines`. The number is exact, so a file that shrinks reduces its exception.
 const RATCHET: &str = "xtask/length-ratchet.txt";
 
 pub(super) fn check(subject: &Subject) -> Result<Vec<Violation>> {
@@ -92,7 +92,7 @@ fn lines_without_tests(text: &str) -> usize {
         let Some(open) = code[start..].find('{').filter(|_| after.starts_with("mod ")) else {
             continue;
         };
-        // `mod tests;` has its braces elsewhere.
+        // The braces of `mod tests;` are in another file.
         if code[start..start + open].contains(';') {
             continue;
         }

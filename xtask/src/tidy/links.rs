@@ -29,7 +29,7 @@ fn violations(tree: &Tree, page: &str, text: &str) -> Vec<Violation> {
             if !resolves(tree, page, link) {
                 found.push(Violation::new(
                     format!("{page}:{}", number + 1),
-                    format!("the link `{link}` leads nowhere"),
+                    format!("the link `{link}` has no target"),
                 ));
             }
         }
@@ -37,7 +37,7 @@ fn violations(tree: &Tree, page: &str, text: &str) -> Vec<Violation> {
     found
 }
 
-/// What stands in the round brackets of each `[text](target)`; code spans are skipped.
+/// The text in the round brackets of each `[text](target)`; code spans are skipped.
 fn targets(line: &str) -> impl Iterator<Item = &str> {
     // Every second piece between backticks is code.
     let prose = line.split('`').step_by(2);

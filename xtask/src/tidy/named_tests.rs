@@ -1,7 +1,7 @@
-//! Every test that a table of the documentation names exists: prose may not outlive what it points at.
+//! Every test that a table of the documentation names exists: documentation must not refer to removed tests.
 //!
-//! A table is looked at where a column is headed by one of [`COLUMNS`]. In that column, what stands alone between backticks
-//! and could be the name of a test has to be one; commands and paths are left alone.
+//! The check reads columns headed by one of [`COLUMNS`]. In such a column, every text between backticks that could be
+//! the name of a test must be one. Commands and paths are skipped.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
 //! Every `.rs` file belongs to a target of the workspace through a chain of `mod` declarations, and none is `mod.rs`.
 //!
-//! A file that no `mod` names is not compiled: it rots while looking alive, and its tests never run.
+//! A file that no `mod` names is not compiled: it becomes outdated unnoticed, and its tests never run.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -58,7 +58,7 @@ fn violations(tree: &Tree, roots: &[String]) -> Vec<Violation> {
         if Path::new(path).file_name().is_some_and(|name| name == "mod.rs") {
             violations.push(Violation::new(
                 path,
-                "is a mod.rs; call it foo.rs beside the folder foo/",
+                "is a mod.rs; call it foo.rs, next to the folder foo/",
             ));
         } else if !reached.contains(path) {
             violations.push(Violation::new(
@@ -70,7 +70,7 @@ fn violations(tree: &Tree, roots: &[String]) -> Vec<Violation> {
     violations
 }
 
-/// Where the modules that `path` declares may be.
+/// Paths at which the modules that `path` declares may be.
 fn declared_files(path: &str, is_root: bool, text: &str) -> Vec<String> {
     let path = Path::new(path);
     let folder = path.parent().unwrap_or(Path::new(""));
@@ -95,7 +95,7 @@ fn declared_files(path: &str, is_root: bool, text: &str) -> Vec<String> {
     files
 }
 
-/// `a/../b` without the detour, with `/`.
+/// `a/../b` in its normal form `b`, with `/`.
 fn normal(path: &Path) -> String {
     let mut out = PathBuf::new();
     for component in path.components() {

@@ -1,6 +1,6 @@
-//! `yurt-apimachinery` builds without a runtime, network stack or TLS: its whole dependency tree is looked at.
+//! `yurt-apimachinery` builds without a runtime, network stack or TLS: the check covers its whole dependency tree.
 //!
-//! The check of [`super::pure_paths`] sees our own code; a dependency that drags tokio in would pass it.
+//! The check of [`super::pure_paths`] covers our own code; a dependency that pulls in tokio would pass it.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use crate::workspace;
 
 const PACKAGE: &str = "yurt-apimachinery";
 
-/// Crates that a pure crate cannot want.
+/// Crates that a pure crate must not depend on.
 const IMPURE: &[&str] = &[
     "tokio",
     "hyper",

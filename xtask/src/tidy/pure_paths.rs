@@ -1,4 +1,4 @@
-//! Modules that promise to be pure stay pure: they take the time, randomness and bytes as arguments.
+//! Modules that are declared pure stay pure: they take the time, randomness and bytes as arguments.
 //!
 //! A decision that reads no clock and does no I/O can be tested by a plain `#[test]` and explored by a model checker.
 
@@ -15,7 +15,7 @@ const PURE: &[&str] = &[
     "hub-client/src/pool/election/machine",
 ];
 
-/// What a pure module may not name, and what it does instead.
+/// Names that a pure module must not use, and the alternative.
 const IMPURE: &[(&str, &str)] = &[
     (".await", "return a decision, let the driver wait"),
     ("tokio::", "return a decision, let the driver do the I/O"),

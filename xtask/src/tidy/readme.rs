@@ -1,4 +1,4 @@
-//! README.md stays short enough to be read: what it is, the two commands, where to go on.
+//! README.md stays short: the product, the two commands, links to further documents.
 
 use anyhow::Result;
 

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-/// Folders that hold nothing of ours; only looked at where git cannot be asked.
+/// Folders without files of ours; used only if git is not available.
 const NOT_OURS: &[&str] = &[".git", ".cache", "target"];
 
 /// Every file that git tracks or would track.

@@ -1,6 +1,6 @@
-//! Nothing that belongs to one machine or is not finished gets into the repository.
+//! No machine paths and no unfinished code get into the repository.
 //!
-//! Paths are looked for in every text file; Rust words only in code, so that a rule may be written down in prose.
+//! Paths are forbidden in every text file; Rust words only in code, so that prose may mention a rule.
 
 use anyhow::Result;
 
@@ -10,13 +10,13 @@ use crate::rust_text;
 /// Paths of the machine something was written on. Spelled in two halves so that this file does not contain them.
 const MACHINE_PATHS: &[&str] = &[concat!("/wo", "rk/"), concat!("/tmp/bash", "_jobs")];
 
-/// How lines begin that a merge left behind.
+/// Prefixes of lines that an unresolved merge leaves behind.
 const MARKERS: &[&str] = &[concat!("<<<<", "<<< "), concat!(">>>>", ">>> ")];
 
-/// Code nobody may land, and what to do instead.
+/// Code that must not be committed, and the alternative.
 const UNFINISHED: &[(&str, &str)] = &[
-    (concat!("thread::", "sleep"), "wait for the thing itself, with a bound"),
-    (concat!("#[ig", "nore"), "mend the test or delete it"),
+    (concat!("thread::", "sleep"), "wait for the condition, with a limit"),
+    (concat!("#[ig", "nore"), "fix the test or delete it"),
     (
         concat!("unimple", "mented!("),
         "write it, or leave the seam without code",
@@ -24,14 +24,13 @@ const UNFINISHED: &[(&str, &str)] = &[
     (concat!("to", "do!("), "write it, or leave the seam without code"),
 ];
 
-/// What may stand in front of a test that needs more than cargo: the interop step runs those, elsewhere they show as
-/// ignored.
+/// Allowed attributes of a test that needs more than cargo: the interop step runs those, elsewhere they are ignored.
 const NEEDS: [&str; 2] = [
     concat!("#[ig", "nore = \"needs an etcd\"]"),
     concat!("#[ig", "nore = \"needs to mount a file system\"]"),
 ];
 
-/// Files whose content is not ours to word.
+/// Files whose text is not ours.
 fn is_exempt(path: &str) -> bool {
     path.ends_with("Cargo.lock") || path.ends_with("go.sum") || path.split('/').any(|part| part == "testdata")
 }
@@ -54,7 +53,7 @@ fn violations(path: &str, text: &str) -> Vec<Violation> {
             let place = format!("{path}:{}", number + 1);
             found.push(Violation::new(
                 place,
-                "a merge left this behind: choose a side".to_owned(),
+                "an unresolved merge conflict: choose a side".to_owned(),
             ));
         }
     }

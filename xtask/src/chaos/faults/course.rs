@@ -1,4 +1,4 @@
-//! What each fault does, step by step. Pure.
+//! Steps of each fault. Pure.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use crate::lab::link::Mode;
 /// 50 kbit/s.
 const SLOW: Mode = Mode::Slow(6_250);
 const LATE: Mode = Mode::Late(Duration::from_millis(150));
-/// A flapping link changes this often.
+/// Interval at which a flapping link changes.
 const FLAP: Duration = Duration::from_millis(700);
-/// After this long every program uses files that were replaced: it looks every ten seconds.
+/// Time after which every program uses replaced files: it checks them every ten seconds.
 const RELOADED: Duration = Duration::from_secs(11);
-/// A cut that only makes everybody connect again.
+/// Duration of a cut that only makes all peers reconnect.
 const BLINK: Duration = Duration::from_millis(100);
-/// How long after a link is back, or a program is, the next thing happens to whoever catches up.
+/// Time between the return of a link or a program and the next step, during which its peers catch up.
 const CATCHING_UP: Duration = Duration::from_millis(150);
 
 const DEAD: [Act; 2] = [Act::Kill, Act::Start];
@@ -28,16 +28,16 @@ const EIO: [Act; 2] = [Act::Eio, Act::Good];
 const COORDINATOR_DISK: (Target, Target) = (Target::CoordinatorDisk, Target::Coordinator(0));
 const AN_HOUR_LATE: [Act; 2] = [Act::Skew(-3600), Act::Skew(0)];
 const AN_HOUR_EARLY: [Act; 2] = [Act::Skew(3600), Act::Skew(0)];
-/// After a reboot the machine seems to have been up for less than so many days more.
+/// A reboot shifts the apparent time since boot by less than so many days.
 const UPTIMES: usize = 10;
-/// After the coordinator lost its disk, hubs feed it within this time; the disk stalls at some moment of it.
+/// After the coordinator lost its disk, hubs feed it within this time; the disk stalls at a random moment of it.
 const FED_AGAIN: Duration = Duration::from_secs(4);
-/// How long a disk stalls before it fails.
+/// Time a disk stalls before it fails.
 const STALLED: Duration = Duration::from_millis(1500);
-/// Keeps other faults away.
+/// Steps that keep other faults away.
 const NOTHING: [Act; 2] = [Act::Good, Act::Good];
 
-/// A strike: whom it may be about, and how long it lasts.
+/// Parameters of a fault: its target and duration.
 struct Strike {
     hubs: usize,
     any: usize,
@@ -50,7 +50,7 @@ struct Strike {
     member: usize,
     member_leader: Option<usize>,
     days: u32,
-    /// Of [`FED_AGAIN`].
+    /// Random moment below [`FED_AGAIN`].
     moment: Duration,
     lasts: Duration,
 }
@@ -58,7 +58,7 @@ struct Strike {
 // === impl Fault ===
 
 impl Fault {
-    /// Everything the fault does, until it is over after `lasts`; `None` when there is nobody it could strike.
+    /// All steps of the fault, until it ends after `lasts`; `None` if there is no target.
     pub(in super::super) fn steps(self, cast: &Cast, lasts: Duration) -> Option<Vec<Step>> {
         let any = cast.pick % cast.hubs;
         let others = |leader| (0..cast.hubs).filter(move |hub| *hub != leader);
@@ -84,7 +84,7 @@ impl Fault {
 // === impl Strike ===
 
 impl Strike {
-    /// Programs that die, end or stand still; the others are elsewhere.
+    /// Programs that are killed, stopped or paused; `None` for other faults.
     fn of_programs(&self, fault: Fault) -> Option<Vec<Step>> {
         Some(match fault {
             Fault::LeaderKilled => self.one(Target::Hub(self.leader?), DEAD),
@@ -136,7 +136,7 @@ impl Strike {
         })
     }
 
-    /// Links; the others are elsewhere.
+    /// Links; `None` for other faults.
     fn of_links(&self, fault: Fault) -> Option<Vec<Step>> {
         Some(match fault {
             Fault::CloudLinkCut => self.link(Target::CloudLink(self.any), Mode::Cut),
@@ -168,7 +168,7 @@ impl Strike {
         })
     }
 
-    /// Disks, certificates, the relay, what is shared, readers and writers.
+    /// Disks, certificates, the relay, the scope, readers and writers.
     fn of_the_rest(&self, fault: Fault) -> Option<Vec<Step>> {
         Some(match fault {
             Fault::HubDiskFull => self.on_disks(BAD, [self.any], []),
@@ -252,7 +252,7 @@ impl Strike {
         })
     }
 
-    /// Weather below TCP.
+    /// Packets below TCP.
     fn of_packets(&self, fault: Fault) -> Option<Vec<Step>> {
         let mode = match fault {
             Fault::LinksLossy => Mode::Lossy,
@@ -260,7 +260,7 @@ impl Strike {
             Fault::LinksDoubled => Mode::Doubled,
             Fault::LinksJittery => Mode::Jittery,
             Fault::LinksRadio | Fault::AllLinksRadio => Mode::Radio,
-            // One is elsewhere; a test walks through all others.
+            // One kind is handled elsewhere; a test walks through all others.
             _ => return None,
         };
         let hubs = match fault {
@@ -295,7 +295,7 @@ impl Strike {
         steps.collect()
     }
 
-    /// Something is wrong with the disks of these hubs and others, and their programs go on running: none can be started there.
+    /// The disks of these hubs and others have a fault, and their programs keep running: none can be started there.
     fn on_disks(
         &self,
         acts: [Act; 2],
@@ -307,7 +307,7 @@ impl Strike {
         hubs.chain(others).flat_map(both).flatten().collect()
     }
 
-    /// A hub that has nothing yet does not start with certificates that can never work.
+    /// A hub without a cache does not start with certificates that can never work.
     fn without_cache(&self, loss: Act) -> Vec<Step> {
         let certificates = [Target::HubCertificate(self.any), Target::CoordinatorCertificate];
         let mut steps = without_disk(Target::Hub(self.any), loss, self.lasts);
@@ -315,8 +315,8 @@ impl Strike {
         steps
     }
 
-    /// The coordinator has lost its data, so hubs send it everything, which is committed at once. At some moment of it the disk
-    /// stalls; whoever called hangs up and comes back; then the disk fails for a while.
+    /// The coordinator has lost its data, so hubs send everything again, in one commit. During it the disk stalls; the
+    /// caller hangs up and repeats the call; then the disk fails for a while.
     fn feed_call_dropped(&self) -> Vec<Step> {
         let coordinator = Target::Coordinator(0);
         let stalls = CATCHING_UP + self.moment;
@@ -357,7 +357,7 @@ fn later(by: Duration, steps: Vec<Step>) -> impl Iterator<Item = Step> {
     })
 }
 
-/// One target after the other, each for `lasts`.
+/// Applies `acts` to one target after the other, each for `lasts`.
 fn in_turn(targets: impl Iterator<Item = Target>, acts: [Act; 2], first: Duration, lasts: Duration) -> Vec<Step> {
     let turns = targets.zip(0..).flat_map(|(target, turn)| {
         let begins = first + (lasts + FLAP) * turn;
@@ -366,9 +366,9 @@ fn in_turn(targets: impl Iterator<Item = Target>, acts: [Act; 2], first: Duratio
     turns.collect()
 }
 
-/// `hub` has no link to the cloud while `acts` happen to what `target` says of the others, in turn.
+/// `hub` has no link to the cloud while `acts` happen to `target` of each other hub, in turn.
 fn relays(hubs: usize, hub: usize, target: &dyn Fn(usize) -> Target, acts: [Act; 2]) -> Vec<Step> {
-    /// By then the hub has noticed and sends its beats through another one.
+    /// Time after which the hub has detected it and sends its beats through another one.
     const NOTICED: Duration = Duration::from_secs(5);
     const EACH: Duration = Duration::from_secs(3);
     let others = (0..hubs).filter(|other| *other != hub).map(target);
@@ -390,7 +390,7 @@ fn expired(target: Target, lasts: Duration) -> Vec<Step> {
     )
 }
 
-/// There and back: everybody trusts both CAs before the first certificate changes hands, and until the last one has.
+/// There and back: all programs trust both CAs before the first certificate is replaced, and until the last one is.
 fn authority_rotated(hubs: usize) -> Vec<Step> {
     let all = (0..hubs)
         .map(Target::HubCertificate)
@@ -401,20 +401,20 @@ fn authority_rotated(hubs: usize) -> Vec<Step> {
     certificates.chain(trust).collect()
 }
 
-/// Killed, and `loss` happens to what is on its disk.
+/// Kills the program, and applies `loss` to its disk.
 fn without_disk(target: Target, loss: Act, lasts: Duration) -> Vec<Step> {
     let mut steps = during(target, DEAD, lasts);
     steps.insert(1, step(Duration::ZERO, target, loss));
     steps
 }
 
-/// It ends in good order, runs in another pool, and comes back.
+/// Stops the program, runs it in another pool, and moves it back.
 fn moved(target: Target, lasts: Duration) -> Vec<Step> {
     let at = |after, is_away| [Act::Stop, Act::Move(is_away), Act::Start].map(|act| step(after, target, act));
     [at(Duration::ZERO, true), at(lasts, false)].concat()
 }
 
-/// Another time than before, later or earlier.
+/// Restarts with another time since boot, later or earlier.
 fn rebooted(target: Target, days: u32, lasts: Duration) -> Vec<Step> {
     let mut steps = during(target, DEAD, lasts);
     steps.insert(1, step(Duration::ZERO, target, Act::Reboot(days)));
@@ -456,7 +456,7 @@ mod tests {
         pick: 0,
     };
 
-    /// Whatever a fault does, it undoes.
+    /// Every fault undoes all its effects.
     #[test]
     fn every_fault_ends_with_everything_running_and_passing() {
         let cast = Cast {
@@ -477,7 +477,7 @@ mod tests {
         }
     }
 
-    /// Nobody meets a certificate of a CA that was not trusted long enough before.
+    /// No program receives a certificate of a CA that was not trusted long enough before.
     #[test]
     fn authority_is_trusted_around_its_certificates() {
         let steps = authority_rotated(3);

@@ -1,7 +1,7 @@
-//! A member of the pool that runs no hub: whatever a stolen node certificate may try at the coordinator.
+//! A member of the pool that runs no hub: attacks on the coordinator with a stolen node certificate.
 //!
-//! It attacks a leader that renews. When a leader was silent for its lease duration, the rules let any member take the lease;
-//! then this one gives it back, and feeds nothing.
+//! It attacks a leader that renews. When a leader was silent for its lease duration, the rules let any member take the
+//! lease. The actor then gives it back, and feeds nothing.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(in super::super) const NODE: &str = "shore-hostile";
 const IDENTITY: &str = "shore-hostile_1";
 /// Pause between two attacks.
 const PACE: Duration = Duration::from_millis(40);
-/// A leader that was seen to renew so long ago is attacked: it renews more often.
+/// A leader is attacked if a renewal was seen within this time; it renews more often.
 const ALIVE: Duration = Duration::from_millis(1_500);
 /// The name of objects that the cloud never has.
 const FORGED: &str = "hostile-forged";
@@ -43,13 +43,13 @@ const CHANGED: &[Refusal] = &[
 ];
 const FORBIDDEN: &[Refusal] = &[Refusal(403, "forbidden")];
 const TOO_LONG: &[Refusal] = &[Refusal(422, "leaseDurationSeconds")];
-/// The fence of the feed; before it, one that knows no membership.
+/// The fence of the feed; before it, the check of a coordinator without a membership.
 const FENCED: &[Refusal] = &[Refusal(409, r#""fenced""#), Refusal(409, r#""members""#)];
 const NO_MEMBER: &[Refusal] = &[Refusal(403, "is not a member of NodePool")];
 const TOO_MANY: &[Refusal] = &[Refusal(400, "Too many"), Refusal(413, "")];
 const NODE_LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-/// As many as fit into a body.
+/// As many owners as fit into a body.
 const OWNERS: u32 = 40_000;
 const FINALIZERS: u32 = 200_000;
 
@@ -58,7 +58,7 @@ const FINALIZERS: u32 = 200_000;
 enum Kind {
     /// Takes the lease of a leader that renews, with its resourceVersion.
     Take,
-    /// Takes the leader out.
+    /// Clears the holder.
     Empty,
     /// Renews for the leader, until the end of time.
     RenewForLeader,
@@ -76,15 +76,15 @@ enum Kind {
     LastGeneration,
     /// A forged Service, at the last resourceVersion.
     LastPosition,
-    /// A forged Service, right after what there is.
+    /// A forged Service, right after the present position.
     Forge,
-    /// All Services are gone.
+    /// A snapshot without Services.
     NoServices,
     /// A forged body of a snapshot.
     Body,
     /// A lease of its own with tens of thousands of owners.
     ManyOwners,
-    /// A question about itself with as many.
+    /// An access review of its own with as many owners.
     WideReview,
     /// A lease of its own with hundreds of thousands of finalizers.
     ManyFinalizers,
@@ -111,25 +111,25 @@ const ALL: [Kind; 16] = [
 
 /// The actor.
 pub(super) struct Member {
-    /// Of each coordinator.
+    /// Clients of each coordinator.
     apis: Vec<Api>,
     random: fastrand::Rng,
     record: Record,
     sight: Sight,
 }
 
-/// How long the leader may have been silent, by what was read of the lease.
+/// Longest possible silence of the leader, derived from reads of the lease.
 #[derive(Default)]
 struct Sight {
-    /// Highest resourceVersion of the lease that was read.
+    /// Highest resourceVersion of the lease so far.
     version: u64,
     /// When the latest read began.
     read: Option<Stopwatch>,
-    /// Begun before the latest renewal that was seen.
+    /// Start of the read before the latest renewal.
     renewed: Option<Stopwatch>,
 }
 
-/// What an attack is made of.
+/// Inputs of an attack.
 struct Stand {
     lease: Value,
     feed: Value,
@@ -163,7 +163,7 @@ impl Member {
             return Ok(());
         }
         let feed = api.get(FEED).await?;
-        let attack = kind.attack(&Stand { lease, feed }).context("nobody leads")?;
+        let attack = kind.attack(&Stand { lease, feed }).context("there is no leader")?;
         let answer = attack.send(&api).await;
         let mut finding = attack.judge(answer.as_ref());
         let Some((code, body)) = answer else {
@@ -174,7 +174,7 @@ impl Member {
             let taken: Value = serde_json::from_slice(&body)?;
             let duration = taken["spec"]["leaseDurationSeconds"].as_u64().unwrap_or_default();
             if !self.sight.is_silent_for_less_than(Duration::from_secs(duration)) {
-                // By the rules: the request was on its way for that long.
+                // Allowed by the rules: the request was under way for that long.
                 finding = Finding::Late;
             }
             self.record.add(attack.name, finding);
@@ -192,7 +192,7 @@ impl Attacker for Member {
             let mut round = ALL;
             self.random.shuffle(&mut round);
             for kind in round {
-                // Coordinators are away at times.
+                // Coordinators are unavailable at times.
                 let _ = self.one(kind).await;
                 tokio::time::sleep(PACE).await;
             }
@@ -208,7 +208,8 @@ async fn release(api: &Api, mut lease: Value) -> Result<()> {
 // === impl Sight ===
 
 impl Sight {
-    /// A read that began then has shown the lease at `version`. A coordinator that lags behind another one shows an older one.
+    /// Records a read that began then and returned the lease at `version`. A coordinator that lags behind another one
+    /// shows an older one.
     fn see(&mut self, began: Stopwatch, version: u64) {
         if version > self.version {
             self.version = version;
@@ -217,7 +218,7 @@ impl Sight {
         self.read = Some(began);
     }
 
-    /// Whether the lease was certainly written within this time.
+    /// True if the lease was certainly written within this time.
     fn is_silent_for_less_than(&self, time: Duration) -> bool {
         self.renewed.is_some_and(|since| since.elapsed() < time)
     }
@@ -254,7 +255,7 @@ impl Kind {
         )
     }
 
-    /// The request; `None` when nobody leads.
+    /// Builds the request; `None` without a leader.
     fn attack(self, stand: &Stand) -> Option<Attack> {
         match self {
             Self::ManyOwners | Self::WideReview | Self::ManyFinalizers => Some(self.of_wide_bodies()),
@@ -297,7 +298,7 @@ impl Kind {
         })
     }
 
-    /// A body with a list that is as long as a body may be.
+    /// A body with the longest list that a body may have.
     fn of_wide_bodies(self) -> Attack {
         let owner = |at: u32| json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": at.to_string()});
         let owners = || (0..OWNERS).map(owner).collect::<Value>();
@@ -317,7 +318,7 @@ impl Kind {
         }
     }
 
-    /// A call with the claim of the one who leads.
+    /// A call with the leader's claim.
     fn of_feed(self, feed: &Value) -> Attack {
         let services = &feed["collections"]["services"];
         let generation = services["generation"].as_u64().unwrap_or_default();
@@ -375,7 +376,7 @@ impl Kind {
     }
 }
 
-/// A Service that leads to the attacker.
+/// A Service whose traffic goes to the attacker.
 fn forged(version: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service",
@@ -402,7 +403,7 @@ mod tests {
     fn attacks_carry_what_only_the_leader_may_use() {
         let mut names = std::collections::BTreeSet::new();
         for kind in ALL {
-            let attack = kind.attack(&stand("shore-1_x")).expect("somebody leads");
+            let attack = kind.attack(&stand("shore-1_x")).expect("a leader");
             assert!(names.insert(attack.name), "{} twice", attack.name);
             assert!(!attack.owed.is_empty());
             match (kind.is_of_lease(), &attack.body) {

@@ -1,6 +1,6 @@
-//! A process on a node that has no right at all: what it may try at the hub's proxy port.
+//! A process on a node without any right: attacks on the hub's proxy port.
 //!
-//! Where the run is root's, it has another uid, as pods have: hubs tell processes on their node apart by it.
+//! If the run has root, the process has another uid, as pods have: hubs distinguish processes on their node by uid.
 
 use std::thread;
 use std::time::Duration;
@@ -23,27 +23,27 @@ use crate::lab::stage::Stage;
 const NOBODY: u32 = 65_534;
 /// Pause between two attacks.
 const PACE: Duration = Duration::from_millis(40);
-/// Everybody with a good token may ask here.
+/// Open to every user with a valid token.
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-/// Characters of a token that looks like one.
+/// Characters of a well-formed token.
 const TOKEN: usize = 1_000;
-/// Characters of one that no hub reads.
+/// Characters of a token above the hub's limit.
 const LARGE_TOKEN: usize = 60_000;
 /// Values of a selector.
 const VALUES: u32 = 5_000;
 
-/// Bodies at a time that do not end, and for how long they are held.
+/// Unfinished bodies at a time, and the time they are held open.
 const CROWD: usize = 250;
 const HELD: Duration = Duration::from_millis(1_500);
 
-/// Who asks is not known.
+/// An unauthenticated request.
 const UNKNOWN: &[Refusal] = &[Refusal(401, "Unauthorized")];
-/// Nor is the token, and the hub does not ask about many of them.
+/// An invented token; the hub verifies only a few of them.
 const MADE_UP: &[Refusal] = &[
     Refusal(401, "Unauthorized"),
     Refusal(429, "did not know a token of this peer"),
 ];
-/// No place either, or the body took too long.
+/// No free place, or the body took too long.
 const NO_PLACE: &[Refusal] = &[Refusal(401, "Unauthorized"), Refusal(408, ""), Refusal(429, "")];
 const TOO_LARGE: &[Refusal] = &[Refusal(401, "a bearer token has")];
 const WRONG_UID: &[Refusal] = &[Refusal(401, "only processes of a uid in --node-identity-uids")];
@@ -51,9 +51,9 @@ const WRONG_UID: &[Refusal] = &[Refusal(401, "only processes of a uid in --node-
 /// Kinds of attacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// A token that nobody has issued.
+    /// An invented token.
     MadeUp,
-    /// One that is as large as a header may be.
+    /// A token as large as a header may be.
     Large,
     /// A selector with thousands of values.
     Selector,
@@ -61,7 +61,7 @@ enum Kind {
     Upgrade,
     /// Bodies that never end, as many as a hub has places.
     Unfinished,
-    /// Secrets, as nobody.
+    /// Secrets, as user `nobody`.
     Secrets,
     /// Secrets, as the kubelet; only with another uid.
     Kubelet,
@@ -79,11 +79,11 @@ const ALL: [Kind; 7] = [
 
 /// The actor.
 pub(super) struct Pod {
-    /// Of each hub.
+    /// Proxy ports of each hub.
     proxies: Vec<Api>,
     random: fastrand::Rng,
     record: Record,
-    /// It can have another uid, and hubs see it.
+    /// True if it can have another uid that hubs see.
     has_uid: bool,
 }
 
@@ -96,12 +96,12 @@ impl Pod {
             proxies: proxies.collect::<Result<_>>()?,
             random: fastrand::Rng::with_seed(seed),
             record,
-            // Into a namespace leads a relay of root's.
+            // The connection into a namespace comes from a relay with root's uid.
             has_uid: geteuid().is_root() && stage.setup.net.is_none(),
         })
     }
 
-    /// Lets it live on a thread of its own, which has the uid.
+    /// Runs it on a thread of its own, which has the uid.
     ///
     /// # Errors
     /// A thread that cannot be made.
@@ -143,7 +143,7 @@ impl Attacker for Pod {
     }
 }
 
-/// Each over a connection of its own.
+/// Sends each over a connection of its own.
 async fn crowd(api: &Api, attack: &Attack, record: &Record) {
     let begun = (0..CROWD).map(|_| api.begin(&attack.path, &attack.headers, HELD));
     for answer in join_all(begun).await {
@@ -151,7 +151,7 @@ async fn crowd(api: &Api, attack: &Attack, record: &Record) {
     }
 }
 
-/// Of this thread only.
+/// Changes the uid of this thread only.
 fn become_nobody() -> rustix::io::Result<()> {
     let (gid, uid) = (Gid::from_raw(NOBODY), Uid::from_raw(NOBODY));
     set_thread_res_gid(gid, gid, gid)?;

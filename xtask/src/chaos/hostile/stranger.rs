@@ -1,4 +1,4 @@
-//! Anybody who reaches the coordinator: connections without a certificate, by the hundred, and sockets that say nothing.
+//! A client that reaches the coordinator without a certificate: hundreds of connections, and sockets that send nothing.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,15 +13,15 @@ use super::{Attack, Attacker, Record, Refusal};
 use crate::lab::api::Api;
 use crate::lab::stage::{ELECTION, Stage};
 
-/// Sockets that are held and say nothing; more than a coordinator keeps of strangers.
+/// Idle sockets that are held open; more than a coordinator keeps for unauthenticated clients.
 const SILENT: usize = 300;
-/// Sockets that are opened at once, in the place of the oldest.
+/// Sockets that are opened in one go, in the place of the oldest.
 const AT_ONCE: usize = 100;
 /// Requests at a time, each over a connection of its own.
 const CROWD: usize = 30;
 /// Pause between two crowds.
 const PACE: Duration = Duration::from_millis(300);
-/// A coordinator without a place does not answer.
+/// A coordinator without a free place does not answer.
 const CONNECT_LIMIT: Duration = Duration::from_millis(500);
 
 const NOBODY: &[Refusal] = &[Refusal(401, "Unauthorized"), Refusal(403, "forbidden")];
@@ -34,7 +34,7 @@ const PATHS: [(&str, &str); 4] = [
 
 /// The actor.
 pub(super) struct Stranger {
-    /// Of each coordinator: its port, and a client without certificate.
+    /// Port of each coordinator, and a client without certificate.
     doors: Vec<(u16, Api)>,
     record: Record,
 }

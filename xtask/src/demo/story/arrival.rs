@@ -12,7 +12,7 @@ use crate::stopwatch::Stopwatch;
 
 const ELECTION_LIMIT: Duration = Duration::from_secs(20);
 const COPY_LIMIT: Duration = Duration::from_secs(20);
-/// A change that takes longer than this while nothing is broken is a defect.
+/// Longest time for a change without any fault.
 const CHANGE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Step 1.
@@ -38,7 +38,7 @@ pub(super) async fn elect(stage: &mut Stage) -> Result<()> {
     for (index, hub) in stage.hubs.iter().enumerate() {
         ensure!(
             hub.state().await?.leads() == (index == leader),
-            "{} changed its mind",
+            "{} changed its role during the check",
             hub.node
         );
         note(format!("{}: {}", hub.node, hub.state().await?.summary()));
@@ -157,13 +157,13 @@ async fn pool_local(stage: &Stage) -> Result<()> {
 /// Step 3.
 pub(super) async fn change(stage: &mut Stage) -> Result<()> {
     if !stage.cloud.writable {
-        note("left out: it would change something in your cluster");
+        note("skipped: it would change objects in your cluster");
         return Ok(());
     }
     let all: Vec<usize> = (0..stage.hubs.len()).collect();
     let took = stage.change_arrives(&all, CHANGE_LIMIT).await?;
     holds(format!(
-        "a Service was changed in the cloud; {} later all clients knew",
+        "a Service was changed in the cloud; {} later all clients had the change",
         millis(took)
     ));
     stage.short_life_is_seen(CHANGE_LIMIT).await?;

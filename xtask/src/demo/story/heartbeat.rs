@@ -1,4 +1,4 @@
-//! Step 4: a node that is alive and cut off does not look dead in the cloud.
+//! Step 4: a node that is alive but cut off stays Ready in the cloud.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::lab::link::Mode;
 use crate::lab::stage::Stage;
 use crate::lab::until::until;
 
-/// A few beats of the kubelet, and the time a hub gives a request to the cloud that does not answer.
+/// A few beats of the kubelet, and the time a hub allows for a request to the cloud without an answer.
 const DELEGATION_LIMIT: Duration = Duration::from_secs(30);
 const CHANGE_LIMIT: Duration = Duration::from_secs(5);
 const DELEGATED: &str = "openyurt.io/delegate-heartbeat";
 
-/// What the story looks at in a node's Lease.
+/// The fields of a node's Lease that the story checks.
 struct Beat {
     /// As written: fixed-width UTC, so text order is time order.
     renewed: String,
@@ -37,10 +37,10 @@ pub(super) async fn cut_off(stage: &mut Stage) -> Result<()> {
         "the Lease is marked as delegated while the link is up"
     );
     note(format!(
-        "the link of {node} is cut; its kubelet goes on renewing through the hub"
+        "the link of {node} is cut; its kubelet keeps renewing its Lease through the hub"
     ));
     stage.hubs[follower].link.set(Mode::Cut);
-    let (first, took) = until(DELEGATION_LIMIT, "the pool carries the heartbeat", async || {
+    let (first, took) = until(DELEGATION_LIMIT, "the heartbeat is delegated to the pool", async || {
         delegated(later(&beat(stage, node).await?, &before.renewed)?, true)
     })
     .await?;
@@ -51,7 +51,7 @@ pub(super) async fn cut_off(stage: &mut Stage) -> Result<()> {
     let mut last = first;
     for _ in 0..2 {
         let next = async || delegated(later(&beat(stage, node).await?, &last)?, true);
-        let (renewed, _) = until(DELEGATION_LIMIT, "the heartbeat goes on being carried", next).await?;
+        let (renewed, _) = until(DELEGATION_LIMIT, "the delegated heartbeat continues", next).await?;
         last = renewed;
     }
     let relayed = async || {
@@ -60,14 +60,14 @@ pub(super) async fn cut_off(stage: &mut Stage) -> Result<()> {
     };
     let (peer, _) = until(DELEGATION_LIMIT, "another hub relays", relayed).await?;
     holds(format!(
-        "and again and again, by {node} itself: the hub of {peer} relays what it cannot read"
+        "further heartbeats come from {node} itself, encrypted through the relay of {peer}'s hub"
     ));
     ensure!(
         kubelet.failed() == failed_before,
         "the kubelet behind {node} had a failed renewal"
     );
     holds(format!(
-        "its kubelet noticed nothing: {} renewals, none refused",
+        "its kubelet is unaffected: {} renewals, none refused",
         kubelet.answered()
     ));
     if stage.cloud.writable {
@@ -78,7 +78,7 @@ pub(super) async fn cut_off(stage: &mut Stage) -> Result<()> {
         ));
     }
     stage.hubs[follower].link.set(Mode::Pass);
-    let (_, took) = until(DELEGATION_LIMIT, "the node speaks for itself again", async || {
+    let (_, took) = until(DELEGATION_LIMIT, "the node renews its own Lease again", async || {
         delegated(later(&beat(stage, node).await?, &last)?, false)
     })
     .await?;
@@ -99,13 +99,13 @@ async fn beat(stage: &Stage, node: &str) -> Result<Beat> {
     })
 }
 
-/// `beat`, if it is later than `than`.
+/// Returns `beat`, if it is later than `than`.
 fn later<'a>(beat: &'a Beat, than: &str) -> Result<&'a Beat> {
     ensure!(beat.renewed.as_str() > than, "last renewed at {}", beat.renewed);
     Ok(beat)
 }
 
-/// When it was renewed, if it is marked as wanted.
+/// Returns the time of the renewal, if the mark is as wanted.
 fn delegated(beat: &Beat, wanted: bool) -> Result<String> {
     ensure!(
         beat.delegated == wanted,

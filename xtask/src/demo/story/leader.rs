@@ -1,4 +1,4 @@
-//! Step 5: the leader dies without a goodbye.
+//! Step 5: the leader is killed.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::lab::hub::Election;
 use crate::lab::stage::Stage;
 use crate::lab::until::until;
 
-/// The Lease must run out first; then a successor has this much time.
+/// Time of the takeover after the Lease has expired.
 const TAKEOVER_GRACE: Duration = Duration::from_secs(2);
 const CHANGE_LIMIT: Duration = Duration::from_secs(5);
 const RETURN_LIMIT: Duration = Duration::from_secs(20);

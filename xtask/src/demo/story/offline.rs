@@ -1,4 +1,4 @@
-//! Steps 6 and 7: nobody reaches the cloud, not even the coordinator survives, and then the cloud is back.
+//! Steps 6 and 7: no hub reaches the cloud, the coordinator is killed too, and then the cloud is back.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use crate::lab::link::Mode;
 use crate::lab::stage::Stage;
 use crate::lab::until::until;
 
-/// Reading what is there must not wait for a cloud that does not answer.
+/// Reads of held data must not wait for a cloud that does not answer.
 const OFFLINE_LIMIT: Duration = Duration::from_secs(10);
-/// Events are applied at once and written to disk together a few seconds later.
+/// Events are applied immediately and written to disk together a few seconds later.
 const DURABLE_LIMIT: Duration = Duration::from_secs(10);
-/// A silent link is told from a slow one by probes that are not answered.
+/// Probes without an answer distinguish a silent link from a slow one.
 const NOTICE_LIMIT: Duration = Duration::from_secs(40);
-/// Links that were silent are noticed to be back by probes.
+/// Probes detect that silent links work again.
 const BACK_LIMIT: Duration = Duration::from_secs(30);
 
-/// Step 6. Returns what the clients had been through before it.
+/// Step 6. Returns the disruptions of the clients before it.
 pub(super) async fn alone(stage: &mut Stage) -> Result<Suffered> {
     let all: Vec<usize> = (0..stage.hubs.len()).collect();
     stage.clients_catch_up(&all, OFFLINE_LIMIT).await?;
     let cloud = stage.cloud_listings().await?;
     let before = stage.suffered(&all);
-    note("all links go silent: packets vanish, nobody is told");
+    note("all links go silent: packets vanish without an error");
     for hub in &stage.hubs {
         hub.link.set(Mode::Blackhole);
     }
@@ -33,9 +33,12 @@ pub(super) async fn alone(stage: &mut Stage) -> Result<Suffered> {
         Stage::still_serves(OFFLINE_LIMIT, hub.node, &hub.proxy, &cloud).await?;
     }
     holds("every hub still lists everything");
-    let (_, took) = until(NOTICE_LIMIT, "the hubs notice", async || nobody_leads(stage).await).await?;
+    let (_, took) = until(NOTICE_LIMIT, "the hubs detect the outage", async || {
+        nobody_leads(stage).await
+    })
+    .await?;
     holds(format!(
-        "{} later they know that they are alone: nobody leads, for a leader needs the cloud",
+        "{} later every hub has detected the outage: no hub leads, because a leader needs the cloud",
         millis(took)
     ));
     until(DURABLE_LIMIT, "all is on the coordinator's disk", async || {
@@ -70,12 +73,12 @@ async fn nobody_leads(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Whether the coordinator has written everything it was told to its disk.
+/// Waits until the coordinator has written all its pool data to disk.
 async fn durable(stage: &Stage) -> Result<()> {
     let feed = stage.coordinator.api.get("/yurt/v1/feed").await?;
     let collections = feed["collections"]
         .as_object()
-        .context("the coordinator tells of no collections")?;
+        .context("the coordinator reports no collections")?;
     for (name, collection) in collections {
         let (applied, written) = (&collection["appliedUpTo"], &collection["durableUpTo"]);
         ensure!(

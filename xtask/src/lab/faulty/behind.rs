@@ -1,4 +1,4 @@
-//! What is behind the file system: a folder, and whether it answers.
+//! The folder behind the file system, and the health of its disk.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -8,26 +8,26 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// How a disk answers.
+/// Health of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Health {
-    /// As it should.
+    /// Normal operation.
     #[default]
     Works,
-    /// Not before it works or fails again.
+    /// No answer until it works or fails again.
     Stalls,
-    /// With an input/output error.
+    /// Input/output errors.
     Fails,
 }
 
-/// The health of a disk, which its owner sets and every request looks at.
+/// The health of a disk, which its owner sets and every request reads.
 #[derive(Debug, Default)]
 pub(super) struct Switch {
     health: Mutex<Health>,
     changed: Condvar,
 }
 
-/// The folder, as the kernel knows it: by numbers.
+/// The folder, as the kernel addresses it: by numbers.
 pub(super) struct Behind {
     switch: Arc<Switch>,
     paths: HashMap<u64, PathBuf>,
@@ -35,7 +35,7 @@ pub(super) struct Behind {
     next: u64,
 }
 
-/// A file or folder: its number and what is known of it.
+/// A file or folder: its number and metadata.
 pub(super) type Entry = (u64, Metadata);
 
 /// The number of the folder itself.
@@ -112,7 +112,7 @@ impl Behind {
         Ok(())
     }
 
-    /// What stood there is gone; what is moved keeps its number.
+    /// A replaced entry is gone; the moved one keeps its number.
     pub(super) fn rename(&mut self, from: (u64, &OsStr), to: (u64, &OsStr)) -> io::Result<()> {
         self.works()?;
         let (from, to) = (self.path(from.0)?.join(from.1), self.path(to.0)?.join(to.1));

@@ -1,4 +1,4 @@
-//! FUSE as the kernel speaks it (`linux/fuse.h`, protocol 7.31): requests, and their answers by what is [`behind`](super::behind).
+//! FUSE protocol of the kernel (`linux/fuse.h`, 7.31): requests, and their answers from [`behind`](super::behind).
 
 use std::ffi::OsStr;
 use std::io;
@@ -7,27 +7,27 @@ use std::os::unix::fs::MetadataExt as _;
 
 use super::behind::{Behind, Entry};
 
-/// One question of the kernel.
+/// One request of the kernel.
 pub(super) struct Request<'a> {
     opcode: u32,
     unique: u64,
-    /// Which file or folder.
+    /// Number of the file or folder.
     node: u64,
     rest: &'a [u8],
 }
 
-/// An answer as it is written.
+/// An answer in its wire form.
 #[derive(Default)]
 struct Out(Vec<u8>);
 
-/// Largest write that is taken at once, and what may stand around it.
+/// Largest single write, and space for the bytes around it.
 const WRITE_BYTES_MAX: u32 = 128 * 1024;
 pub(super) const REQUEST_BYTES_MAX: usize = WRITE_BYTES_MAX as usize + 8192;
 
 const VERSION: (u32, u32) = (7, 31);
 /// Writes may be larger than a page.
 const BIG_WRITES: u32 = 1 << 5;
-/// The kernel keeps no pages of the file: all that is read is asked for.
+/// The kernel caches no pages of the file: every read is a request.
 const DIRECT_IO: u32 = 1;
 /// The size is among what a SETATTR changes.
 const SETS_SIZE: u32 = 1 << 3;
@@ -49,7 +49,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// The name that stands at `at`, up to its zero.
+    /// The name at `at`, up to its zero.
     fn name(&self, at: usize) -> &'a OsStr {
         let bytes = self.rest.get(at..).unwrap_or_default();
         OsStr::from_bytes(bytes.split(|byte| *byte == 0).next().unwrap_or_default())
@@ -66,7 +66,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.map_or(0, u64::from_ne_bytes)
 }
 
-/// The answer; `None` where none is expected.
+/// The answer; `None` if none is expected.
 pub(super) fn answer(request: &Request<'_>, behind: &mut Behind) -> Option<Vec<u8>> {
     // FORGET, INTERRUPT, BATCH_FORGET
     if matches!(request.opcode, 2 | 36 | 42) {
@@ -121,7 +121,7 @@ fn body(request: &Request<'_>, behind: &mut Behind) -> io::Result<Out> {
             behind.write(u64_at(rest, 0), u64_at(rest, 8), bytes)?;
             out.u32s([size, 0]);
         }
-        // STATFS: there is space, as far as anybody asks.
+        // STATFS: there is always free space.
         17 => {
             out.u64s([1 << 20, 1 << 19, 1 << 19, 1 << 20, 1 << 19]);
             out.u32s([4096, 255, 4096, 0, 0, 0, 0, 0, 0, 0]);
@@ -173,7 +173,7 @@ impl Out {
         values.into_iter().for_each(|value| self.u64(value));
     }
 
-    /// With its number, and nothing that may be remembered: names come and go behind, too.
+    /// With its number, and no validity times: names come and go behind, too.
     fn entry(&mut self, entry: &Entry) {
         self.u64s([entry.0, 0, 0, 0, 0]);
         self.attributes(entry);
@@ -197,7 +197,7 @@ impl Out {
         self.u32s([DIRECT_IO, 0]);
     }
 
-    /// Those behind the first `skip`, as many as have room in `size` bytes.
+    /// The entries after the first `skip`, as many as fit into `size` bytes.
     fn entries(&mut self, entries: Vec<(u64, std::ffi::OsString, bool)>, skip: u64, size: usize) {
         /// DT_DIR and DT_REG.
         const KINDS: (u32, u32) = (4, 8);

@@ -1,4 +1,4 @@
-//! A cable between two namespaces: packets read at one end are written at the other when their fate says so.
+//! A cable between two namespaces: packets read at one end are written at the other according to their fate.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,10 +31,10 @@ struct Half {
 const PACKET_BYTES_MAX: usize = 2048;
 /// Packets on their way in one direction; more are lost.
 const UNDER_WAY_MAX: usize = 4096;
-/// Nothing is on its way: the clock may sleep.
+/// No packet is under way: the clock may sleep.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Carries packets both ways until the group stops. `near` asks, `far` answers.
+/// Carries packets both ways until the group stops. `near` is the client's end, `far` the server's.
 pub(super) fn lay(
     tasks: &TaskGroup,
     [near, far]: [Tun; 2],
@@ -77,7 +77,7 @@ impl Half {
             tokio::select! {
                 read = self.from.read(&mut buffer) => match read {
                     Ok(count) => self.take(&buffer[..count]),
-                    // An interface that is down has nothing to say.
+                    // An interface that is down sends nothing.
                     Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
                 },
                 () = tokio::time::sleep(pause) => {}

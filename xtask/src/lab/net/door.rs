@@ -1,4 +1,4 @@
-//! A way into a namespace for the lab itself: a loopback port out here that leads to the same port in there.
+//! A way into a namespace for the lab itself: a loopback port outside that leads to the same port inside.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -8,7 +8,7 @@ use yurt_runtime::TaskGroup;
 
 use super::namespace::Namespace;
 
-/// Opens it. Who comes through it is a caller from the loopback interface of `namespace`.
+/// Opens it. Its callers come from the loopback interface of `namespace`.
 pub(crate) fn open(tasks: &TaskGroup, namespace: &Namespace, port: u16) -> Result<()> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let listener = std::net::TcpListener::bind(address).context("cannot open a door")?;
@@ -21,7 +21,7 @@ pub(crate) fn open(tasks: &TaskGroup, namespace: &Namespace, port: u16) -> Resul
             let (namespace, token) = (namespace.clone(), token.clone());
             let pass = async move {
                 let socket = namespace.inside(|| Ok(TcpSocket::new_v4()?));
-                // Nobody listens there: the caller's connection is closed.
+                // No program listens there: the caller's connection is closed.
                 let Ok(socket) = socket else { return };
                 let Ok(mut in_there) = socket.connect(address).await else {
                     return;

@@ -1,4 +1,4 @@
-//! A network namespace without a name: it is gone when the last process in it and this handle are gone.
+//! A network namespace without a name: it is removed with the last process in it and this handle.
 
 use std::fs::File;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -21,13 +21,12 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 // === impl Namespace ===
 
 impl Namespace {
-    /// # Errors
-    /// Why this machine or user may not have one.
+    /// # Errors The reason why this machine or user may not have one.
     pub(super) fn new() -> Result<Self> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("yurt-lab-{}-{number}", std::process::id());
         run(Command::new("ip").args(["netns", "add", &name]))?;
-        // An open file keeps it; without its name nothing is left behind, whatever becomes of us.
+        // An open file keeps it; without its name nothing remains after a crash.
         let file = File::open(format!("/run/netns/{name}")).context("cannot open the network namespace");
         run(Command::new("ip").args(["netns", "delete", &name]))?;
         let this = Self { file: Arc::new(file?) };
@@ -35,7 +34,7 @@ impl Namespace {
         Ok(this)
     }
 
-    /// What to put before a program and its arguments so that it runs in here; the process keeps its id.
+    /// Words before a program and its arguments that run it in this namespace; the process keeps its id.
     pub(crate) fn prefix(&self) -> [String; 3] {
         let (process, file) = (std::process::id(), self.file.as_raw_fd());
         [
@@ -45,13 +44,13 @@ impl Namespace {
         ]
     }
 
-    /// Runs `ip` with these arguments in here.
+    /// Runs `ip` with these arguments in this namespace.
     pub(super) fn ip(&self, arguments: &[&str]) -> Result<()> {
         let [program, net, end] = self.prefix();
         run(Command::new(program).args([&net, &end, "ip"]).args(arguments))
     }
 
-    /// Does something on a thread that is in here: what it opens stays in here.
+    /// Runs `work` on a thread in this namespace: the files and sockets it opens stay in it.
     pub(super) fn inside<T: Send>(&self, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
         let there = || {
             move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network))

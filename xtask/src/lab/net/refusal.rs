@@ -1,4 +1,4 @@
-//! The answer of a router that refuses: a TCP reset for whoever sent a packet.
+//! The answer of a router that refuses: a TCP reset for the sender of a packet.
 //!
 //! Pure; bytes of an IPv4 packet in, bytes of another out (RFC 9293, section 3.10.7.1).
 
@@ -11,12 +11,12 @@ const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
 
-/// Whether the packet asks for a new TCP connection.
+/// True if the packet opens a new TCP connection.
 pub(super) fn opens_a_connection(packet: &[u8]) -> bool {
     tcp(packet).is_some_and(|tcp| tcp[13] & (SYN | ACK) == SYN)
 }
 
-/// The reset that ends the connection of `packet` for its sender; `None` for what is not TCP, or a reset itself.
+/// The reset that ends the connection of `packet` for its sender; `None` if the packet is not TCP, or a reset itself.
 pub(super) fn reset(packet: &[u8]) -> Option<Vec<u8>> {
     let tcp = tcp(packet)?;
     let flags = tcp[13];
@@ -34,7 +34,7 @@ pub(super) fn reset(packet: &[u8]) -> Option<Vec<u8>> {
     reset[2..4].copy_from_slice(&tcp[..2]);
     reset[12] = 5 << 4;
     if flags & ACK != 0 {
-        // Where the sender expects the next byte: a reset is believed there only.
+        // The sequence number the sender expects: a reset is accepted only there.
         reset[4..8].copy_from_slice(&tcp[8..12]);
         reset[13] = RST;
     } else {
@@ -79,7 +79,7 @@ fn sum_of(bytes: &[u8]) -> u32 {
     words.map(u32::from).sum()
 }
 
-/// The Internet checksum of `bytes` and of what is already summed up.
+/// The Internet checksum of `bytes`, added to a previous sum.
 fn checksum(bytes: &[u8], begun: u32) -> u16 {
     let mut sum = begun + sum_of(bytes);
     while sum >> 16 != 0 {

@@ -1,4 +1,5 @@
-//! A TUN device: what the kernel of a namespace sends into a network interface is read here, and the other way round.
+//! A TUN device: packets that the kernel of a namespace sends into a network interface are read here, and the other way
+//! round.
 #![allow(
     unsafe_code,
     reason = "no safe function makes the request TUNSETIFF, or lets tokio wait for what it made"
@@ -28,10 +29,10 @@ struct Request {
     rest: [u8; 22],
 }
 
-/// `_IOW('T', 202, int)`: it says int and takes a `struct ifreq`.
+/// `_IOW('T', 202, int)`: declared with int, but takes a `struct ifreq`.
 const TUNSETIFF: Opcode = ioctl::opcode::write::<i32>(b'T', 202);
 const IFF_TUN: u16 = 0x0001;
-/// Packets as they are, without four bytes before them.
+/// Packets without the four bytes of header.
 const IFF_NO_PI: u16 = 0x1000;
 
 // === impl Tun ===
@@ -58,7 +59,7 @@ impl Tun {
         }
     }
 
-    /// Lets a packet arrive. One that the kernel does not take now is lost, as on any wire.
+    /// Delivers a packet. One that the kernel refuses now is lost, as on any wire.
     pub(super) fn write(&self, packet: &[u8]) {
         let _ = rustix::io::write(self.file.get_ref(), packet);
     }
@@ -72,7 +73,7 @@ fn attach(name: &str) -> Result<OwnedFd> {
         flags: IFF_TUN | IFF_NO_PI,
         rest: [0; 22],
     };
-    // The kernel wants a zero at the end.
+    // The kernel requires a zero at the end.
     let count = name.len().min(request.name.len() - 1);
     request.name[..count].copy_from_slice(&name.as_bytes()[..count]);
     // SAFETY: the opcode is TUNSETIFF, which reads and writes 40 bytes, the size of `Request`; `Setter` owns them.

@@ -1,10 +1,10 @@
-//! What becomes of a packet on a cable: lost, late, twice, out of order, damaged, or in the queue of a thin line.
+//! Fate of a packet on a cable: lost, late, duplicated, reordered, damaged, or in the queue of a slow line.
 //!
-//! Pure: a function of the seed, the packet's number and the time. Nothing here knows what a packet contains.
+//! Pure: a function of the seed, the packet's number and the time. The content of packets does not matter.
 
 use std::time::Duration;
 
-/// What one direction of a cable does to packets. Shares are in parts per thousand.
+/// Treatment of packets in one direction of a cable. Shares are in parts per thousand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Weather {
     /// Nothing arrives.
@@ -14,13 +14,13 @@ pub(crate) struct Weather {
     pub(crate) doubled: u16,
     /// Arrives [`OVERTAKEN_BY`] later than it should, behind packets that were sent after it.
     pub(crate) overtaken: u16,
-    /// Arrives with a byte changed; the receiver's checksum has to notice.
+    /// Arrives with a byte changed; the receiver's checksum must detect it.
     pub(crate) damaged: u16,
     /// Every packet arrives this much later.
     pub(crate) delay: Duration,
     /// And up to this much more, in order.
     pub(crate) jitter: Duration,
-    /// Bytes per second. What would wait longer than [`QUEUE`] for its turn is lost.
+    /// Bytes per second. A packet that would wait longer than [`QUEUE`] is lost.
     pub(crate) rate: Option<u32>,
 }
 
@@ -28,29 +28,29 @@ pub(crate) struct Weather {
 #[derive(Debug)]
 pub(crate) struct Direction {
     seed: u64,
-    /// Packets so far.
+    /// Number of packets so far.
     number: u64,
-    /// When the line has sent all that was given to it.
+    /// Time at which the line has sent all its packets.
     busy_until: Duration,
-    /// When the last packet arrives that keeps the order.
+    /// Arrival time of the last packet that keeps the order.
     last: Duration,
 }
 
-/// What becomes of a packet.
+/// Fate of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fate {
-    /// When it arrives; `None` when it does not.
+    /// Arrival time; `None` if it is lost.
     pub(crate) arrives: Option<Duration>,
-    /// When a copy of it arrives.
+    /// Arrival time of a copy.
     pub(crate) again: Option<Duration>,
     pub(crate) is_damaged: bool,
 }
 
-/// How late a packet is that others overtake: a few of them at the pace of a bulk transfer.
+/// Delay of a reordered packet: a few packets at the pace of a bulk transfer.
 const OVERTAKEN_BY: Duration = Duration::from_millis(25);
-/// How much later a copy arrives.
+/// Delay of a copy.
 const COPY_AFTER: Duration = Duration::from_millis(3);
-/// The queue in front of a thin line holds as much as it sends in this time.
+/// The queue in front of a slow line holds as much as it sends in this time.
 const QUEUE: Duration = Duration::from_secs(1);
 /// A packet of any size finds room in an empty queue.
 const PER_MILLE: u16 = 1000;
@@ -68,11 +68,11 @@ impl Direction {
         }
     }
 
-    /// What becomes of the next packet, of `bytes` bytes, sent at `now`. Times never go back from call to call.
+    /// Fate of the next packet, of `bytes` bytes, sent at `now`. Times never go back from call to call.
     pub(crate) fn fate(&mut self, weather: &Weather, now: Duration, bytes: usize) -> Fate {
         let mut random = fastrand::Rng::with_seed(self.seed ^ self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         self.number += 1;
-        // All numbers are drawn for every packet: weather that changes does not change the luck of later packets.
+        // All numbers are drawn for every packet: a change of weather does not change the numbers of later packets.
         let mut falls = |share: u16| random.u16(..PER_MILLE) < share;
         let (lost, doubled) = (falls(weather.lost), falls(weather.doubled));
         let (overtaken, is_damaged) = (falls(weather.overtaken), falls(weather.damaged));
@@ -80,7 +80,7 @@ impl Direction {
         if weather.is_silent {
             return Fate::default();
         }
-        // A packet that is lost on the air has used the line all the same.
+        // A packet that is lost in the air has used the line all the same.
         let Some(sent) = self.send(weather.rate, now, bytes) else {
             return Fate::default();
         };
@@ -100,7 +100,7 @@ impl Direction {
         }
     }
 
-    /// When the line has sent the packet; `None` when its queue is full.
+    /// Time at which the line has sent the packet; `None` when its queue is full.
     fn send(&mut self, rate: Option<u32>, now: Duration, bytes: usize) -> Option<Duration> {
         let Some(rate) = rate else {
             self.busy_until = now;
