@@ -21,7 +21,7 @@ pub use chain::Chain;
 /// All filters, in the order in which they are called.
 pub static FILTERS: [&dyn ObjectFilter; 2] = [&servicetopology::ServiceTopology, &masterservice::MasterService];
 
-/// One data filter.
+/// Data filter.
 pub trait ObjectFilter: Sync {
     /// Name of the filter in ConfigMap `yurt-hub-cfg`.
     fn name(&self) -> &'static str;

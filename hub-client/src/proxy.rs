@@ -62,7 +62,7 @@ pub struct Proxy {
     pub heartbeat: Arc<OwnHeartbeat>,
     /// Owner of work that must continue after a client hangs up.
     pub tasks: TaskGroup,
-    /// Counters.
+    /// Metrics of the hub.
     pub metrics: Arc<Metrics>,
     /// Concurrency limit and queues of requests.
     pub places: Places,

@@ -75,11 +75,11 @@ pub struct Feeder {
     pub cloud: Arc<Cloud>,
     /// Leadership that permits the feed.
     pub leadership: Arc<Leadership>,
-    /// Counters.
+    /// Metrics of the hub.
     pub metrics: Arc<Metrics>,
     /// Progress of the feed.
     pub progress: Arc<FeedProgress>,
-    /// Ends the feed.
+    /// Cancelled when the feed must end.
     pub token: CancellationToken,
     /// True if the coordinator accepts gzip; read from its state before each start.
     pub gzip: AtomicBool,
@@ -216,7 +216,7 @@ impl Feeder {
         let proven = self.data.timeline().holds(self.replica.name(), here.generation);
         match Way::of(there, here, proven, random()) {
             Way::AwaitProof => Err(Interrupted::Reopen(
-                "the replica is not verified as the present cloud's".into(),
+                "no proof yet that the replica has the present cloud's history".into(),
             )),
             Way::List(generation) => {
                 self.list_again(here.generation, generation);

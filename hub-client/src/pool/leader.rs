@@ -29,7 +29,7 @@ pub struct Leader {
     pub coordinator: CoordinatorClient,
     /// The data to feed.
     pub data: Arc<PoolData>,
-    /// Counters.
+    /// Metrics of the hub.
     pub metrics: Arc<Metrics>,
     /// Progress of the feed.
     pub progress: Arc<FeedProgress>,

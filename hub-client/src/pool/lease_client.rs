@@ -15,7 +15,7 @@ use yurt_runtime::{Clock, UnixTime};
 
 use crate::upstream::in_words;
 
-/// One Lease at one server.
+/// Client of one Lease at one server.
 #[derive(Clone, Debug)]
 pub struct LeaseClient {
     client: HttpClient,
@@ -68,7 +68,7 @@ impl LeaseClient {
     /// Creates the Lease.
     ///
     /// # Errors
-    /// As [`Self::replace`].
+    /// Same as [`Self::replace`].
     pub async fn create(&self, lease: &Value, timeout: Duration) -> Result<Answer, ClientError> {
         self.ask(Method::POST, &self.collection(), Some(lease), timeout).await
     }
@@ -133,7 +133,7 @@ impl LeaseClient {
 
 impl Answer {
     /// Returns the reason why the server did not accept or return the Lease; `None` on success. A conflict and an
-    /// absent Lease are expected and count as success.
+    /// absent Lease are expected and also give `None`.
     #[must_use]
     pub fn refusal(&self) -> Option<String> {
         let is_expected = [StatusCode::CONFLICT, StatusCode::NOT_FOUND].contains(&self.status);

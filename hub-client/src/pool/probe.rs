@@ -28,7 +28,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// Time without an answer from the server in use after which the cloud's other servers are probed, too.
 const ALONE: Duration = Duration::from_secs(1);
-/// Failed probes in a row after which the coordinator counts as unreachable.
+/// Consecutive failed probes after which the coordinator counts as unreachable.
 const FAILURES: u32 = 2;
 
 /// Failure key: the cloud does not answer.
@@ -42,7 +42,7 @@ pub const FEED_VERSION: &str = "feed version";
 /// Reachability of the cloud.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CloudReach {
-    /// Failed probes in a row; `None` before the first answer.
+    /// Consecutive failed probes; `None` before the first answer.
     pub failed_probes: Option<u32>,
 }
 
@@ -91,14 +91,14 @@ pub struct ScopeStatus {
     pub told: Option<Vec<SharedResource>>,
 }
 
-/// One collection at the coordinator.
+/// State of one collection at the coordinator.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct CollectionStatus {
     /// Generation of the collection's history.
     #[serde(default)]
     pub generation: u64,
-    /// `C`.
+    /// Position `C`: everything up to this RV is applied.
     pub applied_up_to: String,
     /// True if the collection is complete.
     #[serde(default)]

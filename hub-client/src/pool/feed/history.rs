@@ -12,8 +12,8 @@ use crate::replicas::{members, questions};
 // === impl Feeder ===
 
 impl Feeder {
-    /// Begins a generation if ours is verified as the present cloud's: the coordinator has another history under the
-    /// same number.
+    /// Begins a generation if this hub's replica is proved to have the present cloud's history: the coordinator has
+    /// another history under the same number.
     pub(super) fn begin_generation(&self, why: &str) {
         let generation = self.here().generation;
         if self.data.timeline().holds(self.replica.name(), generation) {
@@ -27,10 +27,10 @@ impl Feeder {
     }
 
     /// Handles a coordinator that stays ahead. If the cloud itself is behind that position, a former leader fed a
-    /// history that never existed. Then ours, which is verified, begins a generation.
+    /// history that never existed. Then this hub's replica, which is proved, begins a generation.
     pub(super) async fn leave_behind(&self, there: Place) {
         let (name, kind) = (self.replica.name(), self.replica.collection().kind());
-        // Members are read from Nodes, which in every pool share one etcd.
+        // Members are read from Nodes. Their RVs come from one etcd in every pool, like those of Services.
         let kind = find_kind("", "services")
             .filter(|_| name == members::COLLECTION)
             .unwrap_or(kind);
@@ -60,7 +60,7 @@ impl Feeder {
         }
     }
 
-    /// Changes the generation of ours, verified as the present cloud's under `from`, to `to`.
+    /// Changes the generation of this hub's replica, proved under `from`, to `to`.
     pub(super) fn renumber(&self, from: u64, to: u64) {
         match self.replica.collection().update_of(from, |c| c.adopt(to)) {
             Ok(()) => self.data.timeline().extend(self.replica.name(), to),
@@ -68,8 +68,8 @@ impl Feeder {
         }
     }
 
-    /// Relists after the fed data was voided. Ours, under `from`, may be a copy of the void data. It has the generation
-    /// `to` until the cloud has been listed.
+    /// Relists after the fed data was voided. This hub's replica, under `from`, may be a copy of the void data. It has
+    /// the generation `to` until the cloud has been listed.
     pub(super) fn list_again(&self, from: u64, to: u64) {
         tracing::warn!(
             collection = self.replica.name(),

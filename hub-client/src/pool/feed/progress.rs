@@ -62,7 +62,8 @@ impl FeedProgress {
         one.behind_since.get_or_insert(read_at);
     }
 
-    /// Records that the coordinator confirmed everything read at `read_at`, up to `up_to`; ours is now at `position`.
+    /// Records that the coordinator confirmed everything read at `read_at`, up to `up_to`; this hub's replica is now at
+    /// `position`.
     pub fn delivered(&self, name: &str, up_to: ResourceVersion, position: ResourceVersion, read_at: BootTime) {
         let behind_since = (position > up_to).then_some(read_at);
         let one = Delivered {

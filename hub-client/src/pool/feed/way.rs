@@ -6,16 +6,16 @@
 //!
 //! Assumption: a new leader already holds everything the coordinator held, and a rollback lost more than the data that
 //! only the coordinator had. A rollback to a point between the two shows in neither of them. A hub follows the
-//! coordinator until it leads, and a coordinator that is ahead is part of the verification.
+//! coordinator until it leads, and a coordinator that is ahead is part of the proof.
 
 use yurt_apimachinery::ResourceVersion;
 
 use yurt_storage::generation;
 
-/// State of a collection, at the coordinator or here.
+/// State of a collection, at the coordinator or at this hub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// `C`.
+    /// Position `C`: everything up to this RV is applied.
     pub position: ResourceVersion,
     /// Generation of the collection's history.
     pub generation: u64,
@@ -26,16 +26,16 @@ pub struct Place {
 /// Next action of the feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Send nothing before ours is verified as the present cloud's.
+    /// Send nothing before a proof that the replica has the present cloud's history.
     AwaitProof,
-    /// Send ours under this number as a snapshot: the coordinator's is of another history.
+    /// Send the replica under this number as a snapshot: the coordinator has another history.
     Begin(u64),
     /// Send a snapshot: the coordinator is incomplete, or has an earlier generation.
     Snapshot,
-    /// Send nothing: our source lags behind the coordinator.
+    /// Send nothing: this hub's source lags behind the coordinator.
     Wait,
-    /// Send nothing before the collection is relisted in the cloud, because the fed data is void. Until then ours has
-    /// this number.
+    /// Send nothing before the collection is relisted in the cloud, because the fed data is void. Until then the
+    /// replica has this number.
     List(u64),
     /// Send nothing: the coordinator's generation has no successor.
     Exhausted,
@@ -56,8 +56,8 @@ impl Place {
 // === impl Way ===
 
 impl Way {
-    /// Decides the next action. `proven` is true if ours is verified as the cloud's history. `random` makes the number
-    /// of a new generation unique.
+    /// Decides the next action. `proven` is true if the replica is proved to have the cloud's history. `random` makes
+    /// the number of a new generation unique.
     #[must_use]
     pub fn of(there: Place, here: Place, proven: bool, random: u64) -> Self {
         let next = || generation::next(there.generation, random);
@@ -67,8 +67,8 @@ impl Way {
         if there.is_void() && there.generation > here.generation {
             return next().map_or(Self::Exhausted, Self::List);
         }
-        // The coordinator saw a restore of the cloud from a backup that we did not see, or a different one. The numbers
-        // do not show which history is older. The coordinator also rejects a generation too far above its own.
+        // The coordinator saw a restore of the cloud from a backup that this hub did not see, or a different one. The
+        // numbers do not show which history is older. The coordinator also rejects a generation too far above its own.
         let is_other = there.generation > here.generation;
         if is_other || !generation::may_follow(there.generation, here.generation) {
             return match proven {
@@ -158,7 +158,7 @@ mod tests {
             self.serial
         }
 
-        /// Reads the cloud as a new leader does, after a perfect verification. The hub has what the coordinator had.
+        /// Reads the cloud as a new leader does, after a perfect proof. The hub has what the coordinator had.
         fn read(&mut self, hub: usize) {
             if self.hubs[hub].generation == self.coordinator.generation {
                 self.follow(hub);
@@ -244,7 +244,7 @@ mod tests {
         }
     }
 
-    /// Another member may have numbered our copy, or the coordinator may have lost its disk since.
+    /// Another member may have numbered this hub's replica, or the coordinator may have lost its disk since.
     #[test]
     fn number_that_the_coordinator_would_not_take_is_left_for_its_next_one() {
         for far in [1_500_000_000, generation::GENERATION_END, u64::MAX] {
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(Way::of(Place::default(), near, true, 7), Way::Snapshot);
     }
 
-    /// Ours may come from the void data and pass for the cloud's: a verification compares only few objects.
+    /// The replica may come from the void data and pass for the cloud's: a proof compares only few objects.
     #[test]
     fn what_is_void_is_listed_again_before_it_is_fed() {
         let there = Place {

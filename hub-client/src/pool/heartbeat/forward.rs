@@ -45,7 +45,7 @@ pub struct Forward {
     pub leadership: Arc<Leadership>,
     /// Clock.
     pub clock: Clock,
-    /// Counters.
+    /// Metrics of the hub.
     pub metrics: Arc<Metrics>,
     /// Owner of the workers.
     pub tasks: TaskGroup,

@@ -68,7 +68,7 @@ pub struct OwnHeartbeat {
     last: Mutex<Option<Kept>>,
     /// RV of the lease that the cloud acknowledged last in its present history.
     acknowledged: Mutex<Option<ResourceVersion>>,
-    /// Verified history of the cloud. Renewals wait for its verification.
+    /// State of the proof that the cloud's history is unchanged. Renewals wait for that proof.
     timeline: Timeline,
     troubles: Troubles,
     kept_at: PathBuf,
@@ -129,8 +129,8 @@ impl OwnHeartbeat {
         self.relaying.as_ref()
     }
 
-    /// Makes renewals wait, for a few seconds at most, for the verified history of `data`, and reports refusals to its
-    /// failure list.
+    /// Makes renewals wait, for a few seconds at most, for the proof of the history of `data`, and reports refusals to
+    /// its failure list.
     #[must_use]
     pub fn beside(self, data: &PoolData) -> Self {
         Self {
@@ -261,7 +261,8 @@ impl OwnHeartbeat {
             match action {
                 OwnAction::RenewCloud(_) if is_beat => to_cloud = true,
                 OwnAction::RenewCloud(_) => {
-                    // A slow renewal overtook a beat, which was answered without the cloud. The next beat goes there.
+                    // The newest beat came during a slow renewal and was answered without the cloud. The next one
+                    // goes there.
                     self.carry_out(OwnInput::CloudSkipped);
                 }
                 OwnAction::RenewPool(renewal) => {

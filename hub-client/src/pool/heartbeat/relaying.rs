@@ -31,7 +31,7 @@ pub struct Relaying {
     pub offer: watch::Receiver<Option<Offer>>,
     /// Reachability of the cloud.
     pub reach: watch::Receiver<CloudReach>,
-    /// Counters.
+    /// Metrics of the hub.
     pub metrics: Arc<Metrics>,
 }
 

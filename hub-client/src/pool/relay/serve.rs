@@ -50,7 +50,7 @@ pub struct Relay {
     pub rate: u64,
     /// Limits of one tunnel.
     pub limits: Limits,
-    /// Counters.
+    /// Metrics of the hub.
     pub metrics: Arc<Metrics>,
     /// Clock.
     pub clock: Clock,

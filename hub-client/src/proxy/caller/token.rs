@@ -18,7 +18,7 @@ use yurt_runtime::pki::write_secret;
 pub const FILE: &str = "kubelet.token";
 /// Minimum length of a token that is kept, characters: 128 bits.
 const TOKEN_MIN: usize = 22;
-/// Random bytes of a new token.
+/// Number of random bytes of a new token.
 const RANDOM: usize = 32;
 
 /// Token of the kubelet, stored only for comparison.

@@ -1,4 +1,4 @@
-//! One machine and the answers a test gives it.
+//! Test bench of one machine, with the answers of the test.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub(super) fn free(version: u64) -> Lease {
 }
 
 impl Lease {
-    /// As answered to the holder by store "s1".
+    /// The lease as store "s1" answers its holder.
     pub(super) fn fenced(self, epoch: u64) -> Lease {
         Lease {
             fence: Some(Fence {
@@ -63,7 +63,7 @@ impl Bench {
         }
     }
 
-    /// Both links are up and the first read is under way.
+    /// Both links are up and the first read is in flight.
     pub(super) fn candidate() -> Self {
         Self::candidate_of_rank(0)
     }

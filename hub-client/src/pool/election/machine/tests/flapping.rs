@@ -43,7 +43,7 @@ impl Pool {
         pool
     }
 
-    /// An hour in which the link of hub n works when `is_up` says so; probes as the hub makes them.
+    /// Runs an hour in which the link of hub n works if `is_up` returns true; probes as the hub does.
     fn run(mut self, is_up: impl Fn(usize, u64) -> bool) -> (u32, f64) {
         let mut failed = [0_u32; 3];
         for tenth in 0..HOUR {
@@ -146,7 +146,7 @@ fn where_every_link_flaps_somebody_leads_all_the_same() {
     let flaps = |hub: usize, tenth: u64| (tenth + hub as u64 * 20 * TENTHS) % (60 * TENTHS) < 45 * TENTHS;
     let (_, without) = Pool::new(LINK_SETTLES).run(flaps);
     let (_, least) = Pool::new(Duration::ZERO).run(flaps);
-    // Each of some 120 losses in an hour may cost the reserve's second, and no more.
+    // Each of some 120 losses in an hour may cost the one second of `RESERVE_DELAY`, and no more.
     assert!(
         without < least + 150.0,
         "{without} s without a leader, {least} s at least"
