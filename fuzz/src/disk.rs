@@ -1,4 +1,4 @@
-//! A store's file after damage.
+//! The file of a store after damage.
 
 use std::cell::RefCell;
 use std::path::Path;

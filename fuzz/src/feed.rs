@@ -1,4 +1,4 @@
-//! What a leader, or whoever pretends to be one, may send.
+//! Calls of the feed, from a leader or from a caller that pretends to be one.
 
 /// Bodies of the feed's calls, read and applied as the coordinator does.
 pub(crate) fn batch(data: &[u8]) {

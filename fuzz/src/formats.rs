@@ -52,7 +52,7 @@ pub(crate) fn envelope(data: &[u8]) {
     }
 }
 
-/// What is read stands for the same when it is written and read again.
+/// A value keeps its meaning when it is read, written and read again.
 pub(crate) fn yaml_body(data: &[u8]) {
     let Ok(json) = yaml::to_json(data) else { return };
     let written = yaml::from_json(&json);

@@ -1,7 +1,7 @@
-//! What may come over the network or from a damaged disk, as functions of bytes that must not panic, hang or grow.
+//! Inputs from the network or a damaged disk, as functions of bytes that must not panic, hang or grow.
 //!
 //! Each target also checks what must hold of the result, so that it finds wrong answers and not only crashes. Kept inputs
-//! are in `corpus/<target>`; the ordinary tests run all of them, `cargo xtask fuzz` looks for more.
+//! are in `corpus/<target>`; the ordinary tests run all of them, `cargo xtask fuzz` searches for more.
 
 mod api;
 mod disk;
@@ -15,11 +15,11 @@ mod wide;
 pub struct Target {
     /// Name of its folder in the corpus.
     pub name: &'static str,
-    /// Longest input that makes sense, in bytes.
+    /// Length limit of inputs, in bytes.
     pub len_max: usize,
-    /// Panics when something is wrong.
+    /// Runs one input; panics if a check fails.
     pub run: fn(&[u8]),
-    /// The code under test catches panics of a library, so that a panic inside is nothing to report.
+    /// True if the code under test catches panics of a library; such a panic is no finding.
     pub catches: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What comes in the first line and the headers of a request.
+//! The first line and the headers of a request.
 
 use yurt_apimachinery::negotiation::{Shape, negotiate};
 use yurt_apimachinery::{FieldSelector, LabelSelector, ListOptions, RequestInfo, kind};

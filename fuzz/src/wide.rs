@@ -8,16 +8,16 @@ use yurt_apimachinery::schema::{self, Field, FieldType, Message};
 
 /// Entries for each step of an input's second byte.
 const STEP: usize = 50;
-/// Less CPU time than this is never too much, in seconds.
+/// CPU time below which work is never too much, in seconds.
 const SECONDS_LEAST: f64 = 0.3;
-/// Four times the entries may be so many times the work.
+/// Maximum growth of the work when the entries grow fourfold, as a factor.
 const GROWTH_MAX: f64 = 10.0;
-/// No refusal is longer, in bytes.
+/// Maximum length of a rejection, in bytes.
 const REFUSAL_BYTES_MAX: usize = 1 << 20;
 /// Fields on the way to the list.
 const DEPTH_MAX: usize = 8;
 
-/// Where the many entries are, and what they are like.
+/// Place and form of the entries.
 struct Shape<'a> {
     root: (&'static str, &'static str, &'static str, Message),
     /// Each chooses a field on the way.
@@ -26,8 +26,8 @@ struct Shape<'a> {
     sort: u8,
 }
 
-/// The first byte chooses a kind, the second how many entries there are, the third what they are like, and the rest the way to the
-/// list or map that has them.
+/// Measures and checks a write with a wide body. The first byte chooses the kind, the second the number of entries, the third their form. The rest is the
+/// path to the list or map that has them.
 pub(crate) fn write(data: &[u8]) {
     let Some((&[kind, size, sort], steps)) = data.split_first_chunk::<3>() else {
         return;

@@ -1,4 +1,4 @@
-//! Every kept input through its target, in every ordinary test run.
+//! Runs every kept input through its target, in every ordinary test run.
 
 use std::path::Path;
 

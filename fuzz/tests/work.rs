@@ -1,4 +1,4 @@
-//! Work on wide bodies grows as the bodies do, and answers stay small whatever is in them.
+//! Work on wide bodies grows in proportion to the bodies, and answers stay small for any content.
 
 use std::cell::Cell;
 
@@ -204,7 +204,7 @@ fn selectors_with_many_values_and_objects_with_many_labels() {
     };
     let labels: Labels = [("a", "v1"), ("b", "x")].into_iter().collect();
     assert!(!selector(2).matches(&labels) && selector(1).matches(&labels));
-    // What grows is one look, which is asked for so often that it can be measured.
+    // One lookup grows; it is repeated until it can be measured.
     let asked = Cell::new(0);
     let look = |selector: LabelSelector| {
         let unlisted: Labels = [("a", "zz")].into_iter().collect();

@@ -78,7 +78,7 @@ func checkWidgets(t *testing.T, k kubectl) {
 	if out := k.run("get", "all"); !strings.Contains(out, "widget.example.com/round") {
 		t.Errorf("get all gives %q", out)
 	}
-	if out := k.run("explain", "widget.spec"); !strings.Contains(out, "The color that everybody sees.") {
+	if out := k.run("explain", "widget.spec"); !strings.Contains(out, "Color of the widget.") {
 		t.Errorf("explain widget.spec gives %q", out)
 	}
 	if out := k.run("explain", "widget.metadata"); !strings.Contains(out, "labels") {

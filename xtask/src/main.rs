@@ -68,7 +68,7 @@ enum Command {
     Scale(bench::pool::scale::Args),
     /// Send the same requests to kube-apiserver and the coordinator and compare the answers
     Differential(interop::DifferentialArgs),
-    /// Measure the figures the README quotes (minutes)
+    /// Measure start time, memory, and bytes that a pool reads from the cloud (minutes)
     Figures(interop::FiguresArgs),
 }
 

@@ -1,5 +1,5 @@
-// Command figures measures what the README quotes, on this machine, and prints it as a table: memory of both programs,
-// the time from exec to ready, and what a pool reads from the cloud.
+// Command figures measures on this machine and prints a table: memory of both programs, the time from exec to ready, and the
+// bytes that a pool reads from the cloud.
 //
 //	go run ./cmd/figures            everything, a few minutes
 //	go run ./cmd/figures -only rss  one group: start, rss or bytes
