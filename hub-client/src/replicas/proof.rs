@@ -437,7 +437,7 @@ impl Prover {
             if self.data.timeline().is_gone(name, generation) {
                 continue;
             }
-            // Others may have RVs of another etcd; these are compared with the head of Services.
+            // The position is compared with the head of Services. Other resources may have RVs of another etcd.
             let numbered = POOL_SCOPE.contains(&name) || name == members::COLLECTION;
             if let Some(there) = self.at_coordinator(name, generation) {
                 if numbered {

@@ -57,7 +57,7 @@ impl Attacked {
         TlsConnector::from(Arc::new(tls)).connect(name, tcp).await
     }
 
-    /// Sends `words` as `tls` and reads until the relay closes, or, with a tunnel open, its head.
+    /// Sends `words` over a connection with `tls` and reads until the relay closes, or, with a tunnel open, its head.
     async fn say(&self, tls: ClientConfig, words: &str) -> String {
         let mut connection = self.connect(tls).await.expect("a connection");
         connection
