@@ -43,7 +43,7 @@ pub(crate) struct App {
     pub(crate) metrics: SharedMetrics,
     /// Clock of all parts.
     pub(crate) clock: Clock,
-    /// Owner of writes, which finish when their client hangs up.
+    /// Owner of writes, which finish when their client disconnects.
     pub(crate) writes: TaskGroup,
     /// Cancelled when watches have to end.
     pub(crate) end_watches: CancellationToken,
@@ -57,7 +57,7 @@ pub(crate) struct Served {
     pub(crate) registry: Registry,
     /// Discovery documents of these resources.
     pub(crate) discovery: Discovery,
-    /// Names of those that the cloud owns.
+    /// Names of the resources that the cloud owns.
     pub(crate) pool_kinds: Vec<String>,
 }
 
@@ -68,13 +68,13 @@ pub(crate) struct Settings {
     pub(crate) profile: Profile,
     /// Name of the pool.
     pub(crate) nodepool: String,
-    /// Least lifetime of a watch that does not say how long it wants to last.
+    /// Minimum lifetime of a watch that requests no lifetime.
     pub(crate) min_request_timeout: Duration,
     /// Lifetime of an event after its last change.
     pub(crate) event_ttl: Duration,
     /// Lifetime of the lease of a node that left the pool.
     pub(crate) departed_lease_ttl: Duration,
-    /// Largest request body. The feed has its own.
+    /// Largest request body in bytes. The feed has its own limit.
     pub(crate) body_bytes_max: usize,
 }
 

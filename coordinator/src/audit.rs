@@ -48,15 +48,15 @@ pub(crate) struct Audit {
 pub(crate) struct Counters {
     /// Events made.
     pub(crate) events: IntCounter,
-    /// Events that found the queue full, or could not be written.
+    /// Events dropped from a full queue, or lost in a failed write.
     pub(crate) lost: IntCounter,
 }
 
-/// The audit log of a server, if it keeps one.
+/// The audit log of a server, if enabled.
 pub(crate) struct Log {
     /// Queue of the events.
     pub(crate) audit: Audit,
-    // Taken once, by the task that writes.
+    // Taken once, by the writing task.
     writer: Mutex<Option<Writer>>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Record {
     is_open: bool,
 }
 
-/// A body whose end is the end of its request.
+/// A body at whose end its request ends.
 struct Audited {
     inner: Body,
     _record: Record,
@@ -76,7 +76,7 @@ struct Audited {
 // === impl Log ===
 
 impl Log {
-    /// Opens the log that the flags ask for, if any.
+    /// Opens the log that the flags name, if any.
     ///
     /// # Errors
     /// When the file cannot be opened.

@@ -217,7 +217,7 @@ fn remove(path: &Path) -> Result<(), StartError> {
 }
 
 fn pki_error(error: &PkiError) -> StartError {
-    StartError::new(format!("cannot make certificates: {error}"))
+    StartError::new(format!("cannot generate certificates: {error}"))
 }
 
 #[cfg(test)]

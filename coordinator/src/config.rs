@@ -137,7 +137,7 @@ pub struct Config {
     #[arg(long, value_name = "DURATION", default_value = "10m")]
     pub departed_lease_ttl: GoDuration,
 
-    /// A watch without timeoutSeconds lives between one and two times this long.
+    /// Minimum lifetime of a watch without timeoutSeconds; the actual one is random, up to twice as long.
     #[arg(long, value_name = "DURATION", default_value = "1800s")]
     pub min_request_timeout: GoDuration,
 
@@ -190,7 +190,7 @@ pub struct Config {
     #[arg(long, value_name = "BYTES")]
     pub max_own_bytes: Option<usize>,
 
-    /// Largest header block of a request, as HTTP/2 counts it; larger ones get 431.
+    /// Largest header block of a request in bytes, as HTTP/2 counts it; larger ones get 431.
     #[arg(long, value_name = "BYTES", default_value_t = server::MAX_HEADER_BYTES, value_parser = value_parser!(u32).range(8192..=1048576))]
     pub max_header_bytes: u32,
 

@@ -4,8 +4,8 @@
 //! collection), [`scope`] (set of collections). Then [`events`] (events of the log, in batches), [`snapshot`] (the whole
 //! state, by difference), [`pending`] and [`bodies`] (parts of it that have arrived), [`wire`] (messages).
 //!
-//! Invariant: nothing of an older epoch is applied after something of a newer one; `C` never decreases within a
-//! generation; a collection is served only after its completeness is durable.
+//! Invariant: no call of an older epoch is applied after one of a newer epoch; `C` never decreases within a generation; a
+//! collection is served only after its completeness is durable.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ pub(crate) const PATH: &str = "/yurt/v1/feed";
 pub(crate) const MEMBERS_PATH: &str = "/yurt/v1/members";
 /// Path below [`PATH`] to which the leader posts the set of collections.
 pub(crate) const SCOPE: &str = "scope";
-/// Largest body of one feed call.
+/// Largest body of one feed call, in bytes.
 pub(crate) const BODY_BYTES_MAX: usize = 8 << 20;
 /// Versions of the feed's calls that this coordinator speaks.
 const VERSIONS: [u64; 1] = [1];
@@ -164,7 +164,7 @@ impl Feed {
         &self.fence
     }
 
-    /// Node leases whose heartbeats another hub has to carry to the cloud.
+    /// Number of node leases whose heartbeats the leader has to forward to the cloud.
     pub(crate) fn delegated_leases(&self) -> usize {
         self.leases.read(|held| {
             let delegated = |lease: &&Object| leases::is_delegated(lease);
@@ -362,7 +362,7 @@ impl Feed {
             return Ok(());
         }
         Err(Refusal::Members {
-            message: "the first feed must be a snapshot of members".to_owned(),
+            message: "the first feed call must be a snapshot of members".to_owned(),
         })
     }
 }
@@ -416,7 +416,7 @@ pub(crate) fn check_version(query: Option<&str>) -> Result<(), Refusal> {
         "the hub that called"
     };
     let message = format!(
-        "this coordinator speaks {VERSIONS:?} of the feed's versions, the hub that called {caller}; upgrade {older}"
+        "this coordinator speaks {VERSIONS:?} of the feed's versions, the calling hub {caller}; upgrade {older}"
     );
     Err(Refusal::Version { message })
 }

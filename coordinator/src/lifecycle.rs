@@ -127,13 +127,13 @@ pub(crate) async fn run(coordinator: Coordinator, stop: impl Future<Output = ()>
     let closed = stores.storage().close().await;
     flushed
         .and(closed)
-        .map_err(|error| StartError::new(format!("the store could not be flushed: {error}")))?;
+        .map_err(|error| StartError::new(format!("failed to flush the store: {error}")))?;
     match failed {
         None => {
             info!("Coordinator stopped");
             Ok(())
         }
-        Some(name) => Err(StartError::new(format!("task {name} ended unasked"))),
+        Some(name) => Err(StartError::new(format!("task {name} ended unexpectedly"))),
     }
 }
 

@@ -7,9 +7,9 @@ use yurt_coordinator::config::{Config, FlagError};
 use yurt_coordinator::{Files, StartError, build};
 use yurt_runtime::{exit, files, log, shutdown, tls};
 
-/// Threads that poll requests. An edge node has few cores, and each thread costs memory.
+/// Number of threads that poll requests. An edge node has few cores, and each thread costs memory.
 const WORKER_THREADS: usize = 2;
-/// Stack of each thread; nothing here recurses deeply.
+/// Stack of each thread, in bytes; no code here recurses deeply.
 const STACK_BYTES: usize = 512 << 10;
 /// Maximum number of threads for commits of pool data and for large bodies. At a time one large body of clients and one of
 /// the feed is worked on.

@@ -1,4 +1,4 @@
-//! Lets an administrator void what leaders fed of the membership, and reports its state.
+//! Voids fed members and collections for an administrator, and reports the source of the members.
 
 use std::sync::Arc;
 

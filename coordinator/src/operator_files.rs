@@ -1,4 +1,4 @@
-//! Files and folders an operator names in a flag, read again while the server runs.
+//! Files and folders that an operator names in a flag, read again while the server runs.
 //!
 //! All files are reloaded atomically: if one is invalid, none is applied.
 
@@ -60,7 +60,7 @@ impl OperatorFiles {
     }
 }
 
-/// Hands every document of every file to `take`; JSON is YAML.
+/// Passes every document of every file to `take`; JSON is YAML.
 ///
 /// # Errors
 /// One line: the file, and the error of `take` or the parser.

@@ -1,4 +1,4 @@
-//! The resources this server knows: one entry per kind with its authority (own or replicated) and its strategy.
+//! The resources of this server: one entry per kind with its authority (own or replicated) and its strategy.
 //!
 //! In reading order: the table below, [`strategy`] (decisions of a kind about its writes), [`own`] (writes of own objects),
 //! then one file per kind with own rules. Adding a kind is one line here. Kinds declared by files ([`custom`]) are added
@@ -81,7 +81,7 @@ pub(crate) struct Registry {
 /// Own kinds of profile pool, apart from those the cloud owns.
 const POOL_OWN: [&str; 4] = ["leases.coordination.k8s.io", "events", "namespaces", "configmaps"];
 
-/// The rules of kinds that have their own; all others follow [`strategy::Plain`].
+/// The rules of kinds that have own ones; all others follow [`strategy::Plain`].
 fn strategy_of(name: &str) -> &'static dyn Strategy {
     match name {
         "leases.coordination.k8s.io" => &leases::Leases,
@@ -170,13 +170,13 @@ impl Registry {
                 (true, None) => declared.push(Declared::shared(kind)),
                 (true, Some(_)) => {
                     return Err(format!(
-                        "{name} is the cloud's: the pool's leader says that the pool shares it"
+                        "{name} belongs to the cloud: the pool's leader added it to the shared resources"
                     ));
                 }
                 (false, Some(declared)) if declared.stored == kind => {}
                 (false, _) => {
                     return Err(format!(
-                        "{name} is pool-scope: it cannot change or go while the server runs"
+                        "{name} is pool-scope: it cannot be changed or removed while the server runs"
                     ));
                 }
             }

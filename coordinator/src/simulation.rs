@@ -55,7 +55,7 @@ impl Election {
         Self { guard, fence }
     }
 
-    /// Judges a write at `now`. Where it changes the holder, the epoch record that has to be stored with it is returned.
+    /// Judges a write at `now`. If it changes the holder, returns the epoch record that has to be stored with it.
     ///
     /// # Errors
     /// The text of the 409.

@@ -33,7 +33,7 @@ pub(crate) fn of_storage(error: &StorageError) -> Status {
         )),
         StorageError::Unknown(why) => {
             let message =
-                format!("the server's store did not say what became of the write: it may have happened ({why})");
+                format!("the outcome of the write in the server's store is unknown: it may have happened ({why})");
             Status::failure(504, reason::TIMEOUT, message).with_retry_after(RETRY_SECONDS)
         }
         StorageError::TooManyBytes(why) => Status::too_large(why),

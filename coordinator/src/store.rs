@@ -82,7 +82,7 @@ impl Stores {
     /// The error of the store.
     pub(crate) async fn attach(&self, publisher: Publisher) -> Result<(), StartError> {
         let attached = self.storage.attach(Arc::new(publisher)).await;
-        attached.map_err(|error| StartError::new(format!("the store cannot be loaded: {error}")))
+        attached.map_err(|error| StartError::new(format!("failed to load the store: {error}")))
     }
 
     /// The disk that holds all of it.

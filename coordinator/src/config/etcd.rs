@@ -1,5 +1,5 @@
-//! The flags of the etcd store; names and defaults are kube-apiserver's, but for the prefix and the
-//! largest request, which is etcd's own.
+//! The flags of the etcd store. Names and defaults are kube-apiserver's, except for the prefix and the largest request,
+//! which is etcd's own.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use yurt_runtime::flags::GoDuration;
 use yurt_runtime::tls::{ClientTls, PemIdentity, PemSource};
 use yurt_storage::etcd3;
 
-/// File below the data folder for the revision checkpoint, see [`etcd3::Config::mark`].
+/// File below the data folder with the mark of etcd's revisions, see [`etcd3::Config::mark`].
 const MARK_FILE: &str = "etcd-mark";
 
 /// Connection to etcd, and limits of its use.
@@ -56,7 +56,7 @@ impl EtcdFlags {
         !self.etcd_servers.is_empty()
     }
 
-    /// Configuration of the store; `space` tags its RVs, `data_dir` keeps its revision checkpoint.
+    /// Configuration of the store; `space` tags its RVs, `data_dir` keeps its mark.
     #[must_use]
     pub fn store(&self, space: Space, data_dir: &Path) -> etcd3::Config {
         let identity = self.etcd_certfile.as_ref().zip(self.etcd_keyfile.as_ref());

@@ -83,8 +83,8 @@ impl Feed {
         }
         let (name, limit) = (collection.name(), self.bytes_max);
         let message = format!(
-            "with this of {name} the pool's data would have {bytes} bytes, limit is {limit} (--max-pool-bytes); what is held \
-             stays as it is"
+            "with this of {name} the pool's data would have {bytes} bytes, limit is {limit} (--max-pool-bytes); the data \
+             already held stays"
         );
         tracing::warn!(collection = name, bytes, limit, "Leader's data refused: too many bytes");
         Err(Status::too_large(&message))

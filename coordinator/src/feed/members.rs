@@ -188,7 +188,7 @@ impl Members {
         }
     }
 
-    /// Their names; `None` while membership is on trust.
+    /// Names of the members; `None` while membership is on trust.
     pub(crate) fn names(&self) -> Option<BTreeSet<String>> {
         let basis = self.basis();
         if basis == Basis::FirstLeader {

@@ -161,7 +161,7 @@ impl Pending {
         for object in objects {
             let (key, rv) = (object.key().to_string(), object.resource_version());
             if self.index.get(&key) != Some(&rv) {
-                let message = format!("{key} at {rv} is not what the snapshot announced");
+                let message = format!("{key} at {rv} is not in the index of the snapshot");
                 return Err(Status::bad_request(message));
             }
             if self.missing.contains(&key) {

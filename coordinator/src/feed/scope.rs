@@ -141,7 +141,7 @@ impl Feed {
             return Err(Status::bad_request(format!("at most {RESOURCES_MAX} resources can be shared")).into());
         }
         if self.members.on_trust() {
-            let message = "the first feed must be a snapshot of members".to_owned();
+            let message = "the first feed call must be a snapshot of members".to_owned();
             return Err(Refusal::Members { message }.into());
         }
         let (mut taken, mut refused): (Vec<SharedResource>, Vec<Problem>) = Default::default();

@@ -21,7 +21,7 @@ pub(super) struct EventsCall<'a> {
     pub(super) after: ResourceVersion,
     #[serde(borrow)]
     pub(super) events: Vec<EventOnWire<'a>>,
-    /// The collection's `C` afterwards: nothing else happened up to there.
+    /// The collection's `C` afterwards: there were no other events up to it.
     pub(super) up_to: ResourceVersion,
     #[serde(default)]
     pub(super) fresh: bool,
@@ -211,7 +211,7 @@ impl HistoryOnWire<'_> {
             within(*after, *to)?;
             // Zero means that the entry is left from an earlier generation.
             if after.is_zero() {
-                return Err(format!("a range to {to} begins nowhere"));
+                return Err(format!("a range to {to} has no start"));
             }
             history.ranges.push(RangeTombstone {
                 after: *after,

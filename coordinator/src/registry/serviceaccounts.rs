@@ -1,4 +1,4 @@
-//! ServiceAccounts: of their secrets only the names are kept.
+//! ServiceAccounts: their secrets keep only the names.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! A pool collection of one coordinator process, with the whole receiving end of the feed in front of it, in memory.
+//! A pool collection of one coordinator process, with the whole receiving end of the feed, in memory.
 
 use std::sync::Arc;
 

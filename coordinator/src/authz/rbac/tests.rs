@@ -1,4 +1,4 @@
-//! Roles and bindings as an operator writes them, and what they allow.
+//! Roles and bindings in an operator's files, and the rights they grant.
 
 use std::path::PathBuf;
 

@@ -15,7 +15,7 @@ const CHANGEABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].ima
     to 1 if it was previously negative)";
 const DEADLINE: &str = "spec.activeDeadlineSeconds";
 
-/// The faults of going from one pod to another.
+/// Faults of a change from one pod to another.
 pub(super) fn check(new: &Value, old: &Value) -> Faults {
     let mut errors = Faults::default();
     for list in ["containers", "initContainers"] {

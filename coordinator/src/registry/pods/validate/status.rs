@@ -11,7 +11,7 @@ use crate::registry::fields::{at, invalid, items, text};
 /// Conditions whose names are not checked.
 const SYSTEM: [&str; 3] = ["PodScheduled", "Ready", "Initialized"];
 
-/// The faults of going from one status to another.
+/// Faults of a change from one status to another.
 pub(in super::super) fn check(new: &Value, old: &Value) -> Faults {
     let mut errors = Faults::default();
     let negative = "must be a non-negative integer";
