@@ -57,11 +57,11 @@ pub struct Facts<'a> {
     pub nodepool: &'a str,
     /// Pool-scope collections, as `resource.group`.
     pub pool_kinds: &'a [String],
-    /// The caller is a node of the pool (or trusted, before membership is known).
+    /// True if the caller is a node of the pool (or trusted, before membership is known).
     pub is_member: bool,
     /// Source of the membership.
     pub membership: Basis,
-    /// The caller's node holds the election lease.
+    /// True if the caller's node holds the election lease.
     pub leads: bool,
     /// Roles and bindings.
     pub policy: &'a Policy,

@@ -272,7 +272,7 @@ impl Feed {
         taken
     }
 
-    /// True if the caller leads. Checked before its body is read; the fence checks again when data changes.
+    /// Checks that the caller leads, before its body is read; the fence checks again when data changes.
     ///
     /// # Errors
     /// 409 `fenced`.
@@ -311,7 +311,7 @@ impl Feed {
         }
     }
 
-    /// Reports to other coordinators if the cloud's changes arrive: immediately when that changes, else once per
+    /// Reports to other coordinators whether the cloud's changes arrive: immediately when that changes, else once per
     /// [`TELL_FRESHNESS_EVERY`].
     async fn tell_freshness(&self, collection: &PoolCollection, fresh: bool) {
         if !self.replicas.is_pooled() {

@@ -49,7 +49,7 @@ pub(crate) struct Gate {
 /// Facts about a request, for the code that runs at its end.
 pub(crate) struct Trail<'a> {
     audit_id: &'a str,
-    /// The caller has not been authenticated.
+    /// True if the caller has not been authenticated.
     pub(crate) is_stranger: bool,
     /// Set when the caller is not the one that the connection's certificate names.
     pub(crate) known: Option<KnownCaller>,

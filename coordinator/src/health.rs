@@ -40,18 +40,18 @@ impl Health {
         self.storage.store(true, Ordering::Release);
     }
 
-    /// Sets if writes succeed. Failing writes are a reason to send traffic elsewhere, not to restart a process that
-    /// serves reads.
+    /// Sets whether writes succeed. Failing writes are a reason to send traffic elsewhere, not to restart a process
+    /// that serves reads.
     pub(crate) fn set_writable(&self, writable: bool) {
         self.unwritable.store(!writable, Ordering::Release);
     }
 
-    /// Sets if any node can be admitted; false while the members are unknown.
+    /// Sets whether any node can be admitted; false while the members are unknown.
     pub(crate) fn set_has_members(&self, has_members: bool) {
         self.memberless.store(!has_members, Ordering::Release);
     }
 
-    /// Sets if requests are welcome.
+    /// Sets whether requests are welcome.
     pub(crate) fn set_serving(&self, serving: bool) {
         self.serving.store(serving, Ordering::Release);
     }

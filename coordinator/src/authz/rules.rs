@@ -264,7 +264,8 @@ impl In {
 // === impl Named ===
 
 impl Named {
-    /// The name of a create is unknown until the body is read; the handler then authorizes again.
+    /// True if the rule covers the name. A create's name is unknown until the body is read; the
+    /// handler then authorizes again.
     fn covers(&self, user: &User, attributes: &Attributes<'_>) -> bool {
         if attributes.name.is_empty() && attributes.verb == "create" {
             return true;

@@ -219,8 +219,8 @@ impl Members {
         Some(told.objects().read(look))
     }
 
-    /// Checks if `caller` may feed the names `told` as the membership. They must not be empty or leave out the leader:
-    /// otherwise no node could correct them.
+    /// Checks if `caller` may feed the names `told` as the membership. They must not be empty. They must contain the
+    /// leader, unless `--initial-members` does: otherwise no node could correct them.
     ///
     /// # Errors
     /// The reason of the refusal.

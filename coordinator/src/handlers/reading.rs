@@ -245,7 +245,7 @@ fn is_about(resource: &Resource, body: &[u8]) -> bool {
     })
 }
 
-/// The same of a value that names its kind in full; others are checked again.
+/// True if a value names exactly the resource's version and kind; others are checked again.
 fn claims(resource: &Resource, object: &Value) -> bool {
     object["apiVersion"] == *resource.kind.api_version() && object["kind"] == *resource.kind.kind
 }

@@ -145,7 +145,7 @@ pub(crate) fn judge(standing: Standing<'_>, attempt: Attempt<'_>) -> Result<(), 
     }
 }
 
-/// The field manager distinguishes electors that share a user; a delete has none.
+/// True if the attempt is the owner's. The field manager distinguishes electors that share a user; a delete has none.
 fn is_owner(owner: &Author, attempt: &Attempt<'_>) -> bool {
     owner.user == attempt.author.user && (attempt.holder.is_none() || owner.manager == attempt.author.manager)
 }
