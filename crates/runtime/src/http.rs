@@ -1,7 +1,7 @@
-//! Both ends of HTTP: the [`server`], the [`client`], and the one body type that they share.
+//! Both ends of HTTP: the [`server`], the [`client`], and their common body type.
 //!
-//! Bodies are streams of [`Bytes`]; the helpers here make them from bytes, from a `Status`, or from a stream, and read one
-//! into memory with a limit.
+//! Bodies are streams of [`Bytes`]. The helpers here make them from bytes, from a `Status`, or from a stream, and read
+//! one into memory with a limit.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -35,7 +35,7 @@ pub use pieces::{joined, pieces};
 /// Any error of a body.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Body of every request we send and every response we give.
+/// Body of every request sent and every response given.
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 
 /// Media type of everything in JSON.
@@ -49,14 +49,14 @@ pub fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// No body.
+/// An empty body.
 #[must_use]
 pub fn empty() -> Body {
     Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
-/// A body that is sent piece by piece, each as soon as the stream yields it. An error ends the response abruptly, which
-/// tells the client that it is incomplete.
+/// A body that is sent piece by piece, each as soon as the stream yields it. An error ends the response abruptly, so
+/// the client sees that it is incomplete.
 pub fn stream<E: Into<BoxError> + 'static>(pieces: impl Stream<Item = Result<Bytes, E>> + Send + 'static) -> Body {
     StreamBody::new(pieces.map_ok(Frame::data).map_err(Into::into)).boxed_unsync()
 }
@@ -69,7 +69,7 @@ where
     body.map_err(Into::into).boxed_unsync()
 }
 
-/// The same body, which ends where a frame does once `ends` is cancelled: for endless answers only.
+/// The same body, which ends at a frame boundary once `ends` is cancelled: for endless answers only.
 #[must_use]
 pub fn until(body: Body, ends: CancellationToken) -> Body {
     let frames = BodyStream::new(body).take_until(ends.cancelled_owned());
@@ -97,13 +97,13 @@ pub fn respond(status: StatusCode, content_type: HeaderValue, body: Body) -> Res
     response
 }
 
-/// A `Status` as kube-apiserver answers it: JSON, its code, and Retry-After where it has one.
+/// A `Status` in kube-apiserver's form: JSON, its code, and Retry-After if it has one.
 #[must_use]
 pub fn status_response(status: &Status) -> Response<Body> {
     status_response_as(Negotiated::default(), status)
 }
 
-/// The same as a client asked for it.
+/// As [`status_response`], in the format that the client requested.
 #[must_use]
 pub fn status_response_as(how: Negotiated, status: &Status) -> Response<Body> {
     let code = StatusCode::from_u16(status.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -132,17 +132,17 @@ where
 
 /// Memory for a body that is being read.
 pub trait Room {
-    /// Why there is none.
+    /// Reason why there is none.
     type Error;
 
-    /// Takes room so that the body may have `bytes` bytes in all; asked before they are kept.
+    /// Reserves memory so that the body may have `bytes` bytes in all; called before they are kept.
     fn grow(&mut self, bytes: usize) -> impl Future<Output = Result<(), Self::Error>> + Send;
 }
 
-/// As [`read_body`], with memory that is counted.
+/// As [`read_body`], with memory accounted by `room`.
 ///
 /// # Errors
-/// As there, and what `room` answers.
+/// As [`read_body`], and the errors of `room`.
 pub async fn read_body_into<B>(body: B, limit: usize, room: &mut impl Room<Error = Status>) -> Result<Bytes, Status>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
@@ -158,7 +158,7 @@ fn unreadable(error: &BoxError) -> Status {
     Status::bad_request(format!("cannot read the request body: {error}"))
 }
 
-/// The limit of a body is all that bounds it.
+/// Room for a body that only its limit bounds.
 struct Unbounded;
 
 impl Room for Unbounded {
@@ -169,14 +169,14 @@ impl Room for Unbounded {
     }
 }
 
-/// Why [`collect`] did not end well.
+/// Reason why [`collect`] failed.
 enum CollectError<E> {
     TooLarge,
     Broken(BoxError),
     NoRoom(E),
 }
 
-/// Reads a body of at most `limit` bytes, without a copy when it came in one piece.
+/// Reads a body of at most `limit` bytes; a body in one piece is not copied.
 async fn collect<B, R: Room>(body: B, limit: usize, room: &mut R) -> Result<Bytes, CollectError<R::Error>>
 where
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,

@@ -1,7 +1,7 @@
-//! Sends requests to one server over a small pool of connections.
+//! Client of one server over a small pool of connections.
 //!
-//! Dead connections are noticed within about 15 s: HTTP/2 pings and TCP keep-alive while idle, a TCP user timeout while
-//! sending. A new client certificate is presented from the next request on ([`HttpClient::set_tls`]).
+//! Dead connections are detected within about 15 s: by HTTP/2 pings and TCP keep-alive while idle, by a TCP user
+//! timeout while sending. A new client certificate is presented from the next request on ([`HttpClient::set_tls`]).
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,20 +30,20 @@ pub use connector::{Dial, Duplex};
 pub use error::ClientError;
 
 /// A client of one server. Cheap to clone; clones share connections. Traffic that must not wait behind other traffic
-/// (heartbeats behind watches) takes a client of its own.
+/// (heartbeats behind watches) needs a client of its own.
 #[derive(Clone)]
 pub struct HttpClient {
     shared: Arc<Shared>,
 }
 
-/// What is spoken on a connection.
+/// Protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/1.1 only: needed for upgrades.
     Http1,
     /// HTTP/2 only, by ALPN on TLS and by prior knowledge on plain TCP.
     Http2,
-    /// What the server prefers by ALPN; HTTP/1.1 on plain TCP.
+    /// The server's preference by ALPN; HTTP/1.1 on plain TCP.
     Auto,
 }
 
@@ -56,32 +56,33 @@ struct Shared {
     connect_timeout: Duration,
     dial: Option<Dial>,
     tls: RwLock<Option<ClientConfig>>,
-    // Guards only the handle: replaced as a whole by a new TLS configuration.
+    // Guards only the handle: a new TLS configuration replaces it as a whole.
     pool: RwLock<Client<Connector, Body>>,
-    // The Authorization header of our own requests.
+    // The Authorization header of this client's own requests.
     bearer: RwLock<Option<HeaderValue>>,
     /// Connections opened so far.
     opened: Arc<AtomicU64>,
 }
 
-/// Largest answer that [`HttpClient::request_json`] takes into memory: above etcd's own limit for a list page.
+/// Maximum size of an answer that [`HttpClient::request_json`] reads into memory: above etcd's own limit for a list
+/// page.
 pub const MAX_JSON_RESPONSE: usize = 32 * 1024 * 1024;
 
-/// Idle HTTP/1 connections that are kept.
+/// Maximum number of idle HTTP/1 connections in the pool.
 const MAX_IDLE_CONNECTIONS: usize = 4;
-/// Idle connections are closed before our servers' header timeout (30 s) would close them under a request.
+/// Idle connections are closed earlier than by the servers' header timeout (30 s), which could hit a new request.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(25);
 /// Time between HTTP/2 pings, also while no request is running.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
-/// An unanswered ping ends the connection after this long.
+/// Time after which an unanswered ping ends the connection.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes that one HTTP/2 stream may have in flight: 2.5 MB/s at a round trip of 100 ms.
+/// Maximum bytes of one HTTP/2 stream in flight: 2.5 MB/s at a round trip of 100 ms.
 const STREAM_WINDOW: u32 = 256 * 1024;
-/// The same for a connection: thirty readers that stopped reading must not stop the others.
+/// The same for a connection: thirty stalled readers must not stop the others.
 const CONNECTION_WINDOW: u32 = 8 * 1024 * 1024;
-/// Bytes of a request that one stream buffers.
+/// Maximum bytes of a request that one stream buffers.
 const MAX_SEND_BUFFER: usize = 64 * 1024;
-/// Header bytes of a response.
+/// Maximum header bytes of a response.
 const MAX_HEADER_BYTES: u32 = 64 * 1024;
 /// Read buffer of an HTTP/1 connection.
 const HTTP1_BUFFER: usize = 64 * 1024;
@@ -89,8 +90,9 @@ const HTTP1_BUFFER: usize = 64 * 1024;
 // === impl HttpClient ===
 
 impl HttpClient {
-    /// A client of `base` (`http` or `https`, a path is put before every request's). Connects at the first request.
-    /// `connect_timeout` covers name lookup, TCP and the TLS handshake. ALPN in `tls` is replaced to fit `protocol`.
+    /// A client of `base` (`http` or `https`), whose path is prefixed to every request's. Connects at the first
+    /// request. `connect_timeout` covers name lookup, TCP and the TLS handshake. ALPN in `tls` is replaced according to
+    /// `protocol`.
     ///
     /// # Errors
     /// [`ClientError::Unusable`] when `base` has no host, another scheme, or is https without `tls`.
@@ -103,8 +105,8 @@ impl HttpClient {
         Self::over(base, tls, protocol, connect_timeout, None)
     }
 
-    /// As [`Self::new`], over what `dial` opens instead of TCP connections. The host of `base` is still the one that the
-    /// server's certificate must be for.
+    /// As [`Self::new`], over connections opened by `dial` instead of TCP. The server's certificate must still be for
+    /// the host of `base`.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -159,22 +161,22 @@ impl HttpClient {
         format!("{}://{}", self.shared.scheme, self.shared.authority)
     }
 
-    /// How many connections were opened so far: while it is the same, requests without an error went over those before.
+    /// Number of connections opened so far. While it is unchanged, requests without an error used existing connections.
     #[must_use]
     pub fn connections(&self) -> u64 {
         self.shared.opened.load(Ordering::Relaxed)
     }
 
-    /// Which of the client's connections `response` came over: the first one is 1, and one that was opened later has a higher
-    /// number.
+    /// Number of the client's connection that `response` came over: the first one is 1, and later ones have higher
+    /// numbers.
     #[must_use]
     pub fn connection_of<B>(response: &Response<B>) -> u64 {
-        // Every connection is opened by our connector.
+        // This client's connector opened every connection.
         let number = response.extensions().get::<ConnectionNumber>();
         number.map_or(u64::MAX, |number| number.0)
     }
 
-    /// Requests from now on use new connections with this configuration; running ones end on their old connection. No
+    /// Makes new requests use new connections with this configuration; running ones end on their old connection. No
     /// effect on a client of plain http.
     pub fn set_tls(&self, tls: ClientConfig) {
         if self.shared.scheme == Scheme::HTTPS {
@@ -183,8 +185,8 @@ impl HttpClient {
         }
     }
 
-    /// Requests from now on use another connection than the one with this number ([`Self::connection_of`]): what is behind it
-    /// does not answer. Running requests stay where they are.
+    /// Makes new requests avoid the connection with this number ([`Self::connection_of`]), because its peer does not
+    /// answer. Running requests stay where they are.
     pub fn leave(&self, connection: u64) {
         if connection >= self.connections() {
             self.reconnect();
@@ -199,8 +201,8 @@ impl HttpClient {
         *shared.pool.write() = pool(tls, shared.protocol, connector);
     }
 
-    /// Sets the bearer token of [`Self::request_json`] and [`Self::request_bytes`]. A token that cannot stand in a header
-    /// is taken as none.
+    /// Sets the bearer token of [`Self::request_json`] and [`Self::request_bytes`]. A token that is invalid in a header
+    /// counts as none.
     pub fn set_bearer_token(&self, token: Option<&str>) {
         let value = token.and_then(|token| HeaderValue::try_from(format!("Bearer {token}")).ok());
         *self.shared.bearer.write() = value.map(|mut value| {
@@ -209,8 +211,8 @@ impl HttpClient {
         });
     }
 
-    /// Sends a request whose URI is a path and query, and returns when the response header is there. Headers go as they
-    /// are (Host is added when absent, no token). There is no timeout but the one of connecting.
+    /// Sends a request whose URI is a path and query, and returns when the response header has arrived. Headers are
+    /// sent unchanged (Host is added when absent, no token). There is no timeout but that of connecting.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -219,7 +221,7 @@ impl HttpClient {
     /// Dropping the future abandons the request; the server may or may not have acted on it.
     pub async fn send(&self, mut request: Request<Body>) -> Result<Response<Incoming>, ClientError> {
         *request.uri_mut() = self.uri(request.uri())?;
-        // The version of a request that we pass on is that of its own connection, not of ours.
+        // The version of a forwarded request is that of its own connection, not of this one.
         *request.version_mut() = Version::HTTP_11;
         let pool = self.shared.pool.read().clone();
         pool.request(request)
@@ -227,8 +229,8 @@ impl HttpClient {
             .map_err(|error| ClientError::of_request(self.server(), &error))
     }
 
-    /// Sends a request as [`Self::send`] does and reads the whole answer, all within `timeout`, of at most `limit` bytes.
-    /// Adds the bearer token unless the request has an Authorization header.
+    /// Sends a request as [`Self::send`] does and reads the whole answer of at most `limit` bytes, all within
+    /// `timeout`. Adds the bearer token unless the request has an Authorization header.
     ///
     /// # Errors
     /// See [`ClientError`]. A status of 400 or above is not an error.
@@ -268,8 +270,8 @@ impl HttpClient {
         }
     }
 
-    /// Sends `body` as JSON (or nothing) to a path and query, and reads the answer, all within `timeout`, of at most
-    /// [`MAX_JSON_RESPONSE`] bytes.
+    /// Sends `body` as JSON (or nothing) to a path and query. Reads the answer, of at most [`MAX_JSON_RESPONSE`] bytes,
+    /// all within `timeout`.
     ///
     /// # Errors
     /// See [`ClientError`]. A status of 400 or above is not an error.

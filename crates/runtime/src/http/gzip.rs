@@ -1,7 +1,7 @@
-//! Compression of large answers, piece by piece as the client takes them.
+//! Compression of large answers, piece by piece at the client's pace.
 //!
-//! The rules are kube-apiserver's: above a size, at a fast level, for clients that name `gzip` and nothing around
-//! it. Compressing is optional in HTTP, so the memory is bounded by answering uncompressed when many are at it.
+//! The rules are kube-apiserver's: above a size, at a fast level, for clients that name exactly `gzip`. Compression is
+//! optional in HTTP. So memory is bounded by answering uncompressed when many answers are being compressed.
 
 use std::io::Write as _;
 use std::pin::Pin;
@@ -19,25 +19,25 @@ use yurt_apimachinery::deflate::FAST;
 
 use super::{Body, BoxError};
 
-/// Answers up to this size, in bytes, are not compressed.
+/// Maximum size in bytes of an answer that is not compressed.
 pub const GZIP_ABOVE: u64 = 128 << 10;
-/// Answers compressed at a time, about 300 KiB each; further ones go uncompressed.
+/// Maximum number of answers compressed at the same time, about 300 KiB each; further ones are sent uncompressed.
 pub const GZIPS_AT_ONCE: usize = 16;
 
-/// Most bytes compressed in one go; a connection shares its thread with others.
+/// Maximum bytes compressed in one step; a connection shares its thread with others.
 const INPUT: usize = 128 << 10;
-/// An output worth sending.
+/// Minimum bytes of output worth sending.
 const OUTPUT: usize = 16 << 10;
 
 static PLACES: Semaphore = Semaphore::const_new(GZIPS_AT_ONCE);
 
-/// A place among those that compress.
+/// A permit to compress an answer.
 pub struct GzipPlace {
     _permit: SemaphorePermit<'static>,
 }
 
 impl GzipPlace {
-    /// A place for an answer of more than [`GZIP_ABOVE`] bytes, if its client wants it compressed and there is one free.
+    /// A permit for an answer of more than [`GZIP_ABOVE`] bytes, if its client accepts gzip and a permit is free.
     #[must_use]
     pub fn take(request: &HeaderMap) -> Option<Self> {
         if !accepts_gzip(request) {
@@ -47,7 +47,7 @@ impl GzipPlace {
         Some(Self { _permit: permit })
     }
 
-    /// An answer whose `pieces` are a gzip stream; made while it is sent.
+    /// An answer whose `pieces` are a gzip stream; compressed while it is sent.
     pub fn respond(
         self,
         content_type: HeaderValue,
@@ -63,7 +63,7 @@ impl GzipPlace {
     }
 }
 
-/// Compresses `response` if its client and its size call for it, and it is not compressed yet.
+/// Compresses `response` if its client and its size permit, and it is not compressed yet.
 #[must_use]
 pub fn gzip(request: &HeaderMap, response: Response<Body>) -> Response<Body> {
     let is_compressed = response.headers().contains_key(CONTENT_ENCODING);
@@ -87,13 +87,13 @@ pub fn gzip(request: &HeaderMap, response: Response<Body>) -> Response<Body> {
     response
 }
 
-/// Says that the body is compressed.
+/// Marks the body as compressed.
 pub(super) fn mark(headers: &mut HeaderMap) {
     headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
 }
 
-/// Whether one of the tokens is exactly `gzip`: a weight beside it makes it another one, as for kube-apiserver.
+/// True if one of the tokens is exactly `gzip`: with a weight it is another token, as in kube-apiserver.
 #[must_use]
 pub fn accepts_gzip(request: &HeaderMap) -> bool {
     let accepted = request.get(ACCEPT_ENCODING).and_then(|value| value.to_str().ok());
@@ -190,7 +190,7 @@ mod tests {
             }
             assert_eq!(got, plain);
         }
-        // One test for both: the places are those of the process.
+        // One test for both, because the permits are those of the process.
         let held: Vec<_> = (0..GZIPS_AT_ONCE)
             .map(|_| gzip(&asked("gzip"), answer(large)))
             .collect();

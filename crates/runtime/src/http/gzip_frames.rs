@@ -1,9 +1,9 @@
-//! Frames of a watch as a gzip stream: each goes out as soon as it is there, and one that many streams send is compressed
-//! once for all of them.
+//! Frames of a watch as a gzip stream. Each frame is sent as soon as it is available, and a frame of many streams is
+//! compressed once for all of them.
 //!
-//! A frame is compressed after the frame that went before it, whose text it mostly repeats. Streams that keep up send the
-//! same frames in the same order, so a few results are kept and shared. A stream holds no compressor: its state is a
-//! reference to the last large frame and the few small ones after it.
+//! A frame is compressed with the preceding frame as its dictionary, since it mostly repeats that text. Streams that
+//! keep up send the same frames in the same order, so a few results are cached and shared. A stream holds no
+//! compressor: its state is a reference to the last large frame and the few small ones after it.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -16,18 +16,19 @@ use http::HeaderMap;
 use parking_lot::Mutex;
 use yurt_apimachinery::deflate::{Compressor, Deflated, HEAD, Sum};
 
-/// Frames below this are compared by their bytes, larger ones by where they lie: those are shared, or never the same.
+/// Size in bytes below which frames are compared by content. Larger frames are compared by address: they are shared, or
+/// never the same.
 const SMALL: usize = 1 << 10;
-/// Bytes of small frames after the large one; beyond, only the last frame is looked back at.
+/// Maximum bytes of small frames after the large one. Above it, only the last frame serves as the dictionary.
 const SMALLS: usize = 4 << 10;
-/// Results that are kept at the most.
+/// Maximum number of cached results.
 const KEPT: usize = 64;
-/// Bytes of all frames and results that are kept, about.
+/// Approximate maximum bytes of all cached frames and results.
 const KEPT_BYTES: usize = 2 << 20;
 
 static MEMO: Mutex<Memo> = Mutex::new(Memo::new());
 
-/// For whole bodies, one at a time: to make one takes longer than to compress an event with it.
+/// For whole bodies, one at a time: creating a compressor takes longer than compressing an event with it.
 static WHOLE: Mutex<Compressor> = Mutex::new(Compressor::fast());
 
 /// A gzip stream of `frames`.
@@ -52,7 +53,7 @@ pub fn gzip_bytes(plain: &[u8]) -> Bytes {
     [&HEAD[..], &piece.blocks, &sum.end()].concat().into()
 }
 
-/// Says that the body is one that [`gzip_frames`] or [`gzip_bytes`] made.
+/// Marks the body as one made by [`gzip_frames`] or [`gzip_bytes`].
 pub fn mark_gzip(headers: &mut HeaderMap) {
     super::gzip::mark(headers);
 }
@@ -65,7 +66,7 @@ struct GzipFrames<S> {
     began: bool,
 }
 
-/// The text that was sent last.
+/// The text sent last.
 #[derive(Clone, Default)]
 struct Before {
     large: Bytes,
@@ -73,7 +74,7 @@ struct Before {
     small: Bytes,
 }
 
-/// Results that other streams may want, too.
+/// Results that other streams may use, too.
 struct Memo {
     kept: VecDeque<Kept>,
     bytes: usize,

@@ -1,4 +1,4 @@
-//! Takes compression off what a peer sends, piece by piece: whatever it claims to be, a step gives a bounded piece.
+//! Decompression of messages from a peer, piece by piece: each step yields a bounded piece, even for hostile input.
 
 use std::io;
 
@@ -11,18 +11,18 @@ use hyper::body::Incoming;
 
 use super::BoxError;
 
-/// What to put into Accept-Encoding of a request whose answer goes through [`Decoded`].
+/// Value of Accept-Encoding for a request whose answer goes through [`Decoded`].
 pub const ACCEPT_GZIP: HeaderValue = HeaderValue::from_static("gzip");
 
-/// Most bytes of one piece of plain text.
+/// Maximum bytes of one piece of plain text.
 const PIECE: usize = 64 << 10;
 /// Window of deflate: 32 KiB.
 const WINDOW_BITS: u8 = 15;
 
-/// A gzip stream on its way, of one member or several (RFC 1952 §2.2); takes about 45 KiB.
+/// An incoming gzip stream, of one member or several (RFC 1952 §2.2); takes about 45 KiB.
 pub struct Inflate {
     stream: Decompress,
-    /// At the end of a member. More may follow.
+    /// True at the end of a member. More may follow.
     ended: bool,
 }
 
@@ -30,13 +30,13 @@ pub struct Inflate {
 pub struct Decoded {
     body: Incoming,
     inflate: Option<Box<Inflate>>,
-    /// Compressed bytes not looked at yet.
+    /// Compressed bytes not read yet.
     rest: Bytes,
 }
 
-/// The peer compresses in a way that was not asked for.
+/// The peer uses an encoding that was not requested.
 #[derive(Debug, thiserror::Error)]
-#[error("content encoding {0:?} was not asked for")]
+#[error("content encoding {0:?} was not requested")]
 pub struct UnknownEncoding(HeaderValue);
 
 /// A decompressor for a message with these headers; `None` when it is not compressed.
@@ -64,11 +64,11 @@ impl Default for Inflate {
 }
 
 impl Inflate {
-    /// The next piece of plain text, of 64 KiB at most, from `input`, of which it takes what it needs. An empty piece says
-    /// that all of `input` was taken and gave nothing more.
+    /// The next piece of plain text, of at most 64 KiB, from `input`, of which it consumes only the needed bytes. An
+    /// empty piece means that all of `input` was consumed without further output.
     ///
     /// # Errors
-    /// What is no gzip stream or has a wrong check sum.
+    /// The input is not a gzip stream, or has a wrong checksum.
     pub fn step(&mut self, input: &mut Bytes) -> io::Result<Bytes> {
         loop {
             if input.is_empty() && self.ended {
@@ -93,16 +93,16 @@ impl Inflate {
         }
     }
 
-    /// Whether the stream came to its end; a message that stops before is cut off.
+    /// True if the stream is at its end; a message that stops before is truncated.
     #[must_use]
     pub fn is_ended(&self) -> bool {
         self.ended
     }
 
-    /// All of a message, of `limit` bytes at the most; `None` when it would be longer.
+    /// The whole message, of at most `limit` bytes; `None` if it would be longer.
     ///
     /// # Errors
-    /// As [`Self::step`], and when the message is cut off.
+    /// As [`Self::step`], and if the message is truncated.
     pub fn whole(mut self, mut input: Bytes, limit: usize) -> io::Result<Option<Bytes>> {
         let mut plain = bytes::BytesMut::new();
         loop {
@@ -144,7 +144,7 @@ impl Decoded {
     /// The next piece; `None` at the end.
     ///
     /// # Errors
-    /// The connection broke, or what came is not what it claims to be.
+    /// The connection broke, or the data is not a valid gzip stream.
     ///
     /// # Cancel safety
     /// Nothing is lost when the future is dropped.
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_bomb_gives_bounded_pieces_and_is_refused_at_the_limit() {
-        // Blocks that need nothing before them, again and again.
+        // Blocks without references to earlier ones, repeated.
         let (mut blocks, mut compress) = (Vec::with_capacity(4 << 10), Compress::new(Compression::fast(), false));
         let flush = FlushCompress::Full;
         compress.compress_vec(&[b'a'; 128 << 10], &mut blocks, flush).unwrap();

@@ -1,4 +1,4 @@
-//! Bodies made of many pieces: small ones are joined into pieces worth sending, large ones are not copied.
+//! Bodies of many pieces: small pieces are joined, large ones are not copied.
 
 use std::iter::Peekable;
 use std::pin::Pin;
@@ -12,13 +12,13 @@ use http_body_util::BodyExt as _;
 use super::gzip::GZIP_ABOVE;
 use super::{Body, BoxError, full};
 
-/// Pieces below this are joined: a frame of its own on HTTP/2 costs more than the copy.
+/// Size in bytes below which pieces are joined: a separate HTTP/2 frame costs more than the copy.
 const SMALL: usize = 4 << 10;
-/// A joined piece is about this large.
+/// Approximate size of a joined piece in bytes.
 const PIECE: usize = 32 << 10;
 
-/// A body of all `pieces` in order. One that is too small to be compressed is sent at once, with its length; a longer one
-/// is made while it is sent, and nothing but joined small pieces is copied.
+/// A body of all `pieces` in order. One that is too small for compression is sent as a whole, with its length. A longer
+/// one is made while it is sent, and only joined small pieces are copied.
 #[must_use]
 pub fn pieces(mut pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Body {
     let (mut begin, mut size) = (Vec::new(), 0);
@@ -37,7 +37,7 @@ pub fn pieces(mut pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Body 
     body.map_err(|never| match never {}).boxed_unsync()
 }
 
-/// Frames of a stream, as they become ready: small ones that are ready together are one piece.
+/// Frames of a stream, as they become ready: small ones that are ready at the same time become one piece.
 pub fn joined(
     frames: impl Stream<Item = Bytes> + Send + 'static,
 ) -> impl Stream<Item = Result<Bytes, BoxError>> + Send {
@@ -49,14 +49,14 @@ pub fn joined(
 
 struct Pieces<I: Iterator<Item = Bytes>> {
     pieces: Peekable<I>,
-    /// Bytes that follow at least.
+    /// Minimum number of bytes that follow.
     least: u64,
 }
 
 struct Joined<S> {
-    /// `None` once it ended.
+    /// `None` after its end.
     frames: Option<Pin<Box<S>>>,
-    /// A large frame, behind small ones that were sent first.
+    /// A large frame that follows small ones sent first.
     held: Option<Bytes>,
 }
 

@@ -1,7 +1,8 @@
-//! Accepts connections, plain or TLS, and gives every request to one handler.
+//! Server that accepts connections, plain or TLS, and passes every request to one handler.
 //!
-//! HTTP/1.1 (with upgrades) and HTTP/2 on the same port. Everything a client can take is bounded: connections and
-//! handshakes (`places`), header size and time, streams, buffers. A panic of the handler answers 500 and harms no other request.
+//! HTTP/1.1 (with upgrades) and HTTP/2 on the same port. All resources of a client are bounded: connections and
+//! handshakes (`places`), header size and time, streams, buffers. A panic of the handler answers 500 and affects no
+//! other request.
 //!
 //! The future of a handler is dropped when its client hangs up; writes therefore go through
 //! [`TaskGroup::detached`](crate::TaskGroup::detached).
@@ -37,59 +38,59 @@ use door::{Door, IsLocal};
 pub use inherited::Inherited;
 use places::Places;
 
-/// Answers requests. Make one with [`handler`].
+/// Function that answers requests. Made by [`handler`].
 pub type Handler = Arc<dyn Fn(Request<Incoming>, Peer) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
 
-/// Who sent a request. Cheap to clone.
+/// Sender of a request. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// Address of the client, or of the last proxy before us.
+    /// Address of the client, or of the last proxy before this server.
     pub addr: SocketAddr,
-    /// Our address that the client connected to.
+    /// Address of this server that the client connected to.
     pub local_addr: SocketAddr,
-    /// Subject of the client certificate, if one was presented that is good at the time of the request.
+    /// Subject of the client certificate, if one was presented that is valid at the time of the request.
     pub identity: Option<Arc<PeerIdentity>>,
-    /// A client certificate was presented that is not good: of an unknown authority, not for clients, or past its time.
+    /// True if an invalid client certificate was presented: of an unknown authority, not for clients, or expired.
     pub is_refused: bool,
-    /// Whether the connection is encrypted.
+    /// True if the connection is encrypted.
     pub tls: bool,
-    /// The uid that made the client's socket, where it is open in our own network namespace. Known only at a server
-    /// [`with_uids`](Server::with_uids), of connections over loopback or over an address of this machine.
+    /// The uid that made the client's socket, if that is open in this process' network namespace. Known only at a
+    /// server [`with_uids`](Server::with_uids), for connections over loopback or over an address of this machine.
     pub uid: Option<u32>,
-    /// Cancelled when the certificate that was good when the connection began is not good any more. Endless answers end then;
+    /// Cancelled when the certificate, valid at the begin of the connection, becomes invalid. Endless answers end then;
     /// the connection is closed soon after.
     pub ends: CancellationToken,
 }
 
-/// Put into the extensions of a response, asks for the end of its connection once the open responses are sent: for callers
-/// that did not say who they are, to whom a cheap connection is a weapon.
+/// Extension of a response that requests the end of its connection once the open responses are sent. For
+/// unauthenticated callers, who could use many cheap connections for an attack.
 #[derive(Clone, Copy, Debug)]
 pub struct CloseConnection;
 
-/// Put into the extensions of a response, says that its caller showed a credential that is no certificate. The connection
-/// leaves the places of strangers.
+/// Extension of a response whose caller presented a valid credential other than a certificate. The connection leaves
+/// the places of strangers.
 #[derive(Clone, Debug)]
 pub struct KnownCaller {
-    /// One caller has one name: its connections are counted together.
+    /// Name of the caller: connections with the same name are counted together.
     pub name: String,
     /// The places it may take.
     pub rank: Rank,
 }
 
-/// The places of the large budget that a connection may take.
+/// Share of the large budget that a connection may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rank {
-    /// A quarter of all.
+    /// A quarter of all places.
     Other,
-    /// All but a few.
+    /// All places but a few.
     Member,
-    /// All.
+    /// All places.
     Leader,
-    /// As a member, and as many as there are.
+    /// As a member, without a limit per identity.
     Administrator,
 }
 
-/// Says which rank the holder of a good certificate has.
+/// Returns the rank of a valid certificate's holder.
 pub type Ranks = Arc<dyn Fn(&PeerIdentity) -> Rank + Send + Sync>;
 
 /// A bound port that does not serve yet: until [`Server::serve`], clients wait in the backlog.
@@ -103,36 +104,36 @@ pub struct Server {
     is_local: IsLocal,
 }
 
-/// What one server grants its clients.
+/// Limits of one server on its clients.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections at a time of clients that said who they are; further ones get 429. One client has a sixteenth of those
-    /// that are free, or four.
+    /// Maximum number of concurrent connections of authenticated clients; further ones get 429. One client gets a
+    /// sixteenth of the free places, or four.
     pub max_connections: usize,
-    /// Connections at a time of all others, unfinished handshakes included, and as many again for those of this machine.
-    /// Further ones take the place of the oldest, or wait in the backlog.
+    /// Maximum number of concurrent connections of all other clients, unfinished handshakes included; those of this
+    /// machine have as many again. Further connections replace the oldest one, or wait in the backlog.
     pub max_strangers: usize,
-    /// The same for one address, or one IPv6 network of 64 bits. Not for this machine's.
+    /// The same for one address, or one IPv6 network of 64 bits. It does not apply to this machine.
     pub max_strangers_per_address: usize,
     /// From accept to the end of the TLS handshake.
     pub handshake_timeout: Duration,
     /// From accept, or from the last response, to the end of the (next) HTTP/1 request header. Also closes connections,
-    /// HTTP/2 included, that never send a request.
+    /// including HTTP/2, that never send a request.
     pub header_timeout: Duration,
-    /// Requests at a time over one HTTP/2 connection.
+    /// Maximum number of concurrent requests over one HTTP/2 connection.
     pub max_streams: u32,
-    /// Bytes of a request's header, as HTTP/2 counts them: 32 more than its name and value for every field.
+    /// Maximum bytes of a request's header, as HTTP/2 counts them: for every field 32 more than its name and value.
     pub max_header_bytes: u32,
 }
 
-/// A server at work. Dropping it does not stop it; the shutdown of its task group does.
+/// A running server. Dropping it does not stop it; the shutdown of its task group does.
 #[derive(Clone, Debug)]
 pub struct Serving {
     addr: SocketAddr,
     tasks: TaskGroup,
 }
 
-/// The port cannot be had.
+/// The port is not available.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {addr} (set by {flag}): {error}")]
 pub struct BindError {
@@ -141,13 +142,13 @@ pub struct BindError {
     error: io::Error,
 }
 
-/// Three for each node of a pool of a thousand: its hub has one, or two while it leads, and may come back with new ones before
-/// the old ones are known to be dead. The rest is for kubectl and Prometheus.
+/// Three for each node of a pool of a thousand. A node's hub has one connection, or two while it leads, and may
+/// reconnect before the old ones are known to be dead. The rest is for kubectl and Prometheus.
 pub const MAX_CONNECTIONS: usize = 3000;
-/// Handshakes under way, probes, and answers to nobody. A handshake takes about a millisecond of CPU: a fleet that
-/// reconnects at once is served in order.
+/// For handshakes in progress, probes, and answers to unauthenticated clients. A handshake takes about a millisecond of
+/// CPU: a fleet that reconnects at the same time is served in order.
 pub const MAX_STRANGERS: usize = 256;
-/// A host has one or two connections until it says who it is.
+/// A host has one or two connections before it authenticates.
 pub const MAX_STRANGERS_PER_ADDRESS: usize = 16;
 /// Generous for a client behind a slow link.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -171,8 +172,8 @@ where
 // === impl Peer ===
 
 impl Peer {
-    /// Whether the client is in our own network namespace: on loopback, or at the very address it connected to, which no
-    /// other host and no pod can be, unless its packets are rewritten on their way.
+    /// True if the client is in this process' network namespace: on loopback, or at the same address that it connected
+    /// to. No other host and no pod can have that address, unless packets are rewritten on their way.
     #[must_use]
     pub fn is_local(&self) -> bool {
         door::is_local(self.addr.ip(), self.local_addr.ip())
@@ -182,7 +183,7 @@ impl Peer {
 // === impl Server ===
 
 impl Server {
-    /// Takes the port (0 picks a free one). `flag` is the command-line flag that an operator would change.
+    /// Binds the port (0 picks a free one). `flag` is the command-line flag that sets the address.
     ///
     /// # Errors
     /// [`BindError`] names the address and the flag.
@@ -190,7 +191,7 @@ impl Server {
         Self::bind_or_take(addr, flag, &mut Inherited::default()).await
     }
 
-    /// The same with the socket of this address that was inherited, if there is one.
+    /// As [`Self::bind`], but uses the inherited socket of this address if there is one.
     ///
     /// # Errors
     /// [`BindError`] names the address and the flag.
@@ -216,7 +217,7 @@ impl Server {
         })
     }
 
-    /// Serves TLS only; changed certificate files are taken over while serving.
+    /// Serves TLS only; changed certificate files are reloaded while serving.
     #[must_use]
     pub fn with_tls(mut self, tls: ReloadingServerTls) -> Self {
         self.tls = Some(tls);
@@ -230,7 +231,7 @@ impl Server {
         self
     }
 
-    /// Asks the kernel once per connection from this machine for the uid behind it ([`Peer::uid`]). Connections of root need no
+    /// Looks up, once per connection from this machine, the uid behind it ([`Peer::uid`]). Connections of root need no
     /// credential for the large budget.
     #[must_use]
     pub fn with_uids(mut self) -> Self {
@@ -238,14 +239,14 @@ impl Server {
         self
     }
 
-    /// Asks `ranks` about every good certificate. Without it all are members.
+    /// Calls `ranks` for every valid certificate. Without it all holders are members.
     #[must_use]
     pub fn with_ranks(mut self, ranks: Ranks) -> Self {
         self.ranks = ranks;
         self
     }
 
-    /// Replaces what counts as a connection of this machine.
+    /// Replaces the rule that decides whether a connection is of this machine.
     #[cfg(test)]
     pub(crate) fn with_local(mut self, is_local: IsLocal) -> Self {
         self.is_local = is_local;
@@ -299,8 +300,8 @@ impl Serving {
         self.addr
     }
 
-    /// Stops accepting and asks connections to finish: HTTP/1 after the current response, HTTP/2 after its open streams.
-    /// Endless responses (watches) must end by themselves, or are cut at the deadline.
+    /// Stops accepting and requests the end of connections: HTTP/1 after the current response, HTTP/2 after its open
+    /// streams. Endless responses (watches) must end by themselves, or are cut at the deadline.
     ///
     /// # Errors
     /// [`StillRunning`] when connections were cut.
@@ -312,8 +313,8 @@ impl Serving {
 // === impl Limits ===
 
 impl Limits {
-    /// The same, or less where so many open files do not suffice, which the log says. A quarter of these is for strangers
-    /// at most.
+    /// The same limits, or lower ones where `files` open files do not suffice, which is logged. At most a quarter is
+    /// for strangers.
     #[must_use]
     pub fn within(mut self, files: usize) -> Self {
         let wanted = self.files();
@@ -334,7 +335,7 @@ impl Limits {
         self
     }
 
-    /// Open files of a server that grants all of it.
+    /// Number of open files that these limits need.
     fn files(&self) -> usize {
         self.max_strangers
             .saturating_mul(2)

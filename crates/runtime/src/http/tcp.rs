@@ -1,4 +1,4 @@
-//! Notices dead peers: a cut cable must not look like an idle connection.
+//! Detection of dead peers: a cut cable must not look like an idle connection.
 
 use std::io;
 use std::time::Duration;
@@ -10,21 +10,21 @@ use tokio::net::TcpStream;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 /// Time between probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// Unanswered probes until the connection is dead: 25 s in all on the client side.
+/// Number of unanswered probes after which the connection is dead: 25 s in all on the client side.
 const KEEPALIVE_PROBES: u32 = 3;
-/// How long sent data may stay unacknowledged (also while the peer's window is closed), in milliseconds.
+/// Maximum time that sent data may stay unacknowledged (also while the peer's window is closed), in milliseconds.
 const USER_TIMEOUT_MILLIS: u32 = 15_000;
-/// Servers probe more lazily: they have many connections and lose little by keeping a dead one for a minute.
+/// Servers probe less often: they have many connections, and a dead one costs little for a minute.
 const SERVER_KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 
-/// Settings of a connection that we opened.
+/// Settings of an outgoing connection.
 pub(super) fn tune_client(stream: &TcpStream) -> io::Result<()> {
     keep_alive(stream, KEEPALIVE_IDLE)?;
     sockopt::set_tcp_user_timeout(stream, USER_TIMEOUT_MILLIS)?;
     Ok(())
 }
 
-/// Settings of a connection that we accepted. No user timeout: a watcher may stop reading for a while.
+/// Settings of an accepted connection. No user timeout: a watcher may stop reading for a while.
 pub(super) fn tune_server(stream: &TcpStream) -> io::Result<()> {
     keep_alive(stream, SERVER_KEEPALIVE_IDLE)
 }

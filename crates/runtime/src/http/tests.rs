@@ -1,4 +1,4 @@
-//! Server and client against each other over loopback, plain TCP. TLS is tested beside [`crate::tls`].
+//! Server and client against each other over loopback, plain TCP. The tests of [`crate::tls`] cover TLS.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +63,7 @@ async fn pieces_of_a_response_arrive_as_they_are_sent() {
         };
         assert_eq!(response.version(), expected);
         let mut body = response.into_body().into_data_stream();
-        // Each piece is sent only after the one before was received: nothing waits for a full buffer.
+        // Each piece is sent only after the one before was received, so nothing waits for a full buffer.
         for piece in ["one\n", "two\n"] {
             send.send(Bytes::from(piece)).await.unwrap();
             assert_eq!(body.next().await.unwrap().unwrap(), piece);
@@ -80,7 +80,7 @@ async fn silence_of_ten_minutes_does_not_end_a_watch() {
     let tasks = TaskGroup::new();
     let (send, receiver) = mpsc::channel::<Bytes>(1);
     let serving = serve(&tasks, sending(receiver)).await;
-    // Without PINGs, which want real answers at the pace of a clock that is advanced.
+    // Without PINGs, which need real answers at the pace of a clock that is advanced.
     let response = client(&serving, Protocol::Http1).send(get("/watch")).await.unwrap();
     tokio::time::pause();
     tokio::time::sleep(Duration::from_secs(600)).await;
@@ -304,7 +304,7 @@ async fn silent_connections_are_closed_and_make_room() {
         let mut silent = TcpStream::connect(serving.local_addr()).await.unwrap();
         silent.write_all(start.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
-        // Ends because the server closes; what it says before does not matter, nor does a reset.
+        // Ends because the server closes; earlier data or a reset does not matter.
         let _ = silent.read_to_end(&mut answer).await;
     }
     let (status, ..) = client(&serving, Protocol::Http1)
@@ -347,7 +347,7 @@ async fn redirects_are_answers_and_not_followed() {
     assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 0);
 }
 
-/// Six ports of a hub under 1,024 files: whatever is held at one of them, the others have theirs.
+/// Six ports of a hub under 1,024 files: connections held at one of them leave the others their share.
 #[test]
 fn budgets_fit_the_open_files() {
     let default = Limits::default();
@@ -387,7 +387,7 @@ async fn errors_name_the_server_or_the_flag() {
     assert!(unusable("https://h:1").contains("needs a certificate authority"));
     assert!(unusable("/path").contains("no host"));
 
-    // Bound, not accepting: the connection stands, no answer comes.
+    // Bound, not accepting: the connection is established, and no answer comes.
     let base = format!("http://{}", taken.local_addr()).parse().unwrap();
     let client = HttpClient::new(base, None, Protocol::Http1, TIMEOUT).unwrap();
     let error = client

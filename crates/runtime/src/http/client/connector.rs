@@ -1,4 +1,4 @@
-//! Opens one connection: name lookup, TCP or what stands in for it, TLS, all within one timeout.
+//! Opener of one connection: name lookup, TCP or a replacement for it, TLS, all within one timeout.
 
 use std::io;
 use std::pin::Pin;
@@ -27,8 +27,8 @@ pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// Opens what a client uses instead of a TCP connection to its server, such as a [tunnel](super::tunnel). Called once per
-/// connection; must give up by itself or when dropped.
+/// Opens the replacement for a client's TCP connection to its server, such as a [tunnel](super::tunnel). Called once
+/// per connection; must fail by itself or when dropped.
 pub type Dial = Arc<dyn Fn() -> BoxFuture<'static, io::Result<Box<dyn Duplex>>> + Send + Sync>;
 
 /// Connects for the pool.
@@ -37,14 +37,14 @@ pub(super) struct Connector {
     tls: Option<Arc<ClientConfig>>,
     timeout: Duration,
     dial: Option<Dial>,
-    /// Counts what was opened.
+    /// Number of opened connections.
     opened: Arc<AtomicU64>,
 }
 
-/// What lies below TLS.
+/// Transport below TLS.
 type Raw = Either<TcpStream, Box<dyn Duplex>>;
 
-/// Why there is no connection. No request was sent on it.
+/// Reason why there is no connection. No request was sent on it.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectError {
     #[error("{0}")]
@@ -61,7 +61,7 @@ pub(super) struct Stream {
     number: u64,
 }
 
-/// Extension of a response: which of its client's connections it came over, counted from 1.
+/// Extension of a response: number of its client's connection that it came over, counted from 1.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ConnectionNumber(pub(super) u64);
 

@@ -1,4 +1,4 @@
-//! Sorts the failures of a request by what the caller can do about them.
+//! Failures of a request, by the caller's possible reaction.
 
 use std::error::Error;
 use std::io;
@@ -8,37 +8,38 @@ use rustls::AlertDescription;
 
 use super::connector::ConnectError;
 
-/// Why there is no complete answer. Every message names the server. [`ClientError::never_sent`] tells whether a retry is
-/// harmless even for a write.
+/// Reason why there is no complete answer. Every message names the server. [`ClientError::never_sent`] returns true if
+/// a retry is harmless even for a write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
-    /// No connection: refused, unreachable, the name is unknown, or it broke before TLS was agreed. Retry later or elsewhere.
+    /// No connection: it was refused, the address is unreachable, the name is unknown, or it broke before the TLS
+    /// handshake ended. Retry later or elsewhere.
     #[error("cannot connect to {server}: {cause}")]
     Connect {
         /// The server's URL.
         server: String,
-        /// What the system said.
+        /// The system's error.
         cause: String,
     },
-    /// Time ran out. Retry later; unless `connecting`, the server may have acted on the request.
+    /// The time ran out. Retry later; unless `connecting`, the server may have acted on the request.
     #[error("{server} did not answer within {after:?}{}", if *connecting { " (connecting)" } else { "" })]
     Timeout {
         /// The server's URL.
         server: String,
         /// The timeout that was exceeded.
         after: Duration,
-        /// Whether it was the connection that took too long.
+        /// True if the connection took too long.
         connecting: bool,
     },
-    /// The server's certificate, or ours, was refused. Retry after a certificate was replaced.
+    /// The server's certificate, or the client's, was rejected. Retry after a certificate was replaced.
     #[error("TLS with {server}: {cause}")]
     Tls {
         /// The server's URL.
         server: String,
         /// rustls' reason.
         cause: String,
-        /// Whether the handshake failed on our side, before a request was sent. A TLS 1.3 server refuses our certificate
-        /// after it.
+        /// True if the handshake failed on the client's side, before a request was sent. A TLS 1.3 server rejects the
+        /// client's certificate after it.
         handshake: bool,
     },
     /// The connection broke, or the answer is not HTTP. The server may have acted on the request.
@@ -46,10 +47,10 @@ pub enum ClientError {
     Protocol {
         /// The server's URL.
         server: String,
-        /// What happened, causes included.
+        /// The failure, causes included.
         cause: String,
     },
-    /// The answer is larger than the caller wanted.
+    /// The answer exceeds the caller's limit.
     #[error("the answer of {server} is larger than {limit} bytes")]
     BodyTooLarge {
         /// The server's URL.
@@ -62,7 +63,7 @@ pub enum ClientError {
     Unusable {
         /// The URL as given.
         server: String,
-        /// What is wrong with it.
+        /// The fault of the URL.
         why: String,
     },
 }
@@ -70,7 +71,7 @@ pub enum ClientError {
 // === impl ClientError ===
 
 impl ClientError {
-    /// Whether the request certainly did not reach the server.
+    /// True if the request certainly did not reach the server.
     #[must_use]
     pub fn never_sent(&self) -> bool {
         match self {
@@ -106,7 +107,7 @@ impl ClientError {
         }
     }
 
-    /// An error while the exchange was under way.
+    /// An error during the exchange.
     pub(super) fn of_body(server: String, error: &(dyn Error + 'static)) -> Self {
         let cause = chain(error);
         let refused = causes(error)
@@ -114,7 +115,7 @@ impl ClientError {
             .and_then(of_rustls);
         let refused = match refused {
             Some(error) => about_certificates(error),
-            // HTTP/2 hands on the text only of what its connection said.
+            // For its connection's errors, HTTP/2 passes on only the text.
             None => REFUSALS
                 .iter()
                 .any(|alert| cause.contains(&rustls::Error::AlertReceived(*alert).to_string())),
@@ -131,8 +132,8 @@ impl ClientError {
     }
 }
 
-/// What a peer says that does not take our certificate (RFC 8446 §6.2). A signature that is not of the CA of that name is
-/// `DecryptError`; what is damaged on the way has other names.
+/// Alerts of a peer that rejects the client's certificate (RFC 8446 §6.2). `DecryptError` means a signature of another
+/// CA with the same name; damage on the way has other alerts.
 const REFUSALS: [AlertDescription; 10] = [
     AlertDescription::NoCertificate,
     AlertDescription::BadCertificate,
@@ -146,7 +147,7 @@ const REFUSALS: [AlertDescription; 10] = [
     AlertDescription::CertificateRequired,
 ];
 
-/// Whether it is the certificates that do not fit. Everything else that ends a handshake may be different the next time.
+/// True if the certificates do not match. All other handshake failures may disappear at the next attempt.
 fn about_certificates(error: &rustls::Error) -> bool {
     match error {
         rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented => true,
@@ -159,7 +160,7 @@ fn of_rustls(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// The error and what caused it, outermost first.
+/// The error and its causes, outermost first.
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |error: &&'a (dyn Error + 'static)| (*error).source())
 }

@@ -1,4 +1,4 @@
-//! Opens a tunnel through a peer: TCP, TLS, then HTTP CONNECT; what comes out carries any bytes.
+//! Tunnels through a peer: TCP, TLS, then HTTP CONNECT; the result carries any bytes.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,29 +17,29 @@ use tokio_rustls::TlsConnector;
 use super::{Dial, Duplex};
 use crate::http::tcp;
 
-/// Bytes of the peer's answer to CONNECT at the most; hyper's smallest.
+/// Maximum bytes of the peer's answer to CONNECT; hyper's minimum.
 const ANSWER_MAX: usize = 8 * 1024;
 
-/// Where a tunnel begins and ends.
+/// Endpoints of a tunnel.
 #[derive(Clone, Debug)]
 pub struct Tunnel {
     /// Address of the peer.
     pub address: SocketAddr,
-    /// The name that `tls` checks: of a node, with [`PeerTls`](crate::tls::PeerTls).
+    /// The name that `tls` verifies: that of a node, with [`PeerTls`](crate::tls::PeerTls).
     pub peer: String,
-    /// TLS towards the peer.
+    /// TLS to the peer.
     pub tls: Arc<ClientConfig>,
-    /// `host:port` that the peer shall connect to.
+    /// `host:port` that the peer is to connect to.
     pub target: String,
 }
 
 // === impl Tunnel ===
 
 impl Tunnel {
-    /// Opens the tunnel. There is no timeout: whoever waits sets one and drops the future.
+    /// Opens the tunnel. There is no timeout: the caller sets one and drops the future.
     ///
     /// # Errors
-    /// What failed; the status when the peer refused.
+    /// The failed step; the status if the peer rejected the request.
     pub async fn open(&self) -> io::Result<Box<dyn Duplex>> {
         let stream = TcpStream::connect(self.address).await?;
         tcp::tune_client(&stream)?;
@@ -58,7 +58,7 @@ impl Tunnel {
             .await
             .map_err(io::Error::other)?;
         let (mut connection, mut sending) = (pin!(connection.with_upgrades()), pin!(sender.send_request(request)));
-        // The answer to CONNECT ends the connection as HTTP: which of the two is seen first is chance.
+        // The answer to CONNECT ends the connection as HTTP, and either event may be seen first.
         let (response, ended) = tokio::select! {
             response = &mut sending => (response, false),
             _ = &mut connection => (sending.await, true),

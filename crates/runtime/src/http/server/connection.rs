@@ -1,4 +1,4 @@
-//! Serves one accepted connection: handshake, then requests until either side ends it.
+//! One accepted connection: handshake, then requests until either side ends it.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -34,7 +34,7 @@ use crate::http::{Body, status_response, tcp};
 use crate::tasks::{TaskGroup, cancelled, panic_message};
 use crate::tls::{ClientCertificate, ReloadingServerTls};
 
-/// What all connections of a server share.
+/// State shared by all connections of a server.
 pub(super) struct Acceptor {
     tls: Option<ReloadingServerTls>,
     limits: Limits,
@@ -43,14 +43,14 @@ pub(super) struct Acceptor {
     tasks: TaskGroup,
 }
 
-/// State that the requests of a connection share.
+/// State shared by the requests of a connection.
 struct Client {
     peer: Peer,
     certificate: Option<ClientCertificate>,
-    /// The certificate was good when the connection began.
+    /// True if the certificate was valid when the connection began.
     was_good: bool,
     place: Place,
-    /// Said to every request when there is no place for whom the certificate names.
+    /// Answer to every request if there is no place for the certificate's identity.
     refusal: Option<Status>,
     any_request: AtomicBool,
     closing: CancellationToken,
@@ -60,28 +60,28 @@ struct Client {
 #[derive(Clone)]
 struct GroupExecutor {
     tasks: TaskGroup,
-    /// One more reference for each stream that is open.
+    /// One more reference for each open stream.
     open: Arc<()>,
 }
 
-// What one connection may take. hyper's defaults are made for few, fast clients.
+// Limits of one connection. hyper's defaults are made for few, fast clients.
 
-/// Bytes of a request body that one HTTP/2 stream may have in flight.
+/// Maximum bytes of a request body that one HTTP/2 stream may have in flight.
 const STREAM_WINDOW: u32 = 128 * 1024;
 /// The same for a whole connection.
 const CONNECTION_WINDOW: u32 = 512 * 1024;
-/// Bytes of a response that one stream buffers before it waits for the client.
+/// Maximum bytes of a response that one stream buffers before it waits for the client.
 const MAX_SEND_BUFFER: usize = 64 * 1024;
-/// A connection with this many streams has its turn after those of them that have something to say: their frames leave
-/// together. With fewer, waiting for a turn costs more than it saves.
+/// Number of streams from which a connection yields to its streams before it writes, so that their frames are sent
+/// together. With fewer streams, the yield costs more than it saves.
 const MANY_STREAMS: usize = 16;
-/// Seconds after which a client without a place should come again.
+/// Seconds after which a client without a place should retry (`Retry-After`).
 const FULL_RETRY_SECONDS: u32 = 10;
-/// A connection whose certificate has ended is cut after this long. Its watches have ended by then.
+/// Time after which a connection whose certificate has ended is cut. Its watches have ended before.
 const END_DRAIN: Duration = Duration::from_secs(5);
 /// Time between HTTP/2 pings.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
-/// An unanswered ping ends the connection after this long.
+/// Time after which an unanswered ping ends the connection.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
 // === impl Acceptor ===
@@ -113,7 +113,7 @@ impl Acceptor {
             place,
         } = guest;
         if let Err(error) = tcp::tune_server(&stream) {
-            return debug!(peer = %addr, %error, "Connection was gone at once");
+            return debug!(peer = %addr, %error, "Connection closed right after accept");
         }
         let peer = Peer {
             addr,
@@ -127,7 +127,7 @@ impl Acceptor {
         let Some(tls) = &self.tls else {
             return self.requests(stream, self.client(peer, None, place)).await;
         };
-        // A handshake in progress is not worth waiting for at shutdown.
+        // A shutdown need not wait for a handshake in progress.
         let handshake = Box::pin(async {
             tokio::select! {
                 done = self.handshake(tls, stream) => done,
@@ -146,7 +146,7 @@ impl Acceptor {
         }
     }
 
-    /// Looks for a place for whom the certificate names, if it is good.
+    /// Takes a place for the certificate's identity, if the certificate is valid.
     fn client(&self, peer: Peer, certificate: Option<ClientCertificate>, place: Place) -> Arc<Client> {
         let identity = certificate.as_ref().and_then(ClientCertificate::identity);
         let named = identity.as_ref().filter(|identity| !identity.common_name.is_empty());
@@ -174,15 +174,15 @@ impl Acceptor {
         }
     }
 
-    /// Boxed part by part: an async function would keep, for as long as the connection lives, room for everything that was
-    /// on the way to it.
+    /// Boxed part by part: an async function would reserve room for all intermediate states for the life of the
+    /// connection.
     fn requests(
         &self,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
         client: Arc<Client>,
     ) -> impl Future<Output = ()> {
         let (shared, handler) = (client.clone(), self.handler.clone());
-        // Boxed: an answer may take hours (a watch), and by then only its body is needed.
+        // Boxed: an answer may take hours (a watch), and then only its body is needed.
         let service = service_fn(move |request| Box::pin(answer(handler.clone(), shared.clone(), request)));
         let open = Arc::new(());
         let builder = self.builder(open.clone());
@@ -212,8 +212,8 @@ impl Acceptor {
                     connection.as_mut().poll(cx)
                 });
                 tokio::select! {
-                    // In this order: a client whose watch ends must know already that the connection does, or it watches
-                    // again over it.
+                    // In this order: a client whose watch ends must already know that the connection ends. Otherwise it
+                    // watches again over it.
                     biased;
                     () = stop.as_mut(), if !stopping => {
                         stopping = true;
@@ -266,7 +266,7 @@ impl Acceptor {
     }
 }
 
-/// Answers one request, and finds out whether the connection goes on.
+/// Answers one request, and decides whether the connection continues.
 async fn answer(
     handler: Handler,
     client: Arc<Client>,
@@ -280,7 +280,7 @@ async fn answer(
             response.extensions_mut().insert(CloseConnection);
             response
         }
-        // The call is inside the guarded future: it may panic before the first await.
+        // The call is inside the guarded future, because it may panic before the first await.
         None => {
             let peer = client.peer();
             guarded(async move { handler(request, peer).await }).await
@@ -299,9 +299,9 @@ async fn answer(
     Ok(response)
 }
 
-/// The answer to a client that has as many connections as it may.
+/// Answer to a client that has reached its limit of connections.
 fn full(name: &str) -> Status {
-    let message = format!("{name:?} has as many connections as it may have now: close some, or try again later");
+    let message = format!("{name:?} has reached its present limit of connections: close some, or try again later");
     Status::too_many_requests(&message, FULL_RETRY_SECONDS)
 }
 
@@ -316,7 +316,7 @@ async fn guarded(response: impl Future<Output = Response<Body>>) -> Response<Bod
 // === impl Client ===
 
 impl Client {
-    /// The sender of a request now.
+    /// The sender of a request, at present.
     fn peer(&self) -> Peer {
         let identity = self.certificate.as_ref().and_then(ClientCertificate::identity);
         Peer {
@@ -326,7 +326,7 @@ impl Client {
         }
     }
 
-    /// Resolves, and ends watches, once a certificate that was good is not good any more.
+    /// Resolves, and ends watches, once a certificate that was valid becomes invalid.
     async fn ended(&self) {
         match &self.certificate {
             Some(certificate) if self.was_good => certificate.ended().await,

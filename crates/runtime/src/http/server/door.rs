@@ -1,4 +1,4 @@
-//! Lets connections in, as far as there are places.
+//! Admission of connections within the budgets of places.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,18 +14,19 @@ use super::places::{Place, Places};
 use crate::files;
 use crate::tasks::TaskGroup;
 
-/// Whether a connection from the first address to the second one is of this machine.
+/// True if a connection from the first address to the second one is of this machine.
 pub(super) type IsLocal = fn(IpAddr, IpAddr) -> bool;
 
 /// Accepts the connections of a server.
 pub(super) struct Door {
     pub(super) places: Arc<Places>,
-    /// Asks for the uid behind connections of this machine; those of root need no credential for the large budget.
+    /// True if the uid behind connections of this machine is looked up; those of root need no credential for the large
+    /// budget.
     pub(super) wants_uids: bool,
     pub(super) is_local: IsLocal,
 }
 
-/// A connection that was let in.
+/// An admitted connection.
 pub(super) struct Guest {
     pub(super) stream: TcpStream,
     pub(super) addr: SocketAddr,
@@ -34,13 +35,13 @@ pub(super) struct Guest {
     pub(super) place: Place,
 }
 
-/// Pause after an accept that failed for want of open files or memory.
+/// Pause after a failed accept for lack of open files or memory.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 // === impl Door ===
 
 impl Door {
-    /// Accepts until the group is asked to end.
+    /// Accepts connections until the group's token is cancelled.
     pub(super) async fn accept(self, listener: TcpListener, acceptor: Arc<Acceptor>, tasks: TaskGroup) {
         let token = tasks.token();
         loop {
@@ -59,7 +60,7 @@ impl Door {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     let open_files_max = files::limit();
-                    warn!(%error, open_files_max, "Cannot accept connections for want of open files or memory");
+                    warn!(%error, open_files_max, "Cannot accept connections for lack of open files or memory");
                     tokio::time::sleep(ACCEPT_RETRY).await;
                 }
             }
@@ -71,7 +72,7 @@ impl Door {
         let local_addr = match stream.local_addr() {
             Ok(local_addr) => local_addr,
             Err(error) => {
-                debug!(peer = %addr, %error, "Connection was gone at once");
+                debug!(peer = %addr, %error, "Connection closed right after accept");
                 return None;
             }
         };
@@ -95,18 +96,18 @@ impl Door {
     }
 }
 
-/// Whether a client is in our own network namespace: on loopback, or at the very address it connected to, which no other host
-/// and no pod can be, unless its packets are rewritten on their way.
+/// True if a client is in this process' network namespace: on loopback, or at the same address that it connected to. No
+/// other host and no pod can have that address, unless packets are rewritten on their way.
 pub(super) fn is_local(from: IpAddr, to: IpAddr) -> bool {
     let from = from.to_canonical();
     from.is_loopback() || from == to.to_canonical()
 }
 
-/// The uid behind a connection, which is still the one it was asked about when the answer is there: a client that closed
-/// may have been followed by another one on the same port.
+/// The uid behind a connection. The connection must still be the same when the answer has arrived: after a client's
+/// close, another one may use the same port.
 fn uid_behind(stream: &TcpStream, addr: SocketAddr, local_addr: SocketAddr) -> Option<u32> {
     let uid = owner::uid_of(addr, local_addr).unwrap_or_else(|error| {
-        warn!(peer = %addr, %error, "Cannot find out whose connection this is");
+        warn!(peer = %addr, %error, "Failed to look up the owner of a connection");
         None
     });
     uid.filter(|_| stream.peer_addr().is_ok())

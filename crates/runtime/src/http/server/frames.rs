@@ -1,8 +1,8 @@
-//! Counts HTTP/2 frames that cost the server work and carry nothing: floods of them end the connection.
+//! Limit on HTTP/2 frames that cost the server work and carry no data: floods of them end the connection.
 //!
-//! The HTTP/2 library bounds memory: of header blocks, of resets that wait, of small DATA frames. It answers PING and
-//! SETTINGS, and opens and resets streams, as fast as a client can ask for it. [`FrameMeter`] reads the heads of frames as
-//! their bytes come in and grants a client [`BURST`] of such frames, and [`PER_SECOND`] after that.
+//! The HTTP/2 library bounds the memory of header blocks, pending resets and small DATA frames. It answers PING and
+//! SETTINGS, and opens and resets streams, as fast as a client sends requests. [`FrameMeter`] reads the headers of
+//! incoming frames. It grants a client [`BURST`] such frames, and [`PER_SECOND`] after that.
 
 use std::io;
 use std::pin::Pin;
@@ -25,13 +25,13 @@ pub(super) struct FrameMeter {
     /// Bytes of the preface or of a payload that are still to come.
     skip: usize,
     head: [u8; HEAD],
-    /// Bytes of `head` that have come.
+    /// Number of bytes in `head`.
     filled: usize,
     left: u32,
     refilled: Instant,
 }
 
-/// A client sent more frames that carry nothing than it may.
+/// A client exceeded the limit of frames without data.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many HTTP/2 frames that carry nothing (type {kind})")]
 pub(super) struct Flood {
@@ -43,9 +43,9 @@ pub(super) struct Flood {
 const HEAD: usize = 9;
 /// Bytes of a client's preface.
 const PREFACE: usize = 24;
-/// Frames at once. A client may give up all of its 1,000 streams, and open them again.
+/// Maximum number of frames in a burst. A client may reset all of its 1,000 streams, and open them again.
 const BURST: u32 = 4000;
-/// Frames in each second after that. Clients ping every few seconds, and give up a watch now and then.
+/// Frames per second after the burst. Clients ping every few seconds, and sometimes end a watch.
 const PER_SECOND: u32 = 200;
 
 // Types of frames (RFC 9113, 11.2).
@@ -105,7 +105,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Metered<T> {
 // === impl FrameMeter ===
 
 impl FrameMeter {
-    /// For a connection whose preface has not come yet.
+    /// A meter for a connection before its preface.
     pub(super) fn new(now: Instant) -> Self {
         Self {
             skip: PREFACE,
@@ -116,7 +116,7 @@ impl FrameMeter {
         }
     }
 
-    /// Reads on.
+    /// Reads the next bytes.
     ///
     /// # Errors
     /// [`Flood`]: the connection has to end.
@@ -140,13 +140,13 @@ impl FrameMeter {
         Ok(())
     }
 
-    /// A frame begins, whose head is complete.
+    /// Counts a frame whose header is complete.
     fn frame(&mut self, now: Instant) -> Result<(), Flood> {
         let [a, b, c, kind, flags, ..] = self.head;
         self.skip = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
         let carries = match kind {
             DATA => self.skip > 0 || flags & END_STREAM != 0,
-            // Requests are bounded by what they ask for; windows are opened for what was sent.
+            // Requests are limited elsewhere; window updates depend on the data sent.
             HEADERS | WINDOW_UPDATE => true,
             _ => false,
         };
@@ -190,7 +190,7 @@ mod tests {
         meter
     }
 
-    /// How many frames are taken at one moment, of at most 10,000.
+    /// Number of frames accepted at one moment, of at most 10,000.
     fn taken(meter: &mut FrameMeter, frame: &[u8], now: Instant) -> usize {
         (0..10_000).take_while(|_| meter.read(frame, now).is_ok()).count()
     }
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(taken(&mut meter, &frame(6, 0, 8), now), BURST as usize);
     }
 
-    /// However the bytes are cut, and whatever payloads look like.
+    /// Holds for any division of the bytes into reads, and for any payload.
     #[test]
     fn pieces_make_no_difference() {
         let now = Instant::now();

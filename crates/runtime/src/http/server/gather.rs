@@ -1,9 +1,12 @@
-//! Frames of an HTTP/2 connection leave together: few TLS records and calls of the kernel for many.
+//! Coalesces the frames of an HTTP/2 connection into fewer TLS records and system calls.
 //!
-//! The HTTP/2 library copies frames below 1 KiB one behind the other, if its transport takes one slice at a time. To a
-//! transport that takes several it hands each frame alone, and each becomes a record and a write. [`Gather`] takes one at a
-//! time. A larger frame then comes in two parts, its beginning and the rest, and is flushed before the library looks for
-//! the next one. Here it waits for that one: the library flushes again when it has nothing more to say.
+//! The HTTP/2 library copies frames below 1 KiB one behind the other, if its transport accepts one slice at a time. To
+//! a transport that accepts several it passes each frame alone, and each becomes a record and a write. So [`Gather`]
+//! accepts one at a time.
+//!
+//! A larger frame then comes in two parts, its beginning and the rest, and the library flushes it before it prepares
+//! the next one. [`Gather`] delays that flush until the next frame: the library flushes again when it has no more
+//! frames.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,28 +14,29 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Holds frames until there are many bytes of them, or a flush comes that is meant.
+/// Holds frames until they have many bytes, or until a flush that is not followed by more frames.
 #[derive(Debug)]
 pub(super) struct Gather<T> {
     inner: T,
-    /// Without it everything passes as it comes.
+    /// If false, everything passes immediately.
     is_on: bool,
     held: Vec<u8>,
-    /// A part of a large frame came since the last flush.
+    /// True if a part of a large frame came since the last flush.
     is_large: bool,
 }
 
-/// Most bytes held: as many as the TLS library takes at a time.
+/// Maximum bytes held: as many as the TLS library accepts at a time.
 const HELD_MAX: usize = 64 * 1024;
-/// Of small frames this many bytes are held. Above the 1 KiB and a head that the HTTP/2 library copies of a large frame.
+/// Maximum bytes of small frames held. It exceeds the 1 KiB and a frame header that the HTTP/2 library copies of a
+/// large frame.
 const SMALL_MAX: usize = 2048;
-/// A frame of the usual largest size, with its head.
+/// A frame of the usual maximum size, with its header.
 const FRAME: usize = 16 * 1024 + 9;
 
 // === impl Gather ===
 
 impl<T> Gather<T> {
-    /// For HTTP/2 when `is_on`; passes everything on otherwise.
+    /// A transport for HTTP/2 if `is_on`; otherwise everything passes.
     pub(super) fn new(inner: T, is_on: bool) -> Self {
         Self {
             inner,
@@ -52,13 +56,13 @@ impl<T: AsyncWrite + Unpin> Gather<T> {
         Poll::Ready(Ok(()))
     }
 
-    /// So many bytes of what is held were written.
+    /// Removes `written` bytes from the held ones.
     fn forget(&mut self, written: usize) -> io::Result<()> {
         if written == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
         if written >= self.held.len() {
-            // Its memory, too: most connections are quiet.
+            // Releases the memory, too: most connections are quiet.
             self.held = Vec::new();
         } else {
             self.held.drain(..written);
@@ -70,7 +74,7 @@ impl<T: AsyncWrite + Unpin> Gather<T> {
 impl<T: AsyncWrite + Unpin> AsyncWrite for Gather<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, piece: &[u8]) -> Poll<io::Result<usize>> {
         let this = &mut *self;
-        // Many small frames come in one piece, and nothing in front of it.
+        // Many small frames come in one piece, without one in front.
         if !this.is_on || (this.held.is_empty() && piece.len() > SMALL_MAX) {
             return Pin::new(&mut this.inner).poll_write(cx, piece);
         }
@@ -113,7 +117,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Gather<T> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if std::mem::take(&mut self.is_large) && self.held.len() + FRAME <= HELD_MAX {
-            // Whoever has nothing more to say flushes again, now or when it is asked.
+            // The wake-up makes the library flush again if it has no more frames.
             cx.waker().wake_by_ref();
             return Poll::Ready(Ok(()));
         }
@@ -151,7 +155,7 @@ mod tests {
         }
     }
 
-    /// Notes every write; takes at most so many bytes at a time.
+    /// Records every write; accepts at most a given number of bytes at a time.
     struct Recorder {
         writes: Vec<Vec<u8>>,
         takes: usize,
@@ -191,7 +195,7 @@ mod tests {
         Gather::new(Recorder { writes, takes }, is_on)
     }
 
-    /// Writes the pieces to the end; all of it is ready at once.
+    /// Writes all pieces, which are ready at the same time.
     fn write(gather: &mut Gather<Recorder>, pieces: &[&[u8]]) {
         for piece in pieces {
             gather.write_all(piece).now_or_never().unwrap().unwrap();
@@ -202,7 +206,7 @@ mod tests {
         gather.flush().now_or_never().unwrap().unwrap();
     }
 
-    /// The HTTP/2 library flushes after each large frame, and when it has nothing more to say.
+    /// The HTTP/2 library flushes after each large frame, and when it has no more frames.
     #[test]
     fn large_frames_leave_together_when_nothing_more_is_said() {
         let mut gather = gather(true, usize::MAX);
@@ -229,7 +233,7 @@ mod tests {
         assert_eq!(gather.inner.writes.len(), 2, "neither do many");
     }
 
-    /// Whoever does not flush twice is asked again.
+    /// Holds for a library that does not flush twice by itself.
     #[test]
     fn a_flush_that_was_put_off_wakes_the_connection() {
         let woken = std::sync::Arc::new(CountWakes::default());

@@ -1,5 +1,5 @@
-//! Listening sockets that a service manager holds and hands on at the start (systemd's socket activation: `LISTEN_PID`,
-//! `LISTEN_FDS`, `LISTEN_FDNAMES`). Their ports are never free, also while a program is restarted.
+//! Listening sockets that a service manager holds and passes on at the start (systemd's socket activation:
+//! `LISTEN_PID`, `LISTEN_FDS`, `LISTEN_FDNAMES`). Their ports are never free, also while a program is restarted.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -15,11 +15,11 @@ pub struct Inherited {
 // === impl Inherited ===
 
 impl Inherited {
-    /// The sockets that were handed to this process; none where `LISTEN_PID` names another one. Takes the variables out of
-    /// the environment: call it before there are threads.
+    /// The sockets passed to this process; none if `LISTEN_PID` names another one. Removes the variables from the
+    /// environment, so it must be called before there are threads.
     ///
     /// # Errors
-    /// One of them is no listening TCP socket; the message names it.
+    /// One of them is not a listening TCP socket; the message names it.
     pub fn from_env() -> io::Result<Self> {
         let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
         let mut names = names.split(':').map(str::to_owned);
@@ -37,13 +37,13 @@ impl Inherited {
         Ok(Self { sockets })
     }
 
-    /// The socket of this very address.
+    /// Takes the socket with exactly this address.
     pub(super) fn take(&mut self, addr: SocketAddr) -> Option<TcpListener> {
         let at = self.sockets.iter().position(|(_, held, _)| *held == addr)?;
         Some(self.sockets.swap_remove(at).2)
     }
 
-    /// Says so when sockets are left that nobody took.
+    /// Checks that no socket is left unused.
     ///
     /// # Errors
     /// Their names and addresses.

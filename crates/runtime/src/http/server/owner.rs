@@ -1,11 +1,11 @@
-//! The uid behind a connection of this machine: the kernel is asked for the client's socket by the connection's four-tuple
-//! (`NETLINK_SOCK_DIAG`).
+//! Lookup of the uid behind a connection of this machine. The kernel finds the client's socket by the connection's
+//! four-tuple (`NETLINK_SOCK_DIAG`).
 //!
-//! An exact lookup costs four system calls, however many sockets there are. `/proc/net/tcp` would be read from its start
-//! to the right line for each connection, and is no single moment's state.
+//! An exact lookup costs four system calls, however many sockets there are. `/proc/net/tcp` would have to be read up to
+//! the right line for each connection, and is not a consistent snapshot.
 //!
-//! The kernel says uid 0 of a socket that nobody holds open any more. Only an established one with an inode counts: a
-//! client that sends a request and closes at once is nobody.
+//! The kernel reports uid 0 for a socket that no process holds open any more. So only an established one with an inode
+//! counts: a client that closes right after its request has no uid.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -34,16 +34,16 @@ const INODE_AT: usize = 68;
 const ANSWER: usize = 72;
 /// Bytes of the ports and addresses at the start of `struct inet_diag_sockid`.
 const TUPLE: usize = 36;
-/// Bytes of an answer that are read; what follows the fixed part is not of interest.
+/// Maximum bytes of an answer that are read; data after the fixed part is not needed.
 const ANSWER_MAX: usize = 512;
 /// `-ENOENT`: there is no such socket in this network namespace.
 const NO_SOCKET: i32 = -2;
 
-/// The uid that made the client's end of a connection, whose own end is at `server`. `None`: that socket is not in this
-/// network namespace, or is not open any more.
+/// The uid that made the client's end of a connection, whose own end is at `server`. `None` if that socket is not in
+/// this network namespace, or is no longer open.
 ///
 /// # Errors
-/// The kernel cannot be asked, for example because it was built without `CONFIG_INET_DIAG`.
+/// The kernel does not support the lookup, for example because it was built without `CONFIG_INET_DIAG`.
 pub(super) fn uid_of(client: SocketAddr, server: SocketAddr) -> io::Result<Option<u32>> {
     let tuple = tuple(client, server);
     let family = if client.ip().to_canonical().is_ipv4() {
@@ -61,7 +61,8 @@ pub(super) fn uid_of(client: SocketAddr, server: SocketAddr) -> io::Result<Optio
     parse(&answer, &tuple)
 }
 
-/// The kernel has answered a question for one socket when it has taken it: there is nothing to wait for.
+/// Sends a request for one socket to the kernel. The answer is available when the kernel has taken the request, so
+/// there is no wait.
 fn ask(kernel: &OwnedFd, request: &[u8]) -> io::Result<Vec<u8>> {
     sendto(kernel, request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
     let mut answer = vec![0; ANSWER_MAX];
@@ -70,7 +71,7 @@ fn ask(kernel: &OwnedFd, request: &[u8]) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// Ports and addresses as the kernel has them in the client's socket.
+/// Ports and addresses in the order of the kernel's client socket.
 fn tuple(client: SocketAddr, server: SocketAddr) -> [u8; TUPLE] {
     let mut tuple = [0; TUPLE];
     tuple[..2].copy_from_slice(&client.port().to_be_bytes());
@@ -89,7 +90,7 @@ fn request(family: u8, tuple: &[u8; TUPLE]) -> Vec<u8> {
     request.extend(((HEADER + REQUEST) as u32).to_ne_bytes());
     request.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     request.extend(NLM_F_REQUEST.to_ne_bytes());
-    // Sequence number and port: one question, one answer.
+    // Sequence number and port: one request, one answer.
     request.extend([0; 8]);
     // No extensions; sockets in any state.
     request.extend([family, IPPROTO_TCP, 0, 0]);
@@ -177,7 +178,7 @@ mod tests {
         let (there, here) = (client.local_addr().unwrap(), server.local_addr().unwrap());
         let unused = SocketAddr::new(here.ip(), 1);
         assert_eq!(uid_of(unused, here).unwrap(), None);
-        // The port that is asked about listens, and the kernel names a listener where there is no connection.
+        // The requested port has a listener, and the kernel returns a listener if there is no connection.
         assert_eq!(uid_of(listener.local_addr().unwrap(), unused).unwrap(), None);
         assert!(uid_of(there, here).unwrap().is_some());
     }

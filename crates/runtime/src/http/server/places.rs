@@ -1,8 +1,8 @@
-//! Budgets of connections: no client can use up another's.
+//! Budgets of connections: no client can exhaust another's.
 //!
-//! A connection begins as a stranger's ([`strangers`]): few places, and few of them for one address. One with a good
-//! certificate, or whose caller showed another credential, moves to the large budget ([`known`]). Strangers on this machine
-//! have places of their own: probes of the kubelet get through whatever comes over the network.
+//! A connection begins as a stranger's ([`strangers`]): few places, and few of them for one address. A connection with
+//! a valid certificate, or whose caller presented another credential, moves to the large budget ([`known`]). Strangers
+//! on this machine have places of their own: so the kubelet's probes succeed even during a flood from the network.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use strangers::{Entry, Strangers};
 /// The places of one server.
 #[derive(Debug)]
 pub(super) struct Places {
-    // Held for a look through a few hundred entries at most.
+    // Held for a scan of at most a few hundred entries.
     held: Mutex<Held>,
     /// A stranger's place became free.
     freed: Notify,
@@ -36,7 +36,7 @@ struct Held {
     remote: Strangers,
     local: Strangers,
     known: Known,
-    /// When the log last had a refusal.
+    /// Time of the last log line about refusals.
     told: Option<Instant>,
 }
 
@@ -54,11 +54,11 @@ enum Kind {
     Known { name: Arc<str>, rank: Rank },
 }
 
-/// Least time between two lines of the log about refusals.
+/// Minimum time between two log lines about refusals.
 const TELL_EVERY: Duration = Duration::from_secs(10);
-/// Time that a stranger's connection has where places are short: some round trips of a slow link.
+/// Guaranteed time of a stranger's connection when places are short: some round trips of a slow link.
 const GRACE: Duration = Duration::from_secs(3);
-/// The same on this machine, where no link is between: all come from one address, and wait for each other.
+/// The same on this machine, without a link in between: all come from one address, and wait for each other.
 const LOCAL_GRACE: Duration = Duration::from_millis(500);
 
 // === impl Places ===
@@ -77,7 +77,8 @@ impl Places {
         })
     }
 
-    /// A stranger's place, perhaps after a wait for one that is about to become free; `None` when `address` has its share.
+    /// Takes a stranger's place, perhaps after a wait for one that is about to become free; `None` if `address` has its
+    /// share.
     pub(super) async fn enter(self: &Arc<Self>, address: IpAddr, is_local: bool) -> Option<Place> {
         let evicted = CancellationToken::new();
         loop {
@@ -104,7 +105,7 @@ impl Places {
         }
     }
 
-    /// A place of the large budget for a connection of this machine's root, which may have as many as there are.
+    /// Takes a place of the large budget for a connection of this machine's root, which has no limit of its own.
     pub(super) fn enter_known(self: &Arc<Self>, name: &str) -> Option<Place> {
         let name = Arc::from(name);
         let rank = Rank::Administrator;
@@ -136,7 +137,7 @@ impl Held {
         let now = Instant::now();
         if self.told.is_none_or(|told| now >= told + TELL_EVERY) {
             self.told = Some(now);
-            warn!(%client, budget, "Connections wait or are refused: all places of their kind are taken");
+            warn!(%client, budget, "Connections wait or are rejected: all places of their kind are taken");
         }
     }
 }
@@ -149,7 +150,7 @@ impl Place {
         &self.evicted
     }
 
-    /// Moves a stranger's connection to the large budget; false where there is no place for `name`.
+    /// Moves a stranger's connection to the large budget; false if there is no place for `name`.
     pub(super) fn promote(&self, name: &str, rank: Rank) -> bool {
         let mut kind = self.kind.lock();
         if matches!(*kind, Kind::Known { .. }) {

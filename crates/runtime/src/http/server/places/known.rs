@@ -1,14 +1,14 @@
-//! Places of clients that said who they are.
+//! Places of authenticated clients.
 //!
-//! No I/O. An identity takes a sixteenth of the places that are free, or four: however many a few of them take, a newcomer
-//! finds one. Most places are kept for members of the pool, a few for its leader.
+//! No I/O. An identity gets a sixteenth of the free places, or four: however many a few identities take, a new one
+//! finds a place. Most places are reserved for members of the pool, a few for its leader.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::Rank;
 
-/// The places, and who holds them.
+/// The places, by holder.
 #[derive(Debug)]
 pub(super) struct Known {
     limit: usize,
@@ -18,13 +18,13 @@ pub(super) struct Known {
     of: HashMap<Arc<str>, usize>,
 }
 
-/// An identity has at most one place for this many that are free.
+/// Number of free places per place of one identity.
 const FREE_FOR_EACH: usize = 16;
-/// So many it has in any case, while some are free.
+/// Minimum number of places of an identity, while some are free.
 const FEW: usize = 4;
-/// One place in this many may be held by those that are no members.
+/// Fraction (1/n) of the places that clients other than members may hold.
 const SHARE_OF_OTHERS: usize = 4;
-/// Places kept for the leader: it has two connections, and comes back before its old ones are known to be dead.
+/// Places reserved for the leader: it has two connections, and may reconnect before its old ones are known to be dead.
 const KEPT_FOR_LEADER: usize = 8;
 
 // === impl Known ===
@@ -39,7 +39,7 @@ impl Known {
         }
     }
 
-    /// Takes a place for a connection of `name`; false where there is none.
+    /// Takes a place for a connection of `name`; false if there is none.
     pub(super) fn enter(&mut self, name: &Arc<str>, rank: Rank) -> bool {
         let held = self.of.get(name).copied().unwrap_or(0);
         let free = self.free_for(rank);
@@ -53,7 +53,7 @@ impl Known {
         true
     }
 
-    /// Gives a place back that was taken with the same rank.
+    /// Returns a place that was taken with the same rank.
     pub(super) fn leave(&mut self, name: &Arc<str>, rank: Rank) {
         self.total = self.total.saturating_sub(1);
         self.others = self.others.saturating_sub(usize::from(rank == Rank::Other));
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(take_all(&mut known, &leader, Rank::Leader), FEW);
     }
 
-    /// Who may do everything needs no key of others.
+    /// An administrator already has all rights, so a limit would protect nothing.
     #[test]
     fn administrator_takes_all_but_the_leaders_places() {
         let mut known = Known::new(3000);

@@ -1,7 +1,8 @@
-//! Places of clients that did not say who they are.
+//! Places of unauthenticated clients.
 //!
-//! No I/O. Where places are short, the oldest connection of the address that holds most gives way; among equals one that
-//! had its grace, so that a fleet that comes back at once waits instead of pushing itself out.
+//! No I/O. When places are short, the oldest connection of the address that holds most is evicted. If all hold equally
+//! many, its grace period must be over. So a fleet that reconnects at the same time waits instead of evicting its own
+//! connections.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -15,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 pub(super) struct Strangers {
     limit: usize,
     per_address: usize,
-    /// Time that a handshake or an answer has before another connection may take its place.
+    /// Guaranteed time for a handshake or an answer before another connection may take the place.
     grace: Duration,
     /// The oldest first.
     held: Vec<Stranger>,
@@ -35,9 +36,9 @@ struct Stranger {
 pub(super) enum Entry {
     /// It has a place, with this number.
     Taken(u64),
-    /// Its address has as many as it may.
+    /// Its address has reached its limit.
     Refused,
-    /// Everybody has an equal share, and the oldest place is not free before this time.
+    /// Every address has an equal share, and the oldest place is not free before this time.
     Wait(Instant),
 }
 
@@ -54,7 +55,7 @@ impl Strangers {
         }
     }
 
-    /// A place for a connection from `address`; `evict` is cancelled when it has to give way.
+    /// Takes a place for a connection from `address`; `evict` is cancelled when the connection is evicted.
     pub(super) fn enter(&mut self, address: IpAddr, now: Instant, evict: &CancellationToken) -> Entry {
         let address = owner(address);
         let own = self.count(address);
@@ -84,7 +85,7 @@ impl Strangers {
         Entry::Taken(self.next)
     }
 
-    /// Gives a place back; one that was taken away is no fault.
+    /// Returns a place; it may have been taken away before.
     pub(super) fn leave(&mut self, number: u64) {
         self.held.retain(|one| one.number != number);
     }
@@ -93,7 +94,7 @@ impl Strangers {
         self.held.iter().filter(|one| one.address == address).count()
     }
 
-    /// The address that holds most, if these are more than `least`.
+    /// The address that holds most, if that is more than `least`.
     fn greediest(&self, least: usize) -> Option<IpAddr> {
         let mut counts = HashMap::<IpAddr, usize>::new();
         for one in &self.held {
@@ -130,7 +131,7 @@ mod tests {
 
     const GRACE: Duration = Duration::from_secs(3);
 
-    /// Strangers and the connections they were asked about, by number.
+    /// Strangers and the connections that requested a place, by number.
     struct Scene {
         strangers: Strangers,
         now: Instant,
@@ -150,7 +151,7 @@ mod tests {
             (entry, evict)
         }
 
-        /// One that gets its place.
+        /// A connection that gets its place.
         fn taken(&mut self, address: &str) -> CancellationToken {
             let (entry, evict) = self.enter(address);
             assert!(matches!(entry, Entry::Taken(_)), "{address}: {entry:?}");
@@ -183,7 +184,7 @@ mod tests {
         scene.taken("2001:db8:0:1::3");
     }
 
-    /// However many hold places, and however young these are, one that has none gets in.
+    /// An address without a place gets one, however many others hold, and however young these are.
     #[test]
     fn greedy_addresses_give_way_at_once() {
         let mut scene = Scene::new(8, 4);
