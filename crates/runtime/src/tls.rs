@@ -1,9 +1,9 @@
-//! Turns PEM files into rustls configurations, and a peer's certificate into a user and groups.
+//! TLS: PEM files as rustls configurations, and a peer's certificate as a user and groups.
 //!
-//! One provider (ring), TLS 1.2 and 1.3. Servers ask for a client certificate without requiring one. The handshake proves
-//! that the client holds the key of a certificate that it presents; each request asks whether that certificate is good
-//! (`certificate`). Nothing is resumed (no tickets, no session cache): the certificate of a connection is always the one of
-//! its own handshake.
+//! There is one provider (ring), TLS 1.2 and 1.3. Servers request a client certificate without requiring one. The
+//! handshake proves that the client holds the key of its certificate; each request checks whether that certificate is
+//! valid (`certificate`). Sessions are never resumed (no tickets, no session cache): the certificate of a connection is
+//! always that of its own handshake.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ pub use pem::{PemIdentity, PemSource, check_pair};
 pub use reload::POLL_INTERVAL;
 pub use server::{ReloadingServerTls, ServerTls};
 
-/// Why a TLS configuration cannot be built. Each message names the file, or the place that an inline value came from.
-/// Worth a retry only after somebody changed the file.
+/// Reason why a TLS configuration cannot be built. Each message names the file, or the source of an inline value. A
+/// retry helps only after the file was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The file is missing or unreadable.
@@ -39,29 +39,29 @@ pub enum TlsError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         error: std::io::Error,
     },
-    /// The text is not PEM, or holds no block of the wanted kind.
+    /// The text is not PEM, or contains no block of the required kind.
     #[error("{origin}: {problem}")]
     Pem {
-        /// File or place.
+        /// File or source.
         origin: String,
-        /// What is wrong.
+        /// The fault of the text.
         problem: String,
     },
-    /// Certificate and key do not belong together.
+    /// Certificate and key do not match.
     #[error("the private key in {key} does not belong to the certificate in {cert}")]
     KeyMismatch {
-        /// Where the certificate is.
+        /// File or source of the certificate.
         cert: String,
-        /// Where the key is.
+        /// File or source of the key.
         key: String,
     },
-    /// rustls refuses the material, for example an X.509 version 1 certificate.
+    /// rustls rejects the material, for example an X.509 version 1 certificate.
     #[error("{origin}: {error}")]
     Refused {
-        /// File or place.
+        /// File or source.
         origin: String,
         /// rustls' reason.
         error: rustls::Error,
@@ -71,21 +71,21 @@ pub enum TlsError {
 // === impl TlsError ===
 
 impl TlsError {
-    /// Whether certificate and key do not belong together, which the second half of a rotation mends.
+    /// True if certificate and key do not match, which the second half of a rotation resolves.
     #[must_use]
     pub fn is_mismatch(&self) -> bool {
         matches!(self, TlsError::KeyMismatch { .. })
     }
 }
 
-/// Makes ring the provider of the whole process, for libraries that ask for the default. First line of `main`; calling it
-/// again does nothing.
+/// Makes ring the provider of the whole process, for libraries that use the default. It is the first line of `main`;
+/// another call does nothing.
 pub fn install_crypto_provider() {
-    // An error means that one is installed already, and only ring is compiled in.
+    // An error means that a provider is already installed, and only ring is compiled in.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// The provider that this crate passes explicitly, so that nothing depends on [`install_crypto_provider`].
+/// The provider that this crate passes explicitly, so that it does not depend on [`install_crypto_provider`].
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }

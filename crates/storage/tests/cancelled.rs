@@ -1,4 +1,4 @@
-//! A commit settles itself when its caller has gone away, and does not hold up who shares the disk with it.
+//! A commit settles itself when its caller has gone away, and does not delay other users of the disk.
 
 use std::io;
 use std::path::Path;
@@ -19,7 +19,7 @@ use yurt_storage::embedded::{Disk, Medium};
 use yurt_storage::{Action, Collection, Embedded, Expect, OnlyWriter as _, Op, Replicas, Storage, StorageError};
 
 const LEASE: &str = "/leases.coordination.k8s.io/kube-system/yurthub";
-/// Longer than any machine takes for what does not wait.
+/// Longer than any operation that does not wait takes on any machine.
 const LONG: Duration = Duration::from_secs(60);
 
 /// A medium whose changes wait while `gate` is held, and fail while `fails` is set.
@@ -63,7 +63,7 @@ impl Slow {
         }
     }
 
-    /// The same bytes, as a process finds them that starts after a kill.
+    /// The same bytes, as found by a process that starts after a kill.
     fn killed(&self) -> Arc<Self> {
         Arc::new(Self {
             bytes: Mutex::new(self.bytes.lock().clone()),
@@ -208,7 +208,7 @@ async fn commit_that_succeeds_after_its_caller_left_is_served() {
     assert!(services.is_served(), "it is on the disk: {:?}", services.durable());
 }
 
-/// A crash would go back to serving the generation before.
+/// A crash would go back to serving the previous generation.
 #[tokio::test]
 async fn generation_that_no_commit_knows_is_not_served() {
     let pool = Pool::on(Arc::default());
@@ -227,7 +227,7 @@ async fn generation_that_no_commit_knows_is_not_served() {
     assert!(services.is_served());
 }
 
-/// The data of a replica is deleted in the background when nobody waits for it: what comes back under its name is empty.
+/// Without a waiting caller, the data of a replica is deleted in the background: a later replica of its name is empty.
 #[tokio::test]
 async fn replica_that_comes_back_does_not_meet_its_own_deletion() {
     let pool = Pool::on(Arc::default());
@@ -247,7 +247,7 @@ async fn replica_that_comes_back_does_not_meet_its_own_deletion() {
     assert!(added.collection().read(|held| held.is_empty() && !held.is_complete()));
 }
 
-/// Every request asks which replicas there are.
+/// Every request reads the set of replicas.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn requests_do_not_wait_for_the_disk_when_a_replica_comes() {
     let pool = Pool::on(Arc::default());
@@ -263,7 +263,7 @@ async fn requests_do_not_wait_for_the_disk_when_a_replica_comes() {
     let replicas = pool.replicas.clone();
     let asking = std::thread::spawn(move || {
         let names: Vec<_> = replicas.iter().map(|replica| replica.name().to_owned()).collect();
-        // Nobody hears it when it came too late.
+        // The receiver is gone if this came too late.
         let _ = done.send(names);
     });
     let told = asked.recv_timeout(LONG);
@@ -275,7 +275,7 @@ async fn requests_do_not_wait_for_the_disk_when_a_replica_comes() {
     assert!(pool.replicas.named("endpoints").is_some());
 }
 
-/// A first snapshot, or a card that stalls: pool data and own objects are being committed for long.
+/// A first snapshot, or a stalling card: commits of pool data and own objects take long.
 #[tokio::test]
 async fn renewals_do_not_wait_for_commits() {
     let pool = Pool::on(Arc::default());
@@ -312,7 +312,7 @@ async fn renewals_do_not_wait_for_commits() {
     }
 }
 
-/// An operation with a fence: it must not become visible behind a change of what it was compared with.
+/// An operation with a fence: it must not become visible after a change of the object that it was compared with.
 #[tokio::test]
 async fn renewal_of_what_a_commit_relies_upon_waits_for_it() {
     let pool = Pool::on(Arc::default());

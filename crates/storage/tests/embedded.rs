@@ -1,4 +1,4 @@
-//! The embedded backend passes the storage contract, and keeps what only it promises.
+//! The embedded backend passes the storage contract, and keeps its additional promises.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl OnDisk {
     }
 
     fn embedded(&self) -> Embedded {
-        // The writer thread of a dropped store lets go of the file a moment later.
+        // The writer thread of a dropped store releases the file a moment later.
         for _ in 0..200_000 {
             match Embedded::open(&self.folder.path().join("store.redb"), Clock::system(), Space::Own) {
                 Ok(store) => return store,
@@ -234,7 +234,7 @@ async fn replica_comes_back_as_it_was_committed() {
     });
 }
 
-/// So many keys went between two commits that all of it is written again.
+/// So many keys were deleted between two commits that all of it is written again.
 #[tokio::test]
 async fn replica_is_stored_as_it_is_after_any_number_of_deletions() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -279,7 +279,7 @@ async fn replica_that_is_given_up_leaves_nothing_and_can_come_back() {
         Replicas::open(&kinds, Some(ReplicaStore::open(disk).expect("tables"))).expect("replicas")
     };
     let replicas = open(&["services"]);
-    // Beside one whose name begins like that of another.
+    // Next to one whose name is a prefix of another's.
     let added = replicas.add("services.x", kind).await.expect("added");
     for replica in replicas.iter() {
         let collection = replica.collection();
@@ -315,7 +315,7 @@ async fn replica_that_is_given_up_leaves_nothing_and_can_come_back() {
         .collection()
         .update(|c| c.restart(0, vec![service("d", 30)], ResourceVersion(30)));
     replicas.remove("services").await.expect("removed");
-    assert!(again.gone().is_cancelled(), "readers are told");
+    assert!(again.gone().is_cancelled(), "readers end");
     let fresh = replicas.add("services", kind).await.expect("added");
     assert!(fresh.collection().read(|c| c.is_empty() && !c.is_complete()));
 }

@@ -62,7 +62,7 @@ fn modify(shared: &SharedCollection, key: &str, rv: u64) {
     shared.update(|c| c.apply(EventType::Modified, service(key, rv, "even")));
 }
 
-/// A read of the latest state is a look at what is committed here: it asks nobody and waits for nothing.
+/// A read of the latest state returns the state committed here: it sends no request and waits for nothing.
 ///
 /// Conformance: 8.25
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn every_page_shows_the_state_of_the_first_while_others_write() {
             seen.extend(page.objects);
             let Some(token) = page.meta.continue_token else { break };
             query = format!("limit=3&continue={token}");
-            // Something before the next page, something in it, something new, something gone.
+            // Changes before the next page and in it: updates, a new object, a deletion.
             let at = 100 + 10 * turn;
             modify(&shared, "shop/s00", at);
             modify(&shared, "shop/s05", at + 1);
@@ -122,7 +122,7 @@ async fn pages_follow_the_order_of_keys_across_namespaces() {
         .map(|o| o.key().as_str())
         .collect();
     assert_eq!(keys, ["a-b/y", "a/x", "a/z", "b/x"]);
-    // The namespace of a field selector narrows as that of a path does.
+    // The namespace of a field selector narrows like that of a path.
     let narrow = list(&shared, "fieldSelector=metadata.namespace%3Da&limit=2")
         .await
         .expect("a page");
@@ -218,7 +218,7 @@ async fn version_match_and_limit_follow_the_table() {
     );
     let started = tokio::time::Instant::now();
     let _ = list(&shared, "resourceVersion=4611686018427387999").await;
-    assert_eq!(started.elapsed(), Duration::ZERO, "a foreign number is refused at once");
+    assert_eq!(started.elapsed(), Duration::ZERO, "foreign numbers need no wait");
 }
 
 /// Conformance: 3.E09, 3.E10, 4.09

@@ -1,4 +1,4 @@
-//! What a collection takes: a process of its own, as the kernel counts for processes only.
+//! Memory of a collection, measured in a process of its own, since the kernel counts memory per process.
 
 use bytes::Bytes;
 use yurt_apimachinery::kind::find_kind;
@@ -6,9 +6,9 @@ use yurt_apimachinery::{Object, ResourceVersion};
 use yurt_storage::{OnlyWriter as _, SharedCollection};
 
 const OBJECTS: u64 = 20_000;
-/// Times its bytes, and bytes beside, that an object may take.
+/// Maximum memory of an object: a factor of its bytes, and additional bytes.
 const RULE: (f64, f64) = (1.3, 200.0);
-/// An object of a few hundred bytes, as a lease is, takes its own and these: reference counts, key, uid, index.
+/// Additional bytes of a small object (a few hundred bytes, like a lease): reference counts, key, uid, index.
 const LEAST_BESIDE: f64 = 550.0;
 
 /// Bytes of the process that come from no file.
@@ -34,7 +34,7 @@ fn lease(number: u64, filling: &str) -> Object {
 #[test]
 fn objects_take_little_more_than_their_bytes() {
     let kind = find_kind("coordination.k8s.io", "leases").expect("leases are built in");
-    // What is given back is not counted again for the next: all are held to the end.
+    // Freed memory would be reused for the next collection, so all are held to the end.
     let mut held = Vec::new();
     for filling in [0, 800, 2_000, 8_000] {
         let filling = "x".repeat(filling);

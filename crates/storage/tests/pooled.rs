@@ -1,6 +1,8 @@
-//! Replicas that several coordinators share: whoever is fed, all end with the same, and nobody but the guarded one writes.
+//! Replicas that several coordinators share. All end with the same state, whichever of them is fed, and only the
+//! guarded one writes.
 //!
-//! The store here is the embedded one with several sinks; what counts is transactions and the order of commits.
+//! The store here is the embedded one with several sinks; the tests depend on transactions and the order of commits
+//! only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,12 +26,12 @@ use yurt_storage::{
 
 const NAME: &str = "services";
 
-/// Passes commits on to every coordinator, and keeps what a new one would read.
+/// Passes commits on to every coordinator, and keeps the state that a new one would read.
 #[derive(Default)]
 struct Everybody {
     coordinators: Mutex<Vec<Arc<Replicas>>>,
     live: Mutex<BTreeMap<String, (ResourceVersion, Bytes)>>,
-    /// A coordinator that hears of nothing for now, and what it has not heard of.
+    /// A coordinator that receives nothing for now, and the commits held back.
     late: Mutex<Option<(Arc<Replicas>, Vec<Commit>)>>,
 }
 
@@ -85,7 +87,7 @@ impl Pool {
         self.join_over(self.storage.clone())
     }
 
-    /// A coordinator with a way of its own to the store.
+    /// A coordinator with a link of its own to the store.
     fn join_by_link(&self) -> (Arc<Replicas>, Arc<Link>) {
         let link = Arc::new(Link::to(self.storage.clone()));
         (self.join_over(link.clone()), link)
@@ -102,14 +104,14 @@ impl Pool {
         folders
     }
 
-    /// `replicas` hear of no commit until [`Self::catch_up`].
+    /// Holds back the commits for `replicas` until [`Self::catch_up`].
     fn hold_back(&self, replicas: &Arc<Replicas>) {
         *self.everybody.late.lock() = Some((replicas.clone(), Vec::new()));
     }
 
     fn catch_up(&self) {
         let late = self.everybody.late.lock().take();
-        let (replicas, missed) = late.expect("somebody was held back");
+        let (replicas, missed) = late.expect("a coordinator was held back");
         missed.iter().for_each(|(rv, changes)| replicas.committed(*rv, changes));
     }
 
@@ -131,18 +133,18 @@ impl Pool {
     }
 }
 
-/// The store as one coordinator reaches it: with limits, with answers that are late, or with none.
+/// The store as seen by one coordinator: with limits, with late answers, or with none.
 struct Link {
     store: Arc<dyn Storage>,
-    /// Values of one transaction together; above it the store refuses, as etcd does.
+    /// Maximum bytes of the values of one transaction; above it the store rejects it, like etcd.
     request_bytes_max: AtomicUsize,
-    /// What is known of that beforehand.
+    /// Limit of a value that is known beforehand.
     value_bytes_max: Option<usize>,
     fails: AtomicBool,
-    /// Transactions asked for, and those that have not been let through yet.
+    /// Number of transactions requested, and those that are still held back.
     asked: AtomicUsize,
     waiting: AtomicUsize,
-    /// Transactions that write a key with this in it have to wait.
+    /// Transactions that write a key containing this text have to wait.
     held: tokio::sync::watch::Sender<Option<&'static str>>,
 }
 
@@ -167,7 +169,7 @@ impl Link {
         self.held.send_replace(None);
     }
 
-    /// Until a transaction waits here.
+    /// Resolves when a transaction waits here.
     async fn is_waited_for(&self) {
         while self.waiting.load(Ordering::SeqCst) == 0 {
             tokio::task::yield_now().await;
@@ -281,10 +283,10 @@ async fn guard_that_does_not_hold_writes_nothing() {
         "{refused:?}"
     );
     assert_eq!(shown(&other), ["a@5"]);
-    // A fact stays one: the next leader that feeds here stores it.
+    // A fact remains valid: the next leader that feeds here stores it.
     one.persist(Some(&guard(second))).await.expect("the new leader writes");
     assert_eq!(shown(&other), ["a@5", "b@11"]);
-    // A new timeline does not: only the leader that began it may.
+    // A new timeline does not: only the leader that began it may store it.
     update(&one, |held| held.restart(1, vec![], ResourceVersion(3)));
     assert!(one.persist(Some(&guard(first))).await.is_err());
     assert_eq!((shown(&one), read(&one, Collection::generation)), (shown(&other), 0));
@@ -295,7 +297,7 @@ async fn guard_that_does_not_hold_writes_nothing() {
     );
 }
 
-/// What the cloud did: at RV n+1 the key of step n was put, or deleted.
+/// Changes in the cloud: at RV n+1 the key of step n was put, or deleted.
 type Log = Vec<(u8, bool)>;
 
 /// The truth at `at`.
@@ -326,11 +328,11 @@ fn event(log: &Log, at: usize) -> (EventType, Object) {
 
 #[derive(Clone, Debug)]
 enum Act {
-    /// This coordinator is told so many events.
+    /// This coordinator receives so many events.
     Feed(usize, usize),
-    /// This coordinator is told everything there is now, by a list.
+    /// This coordinator receives the present state, by a list.
     List(usize, usize),
-    /// This coordinator stores what it has.
+    /// This coordinator stores its state.
     Store(usize),
     /// A reader at this coordinator reads on.
     Read(usize),
@@ -345,7 +347,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// What a client makes of what it is told.
+/// Applies a delivery to a client's state.
 fn follow(seen: &mut BTreeMap<String, u64>, delivery: &Delivery) {
     let (object, gone) = match delivery {
         Delivery::Exact(change) => (
@@ -364,7 +366,7 @@ fn follow(seen: &mut BTreeMap<String, u64>, delivery: &Delivery) {
 }
 
 fn read_on(replicas: &Replicas, client: &mut (Option<Reader>, BTreeMap<String, u64>)) {
-    // Nothing is served that no store has.
+    // Nothing is served that is not stored.
     if !replicas.named(NAME).expect("services").durable().complete {
         return;
     }
@@ -379,7 +381,7 @@ fn read_on(replicas: &Replicas, client: &mut (Option<Reader>, BTreeMap<String, u
         snapshot.reader
     });
     loop {
-        let told = read(replicas, |held| held.read(reader, 16)).expect("nobody has to start over");
+        let told = read(replicas, |held| held.read(reader, 16)).expect("no reader has to start over");
         if told.is_empty() {
             return;
         }
@@ -416,10 +418,10 @@ proptest! {
                     Act::List(who, some) => {
                         head = log.len().min(head + some);
                         let at = ResourceVersion(head as u64);
-                        // A list behind what is held is refused, and changes nothing.
+                        // A list older than the held state is rejected, and changes nothing.
                         drop(update(&coordinators[who], |held| held.replace(list(head), at)));
                     }
-                    // Refused when the other one was fed more: then this one follows.
+                    // Rejected if the other one was fed more: then this one follows.
                     Act::Store(who) => drop(coordinators[who].persist(None).await),
                     Act::Read(who) => read_on(&coordinators[who], &mut clients[who]),
                 }
@@ -449,7 +451,7 @@ async fn replica_comes_and_goes_at_every_coordinator() {
     fed.collection()
         .update(|held| held.apply(EventType::Modified, service("a", 11)));
     one.persist(None).await.expect("stored");
-    // The other was told before it had a place for it.
+    // The other received it before it had the replica.
     let late = other.add(LATE, kind).await.expect("added");
     let held = |replica: &yurt_storage::Replica| replica.collection().read(|held| (held.position(), held.len()));
     assert_eq!((held(&late), late.durable().complete), ((ResourceVersion(11), 2), true));
@@ -477,7 +479,7 @@ async fn replica_comes_and_goes_at_every_coordinator() {
     );
 }
 
-/// One that holds what it could not store, while the other one stored more: it is brought forward by all that is stored.
+/// A coordinator that could not store its state, while the other one stored more, catches up with the stored rows.
 #[tokio::test]
 async fn coordinator_that_could_not_store_is_brought_forward_without_a_jump() {
     let pool = Pool::new().await;
@@ -499,7 +501,7 @@ async fn coordinator_that_could_not_store_is_brought_forward_without_a_jump() {
     assert!(told.iter().any(gone), "{told:?}");
 }
 
-/// The store's own limit may be another one than the one that is known here.
+/// The store's own limit may differ from the one that is known here.
 #[tokio::test]
 async fn object_that_the_store_refuses_is_named_leaves_nothing_and_is_not_tried_again() {
     let pool = Pool::new().await;
@@ -525,7 +527,7 @@ async fn object_that_the_store_refuses_is_named_leaves_nothing_and_is_not_tried_
         (NAME, "x/zz", huge.bytes().len())
     );
     assert_eq!(pool.folders(), before, "what was filled in vain is gone");
-    assert_eq!(shown(&one), shown(&other), "nobody goes on with what is not stored");
+    assert_eq!(shown(&one), shown(&other), "unstored state is dropped everywhere");
     assert_eq!(read(&one, Collection::position), ResourceVersion(1000));
     let asked = link.asked.load(Ordering::SeqCst);
     one.persist(None).await.expect("there is nothing to do");
@@ -533,7 +535,7 @@ async fn object_that_the_store_refuses_is_named_leaves_nothing_and_is_not_tried_
     let named = one.admit(NAME, &huge);
     assert!(matches!(named, Err(StorageError::Oversized { .. })), "{named:?}");
     assert_eq!(one.admit(NAME, &large("zz", 1002, 1 << 20)), Ok(()));
-    // Smaller, it goes, and so does all that came after.
+    // A smaller object is stored, and so is everything after it.
     update(&one, |held| held.apply(EventType::Added, large("zz", 1002, 1 << 20)));
     one.persist(None).await.expect("it fits");
     assert_eq!(shown(&other).last().map(String::as_str), Some("zz@1002"));
@@ -574,7 +576,7 @@ async fn store_that_takes_less_at_a_time_gets_it_in_smaller_pieces() {
     assert_eq!(pool.folders().values().collect::<Vec<_>>(), [&100]);
 }
 
-/// The leader gives a call up after a while, and repeats it.
+/// The leader aborts a call after a while, and repeats it.
 #[tokio::test]
 async fn commit_that_nobody_waits_for_is_finished_and_found_by_its_repetition() {
     let pool = Pool::new().await;
@@ -583,7 +585,7 @@ async fn commit_that_nobody_waits_for_is_finished_and_found_by_its_repetition() 
     link.hold("/o/");
     abandon(one.persist(None));
     link.is_waited_for().await;
-    // The repetition, given up like the first call; meanwhile something happened.
+    // The repetition, aborted like the first call; a change has happened in between.
     update(&one, |held| held.apply(EventType::Added, service("b", 11)));
     abandon(one.persist(None));
     link.let_go();
@@ -635,7 +637,7 @@ async fn commit_that_another_one_overtakes_leaves_nothing() {
         ..put("epoch", Expect::At(ResourceVersion(7)), "")
     };
     update(&one, |held| held.restart(0, vec![service("a", 5)], ResourceVersion(10)));
-    assert!(one.persist(Some(&guard)).await.is_err(), "somebody else is elected");
+    assert!(one.persist(Some(&guard)).await.is_err(), "another leader is elected");
     assert_eq!(
         link.asked.load(Ordering::SeqCst),
         1,
@@ -651,7 +653,7 @@ async fn commit_that_another_one_overtakes_leaves_nothing() {
             tokio::task::yield_now().await;
         }
         link.is_waited_for().await;
-        // Another coordinator stores something meanwhile.
+        // Another coordinator stores something in the meantime.
         let other = pool.join();
         update(&other, |held| {
             held.restart(1, vec![service("b", 3)], ResourceVersion(4))
@@ -665,7 +667,7 @@ async fn commit_that_another_one_overtakes_leaves_nothing() {
     assert_eq!(pool.folders().values().collect::<Vec<_>>(), [&1]);
 }
 
-/// The election is compared again with the pointer: then the folder is complete, and in vain.
+/// The election is compared again with the pointer: by then the folder is complete, but useless.
 #[tokio::test]
 async fn folder_of_a_leader_that_was_replaced_meanwhile_is_deleted_at_once() {
     let pool = Pool::new().await;
@@ -719,12 +721,12 @@ async fn folders_of_a_coordinator_that_died_are_deleted_once_nothing_comes_into_
     fill("dead", "a").await;
     fill("alive", "a").await;
     tokio::time::advance(Duration::from_secs(59)).await;
-    // Heard of in the test's own thread, where the clock is the paused one.
+    // Delivered in the test's own thread, where the clock is the paused one.
     pool.hold_back(&one);
     fill("alive", "b").await;
     pool.catch_up();
     one.persist_due(None).await.expect("nothing is wrong");
-    assert!(left().contains("dead"), "somebody may be filling it");
+    assert!(left().contains("dead"), "another coordinator may be filling it");
     tokio::time::advance(Duration::from_secs(2)).await;
     one.persist_due(None).await.expect("nothing is wrong");
     assert!(!left().contains("dead") && left().contains("alive"), "{:?}", left());
@@ -736,7 +738,7 @@ async fn folders_of_a_coordinator_that_died_are_deleted_once_nothing_comes_into_
     assert_eq!(shown(&pool.join()), ["a@5"]);
 }
 
-/// One that filled a folder for too long must not have it named when it was deleted meanwhile.
+/// The pointer must not name a folder that was filled for too long and deleted in the meantime.
 #[tokio::test]
 async fn pointer_never_names_a_folder_of_which_a_part_is_gone() {
     let pool = Pool::new().await;
@@ -761,7 +763,7 @@ async fn pointer_never_names_a_folder_of_which_a_part_is_gone() {
     assert_eq!(shown(&pool.join()).len(), 300);
 }
 
-/// Each builds upon the same commit, and the second has not heard of the first one's.
+/// Each builds upon the same commit, and the second has not received the first one's.
 #[tokio::test]
 async fn commit_upon_a_pointer_that_has_moved_is_refused() {
     let pool = Pool::new().await;
@@ -781,7 +783,7 @@ async fn commit_upon_a_pointer_that_has_moved_is_refused() {
     assert_eq!(shown(&other), ["a@5", "b@11", "c@13"]);
 }
 
-/// What a list said to one coordinator is the difference from what that one held, not from what another one holds.
+/// A list's result at one coordinator is the difference from its own state, not from another one's.
 #[tokio::test]
 async fn step_is_applied_to_the_state_it_builds_upon_only() {
     let pool = Pool::new().await;
@@ -795,7 +797,7 @@ async fn step_is_applied_to_the_state_it_builds_upon_only() {
     link.hold("/pointer");
     abandon(other.persist(None));
     link.is_waited_for().await;
-    // This one never knew of the object that came and went, so its commit does not say that it is gone.
+    // This one never received the object that came and went, so its commit contains no deletion of it.
     update(&one, |held| {
         held.replace(vec![service("a", 5), service("b", 12)], ResourceVersion(15))
     })

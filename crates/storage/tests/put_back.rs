@@ -1,4 +1,4 @@
-//! A store that was put back from an older copy: clients that saw later RVs start over, and no RV comes twice.
+//! A store restored from an older copy: clients that saw later RVs start over, and no RV is issued twice.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Folder {
         start(&self.file("store.redb"), &self.clock).await
     }
 
-    /// As an operator does it while nothing runs.
+    /// Copies a file, like an operator while nothing runs.
     fn copy(&self, from: &str, to: &str) {
         self.wait_until_closed();
         std::fs::copy(self.file(from), self.file(to)).expect("copied");
@@ -47,13 +47,13 @@ impl Folder {
     /// The writer thread of a store that was stopped closes the file a moment later.
     fn wait_until_closed(&self) {
         let file = std::fs::File::open(self.file("store.redb")).expect("the store is there");
-        file.lock().expect("nobody else holds it for good");
+        file.lock().expect("no other process keeps it");
     }
 }
 
 async fn start(path: &Path, clock: &Clock) -> Running {
     let store = loop {
-        // The writer thread of a dropped store lets go of the file a moment later.
+        // The writer thread of a dropped store releases the file a moment later.
         match Embedded::open(path, clock.clone(), Space::Own) {
             Ok(store) => break store,
             Err(error) if error.to_string().contains("another process") => std::thread::yield_now(),
@@ -150,7 +150,7 @@ async fn numbers_go_on_above_those_of_a_store_that_was_deleted() {
     assert!(running.create("a").await > created);
 }
 
-/// A kill, and what a power loss may leave of the file beside the store.
+/// A kill, and the possible states of the mark file after a power loss.
 #[tokio::test]
 async fn crash_begins_no_new_timeline() {
     let folder = Folder::new();

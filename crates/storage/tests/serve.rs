@@ -151,7 +151,7 @@ async fn refusal(frames: &mut Frames) -> String {
     event["object"]["message"].as_str().unwrap_or_default().to_owned()
 }
 
-/// The number in brackets is the oldest one that the client could go on from.
+/// The number in brackets is the oldest one that the client could resume from.
 ///
 /// Conformance: 3.F40
 #[tokio::test(start_paused = true)]
@@ -208,7 +208,7 @@ async fn object_that_left_the_selection_while_nobody_watched_is_gone_for_who_may
     assert_eq!(next(&mut resumed).await, "DELETED a@11", "it was selected at 10");
     assert!(
         is_silent(&mut resumed).await,
-        "\"new\" was created after 10: nobody there knows it"
+        "\"new\" was created after 10: no reader there knows it"
     );
     let mut resumed = watch(&shared, request("watch=1&resourceVersion=12&labelSelector=l%3Dx"));
     assert_eq!(next(&mut resumed).await, "DELETED new@13", "it was selected at 12");
@@ -233,7 +233,7 @@ impl View for Everything {
     }
 }
 
-/// Whoever is asked, and however: exact history or one step, the whole collection or a part of it.
+/// Holds for exact history and one step, for the whole collection and a part of it.
 #[tokio::test(start_paused = true)]
 async fn deletion_shows_the_last_state_to_everybody() {
     let state = |rv: u64, spec: &str| {
@@ -268,8 +268,8 @@ async fn deletion_shows_the_last_state_to_everybody() {
     assert_eq!(body(&mut late).await, ("DELETED".to_owned(), wanted));
 }
 
-/// As kube-apiserver where it was watched: selectors of the handlers still match. What it was before the last of several changes
-/// is not known inside of a step.
+/// As in kube-apiserver if the change was watched: selectors of the handlers still match. Inside of a step the state
+/// before the last of several changes is unknown.
 #[tokio::test(start_paused = true)]
 async fn object_that_left_the_selection_is_shown_as_it_was_before_if_that_is_known() {
     let shared = collection();
@@ -296,7 +296,7 @@ async fn object_that_left_the_selection_is_shown_as_it_was_before_if_that_is_kno
     }
 }
 
-/// A client that was away hears of what it knows, a copy of everything.
+/// A client that was away receives deletions of known objects, a copy receives all.
 #[tokio::test(start_paused = true)]
 async fn what_came_and_went_while_a_client_was_away_is_no_deletion_for_it() {
     let shared = collection();
@@ -381,7 +381,8 @@ async fn client_that_was_told_a_difference_stands_at_its_end() {
     );
 }
 
-/// The cloud came back from a backup: a client whose number may be of either history is told everything, and what is gone.
+/// The cloud came back from a backup. A client whose number may be of either history receives everything, and the
+/// deletions.
 ///
 /// Conformance: 7.55
 #[tokio::test(start_paused = true)]
@@ -410,8 +411,8 @@ async fn client_of_an_older_generation_is_told_everything_that_is_there_and_what
     assert_eq!(next(&mut watch(&shared, replica)).await, "DELETED n@11");
 }
 
-/// What the log does not reach back to is told as the last state of each key: one step, so that a replica that is cut in the
-/// middle does not stand where a key's first change is missing.
+/// Below the log's reach a reader receives the last state of each key as one step. So a replica that is cut in the
+/// middle never has a position at which a key's first change is missing.
 #[tokio::test(start_paused = true)]
 async fn replica_that_resumes_below_the_log_is_told_one_step() {
     let shared = collection();
@@ -438,7 +439,7 @@ async fn replica_that_resumes_below_the_log_is_told_one_step() {
     assert_eq!(next(&mut client).await, "DELETED b@12");
 }
 
-/// Hides everything until told otherwise.
+/// Hides everything until it is opened.
 struct Curtain {
     open: tokio::sync::watch::Receiver<u64>,
 }

@@ -1,4 +1,4 @@
-//! Watches against clients that stall, collections that move on, and wake-ups that are not theirs.
+//! Watches with clients that stall, collections that move on, and wake-ups of other readers.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -118,13 +118,13 @@ async fn next(frames: &mut Frames) -> String {
     }
 }
 
-/// The frames that are there without waiting.
+/// The frames that are available without waiting.
 fn frames_ready(frames: &mut Frames) -> Vec<Bytes> {
     let now = |frames: &mut Frames| tokio::task::coop::unconstrained(frames.next()).now_or_never().flatten();
     std::iter::from_fn(|| now(frames)).collect()
 }
 
-/// The events that are there without waiting.
+/// The events that are available without waiting.
 fn ready(frames: &mut Frames) -> Vec<String> {
     frames_ready(frames).iter().map(|frame| describe(frame)).collect()
 }
@@ -137,7 +137,7 @@ async fn initial_state_is_that_of_its_bookmark_whatever_happens_while_it_is_sent
     for i in 0..70 {
         assert_eq!(next(&mut frames).await, format!("ADDED s{i:04}@{}", i + 1));
     }
-    // Behind what was sent, ahead of it, new, and gone.
+    // Changes before and after the sent part: an update, a new object, a deletion.
     put(&shared, "shop/s0000", 10_001);
     put(&shared, "shop/s0299", 10_002);
     put(&shared, "shop/s0299-new", 10_003);
@@ -155,7 +155,8 @@ async fn initial_state_is_that_of_its_bookmark_whatever_happens_while_it_is_sent
     assert_eq!(ready(&mut frames), then);
 }
 
-/// A client so slow that the history of its initial state is gone: it gets the rest as it is, then every change since.
+/// A client so slow that the history of its initial state is gone: it gets the rest in its present state, then every
+/// change since.
 ///
 /// Conformance: 3.F16
 #[tokio::test(start_paused = true)]
@@ -258,7 +259,7 @@ async fn bookmarks_come_every_minute_also_where_nothing_matches() {
             assert_eq!(started.elapsed().as_secs(), 60 * turn);
         }
     }
-    // A bookmark covers what was sent before it: a change that nobody has read yet comes first.
+    // A bookmark covers only sent events: an unread change comes first.
     let at = shared.read(|c| c.position()).0;
     let mut late = watch(&shared, &format!("resourceVersion={at}&allowWatchBookmarks=true"));
     assert_eq!(ready(&mut late), [""; 0]);
@@ -281,7 +282,7 @@ async fn bookmarks_come_every_minute_also_where_nothing_matches() {
     );
 }
 
-/// Its source crashed and is behind what it said before: a bookmark must not take the client back.
+/// Its source crashed and is behind its earlier position: a bookmark must not take the client back.
 ///
 /// Conformance: 3.F42
 #[tokio::test(start_paused = true)]
@@ -323,7 +324,7 @@ async fn a_stalled_reader_delays_nobody_and_goes_on_where_it_was() {
     let mut others: Vec<Frames> = (0..999).map(|_| watch(&shared, "resourceVersion=10000")).collect();
     put(&shared, "shop/s0000", 10_001);
     assert_eq!(next(&mut stalled).await, "MODIFIED s0000@10001");
-    // More than the log holds, so that nothing is kept for the one that does not read.
+    // More than the log holds, so that the stalled reader keeps nothing alive.
     for i in 2..5000_u64 {
         put(&shared, &format!("shop/s{:04}", i % 20), 10_000 + i);
         if i % 500 == 0 {
@@ -361,7 +362,7 @@ async fn a_watch_of_one_object_or_namespace_hears_of_nothing_else() {
     assert_eq!(ready(&mut by_field), later);
     assert_eq!(ready(&mut other), ["ADDED x@10006"]);
     assert_eq!(ready(&mut everything).len(), 6);
-    // The same for those who come back when the log is gone.
+    // The same for readers that come back when the log is gone.
     for i in 0..5000 {
         put(&shared, "shop/s0001", 10_010 + i);
     }
@@ -378,7 +379,7 @@ async fn a_watch_of_one_object_or_namespace_hears_of_nothing_else() {
     }
 }
 
-/// Counts how often a stream asks to be looked at.
+/// Counts how often a stream is woken.
 #[derive(Default)]
 struct Wakes(AtomicUsize);
 
@@ -419,7 +420,7 @@ async fn who_waits_for_one_object_is_not_woken_by_the_others() {
     assert_eq!(poll(&mut frames, &wakes).as_deref(), Some("ADDED mine@20000"));
 }
 
-/// It sleeps through the deletions of other objects, and must still know where it stands when they are forgotten.
+/// It sleeps through the deletions of other objects. Its position must still be known when they are forgotten.
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_one_object_keeps_up_with_what_is_forgotten() {
     let shared = collection(0);
@@ -458,7 +459,7 @@ async fn a_waiting_stream_is_small() {
     );
 }
 
-/// Whatever happens to many objects, and however little of it is read at a time.
+/// Holds for changes of many objects, with few of them read at a time.
 ///
 /// Conformance: 3.F30, 3.F33, 3.F34, 3.F12
 #[tokio::test(start_paused = true)]
@@ -473,7 +474,7 @@ async fn versions_rise_within_a_stream_and_every_event_is_complete() {
         } else {
             put(&shared, &key, 10_001 + i);
         }
-        // Long pauses in between: the log is overrun, and the stream catches up.
+        // Long pauses in between: the log overflows, and the stream catches up.
         if i < 10 || i % 1500 == 1499 {
             for event in ready(&mut frames) {
                 let version = event.rsplit('@').next().and_then(|v| v.parse().ok());
@@ -518,11 +519,11 @@ async fn watches_that_start_are_bounded_and_others_are_not_counted() {
     assert_eq!(ready(&mut starting[0]).len(), 2, "all it had to be sent");
     let next = try_watch("watch=1").expect("a place was given back");
     drop((next, starting));
-    // Whoever hangs up leaves nothing behind.
+    // A client that hangs up leaves nothing behind.
     assert_eq!(Arc::strong_count(&shared), 1);
 }
 
-/// A server that stops need not end all of its watches in one moment.
+/// A server that stops need not end all of its watches at the same moment.
 ///
 /// Conformance: 3.F53
 #[tokio::test(start_paused = true)]
@@ -545,7 +546,7 @@ async fn watch_that_lingers_goes_on_for_a_while_and_ends_cleanly() {
     assert_eq!(began.elapsed(), lingers);
 }
 
-/// A collection in which nothing happens, beside others of its store: its watchers are not left behind what those forget.
+/// A collection without changes, in a store with others: its watchers are not left behind the floor of the others.
 ///
 /// Conformance: 3.F10
 #[tokio::test(start_paused = true)]
@@ -567,7 +568,7 @@ async fn bookmarks_of_a_quiet_collection_follow_its_store() {
     assert_eq!(resumed, ["MODIFIED a@10009"]);
 }
 
-/// The header of the answer names the generation that the collection had when the watch was asked for.
+/// The header of the answer names the generation that the collection had at the request.
 #[tokio::test]
 async fn generation_that_begins_before_the_first_event_ends_the_watch() {
     for query in [

@@ -1,8 +1,8 @@
-//! Whose a connection is: asked at every request, as kube-apiserver does.
+//! Identity of a connection, checked at every request, as in kube-apiserver.
 //!
-//! The handshake takes any certificate that can be read, and checks that the client holds its key. Whether it chains to the
-//! client CA bundle and is valid is found out when a request comes. A certificate that is not good gets an answer (401). One
-//! that was good ends with its time, or with its authority, and so does its connection ([`ClientCertificate::ended`]).
+//! The handshake accepts any readable certificate, and checks that the client holds its key. Each request checks that
+//! the certificate chains to the client CA bundle and is valid. An invalid certificate gets an answer (401). A valid
+//! one ends with its validity or with its authority, and so does its connection ([`ClientCertificate::ended`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,50 +18,51 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::{PeerIdentity, ReloadingServerTls};
 
-/// Most certificates beside the client's own: a chain to an authority has one or two. A handshake with more fails.
+/// Maximum number of certificates in addition to the client's own. A chain to an authority has one or two; a handshake
+/// with more than the maximum fails.
 const INTERMEDIATES_MAX: usize = 8;
-/// A finding is used no longer than this, in seconds, where certificates are between the client's and the authority: they end,
-/// too. So is one that is not good: its time may begin.
+/// Maximum age in seconds of a result for a chain with intermediate certificates, because they end, too. The same holds
+/// for an invalid certificate, because its validity may begin.
 const FOUND_FOR: i64 = 60;
-/// The clock is looked at this often, as it may be set.
+/// Interval of clock checks, since the clock may be set.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// Client certificate of one connection.
 #[derive(Debug)]
 pub(crate) struct ClientCertificate {
-    /// The client's own first.
+    /// Chain of certificates, the client's own first.
     chain: Vec<CertificateDer<'static>>,
-    /// What the certificate says, true or not; `None` if that cannot be read.
+    /// Identity in the certificate, verified or not; `None` if it is unreadable.
     claimed: Option<Arc<PeerIdentity>>,
-    /// Last second of its time.
+    /// Last second of its validity.
     not_after: i64,
     tls: ReloadingServerTls,
     found: Mutex<Option<Found>>,
-    /// It was good at the request before.
+    /// Announces that the certificate, valid at an earlier request, is now invalid.
     lost: Notify,
 }
 
-/// The authorities that client certificates may chain to, until the files change.
+/// The authorities that client certificates may chain to. They are replaced when the files change.
 #[derive(Debug)]
 pub(super) struct Authorities {
     pub(super) verifier: Arc<dyn ClientCertVerifier>,
-    /// Of the files' content; rises.
+    /// Version of the files' content; increases.
     pub(super) version: u64,
 }
 
-/// What was found of a certificate.
+/// Result of a certificate's verification.
 #[derive(Clone, Copy, Debug)]
 struct Found {
     is_good: bool,
-    /// Version of the authorities that were asked.
+    /// Version of the authorities used.
     version: u64,
-    /// From this second …
+    /// First second of its validity …
     from: i64,
-    /// … to before this one.
+    /// … and its end, exclusive.
     until: i64,
 }
 
-/// Lets any certificate that can be read finish the handshake, if the client holds its key.
+/// Accepts any readable certificate in the handshake, if the client holds its key.
 #[derive(Debug)]
 pub(super) struct HolderVerifier(pub(super) Arc<dyn ClientCertVerifier>);
 
@@ -85,7 +86,7 @@ impl ClientCertificate {
         })
     }
 
-    /// Whose it is; `None` if it is not good at present.
+    /// Identity of the holder; `None` if the certificate is invalid at present.
     pub(crate) fn identity(&self) -> Option<Arc<PeerIdentity>> {
         let claimed = self.claimed.as_ref()?;
         let authorities = self.tls.authorities()?;
@@ -101,8 +102,8 @@ impl ClientCertificate {
         found.is_good.then(|| claimed.clone())
     }
 
-    /// Resolves once the certificate is not good any more: at its end, after the authorities changed, or when a request found
-    /// out. A clock that was set may be noticed 60 s later.
+    /// Resolves once the certificate is no longer valid: at its end, after a change of the authorities, or when a
+    /// request detects it. A change of the clock may be detected 60 s later.
     pub(crate) async fn ended(&self) {
         let mut changes = self.tls.changes();
         while self.identity().is_some() {

@@ -12,7 +12,7 @@ use super::{PemIdentity, PemSource, TlsError, provider};
 use crate::http::client::HttpClient;
 use crate::tasks::TaskGroup;
 
-/// What a client needs for TLS. ALPN is not part of it: [`HttpClient`] sets it to what it speaks.
+/// Files that a client needs for TLS. ALPN is not part of it: [`HttpClient`] sets it according to its protocol.
 #[derive(Clone, Debug)]
 pub struct ClientTls {
     /// Authorities (one or several) that the server's certificate must chain to.
@@ -21,14 +21,14 @@ pub struct ClientTls {
     pub identity: Option<PemIdentity>,
 }
 
-/// Follows the files behind a [`ClientTls`].
+/// Reloads the files behind a [`ClientTls`].
 #[derive(Debug)]
 pub struct ReloadingClientTls {
     source: ClientTls,
     files: WatchedFiles,
 }
 
-/// Presents the one certificate whatever authorities the server hints at, as Go and curl do.
+/// Presents its one certificate regardless of the server's hints about authorities, as Go and curl do.
 #[derive(Debug)]
 pub(super) struct Present(pub(super) Arc<CertifiedKey>);
 
@@ -38,7 +38,7 @@ impl ClientTls {
     /// Builds the configuration from the present content of the files.
     ///
     /// # Errors
-    /// Which file, and what is wrong with it.
+    /// Names the file, and its fault.
     pub fn config(&self) -> Result<ClientConfig, TlsError> {
         let versions = &[&rustls::version::TLS13, &rustls::version::TLS12];
         let builder = ClientConfig::builder_with_provider(provider())
@@ -58,10 +58,10 @@ impl ClientTls {
 // === impl ReloadingClientTls ===
 
 impl ReloadingClientTls {
-    /// Remembers the files and builds the first configuration.
+    /// Records the files and builds the first configuration.
     ///
     /// # Errors
-    /// Which file, and what is wrong with it.
+    /// Names the file, and its fault.
     pub fn new(source: ClientTls) -> Result<(Self, ClientConfig), TlsError> {
         let identity = source
             .identity
@@ -72,10 +72,10 @@ impl ReloadingClientTls {
         Ok((ReloadingClientTls { source, files }, config))
     }
 
-    /// A new configuration when a file changed. Blocks for a few small reads.
+    /// Returns a new configuration if a file changed. Blocks for a few small reads.
     ///
     /// # Errors
-    /// Which file, and what is wrong with it; keep using the previous configuration.
+    /// Names the file, and its fault; the caller keeps the previous configuration.
     pub fn poll_files(&self) -> Result<Option<ClientConfig>, TlsError> {
         if !self.files.changed()? {
             return Ok(None);
@@ -83,7 +83,7 @@ impl ReloadingClientTls {
         self.source.config().map(Some)
     }
 
-    /// Starts the task that gives changed files to all of `clients`, checking every [`POLL_INTERVAL`].
+    /// Starts the task that passes changed files to all of `clients`, checking every [`POLL_INTERVAL`].
     pub fn watch(self, tasks: &TaskGroup, clients: Vec<HttpClient>) {
         if self.files.is_empty() {
             return;

@@ -1,11 +1,11 @@
-//! Reads who a certificate is for: Kubernetes takes the user from CN and the groups from every O.
+//! Identity in a certificate: Kubernetes reads the user from CN and the groups from every O.
 
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer as _, X509Certificate, X509Name};
 
 use super::{PemSource, TlsError};
 
-/// Subject of a certificate whose chain was verified (when it comes from a connection).
+/// Subject of a certificate. From a connection, its chain was verified.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PeerIdentity {
     /// CN: the user; the last one of several, as in kube-apiserver. Empty when the subject has none.
@@ -14,14 +14,14 @@ pub struct PeerIdentity {
     pub organizations: Vec<String>,
     /// The user's uid, from Kubernetes' own attribute of the subject. Empty when it has none.
     pub uid: String,
-    /// SHA-256 of the certificate, in lower-case hexadecimal digits. Written down once: every request tells it.
+    /// SHA-256 of the certificate, in lower-case hexadecimal digits. Computed once, because every request uses it.
     pub sha256: String,
 }
 
-/// Attribute of a subject that holds a uid.
+/// Attribute of a subject that contains a uid.
 const UID: &str = "1.3.6.1.4.1.57683.2";
 
-/// What the user of a node's certificate begins with.
+/// Prefix of the user in a node's certificate.
 const NODE_USER: &str = "system:node:";
 /// The group of all nodes.
 const NODES: &str = "system:nodes";
@@ -29,7 +29,7 @@ const NODES: &str = "system:nodes";
 // === impl PeerIdentity ===
 
 impl PeerIdentity {
-    /// The name of the node this is; `None` for anybody else. As kube-apiserver's node authorizer: user and group.
+    /// Name of the node; `None` for any other identity. As in kube-apiserver's node authorizer, user and group decide.
     #[must_use]
     pub fn node_name(&self) -> Option<&str> {
         let name = self.common_name.strip_prefix(NODE_USER)?;
@@ -61,7 +61,7 @@ impl PeerIdentity {
     }
 
     fn from_subject(subject: &X509Name<'_>) -> Self {
-        // A value that is not text names nobody.
+        // A value that is not text names no identity.
         let common_name = subject
             .iter_common_name()
             .filter_map(|cn| cn.as_str().ok())
@@ -92,11 +92,11 @@ mod tests {
 
     use super::*;
 
-    /// 2.5.4.112 means nothing, and 2.5.4.3 is CN: rcgen writes each type of attribute once.
+    /// 2.5.4.112 is unassigned, and 2.5.4.3 is CN: rcgen writes each type of attribute once.
     const SPARE: [u8; 5] = [0x06, 0x03, 0x55, 0x04, 112];
     const COMMON_NAME: [u8; 5] = [0x06, 0x03, 0x55, 0x04, 3];
 
-    /// `crypto/x509` of Go keeps the last one, and kube-apiserver takes what it keeps.
+    /// `crypto/x509` of Go keeps the last one, and kube-apiserver uses it.
     #[test]
     fn last_of_several_common_names_is_the_user() {
         let mut params = CertificateParams::default();

@@ -1,6 +1,7 @@
-//! Waits, when a program starts, until a certificate and its key belong together.
+//! Wait at a program's start until a certificate and its key match.
 //!
-//! A rotation replaces two files one after the other. A program that starts in between reads a pair that does not fit.
+//! A rotation replaces two files one after the other. A program that starts in between reads a pair that does not
+//! match.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -8,15 +9,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::warn;
 
-/// Longest time that a start waits for a certificate and a key that belong together.
+/// Maximum time that a start waits for a certificate and key that match.
 pub const PAIR_WAIT: Duration = Duration::from_secs(10);
-/// Pause between two readings of a pair that does not fit.
+/// Pause between two reads of a pair that does not match.
 const PAIR_PAUSE: Duration = Duration::from_millis(200);
 
 /// Calls `load` again while it fails with `is_mismatch`, for at most [`PAIR_WAIT`]. Logs the first such error.
 ///
 /// # Errors
-/// The last error of `load`; any other one at once.
+/// The last error of `load`; other errors are returned immediately.
 pub async fn load_pair<T, E: Display>(
     mut load: impl FnMut() -> Result<T, E>,
     is_mismatch: impl Fn(&E) -> bool,
@@ -32,13 +33,13 @@ pub async fn load_pair<T, E: Display>(
             return Err(error);
         };
         if !std::mem::replace(&mut is_told, true) {
-            warn!(%error, limit = ?PAIR_WAIT, "Waiting for a certificate and a key that belong together");
+            warn!(%error, limit = ?PAIR_WAIT, "Waiting for a certificate and a key that match");
         }
         tokio::time::sleep(pause).await;
     }
 }
 
-/// How long to wait before the next reading; `None` when the start has to give up.
+/// Pause before the next read; `None` when the time is up.
 fn pause(waited: Duration) -> Option<Duration> {
     let left = PAIR_WAIT.saturating_sub(waited);
     (!left.is_zero()).then(|| left.min(PAIR_PAUSE))

@@ -1,11 +1,13 @@
-//! TLS between two nodes of a cluster: both present the client certificate of their node, and both demand one.
+//! TLS between two nodes of a cluster: both present the client certificate of their node, and both require one.
 //!
-//! A node has no serving certificate that others could check: kubelets get theirs by request, often never approved, and a
-//! hub's own is self-made. But every node holds a client certificate of the cluster's CA, which says `system:node:<name>`.
-//! The dialling side therefore verifies the other's certificate as a *client* certificate (rustls' verifier of servers
-//! would refuse its key usage, and looks for DNS names that it does not have) and asks that it is the very node it wanted.
-//! Nothing is weakened by that: the chain, the validity and the proof of the private key are checked as ever, and only
-//! that one node holds this name.
+//! A node has no serving certificate that others could verify: kubelets get theirs by request, often never approved,
+//! and a hub's own is self-signed. But every node holds a client certificate of the cluster's CA with the user
+//! `system:node:<name>`. So the dialling side verifies the other's certificate as a *client* certificate, and checks
+//! that it names exactly the wanted node. rustls' verifier of servers would reject its key usage, and expects DNS names
+//! that it does not have.
+//!
+//! This weakens nothing. The chain, the validity and the proof of the private key are verified as usual, and only that
+//! one node holds this name.
 
 use std::sync::Arc;
 
@@ -21,27 +23,27 @@ use super::server::Clients;
 use super::{PeerIdentity, PemIdentity, PemSource, ReloadingServerTls, ServerTls, TlsError, provider};
 use crate::clock::Clock;
 
-/// What a node needs to talk to other nodes.
+/// Configuration for TLS between nodes.
 #[derive(Clone, Debug)]
 pub struct PeerTls {
-    /// The cluster's CA: certificates of nodes chain to it.
+    /// The cluster's CA, to which the certificates of nodes chain.
     pub ca: PemSource,
     /// Client certificate and key of this node.
     pub identity: PemIdentity,
 }
 
-/// Accepts the client certificate of exactly the node that was asked for; the server name is the node's name.
+/// Accepts the client certificate of exactly the wanted node; the server name is the node's name.
 #[derive(Debug)]
 struct NodeVerifier(Arc<dyn ClientCertVerifier>);
 
 // === impl PeerTls ===
 
 impl PeerTls {
-    /// The accepting side: TLS 1.3, HTTP/1.1, and nobody without a certificate of the CA. Whose it is, and whether that is a
-    /// node, is for the server to ask.
+    /// The accepting side: TLS 1.3, HTTP/1.1, and only clients with a certificate of the CA. The server itself checks
+    /// the identity, and whether it is a node.
     ///
     /// # Errors
-    /// Which file, and what is wrong with it.
+    /// Names the file, and its fault.
     pub fn server(&self) -> Result<ReloadingServerTls, TlsError> {
         let source = ServerTls {
             identity: self.identity.clone(),
@@ -50,11 +52,11 @@ impl PeerTls {
         ReloadingServerTls::with_clients(source, Clients::Required, Clock::system())
     }
 
-    /// The dialling side, from the present content of the files. The server name of a connection is the name of the node;
-    /// it is not sent.
+    /// The dialling side, from the present content of the files. The server name of a connection is the name of the
+    /// node; it is not sent.
     ///
     /// # Errors
-    /// Which file, and what is wrong with it.
+    /// Names the file, and its fault.
     pub fn client(&self) -> Result<ClientConfig, TlsError> {
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(self.ca.roots()?), provider())
             .build()
@@ -139,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Shakes hands and lets one byte pass; whom the accepting side saw.
+    /// Performs a handshake and sends one byte; returns the identity seen by the accepting side.
     async fn meet(server: &PeerTls, client: ClientConfig, wanted: &str) -> Result<String, String> {
         let (near, far) = duplex(64 * 1024);
         let config = server.server().unwrap().current();
@@ -186,7 +188,7 @@ mod tests {
                 .unwrap_err();
             assert!(error.contains("NotValidForName"), "{error}");
         }
-        // A serving certificate says nothing about a node, whatever its name.
+        // A serving certificate proves no node, even with the node's name.
         let serving = ca.issue_server("system:node:n2", &["n2"]).unwrap();
         let error = meet(&peer(&ca, &serving), me.client().unwrap(), "n2")
             .await

@@ -1,4 +1,4 @@
-//! Reads certificates and keys from PEM, with errors that say which file and what is wrong with it.
+//! Certificates and keys from PEM, with errors that name the file and its fault.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,14 +14,14 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use super::{TlsError, provider};
 use crate::pki::PemPair;
 
-/// Where PEM text comes from. Displayed as the file's path, or as the name given to the inline text.
+/// Source of PEM text. Displayed as the file's path, or as the name given to the inline text.
 #[derive(Clone, PartialEq, Eq)]
 pub enum PemSource {
     /// A file, read again whenever a configuration is built.
     File(PathBuf),
     /// Text that does not change.
     Inline {
-        /// What to call it in errors, for example `client-certificate-data in /etc/kubernetes/admin.conf`.
+        /// Name of the text in errors, for example `client-certificate-data in /etc/kubernetes/admin.conf`.
         origin: String,
         /// The text.
         pem: String,
@@ -31,19 +31,19 @@ pub enum PemSource {
 /// A certificate chain (leaf first) and its private key. Both may be the same file, as `kubelet-client-current.pem` is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PemIdentity {
-    /// Where the CERTIFICATE blocks are.
+    /// Source of the CERTIFICATE blocks.
     pub cert: PemSource,
-    /// Where the PRIVATE KEY block is.
+    /// Source of the PRIVATE KEY block.
     pub key: PemSource,
 }
 
-/// A PEM file above this size is a mistake, such as a log or a device.
+/// Maximum size of a PEM file in bytes; a larger file is a mistake, such as a log or a device.
 const MAX_PEM_BYTES: u64 = 4 * 1024 * 1024;
 
-/// Whether the key of `pair` belongs to its certificate.
+/// Checks that the key of `pair` belongs to its certificate.
 ///
 /// # Errors
-/// What is wrong with either, or [`TlsError::KeyMismatch`].
+/// The fault of either, or [`TlsError::KeyMismatch`].
 pub fn check_pair(pair: &PemPair) -> Result<(), TlsError> {
     PemIdentity::inline("the given pair", pair).load().map(drop)
 }
@@ -51,7 +51,7 @@ pub fn check_pair(pair: &PemPair) -> Result<(), TlsError> {
 // === impl PemSource ===
 
 impl PemSource {
-    /// Text that is in memory already; `origin` names it in errors.
+    /// A source for text in memory; `origin` names it in errors.
     pub fn inline(origin: impl Into<String>, pem: impl Into<String>) -> Self {
         PemSource::Inline {
             origin: origin.into(),
@@ -76,7 +76,7 @@ impl PemSource {
                 error,
             })?;
         if content.len() as u64 > MAX_PEM_BYTES {
-            return Err(self.problem(format!("larger than {MAX_PEM_BYTES} bytes, which no PEM file is")));
+            return Err(self.problem(format!("larger than {MAX_PEM_BYTES} bytes, too large for a PEM file")));
         }
         Ok(Cow::Owned(content))
     }
@@ -179,10 +179,10 @@ impl PemIdentity {
         }
     }
 
-    /// Reads both and checks that they belong together.
+    /// Reads both and checks that they match.
     ///
     /// # Errors
-    /// Which file, and what is wrong with it.
+    /// Names the file, and its fault.
     pub fn load(&self) -> Result<Arc<CertifiedKey>, TlsError> {
         let chain = self.cert.certificates()?;
         let key = self.key.private_key()?;
@@ -192,7 +192,7 @@ impl PemIdentity {
             .map_err(|error| self.key.refused(error))?;
         let certified = CertifiedKey::new(chain, key);
         match certified.keys_match() {
-            // A key that cannot tell its public half is used unchecked.
+            // A key that does not reveal its public half is used unchecked.
             Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => Ok(Arc::new(certified)),
             Err(rustls::Error::InconsistentKeys(_)) => Err(TlsError::KeyMismatch {
                 cert: self.cert.to_string(),

@@ -1,6 +1,7 @@
-//! Notices that PEM files changed, by comparing their contents.
+//! Detection of changed PEM files, by comparing their contents.
 //!
-//! Polling instead of inotify: a mounted Secret changes by swapping a symlink two directories up, and the files are small.
+//! Polling instead of inotify: a mounted Secret changes by swapping a symlink two directories up, and the files are
+//! small.
 
 use std::time::Duration;
 
@@ -8,10 +9,10 @@ use parking_lot::Mutex;
 
 use super::{PemSource, TlsError};
 
-/// How often files are read again; a rotated certificate is in use after at most this long.
+/// Interval between reads of the files; a rotated certificate is in use after at most this time.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The files behind a configuration and what they held when it was built.
+/// The files behind a configuration, with their contents when it was built.
 #[derive(Debug)]
 pub(super) struct WatchedFiles {
     sources: Vec<PemSource>,
@@ -33,7 +34,7 @@ impl WatchedFiles {
         Ok(WatchedFiles { sources, seen })
     }
 
-    /// Whether a file differs from the last call. An unreadable file is an error on every call.
+    /// True if a file differs from the last call. An unreadable file is an error on every call.
     pub(super) fn changed(&self) -> Result<bool, TlsError> {
         let now = read(&self.sources)?;
         let mut seen = self.seen.lock();
@@ -44,7 +45,7 @@ impl WatchedFiles {
         Ok(true)
     }
 
-    /// Nothing to poll.
+    /// True if there is nothing to poll.
     pub(super) fn is_empty(&self) -> bool {
         self.sources.is_empty()
     }

@@ -16,12 +16,13 @@ use super::{PemIdentity, PemSource, TlsError, provider};
 use crate::clock::Clock;
 use crate::tasks::TaskGroup;
 
-/// What a server needs for TLS.
+/// Files that a server needs for TLS.
 #[derive(Clone, Debug)]
 pub struct ServerTls {
     /// Serving certificate and its key.
     pub identity: PemIdentity,
-    /// Authorities (one or several) that client certificates may chain to; `None` asks for no client certificate.
+    /// Authorities (one or several) that client certificates may chain to; with `None` the server requests no client
+    /// certificate.
     pub client_ca: Option<PemSource>,
 }
 
@@ -31,12 +32,12 @@ pub struct ReloadingServerTls {
     shared: Arc<Shared>,
 }
 
-/// Who may finish a handshake, and how.
+/// Clients that may finish a handshake, and its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Clients {
-    /// Anybody; whether a certificate is good is asked at each request. TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1.
+    /// All clients; each request checks whether the certificate is valid. TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1.
     Any,
-    /// Only those with a good certificate. TLS 1.3, HTTP/1.1.
+    /// Only clients with a valid certificate. TLS 1.3, HTTP/1.1.
     Required,
 }
 
@@ -64,13 +65,13 @@ impl ServerTls {
     /// Builds the configuration from the present content of the files.
     ///
     /// # Errors
-    /// Which file, and what is wrong with it.
+    /// Names the file, and its fault.
     pub fn config(&self) -> Result<ServerConfig, TlsError> {
         let verifier = self.verifier()?;
         self.config_for(Clients::Any, verifier)
     }
 
-    /// Says of a certificate whether it chains to one of the authorities, and may be a client's.
+    /// Verifier that checks whether a certificate chains to one of the authorities, and is for clients.
     fn verifier(&self) -> Result<Option<Arc<dyn ClientCertVerifier>>, TlsError> {
         let Some(ca) = &self.client_ca else { return Ok(None) };
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(ca.roots()?), provider()).build();
@@ -125,7 +126,7 @@ impl ReloadingServerTls {
     /// Builds the first configuration.
     ///
     /// # Errors
-    /// Which file, and what is wrong with it.
+    /// Names the file, and its fault.
     pub fn new(source: ServerTls) -> Result<Self, TlsError> {
         Self::with_clients(source, Clients::Any, Clock::system())
     }
@@ -134,7 +135,7 @@ impl ReloadingServerTls {
         let sources = [&source.identity.cert, &source.identity.key]
             .into_iter()
             .chain(&source.client_ca);
-        // Contents are remembered before they are parsed: a change in between is seen by the next poll.
+        // Contents are recorded before they are parsed: the next poll sees a change in between.
         let files = WatchedFiles::new(sources)?;
         let current = RwLock::new(Current::of(&source, clients, 0)?);
         Ok(ReloadingServerTls {
@@ -155,12 +156,12 @@ impl ReloadingServerTls {
         self.shared.current.read().config.clone()
     }
 
-    /// Who is trusted at present; `None` where no certificate is asked for.
+    /// Present authorities; `None` if the server requests no certificate.
     pub(super) fn authorities(&self) -> Option<Arc<Authorities>> {
         self.shared.current.read().authorities.clone()
     }
 
-    /// Hears of every change of the files.
+    /// Receiver of every change of the files.
     pub(super) fn changes(&self) -> watch::Receiver<u64> {
         self.shared.changes.subscribe()
     }
@@ -169,11 +170,11 @@ impl ReloadingServerTls {
         &self.shared.clock
     }
 
-    /// Reads the files again and takes over what changed; true when it did. The next requests of connections that exist
-    /// are judged by it, too. Blocks for a few small reads.
+    /// Reads the files again and loads changes; true if there were any. The next requests of existing connections use
+    /// them, too. Blocks for a few small reads.
     ///
     /// # Errors
-    /// Which file, and what is wrong with it; the previous configuration stays in use.
+    /// Names the file, and its fault; the previous configuration stays in use.
     pub fn poll_files(&self) -> Result<bool, TlsError> {
         if !self.shared.files.changed()? {
             return Ok(false);
@@ -185,7 +186,7 @@ impl ReloadingServerTls {
         Ok(true)
     }
 
-    /// Starts the task that calls [`Self::poll_files`] every [`POLL_INTERVAL`] and logs what comes of it.
+    /// Starts the task that calls [`Self::poll_files`] every [`POLL_INTERVAL`] and logs the result.
     pub fn watch(&self, tasks: &TaskGroup) {
         if self.shared.files.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Who gets through a handshake, whom the server then sees, and what broken files are called.
+//! Handshakes, the identity that the server then sees, and the errors of broken files.
 
 use std::path::Path;
 use std::time::Duration;
@@ -99,7 +99,8 @@ async fn server_sees_the_subject_of_a_trusted_certificate_of_any_listed_ca() {
     );
 }
 
-/// Frames of many streams share records and turns; none is lost, cut or out of order, and none waits for another client.
+/// Frames of many streams share records and turns. None is lost, cut or out of order, and none waits for another
+/// client.
 #[tokio::test]
 async fn many_streams_of_one_connection_get_all_their_pieces() {
     const STREAMS: usize = 60;
@@ -146,7 +147,7 @@ async fn many_streams_of_one_connection_get_all_their_pieces() {
     }
 }
 
-/// Whoever shows one may have another credential, which the handshake does not know.
+/// A client with such a certificate may have another credential, which the handshake cannot see.
 ///
 /// Conformance: 6.01
 #[tokio::test]
@@ -178,7 +179,7 @@ async fn certificate_that_is_not_good_is_an_answer_and_no_broken_connection() {
     }
 }
 
-/// A connection lives for days, and so would who is on it.
+/// A connection lives for days, and its identity must not outlive the certificate.
 #[tokio::test]
 async fn identity_ends_with_the_certificate_and_with_its_authority() {
     const HOUR: Duration = Duration::from_secs(3600);
@@ -225,7 +226,7 @@ async fn identity_ends_with_the_certificate_and_with_its_authority() {
     );
 }
 
-/// What a client presents, whether its key fits or not.
+/// A client configuration with any certificate, whether its key matches or not.
 fn presenting(
     ca: &CertificateAuthority,
     chain: Vec<CertificateDer<'static>>,

@@ -1,4 +1,4 @@
-//! Readers against a model: whatever is cut, conflated or found only by a list, the last state and every deletion arrive.
+//! Readers against a model: the last state and every deletion arrive, even after cuts, conflation and lists.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ fn rv(value: u64) -> ResourceVersion {
     ResourceVersion(value)
 }
 
-/// What a client knows after applying deliveries: key → RV.
+/// State of a client after applying deliveries: key → RV.
 #[derive(Default, Debug)]
 struct Client {
     known: BTreeMap<String, u64>,
@@ -198,7 +198,7 @@ fn older_list_is_refused() {
     assert!(matches!(back, Err(WriteError::Backwards { .. })), "{back:?}");
 }
 
-/// Deleted in a stretch that the source has lost: it is there again, under an RV that was covered already.
+/// Deleted in a stretch that the source has lost: it exists again, under an RV that was already covered.
 ///
 /// Conformance: 7.55
 #[test]
@@ -239,7 +239,7 @@ fn unwatched_deletion_reaches_readers_at_their_own_position() {
             "DiffEnd { to: ResourceVersion(20), jumped: true }"
         ]
     );
-    // What is inside the diff cannot be told from what others saw there: see `ahead`.
+    // Events inside the diff cannot be distinguished from those that others saw there: see `ahead`.
     assert!(collection.open(rv(15)).is_err(), "a reader cut in the middle");
     let mut cut = collection.open(rv(10)).expect("within history").without_tail();
     let again = collection.read(&mut cut, 100).expect("catch-up");
@@ -310,7 +310,7 @@ fn dirty_record_survives_a_failed_commit() {
     assert_eq!(dirty.tombstones.len(), 1);
 }
 
-/// What happens at the source.
+/// An event at the source or at a client.
 #[derive(Clone, Debug)]
 enum Act {
     Put(u8),
@@ -343,7 +343,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// The source: the truth, and whether the collection hears of it.
+/// The source: the truth, and whether the collection receives its events.
 struct Source {
     truth: BTreeMap<String, (u64, u64)>,
     rv: u64,
@@ -391,7 +391,7 @@ impl Source {
 }
 
 impl Source {
-    /// Does `act` unless it is about clients.
+    /// Applies `act` unless it is about clients.
     fn act(&mut self, collection: &mut Collection, act: &Act) {
         match act {
             Act::Put(n) => self.put(collection, &format!("s{n}")),
@@ -415,7 +415,7 @@ impl Source {
     }
 }
 
-/// Resumes a client where it stands; it starts over only if what came after that is not remembered.
+/// Resumes a client at its position. It starts over only if the history after that is no longer remembered.
 fn resume(collection: &Collection, (client, reader): &mut (Client, Reader), how: impl Fn(Reader) -> Reader) {
     match collection.open(rv(client.position)) {
         Ok(opened) => *reader = how(opened.for_client()),
@@ -429,7 +429,7 @@ fn resume(collection: &Collection, (client, reader): &mut (Client, Reader), how:
     }
 }
 
-/// Lets a client read; it starts over only if it fell behind what is remembered. Whether it did.
+/// Reads for a client, which starts over only if it fell behind the remembered history. Returns true if it did.
 fn read_on(collection: &Collection, (client, reader): &mut (Client, Reader), max: usize) -> bool {
     match collection.read(reader, max) {
         Ok(deliveries) => client.take(deliveries),
@@ -445,7 +445,7 @@ fn read_on(collection: &Collection, (client, reader): &mut (Client, Reader), max
     false
 }
 
-/// Those of the programs, and some that are reached within a few acts.
+/// The default limits, and some that are reached within a few acts.
 fn limits() -> impl Strategy<Value = Limits> {
     let few = (300..3_000_usize, 1..6_usize, 1..4_usize);
     prop_oneof![
@@ -550,7 +550,7 @@ proptest! {
             source.act(&mut collection, act);
             history.insert(source.rv, source.now());
             if matches!(act, Act::Relist) {
-                // What came and went unseen is not known, so no state before the list is shown.
+                // Objects that came and went unseen are unknown, so no state before the list is shown.
                 reached.clear();
             }
             if collection.position() == rv(source.rv) {

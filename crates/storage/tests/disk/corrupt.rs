@@ -1,4 +1,4 @@
-//! Bits that flip, pages that are lost or exchanged: never served, never a panic, always named.
+//! Flipped bits, lost or exchanged pages: never served, never a panic, always reported with the file's name.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ const PAGE: usize = 4096;
 /// Bits flipped per page, one at a time.
 const FLIPS_PER_PAGE: usize = 3;
 
-/// A file after a life: its bytes, what must be in it, and what was in it before the last commit.
+/// A file after a life: its bytes, the state it must contain, and the state before the last commit.
 struct Written {
     bytes: Vec<u8>,
     expected: Expected,
@@ -60,19 +60,19 @@ fn is_volatile(fact: &crate::history::Fact) -> bool {
     matches!(fact, crate::history::Fact::Renewed { .. })
 }
 
-/// What opening damaged bytes led to.
+/// Result of opening damaged bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// Refused, with the file's name and what to do.
+    /// Rejected, with the file's name and the remedy.
     Refused,
-    /// It did not matter: everything is there.
+    /// The damage had no effect: everything is there.
     Whole,
-    /// The last commit was taken back, as if the power had failed within it.
+    /// The last commit was reverted, as after a power loss within it.
     RolledBack,
 }
 
 fn open(bytes: Vec<u8>, written: &Written) -> Result<Outcome, String> {
-    // The clock goes on: RVs of a commit that is taken back are not used again.
+    // The clock continues: RVs of a reverted commit are not used again.
     let (clock, hand) = Clock::fake();
     hand.advance(std::time::Duration::from_secs(100_000));
     match runtime().block_on(find(Tape::holding(bytes), &clock)) {

@@ -12,7 +12,7 @@ use crate::random::{Random, seeds};
 
 /// Lives per run; each is about seventy commits.
 const LIVES: u64 = 1;
-/// Things that happen between two starts of one life.
+/// Number of steps between two starts of one life.
 const STEPS: u64 = 50;
 /// One recovery in so many is crashed itself, at each of its writes.
 const CRASH_RECOVERY_ONE_IN: u64 = 40;
@@ -40,13 +40,13 @@ fn live(random: &mut Random) -> Vec<Entry> {
             life.step(random).await;
         }
         beside += life.beside;
-        assert!(beside > 0, "no renewal was done beside a commit");
+        assert!(beside > 0, "no renewal was done during a commit");
         life.kill();
     });
     tape.take_entries()
 }
 
-/// A medium that is followed from write to write: what the page cache holds, and what is certain.
+/// A medium that is followed from write to write: the page cache's content, and the content that is certain.
 #[derive(Default)]
 struct Replay {
     cached: Vec<u8>,
@@ -75,11 +75,11 @@ impl Replay {
         }
     }
 
-    /// What may be on the medium when it all ends here.
+    /// Possible contents of the medium after a crash at this point.
     fn images(&self, random: &mut Random) -> Vec<(String, Vec<u8>)> {
         let mut images = vec![("killed".to_owned(), self.cached.clone())];
         if let Some(Entry::Write { offset, data }) = self.pending.last() {
-            // A kill in the middle of the write: the rest of the sectors are as they were.
+            // A kill in the middle of the write: the other sectors are unchanged.
             let mut torn = self.cached.clone();
             let from = offset + random.index(data.len());
             let mut before = self.stable.clone();
@@ -111,7 +111,7 @@ fn some_clock(random: &mut Random) -> (Clock, FakeClock) {
     (clock, hand)
 }
 
-/// Opens `image` and compares; returns what opening it did to the medium.
+/// Opens `image` and compares; returns the operations that opening it did on the medium.
 fn check(image: Vec<u8>, expected: &Expected, random: &mut Random) -> Result<Vec<Entry>, String> {
     let (clock, _) = some_clock(random);
     let tape = Tape::holding(image);
@@ -120,7 +120,8 @@ fn check(image: Vec<u8>, expected: &Expected, random: &mut Random) -> Result<Vec
     Ok(tape.take_entries())
 }
 
-/// Crashes the recovery of `image` at each of its own writes, then lets it finish and crashes what follows.
+/// Crashes the recovery of `image` at each of its own writes, then lets it finish and crashes the operations that
+/// follow.
 fn crash_recovery(image: &[u8], expected: &Expected, random: &mut Random) -> Result<usize, String> {
     let recovery = check(image.to_vec(), expected, random)?;
     let mut replay = Replay::on(image.to_vec());
@@ -157,8 +158,13 @@ fn crash_recovery(image: &[u8], expected: &Expected, random: &mut Random) -> Res
     Ok(points)
 }
 
-/// Whatever is on the disk when a process or the power dies: what was acknowledged is there, lease and epoch belong
-/// together, pool data belongs to its C, RVs go on above every one shown, and the store opens.
+/// Invariants for any state of the disk after a kill or a power loss:
+///
+/// * acknowledged writes are there,
+/// * lease and epoch belong together,
+/// * pool data belongs to its C,
+/// * RVs continue above every one shown,
+/// * the store opens.
 ///
 /// Conformance: 7.42, 7.43
 #[test]

@@ -1,4 +1,4 @@
-//! Deletions on the disk: how many are kept, what a start says of the others, and that a refused one leaves nothing.
+//! Deletions on the disk: the number kept, the floor for the others at a start, and no trace of a rejected deletion.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use yurt_storage::backend::{Action, Durability, Op};
 use crate::history::{Found, Life, config_map, delete, find, put};
 use crate::medium::{Fault, Hits, Tape};
 
-/// Most deletions kept on the disk.
+/// Maximum number of deletions kept on the disk.
 const KEPT: usize = 10_000;
-/// Most bytes of them.
+/// Maximum bytes of them.
 const KEPT_BYTES: usize = 16 << 20;
 /// Operations in one transaction.
 const TOGETHER: u64 = 100;
@@ -25,7 +25,7 @@ async fn begin() -> Life {
     Life::on(Arc::new(Tape::default()), clock, hand).await
 }
 
-/// What a process finds that starts after a kill.
+/// State found by a process that starts after a kill.
 async fn restarted(life: &Life) -> Found {
     let (clock, _) = Clock::fake();
     find(Tape::holding(life.tape.bytes()), &clock).await.expect("opens")
@@ -74,7 +74,7 @@ async fn stored_floor_follows_large_deletions() {
     assert_eq!((found.loaded.floor, kept(&found)), (deleted[1], deleted[2..].to_vec()));
 }
 
-/// Its writer was told that nothing happened: nobody must hear of it later, neither of the deletion nor of the object's end.
+/// Its writer got an error: no reader may later receive the deletion, or the object's end.
 #[tokio::test]
 async fn deletion_that_reached_the_disk_and_was_refused_is_taken_back() {
     let mut life = begin().await;

@@ -1,4 +1,4 @@
-//! Disks that fill up or fail: writes are refused, what is served stays what is stored, and it all goes on when it can.
+//! Disks that fill up or fail: writes are rejected, served state stays stored state, and the store resumes when it can.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::history::{Expected, Life, NAME, config_map, find, node_lease, put};
 use crate::medium::{Entry, Fault, Hits, Tape};
 use crate::random::{Random, seeds};
 
-/// Things that happen in one life.
+/// Number of steps in one life.
 const STEPS: u64 = 40;
 /// Write points at which the medium begins to fail, per seed.
 const FAULTS: u64 = 60;
@@ -34,7 +34,8 @@ fn expected_by(entries: &[Entry]) -> Expected {
     expected
 }
 
-/// A life in which the medium fails from one write on, is repaired, and is killed afterwards. How many writes it refused.
+/// A life in which the medium fails from one write on, is repaired, and is killed afterwards. Returns the number of
+/// rejected writes.
 async fn fail_and_recover(fault: Fault, random: &mut Random) -> Result<usize, String> {
     let tape = Arc::new(Tape::default());
     let (clock, hand) = Clock::fake();
@@ -47,7 +48,7 @@ async fn fail_and_recover(fault: Fault, random: &mut Random) -> Result<usize, St
             tape.set_fault(None);
         }
     }
-    // The look that is taken every few seconds finds out by itself.
+    // The periodic check detects the recovery by itself.
     for _ in 0..5 {
         hand.advance(Duration::from_secs(5));
         let _ = life.store.check().await;
@@ -102,8 +103,8 @@ fn failing_writes_are_refused_leave_no_trace_and_end_with_their_cause() {
     assert!(refused > 500, "only {refused} writes met a fault");
 }
 
-/// A full disk does not stop heartbeats at once: as long as a restart is sure to go on above them. Then they are refused,
-/// since an RV that was shown must never come again.
+/// A full disk does not stop heartbeats immediately, but only when a restart might not continue above them. Then they
+/// are rejected, since an RV that was shown must never come again.
 ///
 /// Conformance: 7.42
 #[tokio::test]
@@ -141,7 +142,7 @@ async fn renewals_go_on_over_a_full_disk_until_their_rvs_would_not_be_safe() {
     hand.advance(Duration::from_secs(1));
     assert!(life.renew(&lease).await, "it goes on when there is space again");
     life.kill();
-    // Had it been killed while the disk was full: all RVs that were shown lie below.
+    // If it had been killed while the disk was full: all RVs that were shown are below.
     let (stepped_back, _) = Clock::fake();
     let found = find(Tape::holding(image), &stepped_back).await.expect("opens");
     expected_by(&entries)
@@ -149,7 +150,7 @@ async fn renewals_go_on_over_a_full_disk_until_their_rvs_would_not_be_safe() {
         .expect("RVs go on above the renewals");
 }
 
-/// A group of creations shares one flush, and so does everything that waits while another flush is under way.
+/// A group of creations shares one flush, and so do all writes that wait during another flush.
 #[tokio::test]
 async fn writers_that_wait_together_share_a_flush() {
     let tape = Arc::new(Tape::default());

@@ -1,4 +1,4 @@
-//! A life of a store, written down beside what its medium saw; and what must be there after a crash in it.
+//! Life of a store, recorded together with the operations on its medium, and the required state after a crash in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,7 +20,7 @@ use yurt_storage::{Collection, Embedded, OnlyWriter as _, Replicas, Storage, Sto
 use crate::medium::{Lent, Tape};
 use crate::random::Random;
 
-/// The election lease and the record beside it, always written together.
+/// The election lease and the epoch record, always written together.
 pub(crate) const PAIR: [&str; 2] = [
     "/leases.coordination.k8s.io/kube-system/hub",
     "/~epochs/kube-system/hub",
@@ -28,20 +28,20 @@ pub(crate) const PAIR: [&str; 2] = [
 /// Name of the store in messages.
 pub(crate) const NAME: &str = "/data/store.redb";
 
-/// Something that was promised, or began.
+/// A promise of the store, or the begin of an operation.
 #[derive(Clone, Debug)]
 pub(crate) enum Fact {
     Opened {
         id: String,
         at: ResourceVersion,
     },
-    /// Durable changes were asked for: key and the number of its new value, `None` for a deletion.
+    /// Durable changes were requested: key and the number of its new value, `None` for a deletion.
     Doing(Vec<(String, Option<u64>)>),
     /// They were acknowledged.
     Done {
         rv: ResourceVersion,
     },
-    /// These of them were refused.
+    /// These of them were rejected.
     Refused(Vec<String>),
     Renewed {
         key: String,
@@ -54,16 +54,16 @@ pub(crate) enum Fact {
     Persisted,
 }
 
-/// A replica as it is compared: C, floor, generation, completeness; then objects, tombstones and ranges as (RV, key).
+/// A replica in comparable form: C, floor, generation, completeness; then objects, tombstones and ranges as (RV, key).
 pub(crate) type Copy = ((u64, u64, u64, bool), [BTreeSet<(u64, String)>; 3]);
 
-/// What must hold now.
+/// State that must hold now.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Expected {
     pub(crate) id: Option<String>,
-    /// Highest RV anybody was shown.
+    /// Highest RV shown to any reader.
     pub(crate) issued: ResourceVersion,
-    /// Number of the value acknowledged last; `None` for a deletion.
+    /// Number of the last acknowledged value; `None` for a deletion.
     pub(crate) certain: BTreeMap<String, Option<u64>>,
     deletions: BTreeMap<String, ResourceVersion>,
     doing: Vec<(String, Option<u64>)>,
@@ -73,7 +73,7 @@ pub(crate) struct Expected {
     persisting: Option<Copy>,
 }
 
-/// What a store holds after it was opened.
+/// State of a store after it was opened.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) id: String,
@@ -81,13 +81,13 @@ pub(crate) struct Found {
     pub(crate) copy: Option<Copy>,
 }
 
-/// A sink that keeps what it is given.
+/// A sink that keeps everything it receives.
 #[derive(Default)]
 pub(crate) struct Memory {
     pub(crate) loaded: Mutex<Option<Loaded>>,
     /// Value and RV per live key, as readers see them.
     pub(crate) live: Mutex<BTreeMap<String, (ResourceVersion, Bytes)>>,
-    /// RV of the last thing it was given.
+    /// RV of its last call.
     position: Mutex<ResourceVersion>,
 }
 
@@ -100,9 +100,9 @@ pub(crate) struct Life {
     pub(crate) replicas: Replicas,
     pub(crate) clock: Clock,
     pub(crate) hand: FakeClock,
-    /// Errors met.
+    /// Errors received.
     pub(crate) refused: Vec<StorageError>,
-    /// Renewals that were done while a commit was under way.
+    /// Number of renewals done while a commit was in flight.
     pub(crate) beside: usize,
     n: u64,
     cloud: u64,
@@ -219,7 +219,7 @@ pub(crate) async fn open(medium: Arc<dyn Medium>, clock: &Clock) -> Result<(Embe
     Ok((store, memory, replicas))
 }
 
-/// What is found on `medium` by a process that starts on it at the time of `clock`.
+/// State found on `medium` by a process that starts on it at the time of `clock`.
 pub(crate) async fn find(medium: Arc<dyn Medium>, clock: &Clock) -> Result<Found, String> {
     let (store, memory, replicas) = open(medium, clock).await?;
     let services = replicas.named("services").expect("services").collection().clone();
@@ -232,7 +232,7 @@ pub(crate) async fn find(medium: Arc<dyn Medium>, clock: &Clock) -> Result<Found
 // === impl Life ===
 
 impl Life {
-    /// A store that begins, or goes on, on `tape`.
+    /// A store that begins, or continues, on `tape`.
     pub(crate) async fn on(tape: Arc<Tape>, clock: Clock, hand: FakeClock) -> Self {
         let medium = Arc::new(Lent(tape.clone()));
         let lent = Arc::downgrade(&medium);
@@ -268,7 +268,7 @@ impl Life {
         }
     }
 
-    /// What it found when it was opened.
+    /// State that it found when it was opened.
     pub(crate) fn found(&self) -> Found {
         let services = self.replicas.named("services").expect("services").collection().clone();
         Found {
@@ -283,7 +283,7 @@ impl Life {
         self.n
     }
 
-    /// Lets one thing happen.
+    /// Performs one random step.
     pub(crate) async fn step(&mut self, random: &mut Random) {
         match random.below(14) {
             0..3 => {
@@ -313,7 +313,7 @@ impl Life {
         }
     }
 
-    /// One durable transaction; whether it was acknowledged.
+    /// One durable transaction; returns true if it was acknowledged.
     pub(crate) async fn write(&mut self, ops: Vec<Op>) -> bool {
         let keys: Vec<String> = ops.iter().map(|op| op.key.clone()).collect();
         self.tape.fact(Fact::Doing(changes(&ops)));
@@ -359,7 +359,7 @@ impl Life {
         }
     }
 
-    /// Renews a lease, or creates it; whether it was acknowledged.
+    /// Renews a lease, or creates it; returns true if it was acknowledged.
     pub(crate) async fn renew(&mut self, key: &str) -> bool {
         let n = self.next();
         let keys = [key.to_owned()];
@@ -381,7 +381,7 @@ impl Life {
         }
     }
 
-    /// Leases are renewed while the medium is at work: for an own object, and for pool data that lies on it, too.
+    /// Renews leases while the medium is at work, for an own object and for pool data on the same medium.
     async fn renew_beside_commits(&mut self, random: &mut Random) {
         self.hand.advance(Duration::from_millis(5));
         let (key, n, with_pool) = (config_map(random.below(14)), self.next(), random.one_in(2));
@@ -404,7 +404,7 @@ impl Life {
             if with_pool && random.one_in(2) {
                 persisting.clone().now_or_never();
             }
-            // One that fails may not come as far as that.
+            // A failing write may not reach that point.
             while writing.clone().now_or_never().is_none() && tape.flushes() == 0 {
                 std::thread::yield_now();
             }
@@ -485,11 +485,10 @@ impl Life {
         self.kill();
     }
 
-    /// Lets go of the medium. The tape decides what of this a crash sees.
+    /// Releases the medium. The tape decides which of its contents a crash sees.
     pub(crate) fn kill(self) {
         drop((self.store, self.replicas));
-        // The writer thread ends when it notices that nobody can ask it any more. What it ends with writes once more; it lets
-        // go of the medium after that.
+        // The writer thread ends when it has no senders left. At its end it writes once more and releases the medium.
         while self.lent.strong_count() > 0 {
             std::thread::yield_now();
         }
@@ -507,7 +506,7 @@ fn changes(ops: &[Op]) -> Vec<(String, Option<u64>)> {
 // === impl Expected ===
 
 impl Expected {
-    /// Learns what happened next.
+    /// Records the next event.
     pub(crate) fn note(&mut self, fact: &Fact) {
         match fact {
             Fact::Opened { id, at } => {
@@ -542,7 +541,7 @@ impl Expected {
         }
     }
 
-    /// What a store that recovered as `found` must keep from now on.
+    /// State that a store recovered as `found` must keep from now on.
     pub(crate) fn from_found(found: &Found) -> Self {
         let number = |stored: &yurt_storage::backend::Stored| (stored.key.clone(), Some(number(&stored.value)));
         let deletions = found.loaded.tombstones.iter();
@@ -556,7 +555,7 @@ impl Expected {
         }
     }
 
-    /// Compares; the error says what was lost.
+    /// Compares; the error names the loss.
     pub(crate) fn check(&self, found: &Found) -> Result<(), String> {
         if self.id.as_ref().is_some_and(|id| *id != found.id) {
             return Err("another store id".into());

@@ -1,4 +1,4 @@
-//! Media in memory: one writes down everything done to it and fails when told to.
+//! Media in memory: one records every operation and fails on request.
 
 use std::io;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use yurt_storage::embedded::Medium;
 use crate::history::Fact;
 use crate::random::Random;
 
-/// One thing that happened, in order.
+/// One operation, in order.
 #[derive(Clone, Debug)]
 pub(crate) enum Entry {
     Write {
@@ -19,11 +19,11 @@ pub(crate) enum Entry {
     },
     Size(usize),
     Sync,
-    /// What the store had promised by then.
+    /// The store's promise at this point.
     Fact(Fact),
 }
 
-/// Bytes, the record of what was done to them, and a fault to come.
+/// Bytes, the record of operations on them, and a future fault.
 #[derive(Debug, Default)]
 pub(crate) struct Tape {
     state: Mutex<State>,
@@ -36,33 +36,33 @@ struct State {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
     fault: Option<Fault>,
-    /// Writes, size changes and syncs so far.
+    /// Number of writes, size changes and syncs so far.
     done: u64,
 }
 
-/// A tape in the hands of one store, which has let go of it when nobody has this any more.
+/// A tape lent to one store, which has released it when this has no other owner.
 #[derive(Debug)]
 pub(crate) struct Lent(pub(crate) Arc<Tape>);
 
-/// What goes wrong.
+/// A fault of the medium.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
-    /// From this many writes, size changes and syncs on.
+    /// Number of writes, size changes and syncs after which it begins.
     pub(crate) from: u64,
     pub(crate) error: io::ErrorKind,
     /// Half of a failing write arrives.
     pub(crate) tears: bool,
-    /// What fails.
+    /// Operations that fail.
     pub(crate) hits: Hits,
 }
 
-/// What a fault makes fail.
+/// Operations that a fault makes fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hits {
     All,
-    /// What needs room.
+    /// Operations that need room.
     Growth,
-    /// Everything is written, and nobody may rely on it.
+    /// Everything is written, but without any guarantee.
     Flushes,
 }
 
@@ -101,12 +101,12 @@ impl Tape {
         self.state.lock().fault = fault;
     }
 
-    /// Whoever flushes waits until this is dropped.
+    /// Delays every flush until the guard is dropped.
     pub(crate) fn hold_flushes(&self) -> MutexGuard<'_, ()> {
         self.flushing.lock()
     }
 
-    /// Flushes under way.
+    /// Number of flushes in progress.
     pub(crate) fn flushes(&self) -> usize {
         self.flushes.load(Ordering::SeqCst)
     }
@@ -195,7 +195,7 @@ impl Medium for Lent {
     }
 }
 
-/// Does to `bytes` what `entry` says.
+/// Applies `entry` to `bytes`.
 pub(crate) fn apply(bytes: &mut Vec<u8>, entry: &Entry) {
     match entry {
         Entry::Write { offset, data } => {
@@ -209,18 +209,18 @@ pub(crate) fn apply(bytes: &mut Vec<u8>, entry: &Entry) {
     }
 }
 
-/// How a power loss treats what was not synced.
+/// Effect of a power loss on unsynced data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Loss {
-    /// Nothing of it is there.
+    /// All of it is lost.
     All,
-    /// Each write is there or not, whatever came before it.
+    /// Each write is there or not, independent of earlier ones.
     Writes,
     /// Each sector of this size is there or not, in any of the versions written.
     Sectors(usize),
 }
 
-/// What a medium may hold after a power loss: `stable` is certain, each of `pending` may have arrived.
+/// Possible content of a medium after a power loss: `stable` is certain, each of `pending` may have arrived.
 pub(crate) fn after_power_loss(stable: &[u8], pending: &[Entry], loss: Loss, random: &mut Random) -> Vec<u8> {
     let mut bytes = stable.to_vec();
     let mut size = bytes.len();

@@ -1,4 +1,4 @@
-//! Seeded random numbers: a failure names its seed, and `STORE_TEST_SEED=<n>` runs that one alone.
+//! Seeded random numbers. A failure names its seed, and `STORE_TEST_SEED=<n>` runs only that one.
 
 /// SplitMix64.
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! What heartbeats cost the medium, in simulated time: an SD card is worn out by bytes and flushes.
+//! Cost of heartbeats for the medium, in simulated time: bytes and flushes wear out an SD card.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use crate::history::{Life, config_map, node_lease, put, service};
 use crate::medium::Tape;
 use crate::random::Random;
 
-/// A kubelet renews this often.
+/// Interval of a kubelet's renewals.
 const RENEW_EVERY: Duration = Duration::from_secs(10);
-/// A program looks this often whether there is something to store.
+/// Interval at which a program checks for data to store.
 const PERSIST_EVERY: Duration = Duration::from_secs(5);
 const MEGABYTE: u64 = 1_000_000;
 
@@ -76,7 +76,7 @@ async fn file_stays_small_under_churn() {
     );
 }
 
-/// A pool in which nothing happens: bookmarks move `C` of every collection all the time.
+/// A pool without changes: bookmarks move `C` of every collection all the time.
 ///
 /// Conformance: 7.53
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! The etcd backend over a real etcd: the storage contract, several coordinators, and what etcd can suffer.
+//! The etcd backend over a real etcd: the storage contract, several coordinators, and faults of etcd.
 //!
 //! Ignored without an etcd; the interop step of `cargo xtask test` runs them.
 
@@ -149,16 +149,16 @@ async fn revisions_of_others_in_the_same_etcd_do_not_hold_a_read_up() {
         .caught_up()
         .expect("it is shared")
         .await
-        .expect("progress is told");
-    assert!(reached > before, "revisions are counted, whoever caused them");
+        .expect("progress is reported");
+    assert!(reached > before, "revisions of other writers count, too");
     assert!(
         one.collection().read(|held| held.is_empty()),
         "keys of another prefix are not ours"
     );
 }
 
-/// etcd is killed, started elsewhere, written by another coordinator (more than one message of a watch can hold), and
-/// comes back: the first one goes on where it was.
+/// etcd is killed, started elsewhere, and written by another coordinator with more than one message of a watch can
+/// hold. When it comes back, the first coordinator resumes at its position.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs an etcd"]
 async fn killed_etcd_is_resumed_without_a_reload() {
@@ -176,7 +176,7 @@ async fn killed_etcd_is_resumed_without_a_reload() {
     );
     let refused = one.storage.caught_up().expect("it is shared").await;
     assert!(matches!(refused, Err(StorageError::Unavailable(_))), "{refused:?}");
-    eventually("trouble is told", || one.is_in_trouble()).await;
+    eventually("trouble is reported", || one.is_in_trouble()).await;
     let home = etcd.move_away();
     etcd.start();
     let other = Coordinator::start(&[&etcd]).await;
@@ -234,7 +234,7 @@ async fn compaction_ends_in_a_reload_that_tells_differences_only() {
         .write(vec![delete("goes", Expect::Any)])
         .await
         .expect("write");
-    // Until a fresh start no longer learns of the deletion, it is not compacted.
+    // Compacted once a fresh start no longer receives the deletion.
     for _ in 0..100 {
         let fresh = Coordinator::start(&[&etcd]).await;
         if fresh
@@ -279,7 +279,7 @@ async fn writes_go_on_when_one_of_three_members_dies() {
         .write(vec![put("a", Expect::Absent, "0")])
         .await
         .expect("write");
-    // The first one given is the first one asked.
+    // The first member given is used first.
     members[0].kill();
     let started = tokio::time::Instant::now();
     let rv = loop {
@@ -334,11 +334,12 @@ async fn an_etcd_that_went_back_in_time_ends_the_process() {
     assert_eq!(failed, Ok("etcd-watch"));
     assert!(
         one.collection().read(|held| held.position()) >= lost,
-        "nothing is taken back meanwhile"
+        "nothing is reverted in the meantime"
     );
 }
 
-/// A pool whose power came back waits for its etcd, however long that takes; who restarts it meanwhile is not its business.
+/// A pool whose power came back waits for its etcd without limit. Another coordinator's restart in the meantime does
+/// not matter.
 #[tokio::test(start_paused = true)]
 #[ignore = "needs an etcd"]
 async fn start_waits_as_long_as_it_takes() {
@@ -353,7 +354,7 @@ async fn start_waits_as_long_as_it_takes() {
     found.expect("it is found once it is there").attach().await;
 }
 
-/// What was shown before is shown to nobody as something else: numbers go on above it, whoever stands below starts over.
+/// An RV that was shown never names another state: numbers continue above it, and readers below start over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs an etcd"]
 async fn etcd_that_went_back_while_nobody_looked_begins_a_new_timeline() {
@@ -397,7 +398,7 @@ async fn etcd_that_went_back_while_nobody_looked_begins_a_new_timeline() {
         .read(|held| (held.len(), held.position(), held.open(lost).is_err()));
     assert!(held.0 == 1 && held.1 > lost && held.2, "{held:?}");
     assert!(write(&two, "lost").await > lost);
-    // Who was not there counts the same way, and nobody begins another one.
+    // A coordinator that was absent uses the same numbers, and none begins another timeline.
     let [three, four] = [Coordinator::start(&[&etcd]).await, start(&etcd).await];
     for other in [&three, &four] {
         assert_eq!(other.storage.id(), two.storage.id());

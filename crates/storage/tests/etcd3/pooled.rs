@@ -1,4 +1,4 @@
-//! Pool data in a real etcd: its limits, and what is left in it.
+//! Pool data in a real etcd: its limits, and its remains.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -18,7 +18,7 @@ use super::support::config;
 
 const NAME: &str = "services";
 
-/// A coordinator as far as its copies of pool data go.
+/// The copies of pool data of one coordinator.
 struct Copies {
     storage: Arc<Etcd>,
     replicas: Arc<Replicas>,
@@ -91,7 +91,7 @@ impl Copies {
         self.replicas.named(NAME).expect("services").collection().read(shown)
     }
 
-    /// Keys of pool data as the watch has told them.
+    /// Number of keys of pool data that the watch has delivered.
     fn keys(&self) -> usize {
         self.sink
             .keys
@@ -136,7 +136,7 @@ async fn largest_value_that_is_admitted_is_taken_by_an_etcd_at_its_defaults() {
     );
     one.update(|held| held.apply(EventType::Added, sized(largest)));
     one.replicas.persist(None).await.expect("what is admitted is taken");
-    // A small change beside it does not need it again.
+    // A small change does not write it again.
     one.update(|held| held.apply(EventType::Added, service("z", 1002, 10)));
     one.replicas.persist(None).await.expect("stored");
     assert_eq!(
@@ -147,7 +147,7 @@ async fn largest_value_that_is_admitted_is_taken_by_an_etcd_at_its_defaults() {
     );
 }
 
-/// What etcd refuses leaves nothing behind, whatever was thought to be its limit.
+/// An object that etcd rejects leaves nothing behind, even if the configured limit is wrong.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs an etcd"]
 async fn object_that_etcd_refuses_is_named_and_leaves_nothing_behind() {

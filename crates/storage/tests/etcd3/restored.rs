@@ -12,12 +12,12 @@ use yurt_test_support::etcd::EtcdMember;
 
 use super::support::{self, Coordinator, config, eventually};
 
-/// Every state that somebody was shown, by its RV.
+/// Every state shown to a reader, by its RV.
 #[derive(Default)]
 struct Shown(BTreeMap<ResourceVersion, Bytes>);
 
 impl Shown {
-    /// Takes what `coordinator` serves.
+    /// Records the state that `coordinator` serves.
     fn look(&mut self, coordinator: &Coordinator) {
         let objects: Vec<_> = coordinator.collection().read(|held| held.objects().cloned().collect());
         for object in objects {
@@ -54,7 +54,7 @@ async fn write(coordinator: &Coordinator, name: &str, value: &str) -> ResourceVe
     }
 }
 
-/// An etcd, put back to where it was before `lost` writes at a coordinator that kept its mark in `mark`, and stopped.
+/// An etcd restored to the state before `lost` writes, at a coordinator that stored its mark in `mark` and stopped.
 async fn restored(mark: &Path, lost: usize, shown: &mut Shown) -> (EtcdMember, String) {
     let mut etcd = EtcdMember::single(None, &[]);
     let one = start(&etcd, Some(mark)).await;
@@ -116,7 +116,7 @@ async fn coordinator_without_a_mark_that_starts_first_repeats_no_number() {
         assert!(write(&new, "lost", &n.to_string()).await > before);
         shown.look(&new);
     }
-    // The others, with a mark and without, count as this one does.
+    // The others, with a mark and without, use the same numbers.
     let others = [start(&etcd, Some(&mark)).await, start(&etcd, None).await];
     for (n, other) in (200..).zip(&others) {
         assert_eq!(other.storage.id(), new.storage.id());
@@ -127,7 +127,7 @@ async fn coordinator_without_a_mark_that_starts_first_repeats_no_number() {
     }
 }
 
-/// A data folder that was copied back is the same cluster: only a coordinator that remembers can tell.
+/// A data folder that was copied back is the same cluster: only a coordinator with a mark can detect it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs an etcd"]
 async fn coordinator_with_a_mark_notices_a_restore_that_others_have_written_over() {
@@ -151,18 +151,18 @@ async fn coordinator_with_a_mark_notices_a_restore_that_others_have_written_over
     let at = one.collection().read(|held| held.position());
     assert!(at > last && at > before, "{at}");
     assert!(one.collection().read(|held| held.open(before).is_err()));
-    // The one that did not know serves nothing more.
+    // The coordinator without a mark stops serving.
     let refused = new.storage.caught_up().expect("it is shared").await;
     assert!(matches!(refused, Err(StorageError::Unavailable(_))), "{refused:?}");
     let ended = tokio::time::timeout(yurt_test_support::PATIENCE, new.tasks.failed()).await;
     assert_eq!(ended, Ok("etcd-watch"));
-    // After that, a restart is nothing special.
+    // After that, a restart is a normal one.
     one.storage.close().await.expect("closed");
     let again = start(&etcd, Some(&mark)).await;
     assert_eq!(again.storage.id(), one.storage.id());
 }
 
-/// An etcd that lost everything is a new store, and counts above the old one's numbers.
+/// An etcd that lost everything is a new store, and its numbers begin above those of the old one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs an etcd"]
 async fn store_that_was_lost_as_a_whole_repeats_no_number() {

@@ -1,4 +1,4 @@
-//! A coordinator as far as its storage goes, and ways to look at what it was told.
+//! The storage part of a coordinator, and access to the events it received.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl Coordinator {
     }
 
     pub(crate) fn is_in_trouble(&self) -> bool {
-        self.storage.check().now_or_never().expect("it asks nobody").is_err()
+        self.storage.check().now_or_never().expect("it never waits").is_err()
     }
 
     pub(crate) fn reloads(&self) -> usize {
@@ -85,7 +85,7 @@ impl Sink for Counting {
     }
 }
 
-/// The members without TLS and with nobody compacting.
+/// The members without TLS and without compaction.
 pub(crate) fn config(members: &[&EtcdMember], space: Space) -> Config {
     Config {
         servers: members.iter().map(|member| member.url()).collect(),
@@ -98,7 +98,7 @@ pub(crate) fn config(members: &[&EtcdMember], space: Space) -> Config {
     }
 }
 
-/// Waits for something that must happen.
+/// Waits for an event that must happen.
 pub(crate) async fn eventually(what: &str, holds: impl Fn() -> bool) {
     yurt_test_support::eventually(what, async || holds().then_some(())).await;
 }
@@ -110,7 +110,7 @@ pub(crate) fn version_of(delivery: &Delivery) -> ResourceVersion {
     }
 }
 
-/// What a reader was told of one object.
+/// Delivery of one object to a reader, as text.
 pub(crate) fn told(delivery: &Delivery) -> Option<String> {
     match delivery {
         Delivery::Exact(change) => Some(format!("{:?} {}", change.kind, change.object.name())),

@@ -1,4 +1,4 @@
-//! Which connections give way to others, and which end with their certificate. Real sockets, small budgets.
+//! Eviction of connections, and their end with the certificate. Real sockets, small budgets.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::http::server::{Peer, Rank};
 use crate::http::until;
 
-/// Strangers keep their places for the whole test, unless they are taken from them.
+/// Strangers keep their places for the whole test, unless they are evicted.
 const LONG: Duration = Duration::from_secs(3600);
 
 fn limits(max_strangers: usize, max_connections: usize) -> Limits {
@@ -29,7 +29,7 @@ async fn bind(ca: &CertificateAuthority, limits: Limits) -> Server {
     server.with_tls(tls).with_limits(limits)
 }
 
-/// Answers with the rank-and-file text that it is there.
+/// Answers every request with a short text.
 async fn here(_: http::Request<hyper::body::Incoming>, _: Peer) -> http::Response<crate::http::Body> {
     text(StatusCode::OK, "here")
 }
@@ -49,7 +49,7 @@ fn client(serving: &Serving, ca: &CertificateAuthority, user: Option<&str>) -> H
     HttpClient::new(base, Some(config), Protocol::Http2, TIMEOUT).unwrap()
 }
 
-/// Whether the server has not closed the connection, which said nothing so far.
+/// True if the server has not closed the connection, which sent no data so far.
 fn is_open(stream: &TcpStream) -> bool {
     let nothing = stream.try_read(&mut [0; 1]);
     nothing.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
@@ -116,7 +116,7 @@ async fn certificate_takes_a_connection_out_of_the_places_of_strangers() {
     assert!(clients.iter().all(|client| client.connections() == 1));
 }
 
-/// Certificates of others, and those of members, leave places to the leader; who has none gets an answer.
+/// Certificates of others, and those of members, leave places to the leader. A client without a place gets an answer.
 #[tokio::test]
 async fn leader_has_a_place_when_all_others_are_taken() {
     let (tasks, ca) = (TaskGroup::new(), CertificateAuthority::generate("a").unwrap());
@@ -142,7 +142,7 @@ async fn leader_has_a_place_when_all_others_are_taken() {
     }
 }
 
-/// The watch is quiet, and nobody asks anything.
+/// The watch is quiet, and no client sends a request.
 #[tokio::test]
 async fn watch_ends_with_its_certificate_and_so_does_the_connection() {
     const HOUR: Duration = Duration::from_secs(3600);
@@ -171,7 +171,7 @@ async fn watch_ends_with_its_certificate_and_so_does_the_connection() {
         watches.push((client, body));
     }
     time.advance(HOUR + Duration::from_secs(1));
-    // The server looks again at the latest a minute after it last did.
+    // The server checks again at most a minute after its last check.
     tokio::time::pause();
     tokio::time::sleep(Duration::from_secs(61)).await;
     tokio::time::resume();

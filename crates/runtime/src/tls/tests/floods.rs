@@ -1,11 +1,11 @@
-//! Floods of HTTP/2 frames: each ends its connection, and nobody else notices.
+//! Floods of HTTP/2 frames: each ends its connection, without effect on other clients.
 
 use http::Version;
 use tokio_rustls::TlsConnector;
 
 use super::*;
 
-/// More than any client may send at once, and far fewer than it may send in an hour.
+/// More than any client may send in a burst, and far fewer than it may send in an hour.
 const FRAMES: u32 = 40_000;
 
 /// Types of frames (RFC 9113, 11.2).
@@ -28,7 +28,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A server that answers GET only: everything else is waited for.
+/// A server that answers GET only, and waits with all other requests.
 async fn patient(tasks: &TaskGroup, ca: &CertificateAuthority) -> Serving {
     let server = Server::bind("127.0.0.1:0".parse().unwrap(), "--test").await.unwrap();
     let tls = ReloadingServerTls::new(server_tls(ca, ca.cert_pem().to_owned())).unwrap();
@@ -41,7 +41,8 @@ async fn patient(tasks: &TaskGroup, ca: &CertificateAuthority) -> Serving {
     server.with_tls(tls).serve(tasks, answer)
 }
 
-/// Sends `first`, then [`FRAMES`] of what `next` makes, and stays. Whether the server ends the connection.
+/// Sends `first`, then [`FRAMES`] frames made by `next`, and keeps the connection open. Returns true if the server ends
+/// it.
 async fn is_cut(serving: &Serving, ca: &CertificateAuthority, first: &[u8], next: impl Fn(u32) -> Vec<u8>) -> bool {
     let pair = ca.issue_client("jane", &["dev"]).unwrap();
     let mut config = client_config(ca.cert_pem(), Some(&pair));
@@ -69,7 +70,7 @@ async fn is_cut(serving: &Serving, ca: &CertificateAuthority, first: &[u8], next
         while let Ok(1..) = reader.read(&mut piece).await {}
     };
     let both = async {
-        // A write that fails is a connection that ended: the reader finds out, too.
+        // A failed write means that the connection ended, which the reader detects, too.
         let sent = async {
             let _: std::io::Result<()> = sending.await;
         };
@@ -111,7 +112,7 @@ async fn floods_of_frames_end_their_connection_and_no_other() {
     assert_eq!(healthy.connections(), 1);
 }
 
-/// A client may use all of its streams and give them up at once.
+/// A client may use all of its streams and reset them in one burst.
 #[tokio::test]
 async fn giving_up_all_streams_is_no_flood() {
     let (tasks, ca) = (TaskGroup::new(), CertificateAuthority::generate("a").unwrap());

@@ -1,9 +1,9 @@
-//! Readers that are ahead of a replica: it restarted from its last commit, or follows a source that lags, and they know
-//! more than it does.
+//! Readers ahead of a replica, which restarted from its last commit or follows a source that lags. They know more than
+//! the replica does.
 
 use super::*;
 
-/// What a reader alone knows may be gone, too.
+/// An object known only to a reader may be gone, too.
 #[test]
 fn deletion_of_what_only_a_reader_ahead_knows_reaches_it() {
     for events in [
@@ -18,7 +18,7 @@ fn deletion_of_what_only_a_reader_ahead_knows_reaches_it() {
             position: 20,
         };
         let (mut first, mut later) = (client(), client());
-        // The source tells the last state of each key, as it does when the replica resumes.
+        // The source sends the last state of each key, as it does when the replica resumes.
         for (event, at) in &events {
             collection.apply(*event, service("a", *at, *at));
         }
@@ -37,7 +37,7 @@ fn deletion_of_what_only_a_reader_ahead_knows_reaches_it() {
     }
 }
 
-/// Between two lists objects may have come and gone; a reader who stands there may know them, and nobody else does.
+/// Between two lists objects may have come and gone. Only a reader positioned there may know them.
 #[test]
 fn reader_inside_a_stretch_that_a_list_jumped_over_starts_over() {
     let mut collection = Collection::new(true);
@@ -57,7 +57,7 @@ fn reader_inside_a_stretch_that_a_list_jumped_over_starts_over() {
     }
 }
 
-/// Its own readers may stand there too.
+/// Its own readers may be positioned there too.
 #[test]
 fn follower_is_told_of_a_stretch_that_a_list_jumped_over() {
     let mut source = Collection::new(false);
@@ -107,18 +107,18 @@ fn unwatched_deletion_does_not_take_a_reader_back() {
     }
 }
 
-/// How a replica comes back after a crash.
+/// Return of a replica after a crash.
 #[derive(Clone, Copy, Debug)]
 enum Back {
     /// A list of the source.
     Listed,
-    /// What another replica, which saw everything, tells whoever resumes there.
+    /// A step from another replica, which saw everything, at a resume.
     Resumed,
     /// The same, cut after so many deliveries; then a list.
     Cut(usize),
 }
 
-/// A replica's life until it crashes: what happens before its last commit, after it, and while it is away.
+/// A replica's life until it crashes: events before its last commit, after it, and while it is away.
 #[derive(Clone, Debug)]
 struct Life {
     committed: Vec<Act>,
@@ -148,7 +148,7 @@ fn life() -> impl Strategy<Value = Life> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
-    /// Crashes lose what was not committed, clients keep what they saw. All end with the truth.
+    /// Crashes lose uncommitted changes, clients keep their state. All end with the truth.
     #[test]
     fn crashes_lose_nothing_that_clients_know(lives in prop::collection::vec(life(), 1..5)) {
         let (mut replica, mut other) = (Collection::new(false), Collection::new(false));
@@ -194,12 +194,12 @@ proptest! {
     }
 }
 
-/// Links that break are the other property's.
+/// Another property covers links that break.
 fn is_change(act: &Act) -> bool {
     matches!(act, Act::Put(_) | Act::Delete(_) | Act::Recreate(_) | Act::Bookmark)
 }
 
-/// Lets the source change, both replicas follow and clients read.
+/// Changes the source; both replicas follow and clients read.
 fn live(acts: &[Act], source: &mut Source, [replica, other]: [&mut Collection; 2], clients: &mut [(Client, Reader)]) {
     for act in acts {
         if let Act::Read(n, max) = act {
@@ -217,8 +217,8 @@ fn live(acts: &[Act], source: &mut Source, [replica, other]: [&mut Collection; 2
     }
 }
 
-/// What a replica's stream from `other` brings: the last state of each key, and every deletion. Cut before the end of it,
-/// nothing counts.
+/// Applies a replica's stream from `other`: the last state of each key, and every deletion. If it is cut before its
+/// end, nothing counts.
 fn follow(replica: &mut Collection, other: &Collection, deliveries: usize) {
     let opened = other
         .open(replica.position())
@@ -239,7 +239,8 @@ fn follow(replica: &mut Collection, other: &Collection, deliveries: usize) {
     }
 }
 
-/// A replica goes on by its former source until the new one has spoken: what that tells of the time before is covered.
+/// A replica continues with its former source until the new one has sent its first message. The new source's events of
+/// the time before are covered.
 #[test]
 fn deletion_told_late_does_not_take_what_was_created_again() {
     let mut collection = Collection::new(false);
@@ -259,7 +260,7 @@ fn deletion_told_late_does_not_take_what_was_created_again() {
     assert_eq!(held, [("a", 15), ("b", 18)]);
 }
 
-/// What it learned of a stretch that its new source jumped over, that source cannot take back.
+/// Its new source cannot revoke changes in a stretch that this source jumped over.
 #[test]
 fn replica_inside_a_jump_of_its_source_has_to_list() {
     let mut collection = Collection::new(false);

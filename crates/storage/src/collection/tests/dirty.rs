@@ -1,10 +1,10 @@
-//! What waits for a store that fails is bounded, and brings the store to the present when it works again.
+//! Changes that wait for a failing store are bounded, and bring the store up to date when it works again.
 
 use std::collections::BTreeSet;
 
 use super::*;
 
-/// A store as it applies the records it is given.
+/// A store that applies the records it receives.
 #[derive(Default)]
 struct Stored {
     objects: BTreeMap<String, u64>,
@@ -66,14 +66,15 @@ fn waiting(dirty: &Dirty) -> usize {
     dirty.tombstones.iter().map(Object::size).chain(ranges).sum()
 }
 
-/// Deletions that readers can be told of.
+/// Number of deletions that readers can receive.
 fn told(floor: ResourceVersion, tombstones: &[Object], ranges: &[RangeTombstone]) -> usize {
     let exact = tombstones.iter().map(Object::resource_version);
     let all = exact.chain(ranges.iter().map(|range| range.to));
     all.filter(|rv| *rv > floor).count()
 }
 
-/// Objects come and go, `together` of them between two looks of a store that fails; by events, or found gone by lists.
+/// Objects come and go, `together` of them between two attempts of a failing store; by events, or found missing by
+/// lists.
 struct Churn {
     rounds: usize,
     together: usize,
@@ -139,7 +140,7 @@ fn what_waits_for_a_store_is_bounded_and_brings_it_to_the_present() {
     }
 }
 
-/// A commit is under way for long: nobody takes the record meanwhile, nor gives one back.
+/// A long commit is in flight: in the meantime the record is neither taken nor given back.
 #[test]
 fn what_waits_for_a_commit_under_way_is_bounded() {
     let mut held = Collection::new(true);

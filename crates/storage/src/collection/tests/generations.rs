@@ -1,4 +1,4 @@
-//! The source came back with another history: what clients that cannot say of which one they are may do.
+//! The source came back with another history: rules for clients that cannot name their generation.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn names(objects: &[Object]) -> Vec<(&str, &str)> {
     objects.iter().map(|object| (object.name(), object.uid())).collect()
 }
 
-/// At 100, with everything a client of it may know; then the source is back at 70.
+/// At 100, with the complete state that a client may know; then the source is back at 70.
 fn rolled_back() -> Collection {
     let mut collection = Collection::new(true);
     collection.restart(
@@ -30,11 +30,11 @@ fn until_the_old_numbers_are_passed_nobody_is_resumed_by_one() {
     for elsewhere in [69, 71, 100, 101] {
         assert!(collection.resumption(rv(elsewhere)).is_err(), "{elsewhere}");
     }
-    // A copy knows of which generation it is.
+    // A copy knows its generation.
     assert!(collection.open(rv(70)).is_ok());
 }
 
-/// Also once `C` has passed these: the client may be of either generation.
+/// Holds also once `C` has passed these: the client may be of either generation.
 #[test]
 fn clients_at_old_numbers_are_told_everything_for_good() {
     let mut collection = rolled_back();
@@ -65,13 +65,13 @@ fn old_numbers_outlive_a_restart() {
     recovered.recover(collection.to_recovered());
     assert_eq!((recovered.high(), recovered.former().len()), (rv(100), 3));
     assert_eq!(recovered.resumption(rv(70)), Ok(Resumption::Everything));
-    // The same number again, after a list that was needed for another reason.
+    // The same number again, after a list for another reason.
     recovered.distrust();
     recovered.replace(vec![], rv(80)).expect("taken as it is");
     assert_eq!((recovered.generation(), recovered.high()), (1, rv(100)));
 }
 
-/// What was served after the last commit is not known to it.
+/// A copy does not know the changes served after its commit.
 #[test]
 fn copy_from_a_commit_does_not_know_the_highest_number_it_served() {
     let mut committed = Collection::new(true);
@@ -100,7 +100,7 @@ fn first_list_takes_its_generation_from_elsewhere() {
     assert_eq!(fresh.resumption(rv(71)), Ok(Resumption::ByNumber));
 }
 
-/// The client may be of the new generation, and hold what is there: it must not hear that it is gone.
+/// The client may be of the new generation, and hold the object: it must not receive its deletion.
 #[test]
 fn name_that_is_in_use_again_is_not_told_as_gone() {
     let mut collection = rolled_back();
@@ -108,11 +108,7 @@ fn name_that_is_in_use_again_is_not_told_as_gone() {
     collection.apply(EventType::Added, service("c", 7, 101));
     let (reader, gone) = collection.correction().expect("everything is remembered");
     assert_eq!(reader.position(), rv(100));
-    assert_eq!(
-        names(&gone),
-        [("c", "u3")],
-        "c is there after what the reader is told first"
-    );
+    assert_eq!(names(&gone), [("c", "u3")], "c follows the reader's first deliveries");
 }
 
 #[test]

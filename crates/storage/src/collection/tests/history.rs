@@ -1,4 +1,4 @@
-//! A copy that has nothing takes over what another one remembers.
+//! An empty copy takes over the history that another one remembers.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn leader() -> Collection {
     held
 }
 
-/// As the coordinator takes a snapshot.
+/// A copy made as the coordinator applies a snapshot.
 fn taken(from: &Collection, history: Option<History>) -> Collection {
     let mut held = Collection::new(true);
     held.replace(from.objects().cloned().collect(), from.position())
@@ -29,7 +29,7 @@ fn taken(from: &Collection, history: Option<History>) -> Collection {
     held
 }
 
-/// What a reader at `position` is told, and whether it crosses a list.
+/// Deliveries to a reader at `position`, and whether they cross a list.
 fn told(held: &Collection, position: u64) -> Option<(Vec<String>, bool)> {
     let mut reader = held.open(rv(position)).ok()?;
     let deliveries = held.read(&mut reader, 100).ok()?;
@@ -58,7 +58,7 @@ fn readers_go_on_at_a_copy_that_took_over_what_another_remembers() {
     assert_eq!(
         told(&held, 9),
         None,
-        "nor does anybody of the time before the first list"
+        "nor does any reader of the time before the first list"
     );
     let all = ["no b at 14", "no c at 18", "no d at 20", "a at 44"];
     assert_eq!(told(&held, 10), Some((texts(&all), true)));
@@ -68,10 +68,10 @@ fn readers_go_on_at_a_copy_that_took_over_what_another_remembers() {
     assert_eq!(
         told(&held, 40),
         Some((texts(&all[3..]), false)),
-        "nobody missed anything"
+        "no reader missed anything"
     );
     assert_eq!(told(&held, 44), Some((vec![], false)));
-    assert!(held.open(rv(60)).is_ok(), "whoever is ahead waits");
+    assert!(held.open(rv(60)).is_ok(), "a reader ahead waits");
 }
 
 #[test]
@@ -107,12 +107,12 @@ fn history_is_bounded_by_bytes_and_says_where_it_begins() {
 #[test]
 fn history_does_not_reach_back_into_an_older_generation() {
     let mut leader = leader();
-    // The cloud came back from a backup and has not passed yet what it had served.
+    // The cloud came back from a backup and has not yet passed the RVs served before.
     leader.restart(1, vec![service("a", 1, 12)], rv(30));
     leader.apply(EventType::Deleted, service("a", 1, 32));
     let history = leader.history(usize::MAX);
     assert_eq!((history.floor, history.tombstones.len()), (rv(32), 0));
-    // Now it has: what is above cannot be of the past.
+    // Now it has: RVs above cannot be of the past.
     leader.apply(EventType::Added, service("b", 5, 60));
     leader.apply(EventType::Deleted, service("b", 5, 62));
     leader.advance(rv(70));

@@ -1,4 +1,4 @@
-//! At the very edge of what is remembered: one number below it a reader starts over, at it it misses nothing.
+//! Limits of the remembered history: one number below it a reader starts over, at the limit it misses nothing.
 
 use super::*;
 
@@ -8,14 +8,14 @@ const FEW: Limits = Limits {
     gaps: 2,
 };
 
-/// `held` without its log, as after a restart: only what is remembered of deletions is left.
+/// `held` without its log, as after a restart: only the remembered deletions are left.
 fn restarted(held: &Collection, limits: Limits) -> Collection {
     let mut again = Collection::with_limits(false, limits);
     again.recover(held.to_recovered());
     again
 }
 
-/// Names of the objects whose deletion a reader at `position` is told; `None` when it has to start over.
+/// Names of the objects whose deletion a reader at `position` receives; `None` if it has to start over.
 fn gone(held: &Collection, position: u64) -> Option<Vec<String>> {
     let mut reader = held.open(rv(position)).ok()?;
     let deliveries = held.read(&mut reader, usize::MAX).ok()?;
@@ -42,7 +42,7 @@ fn floor_is_the_last_deletion_that_was_forgotten() {
     }
     assert_eq!(held.floor(), rv(12), "that of b");
     let held = restarted(&held, FEW);
-    assert_eq!(gone(&held, 11), None, "it would not be told of b");
+    assert_eq!(gone(&held, 11), None, "it would miss the deletion of b");
     assert_eq!(gone(&held, 12), names(&["c", "d", "e"]));
 }
 
@@ -58,7 +58,7 @@ fn floor_is_the_end_of_the_last_range_that_was_forgotten() {
     assert_eq!(held.floor(), rv(20), "a was gone somewhere up to here");
     let held = restarted(&held, FEW);
     for position in [10, 15, 19] {
-        assert_eq!(gone(&held, position), None, "at {position} it would not be told of a");
+        assert_eq!(gone(&held, position), None, "at {position} it would miss a's deletion");
     }
     assert_eq!(gone(&held, 20), names(&["b", "c", "d"]));
 }
@@ -73,8 +73,8 @@ fn floor_is_the_end_of_the_last_gap_that_was_forgotten() {
     assert_eq!((held.floor(), held.gaps().len()), (rv(20), 2));
 }
 
-/// A difference may consist of deletions alone, which have no number of their own. Which step is the first one in the log
-/// depends on the limit.
+/// A difference may consist of deletions alone, which have no number of their own. The log's limit decides which
+/// step is the first one in it.
 #[test]
 fn reader_at_a_difference_that_left_the_log_is_told_its_deletions() {
     for bytes_min in (1_000..2_000).step_by(20) {

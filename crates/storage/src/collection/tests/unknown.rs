@@ -1,8 +1,8 @@
-//! A client is told of no deletion of what it cannot know; a copy is told of all.
+//! A client receives no deletion of an object it cannot know; a copy receives all deletions.
 
 use super::*;
 
-/// What a reader is told: `name@rv`, with `new` before what it does not know, and `no` before what is gone.
+/// Deliveries to a reader: `name@rv`, with `new` before unknown objects, and `no` before deleted ones.
 fn told(held: &Collection, reader: &mut Reader, max: usize) -> Vec<String> {
     let deliveries = held.read(reader, max).expect("within history");
     let text = |delivery: &Delivery| {
@@ -60,7 +60,7 @@ fn client_is_told_of_no_deletion_of_what_came_and_went_behind_its_back() {
     assert_eq!(
         told(&held, &mut exact, 9),
         ["new n@12", "a@14", "no n@16"],
-        "it is told of both"
+        "it receives both"
     );
 }
 
@@ -97,7 +97,7 @@ fn deletion_that_nobody_watched_is_told_to_who_may_know_the_object() {
     }
 }
 
-/// The copy was told of (10, 20] as one step, by a source that remembers more than it holds.
+/// The copy received (10, 20] as one step, from a source that remembers more than it holds.
 #[test]
 fn what_came_and_went_inside_a_step_is_deleted_for_readers_ahead_alone() {
     let mut held = Collection::new(false);
@@ -113,7 +113,7 @@ fn what_came_and_went_inside_a_step_is_deleted_for_readers_ahead_alone() {
     assert_eq!(told(&held, &mut live, 9), ["a@14", "new b@18"]);
     let mut behind = at(&held, 10).without_tail().for_client();
     assert_eq!(told(&held, &mut behind, 9), ["a@14", "new b@18"]);
-    // Somebody else told it of all up to 13: perhaps of n and of an earlier state of b.
+    // Another source sent it everything up to 13: perhaps n and an earlier state of b.
     assert_eq!(told(&held, &mut ahead, 9), ["a@14", "no n@16", "b@18"]);
     let state = pages(&held, 20, &KeyRange::all(), 9).expect("the present state");
     assert_eq!(state.len(), 2);
