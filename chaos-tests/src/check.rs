@@ -1,4 +1,4 @@
-//! Runs models: the rules as they are must hold, and each rule left out must be missed.
+//! Explores models: the complete rules must hold, and an exploration must fail for each rule left out.
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -8,41 +8,42 @@ use std::time::Duration;
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Path};
 use yurt_runtime::Clock;
 
-/// What came of one exploration.
+/// Result of one exploration.
 #[derive(Debug)]
 pub struct Explored {
     /// Distinct states.
     pub states: usize,
     /// Longest path.
     pub depth: usize,
-    /// Every state within the bounds was visited.
+    /// True if every state within the bounds was visited.
     pub exhausted: bool,
-    /// How long it took.
+    /// Duration of the exploration.
     pub took: Duration,
     /// Properties that do not hold, with the steps that lead there.
     pub failures: Vec<Failure>,
-    /// Things that should be possible and were not found.
+    /// Properties that should be reachable and were not.
     pub unseen: Vec<&'static str>,
 }
 
-/// Picks one of the states that are the same but for names.
+/// Picks one of the states that are equal except for names.
 pub type Representative<State> = fn(&State) -> State;
 
 /// A property that does not hold.
 #[derive(Debug)]
 pub struct Failure {
-    /// Which.
+    /// Name of the property.
     pub property: &'static str,
-    /// The way there that was found, one line per step.
+    /// The path found to the failure, one line per step.
     pub trace: String,
 }
 
-/// In which order states are visited.
+/// Order in which states are visited.
 #[derive(Debug)]
 pub enum Order<State> {
-    /// Nearest first: the path to a failure is the shortest. All states that are next are kept, gigabytes of them in a large model.
+    /// Breadth first: the path to a failure is the shortest. All frontier states are kept, gigabytes of them in a large
+    /// model.
     Nearest,
-    /// To the end of each path first: only that path is kept. States that are the same up to the representative count as one.
+    /// Depth first: only the current path is kept. States with the same representative count as one.
     Deepest(Option<Representative<State>>),
 }
 

@@ -1,5 +1,4 @@
-//! The faults that models let strike, by the names reports give them. What strikes real processes is listed by
-//! `cargo xtask chaos --help`.
+//! The faults in models, with their names in reports. `cargo xtask chaos --help` lists the faults of real processes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,7 +21,7 @@ macro_rules! faults {
                 match self { $(Self::$variant => $id,)+ }
             }
 
-            /// What happens.
+            /// Description of the fault.
             #[must_use]
             pub fn what(self) -> &'static str {
                 match self { $(Self::$variant => $what,)+ }
@@ -39,10 +38,10 @@ faults! {
     MessageLate "message-late" "A message takes up to forty seconds, longer than a lease lasts.";
     RequestTimedOut "request-timed-out" "A caller stops waiting for an answer that still comes.";
     StreamCut "stream-cut" "A watch ends in the middle, between any two events.";
-    SourceSwitched "source-switched" "A replica goes on at another server.";
+    SourceSwitched "source-switched" "A replica resumes at another server.";
     ClientListedAgain "client-listed-again" "A client has to list again (a consequence).";
     // Hubs.
-    HubPaused "hub-paused" "A hub stands still and goes on, after more than a lease duration at times.";
+    HubPaused "hub-paused" "A hub is paused and continues, at times after more than a lease duration.";
     HubKilled "hub-killed" "kill -9 of a hub.";
     HubDiskLost "hub-disk-lost" "A hub starts with an empty disk.";
     LeaderStepsDown "leader-steps-down" "A leader stops before its time.";
@@ -51,18 +50,18 @@ faults! {
     RenewalsLost "renewals-lost" "Lease renewals that lived in memory are gone after a restart.";
     StoreLost "store-lost" "The coordinator starts with an empty disk.";
     // The election.
-    LeaseDeleted "lease-deleted" "Somebody deletes the election lease.";
+    LeaseDeleted "lease-deleted" "An administrator deletes the election lease.";
     ForeignElector "foreign-elector" "An elector that never sends a resourceVersion writes the lease.";
     StaleFeed "stale-feed" "A feed call of a former leader arrives.";
     // The cloud.
     CloudUnreachable "cloud-unreachable" "A hub's probes of the cloud fail.";
     CloudLagging "cloud-lagging" "A cloud server answers from an older state than another did.";
     CloudCompacted "cloud-compacted" "The cloud does not remember the position of a watch.";
-    CloudRolledBack "cloud-rolled-back" "The cloud comes back from a backup; numbers are used again.";
+    CloudRolledBack "cloud-rolled-back" "The cloud is restored from a backup; resourceVersions are reused.";
     HistoryForgotten "history-forgotten" "Tombstones are dropped because there are too many.";
 }
 
-/// How often each kind struck.
+/// Number of faults of each kind.
 #[derive(Debug)]
 pub struct Struck {
     counts: Vec<AtomicU64>,
@@ -79,18 +78,18 @@ impl Default for Struck {
 }
 
 impl Struck {
-    /// Once more.
+    /// Counts one fault.
     pub fn count(&self, fault: Fault) {
         self.counts[fault as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So often.
+    /// Returns the count of a fault.
     #[must_use]
     pub fn of(&self, fault: Fault) -> u64 {
         self.counts[fault as usize].load(Ordering::Relaxed)
     }
 
-    /// What `other` counted too.
+    /// Adds the counts of `other`.
     pub fn add(&self, other: &Self) {
         for fault in Fault::ALL {
             self.counts[*fault as usize].fetch_add(other.of(*fault), Ordering::Relaxed);

@@ -1,8 +1,13 @@
-//! What may go wrong in a pool, tried out where it is cheap: on models, by the million.
+//! Failures of a pool, tested where it is cheap: on models, in millions of states.
 //!
-//! Reading order: [`faults`] (what may strike) → [`model`] (the protocols as small state machines, every interleaving up to
-//! a bound) → [`check`] (explores a model) → [`run`] → [`report`] (the table at the end). Faults against real
-//! processes are `cargo xtask chaos`.
+//! Reading order:
+//! * [`faults`]: the catalogue;
+//! * [`model`]: the protocols as small state machines, with every interleaving up to a bound;
+//! * [`check`]: explores a model;
+//! * [`run`]: the steps of a run;
+//! * [`report`]: the table at the end.
+//!
+//! Faults against real processes are `cargo xtask chaos`.
 
 pub mod check;
 pub mod faults;

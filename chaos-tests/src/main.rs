@@ -1,4 +1,4 @@
-//! `yurt-chaos`: explores the models, runs the simulations, hunts the mutants, and prints what came of it.
+//! `yurt-chaos`: explores the models, runs the simulations, hunts the mutants, and prints the results.
 
 #![allow(clippy::print_stdout, reason = "printing is what this program is for")]
 
@@ -15,13 +15,13 @@ use yurt_runtime::Clock;
 #[derive(Parser)]
 #[command(name = "yurt-chaos")]
 struct Flags {
-    /// Small bounds, a few minutes (the default).
+    /// Use small bounds, a few minutes (the default).
     #[arg(long, conflicts_with = "long")]
     quick: bool,
-    /// Large bounds.
+    /// Use large bounds.
     #[arg(long)]
     long: bool,
-    /// Only what has NAME in its name.
+    /// Run only scenarios and mutants with NAME in their names.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
     /// First seed of every simulation; the same seed at the same commit is the same run.
@@ -30,16 +30,16 @@ struct Flags {
     /// Threads of an exploration.
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// Most minutes that one exploration may take.
+    /// Most minutes for one exploration.
     #[arg(long, value_name = "MINUTES", default_value_t = 30)]
     minutes: u64,
-    /// Most minutes for everything together; what is not finished by then counts as a failure.
+    /// Most minutes for everything together; unfinished scenarios count as failures.
     #[arg(long, value_name = "MINUTES", default_value_t = 600)]
     within: u64,
     /// Also write the totals to FILE, as JSON.
     #[arg(long, value_name = "FILE")]
     totals: Option<PathBuf>,
-    /// Print the faults that models know and end.
+    /// Print the faults of the models and exit.
     #[arg(long)]
     faults: bool,
 }

@@ -1,10 +1,10 @@
 //! The protocols of the pool as small state machines, explored exhaustively up to stated bounds.
 //!
-//! * [`leadership`]: who leads, whose feed is taken, when data counts as complete.
-//! * [`replica`]: what a client is told while sources lag, crash, switch and go back in time.
+//! * [`leadership`]: election, fence, feed, and completeness of data.
+//! * [`replica`]: deliveries to a client while sources lag, crash, switch and go back in time.
 //!
-//! A model describes the rules, not the code: it is read beside `docs/ARCHITECTURE.md`. Each has a list of mutations, rules
-//! left out one at a time; a property has to notice every one of them.
+//! A model describes the rules, not the code: read it together with `docs/ARCHITECTURE.md`. Each has a list of
+//! mutations, rules left out one at a time; a property must catch every one of them.
 
 pub mod leadership;
 pub mod replica;

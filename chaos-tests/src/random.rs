@@ -9,7 +9,7 @@ pub struct Random(u64);
 // === impl Random ===
 
 impl Random {
-    /// The numbers that belong to `seed`.
+    /// The random sequence of `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0xD134_2543_DE82_EF95))
@@ -24,7 +24,7 @@ impl Random {
         (mixed ^ (mixed >> 31)) % limit
     }
 
-    /// An index into `len` things.
+    /// An index into a collection of `len` items.
     pub fn index(&mut self, len: usize) -> usize {
         usize::try_from(self.below(len as u64)).unwrap_or_default()
     }

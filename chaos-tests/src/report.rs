@@ -1,4 +1,4 @@
-//! What a run prints at its end, and whether it passed.
+//! Final report of a run, and its verdict.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -13,24 +13,24 @@ use crate::faults::{Fault, Struck};
 pub struct Row {
     /// Name, as for `--only`.
     pub name: String,
-    /// How much of `unit` was seen.
+    /// Number of operations, in `unit`.
     pub counted: u64,
-    /// What was counted: distinct states, elections, reads.
+    /// Unit of the count: distinct states, elections, reads.
     pub unit: &'static str,
-    /// What bounds it.
+    /// Bound of the exploration or simulation.
     pub bound: String,
-    /// How long it took.
+    /// Duration of the row.
     pub took: Duration,
-    /// What is wrong, with the way there.
+    /// Failures, with the path to each.
     pub problems: Vec<String>,
 }
 
-/// A rule left out, and whether somebody noticed.
+/// A rule left out, and whether a check caught it.
 #[derive(Debug)]
 pub struct Mutant {
-    /// Where and which.
+    /// Scenario and mutation.
     pub name: String,
-    /// By what it was caught, and after how much.
+    /// The check that caught it, and the effort.
     pub caught: Option<String>,
 }
 
@@ -41,16 +41,16 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// Mutants.
     pub mutants: Vec<Mutant>,
-    /// How many transitions were faults, by kind.
+    /// Number of faults, by kind.
     pub struck: Struck,
-    /// Kinds that must have struck, or the run shows nothing.
+    /// Kinds that must have occurred, or the run is inconclusive.
     pub required: Vec<Fault>,
 }
 
 // === impl Report ===
 
 impl Report {
-    /// What is wrong with the run: violations, mutants that got away, faults that never struck.
+    /// Failures of the run: violations, mutants that were not caught, faults that never occurred.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems: Vec<String> = Vec::new();
@@ -71,7 +71,7 @@ impl Report {
     }
 
     /// The totals for programs to read: `{scenarios, operations: {unit: n}, faults: {kind: times}, violations, mutants:
-    /// {caught, total}}`. Every kind of the catalogue is there, those that never struck with 0.
+    /// {caught, total}}`. Every kind of the catalogue is there, with 0 if it never occurred.
     #[must_use]
     pub fn totals(&self) -> Value {
         let times = |fault: &Fault| (fault.id().to_owned(), self.struck.of(*fault).into());
@@ -85,7 +85,7 @@ impl Report {
         })
     }
 
-    /// What was counted over all rows, by unit.
+    /// Counts over all rows, by unit.
     fn sums(&self) -> BTreeMap<&'static str, u64> {
         let mut sums = BTreeMap::new();
         for row in &self.rows {

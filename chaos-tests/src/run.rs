@@ -1,4 +1,4 @@
-//! What a run consists of, in order, and what is said meanwhile.
+//! Steps of a run, in order, with progress messages.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,24 +15,24 @@ use crate::model::{leadership, replica};
 use crate::report::{Mutant, Report, Row};
 use crate::scenarios::{self, Scenario};
 
-/// What to run.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Large bounds.
     pub long: bool,
-    /// Only what has this in its name.
+    /// Only scenarios with this in their names.
     pub only: Option<String>,
     /// First seed of every simulation.
     pub seed: u64,
     /// Threads of an exploration.
     pub threads: usize,
-    /// No exploration may take longer.
+    /// Longest duration of one exploration.
     pub longest: Duration,
-    /// Nothing goes on after this.
+    /// End of the run.
     pub ends: BootTime,
 }
 
-/// Runs everything of `plan`; `say` is told what is going on.
+/// Runs all scenarios of `plan`; `say` receives progress messages.
 pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Report {
     let mut report = Report::default();
     let wanted = |name: &str| plan.only.as_deref().is_none_or(|only| name.contains(only));
@@ -87,13 +87,13 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Report {
 // === impl Plan ===
 
 impl Plan {
-    /// How long the next exploration may take.
+    /// Time left for the next exploration.
     fn limit(&self) -> Duration {
         self.longest.min(self.ends.since(Clock::system().boot()))
     }
 }
 
-/// Each rule left out, in models and in simulations.
+/// Runs with each rule left out, in models and in simulations.
 fn hunt(plan: &Plan, report: &mut Report, say: &mut dyn FnMut(&str)) {
     let wanted = |name: &str| plan.only.as_deref().is_none_or(|only| name.contains(only));
     for (mutation, bounds) in leadership::scenarios::MUTANTS {
@@ -127,7 +127,7 @@ fn hunt(plan: &Plan, report: &mut Report, say: &mut dyn FnMut(&str)) {
         say(&format!("hunting {}", scenario.name));
         let total = scenarios::repeat(scenario, plan.seed, u64::MAX, plan.threads, plan.limit());
         let caught = total.violation.map(|(seed, what)| {
-            // What led to it follows in more lines.
+            // The path to it follows in more lines.
             let what = what.lines().next().unwrap_or_default();
             format!("{what} (seed {seed}, {} runs)", total.runs)
         });
@@ -189,7 +189,7 @@ fn explore_leadership(name: String, bounds: Bounds, plan: &Plan, struck: &Struck
     row(name, &explored, bounds, problems)
 }
 
-/// What should have happened and did not.
+/// States that should have been reached and were not.
 fn unreached(bounds: Bounds, reached: &Reached) -> impl Iterator<Item = &'static str> {
     let never_fed = bounds.feeds > 2 && reached.fed_twice.load(Ordering::Relaxed) == 0;
     let never_restored =
@@ -226,7 +226,7 @@ fn row(name: String, explored: &Explored, bounds: impl std::fmt::Debug, problems
     }
 }
 
-/// `Bounds { hubs: 2, … }` as words; what is zero or false is left out.
+/// `Bounds { hubs: 2, … }` as text; zero and false values are left out.
 fn bound_text(debug: &str) -> String {
     let inner = debug.split_once('{').map_or(debug, |(_, inner)| inner);
     let fields = inner.trim_end_matches(['}', ' ']).split(',').map(str::trim);
@@ -246,7 +246,7 @@ fn explore_replica(name: String, bounds: replica::Bounds, plan: &Plan, struck: &
     let faults = model.struck.clone();
     let mut explored = explore(model.clone(), Order::Deepest(None), plan.threads, plan.limit());
     if !explored.failures.is_empty() {
-        // Deep paths are long ones: a reader is better served with the shortest.
+        // Deep paths are long: for a reader the shortest one is better.
         explored = explore(model, Order::Nearest, plan.threads, plan.limit());
     }
     struck.add(&faults);

@@ -1,10 +1,10 @@
-//! Deterministic simulations of the real code: one thread, one seed, and nothing but the seed decides what happens.
+//! Deterministic simulations of the real code: one thread, and one seed that alone determines all events.
 //!
 //! * [`elections`]: election machines of hubs against the guard and the fence of the coordinator.
 //! * [`reads`]: a collection from the cloud to clients, through replicas, feed and readers.
 //!
-//! The same seed at the same commit is the same run, to the last message. What is simulated is the world around the code:
-//! links, clocks, disks, crashes. Checkers are in `validate/`.
+//! The same seed at the same commit is the same run, to the last message. Only the environment of the code is
+//! simulated: links, clocks, disks, crashes. Checkers are in `validate/`.
 
 pub mod elections;
 pub mod reads;
@@ -18,16 +18,16 @@ use yurt_runtime::Clock;
 
 use crate::faults::Struck;
 
-/// What one run came to.
+/// Result of one run.
 #[derive(Debug)]
 pub struct Ran {
-    /// What the scenario counts: elections, reads.
+    /// Count of the scenario's unit: elections, reads.
     pub operations: u64,
-    /// Other statements that were checked.
+    /// Number of other checks.
     pub checked: u64,
     /// Faults, by kind.
     pub struck: Struck,
-    /// The first thing that must not happen.
+    /// The first violation.
     pub violation: Option<String>,
 }
 
@@ -35,32 +35,32 @@ pub struct Ran {
 pub struct Scenario {
     /// Name, as for `--only`.
     pub name: String,
-    /// What it counts.
+    /// Unit of the count.
     pub unit: &'static str,
     /// Operations of a quick and of a long run.
     pub enough: (u64, u64),
-    /// One run.
+    /// Executes one run.
     pub simulate: Box<dyn Fn(u64) -> Ran + Sync>,
 }
 
-/// What many runs came to.
+/// Totals of many runs.
 #[derive(Debug, Default)]
 pub struct Total {
     /// Runs.
     pub runs: u64,
     /// Operations of all of them.
     pub operations: u64,
-    /// Other statements that were checked.
+    /// Number of other checks.
     pub checked: u64,
     /// Faults, by kind.
     pub struck: Struck,
     /// The first violation found, with its seed.
     pub violation: Option<(u64, String)>,
-    /// How long it took.
+    /// Duration of the runs.
     pub took: Duration,
 }
 
-/// Seeds that a mutant may need before it is caught.
+/// Seeds within which a mutant must be caught.
 const MUTANT_RUNS: u64 = 400;
 
 /// All simulations.
@@ -103,8 +103,8 @@ pub fn mutants() -> Vec<Scenario> {
     elections.chain(reads).collect()
 }
 
-/// Repeats `scenario` from the seed `first` on, until it has done `enough` operations, something was violated, or `longest`
-/// has passed.
+/// Repeats `scenario` from the seed `first` on. Ends after `enough` operations, at a violation, or when `longest` has
+/// passed.
 #[must_use]
 pub fn repeat(scenario: &Scenario, first: u64, enough: u64, threads: usize, longest: Duration) -> Total {
     let clock = Clock::system();

@@ -1,12 +1,11 @@
-//! Who leads, whose feed is taken, when data counts as complete: election, fence and feed over a network that loses,
-//! reorders and repeats messages.
+//! Model of election, fence, feed and completeness of data, over a network that loses, reorders and repeats messages.
 //!
-//! Time is counted in ticks. A holder acts for at most [`HOLD`] ticks after it *sent* its last successful write,
-//! a candidate waits for [`EXPIRY`] ticks without a change of the record it sees: the renew deadline on the
-//! slowest clock against the lease duration on the quickest. That a clock may be anywhere between is covered, because a hub
-//! may give up, wait or stand still at any time.
+//! Time is counted in ticks. A holder acts for at most [`HOLD`] ticks after it *sent* its last successful write. A
+//! candidate waits for [`EXPIRY`] ticks without a change of the record it sees. This is the renew deadline on the
+//! slowest clock against the lease duration on the fastest. Clocks in between are covered, because a hub may give up,
+//! wait or pause at any time.
 //!
-//! Left out: what is in the data (see the model of replicas), and how long things take.
+//! Left out: the contents of the data (see the model of replicas), and durations.
 
 mod hub;
 pub mod scenarios;
@@ -23,19 +22,20 @@ use crate::faults::{Fault, Struck};
 use server::Write;
 use state::{ALL_BODIES, Broken, EXPIRY, HOLD, HubId, Message, Observer, Place, Purpose, Server, Spent, State};
 
-/// How far the model is explored.
+/// Bounds of an exploration.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Hubs.
     pub hubs: u8,
-    /// The last hub is an elector of another make: no resourceVersion, somebody else's clock.
+    /// True if the last hub is a foreign elector: no resourceVersion, the clock of another host.
     pub foreign: bool,
     /// RVs the coordinator issues in one store.
     pub writes: u8,
-    /// No clock at all: the lease may be taken at any time, and a hub leads until it hears otherwise. What the fence
-    /// promises must hold even so. The lease is read, written and answered in one step; what is on its way is the feed.
+    /// No clock at all: the lease may be taken at any time, and a hub leads until it learns otherwise. The guarantees
+    /// of the fence must hold even so. The lease is read, written and answered in one step; only feed calls are on the
+    /// wire.
     pub timeless: bool,
-    /// Messages on their way at a time.
+    /// Messages on the wire at a time.
     pub wire: usize,
     /// Restarts of the coordinator.
     pub restarts: u8,
@@ -43,7 +43,7 @@ pub struct Bounds {
     pub stores: u8,
     /// Deletions of the lease.
     pub deletions: u8,
-    /// Messages that arrive twice.
+    /// Messages that are duplicated.
     pub duplicates: u8,
     /// Feed calls.
     pub feeds: u8,
@@ -53,7 +53,7 @@ pub struct Bounds {
     pub rollbacks: u8,
 }
 
-/// One rule left out.
+/// A rule left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
     /// The fence does not compare the epoch.
@@ -66,19 +66,19 @@ pub enum Mutation {
     EpochFromTransitions,
     /// The epoch record is not written with the lease.
     EpochNotDurable,
-    /// The fence is asked first and data applied later.
+    /// The fence is checked first and data applied later.
     FenceNotAtomic,
-    /// A lease is written whatever its resourceVersion.
+    /// A lease is written with any resourceVersion.
     NoVersionCompare,
     /// A holder may be replaced right after a restart.
     NoGuardAfterRestart,
-    /// Writes without resourceVersion are not judged.
+    /// Writes without resourceVersion pass unchecked.
     NoGuard,
     /// A candidate compares renewTime with its own wall clock.
     RemoteClock,
     /// A holder counts from the answer instead of from sending.
     CountFromAnswer,
-    /// An answer counts for whatever request is in flight.
+    /// An answer counts for any request in flight.
     AnyAnswer,
     /// A leader releases the lease before it has stopped.
     ReleaseBeforeStop,
@@ -94,24 +94,24 @@ pub enum Mutation {
     PositionBeforeData,
     /// A new leader starts with an empty coordinator.
     WipeOnLeaderChange,
-    /// A snapshot older than what is held is taken.
+    /// A snapshot older than the held data is applied.
     SnapshotBehind,
 }
 
 /// The model.
 #[derive(Clone, Debug)]
 pub struct Leadership {
-    /// How far.
+    /// Bounds of the exploration.
     pub bounds: Bounds,
-    /// Which rule is left out.
+    /// The rule that is left out.
     pub mutation: Option<Mutation>,
     /// Counts the faults.
     pub struck: Arc<Struck>,
-    /// Counts what has to be possible.
+    /// Counts the states that must be reachable.
     pub reached: Arc<Reached>,
 }
 
-/// Things that an exploration has to come across, or it shows nothing.
+/// States that an exploration must reach to be conclusive.
 #[derive(Debug, Default)]
 pub struct Reached {
     /// A feed call of a second hold was applied.
@@ -120,18 +120,18 @@ pub struct Reached {
     pub served_after_restart: AtomicU64,
 }
 
-/// What can happen next.
+/// Possible actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Time passes for everybody.
+    /// One tick of time passes for all components.
     Tick,
-    /// A hub sees the lease as it is.
+    /// A hub reads the current lease.
     Observe(HubId),
     /// A hub sends a write of the lease.
     Send(HubId, Purpose),
-    /// A hub stops waiting for its answer.
+    /// A hub gives up waiting for its answer.
     GiveUp(HubId),
-    /// A leader stops: its clock runs fast, the cloud is lost, or it ends.
+    /// A leader stops: its clock is fast, the cloud is lost, or it exits.
     StepDown(HubId),
     /// A message arrives.
     Deliver(Message),
@@ -145,15 +145,15 @@ pub enum Action {
     Restart,
     /// The coordinator is started with an empty disk.
     ReplaceStore,
-    /// Something changes in the cloud.
+    /// The cloud changes.
     CloudMoves,
-    /// The cloud comes back from a backup.
+    /// The cloud is restored from a backup.
     CloudRollsBack,
     /// A leader's replica catches up.
     CatchUp(HubId),
     /// A leader sends a feed call.
     Feed(Message),
-    /// The coordinator applies what it let in before; only a mutant does.
+    /// The coordinator applies the call it admitted before; only a mutant does.
     ApplyAdmitted,
     /// Pool data is committed.
     Persist,
@@ -250,7 +250,7 @@ impl Leadership {
         grow(&mut state.server.written);
         for (index, hub) in state.hubs.iter_mut().enumerate() {
             grow(&mut hub.since);
-            // Beyond the bound: the clock of the first hub stands still.
+            // Beyond the bound: the clock of the first hub stops.
             if self.is(Mutation::DriftBeyondBound) && index == 0 {
                 continue;
             }
@@ -323,7 +323,7 @@ impl Model for Leadership {
         }
         for message in &state.wire {
             actions.push(Action::Deliver(*message));
-            // What is lost is what is never delivered; it has to go only to make room.
+            // A lost message is one that is never delivered; it is dropped only to make room.
             if state.wire.len() >= self.bounds.wire {
                 actions.push(Action::Lose(*message));
             }
@@ -427,7 +427,7 @@ impl Model for Leadership {
     }
 }
 
-/// The fault an action stands for.
+/// The fault that an action represents.
 fn fault_of(action: Action) -> Option<Fault> {
     match action {
         Action::Lose(Message::Stored { .. }) => Some(Fault::AnswerLost),

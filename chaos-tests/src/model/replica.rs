@@ -1,17 +1,18 @@
-//! What a client of a hub is told while its hub, and the hub's sources, crash, lag, switch and go back in time.
+//! Model of a hub's client while the hub and its sources crash, lag, switch and go back in time.
 //!
 //! ```text
 //!   cloud (one log, two servers) ──events, snapshots──► coordinator ──watch──┐
 //!                    └───────────────────watch, list─────────────────────────┴─► hub ──watch, list──► client
 //! ```
 //!
-//! A stream is modelled by what is asked for next: what a copy at `C` (or a client at its RV) would be told now, cut after any
-//! number of events. So every moment is a moment of switching: the next piece may come from any source, and what two open
-//! streams deliver is covered. A stream changes only the generation it was opened for, so one that goes on when another source
-//! has begun a new one changes nothing. A call of the feed may come from whoever led at whatever time, with any content the log ever
-//! had; that no stale one gets through is the other model's matter.
+//! A stream is modelled by its next request: the deliveries that a copy at `C` (or a client at its RV) would get now,
+//! cut after any number of events. A switch is therefore possible at every moment: the next piece may come from any
+//! source, and the deliveries of two open streams are covered. A stream changes only the generation it was opened for,
+//! so one that continues after another source has begun a new generation changes nothing. A feed call may come from any
+//! leader of any time, with any content the log ever had; the other model checks that no stale call is applied.
 //!
-//! Left out: the tail of exact history (a client is always told conflated), selectors and filters, freshness.
+//! Left out: the tail of exact history (a client always gets the last state of each key), selectors and filters,
+//! freshness.
 
 pub mod cloud;
 pub mod copy;
@@ -29,20 +30,20 @@ use copy::is_true;
 pub use rules::Server;
 use state::{Broken, Link, Node, Reader, Spent, State, Which};
 
-/// How far the model is explored.
+/// Bounds of an exploration.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// RVs of the cloud.
     pub changes: u8,
-    /// There is a coordinator.
+    /// True if there is a coordinator.
     pub coordinator: bool,
-    /// The hub may follow the cloud itself.
+    /// True if the hub may follow the cloud itself.
     pub direct: bool,
-    /// One of the cloud's servers lags.
+    /// True if one of the cloud's servers lags.
     pub lagging: bool,
-    /// The feed may bring snapshots although the coordinator is complete.
+    /// True if the feed may bring snapshots although the coordinator is complete.
     pub differences: bool,
-    /// The client resumes by the rule for new generations.
+    /// True if the client resumes by the rule for new generations.
     pub resync: bool,
     /// See [`Spent`].
     pub coordinator_crashes: u8,
@@ -62,54 +63,54 @@ pub struct Bounds {
     pub leaders: u8,
 }
 
-/// One rule left out.
+/// A rule left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
     /// The coordinator numbers its copies itself.
     Renumber,
-    /// `C` moves to the RV of a list of which a page is missing.
+    /// `C` moves to the RV of a list that lacks a page.
     PartialList,
     /// The first page of the first list is published.
     FirstPagePublished,
-    /// An incomplete copy is served as what it has.
+    /// An incomplete copy is served as it is.
     ServeIncomplete,
-    /// Who is ahead of `C` is told `C`.
+    /// A reader ahead of `C` gets `C`.
     NoHold,
     /// A new leader starts with an empty coordinator.
     WipeOnLeaderChange,
-    /// A list older than what is held is taken.
+    /// A list older than the held data is applied.
     SnapshotBehind,
-    /// A deletion nobody watched is told with the RV of the list.
+    /// A deletion without a watch event is delivered with the RV of the list.
     RangeWithListVersion,
-    /// Followers are not told of a stretch where something may have come and gone unseen.
+    /// Followers do not learn of a range in which objects may have been created and deleted unseen.
     GapsNotAnnounced,
-    /// The deletion of an object that was never here is not remembered.
+    /// The deletion of an object that was never here is not kept.
     ForgetUnknown,
-    /// Who stands where something may have come and gone unseen is resumed all the same.
+    /// A reader inside such a range is resumed all the same.
     NoGaps,
-    /// Deletions are forgotten and the floor stays.
+    /// Tombstones are dropped and the floor stays.
     ForgetWithoutFloor,
-    /// Deletions are not stored.
+    /// Tombstones are not stored.
     TombstonesNotStored,
     /// A bookmark overtakes events.
     BookmarkPastEvents,
     /// A difference is fed as events.
     DiffAsEvents,
-    /// A list's difference is taken event by event.
+    /// A list's difference is applied event by event.
     StepNotAtomic,
-    /// What a coordinator tells of the last state of each key is taken event by event.
+    /// A coordinator's catch-up, the last state of each key, is applied event by event.
     CatchUpNotAtomic,
     /// The old source is left before the new one has confirmed the position.
     BreakBeforeMake,
-    /// What `C` covers is applied again.
+    /// Changes that `C` covers are applied again.
     ApplyCovered,
-    /// Nobody compares generations.
+    /// Generations are not compared.
     IgnoreGeneration,
-    /// The coordinator's stream goes on when the hub has begun another generation with a list of the cloud.
+    /// The coordinator's stream continues after the hub has begun another generation with a list of the cloud.
     StreamOfAnyGeneration,
-    /// The coordinator says of which generation a list is when it has begun another one since.
+    /// The coordinator announces the generation of a list after it has begun another one.
     GenerationReadApart,
-    /// After a break the cloud is followed as if nothing had happened.
+    /// After a break the cloud is followed without a check of its history.
     NoTimelineProof,
     /// A new generation is served before it is durable.
     GenerationNotDurable,
@@ -117,7 +118,7 @@ pub enum Mutation {
     NoResync,
     /// The same, once `C` has passed the highest RV served.
     ResyncOnlyWhileBehind,
-    /// The highest RV served is taken from a commit, which may be older.
+    /// The highest RV served is read from a commit, which may be older.
     HighFromCommit,
     /// `C` is committed before the data.
     PositionBeforeData,
@@ -126,15 +127,15 @@ pub enum Mutation {
 /// The model.
 #[derive(Clone, Debug)]
 pub struct Replica {
-    /// How far.
+    /// Bounds of the exploration.
     pub bounds: Bounds,
-    /// Which rule is left out.
+    /// The rule that is left out.
     pub mutation: Option<Mutation>,
     /// Counts the faults.
     pub struck: Arc<Struck>,
 }
 
-/// What can happen next.
+/// Possible actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// An object is created or changed in the cloud.
@@ -143,23 +144,23 @@ pub enum Action {
     Delete(usize),
     /// The slower server catches up by one change.
     LaggingMoves,
-    /// The cloud forgets its history.
+    /// The cloud compacts its history.
     Compact,
-    /// The cloud comes back as it was at an RV.
+    /// The cloud is restored to its state at an RV.
     RollBack(u8),
     /// A feed call with events of a timeline, up to an RV.
     FeedEvents(u8, u8),
-    /// A feed call with everything there was in a timeline at an RV.
+    /// A feed call with the state of a timeline at an RV.
     FeedSnapshot(u8, u8),
-    /// Another leader is elected; only a mutant notices.
+    /// Another leader is elected; only a mutant reacts to it.
     LeaderChanges,
-    /// The hub takes the next event of its cloud watch.
+    /// The hub applies the next event of its cloud watch.
     WatchCloud(Server),
     /// The hub lists the cloud.
     ListCloud(Server),
-    /// The hub has the first page of a list; only a mutant shows it.
+    /// The hub has the first page of a list; only a mutant serves it.
     FirstPage,
-    /// The hub takes so many deliveries of its coordinator watch.
+    /// The hub applies so many deliveries of its coordinator watch.
     Follow(usize),
     /// The hub lists the coordinator.
     ListCoordinator,
@@ -167,21 +168,21 @@ pub enum Action {
     Commit(Which),
     /// kill -9.
     Crash(Which),
-    /// kill -9, and the disk is gone.
+    /// kill -9, with the loss of the disk.
     LoseDisk(Which),
-    /// A copy drops what it remembers of deletions.
+    /// A copy drops its tombstones.
     Forget(Which),
     /// The client lists.
     List,
     /// The client resumes at its RV.
     Resume,
-    /// The client takes so many deliveries.
+    /// The client reads so many deliveries.
     Read(usize),
     /// The client's stream is cut.
     Cut,
 }
 
-/// Deliveries taken at a time: one, or all there are.
+/// Deliveries per step: one, or all.
 const COUNTS: [usize; 2] = [1, usize::MAX];
 
 // === impl Replica ===
@@ -241,7 +242,7 @@ impl Replica {
             Which::Hub => spent.hub_crashes < self.bounds.hub_crashes,
         };
         let may_crash = crashes || spent.disks < self.bounds.disks;
-        // What is committed matters only to what may still crash.
+        // A commit matters only to a node that may still crash.
         if may_crash && node.disk != node.memory && node.memory.complete {
             actions.push(Action::Commit(which));
         }
@@ -276,7 +277,7 @@ impl Replica {
         }
     }
 
-    /// The hub lists the cloud when it has nothing, got 410, or the proof of the timeline failed.
+    /// True if the hub has no data, got 410, or its check of the timeline failed.
     fn wants_list(&self, state: &State) -> bool {
         let held = &state.hub.memory;
         let rolled_back = held.timeline != state.cloud.timeline();
@@ -434,7 +435,7 @@ fn rules() -> Vec<Property<Replica>> {
         Property::always("I2 a client's RV never goes back", |_, state: &State| {
             state.broken != Some(Broken::ReaderWentBack)
         }),
-        Property::always("I1 a client is told nothing the cloud never had", |_, state: &State| {
+        Property::always("I1 a client gets nothing the cloud never had", |_, state: &State| {
             state.broken != Some(Broken::Forged)
         }),
         Property::always(
@@ -451,7 +452,7 @@ fn rules() -> Vec<Property<Replica>> {
 }
 
 impl Replica {
-    /// Forgets what can make no difference any more.
+    /// Removes state that has no effect any more.
     fn tidy(&self, state: &mut State) {
         let (spent, bounds) = (state.spent, self.bounds);
         let may_lose_disk = spent.disks < bounds.disks;
@@ -462,7 +463,7 @@ impl Replica {
             state.hub.disk = copy::Copy::default();
         }
         if state.reader.link == Link::Fresh {
-            // It will forget everything it knows.
+            // It will drop everything it has.
             let (timeline, link) = (state.reader.timeline, state.reader.link);
             state.reader = Reader {
                 timeline,
@@ -479,7 +480,7 @@ impl Replica {
     }
 }
 
-/// The fault an action stands for.
+/// The fault that an action represents.
 fn fault_of(action: Action) -> Option<Fault> {
     match action {
         Action::Compact => Some(Fault::CloudCompacted),

@@ -1,9 +1,10 @@
-//! Simulated elections: the hub's real election machine, several of it, against the coordinator's real guard and fence.
+//! Simulated elections: several instances of the hub's real election machine against the coordinator's real guard and
+//! fence.
 //!
-//! Real time is counted in microseconds; every hub and the coordinator see it through a clock of their own offset and rate.
-//! Messages are lost, late (later than a lease lasts, too) and repeated; hubs pause, die and lose the cloud; the coordinator
-//! dies, forgets renewals, and loses its store; an elector that never sends a resourceVersion takes part, and a stranger
-//! deletes the lease. Leaders feed all the while, and a referee looks at every call that is let in.
+//! Real time is counted in microseconds; every hub and the coordinator see it through a clock of their own offset and
+//! rate. Messages are lost, repeated and late (also by more than a lease duration). Hubs pause, die and lose the cloud.
+//! The coordinator dies, forgets renewals, and loses its store. An elector that never sends a resourceVersion takes
+//! part, and a stranger deletes the lease. Leaders feed all the while, and a referee checks every call that is applied.
 
 mod coordinator;
 mod hub;
@@ -22,23 +23,24 @@ use hub::Hub;
 
 const HUBS: usize = 3;
 const SECOND: u64 = 1_000_000;
-/// How long faults strike in one run.
+/// Duration of faults in one run.
 const ROUGH: u64 = 600 * SECOND;
-/// No fault lasts longer.
+/// Longest duration of a fault.
 const FAULT_MAX: u64 = 45 * SECOND;
-/// The longest that a message takes.
+/// Longest delay of a message.
 const SLOWEST: u64 = 40 * SECOND;
-/// The elector that never sends a resourceVersion tries this often.
+/// Interval at which the elector without resourceVersion tries.
 const FOREIGN_PERIOD: u64 = 5 * SECOND;
 
-/// What a run is about.
+/// Parameters of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Clocks run this much faster or slower at the most.
+    /// Largest deviation of the clocks' rates, in percent.
     pub drift_percent: u64,
     /// The lease, the renew deadline and the retry period, in seconds.
     pub timings: (u64, u64, u64),
-    /// Whether the timings promise that never two act, whatever the clocks do. What the fence promises needs no clock.
+    /// True if the timings guarantee, with the clocks of the setting, that two hubs never act at the same time. The
+    /// guarantees of the fence need no clock.
     pub exclusive: bool,
 }
 
@@ -75,15 +77,15 @@ pub const SETTINGS: [(&str, Setting); 3] = [
 pub enum Mutation {
     /// A leader trusts itself until it sees another holder.
     IgnoreOwnClock,
-    /// A hub's clock stands still while it is paused.
+    /// A hub's clock stops while it is paused.
     ClockStopsInPause,
-    /// The lease is written whatever resourceVersion the writer had seen.
+    /// The lease is written with any resourceVersion.
     NoVersionCompare,
-    /// A feed call is let in for its sender's node alone.
+    /// A feed call is accepted by its sender's node alone.
     NoEpochCompare,
-    /// Nobody judges writes without resourceVersion.
+    /// Writes without resourceVersion are not guarded.
     NoGuard,
-    /// After a start of the coordinator a holder may be replaced at once.
+    /// After a start of the coordinator a holder may be replaced immediately.
     NoQuietTime,
     /// A start with an empty store keeps the store's id.
     StoreIdKept,
@@ -112,15 +114,15 @@ struct Drift {
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// Arrives at the machine of a hub's process.
+    /// Delivers an input to the machine of a hub's process.
     Input(usize, u32, Input),
-    /// Arrives at the coordinator.
+    /// Delivers a write to the coordinator.
     Write(usize, u32, LeaseWrite),
     Read(usize, u32, Attempt),
     Feed(usize, String, Hold),
-    /// The machine asked to be woken.
+    /// Wakes the machine at its request.
     Wake(usize, u32),
-    /// A leader's feed has something to send.
+    /// Sends a leader's next feed call.
     FeedDue(usize, u32),
     Pause(usize, u64),
     Kill(usize),
@@ -135,7 +137,7 @@ struct Simulation {
     mutation: Option<Mutation>,
     random: Random,
     now: u64,
-    /// What happens next, by time and a number that keeps the order.
+    /// Next events, by time and a number that keeps the order.
     events: BTreeMap<(u64, u64), Event>,
     sequence: u64,
     processes: u32,
@@ -234,7 +236,7 @@ impl Simulation {
         simulation
     }
 
-    /// What a hub's probes tell it first.
+    /// First results of a hub's probes.
     fn greet(&mut self, hub: usize) {
         let reachable = self.coordinator.runs;
         self.tell(hub, Input::Coordinator { reachable }, self.now);
@@ -250,7 +252,7 @@ impl Simulation {
         self.random.below(ROUGH - FAULT_MAX)
     }
 
-    /// Pauses, deaths, losses of the cloud, wrong opinions about the coordinator.
+    /// Plans pauses, deaths, losses of the cloud, and wrong probe results about the coordinator.
     fn plan_faults_of(&mut self, hub: usize) {
         for _ in 0..10 {
             let (at, length) = (self.some_time(), self.random.below(25 * SECOND));
@@ -290,7 +292,7 @@ impl Simulation {
         self.events.insert((at.max(self.now), self.sequence), event);
     }
 
-    /// Sends something over a link that loses, delays and repeats.
+    /// Sends an event over a link that loses, delays and repeats.
     fn send(&mut self, event: Event) {
         let limit = if self.is_rough { 64 } else { 32 };
         let delay = match self.random.below(limit) {
@@ -326,7 +328,7 @@ impl Simulation {
         self.now = end;
     }
 
-    /// Never two act.
+    /// Checks that two hubs never act at the same time.
     fn look(&mut self) {
         if !self.setting.exclusive {
             return;
@@ -414,7 +416,7 @@ impl Simulation {
         self.tell_watchers();
     }
 
-    /// Everybody's watch shows the lease as it is.
+    /// Every watch delivers the current lease.
     fn tell_watchers(&mut self) {
         let Some(lease) = self.coordinator.lease().map(|stored| stored.lease.clone()) else {
             return;
@@ -425,7 +427,7 @@ impl Simulation {
         }
     }
 
-    /// Nobody listens.
+    /// The receiver is down.
     fn refuse(&mut self, event: Event) {
         let (hub, process, input) = match event {
             Event::Write(hub, process, write) => (hub, process, Input::WriteDone(write.attempt, WriteOutcome::Refused)),
@@ -452,7 +454,8 @@ impl Simulation {
         self.send(Event::Input(hub, process, Input::WriteDone(write.attempt, outcome)));
     }
 
-    /// kube-leader-election's way: expiry by the record's renewTime and the own wall clock, and no resourceVersion.
+    /// Implements kube-leader-election's algorithm: expiry by the record's renewTime and the own wall clock, and no
+    /// resourceVersion.
     fn foreign_tries(&mut self) {
         let Some(skew) = self.foreign.filter(|_| self.is_rough) else {
             return;
@@ -468,7 +471,7 @@ impl Simulation {
         if !stored.is_none_or(|stored| holds || coordinator::looks_expired(stored, wall)) {
             return;
         }
-        // It gives the lease back now and then, or the hubs would not get it again.
+        // It releases the lease now and then; otherwise the hubs would not get it again.
         let gives_back = holds && self.random.once_in(2);
         let lease = Lease {
             holder_identity: if gives_back { String::new() } else { identity.to_owned() },
@@ -510,7 +513,7 @@ impl Simulation {
         }
     }
 
-    /// Nobody may act of the holders before.
+    /// No previous holder may act.
     fn blind_write_passed(&mut self, what: &str) {
         let store = self.coordinator.id().to_owned();
         let acts = |hub: &&Hub| hub.acts(self.now).is_some() && hub.acts_for(&store);
@@ -520,11 +523,11 @@ impl Simulation {
         }
     }
 
-    /// Good links from here on: once what is still on the wire has arrived, a lease that nobody renews expires and somebody
+    /// Makes all links good. Once the messages on the wire have arrived, a lease without renewals expires, and a hub
     /// takes it within a few jittered retries.
     fn calm_down(&mut self) {
         self.is_rough = false;
-        // Probes say so again and again; what was on the wire before is older.
+        // Probes report repeatedly; messages on the wire are older.
         for hub in 0..HUBS {
             self.tell(hub, Input::Coordinator { reachable: true }, self.now + SLOWEST);
             self.tell(hub, Input::Cloud { failed_probes: 0 }, self.now + SLOWEST);
@@ -540,7 +543,7 @@ impl Simulation {
         }
         if self.referee.violation.is_none() {
             let states: Vec<_> = self.hubs.iter().map(Hub::state).collect();
-            self.referee.violated(format!("nobody leads in the end: {states:?}"));
+            self.referee.violated(format!("no leader at the end: {states:?}"));
         }
     }
 }

@@ -3,9 +3,9 @@
 //! ```text
 //!   cloud log ─► hub's Collection ─► feed messages ─► coordinator's Feed and Collection ─► other hubs ─► clients
 //! ```
-//! In between the seed decides: streams are cut in the middle, switched, and fall behind; servers lag and forget; feed
-//! calls are lost, repeated and late; the leader changes; hubs and the coordinator go back to their last commit, or lose
-//! their disks. Clients list once, watch and resume; what each was told is checked against what the cloud had.
+//! In between the seed decides. Streams are cut in the middle, switched, and delayed; servers lag and compact. Feed
+//! calls are lost, repeated and late; the leader changes. Hubs and the coordinator return to their last commit, or lose
+//! their disks. Clients list once, watch and resume; the deliveries to each are checked against the cloud's history.
 
 mod client;
 mod cloud;
@@ -32,16 +32,16 @@ pub use setting::{MUTATIONS, Mutation, Relists, SETTINGS, Setting};
 const HUBS: usize = 3;
 /// Clients behind each hub.
 const CLIENTS: usize = 2;
-/// Things that happen in one run.
+/// Actions in one run.
 const ACTS: u32 = 3_000;
-/// Rounds in which everything has to come to rest.
+/// Rounds within which the pool must come to rest.
 const ROUNDS: u32 = 400;
-/// Leaders that do not know yet that they are none.
+/// Most former leaders that have not detected their loss of leadership.
 const FORMER_MAX: usize = 2;
 
 /// The coordinator, over its restarts.
 struct Coordinator {
-    /// `None` while it is away.
+    /// `None` while it is down.
     pool: Option<Pool>,
     saved: Recovered,
     record: Option<(ResourceVersion, Vec<u8>)>,
@@ -56,11 +56,11 @@ struct Simulation {
     cloud: Cloud,
     hubs: Vec<Hub>,
     coordinator: Coordinator,
-    /// The last one leads, the others do not know yet that they do not.
+    /// The last one leads, the others have not detected yet that they do not.
     feeders: Vec<Feeder>,
     post: Post,
     clients: Vec<Client>,
-    /// The node of this hub is off.
+    /// Hub whose node is off.
     off: Option<usize>,
     struck: Struck,
 }
@@ -70,7 +70,7 @@ struct Simulation {
 pub fn simulate(setting: Setting, mutation: Option<Mutation>, seed: u64) -> Ran {
     let mut simulation = Simulation::new(setting, mutation, seed);
     if !setting.lists {
-        // A pool that has been at rest once needs no list while nobody forgets anything.
+        // A pool that has been at rest once needs no list while no history is dropped.
         simulation.come_to_rest();
         simulation.commit();
     }
@@ -156,7 +156,7 @@ impl Simulation {
         }
     }
 
-    /// What not every setting has.
+    /// Injects a fault that only some settings have.
     fn strike(&mut self) {
         let hub = self.random.index(HUBS);
         match self.random.below(8) {
@@ -185,7 +185,7 @@ impl Simulation {
         }
     }
 
-    /// Some server has seen some of what happened.
+    /// Advances a random server by a random number of changes.
     fn lag(&mut self) {
         let server = self.random.index(SERVERS);
         let (from, head) = (self.cloud.seen_by[server], self.cloud.head());
@@ -211,7 +211,7 @@ impl Simulation {
         self.hubs[hub].follow(source, &world, &mut self.random);
     }
 
-    /// A hub goes to another source. The leader stays at the cloud, at another server perhaps.
+    /// Moves a hub to another source. The leader stays at the cloud, perhaps at another server.
     fn switch(&mut self) {
         let hub = self.random.index(HUBS);
         let leads = self.feeders.last().is_some_and(|feeder| feeder.hub == hub);
@@ -263,7 +263,7 @@ impl Simulation {
         self.coordinator.saved = pool.objects().read(|held| hub::recovered(held, self.mutation));
     }
 
-    /// All have what all others know.
+    /// Commits all hubs and the coordinator.
     fn commit(&mut self) {
         self.hubs.iter_mut().for_each(Hub::commit);
         self.save_coordinator();
@@ -323,7 +323,7 @@ impl Simulation {
             .for_each(Feeder::reopen);
     }
 
-    /// The server at `place`, which stands at `position`, is killed.
+    /// Kills the server at `place`, whose position is `position`, and cuts its clients.
     fn cut_clients(&mut self, place: Place, position: ResourceVersion) {
         let there = self.clients.iter_mut().filter(|client| client.place == place);
         there.for_each(|client| client.cut(position));
@@ -344,7 +344,7 @@ impl Simulation {
         }
     }
 
-    /// Nothing strikes any more: the first hub leads, the others follow, everybody reads to the end.
+    /// Stops all faults: the first hub leads, the others follow, all clients read to the end.
     fn come_to_rest(&mut self) -> bool {
         self.post.is_rough = false;
         self.cloud.catch_up();
@@ -378,7 +378,8 @@ impl Simulation {
         false
     }
 
-    /// `ended`: the histories before the present one; `None` when the pool did not come to rest in one of them.
+    /// Judges the run. `ended`: the histories before the present one; `None` when the pool did not come to rest in one
+    /// of them.
     fn judge(self, rests: bool, ended: Option<Vec<Truth>>) -> Ran {
         let rests = rests && ended.is_some();
         let ended = ended.unwrap_or_default();
@@ -436,8 +437,8 @@ mod tests {
         }
     }
 
-    /// Clients write down every event while the sources of the replicas behind them change a thousand times. What they were
-    /// told is what the cloud had at that version, never goes back, and ends with what is there.
+    /// Clients record every event while the sources of the replicas behind them change a thousand times. Every delivery
+    /// is the cloud's state at that version, versions never go back, and the last state is the present one.
     ///
     /// Conformance: 7.65, 7.66
     #[test]

@@ -1,4 +1,4 @@
-//! What a hub does: client-go's algorithm with a hard deadline counted from sending, and the feed while it leads.
+//! Rules of a hub: client-go's algorithm with a hard deadline counted from sending, and the feed while it leads.
 
 use super::state::{ALL_BODIES, Claim, EXPIRY, HOLD, Hold, HubId, Lease, Message, Purpose, Request, Seen, State};
 use super::{Leadership, Mutation};
@@ -6,7 +6,7 @@ use super::{Leadership, Mutation};
 // === impl Leadership ===
 
 impl Leadership {
-    /// What `hub` may do for the lease now.
+    /// Writes of the lease that `hub` may start now.
     pub(super) fn lease_purposes(&self, state: &State, id: HubId) -> Vec<Purpose> {
         let hub = &state.hubs[usize::from(id)];
         if hub.request.is_some() || state.server.is_used_up(self.bounds.writes) {
@@ -46,13 +46,13 @@ impl Leadership {
         purposes
     }
 
-    /// The request leaves: its age counts from here.
+    /// Sends the request: its age counts from here.
     pub(super) fn send_write(&self, state: &mut State, id: HubId, purpose: Purpose) {
         let blind = self.is_foreign(id);
         if self.bounds.timeless {
             self.observe(state, id);
         }
-        // A number of its own among what is on its way.
+        // Its number differs from all that are on the wire.
         let is_taken = |attempt: u8| {
             let mut theirs = state.wire.iter().filter(|message| message.hub() == id);
             theirs.any(|message| message.attempt() == Some(attempt))
@@ -64,7 +64,7 @@ impl Leadership {
             _ => None,
         };
         let changes_holder = purpose == Purpose::Acquire && seen.is_some_and(|lease| lease.holder != Some(id));
-        // Nobody but the mutant looks at it.
+        // Only the mutant reads it.
         let transitions = match self.is(Mutation::EpochFromTransitions) {
             true => seen.map_or(0, |lease| lease.transitions + u8::from(changes_holder)),
             false => 0,
@@ -83,7 +83,7 @@ impl Leadership {
             age: 0,
         });
         if self.bounds.timeless {
-            // Answered before anything else happens.
+            // Answered before any other action.
             self.deliver(state, message);
             let is_answer = |message: &&Message| matches!(message, Message::Stored { hub, .. } if *hub == id);
             if let Some(answer) = state.wire.iter().find(is_answer).copied() {
@@ -96,7 +96,7 @@ impl Leadership {
         state.wire.insert(message);
     }
 
-    /// The answer arrives.
+    /// Handles the answer.
     pub(super) fn stored(&self, state: &mut State, id: HubId, attempt: u8, lease: Lease, claim: Claim) {
         let ignores = self.is(Mutation::AnyAnswer);
         let hub = &mut state.hubs[usize::from(id)];
@@ -120,11 +120,11 @@ impl Leadership {
         }
     }
 
-    /// The hub reads the lease, or its watch brings it.
+    /// Reads the lease, or receives it from the watch.
     pub(super) fn observe(&self, state: &mut State, id: HubId) {
         let now = state.server.lease.map_or(Seen::Absent, Seen::Lease);
         let hub = &mut state.hubs[usize::from(id)];
-        // Renewals are told from the record, as client-go does: a new resourceVersion alone is no sign of life.
+        // Renewals are detected by the record, as in client-go: a new resourceVersion alone is no renewal.
         let same = match (hub.seen, now) {
             (Seen::Lease(a), Seen::Lease(b)) => (a.stamp, a.holder) == (b.stamp, b.holder),
             (a, b) => a == b,
@@ -139,7 +139,7 @@ impl Leadership {
         }
     }
 
-    /// What a leader may send to the coordinator now. It asks where the coordinator stands first.
+    /// Messages that a leader may send to the coordinator now. It reads the coordinator's position first.
     pub(super) fn feed_calls(&self, state: &State, id: HubId) -> Vec<Message> {
         let hub = &state.hubs[usize::from(id)];
         let Some(hold) = hub.hold.filter(|_| hub.may_act()) else {

@@ -1,8 +1,8 @@
-//! How far the model is explored, and which mutant is hunted where.
+//! Bounds of the explorations, and the bounds within which each mutant must be caught.
 
 use super::{Bounds, Mutation};
 
-/// Nothing but two hubs and time.
+/// Two hubs and time, without faults.
 const BASE: Bounds = Bounds {
     hubs: 2,
     foreign: false,
@@ -18,10 +18,10 @@ const BASE: Bounds = Bounds {
     rollbacks: 0,
 };
 
-/// Two hubs and their lease on a network that loses and delays, a coordinator that restarts.
+/// Two hubs and their lease on a network that loses and delays, and a coordinator that restarts.
 pub const ELECTION: Bounds = Bounds { restarts: 1, ..BASE };
 
-/// As [`ELECTION`], with a hub more.
+/// As [`ELECTION`], with one more hub.
 pub const THREE_HUBS: Bounds = Bounds {
     hubs: 3,
     writes: 3,
@@ -34,7 +34,7 @@ pub const FOREIGN: Bounds = Bounds {
     ..ELECTION
 };
 
-/// Feed calls on their way while leaders and coordinators change.
+/// Feed calls under way while leaders and coordinators change.
 pub const FEED: Bounds = Bounds {
     timeless: true,
     writes: 3,
@@ -45,7 +45,7 @@ pub const FEED: Bounds = Bounds {
     ..BASE
 };
 
-/// As [`FEED`], and the cloud comes back from a backup.
+/// As [`FEED`], with a cloud that is restored from a backup.
 pub const ROLLBACK: Bounds = Bounds {
     restarts: 0,
     duplicates: 0,
@@ -54,7 +54,7 @@ pub const ROLLBACK: Bounds = Bounds {
     ..FEED
 };
 
-/// As [`FEED`], and the coordinator loses its disk.
+/// As [`FEED`], with a coordinator that loses its disk.
 pub const STORE_LOST: Bounds = Bounds {
     restarts: 0,
     duplicates: 0,
@@ -63,7 +63,7 @@ pub const STORE_LOST: Bounds = Bounds {
     ..FEED
 };
 
-/// As [`FEED`], with more leaders: the lease is deleted and made again.
+/// As [`FEED`], with more leaders: the lease is deleted and created again.
 pub const LEASE_DELETED: Bounds = Bounds {
     writes: 5,
     restarts: 0,
@@ -83,7 +83,7 @@ pub const RESTARTS: Bounds = Bounds {
     ..FEED
 };
 
-/// As [`ROLLBACK`], with calls of one and the same leader overtaking each other.
+/// As [`ROLLBACK`], with reordered calls of one leader.
 pub const ONE_LEADER: Bounds = Bounds {
     hubs: 1,
     writes: 1,
@@ -91,7 +91,7 @@ pub const ONE_LEADER: Bounds = Bounds {
     ..ROLLBACK
 };
 
-/// What is explored: name, bounds of a quick run, bounds of a long one.
+/// Explorations: name, bounds of a quick run, bounds of a long one.
 pub const SCENARIOS: [(&str, Bounds, Bounds); 7] = [
     ("election", ELECTION, Bounds { writes: 6, ..ELECTION }),
     (
@@ -124,7 +124,7 @@ pub const SCENARIOS: [(&str, Bounds, Bounds); 7] = [
     ),
 ];
 
-/// Every mutant and the bounds within which it has to be caught.
+/// Every mutant and the bounds within which it must be caught.
 pub const MUTANTS: [(Mutation, Bounds); 20] = [
     (Mutation::NoEpochCompare, FEED),
     (Mutation::NoStoreCompare, STORE_LOST),

@@ -1,4 +1,4 @@
-//! What the coordinator does: judges writes of the lease, fences the feed, restarts from its disk.
+//! Rules of the coordinator: guards writes of the lease, fences the feed, restarts from its disk.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use super::state::{
 use super::{Leadership, Mutation};
 use crate::faults::Fault;
 
-/// A write of the lease as it arrived.
+/// A write of the lease as received.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Write {
     pub(super) hub: HubId,
@@ -22,7 +22,7 @@ pub(super) struct Write {
 // === impl Leadership ===
 
 impl Leadership {
-    /// Stores a write that may be stored, and answers it; a refusal needs no answer, the hub reads again anyway.
+    /// Stores a write that passes the guard, and answers it; a refusal needs no answer, the hub reads again anyway.
     pub(super) fn write(&self, state: &mut State, write: Write) {
         let server = &state.server;
         let precondition = write.blind || self.is(Mutation::NoVersionCompare) || {
@@ -52,14 +52,14 @@ impl Leadership {
         });
     }
 
-    /// Deletion by an administrator who sends no resourceVersion: the guard lets it pass once the lease is silent.
+    /// True if an administrator's delete without resourceVersion passes: the guard allows it once the lease is silent.
     pub(super) fn may_delete(&self, server: &Server) -> bool {
         server.lease.is_some()
             && (server.holder().is_none() || server.written >= EXPIRY)
             && !server.is_used_up(self.bounds.writes)
     }
 
-    /// The lease becomes `lease`; `author` when the holder changes.
+    /// Stores `lease`; `author` is set when the holder changes.
     pub(super) fn store_lease(&self, state: &mut State, lease: Option<Lease>, author: Option<HubId>) {
         let server = &mut state.server;
         let changes_holder = server.holder() != lease.and_then(|lease| lease.holder);
@@ -69,7 +69,7 @@ impl Leadership {
         if !changes_holder {
             return;
         }
-        // Durable before the answer, and the epoch in the same transaction.
+        // Durable before the answer, with the epoch in the same transaction.
         server.epoch += 1;
         if !self.is(Mutation::AnswerBeforeDurable) {
             server.durable = lease;
@@ -88,8 +88,8 @@ impl Leadership {
         }
     }
 
-    /// The guard refuses more in a pool: a versioned write, too, by anybody but the node of a holder that is not silent. What holds
-    /// without that holds with it.
+    /// The guard of a real pool is stricter: while the holder is not silent, it also refuses versioned writes by other
+    /// nodes. Properties that hold without this rule hold with it.
     fn guard_passes(&self, server: &Server, write: Write) -> bool {
         let Some(holder) = server.holder() else { return true };
         let replaces = write.purpose != Purpose::Release && write.hub != holder;
@@ -99,7 +99,7 @@ impl Leadership {
         !write.blind || self.is(Mutation::NoGuard) || server.written >= EXPIRY || server.owner == Some(write.hub)
     }
 
-    /// The fence as the holder of the lease is told it.
+    /// The fence as returned to the holder of the lease.
     fn claim(&self, server: &Server) -> Claim {
         let epoch = match server.lease {
             Some(lease) if self.is(Mutation::EpochFromTransitions) => lease.transitions,
@@ -112,7 +112,7 @@ impl Leadership {
         }
     }
 
-    /// A feed call arrives.
+    /// Handles a feed call.
     pub(super) fn feed(&self, state: &mut State, message: Message) {
         if !self.fence_lets_in(&state.server, message) {
             self.struck.count(Fault::StaleFeed);
@@ -137,7 +137,7 @@ impl Leadership {
             && (claim.store == ours.store || self.is(Mutation::NoStoreCompare))
     }
 
-    /// Behind the fence, in the same step.
+    /// Applies the call after the fence, in the same step.
     pub(super) fn apply(&self, state: &mut State, message: Message) {
         let (Message::Events { claim, .. } | Message::Index { claim, .. } | Message::Body { claim, .. }) = message
         else {
@@ -166,7 +166,7 @@ impl Leadership {
             position: up_to,
             ..data.place
         };
-        // Facts of another timeline are not facts: what they lead to is not what is there.
+        // Events of another timeline do not follow from the data: they lead to a wrong state.
         let mixed = data.place.generation != after.generation;
         let bodies = if mixed { 0 } else { data.bodies };
         self.applied(state, claim, Data { place, bodies, ..data });
@@ -195,7 +195,7 @@ impl Leadership {
             self.applied(state, claim, early);
         }
         if complete && bodies == ALL_BODIES {
-            // The difference is small: nothing is missing.
+            // The difference is small: no body is missing.
             bodies = ALL_BODIES;
             let data = Data {
                 place: at,
@@ -250,7 +250,7 @@ impl Leadership {
         }
     }
 
-    /// kill -9: renewals and what was not committed are lost; leases are stamped above every RV ever issued.
+    /// kill -9: renewals and uncommitted data are lost; leases are stamped above every RV ever issued.
     pub(super) fn restart(&self, state: &mut State) {
         let server = &mut state.server;
         let durable_rv = server.durable.map_or(0, |lease| lease.rv);

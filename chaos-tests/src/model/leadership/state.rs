@@ -1,13 +1,13 @@
-//! One instant of the pool: coordinator, hubs, messages on their way, and what only the observer knows.
+//! One instant of the pool: coordinator, hubs, messages on the wire, and the observer's knowledge.
 
 use std::collections::BTreeSet;
 
-/// Ticks that a hub trusts its lease for, counted from the sending of the last write that was answered: the renew deadline
-/// on the slowest clock.
+/// Ticks for which a hub trusts its lease, counted from the sending of the last answered write: the renew deadline on
+/// the slowest clock.
 pub const HOLD: u8 = 2;
-/// Ticks without a change after which a lease may be taken: the lease duration on the quickest clock.
+/// Ticks without a change after which a lease may be taken: the lease duration on the fastest clock.
 pub const EXPIRY: u8 = 3;
-/// A snapshot whose bodies are all there: two of them, a bit each.
+/// A snapshot with all its bodies: two of them, a bit each.
 pub const ALL_BODIES: u8 = 3;
 
 /// RVs of two stores differ.
@@ -21,11 +21,11 @@ pub type HubId = u8;
 pub struct Lease {
     /// resourceVersion.
     pub rv: u8,
-    /// Stands for renewTime: differs after every write. Only compared for change.
+    /// Represents renewTime: differs after every write. Only compared for change.
     pub stamp: u8,
-    /// Who has it.
+    /// Holder of the lease.
     pub holder: Option<HubId>,
-    /// `leaseTransitions`, as the writers count.
+    /// `leaseTransitions`, as counted by the writers.
     pub transitions: u8,
 }
 
@@ -38,42 +38,42 @@ pub struct Place {
     pub position: u8,
 }
 
-/// By what right a hub acts.
+/// The claim on which a hub acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Claim {
     /// Store it was elected in.
     pub store: u8,
-    /// Epoch it was told.
+    /// Epoch returned to it.
     pub epoch: u8,
     /// Observer's knowledge: the number of this hold among all holds there ever were.
     pub tenure: u8,
 }
 
-/// Why the lease is written.
+/// Purpose of a write of the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Purpose {
-    /// To become the holder.
+    /// Become the holder.
     Acquire,
-    /// To stay it.
+    /// Remain the holder.
     Renew,
-    /// To give it back.
+    /// Release the lease.
     Release,
 }
 
-/// A message on its way. Messages overtake each other, get lost, and arrive twice.
+/// A message on the wire. Messages are reordered, lost and duplicated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Message {
     /// Hub to coordinator: PUT (or POST) of the lease.
     Write {
         /// Sender.
         hub: HubId,
-        /// Which of its requests.
+        /// Number of the request.
         attempt: u8,
-        /// Why.
+        /// Purpose of the write.
         purpose: Purpose,
         /// Precondition; `None` = must not exist.
         expect: Option<u8>,
-        /// No precondition at all: an elector that never heard of resourceVersions.
+        /// No precondition at all: an elector that does not use resourceVersions.
         blind: bool,
         /// `leaseTransitions` to write.
         transitions: u8,
@@ -82,18 +82,18 @@ pub enum Message {
     Stored {
         /// Receiver.
         hub: HubId,
-        /// Which of its requests.
+        /// Number of the request.
         attempt: u8,
-        /// As stored.
+        /// The lease as stored.
         lease: Lease,
         /// The fence, for the holder.
         claim: Claim,
     },
-    /// Leader to coordinator: facts of the log.
+    /// Leader to coordinator: events of the log.
     Events {
         /// Sender.
         hub: HubId,
-        /// By what right.
+        /// Claim of the sender.
         claim: Claim,
         /// Timeline and `after`.
         after: Place,
@@ -104,7 +104,7 @@ pub enum Message {
     Index {
         /// Sender.
         hub: HubId,
-        /// By what right.
+        /// Claim of the sender.
         claim: Claim,
         /// Timeline and `at`.
         at: Place,
@@ -113,11 +113,11 @@ pub enum Message {
     Body {
         /// Sender.
         hub: HubId,
-        /// By what right.
+        /// Claim of the sender.
         claim: Claim,
         /// Timeline and `at`.
         at: Place,
-        /// Which.
+        /// Index of the body.
         body: u8,
     },
 }
@@ -127,20 +127,20 @@ pub enum Message {
 pub struct Data {
     /// Timeline and `C`.
     pub place: Place,
-    /// What is said of it.
+    /// True if it is published as complete.
     pub complete: bool,
-    /// What is there.
+    /// Bodies that are present.
     pub bodies: u8,
 }
 
-/// A snapshot whose bodies are arriving.
+/// A snapshot whose bodies are still arriving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pending {
-    /// Who sends it.
+    /// Claim of its sender.
     pub claim: Claim,
-    /// Of when.
+    /// Place of the snapshot.
     pub at: Place,
-    /// Which came.
+    /// Bodies that have arrived.
     pub bodies: u8,
 }
 
@@ -163,9 +163,9 @@ pub struct Server {
     pub opened: u8,
     /// Ticks since the lease was last written.
     pub written: u8,
-    /// Who wrote the last acquisition.
+    /// Writer of the last acquisition.
     pub owner: Option<HubId>,
-    /// Observer's knowledge: which hold the present one is.
+    /// Observer's knowledge: the number of the present hold.
     pub tenure: u8,
     /// Pool data in memory.
     pub data: Data,
@@ -173,7 +173,7 @@ pub struct Server {
     pub saved: Data,
     /// Snapshot in progress.
     pub pending: Option<Pending>,
-    /// A feed call that passed the fence and was not applied yet; only a mutant has one.
+    /// A feed call that passed the fence and is not applied yet; only a mutant has one.
     pub admitted: Option<Message>,
 }
 
@@ -182,29 +182,29 @@ pub struct Server {
 pub struct Request {
     /// Its number.
     pub attempt: u8,
-    /// Why.
+    /// Purpose of the write.
     pub purpose: Purpose,
     /// Ticks since it was sent.
     pub age: u8,
 }
 
-/// What lets a hub act.
+/// Leadership of a hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Hold {
-    /// By what right.
+    /// Claim of the hub.
     pub claim: Claim,
     /// Ticks since the last successful write was sent.
     pub age: u8,
 }
 
-/// What a hub knows of the lease.
+/// Knowledge of a hub about the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Seen {
     /// Nothing.
     Unknown,
     /// There is none.
     Absent,
-    /// This.
+    /// The lease with these contents.
     Lease(Lease),
 }
 
@@ -219,11 +219,11 @@ pub struct Hub {
     pub request: Option<Request>,
     /// Leadership.
     pub hold: Option<Hold>,
-    /// Where its replica is.
+    /// Position of its replica.
     pub replica: Place,
 }
 
-/// How often what the environment does to the pool has happened.
+/// Number of environment actions so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Spent {
     /// Restarts of the coordinator.
@@ -232,7 +232,7 @@ pub struct Spent {
     pub stores: u8,
     /// Deletions of the lease.
     pub deletions: u8,
-    /// Messages that came twice.
+    /// Messages that were duplicated.
     pub duplicates: u8,
     /// Rollbacks of the cloud.
     pub rollbacks: u8,
@@ -240,7 +240,7 @@ pub struct Spent {
     pub feeds: u8,
 }
 
-/// A rule that was broken on the way to this state.
+/// A rule that was broken on the path to this state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Broken {
     /// A feed call of another hold than the present one was applied.
@@ -251,10 +251,10 @@ pub enum Broken {
     Robbed,
 }
 
-/// What only the observer knows.
+/// The observer's knowledge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Observer {
-    /// Writes of the lease so far; never the same renewTime twice.
+    /// Writes of the lease so far; renewTime is never repeated.
     pub stamps: u8,
     /// Holds so far.
     pub tenures: u8,
@@ -265,7 +265,7 @@ pub struct Observer {
 /// One instant.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    /// The first so many hubs are alike.
+    /// The first so many hubs are interchangeable.
     pub alike: u8,
     /// Coordinator.
     pub server: Server,
@@ -277,7 +277,7 @@ pub struct State {
     pub cloud: Place,
     /// Faults so far.
     pub spent: Spent,
-    /// For the properties.
+    /// Observer, for the properties.
     pub observer: Observer,
 }
 
@@ -295,7 +295,7 @@ impl Message {
         }
     }
 
-    /// Which of the hub's requests it belongs to, if it is about the lease.
+    /// Number of the hub's request it belongs to, if it is about the lease.
     pub fn attempt(&self) -> Option<u8> {
         match *self {
             Self::Write { attempt, .. } | Self::Stored { attempt, .. } => Some(attempt),
@@ -303,7 +303,7 @@ impl Message {
         }
     }
 
-    /// As it would be if hubs `a` and `b` had each other's names.
+    /// The same with the names of hubs `a` and `b` exchanged.
     fn swapped(mut self, a: HubId, b: HubId) -> Self {
         match &mut self {
             Self::Write { hub, .. } | Self::Events { hub, .. } | Self::Index { hub, .. } | Self::Body { hub, .. } => {
@@ -360,17 +360,17 @@ impl Server {
         }
     }
 
-    /// Whether `writes` RVs were issued in this store: the bound of the exploration.
+    /// True if `writes` RVs were issued in this store: the bound of the exploration.
     pub fn is_used_up(&self, writes: u8) -> bool {
         self.rv % RVS_PER_STORE >= writes
     }
 
-    /// Who has the lease.
+    /// Holder of the lease.
     pub fn holder(&self) -> Option<HubId> {
         self.lease.and_then(|lease| lease.holder)
     }
 
-    /// Whether readers get the data.
+    /// True if readers get the data.
     pub fn is_served(&self) -> bool {
         self.data.complete && self.saved.complete && self.data.place.generation == self.saved.place.generation
     }
@@ -379,7 +379,7 @@ impl Server {
 // === impl Hub ===
 
 impl Hub {
-    /// A hub that knows nothing.
+    /// A hub in its initial state.
     pub fn new() -> Self {
         Self {
             seen: Seen::Unknown,
@@ -390,7 +390,7 @@ impl Hub {
         }
     }
 
-    /// Whether a fenced request may be sent now.
+    /// True if a fenced request may be sent now.
     pub fn may_act(&self) -> bool {
         self.hold.is_some_and(|hold| hold.age < HOLD)
     }
@@ -405,7 +405,7 @@ impl Default for Hub {
 // === impl State ===
 
 impl State {
-    /// Whether one of our hubs (not the foreign elector) acts for this store, `except` left out.
+    /// True if one of our hubs (not the foreign elector) acts for this store, `except` left out.
     pub fn somebody_acts(&self, except: HubId) -> bool {
         let acts = |hub: &Hub| hub.may_act() && hub.hold.is_some_and(|hold| hold.claim.store == self.server.store);
         self.hubs
@@ -414,7 +414,7 @@ impl State {
             .any(|(id, hub)| id != usize::from(except) && acts(hub))
     }
 
-    /// Forgets what can make no difference any more, so that states that only differ in it are one.
+    /// Removes state that has no effect any more, so that states that only differ in it are one.
     pub fn tidy(&mut self, watches_writes: bool, watches_restarts: bool) {
         if !watches_writes {
             (self.server.written, self.server.owner) = (0, None);
@@ -437,9 +437,8 @@ impl State {
         }
     }
 
-    /// Drops messages that can have no effect any more, and requests that can get no answer any more: as if the message
-    /// had been lost and the hub had noticed.
-    /// How many feed calls of former holds were among them.
+    /// Drops messages without any effect, and requests that can get no answer, as if the message was lost and the hub
+    /// gave up. Returns the number of feed calls of former holds among them.
     pub fn drop_dead(&mut self) -> usize {
         let (hubs, rv) = (&self.hubs, self.server.lease.map(|lease| lease.rv));
         let present = (self.server.store, self.server.epoch);
@@ -464,7 +463,7 @@ impl State {
         calls - feed_calls(&self.wire)
     }
 
-    /// Forgets ages, and what a hub knows beyond its leadership: it looks again before it writes.
+    /// Forgets ages, and a hub's knowledge beyond its leadership: it reads again before it writes.
     pub fn drop_time(&mut self) {
         (self.server.opened, self.server.written) = (EXPIRY, EXPIRY);
         for hub in &mut self.hubs {
@@ -476,7 +475,7 @@ impl State {
         }
     }
 
-    /// One of the states that are the same but for the hubs' names.
+    /// One of the states that are equal except for the hubs' names.
     #[must_use]
     pub fn representative(&self) -> Self {
         let mut best = self.clone();

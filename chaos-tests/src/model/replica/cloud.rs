@@ -1,12 +1,12 @@
-//! The cloud as its readers see it: one log of changes, forgotten from the front, read through servers that may lag, and
-//! cut off and written anew when it comes back from a backup.
+//! The cloud as its readers see it: one log of changes. It is compacted from the front and read through servers that
+//! may lag. From some RV on it is replaced when the cloud is restored from a backup.
 
 use super::copy::Change;
 
 /// Number of keys.
 pub const KEYS: usize = 2;
 
-/// An object in one of its states. Two objects with the same numbers are the same bytes.
+/// An object in one of its states. Two objects with the same numbers have the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Object {
     /// resourceVersion.
@@ -20,14 +20,14 @@ pub struct Object {
 /// The objects by key.
 pub type Objects = [Option<Object>; KEYS];
 
-/// One change; its RV is its place in the log.
+/// One change; its RV is its position in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry {
-    /// Which key.
+    /// Key of the object.
     pub key: usize,
     /// Its state afterwards.
     pub object: Option<Object>,
-    /// uid of what was changed or deleted.
+    /// uid of the object that was changed or deleted.
     pub uid: (u8, u8),
 }
 
@@ -38,14 +38,14 @@ pub struct Cloud {
     pub logs: Vec<Vec<Entry>>,
     /// Watches from below this RV get 410.
     pub forgotten: u8,
-    /// How far the slower of the two servers is.
+    /// Position of the slower of the two servers.
     pub lagging: u8,
 }
 
 // === impl Entry ===
 
 impl Entry {
-    /// What a watch says of it.
+    /// The change as a watch reports it.
     pub fn change(&self) -> Change {
         self.object.map_or(Change::Gone(self.uid), Change::Is)
     }
@@ -54,7 +54,7 @@ impl Entry {
 // === impl Cloud ===
 
 impl Cloud {
-    /// With one object, so that no list is empty.
+    /// A cloud with one object, so that no list is empty.
     pub fn new() -> Self {
         let mut cloud = Self {
             logs: vec![Vec::new()],
@@ -85,7 +85,7 @@ impl Cloud {
         self.log(timeline).get(usize::from(rv).checked_sub(1)?)
     }
 
-    /// What is there at `rv`.
+    /// The objects at `rv`.
     pub fn at(&self, timeline: u8, rv: u8) -> Objects {
         let mut objects = Objects::default();
         let log = self.log(timeline);
@@ -95,7 +95,7 @@ impl Cloud {
         objects
     }
 
-    /// Whether `key` changes after `rv`.
+    /// True if `key` changes after `rv`.
     pub fn changes_after(&self, timeline: u8, rv: u8, key: usize) -> bool {
         let log = self.log(timeline);
         let newer = &log[usize::from(rv).min(log.len())..];
@@ -126,7 +126,7 @@ impl Cloud {
         self.logs[timeline].push(entry);
     }
 
-    /// Comes back as it was at `rv`; what happens next is another timeline.
+    /// Restores the state at `rv`; later changes belong to another timeline.
     pub fn roll_back(&mut self, rv: u8) {
         let log = self.log(self.timeline())[..usize::from(rv)].to_vec();
         self.logs.push(log);

@@ -1,28 +1,29 @@
-//! A replica: objects, tombstones, `C`, floor, completeness, generation; what it takes in and what it tells a reader.
+//! A replica: objects, tombstones, `C`, floor, completeness, generation; the changes it applies and the answers it
+//! gives to readers.
 
 use super::cloud::{Cloud, KEYS, Object, Objects};
 
-/// A deletion nobody watched, somewhere in `(after, to]`.
+/// A deletion without a watch event, somewhere in `(after, to]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Range {
-    /// `C` before the list that did not show the object any more.
+    /// `C` before the list that lacked the object.
     pub after: u8,
     /// RV of that list, or of the object that is there now.
     pub to: u8,
-    /// Which key.
+    /// Key of the object.
     pub key: usize,
-    /// uid of what was deleted.
+    /// uid of the deleted object.
     pub uid: (u8, u8),
 }
 
 /// A deletion with its RV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tombstone {
-    /// When.
+    /// RV of the deletion.
     pub rv: u8,
-    /// Which key.
+    /// Key of the object.
     pub key: usize,
-    /// uid of what was deleted.
+    /// uid of the deleted object.
     pub uid: (u8, u8),
 }
 
@@ -35,7 +36,7 @@ pub struct Copy {
     pub tombstones: Vec<Tombstone>,
     /// Deletions known as a range only.
     pub ranges: Vec<Range>,
-    /// `(after, to)`: what came and went between the two is not known.
+    /// `(after, to)`: objects created and deleted between the two are unknown.
     pub gaps: Vec<(u8, u8)>,
     /// `C`.
     pub position: u8,
@@ -43,60 +44,60 @@ pub struct Copy {
     pub floor: u8,
     /// Everything up to `C` is here.
     pub complete: bool,
-    /// As announced.
+    /// Number of the generation, as announced.
     pub generation: u8,
     /// Highest RV that may have been served in an older generation.
     pub high: u8,
-    /// It comes from a commit that may be older than what was served.
+    /// True if it was recovered from a commit that may be older than the served state.
     pub recovered: bool,
-    /// Observer's knowledge: the timeline the data really comes from.
+    /// Observer's knowledge: the timeline the data comes from.
     pub timeline: u8,
 }
 
-/// What became of a key.
+/// Change of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Its state.
+    /// The key has this state.
     Is(Object),
-    /// The object with this uid is gone.
+    /// The object with this uid is deleted.
     Gone((u8, u8)),
 }
 
 /// Rules of copies that a mutant leaves out.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
-    /// What `C` covers is applied again.
+    /// Changes that `C` covers are applied again.
     pub apply_covered: bool,
-    /// Deletions of objects that were never here are not remembered.
+    /// Deletions of objects that were never here are not kept.
     pub forget_unknown: bool,
-    /// A deletion nobody watched is told with the RV of the list.
+    /// A deletion without a watch event is delivered with the RV of the list.
     pub range_with_list_rv: bool,
-    /// Followers are not told that a list was involved.
+    /// Followers do not learn that a list was involved.
     pub gaps_not_announced: bool,
 }
 
-/// Something a reader is told.
+/// A delivery to a reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// The state of a key.
     Current(usize, Object),
     /// The key is gone; with the RV the event carries.
     Gone(usize, u8, (u8, u8)),
-    /// Nothing else happened up to here.
+    /// No other change up to this RV.
     Position(u8),
 }
 
-/// What comes of asking for everything after an RV.
+/// Answer to a request for everything after an RV.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// What happened since: of each key the last state only, so for a replica all of it is one step.
+    /// The last state of each key since then. For a replica all of it is one step.
     Told {
-        /// In order.
+        /// The deliveries in order.
         deliveries: Vec<Delivery>,
-        /// It crosses a list: something may have come and gone unseen.
+        /// True if it crosses a list: objects may have been created and deleted unseen.
         jumped: bool,
     },
-    /// Silence until `C` is there.
+    /// Nothing until `C` reaches the RV.
     Held,
     /// 410.
     Expired,
@@ -119,7 +120,7 @@ impl Copy {
         self.position = rv;
     }
 
-    /// Remembered also when the object was never here: a reader from elsewhere may know it.
+    /// Kept even if the object was never here: a reader from another source may know it.
     fn remove(&mut self, rv: u8, key: usize, uid: (u8, u8), rules: Rules) {
         let held = self.live[key].take();
         if held.is_some() || !rules.forget_unknown {
@@ -141,7 +142,7 @@ impl Copy {
         }
     }
 
-    /// Takes a full list of the same timeline: publishes the difference as one step.
+    /// Applies a full list of the same timeline: publishes the difference as one step.
     pub fn replace(&mut self, list: &Objects, at: u8) {
         for (key, listed) in list.iter().copied().enumerate() {
             match (self.live[key], listed) {
@@ -181,7 +182,7 @@ impl Copy {
         };
     }
 
-    /// Drops every deletion remembered.
+    /// Drops all tombstones.
     pub fn forget(&mut self, raise_floor: bool) {
         let exact = self.tombstones.iter().map(|tombstone| tombstone.rv);
         let ranges = self.ranges.iter().map(|range| range.to);
@@ -190,20 +191,20 @@ impl Copy {
         }
         self.tombstones.clear();
         self.ranges.clear();
-        // Whoever may resume at all is above the floor, hence above every gap.
+        // A reader that may resume at all is above the floor, hence above every gap.
         if raise_floor {
             let floor = self.floor;
             self.gaps.retain(|(_, to)| *to > floor);
         }
     }
 
-    /// Whether something a reader at `x` knows may have come and gone unseen. Not so where it was told up to `x` from here,
-    /// in the middle of a difference.
+    /// True if an object known to a reader at `x` may have been created and deleted unseen. False for a reader that was
+    /// fed up to `x` from this copy, in the middle of a difference.
     pub fn is_in_gap(&self, x: u8) -> bool {
         self.gaps.iter().any(|(after, to)| *after < x && x < *to)
     }
 
-    /// What a reader that has seen everything up to `x` of this generation has to be told.
+    /// Deliveries for a reader that has seen everything up to `x` of this generation.
     pub fn since(&self, x: u8, rules: Rules) -> Answer {
         if !self.complete {
             return Answer::NotReady;
@@ -222,7 +223,8 @@ impl Copy {
         exact.sort_by_key(|(rv, _)| *rv);
         let crosses_gap = !rules.gaps_not_announced && self.gaps.iter().any(|(_, to)| *to > x);
         let jumped = crosses_gap || self.ranges.iter().any(|range| range.to > x);
-        // A deletion nobody watched comes after what has the same RV: the reader's position is the teller's then.
+        // A deletion without a watch event comes after deliveries with the same RV: then the reader is at the position
+        // of this copy.
         for range in self.ranges.iter().filter(|range| range.to > x) {
             let at = if rules.range_with_list_rv {
                 range.to
@@ -239,15 +241,15 @@ impl Copy {
         Answer::Told { deliveries, jumped }
     }
 
-    /// Takes in what another replica told, up to a cut.
+    /// Applies the deliveries of another replica, up to a cut.
     pub fn follow(&mut self, deliveries: &[Delivery], jumped: bool, rules: Rules) {
-        // Cut before its end: nothing of a step counts.
+        // Cut before its end: no part of the step counts.
         if let Some(Delivery::Position(to)) = deliveries.last() {
             self.follow_step(deliveries, *to, jumped, rules);
         }
     }
 
-    /// The same event by event: a rule of no copy, but of mutants.
+    /// Applies them event by event: only mutants have this rule.
     pub fn follow_events(&mut self, deliveries: &[Delivery], rules: Rules) {
         for delivery in deliveries {
             match *delivery {
@@ -274,7 +276,7 @@ impl Copy {
             match *delivery {
                 Delivery::Current(key, object) if object.rv > from => self.put(key, object),
                 Delivery::Gone(key, rv, uid) if rv > from => self.remove(rv, key, uid, rules),
-                // Whatever was there is gone, also what the teller never saw.
+                // Any object there is gone, also one that the source never saw.
                 Delivery::Gone(key, ..) => self.remove_unwatched(key, to),
                 _ => {}
             }
@@ -285,13 +287,13 @@ impl Copy {
         self.position = to;
     }
 
-    /// Whether every key is what the cloud had at `C`, or changes later: what is missing is still to come.
+    /// True if every key has the cloud's state at `C`, or changes later: missing changes are still to come.
     pub fn is_true(&self, cloud: &Cloud) -> bool {
         !self.complete || is_true(cloud, self.timeline, self.position, &self.live)
     }
 }
 
-/// Whether each of `objects` is the cloud's at `rv` or changes after it.
+/// True if each of `objects` has the cloud's state at `rv` or changes after it.
 pub fn is_true(cloud: &Cloud, timeline: u8, rv: u8, objects: &Objects) -> bool {
     let truth = cloud.at(timeline, rv);
     (0..KEYS).all(|key| objects[key] == truth[key] || cloud.changes_after(timeline, rv, key))

@@ -1,4 +1,4 @@
-//! What coordinator, hub and client do: feed, follow, switch, commit, recover, serve.
+//! Rules of coordinator, hub and client: feed, follow, switch, commit, recover, serve.
 
 use super::cloud::{KEYS, Objects};
 use super::copy::{Answer, Change, Copy, Delivery, Rules};
@@ -8,9 +8,9 @@ use super::{Mutation, Replica};
 /// A cloud server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Server {
-    /// Has everything.
+    /// Has all changes.
     Leading,
-    /// Is behind.
+    /// Lags behind.
     Lagging,
 }
 
@@ -24,8 +24,8 @@ impl Replica {
         }
     }
 
-    /// A batch arrives: what the log of `timeline` says after the coordinator's `C`, up to `up_to`. Whoever sent it, and
-    /// however long ago: the fence is not part of this model.
+    /// A batch arrives: the log of `timeline` after the coordinator's `C`, up to `up_to`. Its sender and age are
+    /// arbitrary: the fence is not part of this model.
     pub(super) fn feed_events(&self, state: &mut State, timeline: u8, up_to: u8) {
         let rules = self.rules();
         let held = &mut state.coordinator.memory;
@@ -41,7 +41,7 @@ impl Replica {
         held.timeline = timeline;
     }
 
-    /// A snapshot arrives: everything there was in `timeline` at `at`.
+    /// A snapshot arrives: the state of `timeline` at `at`.
     pub(super) fn feed_snapshot(&self, state: &mut State, timeline: u8, at: u8) {
         let list = state.cloud.at(timeline, at);
         let (generation, position) = (state.coordinator.memory.generation, state.coordinator.memory.position);
@@ -59,16 +59,16 @@ impl Replica {
             return self.feed_diff_as_events(state, &list, at);
         }
         if self.is(Mutation::GenerationReadApart) && timeline > generation && state.coordinator.memory.complete {
-            // The answer to a hub was read before, and its header is written after.
+            // The answer to a hub was read before the change, and its header is written after it.
             let old = state.coordinator.memory.clone();
             self.take_list(state, Which::Hub, timeline, &old.live, old.position, old.timeline);
         }
         self.take_list(state, Which::Coordinator, timeline, &list, at, timeline);
-        // Durable before it is shown.
+        // Durable before it is served.
         self.commit(state, Which::Coordinator);
     }
 
-    /// The differences of a list one by one; a deletion nobody watched has no RV of its own.
+    /// The differences of a list one by one; a deletion without a watch event has no RV of its own.
     fn feed_diff_as_events(&self, state: &mut State, list: &Objects, at: u8) {
         let rules = self.rules();
         let held = &mut state.coordinator.memory;
@@ -100,8 +100,9 @@ impl Replica {
         }
         held.timeline = timeline;
         if starts_over && self.bounds.rollbacks > 0 && !(generation > 0 && self.is(Mutation::GenerationNotDurable)) {
-            // The generation, and the highest RV ever served, before the first byte of it. That a copy without any commit
-            // dies in the moment the cloud is rolled back is left out: nobody could know.
+            // Commits the generation, and the highest RV ever served, before the first byte of it is served. One case
+            // is left out, because it is undetectable: a copy without any commit that dies in the moment of the
+            // rollback.
             self.commit(state, which);
         }
     }
@@ -124,19 +125,19 @@ impl Replica {
         held.timeline = timeline;
     }
 
-    /// Whether the hub's timeline is the cloud's: the proof at every reopening.
+    /// True if the hub's timeline is the cloud's: the check at every reopening.
     fn knows_timeline(&self, state: &State) -> bool {
         state.hub.memory.complete
             && (state.hub.memory.timeline == state.cloud.timeline() || self.is(Mutation::NoTimelineProof))
     }
 
-    /// A full list from the cloud into the hub: the first one, after 410, or in a new generation.
+    /// A full list from the cloud to the hub: the first one, after 410, or in a new generation.
     pub(super) fn hub_lists_cloud(&self, state: &mut State, server: Server) {
         let (timeline, at) = (state.cloud.timeline(), Self::server_at(state, server));
         let mut list = state.cloud.at(timeline, at);
         let held = &state.hub.memory;
         let rolled_back = held.timeline != timeline && held.complete && !self.is(Mutation::NoTimelineProof);
-        // A hub that never had anything learns the generation's number from the coordinator.
+        // A hub without any data learns the generation's number from the coordinator.
         let first = if self.is(Mutation::NoTimelineProof) {
             0
         } else {
@@ -147,7 +148,7 @@ impl Replica {
             false => first,
         };
         if held.complete && !rolled_back && at < held.position {
-            // A server that lags: ask another one.
+            // A server that lags: the hub tries another one.
             if !self.is(Mutation::SnapshotBehind) {
                 return;
             }
@@ -159,7 +160,7 @@ impl Replica {
         self.take_list(state, Which::Hub, generation, &list, at, timeline);
     }
 
-    /// A first page: nothing is shown before the last one.
+    /// A first page: nothing is served before the last one.
     pub(super) fn hub_lists_first_page(&self, state: &mut State) {
         let (timeline, at) = (state.cloud.timeline(), state.cloud.head());
         let mut list = state.cloud.at(timeline, at);
@@ -172,7 +173,7 @@ impl Replica {
         let (source, held) = (&state.coordinator.memory, &state.hub.memory);
         let outlived = self.is(Mutation::StreamOfAnyGeneration) && source.generation < held.generation;
         let same = source.generation == held.generation || self.is(Mutation::IgnoreGeneration);
-        // What is held is called the cloud's still.
+        // The held data still counts as the cloud's.
         let timeline = if outlived { held.timeline } else { source.timeline };
         if !held.complete || !(same || outlived) {
             return;
@@ -180,7 +181,7 @@ impl Replica {
         let (mut deliveries, jumped) = match self.since(source, held.position) {
             Answer::Told { deliveries, jumped } => (deliveries, jumped),
             Answer::Held if self.is(Mutation::BreakBeforeMake) => {
-                // The new source is behind, the old one is gone: what it has is taken as it is.
+                // The new source lags, the old one is gone: its data is applied as it is.
                 let (list, at, generation) = (source.live, source.position, source.generation);
                 state.breaks(Broken::PositionWentBack);
                 return self.take_list(state, Which::Hub, generation, &list, at, timeline);
@@ -195,7 +196,7 @@ impl Replica {
         let rules = self.rules();
         let held = &mut state.hub.memory;
         if self.is(Mutation::ApplyCovered) && !deliveries.is_empty() {
-            // An old stream repeats what is known, late.
+            // An old stream repeats known changes, late.
             if let Some((key, object)) = source_entry(&state.cloud, timeline, held.position) {
                 held.apply(held.position.saturating_sub(1), key, object, rules);
             }
@@ -215,7 +216,7 @@ impl Replica {
         held.timeline = timeline;
     }
 
-    /// The hub lists the coordinator: it has nothing, was told 410, or the generation changed.
+    /// The hub lists the coordinator: it has no data, got 410, or the generation changed.
     pub(super) fn hub_lists_coordinator(&self, state: &mut State) {
         let (source, held) = (&state.coordinator.memory, &state.hub.memory);
         let serves = source.complete || self.is(Mutation::ServeIncomplete);
@@ -270,7 +271,7 @@ impl Replica {
         }
     }
 
-    /// kill -9: back to the last commit.
+    /// kill -9: returns to the last commit.
     pub(super) fn crash(&self, state: &mut State, which: Which) {
         let rollbacks = self.bounds.rollbacks > 0;
         excuse_cut_difference(state, which);
@@ -279,7 +280,7 @@ impl Replica {
         node.memory.recovered = rollbacks && !self.is(Mutation::HighFromCommit);
         let (committed, position) = (node.disk.complete, node.disk.position);
         if which == Which::Hub {
-            // What it was told and was not committed: whether that came and went, nobody knows any more.
+            // Uncommitted deliveries are lost: the client may know objects that were created and deleted in them.
             state.reader.excused |= !committed || state.reader.position > position;
             if state.reader.link != Link::Fresh {
                 state.reader.link = Link::Away;
@@ -301,7 +302,7 @@ impl Replica {
         (reader.excused, reader.listed) = (false, true);
     }
 
-    /// The client opens its watch again at its RV. It cannot say of which generation it is.
+    /// The client reopens its watch at its RV. It does not send a generation.
     pub(super) fn reader_resumes(&self, state: &mut State) {
         let held = &state.hub.memory;
         let at = state.reader.position;
@@ -310,13 +311,13 @@ impl Replica {
         }
         let knows_no_better = self.is(Mutation::NoResync);
         if held.high > 0 && !knows_no_better && self.bounds.resync {
-            // Ahead of a copy that is not past what was served before, it is of that history.
+            // A client ahead of a copy that has not passed the highest served RV is of the old history.
             let is_ahead = at > held.position && held.position <= held.high;
             if is_ahead || (at <= held.high && at < held.floor) {
                 return self.expire(state);
             }
             if at <= held.high && !(self.is(Mutation::ResyncOnlyWhileBehind) && held.position > held.high) {
-                // What the client holds cannot be known: it is told everything, and what is gone.
+                // The client's knowledge is unknown: it gets all objects, and all deletions.
                 let (known, position, timeline) = (held.live, held.position, held.timeline);
                 let generation = held.generation;
                 let reader = &mut state.reader;
@@ -355,7 +356,8 @@ impl Replica {
             Answer::Expired => return self.expire(state),
             Answer::Held | Answer::NotReady => return,
         };
-        // A stream goes on after any number of events; whoever is cut between two of one RV resumes by that RV.
+        // A stream continues after any number of events; a client that is cut between two events of one RV resumes by
+        // that RV.
         let told = deliveries.len().min(count);
         let splits = deliveries
             .get(told)
@@ -372,7 +374,7 @@ impl Replica {
         }
     }
 
-    /// What comes next in the client's stream.
+    /// Next deliveries in the client's stream.
     fn goes_on(&self, held: &Copy, reader: &Reader) -> Answer {
         if reader.position > held.position {
             return self.since(held, reader.position);
@@ -415,7 +417,8 @@ impl Replica {
     }
 }
 
-/// A client that is cut within a difference stands where others may have missed something; it is not told apart from them.
+/// Excuses a client that is cut within a difference. Its position is one where others may have missed changes, and it
+/// cannot be distinguished from them.
 pub(super) fn excuse_cut_difference(state: &mut State, which: Which) {
     let in_gap = state.hub.memory.is_in_gap(state.reader.position);
     state.reader.excused |= which == Which::Hub && in_gap;
@@ -428,7 +431,7 @@ fn rv_of(delivery: &Delivery) -> u8 {
     }
 }
 
-/// As a server would that numbers its copies itself.
+/// Renumbers as a server with RVs of its own would.
 fn renumber(delivery: &mut Delivery) {
     match delivery {
         Delivery::Current(_, object) => object.rv += 1,

@@ -1,8 +1,8 @@
-//! How far the model is explored, and which mutant is hunted where.
+//! Bounds of the explorations, and the bounds within which each mutant must be caught.
 
 use super::{Bounds, Mutation};
 
-/// Nothing goes wrong.
+/// Without faults.
 const BASE: Bounds = Bounds {
     changes: 4,
     coordinator: true,
@@ -27,7 +27,7 @@ pub const SWITCHING: Bounds = Bounds {
     ..BASE
 };
 
-/// The hub follows a cloud whose servers lag and forget.
+/// The hub follows a cloud whose servers lag and compact.
 pub const CLOUD_ONLY: Bounds = Bounds {
     coordinator: false,
     lagging: true,
@@ -38,7 +38,7 @@ pub const CLOUD_ONLY: Bounds = Bounds {
     ..BASE
 };
 
-/// Coordinator and hub crash, with and without what was not committed.
+/// Coordinator and hub crash, with and without uncommitted data.
 pub const CRASHES: Bounds = Bounds {
     coordinator_crashes: 1,
     hub_crashes: 1,
@@ -47,7 +47,7 @@ pub const CRASHES: Bounds = Bounds {
     ..BASE
 };
 
-/// Disks are lost, deletions forgotten.
+/// Disks are lost, tombstones dropped.
 pub const FORGETTING: Bounds = Bounds {
     changes: 3,
     disks: 1,
@@ -58,7 +58,7 @@ pub const FORGETTING: Bounds = Bounds {
     ..BASE
 };
 
-/// The cloud comes back from a backup while the hub follows it.
+/// The cloud is restored from a backup while the hub follows it.
 pub const ROLLBACK_DIRECT: Bounds = Bounds {
     changes: 3,
     coordinator: false,
@@ -68,7 +68,7 @@ pub const ROLLBACK_DIRECT: Bounds = Bounds {
     ..BASE
 };
 
-/// The same with a coordinator between.
+/// The same with a coordinator in between.
 pub const ROLLBACK: Bounds = Bounds {
     changes: 3,
     rollbacks: 1,
@@ -76,7 +76,7 @@ pub const ROLLBACK: Bounds = Bounds {
     ..BASE
 };
 
-/// What is explored: name, bounds of a quick run, bounds of a long one.
+/// Explorations: name, bounds of a quick run, bounds of a long one.
 pub const SCENARIOS: [(&str, Bounds, Bounds); 6] = [
     (
         "switching",
@@ -106,7 +106,7 @@ pub const SCENARIOS: [(&str, Bounds, Bounds); 6] = [
     (
         "rollback-direct",
         ROLLBACK_DIRECT,
-        // One more is a hundred million states, and not the end of them.
+        // One more gives more than a hundred million states.
         Bounds {
             changes: 4,
             ..ROLLBACK_DIRECT
@@ -115,7 +115,7 @@ pub const SCENARIOS: [(&str, Bounds, Bounds); 6] = [
     ("rollback", ROLLBACK, Bounds { changes: 4, ..ROLLBACK }),
 ];
 
-/// Every mutant and the bounds within which it has to be caught.
+/// Every mutant and the bounds within which it must be caught.
 pub const MUTANTS: [(Mutation, Bounds); 28] = [
     (Mutation::Renumber, SWITCHING),
     (Mutation::PartialList, CLOUD_ONLY),

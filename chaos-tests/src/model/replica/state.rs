@@ -6,58 +6,58 @@ use super::copy::Copy;
 /// A copy in memory and on the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Node {
-    /// What is served.
+    /// The served copy.
     pub memory: Copy,
-    /// What the last commit holds.
+    /// The last commit.
     pub disk: Copy,
 }
 
-/// How a client stands with its hub.
+/// Connection of a client with its hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Link {
-    /// It has to list: it never did, or it got 410.
+    /// The client must list: it never did, or it got 410.
     Fresh,
-    /// It will resume where it stopped.
+    /// The client will resume at its position.
     Away,
     /// A stream is open, of this generation.
     Streaming(u8),
 }
 
-/// A client of the hub, as client-go's informers are: all it knows is an RV and what it was told.
+/// A client of the hub, like client-go's informers: it has an RV and the objects delivered to it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reader {
-    /// How it stands.
+    /// Its connection.
     pub link: Link,
-    /// What it was told.
+    /// Objects delivered to it.
     pub known: Objects,
     /// Its last RV.
     pub position: u8,
-    /// Where its stream began to catch up; its last RV once it has.
+    /// Position at which its stream began to catch up; its last RV once it has.
     pub resumed_at: u8,
-    /// Observer's knowledge: the timeline of what it was told last.
+    /// Observer's knowledge: the timeline of its last delivery.
     pub timeline: u8,
-    /// Observer's knowledge: there is a reason why it may get 410 at its next resume.
+    /// Observer's knowledge: its next resume may get 410 for a known reason.
     pub excused: bool,
-    /// It listed at least once.
+    /// True if it listed at least once.
     pub listed: bool,
 }
 
-/// A rule that was broken on the way to this state.
+/// A rule that was broken on the path to this state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Broken {
     /// `C` went back within a generation, other than by a crash.
     PositionWentBack,
-    /// A client was told an RV below its own within a generation.
+    /// A client got an RV below its own within a generation.
     ReaderWentBack,
-    /// A client was told a state that the cloud never had.
+    /// A client got a state that the cloud never had.
     Forged,
-    /// A client heard that something is gone that was never deleted.
+    /// A client got a deletion of an object that was never deleted.
     FalseDeletion,
     /// A client got 410 without a reason.
     Relist,
 }
 
-/// How often what the environment does has happened.
+/// Number of environment actions so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Spent {
     /// Crashes of the coordinator.
@@ -70,11 +70,11 @@ pub struct Spent {
     pub rollbacks: u8,
     /// Compactions of the cloud.
     pub compactions: u8,
-    /// Times that deletions were forgotten.
+    /// Number of times that tombstones were dropped.
     pub forgotten: u8,
     /// Cuts of the client's stream.
     pub cuts: u8,
-    /// Changes of leader; only a mutant notices them.
+    /// Changes of leader; only a mutant reacts to them.
     pub leaders: u8,
 }
 
@@ -83,7 +83,7 @@ pub struct Spent {
 pub struct State {
     /// The cloud.
     pub cloud: Cloud,
-    /// The coordinator, filled by whoever leads.
+    /// The coordinator, fed by any leader.
     pub coordinator: Node,
     /// The hub.
     pub hub: Node,
@@ -98,7 +98,7 @@ pub struct State {
 // === impl Reader ===
 
 impl Reader {
-    /// A client that starts.
+    /// A client at its start.
     pub fn new() -> Self {
         Self {
             link: Link::Fresh,
@@ -121,12 +121,12 @@ impl Default for Reader {
 // === impl State ===
 
 impl State {
-    /// Notes a broken rule.
+    /// Records a broken rule.
     pub fn breaks(&mut self, rule: Broken) {
         self.broken.get_or_insert(rule);
     }
 
-    /// Makes what the coordinator (or the hub) has now its last commit.
+    /// The node of the coordinator or of the hub.
     pub fn node(&mut self, which: Which) -> &mut Node {
         match which {
             Which::Coordinator => &mut self.coordinator,
@@ -135,7 +135,7 @@ impl State {
     }
 }
 
-/// Whose copy.
+/// Owner of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Which {
     /// The coordinator's.

@@ -1,6 +1,6 @@
 //! The coordinator of the simulated elections: the real guard and fence over a lease with optimistic locking.
 //!
-//! Writes that change nothing but renewTime live in memory, everything else is durable; a restart stamps the lease anew.
+//! Writes that only change renewTime stay in memory, everything else is durable; a restart stamps the lease again.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(super) struct Coordinator {
     pub(super) runs: bool,
     pub(super) clock: super::Drift,
     pub(super) mutation: Option<Mutation>,
-    /// Which store, counted; and its id.
+    /// Number of the store; and its id.
     store: u32,
     id: String,
     election: Election,
@@ -36,11 +36,11 @@ pub(super) struct Coordinator {
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
     pub(super) lease: Lease,
-    /// Wall clock of the writer, for electors that believe in it.
+    /// Wall clock of the writer, for electors that rely on it.
     pub(super) renewed: u64,
 }
 
-/// Who asks.
+/// Sender of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caller<'a> {
     pub(super) node: &'a str,
@@ -75,7 +75,7 @@ impl Coordinator {
         self.lease.as_ref()
     }
 
-    /// A hub's write. Its holder, where there is one, is the caller.
+    /// Handles a hub's write. Its holder, if any, is the caller.
     pub(super) fn write(
         &mut self,
         now: u64,
@@ -104,7 +104,7 @@ impl Coordinator {
         }
     }
 
-    /// A write that names no resourceVersion: by an elector that never sends one, or of a stranger.
+    /// Handles a write without resourceVersion: by an elector that never sends one, or of a stranger.
     pub(super) fn write_blindly(
         &mut self,
         now: u64,
@@ -154,7 +154,7 @@ impl Coordinator {
         Ok(lease)
     }
 
-    /// Judges a write, and commits it with the epoch record.
+    /// Checks a write with the guard, and commits it with the epoch record.
     fn commit(
         &mut self,
         now: u64,
@@ -210,7 +210,7 @@ impl Coordinator {
         Lease { fence, ..lease }
     }
 
-    /// A feed call of the winner of `claim`, who calls its store `store`.
+    /// Handles a feed call with `claim`, for the store that its sender calls `store`.
     pub(super) fn fed(&self, node: &str, store: &str, claim: Hold) -> bool {
         let epoch = match self.mutation {
             Some(Mutation::NoEpochCompare) => self.election.epoch(),
@@ -219,7 +219,7 @@ impl Coordinator {
         self.election.lets_in(node, store, epoch)
     }
 
-    /// SIGKILL: what was in memory is gone.
+    /// SIGKILL: data in memory is lost.
     pub(super) fn kill(&mut self) {
         self.runs = false;
     }
@@ -260,7 +260,7 @@ fn boot(micros: u64) -> BootTime {
     BootTime::from_boot(Duration::from_micros(micros))
 }
 
-/// Whether an elector that compares renewTime with its own clock takes the lease for expired.
+/// True if an elector that compares renewTime with its own clock considers the lease expired.
 pub(super) fn looks_expired(stored: &Stored, wall: u64) -> bool {
     let seconds = u64::try_from(stored.lease.lease_duration_seconds).unwrap_or_default();
     stored.lease.holder_identity.is_empty() || stored.renewed + seconds * SECOND < wall

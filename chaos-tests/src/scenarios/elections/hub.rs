@@ -1,4 +1,4 @@
-//! A hub of the simulated elections: the real machine behind a clock of its own, and a feed while it leads.
+//! A hub of the simulated elections: the real election machine with a clock of its own, and a feed while it leads.
 
 use std::time::Duration;
 
@@ -7,20 +7,20 @@ use yurt_hub_client::pool::election::machine::{Action, Fence, HubState, Input, M
 
 use super::{Drift, Event, Mutation, SECOND, Setting, Simulation};
 
-/// A leader feeds this often, on its own clock.
+/// Interval of a leader's feed calls, on its own clock.
 const FEED_EVERY: u64 = SECOND;
 
 pub(super) struct Hub {
-    /// Which process it is; a restarted one is somebody else.
+    /// Number of the process; a restarted hub is another process.
     pub(super) process: u32,
     pub(super) drift: Drift,
     pub(super) paused_until: u64,
-    /// Real time the clock has slept through, where it stops in pauses.
+    /// Microseconds of real time that the clock missed, if it stops in pauses.
     slept: u64,
     pub(super) wake: Option<u64>,
     machine: Machine,
     mutation: Option<Mutation>,
-    /// What it leads by.
+    /// Fence of its leadership.
     leads: Option<Fence>,
 }
 
@@ -61,7 +61,7 @@ impl Hub {
         self.drift.local(now.saturating_sub(self.slept))
     }
 
-    /// The hold it may act for, as it believes.
+    /// The hold under which it believes it may act.
     pub(super) fn acts(&self, now: u64) -> Option<Hold> {
         let may = self.machine.may_act(Duration::from_micros(self.clock(now)));
         self.leads.as_ref().filter(|_| may).map(|fence| self.hold(fence))
@@ -88,7 +88,7 @@ impl Hub {
 // === impl Simulation ===
 
 impl Simulation {
-    /// One fact for the machine, and what it wants done.
+    /// Passes one input to the machine, and executes its outputs.
     pub(super) fn step(&mut self, index: usize, input: Input) {
         let jitter = self.random.below(1_000) as f64 / 1_000.0;
         let now = self.now;
@@ -125,7 +125,7 @@ impl Simulation {
         }
     }
 
-    /// A leader asks whether it may act, and sends. What it sends may arrive at any later time.
+    /// Sends a feed call, if the leader may act. The call may arrive at any later time.
     pub(super) fn feed(&mut self, index: usize) {
         let hub = &self.hubs[index];
         let Some(fence) = hub.leads.clone() else { return };

@@ -13,7 +13,7 @@ fn at_most_one_machine_may_act_and_somebody_leads_in_the_end() {
     }
 }
 
-/// The property is not empty: elections happen, leaders feed, and some feed calls come too late.
+/// The property is not vacuous: elections happen, leaders feed, and some feed calls come too late.
 #[test]
 fn chaos_of_the_simulation_moves_the_leader() {
     let (mut elections, mut checked) = (0, 0);
@@ -41,13 +41,13 @@ fn seed_decides_what_happens_in_an_election() {
     assert_ne!(told(7), told(8));
 }
 
-/// The property can fail: a leader that ignores its own clock is caught by the same check.
+/// The property can fail: the same check catches a leader that ignores its own clock.
 #[test]
 fn simulation_notices_a_leader_that_ignores_its_clock() {
     assert!(first_violation(SETTINGS[0].1, Some(Mutation::IgnoreOwnClock), 20).is_some());
 }
 
-/// So is a drift beyond the bound.
+/// It also catches a drift beyond the bound.
 #[test]
 fn simulation_notices_a_drift_beyond_the_bound() {
     let beyond = Setting {

@@ -1,4 +1,4 @@
-//! A client of the simulated reads: an informer that lists once, then watches and resumes where it stands.
+//! A client of the simulated reads: an informer that lists once, then watches and resumes at its position.
 
 use yurt_apimachinery::ResourceVersion;
 use yurt_chaos_validate::history::{History, Seen};
@@ -12,7 +12,7 @@ use crate::random::Random;
 /// Lines of a history that are printed after a violation.
 const TOLD_MAX: usize = 200;
 
-/// Where a client reads.
+/// Server that a client reads from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Hub(usize),
@@ -22,22 +22,22 @@ pub(super) enum Place {
 pub(super) struct Client {
     pub(super) place: Place,
     reader: Option<Reader>,
-    /// Where it stands; `None` before its first list and after 410.
+    /// Its position; `None` before its first list and after 410.
     position: Option<ResourceVersion>,
-    /// Below this it may lack states that were already followed by others when it was cut inside a catch-up: what it holds
-    /// is not the whole state there, although nothing is lost.
+    /// Below this it may lack states that were already replaced by others when it was cut inside a catch-up. Its
+    /// objects are not the whole state there, although nothing is lost.
     unsure_to: ResourceVersion,
-    /// It has been told the beginning of a step and not its end.
+    /// True if it got the beginning of a step and not its end.
     in_step: bool,
-    /// It was cut there: where the step is a list's difference, it stands inside of what that jumped over.
+    /// True if it was cut there: if the step is a list's difference, the client is inside the gap of the list.
     cut_in_step: bool,
-    /// What it was told of the present generation.
+    /// Deliveries of the present generation.
     pub(super) history: History,
-    /// Of which generation that is.
+    /// Number of that generation.
     pub(super) generation: u64,
-    /// What it was told of the generations before, each from its list on.
+    /// Deliveries of the previous generations, each from its list on.
     pub(super) former: Vec<(u64, History)>,
-    /// It was resumed by a number of another generation.
+    /// Set if it was resumed by a number of another generation.
     pub(super) violation: Option<String>,
     pub(super) lists: u32,
     /// Lists after such a cut.
@@ -64,12 +64,12 @@ impl Client {
         }
     }
 
-    /// Everything up to `position` was told, and the last thing told was a bookmark there.
+    /// True if everything up to `position` was delivered, with a bookmark there as the last delivery.
     pub(super) fn rests_at(&self, position: ResourceVersion) -> bool {
         self.history.last() == Some(&Seen::Bookmark(position.0))
     }
 
-    /// The connection is gone, in the middle of whatever was going on; the server was at `position`.
+    /// Cuts the connection at any point; the server is at `position`.
     pub(super) fn cut(&mut self, position: ResourceVersion) {
         if self.reader.take().is_some() {
             self.cut_in_step |= std::mem::take(&mut self.in_step);
@@ -77,7 +77,7 @@ impl Client {
         }
     }
 
-    /// What it was told last of the object that a violation names.
+    /// Its last deliveries for the object that a violation names.
     pub(super) fn told_of(&self, violation: &str) -> String {
         let named = violation.split([' ', ',', '@']).find(|word| word.starts_with("shop/"));
         let told = self.history.iter().enumerate().filter(|(_, seen)| match seen {
@@ -89,7 +89,7 @@ impl Client {
         told[told.len().saturating_sub(TOLD_MAX)..].concat()
     }
 
-    /// Reads at most `max` deliveries; with `cut` the connection breaks somewhere inside.
+    /// Reads at most `max` deliveries; with `cut` the connection breaks at a random one.
     pub(super) fn read(
         &mut self,
         held: &Collection,
@@ -103,7 +103,8 @@ impl Client {
         }
         let Some(reader) = &mut self.reader else { return };
         let Ok(deliveries) = held.read(reader, max) else {
-            // Listed at once: a hub that is killed in between may be behind what the client saw, and nobody would know.
+            // Listed immediately: a hub that is killed in between may be behind the client's state, which is
+            // undetectable.
             return self.list(held);
         };
         let (at, is_quiet) = (reader.position(), deliveries.is_empty());
@@ -129,7 +130,7 @@ impl Client {
         let Some(position) = self.position else {
             return self.list(held);
         };
-        // Over the wire it would be told everything: the same as a list.
+        // Over the wire it would get all objects: the same as a list.
         if held.resumption(position) != Ok(Resumption::ByNumber) {
             return self.list(held);
         }
@@ -149,7 +150,7 @@ impl Client {
         let entry = |object: &yurt_apimachinery::Object| (object.key().to_string(), object.resource_version().0);
         let at = snapshot.position;
         self.lists += 1;
-        // Up to H nobody knows of which history a number is: ahead of a copy that was killed, the client starts over.
+        // Up to H the history of a number is unknown: ahead of a copy that was killed, the client starts over.
         let starts_over = !held.high().is_zero() && self.position.is_some_and(|position| position > at);
         if held.generation() != self.generation || starts_over {
             self.former.push((self.generation, std::mem::take(&mut self.history)));
@@ -158,7 +159,7 @@ impl Client {
         self.in_step = false;
         self.excused += u32::from(std::mem::take(&mut self.cut_in_step));
         self.tell(at, Seen::List(at.0, snapshot.objects.iter().map(entry).collect()));
-        // A list is a whole state, as what is held at a bookmark.
+        // A list is a whole state, like the client's objects at a bookmark.
         self.tell(at, Seen::Bookmark(at.0));
         self.reader = Some(snapshot.reader.for_client());
     }

@@ -1,4 +1,4 @@
-//! The cloud of the simulated reads: a log of changes, what it remembers of it, and servers that lag behind it.
+//! The cloud of the simulated reads: a log of changes, the part of it that is not compacted, and servers that lag.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use yurt_chaos_validate::history::Truth;
 
 use crate::random::Random;
 
-/// Objects there may be.
+/// Number of possible objects.
 const KEYS: u64 = 10;
 /// Servers in front of one store.
 pub(super) const SERVERS: usize = 2;
@@ -19,23 +19,23 @@ pub(super) struct Cloud {
     log: Vec<(u64, EventType, Object)>,
     live: BTreeMap<u64, (u64, Object)>,
     uids: u64,
-    /// Of the last change, in this collection or in another one.
+    /// RV of the last change, in this collection or in another one.
     head: u64,
     /// A watch from before this is answered 410.
     forgotten: u64,
-    /// How far each server is.
+    /// Position of each server.
     pub(super) seen_by: [u64; SERVERS],
     pub(super) truth: Truth,
-    /// Histories that ended because the cloud came back from a backup.
+    /// Number of histories that ended because the cloud was restored from a backup.
     era: u32,
     /// RV of each object where the log begins.
     base: BTreeMap<String, u64>,
-    /// States of histories that ended: key and RV. The same RV of the same object would stand for two contents, which nobody
-    /// can tell apart; in a real cloud it takes two histories that write the same objects in step.
+    /// States of histories that ended: key and RV. The same RV of the same object would have two contents, which are
+    /// indistinguishable. In a real cloud that takes two histories that write the same objects in step.
     ended: BTreeSet<(u64, u64)>,
 }
 
-/// The cloud at some moment, for later.
+/// The state of the cloud at some moment, for a later restore.
 #[derive(Clone)]
 pub(super) struct Backup {
     live: BTreeMap<u64, (u64, Object)>,
@@ -46,7 +46,7 @@ pub(super) fn kind() -> &'static ResourceKind {
     kind::find_kind("", "services").expect("services are built in")
 }
 
-/// What tells a state from all others: FNV-1a of its bytes.
+/// Identity of a state: FNV-1a of its bytes.
 pub(super) fn mark(object: &Object) -> String {
     let start = 0xcbf2_9ce4_8422_2325_u64;
     let hash = object.bytes().iter().fold(start, |hash, byte| {
@@ -56,7 +56,7 @@ pub(super) fn mark(object: &Object) -> String {
 }
 
 fn service(key: u64, uid: u64, rv: u64, era: u32) -> Object {
-    // The unknown field has to travel, too.
+    // The unknown field must be copied, too.
     let json = format!(
         r#"{{"apiVersion":"v1","kind":"Service","metadata":{{"namespace":"shop","name":"s{key}","uid":"u{uid}","resourceVersion":"{rv}"}},"spec":{{"later":"{era}-{rv}"}}}}"#
     );
@@ -94,7 +94,7 @@ impl Cloud {
         self.head
     }
 
-    /// An object is created, changed, deleted, or deleted and created again.
+    /// Creates, changes or deletes an object, or deletes and creates it again.
     pub(super) fn change(&mut self, random: &mut Random) {
         // Other collections use numbers of the same space.
         self.head += random.below(3);
@@ -145,7 +145,7 @@ impl Cloud {
         (objects.collect(), ResourceVersion(self.head))
     }
 
-    /// At most `max` events after `position` at a server; `None` when it does not remember that far.
+    /// At most `max` events after `position` at a server; `None` if they are compacted.
     pub(super) fn after(&self, position: u64, server: usize, max: usize) -> Option<&[(u64, EventType, Object)]> {
         if position < self.forgotten {
             return None;
@@ -158,7 +158,7 @@ impl Cloud {
         Some(&self.log[from..to.min(from + max)])
     }
 
-    /// What happened up to now is forgotten by watches.
+    /// Compacts all changes up to now, for watches.
     pub(super) fn compact(&mut self) {
         self.forgotten = self.head;
         self.base = self.versions();
@@ -171,13 +171,13 @@ impl Cloud {
         }
     }
 
-    /// Whether an object is there in a state that the backup does not have.
+    /// True if an object exists in a state that the backup does not have.
     pub(super) fn has_changed_since(&self, backup: &Backup) -> bool {
         let mut objects = self.live.values().map(|(_, object)| object);
         objects.any(|object| object.resource_version().0 > backup.head)
     }
 
-    /// Comes back with what the backup has: what happened since never did, and its numbers are given out again.
+    /// Restores the backup: later changes are lost, and their numbers are issued again.
     pub(super) fn restore(&mut self, backup: Backup) {
         let lost = self.log.iter().filter(|(_, event, _)| *event != EventType::Deleted);
         let lost = lost.filter_map(|(rv, _, object)| Some((key_of(object)?, *rv)));
@@ -202,7 +202,7 @@ impl Cloud {
         found.map(|object| (object.resource_version().0, object.uid())).next()
     }
 
-    /// RV of an object as it was at `at`, the inner `None` where there was none; `None` when that is not remembered.
+    /// RV of an object as it was at `at`, the inner `None` if there was none; outer `None` if that is compacted.
     pub(super) fn then(&self, key: &ObjectKey, at: u64) -> Option<Option<u64>> {
         if !(self.forgotten..=self.head).contains(&at) {
             return None;

@@ -1,5 +1,5 @@
-//! The leader's feed in the simulated reads: what `pool/feed.rs` of the hub does, with its real messages, over a link that
-//! loses calls and answers, repeats calls, and delivers some when somebody else leads.
+//! The leader's feed in the simulated reads: the algorithm of the hub's `pool/feed.rs`, with its real messages, over a
+//! faulty link. The link loses calls and answers, repeats calls, and delivers some after the leader has changed.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use super::setting::MESSAGE_MAX;
 use crate::faults::{Fault, Struck};
 use crate::random::Random;
 
-/// Calls that wait to arrive late or again.
+/// Most calls that wait to arrive late or again.
 const MAIL_MAX: usize = 64;
 
 pub(super) struct Feeder {
@@ -29,7 +29,7 @@ pub(super) struct Feeder {
     reader: Option<Reader>,
     fed: ResourceVersion,
     snapshot: bool,
-    /// The coordinator has newer states than ours under our number.
+    /// True if the coordinator has newer states than ours under our number.
     is_contradicted: bool,
     /// Bytes of one message.
     message: usize,
@@ -49,22 +49,22 @@ struct Call {
 #[derive(Default)]
 pub(super) struct Post {
     late: Vec<Call>,
-    /// Calls lose their way.
+    /// True if calls are lost, late or repeated.
     pub(super) is_rough: bool,
-    /// The present leader's store and epoch.
+    /// Store and epoch of the present leader.
     pub(super) present: (String, u64),
-    /// A call of a former leader was taken.
+    /// Set if a call of a former leader was applied.
     pub(super) violation: Option<String>,
-    /// Calls taken, and refused.
+    /// Calls applied, and refused.
     pub(super) taken: u64,
     pub(super) refused: u64,
-    /// The last refusal said that the coordinator has another history.
+    /// True if the last refusal was that the coordinator has another history.
     is_contradicted: bool,
-    /// A snapshot was taken: what the coordinator holds is durable.
+    /// A snapshot was applied: the coordinator's data is durable.
     pub(super) is_durable: bool,
 }
 
-/// The coordinator, and what its link counts.
+/// The coordinator, and the counters of its link.
 pub(super) struct Door<'a> {
     pub(super) pool: &'a Pool,
     pub(super) post: &'a mut Post,
@@ -73,7 +73,7 @@ pub(super) struct Door<'a> {
     pub(super) mutation: Option<Mutation>,
 }
 
-/// No answer, or a refusal: ask again where the coordinator stands.
+/// No answer, or a refusal: the feed reads the coordinator's position again.
 struct Interrupted;
 
 // === impl Feeder ===
@@ -92,12 +92,12 @@ impl Feeder {
         }
     }
 
-    /// The hub was killed: whatever it had open is gone.
+    /// The hub was killed: its open reader is gone.
     pub(super) fn reopen(&mut self) {
         (self.reader, self.snapshot) = (None, false);
     }
 
-    /// Sends what there is to send, about `max` deliveries of it.
+    /// Sends the pending deliveries, about `max` of them.
     pub(super) fn feed(&mut self, hub: &mut Hub, max: usize, door: &mut Door<'_>) {
         if !hub.held.is_complete() {
             return;
@@ -111,7 +111,7 @@ impl Feeder {
         self.reader = self.follow(&mut reader, held, max, door).ok().map(|()| reader);
     }
 
-    /// Where the coordinator has another history than the hub, what is held gets a number of its own.
+    /// Gives the hub's copy a number of its own if the coordinator has another history.
     fn begin(&mut self, hub: &mut Hub, door: &mut Door<'_>) {
         let place = |held: &Collection| Place {
             position: held.position(),
@@ -236,7 +236,7 @@ impl Feeder {
     }
 }
 
-/// What to feed next, and whether it is one step: then all of it.
+/// Returns the next deliveries, and whether they are one step, which is then complete.
 fn read(
     reader: &mut Reader,
     held: &Collection,
@@ -289,7 +289,7 @@ impl Door<'_> {
         self.arrive(&call)
     }
 
-    /// Something that was kept arrives.
+    /// Delivers a call that was kept.
     pub(super) fn deliver_late(&mut self) {
         if self.post.late.is_empty() {
             return;
@@ -330,7 +330,7 @@ impl Door<'_> {
 // === impl Post ===
 
 impl Post {
-    /// A link on which calls lose their way.
+    /// A link with lost, late and repeated calls.
     pub(super) fn rough() -> Self {
         Self {
             is_rough: true,

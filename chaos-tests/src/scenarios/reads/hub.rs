@@ -1,8 +1,9 @@
-//! A hub of the simulated reads: a replica that follows the cloud or the coordinator, and comes back from its last commit.
+//! A hub of the simulated reads: a replica that follows the cloud or the coordinator, and recovers from its last
+//! commit.
 //!
-//! What a stream does to the replica is what `replicas/stream.rs` of the hub does: events one by one, steps as a whole,
-//! bookmarks, lists by difference. A switch is make-before-break. What follows when a source cannot lead on is decided by the
-//! hub's own code; of the cloud's history, in [`super::proof`].
+//! Streams change the replica as in the hub's `replicas/stream.rs`: events one by one, steps as a whole, bookmarks,
+//! lists by difference. A switch is make-before-break. The hub's own code decides the next source when a source cannot
+//! resume the replica, and checks the cloud's history in [`super::proof`].
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use super::cloud::Cloud;
 use super::{Mutation, Setting};
 use crate::random::Random;
 
-/// Where a stream comes from.
+/// Source of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Cloud(usize),
@@ -31,40 +32,40 @@ pub(super) struct Hub {
     pub(super) held: Collection,
     limits: Limits,
     saved: Recovered,
-    /// The last one is the newest; older ones go on until it is confirmed.
+    /// The last one is the newest; older ones continue until it is confirmed.
     streams: Vec<Stream>,
     detour: Detour,
-    /// Hubs that are followers reach the cloud.
+    /// True if hubs that are followers reach the cloud.
     has_cloud: bool,
     pub(super) mutation: Option<Mutation>,
-    /// The generation of which the cloud was asked, since the last break, whether it has its history.
+    /// The generation that the cloud was checked for, since the last break, with the result that it has its history.
     pub(super) proven: Option<u64>,
     /// The generation whose history the cloud does not have any more.
     pub(super) gone: Option<u64>,
-    /// Listed, and the watch is not open yet.
+    /// The source that was listed, while the watch is not open yet.
     listed: Option<Source>,
     /// Lists of the cloud.
     pub(super) lists: u32,
-    /// Times that the cloud led on where the coordinator did not.
+    /// Number of times that the cloud resumed the replica where the coordinator could not.
     pub(super) detours: u32,
 }
 
 struct Stream {
     source: Source,
     opened_at: ResourceVersion,
-    /// Of the copy when it was opened.
+    /// Generation of the copy when it was opened.
     generation: u64,
-    /// What was last sent by the cloud.
+    /// Last RV sent by the cloud.
     sent: u64,
-    /// Place in the coordinator's collection.
+    /// Position in the coordinator's collection.
     reader: Option<Reader>,
-    /// On their way.
+    /// Frames under way.
     frames: VecDeque<Frame>,
-    /// Where it stands for the one who reads it.
+    /// Position of the stream for its reader.
     at: ResourceVersion,
-    /// There may be another way than a jump.
+    /// True if the replica may resume elsewhere instead of taking a jump.
     has_detour: bool,
-    /// What belongs to one step, and where that began.
+    /// The frames of one step so far, and the position where it began.
     step: Option<(ResourceVersion, Vec<(EventType, Object)>)>,
 }
 
@@ -76,7 +77,7 @@ pub(super) enum Frame {
     Expired,
 }
 
-/// What a hub asks.
+/// The environment of a hub.
 pub(super) struct World<'a> {
     pub(super) cloud: &'a Cloud,
     pub(super) coordinator: Option<&'a Pool>,
@@ -107,12 +108,12 @@ impl Hub {
         self.saved = recovered(&self.held, self.mutation);
     }
 
-    /// Whether clients may read it: a commit knows of the generation.
+    /// True if clients may read it: the generation is committed.
     pub(super) fn is_served(&self) -> bool {
         self.saved.generation == self.held.generation()
     }
 
-    /// SIGKILL and a start from the last commit, or from nothing.
+    /// Kills the hub and starts it from the last commit, or from an empty disk.
     pub(super) fn kill(&mut self, disk_lost: bool) {
         if disk_lost {
             self.saved = Recovered::default();
@@ -124,7 +125,7 @@ impl Hub {
         (self.detour, self.gone) = (Detour::None, None);
     }
 
-    /// Every connection ends. What the cloud proved over one of them counts no more.
+    /// Ends every connection. Checks of the cloud's history over them do not count any more.
     pub(super) fn cut(&mut self) {
         self.streams.clear();
         (self.proven, self.listed) = (None, None);
@@ -140,7 +141,7 @@ impl Hub {
         self.streams.last().map(|stream| stream.source)
     }
 
-    /// Opens a stream of `source`, or one that leads there; the old one goes on until this one is confirmed.
+    /// Opens a stream of `source`, or of an alternative; the old one continues until this one is confirmed.
     pub(super) fn follow(&mut self, source: Source, world: &World<'_>, random: &mut Random) {
         let wanted = self.wanted(source);
         // Coordinator, cloud, and a list at the coordinator.
@@ -165,7 +166,7 @@ impl Hub {
                 _ => self.expired(kind, wanted),
             }
             if matches!(self.detour, Detour::Taken { .. }) && at_cloud {
-                // Asked again later.
+                // Tried again later.
                 return;
             }
         }
@@ -194,7 +195,7 @@ impl Hub {
                 return Ok(());
             }
             if random.once_in(2) {
-                // The list is taken, and its watch is on the way: until that is open, the other streams go on.
+                // The list is applied, and its watch is being opened: until then, the other streams continue.
                 self.listed = Some(source);
                 return Ok(());
             }
@@ -220,7 +221,7 @@ impl Hub {
             };
             stream.reader = Some(pool.read(|held| held.open(opened_at))?);
         } else {
-            // The cloud is where every position comes from: whatever ours is, it is covered.
+            // Every position comes from the cloud, so it covers any position of ours.
             self.streams.clear();
             self.detour.confirmed(source.kind());
         }
@@ -228,7 +229,7 @@ impl Hub {
         Ok(())
     }
 
-    /// The coordinator says of which generation its data is.
+    /// True if the coordinator announces another generation of its data.
     fn is_of_other_history(&self, world: &World<'_>) -> bool {
         let there = world
             .coordinator
@@ -241,7 +242,7 @@ impl Hub {
         source != Source::Coordinator || world.coordinator.is_some_and(Pool::is_served)
     }
 
-    /// Fetches everything there is. Whether it was taken.
+    /// Lists everything. True if the list was applied.
     fn list(&mut self, source: Source, world: &World<'_>, random: &mut Random) -> bool {
         let (mut objects, at, generation) = match (source, world.coordinator) {
             (Source::Cloud(_), _) => {
@@ -290,7 +291,7 @@ impl Hub {
         taken
     }
 
-    /// A stream moves on: the server sends up to `max`, and up to `arrive` of what is on its way arrives.
+    /// Advances a stream: the server sends up to `max` frames, and up to `arrive` of those under way arrive.
     pub(super) fn pump(&mut self, max: usize, arrive: usize, world: &World<'_>, random: &mut Random) {
         if let Some(source) = self.listed.take_if(|_| random.once_in(3))
             && self.open(source, Begin::Resume, world, random).is_err()
@@ -323,7 +324,7 @@ impl Hub {
             match self.take(index, frame) {
                 Ok(true) => {
                     self.detour.confirmed(self.streams[index].source.kind());
-                    // Make before break: now the older ones may go.
+                    // Make before break: the older streams end now.
                     if index > 0 {
                         return drop(self.streams.drain(..index));
                     }
@@ -341,7 +342,7 @@ impl Hub {
         self.follow(source, world, random);
     }
 
-    /// What a frame does to the replica. Whether the server has confirmed a position at or above ours.
+    /// Applies a frame to the replica. True if the server has confirmed a position at or above ours.
     fn take(&mut self, index: usize, frame: Frame) -> Result<bool, Expired> {
         let stream = &mut self.streams[index];
         let at = match frame {
@@ -404,7 +405,7 @@ impl Hub {
     }
 }
 
-/// What a commit holds of `held`.
+/// The part of `held` that a commit stores.
 pub(super) fn recovered(held: &Collection, mutation: Option<Mutation>) -> Recovered {
     let mut saved = held.to_recovered();
     match mutation {
@@ -430,7 +431,7 @@ impl Source {
 // === impl Stream ===
 
 impl Stream {
-    /// The server sends what there is. Whether the connection is up.
+    /// Sends pending frames of the server. True if the connection is up.
     fn send(&mut self, max: usize, world: &World<'_>, mutation: Option<Mutation>) -> bool {
         match (self.source, world.coordinator) {
             (Source::Cloud(server), _) => self.send_from_cloud(world.cloud, server, max),

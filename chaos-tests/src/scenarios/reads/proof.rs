@@ -1,5 +1,5 @@
-//! Whether the cloud of the simulated reads still has a hub's history: what the hub asks before it takes anything from there, as
-//! `replicas/proof.rs` of the hub does, judged by the hub's own code.
+//! Check that the cloud of the simulated reads still has a hub's history, before the hub applies anything from it. The
+//! requests are those of the hub's `replicas/proof.rs`, and the hub's own code judges the answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +11,14 @@ use super::Mutation;
 use super::cloud::Cloud;
 use super::hub::{Frame, Hub, World};
 
-/// The only collection there is.
+/// The only collection.
 const NAME: &str = "services";
 
 // === impl Hub ===
 
 impl Hub {
-    /// Whether the cloud has the history of what is held; asks it unless it proved that of this very copy since the last break.
+    /// True if the cloud has the history of the held copy; checks it unless that was done for this very copy since the
+    /// last break.
     pub(super) fn has_cloud_history(&mut self, world: &World<'_>) -> bool {
         let generation = self.held.generation();
         let is_proven = match self.mutation {
@@ -34,13 +35,13 @@ impl Hub {
         self.gone != Some(generation)
     }
 
-    /// Whether the leader may feed what is held as the present cloud's.
+    /// True if the leader may feed its copy as the present cloud's.
     pub(super) fn holds(&self) -> bool {
         let generation = self.held.generation();
         self.proven == Some(generation) && self.gone != Some(generation)
     }
 
-    /// Whether the cloud sent what cannot follow from what is held. Then its history is another one.
+    /// True if the cloud sent a frame that cannot follow from the held copy. Then its history is another one.
     pub(super) fn contradicts(&mut self, frame: &Frame) -> bool {
         let Frame::Event(event, object) = frame else {
             return false;
@@ -81,7 +82,7 @@ impl Hub {
     }
 }
 
-/// What the cloud answers to reads without resourceVersion, and of the past.
+/// Answers of the cloud to reads without resourceVersion, and of the past.
 fn answers(cloud: &Cloud, known: &Known) -> Answers {
     let version = |(_, key): &Place| cloud.now(key).map(|(version, _)| ResourceVersion(version));
     let newest: BTreeMap<_, _> = known

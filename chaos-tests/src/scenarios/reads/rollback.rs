@@ -1,9 +1,10 @@
-//! The cloud of the simulated reads comes back from a backup: what then happens, and what clients may have been told.
+//! Restore of the simulated cloud from a backup: the events that follow, and the statements that clients may have
+//! received.
 //!
-//! Everybody holds all the cloud had when it goes. It comes back without the last changes, all connections to it are gone, and
-//! leaders change while hubs find out, one by one. It may come back twice from the same backup: then a node that was off meanwhile
-//! leads next, which has seen neither. A generation of the copies names one history, at every source: 0 for the first one,
-//! that in which a client ends for the present one.
+//! All hubs hold the cloud's full state when it stops. It comes back without the last changes, all connections to it
+//! are gone, and leaders change while hubs detect it, one by one. It may be restored twice from the same backup: then a
+//! node that was off in between leads next, which has seen neither. A generation of the copies names one history, at
+//! every source. Generation 0 is the first history; the generation in which a client ends is the present one.
 
 use std::collections::BTreeMap;
 
@@ -14,16 +15,16 @@ use super::hub::Hub;
 use super::{HUBS, Simulation};
 use crate::faults::Fault;
 
-/// Changes that are lost, at most.
+/// Most changes that are lost.
 const LOST_MAX: u64 = 6;
-/// Changes that the cloud has before the first hub asks again, at most.
+/// Most changes of the cloud before the first hub's next request.
 const AHEAD_MAX: u64 = 12;
 
 // === impl Simulation ===
 
 impl Simulation {
-    /// Comes to rest and goes back, as often as the setting says. The histories that end, the first one first; `None` when the pool
-    /// did not come to rest.
+    /// Comes to rest and restores the backup, as often as the setting says. Returns the histories that end, the first
+    /// one first; `None` when the pool did not come to rest.
     pub(super) fn roll_back(&mut self) -> Option<Vec<Truth>> {
         let mut ended = Vec::new();
         if self.setting.rollbacks == 0 {
@@ -52,19 +53,20 @@ impl Simulation {
         Some(ended)
     }
 
-    /// The cloud goes back to `backup`. The history that ends.
+    /// Restores `backup` in the cloud. Returns the history that ends.
     fn lose(&mut self, backup: &Backup) -> Option<Truth> {
         for _ in 0..=self.random.below(LOST_MAX) {
             self.cloud.change(&mut self.random);
         }
-        // Where only deletions are lost and the new history repeats them, both have the same objects and answer alike.
+        // If only deletions are lost and the new history repeats them, both histories have the same objects and answer
+        // alike.
         while !self.cloud.has_changed_since(backup) {
             self.cloud.change(&mut self.random);
         }
         if !self.come_to_rest() {
             return None;
         }
-        // No process goes back to before it held what is lost: it could not know that it ever was.
+        // No process returns to a commit from before the lost changes: it could not detect that they ever existed.
         self.commit();
         let ended = std::mem::take(&mut self.cloud.truth);
         self.struck.count(Fault::CloudRolledBack);
@@ -76,13 +78,13 @@ impl Simulation {
         Some(ended)
     }
 
-    /// Statements to clients that were wrong; `ended` are the histories before the present one.
+    /// Returns the first wrong statement to a client; `ended` are the histories before the present one.
     pub(super) fn judge_histories(&self, ended: &[Truth]) -> Option<String> {
         if ended.is_empty() {
             return None;
         }
         let truths: Vec<_> = ended.iter().chain([&self.cloud.truth]).collect();
-        // The histories that each generation may stand for.
+        // The histories that each generation may represent.
         let mut meant = BTreeMap::from([(0, vec![0])]);
         for client in &self.clients {
             let last = (client.generation, &client.history);

@@ -1,45 +1,47 @@
-//! What may strike in the simulated reads, and which rules are left out to see whether that is noticed.
+//! Settings of the simulated reads, and the mutations: rules left out that a check must catch.
 
 use yurt_storage::collection::Limits;
 
-/// Bytes of one message of the feed: few, so that there are several.
+/// Bytes of one message of the feed: few, so that there are several messages.
 const MESSAGE: usize = 900;
-/// Bytes of one message that holds whatever there is to say.
+/// Bytes of one message that holds any difference.
 pub(super) const MESSAGE_MAX: usize = 1 << 20;
 
-/// Reached within some ten acts.
+/// Limits that are reached within some ten acts.
 const FEW: Limits = Limits {
     bytes_min: 6_000,
     tombstones: 6,
     gaps: 4,
 };
 
-/// What may strike beside cut, switched and lagging streams, lost feed calls and changes of leader.
+/// Faults in addition to cut, switched and lagging streams, lost feed calls and changes of leader.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Processes go back to their last commit.
+    /// True if processes return to their last commit.
     pub crashes: bool,
-    /// The cloud forgets, and disks are lost: lists are needed.
+    /// True if the cloud compacts and disks are lost: lists are needed.
     pub lists: bool,
-    /// The coordinator loses its disk.
+    /// True if the coordinator loses its disk.
     pub store_lost: bool,
-    /// Which clients may have to list again.
+    /// Clients that may have to list again.
     pub relists: Relists,
-    /// Followers reach the cloud.
+    /// True if followers reach the cloud.
     pub has_cloud: bool,
-    /// Times that the cloud comes back from the same backup, before leaders change: two at the most. A node is off between them.
+    /// Number of restores of the cloud from the same backup, before leaders change: two at most. A node is off between
+    /// them.
     pub rollbacks: u8,
-    /// Bytes of one message of the feed. A step that does not fit into one goes as a snapshot: whoever was inside of it has to
-    /// go on at the cloud, or to list.
+    /// Bytes of one message of the feed. A step that does not fit into one is sent as a snapshot: a reader inside the
+    /// step must resume at the cloud, or list.
     pub message: usize,
 }
 
-/// Which clients may have to list again.
+/// Clients that may have to list again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Relists {
     /// None.
     Never,
-    /// Those of the coordinator, which has nobody to ask, and whoever was cut in the middle of a list's difference.
+    /// Those of the coordinator, which has no other source, and those that were cut in the middle of a list's
+    /// difference.
     AtCoordinator,
     /// All.
     Anywhere,
@@ -136,43 +138,43 @@ pub const SETTINGS: [(&str, Setting); 7] = [
 /// A rule left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutation {
-    /// What belongs to one step is applied event by event.
+    /// The events of one step are applied one by one.
     StepNotAtomic,
-    /// The difference of a list passes for history that somebody watched.
+    /// The difference of a list is marked as watched history.
     JumpNotTold,
-    /// A jump is taken by a replica that got inside of it by way of another source.
+    /// A jump is applied by a replica that got inside of it through another source.
     JumpFromAnywhere,
     /// A bookmark is sent before the events it covers.
     BookmarkPastEvents,
-    /// A list puts what is there and does not take away what is not.
+    /// A list adds objects and does not remove missing ones.
     ListWithoutDeletions,
-    /// A list without its last object is taken for complete.
+    /// A list without its last object counts as complete.
     PartialList,
-    /// A hub gives what it passes on numbers of its own.
+    /// A hub renumbers the objects that it serves.
     Renumber,
-    /// A resumed watch begins with what happens next.
+    /// A resumed watch begins with the next change.
     ResumeAtPresent,
     /// The difference of a list is fed as events.
     DifferenceAsEvents,
     /// A commit leaves out deletions.
     TombstonesNotDurable,
-    /// A commit leaves out deletions that nobody watched.
+    /// A commit leaves out deletions without a watch event.
     RangesNotDurable,
-    /// A commit leaves out which stretches lists jumped over.
+    /// A commit leaves out the gaps of lists.
     GapsNotDurable,
-    /// A coordinator that has lost its disk is told what there is, and not what went before.
+    /// A coordinator that has lost its disk gets the objects, but not their history.
     SnapshotWithoutHistory,
-    /// A copy that the coordinator cannot lead on is listed there at once.
+    /// A copy that the coordinator cannot resume is listed there immediately.
     NoDetour,
-    /// A copy that readers may be ahead of takes a jump of the coordinator although there is another way.
+    /// A copy whose readers may be ahead takes a jump of the coordinator although another source could resume it.
     JumpBeforeDetour,
-    /// A stream changes the copy also after that began another history.
+    /// A stream changes the copy also after the copy began another history.
     StreamOfAnyHistory,
-    /// What the cloud sends is taken without a proof that it has the history of the copy.
+    /// Frames of the cloud are applied without a check that it has the history of the copy.
     NoProof,
-    /// A proof counts for whatever copy there is, also for one that came from the coordinator later.
+    /// A check of the history counts for any copy, also for one that came from the coordinator later.
     ProofOfAnyCopy,
-    /// A stream of the coordinator is opened without a look at its generation.
+    /// A stream of the coordinator is opened without comparing its generation.
     GenerationNotCompared,
     /// A new leader feeds its copy under the number that the coordinator has for another history.
     NumberTakenOver,
@@ -205,7 +207,7 @@ pub const MUTATIONS: [Mutation; 20] = [
 // === impl Setting ===
 
 impl Setting {
-    /// How much of the past hubs remember: little where clients may have to list again, so that the limits are reached.
+    /// Bounds on the history that hubs keep: small if clients may have to list again, so that the limits are reached.
     pub(super) fn limits(&self) -> Limits {
         match self.lists {
             true => FEW,
@@ -217,7 +219,7 @@ impl Setting {
 // === impl Mutation ===
 
 impl Mutation {
-    /// The setting, by its place, in which the rule makes a difference.
+    /// Index of the setting in which the rule makes a difference.
     #[must_use]
     pub fn strikes_in(self) -> usize {
         match self {
