@@ -13,7 +13,7 @@ fn pods() -> &'static ResourceKind {
     kind::find_kind("", "pods").expect("pods must be built in")
 }
 
-/// An object that is read is one line, is read again as itself, and takes a new resourceVersion.
+/// A parsed object is one line, parses again to itself, and accepts a new resourceVersion.
 pub(crate) fn object(data: &[u8]) {
     let Ok(object) = Object::parse(Bytes::copy_from_slice(data), pods()) else {
         return;
@@ -26,7 +26,7 @@ pub(crate) fn object(data: &[u8]) {
     assert_eq!((moved.key(), moved.uid()), (object.key(), object.uid()));
 }
 
-/// Items of a list that is read are objects with a type, and are read again as themselves.
+/// Items of a parsed list are objects with a type, and parse again to themselves.
 pub(crate) fn list(data: &[u8]) {
     let Ok(list) = ParsedList::parse(Bytes::copy_from_slice(data), pods()) else {
         return;
@@ -49,7 +49,7 @@ pub(crate) fn merge_patch(data: &[u8]) {
     patch(data, |document, patch| apply_merge_patch(document, patch).is_ok());
 }
 
-/// A refused patch changes nothing that is looked at again: callers work on a copy, so only panics count.
+/// A refused patch leaves a document that its callers drop: they work on a copy, so only panics count.
 fn patch(data: &[u8], apply: impl Fn(&mut Value, &[u8]) -> bool) {
     let (document, patch) = super::halves(data);
     let Ok(before) = serde_json::from_slice::<Value>(document) else {
@@ -63,8 +63,8 @@ fn patch(data: &[u8], apply: impl Fn(&mut Value, &[u8]) -> bool) {
     }
 }
 
-/// The first half is the live object, the second what is applied. By force everything that fits the kind can be applied,
-/// and an update that changes nothing afterwards leaves the account as it is.
+/// The first half is the live object, the second the applied configuration. With force everything that fits the kind
+/// can be applied. An update without changes afterwards leaves the managed fields as they are.
 pub(crate) fn apply(data: &[u8]) {
     let (live, config) = super::halves(data);
     let (Ok(live), Ok(config)) = (
@@ -94,7 +94,7 @@ pub(crate) fn apply(data: &[u8]) {
     assert_eq!(applied, same);
 }
 
-/// A stream gives the same events however it is cut.
+/// A stream gives the same events for any cuts.
 pub(crate) fn watch_frames(data: &[u8]) {
     let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
         let mut decoder = WatchDecoder::new();

@@ -12,8 +12,8 @@ thread_local! {
     static SOUND: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Overwrites places of a sound file with bytes of the input: four bytes of place, one of length, then what is written.
-/// The store opens or refuses with an error; it neither panics nor hangs.
+/// Overwrites places of an intact file with bytes of the input: four bytes of position, one of length, then the bytes
+/// to write. The store opens or refuses with an error; it neither panics nor hangs.
 pub(crate) fn recovery(data: &[u8]) {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("store.redb");

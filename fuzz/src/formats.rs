@@ -1,11 +1,11 @@
-//! Bodies in other formats than JSON.
+//! Bodies in formats other than JSON.
 
 use serde_json::Value;
 use yurt_apimachinery::protobuf::{Envelope, decode, encode};
 use yurt_apimachinery::schema::{self, Message};
 use yurt_apimachinery::yaml;
 
-/// The first byte chooses a kind, the rest is a message of it. What is decoded is JSON, and survives another round.
+/// The first byte chooses a kind, the rest is a message of it. The decoded result is JSON, and survives another round.
 pub(crate) fn protobuf_decode(data: &[u8]) {
     let Some((message, bytes)) = chosen(data) else { return };
     let Ok(json) = decode(message, bytes) else { return };
@@ -15,7 +15,7 @@ pub(crate) fn protobuf_decode(data: &[u8]) {
     assert_eq!(without_nulls(&again), without_nulls(&json), "{message:?}");
 }
 
-/// A time that is set and zero is null in JSON, as in Go; null and nothing are one in protobuf.
+/// Removes nulls: a time that is set and zero is null in JSON, as in Go; null and absent are equal in protobuf.
 fn without_nulls(json: &[u8]) -> Value {
     fn strip(value: &mut Value) {
         match value {
@@ -32,7 +32,7 @@ fn without_nulls(json: &[u8]) -> Value {
     value
 }
 
-/// The first byte chooses a kind, the rest is JSON. What is encoded can be decoded.
+/// The first byte chooses a kind, the rest is JSON. The encoded result can be decoded.
 pub(crate) fn protobuf_encode(data: &[u8]) {
     let Some((message, json)) = chosen(data) else { return };
     if serde_json::from_slice::<serde_json::Value>(json).is_err() {

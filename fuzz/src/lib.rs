@@ -1,4 +1,4 @@
-//! Inputs from the network or a damaged disk, as functions of bytes that must not panic, hang or grow.
+//! Inputs from the network or a damaged disk, as functions of bytes that must not panic, hang or exhaust memory.
 //!
 //! Each target also checks what must hold of the result, so that it finds wrong answers and not only crashes. Kept inputs
 //! are in `corpus/<target>`; the ordinary tests run all of them, `cargo xtask fuzz` searches for more.
@@ -61,7 +61,7 @@ pub fn find(name: &str) -> Option<Target> {
     TARGETS.iter().find(|target| target.name == name).copied()
 }
 
-/// Splits an input in two at its first zero byte, for targets that take two things.
+/// Splits an input in two at its first zero byte, for targets with two inputs.
 fn halves(data: &[u8]) -> (&[u8], &[u8]) {
     let at = data.iter().position(|byte| *byte == 0);
     match at {

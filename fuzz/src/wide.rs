@@ -1,4 +1,4 @@
-//! Wide bodies: any list or map of any built-in kind, with as many entries as a client likes. Inputs of some kilobytes cannot show
+//! Wide bodies: any list or map of any built-in kind, with any number of entries. Inputs of some kilobytes cannot show
 //! work that grows with the square of a body; a few bytes that describe a megabyte can.
 
 use rustix::time::{ClockId, clock_gettime};
@@ -14,20 +14,20 @@ const SECONDS_LEAST: f64 = 0.3;
 const GROWTH_MAX: f64 = 10.0;
 /// Maximum length of a rejection, in bytes.
 const REFUSAL_BYTES_MAX: usize = 1 << 20;
-/// Fields on the way to the list.
+/// Most fields on the path to the list.
 const DEPTH_MAX: usize = 8;
 
 /// Place and form of the entries.
 struct Shape<'a> {
     root: (&'static str, &'static str, &'static str, Message),
-    /// Each chooses a field on the way.
+    /// Each byte chooses a field on the path.
     steps: &'a [u8],
-    /// Bit 0: switches are on; bit 1: all entries are the same; bit 2: texts are empty.
+    /// Bit 0: booleans are true; bit 1: all entries are equal; bit 2: strings are empty.
     sort: u8,
 }
 
-/// Measures and checks a write with a wide body. The first byte chooses the kind, the second the number of entries, the third their form. The rest is the
-/// path to the list or map that has them.
+/// Measures and checks a write with a wide body. The first byte chooses the kind, the second the number of entries, the
+/// third their form. The rest is the path to the list or map that has them.
 pub(crate) fn write(data: &[u8]) {
     let Some((&[kind, size, sort], steps)) = data.split_first_chunk::<3>() else {
         return;
@@ -89,7 +89,7 @@ impl Shape<'_> {
         body
     }
 
-    /// A structure with the one field that the way goes through.
+    /// A structure with the one field on the path.
     fn members(&self, message: Message, depth: usize, entries: usize) -> Value {
         let step = self.steps.get(depth).filter(|_| depth < DEPTH_MAX);
         let goes_on = |field: &Field| field.is_list() || field.is_map() || field.message().is_some();

@@ -225,7 +225,8 @@ fn selectors_with_many_values_and_objects_with_many_labels() {
     assert!(asked.get() > 0);
 }
 
-/// Half of the bytes are one long name, the other half are values below it: a path for each of them would be the product.
+/// Half of the bytes are one long name, the other half are values below it: a path for each of them would be the
+/// product.
 fn below_a_long_name(n: usize, value: &Value) -> Value {
     let below: Map<String, Value> = (0..n).map(|at| (format!("k{at}"), value.clone())).collect();
     json!({ "x".repeat(10 * n): below })
