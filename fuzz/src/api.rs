@@ -49,7 +49,7 @@ pub(crate) fn merge_patch(data: &[u8]) {
     patch(data, |document, patch| apply_merge_patch(document, patch).is_ok());
 }
 
-/// A refused patch leaves a document that its callers drop: they work on a copy, so only panics count.
+/// A rejected patch leaves a document that its callers drop: they work on a copy, so only panics count.
 fn patch(data: &[u8], apply: impl Fn(&mut Value, &[u8]) -> bool) {
     let (document, patch) = super::halves(data);
     let Ok(before) = serde_json::from_slice::<Value>(document) else {

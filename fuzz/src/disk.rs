@@ -13,7 +13,7 @@ thread_local! {
 }
 
 /// Overwrites places of an intact file with bytes of the input: four bytes of position, one of length, then the bytes
-/// to write. The store opens or refuses with an error; it neither panics nor hangs.
+/// to write. The store opens or fails with an error; it neither panics nor hangs.
 pub(crate) fn recovery(data: &[u8]) {
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("store.redb");

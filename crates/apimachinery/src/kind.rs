@@ -204,7 +204,7 @@ impl ResourceKind {
         self.fields.iter().position(|field| field.label == label)
     }
 
-    /// Refuses a field that selectors of this kind may not name, with kube-apiserver's text.
+    /// Rejects a field that selectors of this kind may not name, with kube-apiserver's text.
     ///
     /// # Errors
     ///

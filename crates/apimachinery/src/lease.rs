@@ -102,7 +102,7 @@ impl LeaseSpec {
         self.holder_identity.as_deref().filter(|holder| !holder.is_empty())
     }
 
-    /// Violations that kube-apiserver would refuse with 422.
+    /// Violations that kube-apiserver would reject with 422.
     pub fn validate(&self) -> Faults {
         let mut errors = Faults::default();
         if let Some(seconds) = self.lease_duration_seconds.filter(|seconds| *seconds <= 0) {

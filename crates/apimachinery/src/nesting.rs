@@ -1,7 +1,7 @@
 //! Limit on the nesting of JSON from the network.
 //!
 //! serde's own limit covers only values that are decoded. Skipped values, such as a field that the kind does not have,
-//! may be nested to any depth. kube-apiserver refuses, at any place, nesting that Go's parser refuses.
+//! may be nested to any depth. kube-apiserver rejects, at any place, nesting that Go's parser rejects.
 
 /// Go's limit of arrays and objects within each other.
 pub const MAX_NESTING: usize = 10_000;
@@ -11,7 +11,7 @@ pub const MAX_NESTING: usize = 10_000;
 #[error("invalid character '{}' exceeded max depth", char::from(self.0))]
 pub struct TooDeep(u8);
 
-/// Refuses JSON that is nested too deeply. Other faults are left to the parser of the text.
+/// Rejects JSON that is nested too deeply. Other faults are left to the parser of the text.
 ///
 /// # Errors [`TooDeep`] with the first bracket beyond the limit.
 pub fn check(json: &[u8]) -> Result<(), TooDeep> {

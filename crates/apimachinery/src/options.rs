@@ -28,7 +28,7 @@ fn invalid_options(kind: &str, errors: &Faults) -> Result<(), Status> {
     }
 }
 
-/// Refuses every dry run except `All`.
+/// Rejects every dry run except `All`.
 fn check_dry_run(values: &[&str], errors: &mut Faults) -> bool {
     if values.iter().any(|value| *value != "All") {
         errors.push(FieldError::not_supported("dryRun", values.to_vec(), &["All"]));

@@ -49,7 +49,7 @@ pub struct SharedResource {
 pub struct Problem {
     /// `resource.group`, or the position of the entry.
     pub entry: String,
-    /// Reason for the refusal.
+    /// Reason for the rejection.
     pub why: String,
 }
 

@@ -1,7 +1,7 @@
 //! Quantities of resources: parsing, comparing, and formatting in their shortest form.
 //!
 //! The facts are those of Kubernetes' `resource.Quantity`. Fractions below a billionth are rounded up; amounts beyond
-//! 128 bits of billionths are refused.
+//! 128 bits of billionths are rejected.
 
 use std::fmt;
 

@@ -187,12 +187,12 @@ impl Status {
             .filter(|seconds| *seconds > 0)
     }
 
-    /// True if an authorizer refused the request, rather than a rule about its content.
+    /// True if an authorizer rejected the request, rather than a rule about its content.
     pub fn is_denial(&self) -> bool {
         self.is_denial
     }
 
-    /// True for refusals of kube-apiserver's router, before any other code reads the request: a media type it does not
+    /// True for rejections of kube-apiserver's router, before any other code reads the request: a media type it does not
     /// know.
     pub fn is_of_router(&self) -> bool {
         matches!(self.code, 406 | 415) && self.details.is_some()

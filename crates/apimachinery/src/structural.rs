@@ -3,7 +3,7 @@
 //!
 //! Supported are types, members, items, limits, `pattern`, `format`, `enum`, `nullable`, `default`, `allOf`, `anyOf`,
 //! `oneOf`, `not`, and the extensions that preserve unknown fields. Not enforced are rules in CEL and a few formats,
-//! which [`not_enforced`] lists. [`check`] refuses patterns that cannot be compiled.
+//! which [`not_enforced`] lists. [`check`] rejects patterns that cannot be compiled.
 //!
 //! ```
 //! use serde_json::json;
@@ -79,7 +79,7 @@ const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "st
 // === impl Structural ===
 
 impl Structural {
-    /// Reads an OpenAPI v3 schema. Parts that are not supported, and those that [`check`] refuses, are not enforced.
+    /// Reads an OpenAPI v3 schema. Parts that are not supported, and those that [`check`] rejects, are not enforced.
     pub fn of(schema: &Value) -> Self {
         // The outermost object has a type and metadata, regardless of its schema.
         Self(Node {

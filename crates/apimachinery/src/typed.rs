@@ -1,5 +1,5 @@
 //! Decoding a body by the types of its kind. Unknown and duplicate fields are reported and dropped, values of another
-//! type are refused, with the texts of Go's JSON decoder, which clients know.
+//! type are rejected, with the texts of Go's JSON decoder, which clients know.
 //!
 //! ```
 //! use yurt_apimachinery::{schema, typed};

@@ -22,7 +22,7 @@ pub(super) struct Write {
 // === impl Leadership ===
 
 impl Leadership {
-    /// Stores a write that passes the guard, and answers it; a refusal needs no answer, the hub reads again anyway.
+    /// Stores a write that passes the guard, and answers it; a rejection needs no answer, the hub reads again anyway.
     pub(super) fn write(&self, state: &mut State, write: Write) {
         let server = &state.server;
         let precondition = write.blind || self.is(Mutation::NoVersionCompare) || {
@@ -88,7 +88,7 @@ impl Leadership {
         }
     }
 
-    /// The guard of a real pool is stricter: while the holder is not silent, it also refuses versioned writes by other
+    /// The guard of a real pool is stricter: while the holder is not silent, it also rejects versioned writes by other
     /// nodes. Properties that hold without this rule hold with it.
     fn guard_passes(&self, server: &Server, write: Write) -> bool {
         let Some(holder) = server.holder() else { return true };

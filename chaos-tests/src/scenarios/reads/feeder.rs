@@ -55,10 +55,10 @@ pub(super) struct Post {
     pub(super) present: (String, u64),
     /// Set if a call of a former leader was applied.
     pub(super) violation: Option<String>,
-    /// Calls applied, and refused.
+    /// Calls applied, and rejected.
     pub(super) taken: u64,
     pub(super) refused: u64,
-    /// True if the last refusal was that the coordinator has another history.
+    /// True if the last rejection was that the coordinator has another history.
     is_contradicted: bool,
     /// A snapshot was applied: the coordinator's data is durable.
     pub(super) is_durable: bool,
@@ -73,7 +73,7 @@ pub(super) struct Door<'a> {
     pub(super) mutation: Option<Mutation>,
 }
 
-/// No answer, or a refusal: the feed reads the coordinator's position again.
+/// No answer, or a rejection: the feed reads the coordinator's position again.
 struct Interrupted;
 
 // === impl Feeder ===

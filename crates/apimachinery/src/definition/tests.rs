@@ -1,4 +1,4 @@
-//! Declarations that manifests make, and manifests that are refused.
+//! Declarations that manifests make, and manifests that are rejected.
 
 use serde_json::json;
 

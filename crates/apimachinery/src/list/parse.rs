@@ -45,7 +45,7 @@ pub enum ListError {
     Item {
         /// Its index in the list.
         index: usize,
-        /// Cause of the refusal.
+        /// Cause of the rejection.
         source: ObjectError,
     },
 }

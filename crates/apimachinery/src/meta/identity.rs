@@ -9,7 +9,7 @@ use crate::protobuf;
 use crate::status::{FieldError, Status};
 use crate::text::go_quote;
 
-/// Fills in apiVersion and kind of a body, and refuses one that claims another type.
+/// Fills in apiVersion and kind of a body, and rejects one that claims another type.
 ///
 /// # Errors
 ///
@@ -98,7 +98,7 @@ fn of_another_type(object: &Value, kind: &ResourceKind, found_version: &str, fou
     Status::invalid(&kind.group_kind(), access::text(object, "name"), &fault.into())
 }
 
-/// Gives a body the namespace of the URL, and refuses one that claims another.
+/// Gives a body the namespace of the URL, and rejects one that claims another.
 ///
 /// # Errors
 ///
@@ -119,7 +119,7 @@ pub fn settle_namespace(object: &mut Value, kind: &ResourceKind, requested: Opti
     Ok(())
 }
 
-/// Refuses a body that does not have the name of the URL.
+/// Rejects a body that does not have the name of the URL.
 ///
 /// # Errors
 ///
@@ -138,7 +138,7 @@ pub fn check_name(object: &Value, requested: &str) -> Result<(), Status> {
     Ok(())
 }
 
-/// Refuses a new object with a resource version.
+/// Rejects a new object with a resource version.
 ///
 /// # Errors
 ///

@@ -18,7 +18,7 @@ pub fn name_faults(rule: NameRule, name: &str, is_prefix: bool) -> Vec<String> {
     let mut name = name;
     if is_prefix && name.len() > 1 && name.ends_with('-') {
         // As kube-apiserver does: the last two bytes are replaced by one that is always allowed. If the cut is not at a
-        // character boundary, the name is not ASCII and is refused as it is.
+        // character boundary, the name is not ASCII and is rejected as it is.
         if let Some(head) = name.get(..name.len() - 2) {
             masked = format!("{head}a");
             name = &masked;

@@ -35,7 +35,7 @@ const IMMUTABLE: [&str; 6] = [
     "deletionGracePeriodSeconds",
 ];
 
-/// Refuses a body with more entries than [`LIST_ITEMS_MAX`] in a list of its metadata. Call it before any other code
+/// Rejects a body with more entries than [`LIST_ITEMS_MAX`] in a list of its metadata. Call it before any other code
 /// reads these lists.
 ///
 /// # Errors The list, and its number of entries.

@@ -78,7 +78,7 @@ fn from_protobuf(api_version: &str, kind: &str, body: &[u8]) -> Result<Bytes, St
         quote(&found_kind),
         quote(&found_version)
     );
-    // Of another type only the name matters, because the body is refused for it.
+    // Of another type only the name matters, because the body is rejected for it.
     let Some(message) = protobuf::message(&found_version, &found_kind) else {
         return Ok((head + "}").into());
     };

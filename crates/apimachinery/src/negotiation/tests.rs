@@ -1,4 +1,4 @@
-//! Choice of the representation as in kube-apiserver, and its refusals.
+//! Choice of the representation as in kube-apiserver, and its rejections.
 
 use bytes::Bytes;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Parsing of objects: fields that are kept, fields that are filled in, objects that are refused.
+//! Parsing of objects: fields that are kept, fields that are filled in, objects that are rejected.
 
 use proptest::prelude::*;
 use serde_json::json;

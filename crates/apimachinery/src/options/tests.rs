@@ -1,4 +1,4 @@
-//! Options as kube-apiserver parses and refuses them.
+//! Options as kube-apiserver parses and rejects them.
 
 use proptest::prelude::*;
 

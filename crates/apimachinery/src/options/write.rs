@@ -27,7 +27,7 @@ pub enum FieldValidation {
     /// Drop them and send a Warning header.
     #[default]
     Warn,
-    /// Refuse the request.
+    /// Reject the request.
     Strict,
 }
 
@@ -46,7 +46,7 @@ impl WriteOptions {
         Self::parse_after(query, options_kind(verb), |_| Faults::default())
     }
 
-    /// Reads and validates the options of a patch: an apply requires a manager, all others refuse `force`.
+    /// Reads and validates the options of a patch: an apply requires a manager, all others reject `force`.
     ///
     /// # Errors
     ///

@@ -6,11 +6,11 @@ use crate::request_info::RequestInfo;
 use crate::resource_version::ResourceVersion;
 use crate::text::{go_quote, html_escape};
 
-/// Reason for the refusal of a write with an old resource version.
+/// Reason for the rejection of a write with an old resource version.
 pub const OPTIMISTIC_LOCK_MESSAGE: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 
-/// A request that an authorizer refused.
+/// A request that an authorizer rejected.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Denial<'a> {
     /// User of the request.
@@ -90,7 +90,7 @@ impl Status {
         Self::failure(421, "", message)
     }
 
-    /// 403: an authorizer refused the request; `why` may be empty.
+    /// 403: an authorizer rejected the request; `why` may be empty.
     pub fn forbidden(user: &str, request: &RequestInfo, why: &str) -> Self {
         let text = |value: &'_ Option<String>| value.clone().unwrap_or_default();
         let (namespace, name, subresource) = (
@@ -111,7 +111,7 @@ impl Status {
         })
     }
 
-    /// 403: an authorizer refused what is described, which need not be a request.
+    /// 403: an authorizer rejected what is described, which need not be a request.
     pub fn denied(denial: &Denial<'_>) -> Self {
         let mut message = html_escape(&denial.describe());
         if !denial.why.is_empty() {
@@ -124,7 +124,7 @@ impl Status {
         status
     }
 
-    /// 403: a rule of the server refused the request; `name` may be empty.
+    /// 403: a rule of the server rejected the request; `name` may be empty.
     pub fn forbidden_because(resource: &GroupResource, name: &str, why: &str) -> Self {
         let message = match (resource.resource.is_empty(), name.is_empty()) {
             (true, _) => format!("forbidden: {why}"),

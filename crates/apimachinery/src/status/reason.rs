@@ -43,7 +43,7 @@ pub const TIMEOUT: &str = "Timeout";
 pub const CAUSE_RESOURCE_VERSION_TOO_LARGE: &str = "ResourceVersionTooLarge";
 /// Cause of a 403 for a create in a namespace that is being deleted.
 pub const CAUSE_NAMESPACE_TERMINATING: &str = "NamespaceTerminating";
-/// Cause of a refused apply: another manager owns the field.
+/// Cause of a rejected apply: another manager owns the field.
 pub const CAUSE_FIELD_MANAGER_CONFLICT: &str = "FieldManagerConflict";
 
 impl Status {

@@ -1,4 +1,4 @@
-//! Parts of a schema that cannot be enforced: refused if objects would be wrong, listed if a rule is left out.
+//! Parts of a schema that cannot be enforced: rejected if objects would be wrong, listed if a rule is left out.
 
 use regex_lite::Regex;
 use serde_json::Value;
@@ -10,7 +10,7 @@ const PATTERN_BYTES_MAX: usize = 16 << 10;
 /// Most fields that are named.
 const NAMED_MAX: usize = 20;
 
-/// Refuses a schema with a pattern that is no regular expression, or one that needs classes of Unicode (`\p{…}`).
+/// Rejects a schema with a pattern that is no regular expression, or one that needs classes of Unicode (`\p{…}`).
 ///
 /// # Errors The field of the schema, as kube-apiserver names it, and the reason.
 pub fn check(schema: &Value) -> Result<(), String> {

@@ -1,6 +1,6 @@
-//! Check that an object already has the form of its type, without any field to drop, complete or refuse.
+//! Check that an object already has the form of its type, without any field to drop, complete or reject.
 //!
-//! The fast path for the usual case. It only checks; the texts of a refusal come from [`read`](super::read).
+//! The fast path for the usual case. It only checks; the texts of a rejection come from [`read`](super::read).
 
 use serde_json::Value;
 

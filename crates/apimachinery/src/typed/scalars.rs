@@ -1,4 +1,4 @@
-//! Texts and numbers that a field accepts, by its type, and Go's texts for those that it refuses.
+//! Texts and numbers that a field accepts, by its type, and Go's texts for those that it rejects.
 
 use crate::schema::FieldType;
 use crate::time::{MicroTime, Time};

@@ -1,4 +1,4 @@
-//! Refusal of an apply: fields that others own.
+//! Rejection of an apply: fields that others own.
 
 use super::managers::Manager;
 use super::path::display;

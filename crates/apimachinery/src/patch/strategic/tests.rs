@@ -1,4 +1,4 @@
-//! The patches that Kubernetes' own clients send, every directive, refused patches, and the real implementation's
+//! The patches that Kubernetes' own clients send, every directive, rejected patches, and the real implementation's
 //! answers to a few hundred random patches.
 
 use serde_json::json;
