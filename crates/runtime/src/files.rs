@@ -4,7 +4,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Files of a process other than the connections of its servers: stores, certificates, the log, outgoing connections.
 pub const OTHER_FILES: usize = 256;
-/// Value that stands for "unlimited".
+/// Value used for "unlimited".
 const UNLIMITED: u64 = 1 << 20;
 
 /// Raises the soft limit to the hard limit, since many processes begin with 1,024 although more is allowed. Returns the

@@ -278,7 +278,7 @@ mod tests {
         assert_eq!(
             lane.enter("modest").await.map(drop).unwrap_err().code(),
             429,
-            "2 and 1: nobody waits for less"
+            "2 and 1: no queue is shorter"
         );
         assert_eq!(lane.load(), (1, 3));
         assert_eq!(refused(&lane), [2, 0]);

@@ -20,7 +20,7 @@ pub async fn wait_for_signal() -> std::io::Result<&'static str> {
     #[allow(clippy::disallowed_methods)]
     tokio::spawn(async move {
         let name = next(&mut terminate, &mut interrupt).await;
-        warn!(signal = name, "Second signal, aborting");
+        warn!(signal = name, "Second signal received; aborting");
         std::process::exit(ABORTED);
     });
     Ok(name)

@@ -287,7 +287,7 @@ mod tests {
     fn loaded(live: Vec<Stored>, at: u64) -> (Cacher, Arc<SharedCollection>, Reader) {
         let cacher = Cacher::new(find_kind("", "configmaps"));
         cacher.load(state(live, at)).expect("all can be read");
-        let shared = cacher.collection("configmaps").expect("it was asked for").clone();
+        let shared = cacher.collection("configmaps").expect("it was requested").clone();
         let reader = shared.read(|held| held.snapshot(None).reader);
         (cacher, shared, reader)
     }
@@ -334,7 +334,7 @@ mod tests {
         let kinds = find_kind("", "configmaps").into_iter().chain(find_kind("", "secrets"));
         let cacher = Cacher::new(kinds);
         cacher.load(state(vec![stored("a", 3)], 5)).expect("all can be read");
-        let secrets = cacher.collection("secrets").expect("it was asked for").clone();
+        let secrets = cacher.collection("secrets").expect("it was requested").clone();
         let woken = secrets.subscribe();
         let write = |rv| {
             let Stored { key, value, .. } = stored("a", rv);
@@ -366,7 +366,7 @@ mod tests {
         let kinds = find_kind("", "configmaps").into_iter().chain(find_kind("", "secrets"));
         let cacher = Cacher::new(kinds);
         cacher.load(state(vec![stored("a", 3)], 5)).expect("all can be read");
-        let secrets = cacher.collection("secrets").expect("it was asked for").clone();
+        let secrets = cacher.collection("secrets").expect("it was requested").clone();
         let held = || secrets.read(Collection::position);
         secrets.catch_up().now_or_never().expect("nothing is on its way");
         let Stored { key, value, .. } = stored("a", 8);
@@ -394,7 +394,7 @@ mod tests {
         let kinds = find_kind("", "configmaps").into_iter().chain(find_kind("", "secrets"));
         let cacher = Arc::new(Cacher::new(kinds));
         cacher.load(state(vec![stored("a", 3)], 5)).expect("all can be read");
-        let [maps, secrets] = ["configmaps", "secrets"].map(|name| cacher.collection(name).expect("it was asked for"));
+        let [maps, secrets] = ["configmaps", "secrets"].map(|name| cacher.collection(name).expect("it was requested"));
         let change = |collection: &str| Committed {
             key: format!("/{collection}/x/b"),
             value: stored("b", 8).value.into(),
@@ -434,7 +434,7 @@ mod tests {
         let error = cacher.load(state(vec![stored("a", 3), garbled("b", 4)], 5));
         let error = error.expect_err("what is left is not the collection");
         assert!(error.to_string().contains("/configmaps/x/b"), "{error}");
-        let shared = cacher.collection("configmaps").expect("it was asked for");
+        let shared = cacher.collection("configmaps").expect("it was requested");
         assert!(!shared.read(Collection::is_complete));
     }
 

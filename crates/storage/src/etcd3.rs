@@ -92,7 +92,7 @@ pub enum OpenError {
     #[error("etcd certificates: {0}")]
     Tls(#[from] TlsError),
     /// The credentials.
-    #[error("etcd refuses this client: {0}")]
+    #[error("etcd rejects this client: {0}")]
     Refused(String),
     /// The file for the highest position seen.
     #[error("cannot read {0}")]

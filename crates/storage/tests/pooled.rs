@@ -763,7 +763,7 @@ async fn pointer_never_names_a_folder_of_which_a_part_is_gone() {
     assert_eq!(shown(&pool.join()).len(), 300);
 }
 
-/// Each builds upon the same commit, and the second has not received the first one's.
+/// Each builds upon the same commit, and the second has not received the first commit.
 #[tokio::test]
 async fn commit_upon_a_pointer_that_has_moved_is_refused() {
     let pool = Pool::new().await;
@@ -783,7 +783,7 @@ async fn commit_upon_a_pointer_that_has_moved_is_refused() {
     assert_eq!(shown(&other), ["a@5", "b@11", "c@13"]);
 }
 
-/// A list's result at one coordinator is the difference from its own state, not from another one's.
+/// A list's result at one coordinator is the difference from its own state, not from that of another one.
 #[tokio::test]
 async fn step_is_applied_to_the_state_it_builds_upon_only() {
     let pool = Pool::new().await;

@@ -133,7 +133,7 @@ async fn a_task_runs_until_what_it_holds_is_dropped() {
     assert_eq!(
         *seen.lock(),
         Some(1),
-        "a shutdown must not end before the task has let go"
+        "a shutdown must wait until the task is dropped"
     );
 }
 

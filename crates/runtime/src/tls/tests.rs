@@ -255,7 +255,7 @@ async fn handshake_needs_a_certificate_that_can_be_read_and_its_key() {
     let garbage = |len: usize| CertificateDer::from(vec![0x30; len]);
     for (why, chain, key, is_taken) in [
         ("as it is", many(1), &jane, true),
-        ("somebody else's key", many(1), &john, false),
+        ("another client's key", many(1), &john, false),
         ("as long as a chain may be", many(9), &jane, true),
         ("longer", many(10), &jane, false),
         ("nothing that can be read", vec![garbage(100)], &jane, false),

@@ -278,7 +278,7 @@ mod tests {
         let shared = declare(&cacher, kind("v1", "Cluster", ".spec.color")).expect("nothing is left");
         assert!(
             shared.read(|held| held.open(ResourceVersion(5)).is_err()),
-            "deletions of the other scope cannot be told"
+            "deletions of the other scope cannot be sent"
         );
     }
 
@@ -323,7 +323,7 @@ mod tests {
         let other = declare(&cacher, other).expect("nothing is there");
         assert!(
             !opens(&other, 10),
-            "nobody knows what came and went before the store was read again"
+            "changes before the store was read again are unknown here"
         );
         assert!(opens(&other, 12));
     }

@@ -108,7 +108,7 @@ impl Collection {
 
     /// The initial objects of a watch that began at `reader`, from the key `from` on: the state at its position.
     ///
-    /// Where the log no longer reaches back, because the client was slow, the present objects are returned. The reader
+    /// If the log no longer reaches back, because the client was slow, the present objects are returned. The reader
     /// then delivers every change since its position: the client sees some of them twice and ends with the present
     /// state.
     ///

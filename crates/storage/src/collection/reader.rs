@@ -8,7 +8,7 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
 use super::{Change, ChangeKind, Collection, KeyRange, RangeTombstone, Step};
 
-/// Stands for "no RV". A collection has thousands of readers, and an `Option` would cost each of them another word.
+/// Placeholder for "no RV". A collection has thousands of readers, and an `Option` would cost each of them another word.
 const NO_STEP: ResourceVersion = ResourceVersion(u64::MAX);
 
 /// A reader's position in one collection.

@@ -5,8 +5,8 @@
 //! generation, also after `C` has passed H:
 //!
 //! ```text
-//!   floor ───────── C ───────── H            below floor 410 · up to C told everything · above C 410
-//!   floor ───────── H ───────── C            below floor 410 · up to H told everything · above H resumed by its number
+//!   floor ───────── C ───────── H            below floor 410 · up to C receives everything · above C 410
+//!   floor ───────── H ───────── C            below floor 410 · up to H receives everything · above H resumed by its number
 //! ```
 //! An RV above `C` and not above H is of an older generation: its client may know objects that never existed here. No
 //! client loops, because one that starts over holds `C`. Copies of this collection know their generation and are

@@ -49,7 +49,7 @@ impl Identity {
             tracing::error!(
                 shown,
                 stored,
-                "Store was restored from a copy; resourceVersions continue above it and all clients relist"
+                "Store was restored from a copy; resourceVersions continue above the mark and all clients relist"
             );
         }
         Self {

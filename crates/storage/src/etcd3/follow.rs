@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   verify ──► open at last+1 ──► events, progress ──► broken or silent ──► verify, at another member
-//!                    └─► compacted ──► read everything again, publish the difference ──► open
+//!                    └─► compacted ──► reload the state, publish the difference ──► open
 //! ```
 //! A store that went back in time ends the task, and with it the process: its readers have to start over.
 

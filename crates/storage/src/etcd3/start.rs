@@ -120,7 +120,7 @@ async fn settle(
                         why,
                         shown,
                         is_at,
-                        "etcd has another history than before; resourceVersions continue above it and all clients relist"
+                        "etcd has another history than before; resourceVersions continue above those shown and all clients relist"
                     );
                     (begin(timeline.highest(found.revision, seen)), expect)
                 }

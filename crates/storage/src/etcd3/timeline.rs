@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn timeline_is_over_when_what_was_seen_cannot_be_in_it() {
         let (store, nothing, much) = (old("a", CLUSTER), Seen::default(), seen(1_000, "a", CLUSTER));
-        assert_eq!(store.is_over(CLUSTER, 900, &nothing), None, "nobody can tell");
+        assert_eq!(store.is_over(CLUSTER, 900, &nothing), None, "nothing is seen");
         assert_eq!(store.is_over(CLUSTER, 1_000, &much), None);
         for (cluster, revision, seen) in [(CLUSTER, 999, &much), (OTHER, 900, &nothing), (OTHER, 5_000, &much)] {
             assert!(

@@ -1,7 +1,7 @@
 //! Replicas in a store that several coordinators share: one of them is fed and commits, all follow its commits.
 //!
 //! ```text
-//!   /~pool/<collection>/pointer            which folder, generation, C: what it says is there, and nothing else counts
+//!   /~pool/<collection>/pointer            folder, generation, C: only the state that it names is valid
 //!   /~pool/<collection>/<folder>/o/<key>   object          …/t/<rv>/<key>  tombstone          …/r/<to>/<after>/<key>  range
 //! ```
 //! A small change is one transaction with the pointer. The transaction compares the pointer that it builds upon, and

@@ -131,7 +131,7 @@ impl Acceptor {
         let handshake = Box::pin(async {
             tokio::select! {
                 done = self.handshake(tls, stream) => done,
-                () = place.evicted().cancelled() => Err("its place went to another client".to_owned()),
+                () = place.evicted().cancelled() => Err("evicted in favour of another client".to_owned()),
             }
         });
         match self.tasks.token().run_until_cancelled(handshake).await {
@@ -224,7 +224,7 @@ impl Acceptor {
                         timer.as_mut().reset(tokio::time::Instant::now() + END_DRAIN);
                         connection.as_mut().graceful_shutdown();
                     }
-                    () = evicted.as_mut() => return client.log("Closing a stranger's connection: its place went to another"),
+                    () = evicted.as_mut() => return client.log("Closing a stranger's connection: evicted in favour of another"),
                     () = timer.as_mut(), if waiting => {
                         waiting = false;
                         if ended {

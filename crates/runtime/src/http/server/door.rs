@@ -60,7 +60,7 @@ impl Door {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     let open_files_max = files::limit();
-                    warn!(%error, open_files_max, "Cannot accept connections for lack of open files or memory");
+                    warn!(%error, open_files_max, "Failed to accept connections for lack of open files or memory");
                     tokio::time::sleep(ACCEPT_RETRY).await;
                 }
             }

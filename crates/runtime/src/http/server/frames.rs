@@ -33,7 +33,7 @@ pub(super) struct FrameMeter {
 
 /// A client exceeded the limit of frames without data.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too many HTTP/2 frames that carry nothing (type {kind})")]
+#[error("too many HTTP/2 frames without data (type {kind})")]
 pub(super) struct Flood {
     /// Type of the last one.
     kind: u8,

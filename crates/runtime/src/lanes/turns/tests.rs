@@ -55,7 +55,7 @@ fn join(turns: &mut Turns<usize>, model: &mut Model, len_max: usize, client: usi
         }
         Joined::Refused => {
             assert_eq!(model.len(), len_max);
-            assert!(longest <= waiting[&client] + 1, "nobody waits for much more");
+            assert!(longest <= waiting[&client] + 1, "no queue is much longer");
         }
     }
 }

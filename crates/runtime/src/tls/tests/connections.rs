@@ -100,7 +100,7 @@ async fn strangers_of_this_machine_have_places_of_their_own() {
     for _ in 0..3 {
         assert_eq!(said(&client(&serving, &ca, None)).await.unwrap(), "here");
     }
-    assert!(held.iter().all(is_open), "nobody had to give way for it");
+    assert!(held.iter().all(is_open), "none was evicted because of it");
 }
 
 #[tokio::test]
