@@ -130,11 +130,7 @@ async fn a_task_runs_until_what_it_holds_is_dropped() {
     let (tasks, seen) = (TaskGroup::new(), Arc::default());
     tasks.spawn("holder", Holds(tasks.clone(), Arc::clone(&seen)));
     assert_eq!(tasks.shutdown(SOON).await, Ok(()));
-    assert_eq!(
-        *seen.lock(),
-        Some(1),
-        "a shutdown must wait until the task is dropped"
-    );
+    assert_eq!(*seen.lock(), Some(1), "a shutdown must wait until the task is dropped");
 }
 
 /// Counts how often it was woken.
