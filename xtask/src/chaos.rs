@@ -141,7 +141,8 @@ fn hours(text: &str) -> Result<f64, String> {
 
 /// Runs the selected parts and prints the results.
 ///
-/// # Errors A violation, a mutant that was not caught, a pool that does not come to rest, or an inconclusive run.
+/// # Errors
+/// A violation, a mutant that was not caught, a pool that does not come to rest, or an inconclusive run.
 pub(crate) fn run(args: &Args) -> Result<()> {
     if args.faults {
         args.print_faults();

@@ -17,7 +17,8 @@ const DATABASES: &str = "advisory-dbs";
 
 /// Checks the tree.
 ///
-/// # Errors The tool cannot be installed, or found a problem.
+/// # Errors
+/// The tool cannot be installed, or found a problem.
 pub(crate) fn run() -> Result<()> {
     let root = workspace::root()?;
     let tool = tool(&root)?;

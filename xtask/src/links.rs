@@ -93,7 +93,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 
 /// Runs all checks.
 ///
-/// # Errors The check that failed.
+/// # Errors
+/// The check that failed.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let bin_dir = match &args.bin_dir {
         Some(dir) => dir.clone(),

@@ -57,7 +57,8 @@ const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// `cargo xtask mutants`.
 ///
-/// # Errors A survivor that the table does not excuse, or an inconclusive run.
+/// # Errors
+/// A survivor that the table does not excuse, or an inconclusive run.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let root = workspace::root()?;
     let chosen = args.areas()?;

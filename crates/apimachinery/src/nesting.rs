@@ -13,7 +13,8 @@ pub struct TooDeep(u8);
 
 /// Rejects JSON that is nested too deeply. Other faults are left to the parser of the text.
 ///
-/// # Errors [`TooDeep`] with the first bracket beyond the limit.
+/// # Errors
+/// [`TooDeep`] with the first bracket beyond the limit.
 pub fn check(json: &[u8]) -> Result<(), TooDeep> {
     let opens = |byte: &u8| matches!(byte, b'[' | b'{');
     // Few texts have so many brackets at all, and counting is much faster than following them.

@@ -102,7 +102,8 @@ fn is_of_kubernetes(group: &str) -> bool {
 
 /// Reads the list. An absent or empty one adds no resources.
 ///
-/// # Errors One line, when the text is no list. The previous list then stays in force.
+/// # Errors
+/// One line, when the text is no list. The previous list then stays in force.
 pub fn parse(text: &str) -> Result<Wanted, String> {
     if text.trim().is_empty() {
         return Ok(Wanted::default());
@@ -225,7 +226,8 @@ impl SharedResource {
 
     /// Checks that the resource may be copied, regardless of its source.
     ///
-    /// # Errors One line with the reason.
+    /// # Errors
+    /// One line with the reason.
     pub fn check(&self) -> Result<(), String> {
         let entry = serde_json::json!({ "group": self.group, "version": self.version, "resource": self.resource });
         Wanted::default().add(0, &entry).map_err(|problem| problem.why)?;

@@ -219,7 +219,8 @@ impl Field {
 
     /// Performs one act.
     ///
-    /// # Errors An operation that the machine refused; never an action of a program of the pool.
+    /// # Errors
+    /// An operation that the machine refused; never an action of a program of the pool.
     pub(super) async fn perform(&mut self, target: Target, act: Act) -> Result<()> {
         let (identities, is_bad) = (&self.stage.setup.identities, act == Act::Bad);
         match (target, act) {
@@ -269,7 +270,8 @@ impl Field {
 
     /// Restarts programs of the pool after an allowed end, as a supervisor would; returns its decisions as text.
     ///
-    /// # Errors A program that ended in any other way.
+    /// # Errors
+    /// A program that ended in any other way.
     pub(super) fn supervise(&mut self) -> Result<Vec<String>> {
         let now = Clock::system().boot();
         let mut told = Vec::new();

@@ -39,7 +39,8 @@ enum Meanwhile {
 
 /// Copies the data on the cloud's disk. The cloud is stopped in order: that stores the renewals of leases.
 ///
-/// # Errors A cloud that does not start again, or cannot be copied.
+/// # Errors
+/// A cloud that does not start again, or cannot be copied.
 pub(super) async fn back_up(stage: &mut Stage) -> Result<()> {
     let (data, copy) = places(stage)?;
     stage.cloud.seat.stop(field::STOP_LIMIT).await?;

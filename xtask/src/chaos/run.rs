@@ -106,7 +106,8 @@ const FEED: &str = "/yurt/v1/feed";
 
 /// Executes the run.
 ///
-/// # Errors A pool that does not come up; later failures are in the outcome.
+/// # Errors
+/// A pool that does not come up; later failures are in the outcome.
 pub(super) async fn run(setup: Setup, plan: &Plan) -> Result<Outcome> {
     let mut field = Field::new(setup, &plan.cloud, plan.store).await?;
     let beats = beats::watch(&field.stage.setup.tasks, &field.stage.cloud.api);

@@ -27,7 +27,8 @@ pub(super) struct Plan {
 
 /// Runs the program with files in `dir`. Returns its totals even after a violation, as long as it ran to its end.
 ///
-/// # Errors When the program ended without its totals.
+/// # Errors
+/// When the program ended without its totals.
 pub(super) fn run(plan: &Plan, dir: &Path) -> Result<(Totals, Result<()>)> {
     let file = dir.join("totals.json");
     let mut command = if plan.is_aside {

@@ -132,7 +132,8 @@ impl Api {
 
     /// Sends a request with these headers; returns status and body of any answer.
     ///
-    /// # Errors When there is no complete answer.
+    /// # Errors
+    /// When there is no complete answer.
     pub(crate) async fn ask(
         &self,
         (method, path): (Method, &str),

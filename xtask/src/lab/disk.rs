@@ -66,7 +66,8 @@ impl Disk {
 
     /// Fills the rest of the space.
     ///
-    /// # Errors Any error except that there is no more space.
+    /// # Errors
+    /// Any error except that there is no more space.
     pub(crate) fn fill(&self) -> Result<()> {
         let mut file = File::create(self.ballast()).or_else(|error| match error.kind() {
             ErrorKind::StorageFull => File::open(self.ballast()),

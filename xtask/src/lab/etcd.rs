@@ -122,7 +122,8 @@ impl Etcd {
 
     /// Compacts all history before now, trying one member after the other.
     ///
-    /// # Errors When no member did it.
+    /// # Errors
+    /// When no member did it.
     pub(crate) async fn compact(&self) -> Result<()> {
         let mut outcome = Err(anyhow::anyhow!("no member runs"));
         for member in self.members.iter().filter(|member| member.seat.runs()) {

@@ -58,7 +58,8 @@ pub(crate) struct Site {
 // === impl Net ===
 
 impl Net {
-    /// # Errors The reason why this machine or user may not have network namespaces and TUN devices.
+    /// # Errors
+    /// The reason why this machine or user may not have network namespaces and TUN devices.
     pub(crate) fn new(tasks: &TaskGroup, seed: u64) -> Result<Self> {
         let this = Self {
             tasks: tasks.clone(),

@@ -274,7 +274,8 @@ impl Seat {
 
     /// Restarts a program after an allowed end, once its pause is over; returns a message, if any.
     ///
-    /// # Errors [`Hopeless`] when it ended in any other way, or too often.
+    /// # Errors
+    /// [`Hopeless`] when it ended in any other way, or too often.
     pub(crate) fn supervise(&mut self, now: BootTime) -> Result<Option<String>> {
         if let Some(at) = self.again {
             if now >= at {

@@ -16,7 +16,8 @@ pub(crate) struct Hopeless(pub(crate) String);
 
 /// Calls `attempt` until it succeeds, for at most `limit`. Returns its result and the time it took.
 ///
-/// # Errors The last error of `attempt`, as the reason why `what` did not happen; immediately if it is [`Hopeless`].
+/// # Errors
+/// The last error of `attempt`, as the reason why `what` did not happen; immediately if it is [`Hopeless`].
 pub(crate) async fn until<T>(
     limit: Duration,
     what: &str,

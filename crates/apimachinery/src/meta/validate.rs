@@ -38,7 +38,8 @@ const IMMUTABLE: [&str; 6] = [
 /// Rejects a body with more entries than [`LIST_ITEMS_MAX`] in a list of its metadata. Call it before any other code
 /// reads these lists.
 ///
-/// # Errors The list, and its number of entries.
+/// # Errors
+/// The list, and its number of entries.
 pub fn check_list_lengths(object: &Value) -> Result<(), FieldError> {
     let metadata = access::metadata(object);
     for name in BOUNDED_LISTS {

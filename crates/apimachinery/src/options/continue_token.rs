@@ -69,7 +69,8 @@ impl ContinueToken {
 
     /// Reads a client's token.
     ///
-    /// # Errors The text of a 400, as in kube-apiserver.
+    /// # Errors
+    /// The text of a 400, as in kube-apiserver.
     pub fn decode(text: &str) -> Result<Self, String> {
         Self::read(text).map_err(|why| format!("invalid continue token: {why}"))
     }

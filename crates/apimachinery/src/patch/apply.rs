@@ -104,8 +104,9 @@ impl Write<'_> {
     ///
     /// Returns `live` with the applied fields, and the owners in its managed fields; it may hold nulls.
     ///
-    /// # Errors 400 for a configuration of another kind or with managed fields, 409 with the conflicts unless `force`.
-    /// 500 for a configuration that does not fit the kind, which is kube-apiserver's answer.
+    /// # Errors
+    /// 400 for a configuration of another kind or with managed fields, 409 with the conflicts unless `force`. 500 for a
+    /// configuration that does not fit the kind, which is kube-apiserver's answer.
     pub fn apply(&self, live: &Value, empty: &Value, config: &Value, force: bool) -> Result<Value, Status> {
         self.check(config)?;
         let mut managers =
@@ -134,7 +135,8 @@ impl Write<'_> {
 
     /// Checks that a configuration may be applied to objects of the kind.
     ///
-    /// # Errors Those of [`Write::apply`] except conflicts.
+    /// # Errors
+    /// Those of [`Write::apply`] except conflicts.
     pub fn check(&self, config: &Value) -> Result<(), Status> {
         let text = |name: &str| config.get(name).and_then(Value::as_str).unwrap_or_default();
         let (group, version) = match text("apiVersion").split_once('/') {

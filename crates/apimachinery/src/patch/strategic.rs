@@ -179,7 +179,8 @@ fn retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>
 impl Work {
     /// Counts lists that are about to be merged.
     ///
-    /// # Errors 413 above the limit.
+    /// # Errors
+    /// 413 above the limit.
     fn count(&mut self, lists: &[&[Value]]) -> Result<(), Status> {
         self.bytes += lists.iter().copied().flatten().map(weight).sum::<usize>();
         if self.bytes > MERGED_BYTES_MAX {

@@ -12,7 +12,8 @@ const NAMED_MAX: usize = 20;
 
 /// Rejects a schema with a pattern that is no regular expression, or one that needs classes of Unicode (`\p{…}`).
 ///
-/// # Errors The field of the schema, as kube-apiserver names it, and the reason.
+/// # Errors
+/// The field of the schema, as kube-apiserver names it, and the reason.
 pub fn check(schema: &Value) -> Result<(), String> {
     let mut fault = None;
     walk(schema, String::new(), &mut |path, schema| {

@@ -21,7 +21,8 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 // === impl Namespace ===
 
 impl Namespace {
-    /// # Errors The reason why this machine or user may not have one.
+    /// # Errors
+    /// The reason why this machine or user may not have one.
     pub(super) fn new() -> Result<Self> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("yurt-lab-{}-{number}", std::process::id());

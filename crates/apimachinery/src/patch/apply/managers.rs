@@ -53,7 +53,8 @@ pub(super) fn is_reset(entries: &Value) -> bool {
 
 /// Reads the entries; empty if there are none.
 ///
-/// # Errors An entry that is not valid, with upstream's text.
+/// # Errors
+/// An entry that is not valid, with upstream's text.
 pub(super) fn read(entries: Option<&Value>) -> Result<Managers, String> {
     let mut managers = Managers::new();
     for (index, entry) in entries.and_then(Value::as_array).into_iter().flatten().enumerate() {

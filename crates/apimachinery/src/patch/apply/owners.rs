@@ -35,7 +35,8 @@ impl Target<'_> {
     /// Merges `applied` into `live`, removes the fields that its manager applied before and no other manager owns, and
     /// updates the owners.
     ///
-    /// # Errors Fields of other owners that would have to change, unless `force`.
+    /// # Errors
+    /// Fields of other owners that would have to change, unless `force`.
     pub(super) fn apply(
         &self,
         managers: &mut Managers,

@@ -152,7 +152,8 @@ impl<'a> Type<'a> {
 
     /// Identifies an element of a list that is not atomic.
     ///
-    /// # Errors An element without identity, with upstream's text.
+    /// # Errors
+    /// An element without identity, with upstream's text.
     pub(super) fn item(self, item: &Value) -> Result<PathElement, String> {
         let keys: Vec<(&str, Option<Value>)> = match self.0 {
             Repr::Field(field) => {

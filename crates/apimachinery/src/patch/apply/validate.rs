@@ -16,7 +16,8 @@ const FAULTS_BYTES_MAX: usize = 64 << 10;
 
 /// Checks a value; duplicate elements of lists are faults unless `allow_duplicates`.
 ///
-/// # Errors The faults, with structured-merge-diff's texts.
+/// # Errors
+/// The faults, with structured-merge-diff's texts.
 pub(super) fn validate(ty: Type<'_>, value: &Value, allow_duplicates: bool) -> Result<(), String> {
     let mut walk = Walk {
         allow_duplicates,
