@@ -1,9 +1,9 @@
 //! Frames of a watch as a gzip stream. Each frame is sent as soon as it is available, and a frame of many streams is
 //! compressed once for all of them.
 //!
-//! A frame is compressed with the preceding frame as its dictionary, since it mostly repeats that text. Streams that
-//! keep up send the same frames in the same order, so a few results are cached and shared. A stream holds no
-//! compressor: its state is a reference to the last large frame and the few small ones after it.
+//! A frame is compressed with back-references to the frames before it, whose text it mostly repeats. Streams that keep
+//! up send the same frames in the same order, so a few results are cached and shared. A stream holds no compressor: its
+//! state is a reference to the last large frame and the few small ones after it.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use yurt_apimachinery::deflate::{Compressor, Deflated, HEAD, Sum};
 /// Size in bytes below which frames are compared by content. Larger frames are compared by address: they are shared, or
 /// never the same.
 const SMALL: usize = 1 << 10;
-/// Maximum bytes of small frames after the large one. Above it, only the last frame serves as the dictionary.
+/// Maximum bytes of small frames after the large one. Above it, back-references reach only the last frame.
 const SMALLS: usize = 4 << 10;
 /// Maximum number of cached results.
 const KEPT: usize = 64;

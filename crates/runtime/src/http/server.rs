@@ -67,8 +67,8 @@ pub struct Peer {
 #[derive(Clone, Copy, Debug)]
 pub struct CloseConnection;
 
-/// Extension of a response whose caller presented a valid credential other than a certificate. The connection leaves
-/// the places of strangers.
+/// Extension of a response whose caller presented a credential other than a certificate. The connection leaves the
+/// places of strangers.
 #[derive(Clone, Debug)]
 pub struct KnownCaller {
     /// Name of the caller: connections with the same name are counted together.

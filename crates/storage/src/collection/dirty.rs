@@ -8,7 +8,7 @@ use super::{Collection, RangeTombstone};
 
 /// Maximum number of deleted keys that wait for a store. Above it the whole collection is written again instead.
 const DELETED_KEYS_MAX: usize = 10_000;
-/// Growth factor after which the waiting deletions are pruned again.
+/// Growth factor after which the waiting deletions are pruned again, to drop those below the floor.
 const SLACK: usize = 2;
 
 /// Changes since a store last took them. Taken as a whole, written in one transaction.

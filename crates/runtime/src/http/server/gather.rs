@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(gather.inner.writes.len(), 2, "neither do many");
     }
 
-    /// Holds for a library that does not flush twice by itself.
+    /// A delayed flush wakes the task, so that a library which does not flush twice is polled again.
     #[test]
     fn a_flush_that_was_put_off_wakes_the_connection() {
         let woken = std::sync::Arc::new(CountWakes::default());
