@@ -1,21 +1,21 @@
-//! What clients were told, and whether a cloud that behaves could have told it.
+//! Check of the events that clients received against the cloud's history.
 //!
 //! A [`History`] is recorded for each client behind a hub and for one client at the cloud itself, the witness. After
-//! the run [`check`] replays each client's history against what the witness saw. It asks for invariants I1, I2 and I7 of
+//! the run [`check`] replays each client's history against that of the witness. It checks invariants I1, I2 and I7 of
 //! the design as an informer experiences them:
 //!
 //! * the position never goes back;
-//! * an object told at RV v is what the cloud had at v (forged or stale content has another mark);
-//! * a DELETED, or an object missing from a list, was deleted in the cloud after what the client held;
-//! * at a bookmark the client holds exactly what the cloud had there: no last state and no deletion was lost;
-//! * nobody has to list twice.
+//! * an object at RV v has the cloud's state at v (forged or stale content has another mark);
+//! * a DELETED, or an object missing from a list, was deleted in the cloud after the client's state;
+//! * at a bookmark the client holds exactly the cloud's state there: no last state and no deletion was lost;
+//! * no client has to list twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Violations of one client that are told; the rest is counted.
+/// Most violations of one client that are listed; the rest is counted.
 const TOLD_MAX: usize = 5;
 
-/// Something a client was told.
+/// A list or event that a client received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// A whole list at this RV: keys and RVs.
@@ -26,7 +26,7 @@ pub enum Seen {
         key: String,
         /// resourceVersion.
         version: u64,
-        /// What the writer marked this state with.
+        /// Mark that the writer gave this state.
         mark: String,
     },
     /// DELETED.
@@ -42,30 +42,30 @@ pub enum Seen {
     Error(u64),
 }
 
-/// Everything one client was told, in order.
+/// Everything one client received, in order.
 pub type History = Vec<Seen>;
 
-/// What the cloud had, by key: RV and mark of each state, `None` for a deletion.
+/// States of the cloud, by key: RV and mark of each state, `None` for a deletion.
 #[derive(Clone, Debug, Default)]
 pub struct Truth {
     states: BTreeMap<String, BTreeMap<u64, Option<String>>>,
-    /// Objects of the first list existed before the witness looked.
+    /// Objects of the first list existed before the witness started.
     from: u64,
-    /// What the witness did not see, because it had to list again: RVs from the first to the second.
+    /// Changes that the witness missed, because it had to list again: RVs from the first to the second.
     gaps: Vec<(u64, u64)>,
 }
 
-/// The mark of a state that the witness knows from a later list than its first.
+/// The mark of a state that the witness has from a list after its first.
 const UNKNOWN: &str = "?";
 
-/// What a check found.
+/// Result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Statements that were checked.
     pub checked: u64,
     /// Whole states compared at bookmarks.
     pub bookmarks: u64,
-    /// What must not have been told; the first few of them.
+    /// Violations; the first few of them.
     pub violations: Vec<String>,
 }
 
@@ -77,18 +77,19 @@ pub(crate) struct Replay<'a> {
     lists: u32,
     verdict: Verdict,
     untold: usize,
-    /// What is held may be of another history, until a list or a bookmark says what there is.
+    /// True if held objects may be of another history, until a list or a bookmark gives the whole state.
     is_between: bool,
-    /// Everything may be told again until the next bookmark, the position aside by the same rules.
+    /// True if all objects may be delivered again until the next bookmark, by the same rules except for the position.
     is_told_all: bool,
-    /// Objects told since then.
+    /// Objects delivered since then.
     told_again: BTreeSet<String>,
 }
 
 // === impl Truth ===
 
 impl Truth {
-    /// What the witness saw. It looks before the traffic begins: nothing in its first list has a mark.
+    /// The history that the witness recorded. It starts before the traffic begins: no object in its first list has a
+    /// mark.
     #[must_use]
     pub fn of(witness: &[Seen]) -> Self {
         let mut truth = Self::default();
@@ -119,7 +120,7 @@ impl Truth {
         truth
     }
 
-    /// The witness stood at `from` and listed at `to`.
+    /// Records a list at `to` by the witness, whose position was `from`.
     fn jump(&mut self, from: u64, to: u64, objects: &BTreeMap<String, u64>) {
         if to > from {
             self.gaps.push((from + 1, to));
@@ -137,7 +138,7 @@ impl Truth {
         }
     }
 
-    /// How often the witness did not see what happened.
+    /// Number of ranges that the witness missed.
     #[must_use]
     pub fn gaps(&self) -> usize {
         self.gaps.len()
@@ -149,7 +150,7 @@ impl Truth {
             .any(|(first, last)| (*first..=*last).contains(&version))
     }
 
-    /// What a cloud has that came back from a backup of this one, as `witness` saw it from then on.
+    /// The history of a cloud that was restored from a backup of this one, as `witness` recorded it from then on.
     ///
     /// # Errors
     /// An object that this cloud never had.
@@ -168,7 +169,7 @@ impl Truth {
         Ok(restored)
     }
 
-    /// `key` had this mark from `version` on; `None`: it was deleted there.
+    /// Records that `key` had this mark from `version` on; `None` for a deletion.
     pub fn add(&mut self, key: &str, version: u64, mark: Option<String>) {
         self.states.entry(key.to_owned()).or_default().insert(version, mark);
     }
@@ -178,20 +179,20 @@ impl Truth {
         self.states.get(key)?.range(..=version).next_back()?.1.as_deref()
     }
 
-    /// Whether `key` changed at just this version.
+    /// True if `key` changed at exactly this version.
     fn was_at(&self, key: &str, version: u64) -> bool {
         let states = self.states.get(key);
         states.is_some_and(|states| matches!(states.get(&version), Some(Some(_))))
     }
 
-    /// Or may have been: it changed while the witness did not see.
+    /// True if it was deleted, or may have been: it changed in a range that the witness missed.
     fn was_deleted_after(&self, key: &str, version: u64) -> bool {
         let states = self.states.get(key);
         let is_end = |(at, mark): (&u64, &Option<String>)| mark.is_none() || self.is_in_gap(*at);
         states.is_some_and(|states| states.range(version + 1..).any(is_end))
     }
 
-    /// Whether the cloud may have had this state of `key` at `version`.
+    /// True if the cloud may have had this state of `key` at `version`.
     fn may_have_had(&self, key: &str, version: u64, mark: &str) -> bool {
         let had = self.at(key, version);
         had == Some(mark) || self.is_in_gap(version) && (had == Some(UNKNOWN) || !self.was_at(key, version))
@@ -206,7 +207,7 @@ impl Truth {
 // === impl Verdict ===
 
 impl Verdict {
-    /// Counts what another check found, too.
+    /// Adds the results of another check.
     pub fn add(&mut self, other: Self) {
         self.checked += other.checked;
         self.bookmarks += other.bookmarks;
@@ -214,7 +215,7 @@ impl Verdict {
     }
 }
 
-/// Checks one client's history; `lists_max` is how often it may have listed.
+/// Checks one client's history, with at most `lists_max` lists.
 #[must_use]
 pub fn check(history: &[Seen], truth: &Truth, lists_max: u32) -> Verdict {
     let mut replay = Replay::new(truth);
@@ -227,7 +228,7 @@ pub fn check(history: &[Seen], truth: &Truth, lists_max: u32) -> Verdict {
 // === impl Replay ===
 
 impl<'a> Replay<'a> {
-    /// A client that knows nothing yet.
+    /// A client without any state.
     pub(crate) fn new(truth: &'a Truth) -> Self {
         Self {
             truth,
@@ -242,7 +243,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The same client, with nothing found yet.
+    /// The same client, without results.
     pub(crate) fn afresh(self) -> Self {
         Self {
             position: self.position,
@@ -251,18 +252,18 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// From here on the client hears of another history.
+    /// Switches the client to another history.
     pub(crate) fn change_to(&mut self, truth: &'a Truth) {
         (self.truth, self.position, self.is_between) = (truth, 0, true);
         self.told_again.clear();
     }
 
-    /// Until the next bookmark the client may be told everything once more, in any order.
+    /// Allows all objects to be delivered once more, in any order, until the next bookmark.
     pub(crate) fn let_tell_all(&mut self) {
         self.is_told_all = true;
     }
 
-    /// What was found.
+    /// Returns the result.
     pub(crate) fn end(mut self, lists_max: u32) -> Verdict {
         let lists = self.lists;
         self.require(lists <= lists_max, || format!("listed {lists} times"));
@@ -331,7 +332,7 @@ impl<'a> Replay<'a> {
         let truth = self.truth;
         self.require(truth.may_have_had(key, version, mark), || {
             let had = truth.at(key, version);
-            format!("{key}@{version} was told with mark {mark:?}, the cloud had {had:?}")
+            format!("{key}@{version} was delivered with mark {mark:?}, the cloud had {had:?}")
         });
         self.held.insert(key.to_owned(), version);
         if self.is_between {
@@ -444,7 +445,7 @@ mod tests {
         }
     }
 
-    /// The witness of `truth` was away from 14 on, and found a, b and c at 30.
+    /// The witness of `truth` missed the changes from 14 on, and found a, b and c at 30.
     #[test]
     fn what_the_witness_did_not_see_is_unknown_and_nothing_else_is() {
         let witness = [

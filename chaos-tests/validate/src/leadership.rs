@@ -1,24 +1,25 @@
-//! Who leads, kept by a referee that sees every write the coordinator accepted, and knows nothing of fences and clocks.
+//! Referee of leadership: sees every write the coordinator accepted, independently of fences and clocks.
 //!
-//! It asks for the invariants I3 and I4 of the design:
+//! It checks the invariants I3 and I4 of the design:
 //!
-//! * nothing is taken from anybody but the present holder, in the store and since the change of holder it was elected with;
-//! * the present holder is not refused;
-//! * never do two act that were elected in one store;
-//! * who was elected in a store that is gone may act for a bounded time.
+//! * only feed calls of the present holder are applied, in the store and since the change of holder it was elected
+//!   with;
+//! * the present holder is not rejected;
+//! * two processes that were elected in one store never act at the same time;
+//! * a process that was elected in a lost store may act for a bounded time.
 
-/// An election as whoever won it knows it.
+/// An election from the view of its winner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// Which store of the coordinator, counted.
+    /// Number of the coordinator's store.
     pub store: u32,
     /// Changes of holder in that store so far.
     pub epoch: u64,
-    /// Which process holds the lease.
+    /// Process that holds the lease.
     pub process: u32,
 }
 
-/// Judges what happens; the first violation is kept.
+/// Judges writes and calls; keeps the first violation.
 #[derive(Clone, Debug, Default)]
 pub struct Referee {
     store: u32,
@@ -26,20 +27,21 @@ pub struct Referee {
     holder: Option<u32>,
     /// Real time of the last loss of the store, in microseconds.
     lost_at: Option<u64>,
-    /// Acquisitions.
+    /// Number of acquisitions.
     pub elections: u64,
-    /// Feed calls that were taken.
+    /// Feed calls that were applied.
     pub fed: u64,
-    /// Feed calls of former leaders, which were refused.
+    /// Feed calls of former leaders, which were rejected.
     pub fenced: u64,
-    /// What must not have happened.
+    /// The first violation.
     pub violation: Option<String>,
 }
 
 // === impl Referee ===
 
 impl Referee {
-    /// The lease's holder became `holder`; `None` when it was given back or deleted. Returns the hold that began.
+    /// Records that the lease's holder became `holder`; `None` when it was released or deleted. Returns the hold that
+    /// began.
     pub fn holder_became(&mut self, holder: Option<u32>) -> Option<Hold> {
         self.epoch += 1;
         self.holder = holder;
@@ -47,7 +49,7 @@ impl Referee {
         self.present()
     }
 
-    /// The coordinator starts with an empty store.
+    /// Records that the coordinator starts with an empty store.
     pub fn store_lost(&mut self, now: u64) {
         self.store += 1;
         self.epoch = 0;
@@ -55,7 +57,7 @@ impl Referee {
         self.lost_at = Some(now);
     }
 
-    /// Who leads.
+    /// The present hold.
     #[must_use]
     pub fn present(&self) -> Option<Hold> {
         self.holder.map(|process| Hold {
@@ -65,18 +67,19 @@ impl Referee {
         })
     }
 
-    /// A feed call sent by the winner of `claim` was taken or refused.
+    /// Judges a feed call sent by the winner of `claim`, which was applied or rejected.
     pub fn feed_call(&mut self, claim: Hold, taken: bool) {
         let leads = self.present() == Some(claim);
         match (leads, taken) {
             (true, true) => self.fed += 1,
             (false, false) => self.fenced += 1,
             (false, true) => self.violated(format!("taken from {claim:?} while {:?} leads", self.present())),
-            (true, false) => self.violated(format!("{claim:?} leads and was refused")),
+            (true, false) => self.violated(format!("{claim:?} leads and was rejected")),
         }
     }
 
-    /// These may act at `now`; `grace` is how long one of a store that is gone may, in microseconds.
+    /// Judges the processes that may act at `now`; `grace` is the time in microseconds that one of a lost store may
+    /// act.
     pub fn acting(&mut self, now: u64, acting: &[Hold], grace: u64) {
         let (here, elsewhere): (Vec<Hold>, Vec<Hold>) = acting.iter().partition(|hold| hold.store == self.store);
         if here.len() > 1 {
@@ -88,7 +91,7 @@ impl Referee {
         }
     }
 
-    /// Anything else that must not happen.
+    /// Records any other violation.
     pub fn violated(&mut self, what: String) {
         self.violation.get_or_insert(what);
     }

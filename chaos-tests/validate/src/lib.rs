@@ -1,8 +1,8 @@
-//! What a pool under faults may show and what it must not.
+//! Checkers of a pool under faults.
 //!
-//! Checkers only: they are told what happened, by a simulation or by a run with real processes, and know nothing of how it
-//! came about. [`history`]: what clients were told. [`rollback`]: the same after the cloud came back from a
-//! backup. [`leadership`]: who led, and whose writes were taken.
+//! The crate only checks the events that a simulation or a run with real processes recorded. It is independent of their
+//! cause. [`history`]: events of clients. [`rollback`]: the same after the cloud was restored from a backup.
+//! [`leadership`]: leaders, and the writes that were accepted from them.
 
 pub mod history;
 pub mod leadership;

@@ -1,27 +1,29 @@
-//! What clients were told after the cloud had come back from a backup: once, each of them goes from the one history to the other.
+//! Check of the clients' histories after the cloud was restored from a backup: each client moves once from the old
+//! history to the new one.
 //!
-//! Before the cloud goes back, everybody holds all it had. What a client is told after that is still of the old history as long as it
-//! agrees with it: it holds what it held. The first other statement is of the new one. From there on the rules of
-//! [`super::history`] hold with the new truth, but that the position and objects may go back until the next list or bookmark, where the
-//! client has to hold exactly what the new history has, each object at a version of it. A client that lists at a number which the old
-//! history had, too, cannot say of which one it is: it may be told everything again, but nothing else.
+//! Before the restore, all clients hold the cloud's full state. Later events are still of the old history as long as
+//! they agree with it: the client keeps its state. The first other event is of the new history. From there on the rules
+//! of [`super::history`] hold with the new truth. One exception: the position and objects may go back until the next
+//! list or bookmark. There the client must hold exactly the state of the new history, each object at one of its
+//! versions. The position of a list may be one that the old history had, too. The history of such a client is unknown:
+//! it may get all objects again, but nothing else.
 
 use super::history::{Replay, Seen, Truth, Verdict};
 
 /// The end of a history, and the beginning of another one.
 #[derive(Clone, Copy, Debug)]
 pub struct Rollback<'a> {
-    /// What the cloud had.
+    /// History of the cloud before the restore.
     pub before: &'a Truth,
-    /// What the cloud has that came back.
+    /// History of the restored cloud.
     pub after: &'a Truth,
-    /// No RV of the old history is above this.
+    /// Highest RV of the old history.
     pub ended: u64,
-    /// How often a client may list after it.
+    /// Number of lists that a client may make after it.
     pub lists_max: u32,
 }
 
-/// Checks what a client was told from the `from`-th statement on; those before it have been checked.
+/// Checks a client's history from the `from`-th event on; the events before it have been checked.
 #[must_use]
 pub fn check(told: &[Seen], from: usize, rollback: &Rollback<'_>) -> Verdict {
     let (earlier, later) = told.split_at(from.min(told.len()));
@@ -40,11 +42,11 @@ pub fn check(told: &[Seen], from: usize, rollback: &Rollback<'_>) -> Verdict {
             replay.let_tell_all();
         }
     }
-    replay.require(!is_old, || "was told nothing of the new history".to_owned());
+    replay.require(!is_old, || "received nothing of the new history".to_owned());
     replay.end(rollback.lists_max)
 }
 
-/// Whether a client of the old history may be told this: it holds all of it.
+/// True if a client of the old history may receive this: it holds all of it.
 fn agrees(seen: &Seen, replay: &Replay<'_>, ended: u64) -> bool {
     match seen {
         Seen::Bookmark(version) => (replay.position..=ended).contains(version),

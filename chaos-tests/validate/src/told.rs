@@ -1,4 +1,4 @@
-//! What a client may be told, as the checkers' tests write it.
+//! Constructors of events, for the checkers' tests.
 
 use super::history::Seen;
 
