@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// acceptedText is the list of accepted differences. Its first lines say how it is written.
+// acceptedText is the list of accepted differences. Its first lines describe the format.
 //
 //go:embed accepted.txt
 var acceptedText string
@@ -50,7 +50,7 @@ func parseAccepted(text string) (AcceptedList, error) {
 	return list, nil
 }
 
-// glob makes "*" stand for anything and everything else for itself.
+// glob translates a pattern in which "*" matches any text.
 func glob(pattern string) *regexp.Regexp {
 	parts := strings.Split(strings.TrimSpace(pattern), "*")
 	for i := range parts {
@@ -59,8 +59,8 @@ func glob(pattern string) *regexp.Regexp {
 	return regexp.MustCompile("(?s)^" + strings.Join(parts, ".*") + "$")
 }
 
-// explain gives a difference the reason of the first line that matches it. A line counts as used by the differences it
-// explains only, so that one behind a wider line shows up as superfluous.
+// explain gives a difference the reason of the first line that matches it. Only the differences that a line explains
+// count as its use, so a line after a wider line shows up as superfluous.
 func (l AcceptedList) explain(d *Difference) {
 	text := d.String()
 	for _, line := range l {
@@ -72,7 +72,7 @@ func (l AcceptedList) explain(d *Difference) {
 	}
 }
 
-// Unused are the lines that explained nothing, but for those about races.
+// Unused returns the lines that explained nothing, except those about races.
 func (l AcceptedList) Unused() []*Accepted {
 	var unused []*Accepted
 	for _, line := range l {
@@ -83,7 +83,7 @@ func (l AcceptedList) Unused() []*Accepted {
 	return unused
 }
 
-// For are the lines about authorization cells, or those about scripts.
+// For returns the lines about authorization cells, or those about scripts.
 func (l AcceptedList) For(cells bool) AcceptedList {
 	return slices.DeleteFunc(slices.Clone(l), func(a *Accepted) bool { return strings.HasPrefix(a.Text, "cell/") != cells })
 }

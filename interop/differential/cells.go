@@ -10,10 +10,10 @@ import (
 	"sync"
 )
 
-// cellCount is how many questions are asked: at least ten thousand of all that can be put together.
+// cellCount is the number of cells in a run: at least ten thousand of all possible ones.
 const cellCount = 12000
 
-// Cell is one question: may somebody do something.
+// Cell is one authorization question: subject, verb and object.
 type Cell struct {
 	User   subject
 	Verb   string
@@ -83,7 +83,7 @@ func (c Cell) ID() string {
 	return id
 }
 
-// Cells are the questions of a seed: every kind and path once for everybody with every verb, the rest drawn.
+// Cells returns the cells of a seed: every kind and path once for each subject with every verb, the rest at random.
 func Cells(seed uint64) []Cell {
 	var cells []Cell
 	seen := map[string]bool{}
@@ -132,7 +132,7 @@ func (c Cell) review() string {
 	return text(map[string]any{"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec})
 }
 
-// cellObjects are what the Node authorizer looks at: a node, and a pod on it that names a secret, a config map and a
+// cellObjects are the inputs of the Node authorizer: a node, and a pod on it that names a secret, a config map and a
 // service account.
 var cellObjects = []Step{
 	{Method: http.MethodPost, Path: "/api/v1/nodes", ContentType: jsonType, Body: `{"metadata":{"name":"` + nodeName + `"}}`},
@@ -143,7 +143,7 @@ var cellObjects = []Step{
 		`"containers":[{"name":"c","image":"i","envFrom":[{"configMapRef":{"name":"one"}}]}],"volumes":[{"name":"s","secret":{"secretName":"one"}}]}}`},
 }
 
-// RunCells asks both servers every cell.
+// RunCells sends every cell to both servers.
 func RunCells(ctx context.Context, pair Pair, cells []Cell, accepted AcceptedList) (*Report, error) {
 	for _, server := range []*Server{pair.Real, pair.Ours} {
 		answers, err := play(ctx, server, &Script{ID: "cells", Steps: cellObjects})
@@ -185,7 +185,7 @@ func RunCells(ctx context.Context, pair Pair, cells []Cell, accepted AcceptedLis
 	return report, nil
 }
 
-// askCell is nil when both say the same.
+// askCell returns nil if both servers agree.
 func askCell(ctx context.Context, pair Pair, cell Cell) (*Difference, error) {
 	script := Script{ID: cell.ID(), Steps: []Step{{Method: http.MethodPost, Path: "/apis/authorization.k8s.io/v1/subjectaccessreviews", ContentType: jsonType, Body: cell.review()}}}
 	said := make([]string, 2)
@@ -205,7 +205,7 @@ func askCell(ctx context.Context, pair Pair, cell Cell) (*Difference, error) {
 	return &Difference{Script: script.ID, Verb: "cell", Field: "allowed", Want: said[0], Have: said[1]}, nil
 }
 
-// Forbidden are the differences that nothing may explain: we allow what kube-apiserver denies.
+// Forbidden returns the inexplicable differences: we allow what kube-apiserver denies.
 func (r *Report) Forbidden() []Difference {
 	return slices.DeleteFunc(slices.Clone(r.Differences), func(d Difference) bool { return d.Verb != "cell" || d.Have != "true" })
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Difference is one field in which the two answers to one step are not the same.
+// Difference is one field that differs between the two responses to one step.
 type Difference struct {
 	// Script is the script's id.
 	Script string
@@ -19,21 +19,21 @@ type Difference struct {
 	Step int
 	// Field is the path.
 	Field string
-	// Want is kube-apiserver's value, "-" when it has none.
+	// Want is kube-apiserver's value, "-" if it has none.
 	Want string
-	// Have is ours, "-" when there is none.
+	// Have is ours, "-" if there is none.
 	Have string
-	// Reason is why it is accepted; empty for an unexplained one.
+	// Reason is the reason of an accepted difference; empty for an unexplained one.
 	Reason string
 }
 
-// nothing stands for a field one side does not have.
+// nothing represents a field that one side lacks.
 const nothing = "-"
 
-// valueMax is how much of a value is shown and matched.
+// valueMax is the length of a value in reports and matches.
 const valueMax = 240
 
-// String is what patterns of the accepted list are matched against.
+// String is the text that patterns of the accepted list match.
 func (d Difference) String() string {
 	return fmt.Sprintf("%s: %s -> %s", d.Field, clip(d.Want), clip(d.Have))
 }
@@ -47,10 +47,10 @@ func clip(s string) string {
 
 var index = regexp.MustCompile(`\[\d+\]`)
 
-// Group is the field without indices: what differences are grouped by.
+// Group is the field without indices, the key for grouping differences.
 func (d Difference) Group() string { return index.ReplaceAllString(d.Field, "[]") }
 
-// compare compares the answers of both servers to one script.
+// compare compares the responses of both servers to one script.
 func compare(script *Script, real, ours *Server, want, have []Answer) []Difference {
 	realView, ourView := newNormaliser(real, script), newNormaliser(ours, script)
 	var differences []Difference
@@ -61,7 +61,7 @@ func compare(script *Script, real, ours *Server, want, have []Answer) []Differen
 			differences = append(differences, Difference{Script: script.ID, Verb: script.Verb(), Step: i, Field: field, Want: show(w), Have: show(h)})
 		}
 		if wantView["status"] != haveView["status"] {
-			// Everything else follows from it; what it is about says the message.
+			// Everything else follows from it; the message contains its subject.
 			field := "status"
 			if !whole {
 				field = "setup.status"
@@ -76,7 +76,7 @@ func compare(script *Script, real, ours *Server, want, have []Answer) []Differen
 	return differences
 }
 
-// withMessage is the status with what a Status body says.
+// withMessage is the status with the message of a Status body.
 func withMessage(view map[string]any) string {
 	status := fmt.Sprint(view["status"])
 	if message, ok := lookup(view["body"], "message").(string); ok {
@@ -88,10 +88,10 @@ func withMessage(view map[string]any) string {
 	return status
 }
 
-// absent stands for what one side does not have.
+// absent is the value of a field that one side lacks.
 type absent struct{}
 
-// show is a value on one line.
+// show formats a value on one line.
 func show(value any) string {
 	switch value := value.(type) {
 	case absent:
@@ -103,7 +103,7 @@ func show(value any) string {
 	}
 }
 
-// walk reports where two normalised values differ: as deep as both have something, no deeper. Lists of different lengths
+// walk reports the differences of two normalised values, down to the depth that both share. Lists of different lengths
 // are one difference, and so are different lists of plain values.
 func walk(path string, want, have any, add func(field string, want, have any)) {
 	wantMap, isMap := want.(map[string]any)
@@ -152,7 +152,7 @@ func walkMaps(path string, want, have map[string]any, add func(field string, wan
 	}
 }
 
-// isPlain tells whether a list holds neither objects nor lists.
+// isPlain reports whether a list holds neither objects nor lists.
 func isPlain(list []any) bool {
 	return !slices.ContainsFunc(list, func(element any) bool {
 		switch element.(type) {
@@ -163,7 +163,7 @@ func isPlain(list []any) bool {
 	})
 }
 
-// summary is the length of a list with what names its elements.
+// summary is the length of a list with the names of its elements.
 func summary(list []any) string {
 	out := strconv.Itoa(len(list))
 	for _, element := range list {

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// types knows every built-in kind and the kinds of the API machinery itself.
+// types contains every built-in kind and the kinds of the API machinery itself.
 var types = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(scheme.AddToScheme(s))
@@ -24,7 +24,7 @@ var types = func() *runtime.Scheme {
 
 var proto = protobuf.NewSerializer(types, types)
 
-// encodeBody turns a step's text into what is sent.
+// encodeBody encodes a step's text as its request body.
 func encodeBody(text string, encoding Encoding) ([]byte, error) {
 	switch encoding {
 	case YAML:
@@ -50,7 +50,7 @@ func encodeBody(text string, encoding Encoding) ([]byte, error) {
 	}
 }
 
-// decodeProtobuf turns an enveloped object into what its JSON says.
+// decodeProtobuf converts an enveloped object to the value of its JSON.
 func decodeProtobuf(body []byte) (any, error) {
 	object, kind, err := proto.Decode(body, nil, nil)
 	if err != nil {
@@ -64,7 +64,7 @@ func decodeProtobuf(body []byte) (any, error) {
 	return decodeJSON(text)
 }
 
-// decodeJSON keeps numbers as they are written.
+// decodeJSON keeps numbers as written.
 func decodeJSON(text []byte) (any, error) {
 	var value any
 	decoder := json.NewDecoder(bytes.NewReader(text))
@@ -75,7 +75,7 @@ func decodeJSON(text []byte) (any, error) {
 	return value, nil
 }
 
-// protobufFrame takes one watch event off the front of data; nil when it is not complete yet.
+// protobufFrame splits the first watch event off data; nil while it is incomplete.
 func protobufFrame(data []byte) (event any, rest []byte, err error) {
 	if len(data) < 4 {
 		return nil, data, nil

@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// longText is longer than any text field of an event may be.
+// longText exceeds the limit of every text field of an event.
 var longText = strings.Repeat("long ", 300)
 
-// bigText makes three objects of it larger than the size from which answers are compressed.
+// bigText makes three objects with it exceed the size from which responses are compressed.
 var bigText = strings.Repeat("0123456789", 10000)
 
-// Generate makes every script of the run. The systematic part is always the same, the sampled part depends on seed.
+// Generate returns every script of the run. The systematic part is always the same, the sampled part depends on seed.
 func Generate(seed uint64) ([]Script, error) {
 	var scripts []Script
 	for _, k := range kinds {
@@ -43,7 +43,7 @@ const (
 	protobufType = "application/vnd.kubernetes.protobuf"
 )
 
-// accepts are the Accept headers that are tried.
+// accepts are the Accept headers of the run.
 var accepts = map[string]string{
 	"json":            jsonType,
 	"yaml":            yamlType,
@@ -76,10 +76,10 @@ var accepts = map[string]string{
 	"junk":            ";;;",
 }
 
-// mainAccepts are tried on every kind, the others on a few.
+// mainAccepts are used on every kind, the others on a few.
 var mainAccepts = []string{"yaml", "protobuf", "client-go", "kubectl", "table", "partial", "partial-list", "partial-pb", "partial-list-pb"}
 
-// acceptsFor are the headers tried on reads of a kind, by name in a fixed order.
+// acceptsFor returns the headers for reads of a kind, by name in a fixed order.
 func acceptsFor(k *kind) []string {
 	if k == configMaps || k == pods {
 		return slices.Sorted(maps.Keys(accepts))
@@ -101,12 +101,12 @@ func sorted[V any](m map[string]V) func(yield func(string, V) bool) {
 	}
 }
 
-// script is a Script with its id put together.
+// script returns a Script with its assembled id.
 func script(family string, k *kind, variant string, steps ...Step) Script {
 	return Script{ID: fmt.Sprintf("%s/%s/%s", family, k.name, variant), Steps: steps}
 }
 
-// create is the request that makes an object.
+// create is the request that creates an object.
 func create(k *kind, body string) Step {
 	return Step{Method: http.MethodPost, Path: k.collection(), ContentType: jsonType, Body: body}
 }
@@ -133,7 +133,7 @@ func remove(k *kind, short, body string) Step {
 	return step
 }
 
-// list lists the script's objects of the kind. Without a namespace, a label keeps those of other scripts out.
+// list lists the script's objects of the kind. Without a namespace, a label excludes those of other scripts.
 func list(k *kind, query string) Step {
 	step := Step{Method: http.MethodGet, Path: k.collection(), Query: query}
 	const own = "labelSelector=case%3D{id}"
@@ -149,7 +149,7 @@ func list(k *kind, query string) Step {
 	return step
 }
 
-// caughtUp waits until reads from the cache see what step n wrote.
+// caughtUp waits until reads from the cache include the write of step n.
 func caughtUp(k *kind, n int) Step { return list(k, fmt.Sprintf("resourceVersion={rv:%d}", n)) }
 
 func (s Step) accept(value string) Step    { s.Accept = value; return s }

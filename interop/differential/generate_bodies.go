@@ -2,17 +2,17 @@ package differential
 
 import "net/http"
 
-// bodyEndpoint takes a body that is no object of the resource in its path.
+// bodyEndpoint accepts a body other than an object of the resource in its path.
 type bodyEndpoint struct {
 	name   string
 	method string
 	path   string
 	body   string
-	// made come first.
+	// made are the preparing steps.
 	made []Step
 }
 
-// bodyEndpoints are what is posted below an object, and what is only asked.
+// bodyEndpoints are the subresources with a body, and the review kinds.
 func bodyEndpoints() []bodyEndpoint {
 	pod := []Step{create(pods, pods.make("a"))}
 	account := []Step{create(serviceAccounts, serviceAccounts.make("a"))}
@@ -40,7 +40,7 @@ func evictionBody(version string) string {
 	return `{"apiVersion":"policy/` + version + `","kind":"Eviction","metadata":{"name":"a","namespace":"{ns}"},"deleteOptions":{"gracePeriodSeconds":0}}`
 }
 
-// bodyScripts send each of these bodies in every form, and what is none.
+// bodyScripts send each of these bodies in every encoding, and malformed bodies.
 func bodyScripts() []Script {
 	var scripts []Script
 	for _, endpoint := range bodyEndpoints() {
@@ -72,7 +72,7 @@ func bodyScripts() []Script {
 	return append(scripts, subresourceScripts()...)
 }
 
-// subresourceScripts are what bindings and evictions do to a pod.
+// subresourceScripts are the effects of bindings and evictions on a pod.
 func subresourceScripts() []Script {
 	pod := create(pods, pods.make("a"))
 	bound := create(pods, pods.make("a", `{"spec":{"nodeName":"n"}}`))

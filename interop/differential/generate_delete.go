@@ -92,7 +92,7 @@ func deleteScripts(k *kind) []Script {
 	return scripts
 }
 
-// identityScripts try every verb as everybody.
+// identityScripts try every verb as every identity.
 func identityScripts(k *kind) []Script {
 	made := create(k, k.make("a"))
 	requests := map[string]Step{

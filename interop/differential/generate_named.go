@@ -2,7 +2,7 @@ package differential
 
 import "net/http"
 
-// namedScripts are those that no family makes: one situation each.
+// namedScripts are single situations outside of the families.
 func namedScripts() []Script {
 	cm := configMaps
 	var many []Step

@@ -14,7 +14,7 @@ func getPath(path string) Step {
 	return Step{Method: http.MethodGet, Path: path, Query: query}
 }
 
-// pathScripts are requests for what is no object: discovery, health, and paths that do not exist.
+// pathScripts are requests without an object: discovery, health, and paths that do not exist.
 func pathScripts() []Script {
 	const aggregated = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 	var scripts []Script
@@ -52,7 +52,7 @@ func pathScripts() []Script {
 	return scripts
 }
 
-// reviewScripts are the kinds that are only asked.
+// reviewScripts are the review kinds, which are not stored.
 func reviewScripts() []Script {
 	var scripts []Script
 	const authz, authn = "/apis/authorization.k8s.io/v1/", "/apis/authentication.k8s.io/v1/"
@@ -98,7 +98,7 @@ func reviewScripts() []Script {
 	return scripts
 }
 
-// sampledScripts crosses what the systematic families vary one at a time.
+// sampledScripts combines the parameters that the systematic families vary one at a time.
 func sampledScripts(random *rand.Rand) []Script {
 	const samples = 400
 	var scripts []Script

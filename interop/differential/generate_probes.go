@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// probeScripts are what clients other than the usual ones send: spellings of paths, parameters and headers that a server
-// has to make something of.
+// probeScripts are requests of unusual clients: spellings of paths, parameters and headers that a server must
+// interpret.
 func probeScripts() []Script {
 	scripts := pathProbes()
 	scripts = append(scripts, parameterProbes()...)
@@ -61,7 +61,7 @@ func pathProbes() []Script {
 		if step.Query == "" {
 			separator = ""
 		}
-		// Well within eventLimit: that the server ends it is part of the answer.
+		// Well within eventLimit: the end by the server is part of the response.
 		step.Query += separator + "resourceVersion={rv:0}&timeoutSeconds=2"
 		step.Watch = &Watch{Events: 2, During: []Step{create(cm, cm.make("c")), patch(cm, "a", mergePatch, cm.change), patch(cm, "b", mergePatch, cm.change)}}
 		scripts = append(scripts, probe("watch/"+name, made, create(cm, cm.make("b")), step))
@@ -73,7 +73,7 @@ func pathProbes() []Script {
 	return scripts
 }
 
-// forged is a continue token that no server gave.
+// forged is a continue token that no server issued.
 func forged(text string) string {
 	return "continue=" + base64.RawURLEncoding.EncodeToString([]byte(text))
 }
@@ -157,7 +157,7 @@ func headerProbes() []Script {
 		probe("body/bom", create(cm, "\ufeff"+cm.make("a"))), probe("body/not-utf8", create(cm, `{"metadata":{"name":"a"},"data":{"a":"`+"\xff"+`"}}`)), probe("body/escapes", create(cm, `{"metadata":{"name":"a"},"data":{"a":"\ud800 \u0000 \u2028"}}`)), probe("body/numbers", create(cm, `{"metadata":{"name":"a","generation":1.0},"immutable":0}`)), probe("body/exponent", create(leases, leases.make("a")), patch(leases, "a", mergePatch, `{"spec":{"leaseDurationSeconds":1e1}}`)), probe("body/list", create(cm, `{"apiVersion":"v1","kind":"List","items":[]}`)), probe("body/kind-list", create(cm, `{"apiVersion":"v1","kind":"ConfigMapList","items":[]}`)), probe("body/yaml-documents", create(cm, "metadata:\n  name: a\n---\nmetadata:\n  name: b\n").content(yamlType, Raw)), probe("body/yaml-anchor", create(cm, "metadata: {name: a}\ndata: {a: &x y, b: *x}\n").content(yamlType, Raw)), probe("body/yaml-bool", create(cm, "metadata: {name: a}\ndata: {a: yes}\n").content(yamlType, Raw)), probe("body/yaml-merge", create(cm, "metadata: {name: a}\nx: &x {a: b}\ndata: {<<: *x}\n").content(yamlType, Raw)), probe("body/yaml-number-key", create(cm, "metadata: {name: a}\ndata: {1: \"b\"}\n").content(yamlType, Raw)), probe("body/yaml-duplicate", create(cm, "metadata: {name: a}\ndata: {a: b, a: c}\n").content(yamlType, Raw)), probe("body/yaml-tab", create(cm, "metadata:\n\tname: a\n").content(yamlType, Raw)), probe("body/yaml-date", create(cm, "metadata: {name: a}\ndata: {a: 2026-01-01}\n").content(yamlType, Raw)), probe("body/yaml-octal", create(leases, "metadata: {name: a}\nspec: {leaseDurationSeconds: 010}\n").content(yamlType, Raw)))
 }
 
-// lifeProbes are deletions, finalizers and namespaces that are going.
+// lifeProbes are deletions, finalizers and terminating namespaces.
 func lifeProbes() []Script {
 	cm := configMaps
 	bound := func(patches ...string) Step {
@@ -213,7 +213,7 @@ func lifeProbes() []Script {
 		probe("life/namespace-system", Step{Method: http.MethodDelete, Path: "/api/v1/namespaces/kube-system"}))
 }
 
-// eventProbes look at an event through its other version.
+// eventProbes read an event through its other version.
 func eventProbes() []Script {
 	core := create(events, events.make("a", `{"series":{"count":3,"lastObservedTime":"2026-01-02T03:04:05.000000Z"},"related":{"kind":"Node","name":"n"},"source":{"host":"h"}}`))
 	v1 := create(eventsV1, eventsV1.make("a", `{"series":{"count":3,"lastObservedTime":"2026-01-02T03:04:05.000000Z"},"related":{"kind":"Node","name":"n"}}`))

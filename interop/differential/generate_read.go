@@ -140,8 +140,7 @@ func escapeSelector(s string) string {
 	return strings.NewReplacer("=", "%3D", "!", "%21", ",", "%2C").Replace(s)
 }
 
-// watchQueries are starts of a watch while objects a, b and c exist; the number is how many events come before anything
-// happens.
+// watchQueries are starts of a watch while objects a, b and c exist. The number is the count of initial events.
 var watchQueries = map[string]struct {
 	query  string
 	before int
@@ -173,7 +172,7 @@ var watchQueries = map[string]struct {
 	"pretty":               {"pretty=true", 3},
 }
 
-// watch opens a watch on the script's objects; events is how many it waits for.
+// watch opens a watch on the script's objects; events is the number of events to wait for.
 func watch(k *kind, query string, events int, during ...Step) Step {
 	if query != "" {
 		query = "&" + strings.ReplaceAll(query, "{a}", k.objectName("a"))
@@ -183,7 +182,7 @@ func watch(k *kind, query string, events int, during ...Step) Step {
 	return step
 }
 
-// ending listens long enough to see the end of a watch that was asked for one second.
+// ending listens until after the end of a watch with a timeout of one second.
 func ending(step Step) Step {
 	step.Watch.Ends = true
 	return step

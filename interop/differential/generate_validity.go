@@ -8,7 +8,7 @@ import (
 // Base64 of 400,000 bytes; three of them are more than a Secret may hold.
 var large = strings.Repeat("QUFB", 133334)
 
-// container is a Pod's only container with more in it.
+// container is a Pod's only container with additional fields.
 func container(fields string) string {
 	return `{"spec":{"containers":[{"name":"c","image":"i:1",` + fields + `}]}}`
 }
@@ -22,7 +22,8 @@ func repeated(n int, pattern string) string {
 	return "[" + strings.Join(parts, ",") + "]"
 }
 
-// validity are merge patches on the objects of each kind, most of them faults that have to be named as there.
+// validity are merge patches on the objects of each kind. Most are invalid, and both servers must report the same
+// errors.
 var validity = map[*kind]map[string]string{
 	configMaps: {
 		"key-253": `{"data":{"` + strings.Repeat("k", 253) + `":"x"}}`, "key-254": `{"data":{"` + strings.Repeat("k", 254) + `":"x"}}`, "key-dot": `{"data":{".":"x"}}`, "key-hidden": `{"data":{".x":"x"}}`, "key-dots-name": `{"data":{"..x":"x"}}`, "key-empty": `{"data":{"":"x"}}`,
@@ -70,7 +71,7 @@ var validity = map[*kind]map[string]string{
 	},
 }
 
-// updates that may not be, and some that may.
+// Invalid updates, and some valid ones.
 var forbiddenUpdates = map[*kind]map[string]string{
 	pods: {
 		"labels": `{"metadata":{"labels":{"x":"y"}}}`, "gates": `{"spec":{"schedulingGates":[{"name":"a"}]}}`, "node-selector": `{"spec":{"nodeSelector":{"a":"b"}}}`, "tolerations-removed": `{"spec":{"tolerations":[]}}`, "image-empty": `{"spec":{"containers":[{"name":"c","image":""}]}}`, "resources": container(`"resources":{"requests":{"cpu":"200m"}}`), "deadline": `{"spec":{"activeDeadlineSeconds":5}}`, "grace": `{"spec":{"terminationGracePeriodSeconds":1}}`, "ephemeral": `{"spec":{"ephemeralContainers":[{"name":"e","image":"i"}]}}`, "name-in-body": `{"metadata":{"name":"z"}}`, "generation": `{"metadata":{"generation":9}}`,

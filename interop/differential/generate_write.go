@@ -25,7 +25,7 @@ var writeOptions = map[string]string{
 	"several-bad":         "dryRun=Some&fieldValidation=Maybe",
 }
 
-// bodies are the ways a body is sent: content type, encoding, and what is done to the text.
+// bodies are the forms of a request body: content type, encoding, and the change to the text.
 var bodies = map[string]struct {
 	contentType string
 	encoding    Encoding
@@ -45,7 +45,7 @@ var bodies = map[string]struct {
 	"type-junk":      {"junk", Raw},
 }
 
-// brokenBodies are no objects at all.
+// brokenBodies are bodies without any object.
 var brokenBodies = map[string]string{
 	"empty":         "",
 	"null":          "null",

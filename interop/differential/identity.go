@@ -9,7 +9,7 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// RBAC is what the identities may do: applied to kube-apiserver, and given to the coordinator as a file.
+// RBAC holds the rights of the identities: applied to kube-apiserver, and given to the coordinator as a file.
 //
 //go:embed rbac.yaml
 var RBAC []byte
@@ -17,7 +17,7 @@ var RBAC []byte
 // nodeName is the node of the identity Node.
 const nodeName = "differential-node"
 
-// certificates are the common name and the groups of the identities that have a certificate.
+// certificates are the common name and the groups of the identities with a certificate.
 var certificates = map[Identity][]string{
 	Admin:    {"interop-admin", "system:masters"},
 	Viewer:   {"viewer", "viewers"},
@@ -26,7 +26,7 @@ var certificates = map[Identity][]string{
 	Node:     {"system:node:" + nodeName, "system:nodes"},
 }
 
-// Server is one of the two.
+// Server is one of the two servers.
 type Server struct {
 	// Name is for messages.
 	Name string
@@ -36,7 +36,7 @@ type Server struct {
 	clients map[Identity]*http.Client
 }
 
-// NewServer makes the clients of all identities, signed by ca, for the server at url.
+// NewServer creates the clients of all identities, signed by ca, for the server at url.
 func NewServer(name, url string, ca *harness.CA) (*Server, error) {
 	s := &Server{Name: name, URL: url, clients: map[Identity]*http.Client{}}
 	for _, identity := range []Identity{Admin, Viewer, Editor, Stranger, Node, Anonymous, BadToken} {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// kind is what the generators know of one resource. JSON texts may hold {ns} and {id}.
+// kind is the generators' description of one resource. JSON texts may hold {ns} and {id}.
 type kind struct {
 	// name is the part of a script's id: the plural, for events.k8s.io "events.events.k8s.io".
 	name string
@@ -16,7 +16,7 @@ type kind struct {
 	plural string
 	// clusterScoped kinds have no namespace; their names carry the script's.
 	clusterScoped bool
-	// hasStatus says that there is a subresource status.
+	// hasStatus is true if there is a subresource status.
 	hasStatus bool
 	// object is a complete valid object without name and namespace.
 	object string
@@ -24,13 +24,13 @@ type kind struct {
 	change string
 	// statusChange is a merge patch that alters the status.
 	statusChange string
-	// variants are merge patches on object that make it something worth creating, valid or not.
+	// variants are merge patches on object for creates, valid or not.
 	variants map[string]string
-	// updates are merge patches on a stored object that are worth sending as an update, valid or not.
+	// updates are merge patches on a stored object for updates, valid or not.
 	updates map[string]string
-	// patches are strategic merge patches worth sending.
+	// patches are strategic merge patches.
 	patches map[string]string
-	// fields are field selectors worth asking.
+	// fields are field selectors.
 	fields []string
 }
 
@@ -48,7 +48,7 @@ func (k *kind) everywhere() string { return k.base + "/" + k.plural }
 // item is the path of the script's object with a short name.
 func (k *kind) item(short string) string { return k.collection() + "/" + k.objectName(short) }
 
-// objectName makes a short name one that no other script has, where there is no namespace to do that.
+// objectName makes a short name unique among scripts for kinds without a namespace.
 func (k *kind) objectName(short string) string {
 	if k.clusterScoped {
 		return "{id}-" + short
@@ -56,7 +56,7 @@ func (k *kind) objectName(short string) string {
 	return short
 }
 
-// make is the kind's object under a short name with merge patches applied.
+// make returns the kind's object under a short name with merge patches applied.
 func (k *kind) make(short string, patches ...string) string {
 	object := parse(k.object)
 	merge(object, parse(fmt.Sprintf(`{"metadata":{"name":%q,"labels":{"case":"{id}"}}}`, k.objectName(short))))
@@ -108,7 +108,7 @@ func merge(target, patch map[string]any) {
 	}
 }
 
-// metaVariants are merge patches on any object: what the common metadata may and may not hold.
+// metaVariants are merge patches on any object: valid and invalid values of the common metadata.
 var metaVariants = map[string]string{
 	"labels":             `{"metadata":{"labels":{"app.kubernetes.io/name":"x","b":""},"annotations":{"a.b/c":"some text","D":""}}}`,
 	"name-upper":         `{"metadata":{"name":"Upper"}}`,

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// normaliser replaces what differs between any two servers by what can be compared: the n-th resourceVersion or uid of
-// this script instead of the number, "now" instead of a time nobody sent.
+// normaliser replaces values that differ between any two servers by comparable ones. A resourceVersion or uid becomes
+// its ordinal within this script, and a time that no client sent becomes "now".
 type normaliser struct {
 	script *Script
 	sent   string // everything the script sends: times in it are compared as they are
@@ -41,7 +41,7 @@ func newNormaliser(server *Server, script *Script) *normaliser {
 // comparedHeaders are the headers clients act on. ETag is compared by being there.
 var comparedHeaders = []string{"Content-Type", "Warning", "Retry-After", "Vary", "Content-Encoding", "X-Content-Type-Options", "Allow", "Cache-Control", "Www-Authenticate", "Location"}
 
-// view is an answer made comparable: what it says by the name a difference is reported under.
+// view is a comparable response: its values by the name of a difference.
 func (n *normaliser) view(answer *Answer) map[string]any {
 	out := map[string]any{"status": strconv.Itoa(answer.Status)}
 	headers := map[string]any{}
@@ -74,7 +74,7 @@ func (n *normaliser) view(answer *Answer) map[string]any {
 	return out
 }
 
-// value normalises one JSON value; parent is the key of what holds it.
+// value normalises one JSON value; parent is the key of its container.
 func (n *normaliser) value(parent string, value any) any {
 	switch value := value.(type) {
 	case map[string]any:
@@ -114,7 +114,7 @@ func (n *normaliser) value(parent string, value any) any {
 	}
 }
 
-// isTimed tells of a bookmark that came because of the time, not because the initial events ended.
+// isTimed reports whether a bookmark came from the timer, not from the end of the initial events.
 func isTimed(event any) bool {
 	return lookup(event, "type") == "BOOKMARK" && !strings.Contains(text(event), "k8s.io/initial-events-end")
 }
@@ -138,7 +138,8 @@ func (n *normaliser) meta(object, metadata map[string]any) {
 		return
 	}
 	if isList || strings.HasSuffix(kind, "List") || (isTable && metadata["uid"] == nil) || isMark {
-		// The position of a list moves with what others write: only its place among the script's own counts.
+		// The position of a list moves with other clients' writes: only its place among the script's own positions
+		// counts.
 		metadata["resourceVersion"] = "<position not before the objects>"
 		if number < n.newest {
 			metadata["resourceVersion"] = "<position before an object>"
@@ -149,7 +150,7 @@ func (n *normaliser) meta(object, metadata map[string]any) {
 	metadata["resourceVersion"] = n.ordinal(n.rvs, rv, "rv")
 }
 
-// ordinal is the same name for the same value.
+// ordinal returns the same name for the same value.
 func (n *normaliser) ordinal(known map[string]string, value, prefix string) string {
 	if known[value] == "" {
 		known[value] = fmt.Sprintf("<%s%d>", prefix, len(known)+1)

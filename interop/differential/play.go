@@ -19,15 +19,15 @@ import (
 const (
 	// stepLimit bounds one request, watches included.
 	stepLimit = 15 * time.Second
-	// eventLimit is how long a watch waits for the events its script expects.
+	// eventLimit is the maximum wait of a watch for the events that its script expects.
 	eventLimit = 3 * time.Second
-	// quiet is how long a watch listens for events nobody expects.
+	// quiet is the time for which a watch listens for unexpected events.
 	quiet = 250 * time.Millisecond
-	// bodyMax bounds an answer.
+	// bodyMax bounds a response.
 	bodyMax = 16 << 20
 )
 
-// Answer is what a server said to one step.
+// Answer is a server's response to one step.
 type Answer struct {
 	// Status is the HTTP status.
 	Status int
@@ -35,13 +35,13 @@ type Answer struct {
 	Header http.Header
 	// Body is the decoded body: JSON values, or a string for text.
 	Body any
-	// Format says how the body was written: compact, indented, text, empty, protobuf, yaml.
+	// Format is the form of the body: compact, indented, text, empty, protobuf, yaml.
 	Format string
-	// Events are what a watch brought, decoded; nil for other requests.
+	// Events are the decoded events of a watch; nil for other requests.
 	Events []any
-	// Ended says that the server ended the watch within the time it was listened to.
+	// Ended is true if the server ended the watch while the player listened.
 	Ended bool
-	// During are the answers to what was done while the watch was open.
+	// During are the responses to the steps that ran while the watch was open.
 	During []Answer
 }
 
@@ -52,7 +52,7 @@ type player struct {
 	answers []Answer
 }
 
-// play returns the answers to all steps; an error means that no answer came.
+// play returns the responses to all steps; an error means that a response is missing.
 func play(ctx context.Context, server *Server, script *Script) ([]Answer, error) {
 	p := &player{server: server, script: script}
 	if script.usesNamespace() {
@@ -111,7 +111,7 @@ func (p *player) ask(ctx context.Context, step Step) (Answer, error) {
 	return answer, nil
 }
 
-// request puts what the script leaves open into a step.
+// request fills the open parts of a step.
 func (p *player) request(ctx context.Context, step Step) (*http.Request, error) {
 	text, err := p.fill(step.Body)
 	if err != nil {
@@ -144,7 +144,7 @@ func (p *player) request(ctx context.Context, step Step) (*http.Request, error) 
 	for name, value := range step.Header {
 		request.Header.Set(name, value)
 	}
-	// The coordinator ends the connections of strangers with its answer: nobody else shall be on one.
+	// The coordinator closes an anonymous client's connection with its response, so the connection is not shared.
 	request.Close = step.As == Anonymous || step.As == BadToken
 	if step.Accept != "" {
 		request.Header.Set("Accept", step.Accept)
@@ -186,7 +186,7 @@ func lookup(value any, path ...string) any {
 	return value
 }
 
-// decodeBody decodes by content type and says in which form the body was.
+// decodeBody decodes by content type and returns the form of the body.
 func decodeBody(contentType string, body []byte) (any, string) {
 	base, _, _ := strings.Cut(contentType, ";")
 	switch {
@@ -220,7 +220,7 @@ func decodeBody(contentType string, body []byte) (any, string) {
 	return value, format
 }
 
-// follow reads a watch while the script's changes are made, until the expected events came and a little longer.
+// follow reads a watch during the script's changes, until the expected events came and a little longer.
 func (p *player) follow(ctx context.Context, cancel context.CancelFunc, watch *Watch, response *http.Response, answer *Answer) error {
 	events := make(chan any)
 	go readEvents(ctx, response, events)
@@ -260,8 +260,8 @@ func (p *player) follow(ctx context.Context, cancel context.CancelFunc, watch *W
 	}
 }
 
-// readEvents decodes the frames of a watch and closes events at its end. An error other than the caller's cancelling is
-// sent as an event.
+// readEvents decodes the frames of a watch and closes events at its end. It sends an error as an event, except for the
+// caller's cancellation.
 func readEvents(ctx context.Context, response *http.Response, events chan<- any) {
 	defer close(events)
 	isProtobuf := strings.HasPrefix(response.Header.Get("Content-Type"), protobufType)

@@ -10,13 +10,13 @@ import (
 
 // Report is the outcome of a run.
 type Report struct {
-	// Scripts is how many were played.
+	// Scripts is the number of played scripts.
 	Scripts int
-	// Requests is how many requests they are, on each server.
+	// Requests is the number of their requests, on each server.
 	Requests int
-	// Equal is how many scripts showed no difference at all.
+	// Equal is the number of scripts without any difference.
 	Equal int
-	// Differences are all of them, explained or not.
+	// Differences are all differences, explained or not.
 	Differences []Difference
 }
 
@@ -33,7 +33,7 @@ type group struct {
 	resources          map[string]bool
 }
 
-// Write prints totals, the unexplained differences grouped, and how to replay one script.
+// Write prints totals, the unexplained differences grouped, and the command that replays one script.
 func (r *Report) Write(out io.Writer, seed uint64, limit int) {
 	unexplained := r.Unexplained()
 	fmt.Fprintf(out, "%d scripts, %d requests each: %d scripts equal, %d differences, %d of them without a reason (seed %d)\n",
@@ -84,7 +84,7 @@ func firstWord(s string) string {
 	return word
 }
 
-// owner is the part of the server a difference most likely belongs to.
+// owner is the part of the server that most likely causes a difference.
 func owner(d Difference) string {
 	id := d.Script
 	has := func(parts ...string) bool {

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// parallel is how many scripts are played at a time.
+// parallel is the number of scripts that play at a time.
 const parallel = 16
 
 // Pair are the two servers.
@@ -48,7 +48,7 @@ func Run(ctx context.Context, pair Pair, scripts []Script, accepted AcceptedList
 	return report, nil
 }
 
-// playBoth plays one script against both servers side by side. A server that does not answer is a difference, too.
+// playBoth plays one script against both servers in parallel. A server that does not answer is a difference, too.
 func playBoth(ctx context.Context, pair Pair, script *Script) ([]Difference, error) {
 	var want, have []Answer
 	var realErr, ourErr error

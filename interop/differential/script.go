@@ -7,16 +7,17 @@ import (
 	"strings"
 )
 
-// Script is a few requests in order; the last one is what it is about.
+// Script is a few requests in order; the last one is its subject.
 type Script struct {
-	// ID names it for ever: family/resource/variant.
+	// ID is its permanent name: family/resource/variant.
 	ID string
-	// Steps are played in order. Answers to all but the last are compared by their status only, unless Compare says more.
+	// Steps are played in order. Responses to all but the last are compared by their status only, unless Compare is
+	// set.
 	Steps []Step
 }
 
-// Step is one request. In Path, Query and Body these are replaced: {ns} by the script's namespace, {id} by its unique
-// name, {rv:N}, {uid:N} and {continue:N} by what step N (from 0) answered, on the same server.
+// Step is one request. Path, Query and Body may hold placeholders: {ns} is the script's namespace, {id} its unique
+// name. {rv:N}, {uid:N} and {continue:N} come from the response to step N (from 0), on the same server.
 type Step struct {
 	Method string
 	Path   string
@@ -28,29 +29,30 @@ type Step struct {
 	ContentType string
 	// Header holds further headers.
 	Header map[string]string
-	// Body is text; in which form it is sent says Encoding.
+	// Body is text; Encoding defines its form on the wire.
 	Body string
-	// Encoding turns the JSON of Body into what is sent.
+	// Encoding converts the JSON of Body to the sent bytes.
 	Encoding Encoding
-	// As is who asks; empty for the administrator.
+	// As is the caller; empty for the administrator.
 	As Identity
-	// Compare compares the whole answer although it is not the last step.
+	// Compare compares the whole response although it is not the last step.
 	Compare bool
 	// Watch makes it a watch.
 	Watch *Watch
 }
 
-// Watch is what happens while a watch is open.
+// Watch holds the steps and expectations of an open watch.
 type Watch struct {
-	// During are played, each after the one before was answered, once the watch's headers have come.
+	// During are played in order, once the watch's headers have arrived. Each waits for the response to the previous
+	// one.
 	During []Step
-	// Events is how many are waited for; a little longer is listened for more.
+	// Events is the number of expected events; the player listens a little longer for more.
 	Events int
 	// Ends waits for the server to end it.
 	Ends bool
 }
 
-// Encoding is how a body travels.
+// Encoding is the form of a body on the wire.
 type Encoding int
 
 // The encodings of a body.
@@ -63,10 +65,10 @@ const (
 	Protobuf
 )
 
-// Identity is who asks.
+// Identity is a caller.
 type Identity string
 
-// The identities scripts use; see identity.go for what they may do.
+// The identities of scripts; identity.go defines their rights.
 const (
 	Admin     Identity = ""
 	Viewer    Identity = "viewer"
@@ -88,13 +90,13 @@ func (s *Script) hash() uint32 {
 	return h.Sum32()
 }
 
-// Verb is the first part of the id: what differences are grouped by.
+// Verb is the first part of the id, the key for grouping differences.
 func (s *Script) Verb() string {
 	verb, _, _ := strings.Cut(s.ID, "/")
 	return verb
 }
 
-// usesNamespace tells whether the script needs a namespace of its own.
+// usesNamespace reports whether the script needs its own namespace.
 func (s *Script) usesNamespace() bool {
 	return slices.ContainsFunc(s.Steps, func(step Step) bool {
 		return strings.Contains(step.Path+step.Body, "{ns}")
@@ -114,7 +116,7 @@ func checkUnique(scripts []Script) error {
 	return nil
 }
 
-// Share picks one script in n, the same ones whatever else there is.
+// Share returns a fixed sample of one script in n. The choice of a script is independent of the others.
 func Share(scripts []Script, n uint32) []Script {
 	if n <= 1 {
 		return scripts

@@ -8,35 +8,35 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// apiServerFlags switch off what a coordinator does not have: the admission plugins that put things into pods and nodes
-// for a scheduler and for service accounts, and the fairness that would answer a burst of scripts with 429.
+// apiServerFlags disable features that a coordinator lacks: the admission plugins that modify pods and nodes for a
+// scheduler and for service accounts. They also disable the fairness that would answer a burst of scripts with 429.
 var apiServerFlags = []string{
 	"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,Priority,DefaultTolerationSeconds,PodTopologyLabels",
 	"--allow-privileged=true", "--enable-priority-and-fairness=false", "--max-requests-inflight=0", "--max-mutating-requests-inflight=0",
 }
 
-// Servers are the two programs with what they stand on.
+// Servers are the two programs with their dependencies.
 type Servers struct {
-	// Pair is how to reach them.
+	// Pair is the access to both.
 	Pair Pair
 
 	stops []func() error
 }
 
-// Against is what kube-apiserver is compared with.
+// Against is the server that kube-apiserver is compared with.
 type Against int
 
-// What kube-apiserver is compared with.
+// The servers that kube-apiserver can be compared with.
 const (
 	// Embedded is a coordinator on its own store.
 	Embedded Against = iota
 	// Etcd is a coordinator on an etcd of its own.
 	Etcd
-	// Itself is a second kube-apiserver, which shows what the comparison itself gets wrong.
+	// Itself is a second kube-apiserver, which reveals errors of the comparison itself.
 	Itself
 )
 
-// StartServers starts kube-apiserver with its etcd and what it is compared with.
+// StartServers starts kube-apiserver with its etcd, and the server to compare.
 func StartServers(ctx context.Context, dir string, against Against) (*Servers, error) {
 	s := &Servers{}
 	first, err := s.startCloud(ctx, filepath.Join(dir, "cloud"))
@@ -84,7 +84,7 @@ func StartServers(ctx context.Context, dir string, against Against) (*Servers, e
 	return s, nil
 }
 
-// coordinatorFlags writes the files a coordinator reads.
+// coordinatorFlags writes the coordinator's files.
 func coordinatorFlags(dir string) ([]string, error) {
 	rules := filepath.Join(dir, "rbac.yaml")
 	return []string{"--rbac-path=" + rules}, os.WriteFile(rules, RBAC, 0o644)
@@ -107,7 +107,7 @@ func (s *Servers) fail(err error) error {
 	return err
 }
 
-// Stop ends everything, last started first. What it says at its end does not matter.
+// Stop ends everything, last started first. Its result does not matter.
 func (s *Servers) Stop() {
 	for i := len(s.stops) - 1; i >= 0; i-- {
 		_ = s.stops[i]()

@@ -12,7 +12,7 @@ import (
 // AgentProxy forwards plain HTTP to a hub under another User-Agent. The hollow components call themselves
 // "hollow-kubelet" and "hollow-proxy"; a hub gives the node's identity to the kubelet and kube-proxy only.
 type AgentProxy struct {
-	// URL is where it listens.
+	// URL is its listening address.
 	URL    string
 	server *http.Server
 }

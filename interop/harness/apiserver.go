@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// serviceRange is where ClusterIPs come from; large enough for thousands of test Services.
+// serviceRange is the range of ClusterIPs, large enough for thousands of test Services.
 const serviceRange = "10.96.0.0/16"
 
-// advertisedAddress is what the cloud says its address is. Endpoints may not hold a loopback address, so it is one of
-// the range reserved for documentation; nothing connects to it.
+// advertisedAddress is the cloud's advertised address. Endpoints may not hold a loopback address, so it is from the
+// range reserved for documentation; nothing connects to it.
 const advertisedAddress = "192.0.2.1"
 
-// auditPolicy logs who asked for what, with the start of every long-running request.
+// auditPolicy logs caller and request, with the start of every long-running request.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -23,8 +23,8 @@ rules:
 - level: Metadata
 `
 
-// startAPIServer starts kube-apiserver on c's etcd, with the same files and flags when it was started before, and waits
-// until it is ready.
+// startAPIServer starts kube-apiserver on c's etcd and waits until it is ready. A restart uses the same files and
+// flags.
 func (c *Cloud) startAPIServer(ctx context.Context) error {
 	path, err := StockBinary("kube-apiserver")
 	if err != nil {
@@ -87,7 +87,7 @@ func (c *Cloud) apiServerArgs(etcdURL string) ([]string, error) {
 	}, c.TokenFlags()...), c.flags...), nil
 }
 
-// TokenFlags make a server sign tokens of service accounts, and know those that the cloud has signed.
+// TokenFlags make a server sign tokens of service accounts, and accept tokens signed by the cloud.
 func (c *Cloud) TokenFlags() []string {
 	return []string{"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + c.verifyingKeyFile, "--service-account-signing-key-file=" + c.signingKeyFile}

@@ -15,16 +15,16 @@ import (
 	"time"
 )
 
-// AuditMark is a position in the cloud's audit log: what is read from it is what came later.
+// AuditMark is a position in the cloud's audit log; reads from it return later entries.
 type AuditMark struct{ offset int64 }
 
 // AuditRequest is one list or watch request the cloud saw.
 type AuditRequest struct {
 	// Verb is "list" or "watch".
 	Verb string
-	// Resource is the plural, with the group behind a dot if there is one.
+	// Resource is the plural, followed by a dot and the group if there is one.
 	Resource string
-	// User is who asked.
+	// User is the caller.
 	User string
 	// Groups are the user's groups.
 	Groups []string
@@ -34,9 +34,9 @@ type AuditRequest struct {
 	Query url.Values
 	// Code is the HTTP status.
 	Code int
-	// Received is when the request came in.
+	// Received is the arrival time of the request.
 	Received time.Time
-	// Ended is when it was answered completely; zero for a watch still open.
+	// Ended is the time of the complete response; zero for an open watch.
 	Ended time.Time
 }
 
@@ -74,7 +74,7 @@ func (c *Cloud) AuditMark() (AuditMark, error) {
 	return AuditMark{offset: info.Size()}, nil
 }
 
-// PoolRequests returns the list and watch requests since mark that keep accepts, in the order they came in.
+// PoolRequests returns the list and watch requests since mark that keep accepts, in order of arrival.
 func (c *Cloud) PoolRequests(mark AuditMark, keep func(AuditRequest) bool) ([]AuditRequest, error) {
 	file, err := os.Open(c.auditLog)
 	if err != nil {
@@ -115,7 +115,7 @@ func (c *Cloud) PoolRequests(mark AuditMark, keep func(AuditRequest) bool) ([]Au
 	return requests, nil
 }
 
-// record merges one stage into the request it belongs to.
+// record merges one stage into its request.
 func record(byID map[string]*AuditRequest, event auditEvent) {
 	request := byID[event.AuditID]
 	if request == nil {
@@ -140,11 +140,11 @@ func ByNodes(prefix string) func(AuditRequest) bool {
 	return func(r AuditRequest) bool { return strings.HasPrefix(r.User, "system:node:"+prefix) }
 }
 
-// sampleLimit is what a hub asks for of a namespace when it compares a sample with the cloud.
+// sampleLimit is the limit parameter of a hub's sample of a namespace.
 const sampleLimit = "20"
 
-// IsInitialLoad tells whether the request transfers the whole collection: the first page of a list (a probe with
-// limit=1 and a sample are none) or a watch that begins with the present objects. Refused requests transfer nothing.
+// IsInitialLoad reports whether the request transfers the whole collection: the first page of a list (except a probe
+// with limit=1 and a sample) or a watch that begins with the present objects. Rejected requests transfer nothing.
 func (r AuditRequest) IsInitialLoad() bool {
 	if r.Code != http.StatusOK {
 		return false
@@ -159,7 +159,7 @@ func (r AuditRequest) IsInitialLoad() bool {
 	return false
 }
 
-// EndedByTimeout tells whether a watch ran as long as its timeoutSeconds asked for, one second less at most.
+// EndedByTimeout reports whether a watch ran for its timeoutSeconds, one second less at most.
 func (r AuditRequest) EndedByTimeout() bool {
 	seconds, err := strconv.Atoi(r.Query.Get("timeoutSeconds"))
 	return err == nil && !r.Ended.IsZero() && r.Ended.Sub(r.Received) >= time.Duration(seconds-1)*time.Second

@@ -17,11 +17,11 @@ import (
 type Cloud struct {
 	// Dir holds every file of the cloud, logs included.
 	Dir string
-	// CA signs everything: serving certificates, node and admin certificates, the coordinator's.
+	// CA signs all certificates: serving, node, administrator and coordinator.
 	CA *CA
 	// CAFile is the CA's certificate as a file.
 	CAFile string
-	// Port is where kube-apiserver listens on 127.0.0.1.
+	// Port is kube-apiserver's port on 127.0.0.1.
 	Port int
 	// URL is https://127.0.0.1:<Port>.
 	URL string
@@ -70,7 +70,7 @@ func StartCloud(ctx context.Context, dir string, flags ...string) (*Cloud, error
 	return c, nil
 }
 
-// prepare makes the certificate authority, the administrator and its clients.
+// prepare creates the certificate authority, the administrator and its clients.
 func (c *Cloud) prepare() error {
 	ca, err := NewCA("interop-cluster-ca")
 	if err != nil {
@@ -101,18 +101,18 @@ func (c *Cloud) prepare() error {
 	return err
 }
 
-// EtcdURL is where the cloud's etcd listens; it has room for others under prefixes of their own.
+// EtcdURL is the URL of the cloud's etcd; other users need their own prefixes.
 func (c *Cloud) EtcdURL() string { return c.etcdURL }
 
-// onStop has f run when the cloud stops, last registered first.
+// onStop registers f to run when the cloud stops, last registered first.
 func (c *Cloud) onStop(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stops = append(c.stops, f)
 }
 
-// Stop ends everything: what was started on the cloud, then kube-apiserver, then its etcd (the other way round
-// kube-apiserver lingers).
+// Stop ends the programs started on the cloud, then kube-apiserver, then its etcd. In the reverse order kube-apiserver
+// lingers.
 func (c *Cloud) Stop() error {
 	c.mu.Lock()
 	stops := slices.Clone(c.stops)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// StartControllerManager starts kube-controller-manager with the controllers that judge nodes, and everything about
-// grace periods at its default. It ends with the cloud, or by stopping the process that is returned.
+// StartControllerManager starts kube-controller-manager with the node controllers, and all grace periods at their
+// defaults. It ends with the cloud, or by stopping the returned process.
 func (c *Cloud) StartControllerManager(ctx context.Context) (*Process, error) {
 	path, err := StockBinary("kube-controller-manager")
 	if err != nil {
@@ -46,7 +46,7 @@ func (c *Cloud) StartControllerManager(ctx context.Context) (*Process, error) {
 	return p, err
 }
 
-// httpClientInsecure has k's identity but takes any serving certificate: for components that sign their own.
+// httpClientInsecure has k's identity but accepts any serving certificate: for components with self-signed ones.
 func httpClientInsecure(k Kubeconfig) (*http.Client, error) {
 	config := k.Config("interop-harness")
 	config.TLSClientConfig.CAData, config.TLSClientConfig.Insecure = nil, true

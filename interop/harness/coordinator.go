@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// startLimit is how long one of our binaries may take until it serves. It is far above the target, so that a busy
-// machine does not fail a test about something else; the figures command measures the real value.
+// startLimit is the maximum start time of our binaries. It is far above the target, so that a busy machine does not
+// fail an unrelated test; the figures command measures the real value.
 const startLimit = 60 * time.Second
 
-// readyPoll is how often readiness is asked for.
+// readyPoll is the polling interval for readiness.
 const readyPoll = 10 * time.Millisecond
 
 // Coordinator is a running (or killed) yurt-coordinator.
@@ -25,7 +25,7 @@ type Coordinator struct {
 	Port int
 	// DataDir survives restarts.
 	DataDir string
-	// Admin is a member of system:masters there.
+	// Admin is a member of system:masters at the coordinator.
 	Admin Kubeconfig
 	// AdminFile is Admin as a kubeconfig file.
 	AdminFile string
@@ -70,7 +70,7 @@ func (c *Cloud) startPoolCoordinator(ctx context.Context, dir, pool string, env 
 	return c.startCoordinator(ctx, path, dir, port, args, env)
 }
 
-// StartStandalone starts a coordinator of profile standalone that trusts the cloud's CA but knows nothing else of the
+// StartStandalone starts a coordinator of profile standalone that trusts the cloud's CA and has no other link to the
 // cloud: a second server for the same clients.
 func (c *Cloud) StartStandalone(ctx context.Context, dir string, flags ...string) (*Coordinator, error) {
 	path, err := YurtBinary("yurt-coordinator")
@@ -106,7 +106,7 @@ func (c *Cloud) startCoordinator(ctx context.Context, path, dir string, port int
 	return k, k.Start(ctx)
 }
 
-// StartStandalone starts yurt-coordinator --profile standalone, which makes its own certificates, in dir.
+// StartStandalone starts yurt-coordinator --profile standalone in dir. It creates its own certificates.
 func StartStandalone(ctx context.Context, dir string, flags ...string) (*Coordinator, error) {
 	path, err := YurtBinary("yurt-coordinator")
 	if err != nil {
@@ -143,7 +143,7 @@ func StartStandalone(ctx context.Context, dir string, flags ...string) (*Coordin
 	return k, k.waitReady(ctx)
 }
 
-// Start starts the process (again) on the same data and port and waits until /readyz says yes.
+// Start starts or restarts the process on the same data and port and waits until /readyz returns 200.
 func (k *Coordinator) Start(ctx context.Context) error {
 	if err := k.launch(); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (k *Coordinator) Start(ctx context.Context) error {
 	return k.waitReady(ctx)
 }
 
-// Restart stops the process, starts it again on the same data and returns how long it took from exec to ready.
+// Restart restarts the process on the same data and returns the time from exec to ready.
 func (k *Coordinator) Restart(ctx context.Context) (time.Duration, error) {
 	if err := k.Process.Stop(); err != nil {
 		return 0, err

@@ -8,7 +8,7 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// Count lists a resource somewhere, in full, and returns how many objects there are.
+// Count lists a resource in full and returns the number of objects.
 func Count(ctx context.Context, server Kubeconfig, gvr schema.GroupVersionResource) (int, error) {
 	client, err := dynamic.NewForConfig(server.Config(PlainAgent))
 	if err != nil {

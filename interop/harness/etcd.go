@@ -19,7 +19,7 @@ func StartEtcd(ctx context.Context, dir string) (*Process, string, error) {
 	return p, client, err
 }
 
-// startEtcdAt is [StartEtcd] with the URLs given, so that it can be started again.
+// startEtcdAt is [StartEtcd] with fixed URLs, for restarts.
 func startEtcdAt(ctx context.Context, dir, client, peer string) (*Process, error) {
 	path, err := StockBinary("etcd")
 	if err != nil {

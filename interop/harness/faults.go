@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// Faults stands between a client and its server, and does something else than the server to the requests it is told of.
+// Faults is a client-side transport that replaces the server's response to planned requests.
 type Faults struct {
 	next http.RoundTripper
 
@@ -23,7 +23,7 @@ type planned struct {
 	answer  func(*http.Request) (*http.Response, error)
 }
 
-// NewFaults does nothing yet.
+// NewFaults returns a transport without planned faults.
 func NewFaults() *Faults { return &Faults{sent: map[string]int{}} }
 
 // Wrap is for rest.Config.Wrap.
@@ -32,31 +32,31 @@ func (f *Faults) Wrap(next http.RoundTripper) http.RoundTripper {
 	return f
 }
 
-// Plan answers the next request that applies, once; what is planned first comes first.
+// Plan answers the next matching request, once; plans apply in order.
 func (f *Faults) Plan(applies func(*http.Request) bool, answer func(*http.Request) (*http.Response, error)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.planned = append(f.planned, planned{applies, answer})
 }
 
-// Left is how much of the plan was not used.
+// Left is the number of unused plans.
 func (f *Faults) Left() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.planned)
 }
 
-// Sent is how often a request was sent, or was to be.
+// Sent is the number of attempts of a request.
 func (f *Faults) Sent(method, path string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.sent[method+" "+path]
 }
 
-// Hold keeps back what comes on the open watches.
+// Hold delays the data of the open watches.
 func (f *Faults) Hold() { f.each((*brokenStream).hold) }
 
-// End ends the open watches: with a last frame, if there is one, and with err instead of a clean end, if there is one.
+// End ends the open watches, with an optional last frame, and with err instead of a clean end if err is set.
 func (f *Faults) End(frame string, err error) {
 	f.each(func(s *brokenStream) { s.end(frame, err) })
 }
@@ -98,13 +98,13 @@ func (f *Faults) take(request *http.Request) func(*http.Request) (*http.Response
 	return nil
 }
 
-// IsWatch tells whether a request is a watch.
+// IsWatch reports whether a request is a watch.
 func IsWatch(request *http.Request) bool {
 	watch := request.URL.Query().Get("watch")
 	return watch == "true" || watch == "1"
 }
 
-// StatusFault answers with a Status. A Retry-After of 0 is none.
+// StatusFault answers with a Status. A Retry-After of 0 omits the header.
 func StatusFault(code int, reason string, retryAfter int) func(*http.Request) (*http.Response, error) {
 	return func(request *http.Request) (*http.Response, error) {
 		header := http.Header{"Content-Type": {"application/json"}}
@@ -134,7 +134,7 @@ func statusBody(code int, reason string) string {
 	return fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"planned","reason":%q,"code":%d}`, reason, code)
 }
 
-// brokenStream passes on a watch until it is told otherwise.
+// brokenStream forwards a watch until it is held or ended.
 type brokenStream struct {
 	source io.ReadCloser
 	reader *io.PipeReader

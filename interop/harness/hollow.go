@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// hollowRoot finds the folder a hollow kubelet says it has made. It makes it in /tmp, whatever TMPDIR says, and leaves
-// it there.
+// hollowRoot finds the folder of a hollow kubelet in its log. The kubelet creates it in /tmp, regardless of TMPDIR, and
+// leaves it there.
 var hollowRoot = regexp.MustCompile(`Using (/tmp/hollow-kubelet\.[0-9]+) as root dir`)
 
 // hollowArgs are the flags of kubemark's hollow-node. Its image service must be the fake one: the default looks for
@@ -24,7 +24,7 @@ func hollowArgs(morph, node, kubeconfig string, port int) []string {
 }
 
 // StartHollow starts kubemark's hollow kubelet or proxy ("kubelet", "proxy") for a node against a kubeconfig. It ends
-// with the cloud, or by calling the function that is returned.
+// with the cloud, or by calling the returned function.
 func (c *Cloud) StartHollow(morph, node string, server Kubeconfig) (*Process, func(), error) {
 	path, err := StockBinary("hollow-node")
 	if err != nil {
@@ -55,8 +55,8 @@ func (c *Cloud) StartHollow(morph, node string, server Kubeconfig) (*Process, fu
 	return p, stop, nil
 }
 
-// removeSockets removes the socket files that a hollow kubelet started at since has left in /tmp: its fake container
-// runtime makes one and forgets it. Files that somebody listens on are left alone.
+// removeSockets removes the socket files that hollow kubelets have left in /tmp since the given time: their fake
+// container runtime never removes them. Sockets with a listener stay.
 func removeSockets(since time.Time) {
 	paths, _ := filepath.Glob("/tmp/kubelet_remote_*.sock")
 	table, err := os.ReadFile("/proc/net/unix")

@@ -10,10 +10,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// bodyMax bounds what the harness reads of an answer.
+// bodyMax bounds the bytes that the harness reads of a response.
 const bodyMax = 256 << 20
 
-// httpGet returns the body of a 200 answer; anything else is an error that quotes the beginning of the body.
+// httpGet returns the body of a 200 response; any other status is an error that quotes the beginning of the body.
 func httpGet(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -34,13 +34,13 @@ func httpGet(ctx context.Context, client *http.Client, url string) ([]byte, erro
 	return body, nil
 }
 
-// ExpectOK is nil when a GET is answered with 200.
+// ExpectOK returns nil if a GET gets 200.
 func ExpectOK(ctx context.Context, client *http.Client, url string) error {
 	_, err := httpGet(ctx, client, url)
 	return err
 }
 
-// httpClientFor is a plain HTTP client with the identity and CA of a kubeconfig.
+// httpClientFor returns a plain HTTP client with the identity and CA of a kubeconfig.
 func httpClientFor(k Kubeconfig) (*http.Client, error) {
 	return httpClientFrom(k.Config("interop-harness"))
 }

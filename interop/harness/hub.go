@@ -14,7 +14,7 @@ import (
 
 // Agents of configured components: without credentials they use the node's identity.
 const (
-	// PlainAgent is a component that no filter of this issue applies to, so its view is the cloud's, byte for byte.
+	// PlainAgent is a component without any filter, so its view is the cloud's, byte for byte.
 	PlainAgent = "flanneld/interop"
 	// KubeletAgent is the kubelet.
 	KubeletAgent = "kubelet/v1.36.3 (linux/amd64) interop"
@@ -22,17 +22,17 @@ const (
 	KubeProxyAgent = "kube-proxy/v1.36.3 (linux/amd64) interop"
 )
 
-// Hub is a running (or killed) yurthub of one node, behind a link to the cloud of its own.
+// Hub is a running (or killed) yurthub of one node, behind its own link to the cloud.
 type Hub struct {
 	// Node is the node's name.
 	Node string
-	// Link is its way to the cloud.
+	// Link is its link to the cloud.
 	Link *Link
-	// ProxyPort takes plain HTTP from components of the node.
+	// ProxyPort accepts plain HTTP from components of the node.
 	ProxyPort int
-	// SecurePort takes HTTPS.
+	// SecurePort accepts HTTPS.
 	SecurePort int
-	// ServePort has health, metrics and state.
+	// ServePort serves health, metrics and state.
 	ServePort int
 	// Process is the present process.
 	Process *Process
@@ -40,7 +40,7 @@ type Hub struct {
 	command Command
 }
 
-// Proxy is how a component of the node reaches the cloud through the hub: plain HTTP, no credentials.
+// Proxy is the access of a node's component to the cloud through the hub: plain HTTP, no credentials.
 func (h *Hub) Proxy() Kubeconfig {
 	return Kubeconfig{Server: fmt.Sprintf("http://127.0.0.1:%d", h.ProxyPort)}
 }
@@ -70,7 +70,7 @@ func (h *Hub) Metrics(ctx context.Context) (Metrics, error) {
 	return ParseMetrics(page), nil
 }
 
-// Start starts the process (again) with the same flags and waits until its health port answers.
+// Start starts or restarts the process with the same flags and waits until its health port answers.
 func (h *Hub) Start(ctx context.Context) error {
 	if h.Process != nil && h.Process.Running() {
 		return errors.New("hub " + h.Node + " is still running: kill or stop it first")
@@ -85,17 +85,17 @@ func (h *Hub) Start(ctx context.Context) error {
 	})
 }
 
-// HubFlags says what a hub is started with.
+// HubFlags are the inputs of a hub's command line.
 type HubFlags struct {
 	// Node and Pool are their names.
 	Node, Pool string
-	// Dir is where the files and folders of the hub are made, below <Dir>/<Node>.
+	// Dir holds the files and folders of the hub, below <Dir>/<Node>.
 	Dir string
 	// Server is the URL of the cloud, or of the link to it.
 	Server string
 	// Coordinator is the URL of the coordinator.
 	Coordinator string
-	// ProxyPort, SecurePort and ServePort are where it listens on 127.0.0.1.
+	// ProxyPort, SecurePort and ServePort are its ports on 127.0.0.1.
 	ProxyPort, SecurePort, ServePort int
 }
 
@@ -118,7 +118,7 @@ func (c *Cloud) HubArgs(f HubFlags) ([]string, error) {
 	}, nil
 }
 
-// newHub makes the link, the files and the flags of a hub, and does not start it.
+// newHub creates the link, the files and the flags of a hub, without starting it.
 func (c *Cloud) newHub(node, dir string, coordinator *Coordinator, options PoolOptions) (*Hub, error) {
 	path, err := YurtBinary("yurthub")
 	if err != nil {
@@ -154,7 +154,7 @@ func (c *Cloud) newHub(node, dir string, coordinator *Coordinator, options PoolO
 	return h, nil
 }
 
-// hubFiles are the paths a hub is given.
+// hubFiles are the paths in a hub's flags.
 type hubFiles struct{ kubeconfig, delegate, root, cache string }
 
 func (c *Cloud) writeHubFiles(f HubFlags) (hubFiles, error) {
@@ -182,7 +182,7 @@ func (c *Cloud) writeHubFiles(f HubFlags) (hubFiles, error) {
 	return files, delegate.Write(files.delegate)
 }
 
-// WaitState polls quickly until the hub is in the wanted state and returns when it first was seen there.
+// WaitState polls quickly until the hub is in the wanted state and returns the time of the first sighting.
 func (h *Hub) WaitState(ctx context.Context, want string, limit time.Duration) (time.Time, error) {
 	err := PollProcess(ctx, h.Process, limit, readyPoll, func(ctx context.Context) error {
 		state, err := h.State(ctx)

@@ -6,7 +6,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Kubeconfig says how to reach one server as somebody.
+// Kubeconfig is the access to one server with one identity.
 type Kubeconfig struct {
 	// Server is the URL.
 	Server string
@@ -32,8 +32,8 @@ func (k Kubeconfig) Write(path string) error {
 	return clientcmd.WriteToFile(*config, path)
 }
 
-// Config is the client-go configuration of the same, without rate limit (the tests pace themselves) and without printing
-// the deprecation warnings Endpoints come with.
+// Config is the equivalent client-go configuration, without rate limit (the tests pace themselves) and without
+// deprecation warnings (Endpoints).
 func (k Kubeconfig) Config(userAgent string) *rest.Config {
 	config := &rest.Config{Host: k.Server, BearerToken: k.Token, UserAgent: userAgent, QPS: -1, WarningHandler: rest.NoWarnings{}}
 	config.CAData = k.CA

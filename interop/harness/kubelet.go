@@ -19,21 +19,20 @@ import (
 
 // Heartbeat values of a kubelet with default settings.
 const (
-	// LeaseDuration is what a kubelet writes into its Lease.
+	// LeaseDuration is the duration in a kubelet's Lease.
 	LeaseDuration = 40 * time.Second
-	// RenewInterval is how often it renews it.
+	// RenewInterval is the interval of its renewals.
 	RenewInterval = 10 * time.Second
-	// NodeGrace is how long the node lifecycle controller waits by default before it calls a node Unknown.
+	// NodeGrace is the default grace period of the node lifecycle controller before it marks a node Unknown.
 	NodeGrace = 50 * time.Second
-	// statusInterval is how often the fake kubelet posts its status; the real one does so every five minutes
-	// when nothing changes.
+	// statusInterval is the fake kubelet's interval of status updates; the real one is five minutes without changes.
 	statusInterval = 60 * time.Second
-	// updateRetries is how often a kubelet tries one renewal.
+	// updateRetries is a kubelet's number of attempts for one renewal.
 	updateRetries = 5
 )
 
-// Kubelet does what a kubelet does to stay Ready, and nothing else: it keeps its Lease and its NodeStatus, through a
-// hub's proxy port, in the content type it is given.
+// Kubelet performs only a kubelet's heartbeats: it renews its Lease and its NodeStatus through a hub's proxy port, in
+// the given content type.
 type Kubelet struct {
 	node   string
 	client kubernetes.Interface
@@ -69,20 +68,20 @@ func StartKubelet(ctx context.Context, node string, server Kubeconfig, contentTy
 	return k, nil
 }
 
-// Stop ends all heartbeats and returns when the last one is over.
+// Stop ends all heartbeats and returns after the last one.
 func (k *Kubelet) Stop() {
 	k.stop()
 	<-k.done
 }
 
-// Renewals returns when renewals were acknowledged.
+// Renewals returns the times of acknowledged renewals.
 func (k *Kubelet) Renewals() []time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return slices.Clone(k.renewals)
 }
 
-// BeatsSince is how many of these renewals are later than the renewTime that the cloud has. It keeps microseconds.
+// BeatsSince is the number of these renewals that are later than the cloud's renewTime, which has microseconds.
 func BeatsSince(renewals []time.Time, renewed time.Time) int {
 	count := 0
 	for _, beat := range renewals {
@@ -118,7 +117,7 @@ func (k *Kubelet) run(ctx context.Context) {
 	}
 }
 
-// renew brings the Lease up to date and returns it as last acknowledged, nil when that is unknown.
+// renew updates the Lease and returns it as last acknowledged, nil if that is unknown.
 func (k *Kubelet) renew(ctx context.Context, latest *coordinationv1.Lease) *coordinationv1.Lease {
 	leases := k.client.CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	var err error
@@ -164,7 +163,7 @@ func (k *Kubelet) lease(now metav1.MicroTime) *coordinationv1.Lease {
 	}
 }
 
-// PostStatus patches the node's conditions at once, beside the times it is done anyway.
+// PostStatus patches the node's conditions immediately, in addition to the regular updates.
 func (k *Kubelet) PostStatus(ctx context.Context) error { return k.postStatus(ctx) }
 
 // postStatus patches the node's conditions as the kubelet does.

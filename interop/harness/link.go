@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// LinkState is what a link does with traffic.
+// LinkState is a link's treatment of traffic.
 type LinkState int
 
 const (
-	// LinkUp passes everything.
+	// LinkUp forwards everything.
 	LinkUp LinkState = iota
 	// LinkCut refuses connections and has closed the open ones.
 	LinkCut
-	// LinkBlackhole accepts connections and moves nothing, in either direction: the silent kind of failure.
+	// LinkBlackhole accepts connections and forwards nothing, in either direction: a silent failure.
 	LinkBlackhole
 )
 
-// linkBuffer is how much one direction of one connection holds at a time.
+// linkBuffer is the buffer size of one direction of one connection.
 const linkBuffer = 32 << 10
 
 // Link is a TCP forwarder between a hub and one server that can be cut, held and counted.
@@ -60,22 +60,22 @@ func (l *Link) Address() string { return l.address }
 // URL is Address with the https scheme.
 func (l *Link) URL() string { return "https://" + l.address }
 
-// Up is the number of bytes passed towards the target so far.
+// Up is the number of bytes forwarded to the target so far.
 func (l *Link) Up() int64 { return l.up.Load() }
 
-// Down is the number of bytes passed back from the target so far.
+// Down is the number of bytes returned from the target so far.
 func (l *Link) Down() int64 { return l.down.Load() }
 
-// Resume lets traffic pass again; what was held moves on.
+// Resume restores traffic; held data moves on.
 func (l *Link) Resume() error { return l.set(LinkUp) }
 
 // Cut closes every connection with a reset and refuses new ones.
 func (l *Link) Cut() error { return l.set(LinkCut) }
 
-// Blackhole keeps connections and accepts new ones, but moves nothing.
+// Blackhole keeps connections and accepts new ones, but forwards nothing.
 func (l *Link) Blackhole() error { return l.set(LinkBlackhole) }
 
-// Close ends the link for good.
+// Close ends the link permanently.
 func (l *Link) Close() {
 	_ = l.set(LinkCut)
 	l.mu.Lock()
@@ -156,7 +156,7 @@ func (l *Link) serve(near net.Conn) {
 	<-done
 }
 
-// pump moves bytes one way until either end closes, then ends the write side so that the other way can finish.
+// pump copies bytes one way until either end closes, then closes the write side so that the other direction can finish.
 func (l *Link) pump(to, from net.Conn, counter *atomic.Int64) {
 	buffer := make([]byte, linkBuffer)
 	for {
@@ -182,7 +182,7 @@ func (l *Link) pump(to, from net.Conn, counter *atomic.Int64) {
 	}
 }
 
-// waitUp blocks while the link is a black hole and tells whether it is up afterwards.
+// waitUp blocks while the link is a black hole and reports whether it is up afterwards.
 func (l *Link) waitUp() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -192,7 +192,7 @@ func (l *Link) waitUp() bool {
 	return l.state == LinkUp && !l.closed
 }
 
-// track remembers a connection so that a cut reaches it; false when the link is cut already.
+// track registers a connection so that a cut reaches it; false if the link is cut already.
 func (l *Link) track(conn net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -210,7 +210,7 @@ func (l *Link) forget(conn net.Conn) {
 	delete(l.conns, conn)
 }
 
-// reset closes with RST, as a cut line with a live kernel behind it would not: the peer learns at once.
+// reset closes with RST, so the peer learns of it immediately. A cut cable would not send one.
 func reset(conn net.Conn) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)

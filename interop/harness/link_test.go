@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// echoServer answers every byte with itself.
+// echoServer echoes every byte.
 func echoServer(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -9,7 +9,7 @@ import (
 // Metrics is a scraped page in the Prometheus text format, by series ("name" or "name{a=\"b\"}").
 type Metrics map[string]float64
 
-// ParseMetrics reads a page; lines it does not understand are skipped.
+// ParseMetrics parses a page and skips unknown lines.
 func ParseMetrics(page []byte) Metrics {
 	metrics := Metrics{}
 	for line := range strings.Lines(string(page)) {
@@ -25,8 +25,8 @@ func ParseMetrics(page []byte) Metrics {
 	return metrics
 }
 
-// Sum adds up the series of one metric that carry all the given labels (`result="applied"`); an error if there is no
-// series of that name at all, so that a renamed metric is never read as zero.
+// Sum adds the series of one metric that have all the given labels (`result="applied"`). A missing metric is an error,
+// so that a renamed metric never reads as zero.
 func (m Metrics) Sum(name string, labels ...string) (float64, error) {
 	var sum float64
 	var known bool

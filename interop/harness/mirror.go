@@ -21,14 +21,14 @@ var (
 	ConfigMaps     = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 )
 
-// PoolScope is what a pool shares by default.
+// PoolScope is a pool's default scope.
 var PoolScope = []schema.GroupVersionResource{Services, Endpoints, EndpointSlices}
 
-// Mirror is a set of client-go shared informers reading through one server, with a record of all they were told.
+// Mirror is a set of client-go shared informers that read through one server, with a record of all their events.
 type Mirror struct {
-	// Name is for messages: which hub it reads through.
+	// Name is for messages: the hub it reads through.
 	Name string
-	// Transport has every list and watch the informers sent.
+	// Transport records every list and watch of the informers.
 	Transport *Transport
 
 	informers map[schema.GroupVersionResource]cache.SharedIndexInformer
@@ -48,17 +48,17 @@ type Deleted struct {
 	Key      string
 	UID      string
 	At       time.Time
-	// Guessed is set when the informer found the object missing in a relist instead of being told.
+	// Guessed is true if the informer found the object missing in a relist instead of receiving DELETED.
 	Guessed bool
 }
 
-// MirrorOptions says whose eyes a mirror has.
+// MirrorOptions configures a mirror.
 type MirrorOptions struct {
 	// Name is for messages.
 	Name string
-	// Server says where to read and as whom.
+	// Server is the server and the identity.
 	Server Kubeconfig
-	// UserAgent is what hubs take the component's name from.
+	// UserAgent is the source of the component's name at hubs.
 	UserAgent string
 	// WatchList makes the informers begin with sendInitialEvents instead of a list.
 	WatchList bool
@@ -66,9 +66,9 @@ type MirrorOptions struct {
 	Resources []schema.GroupVersionResource
 	// Namespace restricts the informers, empty for all.
 	Namespace string
-	// Faults, if there are any, happen between the informers and the server.
+	// Faults, if set, apply between the informers and the server.
 	Faults *Faults
-	// HTTP1 keeps the informers from HTTP/2.
+	// HTTP1 disables HTTP/2 for the informers.
 	HTTP1 bool
 }
 
@@ -118,7 +118,7 @@ func (m *Mirror) WaitSynced(ctx context.Context, limit time.Duration) error {
 	})
 }
 
-// Get returns what the informer holds under "<namespace>/<name>", nil for nothing.
+// Get returns the informer's object under "<namespace>/<name>", or nil.
 func (m *Mirror) Get(gvr schema.GroupVersionResource, key string) *unstructured.Unstructured {
 	object, found, err := m.informers[gvr].GetStore().GetByKey(key)
 	if err != nil || !found {
@@ -127,7 +127,7 @@ func (m *Mirror) Get(gvr schema.GroupVersionResource, key string) *unstructured.
 	return object.(*unstructured.Unstructured)
 }
 
-// Content returns everything an informer holds, by key.
+// Content returns all objects of an informer, by key.
 func (m *Mirror) Content(gvr schema.GroupVersionResource) map[string]*unstructured.Unstructured {
 	content := map[string]*unstructured.Unstructured{}
 	for _, object := range m.informers[gvr].GetStore().List() {
@@ -144,21 +144,21 @@ func (m *Mirror) Deletes() []Deleted {
 	return append([]Deleted(nil), m.deletes...)
 }
 
-// Backwards returns a line for every time an object's resourceVersion went backwards.
+// Backwards returns a line for each decrease of an object's resourceVersion.
 func (m *Mirror) Backwards() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return append([]string(nil), m.backwards...)
 }
 
-// Told returns how often the informers said that an object is there or has changed.
+// Told returns the number of added and modified events for the object.
 func (m *Mirror) Told(key string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.told[key]
 }
 
-// WatchErrors returns what ended list or watch calls with an error.
+// WatchErrors returns the errors of list and watch calls.
 func (m *Mirror) WatchErrors() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -177,7 +177,7 @@ func (m *Mirror) observe(informer cache.SharedIndexInformer, resource string) er
 	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(object any) { m.seen(object) },
 		UpdateFunc: func(old, object any) {
-			// After a list an informer may repeat what it held.
+			// After a list an informer may repeat objects that it held.
 			if old.(*unstructured.Unstructured).GetResourceVersion() != object.(*unstructured.Unstructured).GetResourceVersion() {
 				m.seen(object)
 			}

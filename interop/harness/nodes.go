@@ -35,7 +35,8 @@ func (c *Cloud) DelegateKubeconfig(server string) (Kubeconfig, error) {
 	return Kubeconfig{Server: server, CA: c.CA.CertPEM, Identity: &pair}, err
 }
 
-// ReaderToken returns a bearer token of a service account that may read everything: a caller with its own credential.
+// ReaderToken returns a bearer token of a service account with the right to read everything: a caller with its own
+// credential.
 func (c *Cloud) ReaderToken(ctx context.Context) (string, error) {
 	const namespace, name = "kube-system", "interop-reader"
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -57,7 +58,7 @@ func (c *Cloud) ReaderToken(ctx context.Context) (string, error) {
 	return request.Status.Token, nil
 }
 
-// NodeReady returns the Ready condition's status of a node and since when it has it.
+// NodeReady returns the status of a node's Ready condition and its last transition time.
 func (c *Cloud) NodeReady(ctx context.Context, name string) (corev1.ConditionStatus, time.Time, error) {
 	node, err := c.Client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {

@@ -10,23 +10,23 @@ import (
 )
 
 const (
-	// paceEvery is how often the machine is looked at.
+	// paceEvery is the sampling interval of the machine's load.
 	paceEvery = 50 * time.Millisecond
-	// stretchMax bounds what a loaded machine excuses.
+	// stretchMax bounds the extension of a limit by load.
 	stretchMax = 10.0
-	// loadFile tells in its fourth field how many tasks run or wait for a CPU.
+	// loadFile contains in its fourth field the number of tasks that run or wait for a CPU.
 	loadFile = "/proc/loadavg"
 )
 
-// Pace is how fast programs get on since a moment: a loaded machine lets each of them run for a part of the time only. A limit on
-// what a program does has to count that part alone, or it judges whatever else the machine does.
+// Pace measures the progress that programs can make on a loaded machine: each of them runs for a part of the time only.
+// A limit on a program must count that part alone. Otherwise it also measures the machine's other work.
 type Pace struct {
 	started time.Time
 	sum     float64
 	count   float64
 }
 
-// machine adds up how many tasks there were for each CPU.
+// machine sums the number of tasks per CPU.
 var machine struct {
 	sync.Mutex
 	once  sync.Once
@@ -49,17 +49,18 @@ func StartPace() Pace {
 	return Pace{started: time.Now(), sum: machine.sum, count: machine.count}
 }
 
-// Allows tells whether a limit is not over yet, as the machine has been since the start.
+// Allows reports whether a limit has not expired yet, given the load since the start.
 func (p Pace) Allows(limit time.Duration) bool { return time.Since(p.started) <= p.Limit(limit) }
 
-// Limit is what a limit comes to, as the machine has been since the start: never less, at most ten times as long.
+// Limit is a limit extended by the load since the start: never shorter, at most ten times as long.
 func (p Pace) Limit(limit time.Duration) time.Duration {
 	machine.Lock()
 	defer machine.Unlock()
 	return stretched(limit, machine.sum-p.sum, machine.count-p.count)
 }
 
-// stretched is a limit in which programs get on as far as they would alone: sum is that of tasks per CPU, at count looks.
+// stretched extends a limit to the time in which programs make the same progress under load: sum is the sum of tasks
+// per CPU, over count samples.
 func stretched(limit time.Duration, sum, count float64) time.Duration {
 	if count == 0 {
 		return limit
@@ -79,7 +80,8 @@ func look() {
 	machine.count++
 }
 
-// tasksIn is how many tasks run or wait for a CPU, without whoever asks: "0.20 0.18 0.12 2/80 11206" says 1.
+// tasksIn is the number of tasks that run or wait for a CPU, without the reading one: "0.20 0.18 0.12 2/80 11206" gives
+// 1.
 func tasksIn(loadavg []byte) int {
 	fields := bytes.Fields(loadavg)
 	if len(fields) < 4 {

@@ -11,10 +11,10 @@ import (
 // CacheDir is the folder of built binaries, relative to the interop folder.
 const CacheDir = ".cache"
 
-// moduleLine is the first line of the go.mod of this module; it marks the interop folder.
+// moduleLine is the first line of the go.mod of this module; it identifies the interop folder.
 const moduleLine = "module yurt.test/interop\n"
 
-// InteropDir finds the interop folder: the working directory or the nearest parent that holds this module.
+// InteropDir finds the interop folder: the working directory or the nearest parent with this module.
 func InteropDir() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -33,7 +33,7 @@ func InteropDir() (string, error) {
 	}
 }
 
-// StockBinary is the path of a binary that cmd/build makes.
+// StockBinary is the path of a binary that cmd/build builds.
 func StockBinary(name string) (string, error) {
 	root, err := InteropDir()
 	if err != nil {
@@ -46,7 +46,7 @@ func StockBinary(name string) (string, error) {
 	return path, nil
 }
 
-// YurtBinary is the path of one of our binaries: in $YURT_BIN_DIR, or where `cargo build --profile quick` puts it.
+// YurtBinary is the path of one of our binaries: in $YURT_BIN_DIR, or in the output of `cargo build --profile quick`.
 func YurtBinary(name string) (string, error) {
 	dir := os.Getenv("YURT_BIN_DIR")
 	if dir == "" {

@@ -21,7 +21,7 @@ import (
 // DelegateGroup is the group of the identity that forwards heartbeats.
 const DelegateGroup = "openyurt:yurt-coordinator"
 
-// applyPermissions applies ../manifests/*.yaml: what a user would apply.
+// applyPermissions applies ../manifests/*.yaml, as an operator would.
 func (c *Cloud) applyPermissions(ctx context.Context) error {
 	root, err := InteropDir()
 	if err != nil {
@@ -46,8 +46,8 @@ func (c *Cloud) applyPermissions(ctx context.Context) error {
 	return nil
 }
 
-// Apply applies every document of a YAML text, as the administrator, server-side. Namespaces and the objects the
-// API server makes for itself appear a moment after it is ready, so a document that names one not there yet is retried.
+// Apply applies every document of a YAML text server-side, as the administrator. It retries a document that names a
+// missing object: the API server creates namespaces and its own objects a moment after it is ready.
 func (c *Cloud) Apply(ctx context.Context, text []byte) error {
 	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
 	for {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// certificateLife is longer than any test and shorter than anybody could mistake for production.
+// certificateLife is longer than any test, and too short for production.
 const certificateLife = 48 * time.Hour
 
 // CA is a certificate authority kept in memory and, for the processes, in files.

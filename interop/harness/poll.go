@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Poll calls check every interval until it returns nil, and after limit gives up with its last error. On a loaded machine the limit is
-// longer, see [Pace].
+// Poll calls check every interval until it returns nil, and returns its last error after limit. A loaded machine
+// extends the limit, see [Pace].
 func Poll(ctx context.Context, limit, interval time.Duration, check func(context.Context) error) error {
 	started, pace := time.Now(), StartPace()
 	ticker := time.NewTicker(interval)
@@ -21,7 +21,7 @@ func Poll(ctx context.Context, limit, interval time.Duration, check func(context
 		if err == nil {
 			return nil
 		}
-		// The check that the deadline cuts short says nothing about what was wrong until then.
+		// A check that the deadline interrupts returns no useful error; the previous one is kept.
 		if last == nil || !isCut {
 			last = err
 		}
@@ -36,7 +36,7 @@ func Poll(ctx context.Context, limit, interval time.Duration, check func(context
 	}
 }
 
-// PollProcess is [Poll] that gives up at once, with the tail of its log, when the process ends.
+// PollProcess is [Poll] that fails immediately, with the tail of the process's log, when the process ends.
 func PollProcess(ctx context.Context, p *Process, limit, interval time.Duration, check func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -11,17 +11,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// PoolOptions says what pool to start.
+// PoolOptions configures a pool.
 type PoolOptions struct {
 	// Name is the pool's name and the beginning of its nodes' names.
 	Name string
-	// Hubs is how many nodes it has.
+	// Hubs is the number of its nodes.
 	Hubs int
 	// HubEnv is added to the environment of every hub ("YURT_FAILPOINTS=…").
 	HubEnv []string
 	// HubArgs are added to the flags of every hub.
 	HubArgs []string
-	// MoreServers are further servers of the cloud that every hub is told of; the first one is behind its link.
+	// MoreServers are further servers of the cloud in every hub's flags; the first one is behind its link.
 	MoreServers []string
 	// Relay lets the hubs relay for each other, on loopback.
 	Relay bool
@@ -77,7 +77,7 @@ func (c *Cloud) StartPool(ctx context.Context, options PoolOptions) (*Pool, erro
 // NodeName is the name of the i-th node.
 func (p *Pool) NodeName(i int) string { return fmt.Sprintf("%s-%d", p.Name, i) }
 
-// WaitLeader returns the one hub that leads, once exactly one does and all others follow.
+// WaitLeader returns the only leading hub, once all others follow.
 func (p *Pool) WaitLeader(ctx context.Context, limit time.Duration, among ...*Hub) (*Hub, error) {
 	if len(among) == 0 {
 		among = p.Hubs
@@ -109,8 +109,8 @@ func (p *Pool) WaitLeader(ctx context.Context, limit time.Duration, among ...*Hu
 	return leader, nil
 }
 
-// WaitSuccessor polls fast and returns the hub that leads first among the given ones, and when that was seen. It does
-// not ask that the others follow already.
+// WaitSuccessor polls fast and returns the first leading hub among the given ones, with the time of that sighting. The
+// others need not follow yet.
 func (p *Pool) WaitSuccessor(ctx context.Context, limit time.Duration, among []*Hub) (*Hub, time.Time, error) {
 	var leader *Hub
 	var at time.Time
@@ -150,7 +150,7 @@ func (p *Pool) CutCloud() error {
 	return errors.Join(errs...)
 }
 
-// ResumeCloud lets every hub reach the cloud again.
+// ResumeCloud restores every hub's link to the cloud.
 func (p *Pool) ResumeCloud() error {
 	var errs []error
 	for _, hub := range p.Hubs {
@@ -159,7 +159,7 @@ func (p *Pool) ResumeCloud() error {
 	return errors.Join(errs...)
 }
 
-// CloudBytes is what all hubs read from the cloud so far, TLS included.
+// CloudBytes is the number of bytes that all hubs read from the cloud so far, TLS included.
 func (p *Pool) CloudBytes() int64 {
 	var sum int64
 	for _, hub := range p.Hubs {
@@ -186,7 +186,7 @@ func (p *Pool) Stop() error {
 	return errors.Join(errs...)
 }
 
-// removeNodes deletes the pool's Nodes, so that a later test does not meet them; it is best effort.
+// removeNodes deletes the pool's Nodes, so that they do not affect later tests; it is best effort.
 func (p *Pool) removeNodes() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// Ports are taken below the kernel's ephemeral range (32768 up), so that no outgoing connection sits on one between
-// choosing it and listening on it.
+// Ports are taken below the kernel's ephemeral range (32768 up). No outgoing connection can take one between its choice
+// and the listen call.
 const (
 	portFirst = 20000
 	portLast  = 32000
@@ -20,7 +20,7 @@ var (
 	portsTaken = map[int]bool{} // guarded by portsMu; ports handed out by this process, never handed out twice
 )
 
-// FreePort returns a loopback TCP port nobody listens on and nobody in this process was given before.
+// FreePort returns a loopback TCP port without a listener that this process has not handed out before.
 func FreePort() (int, error) {
 	portsMu.Lock()
 	defer portsMu.Unlock()

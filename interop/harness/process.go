@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// stopGrace is how long a process may take between SIGTERM and SIGKILL when the harness stops it.
+// stopGrace is the time between SIGTERM and SIGKILL when the harness stops a process.
 const stopGrace = 20 * time.Second
 
 // Process is one running child with its log file.
 type Process struct {
-	// Name is what the log file and messages call it.
+	// Name is its name in the log file and messages.
 	Name string
 	// LogPath holds its stdout and stderr.
 	LogPath string
-	// StartedAt is when it was exec'ed.
+	// StartedAt is the time of exec.
 	StartedAt time.Time
 
 	cmd    *exec.Cmd
@@ -29,7 +29,7 @@ type Process struct {
 	err    error
 }
 
-// Command says what to start.
+// Command describes a process to start.
 type Command struct {
 	// Name is used for the log file <dir>/<name>.log; starting the same name again appends to it.
 	Name string
@@ -39,11 +39,11 @@ type Command struct {
 	Args []string
 	// Env is added to the environment of this process.
 	Env []string
-	// Dir is where the log goes and what the child sees as TMPDIR.
+	// Dir is the folder of the log and the child's TMPDIR.
 	Dir string
 }
 
-// Start runs the command in a process group of its own.
+// Start runs the command in its own process group.
 func Start(c Command) (*Process, error) {
 	logPath := filepath.Join(c.Dir, c.Name+".log")
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -74,7 +74,7 @@ func (p *Process) Pid() int { return p.cmd.Process.Pid }
 // Exited is closed when the process has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Running tells whether it has not ended yet.
+// Running reports whether it still runs.
 func (p *Process) Running() bool {
 	select {
 	case <-p.exited:
@@ -87,7 +87,7 @@ func (p *Process) Running() bool {
 // Signal sends sig to the process alone.
 func (p *Process) Signal(sig syscall.Signal) error { return p.cmd.Process.Signal(sig) }
 
-// Kill ends the whole process group at once with SIGKILL and waits until the process is gone.
+// Kill ends the whole process group with SIGKILL and waits until the process is gone.
 func (p *Process) Kill() {
 	if !p.Running() {
 		return
@@ -96,8 +96,8 @@ func (p *Process) Kill() {
 	<-p.exited
 }
 
-// Stop asks with SIGTERM, waits, kills what is left of the group and returns how the process ended. A process that has
-// ended before is nobody's error here.
+// Stop sends SIGTERM, waits, kills the rest of the group and returns the result of the process. An earlier exit is not
+// an error here.
 func (p *Process) Stop() error {
 	if !p.Running() {
 		return nil

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// Python returns an interpreter that has this package: a virtual environment in the cache, made on first use.
+// Python returns an interpreter with this package: a virtual environment in the cache, created on first use.
 func Python(ctx context.Context, requirement string) (string, error) {
 	root, err := InteropDir()
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"strings"
 )
 
-// Backup is a copy of everything the cloud's etcd held at one moment.
+// Backup is a copy of the data of the cloud's etcd at one moment.
 type Backup struct{ dir string }
 
-// Backup copies the data of etcd, which is stopped for that moment; kube-apiserver lives through it.
+// Backup copies the data of etcd, which it stops for that moment; kube-apiserver keeps running.
 func (c *Cloud) Backup(ctx context.Context) (Backup, error) {
 	backup := Backup{dir: filepath.Join(c.Dir, "etcd-backup")}
 	if err := errors.Join(c.etcd.Stop(), os.RemoveAll(backup.dir)); err != nil {
@@ -30,8 +30,8 @@ func (c *Cloud) Backup(ctx context.Context) (Backup, error) {
 	return backup, c.waitAPIServer(ctx, c.apiServer, c.URL)
 }
 
-// Restore takes the cloud back to a backup: all that was written since is lost, and its resourceVersions are given out
-// again. It returns when kube-apiserver, which had to start anew, is ready.
+// Restore resets the cloud to a backup. All later writes are lost, and their resourceVersions are issued again. It
+// returns when kube-apiserver, which has to restart, is ready.
 func (c *Cloud) Restore(ctx context.Context, backup Backup) error {
 	if err := errors.Join(c.apiServer.Stop(), c.etcd.Stop(), os.RemoveAll(c.etcdDir())); err != nil {
 		return err
@@ -45,7 +45,7 @@ func (c *Cloud) Restore(ctx context.Context, backup Backup) error {
 	return c.startAPIServer(ctx)
 }
 
-// RestartAPIServer stops kube-apiserver and starts it again with empty caches.
+// RestartAPIServer restarts kube-apiserver with empty caches.
 func (c *Cloud) RestartAPIServer(ctx context.Context) error {
 	if err := c.apiServer.Stop(); err != nil {
 		return err
@@ -53,7 +53,7 @@ func (c *Cloud) RestartAPIServer(ctx context.Context) error {
 	return c.startAPIServer(ctx)
 }
 
-// RestartEtcd stops etcd and starts it again with what it had.
+// RestartEtcd restarts etcd with its data.
 func (c *Cloud) RestartEtcd(ctx context.Context) error {
 	if err := c.etcd.Stop(); err != nil {
 		return err
@@ -61,11 +61,11 @@ func (c *Cloud) RestartEtcd(ctx context.Context) error {
 	return c.startEtcdAgain(ctx)
 }
 
-// SecondAPIServer is another kube-apiserver on the cloud's etcd, behind a link of its own.
+// SecondAPIServer is another kube-apiserver on the cloud's etcd, behind its own link.
 type SecondAPIServer struct {
-	// URL is where it listens.
+	// URL is its address.
 	URL string
-	// Etcd is its way to etcd: while it stands still, the server lags.
+	// Etcd is its link to etcd: while the link is held, the server lags.
 	Etcd *Link
 }
 
@@ -111,7 +111,7 @@ func (c *Cloud) startEtcdAgain(ctx context.Context) error {
 	return err
 }
 
-// Compact has etcd forget all states but the present one.
+// Compact compacts all revisions of etcd but the present one.
 func (c *Cloud) Compact(ctx context.Context) error {
 	var now struct {
 		Header struct {

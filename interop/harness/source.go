@@ -9,8 +9,8 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// source is a ListerWatcher over the dynamic client whose use of sendInitialEvents can be chosen per informer
-// (client-go's own switch is one environment variable for the whole process).
+// source is a ListerWatcher over the dynamic client. It selects sendInitialEvents per informer; client-go's own switch
+// is one environment variable for the whole process.
 type source struct {
 	client    dynamic.ResourceInterface
 	watchList bool
@@ -36,5 +36,5 @@ func (s *source) WatchWithContext(ctx context.Context, options metav1.ListOption
 	return s.client.Watch(ctx, options)
 }
 
-// IsWatchListSemanticsUnSupported is how client-go asks whether it has to list.
+// IsWatchListSemanticsUnSupported reports to client-go whether it must list.
 func (s *source) IsWatchListSemanticsUnSupported() bool { return !s.watchList }

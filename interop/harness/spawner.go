@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Children are started with a parent-death signal, which the kernel ties to the *thread* that forked them. So one
-// goroutine that never ends, locked to its thread, starts them all: they die exactly when this process does.
+// Children have a parent-death signal, which the kernel ties to the *thread* that forked them. Therefore one goroutine
+// that never ends, locked to its thread, starts them all: they die exactly when this process does.
 
 type spawnRequest struct {
 	cmd  *exec.Cmd

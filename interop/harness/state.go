@@ -9,7 +9,7 @@ const (
 	PendingHub  = "PendingHub"
 )
 
-// State is what a hub answers on /debug/state.json.
+// State is a hub's response on /debug/state.json.
 type State struct {
 	HubState    string                `json:"hubState"`
 	Leader      string                `json:"leader"`
@@ -19,28 +19,28 @@ type State struct {
 	Collections map[string]Collection `json:"collections"`
 }
 
-// Relay is what a hub does for others, and who does it for this one.
+// Relay is the hub's relay state: its service for others, and the peer that it uses.
 type Relay struct {
-	// Address is where it accepts tunnels.
+	// Address is its listening address for tunnels.
 	Address string `json:"address"`
-	// Tunnels is how many are open.
+	// Tunnels is the number of open tunnels.
 	Tunnels int `json:"tunnels"`
-	// Through is the node it reaches the cloud through; empty when it does so itself.
+	// Through is the node it uses to reach the cloud; empty if it reaches the cloud itself.
 	Through string `json:"through"`
 }
 
 // Collection is one replica of a hub.
 type Collection struct {
-	// Source is where it follows: the coordinator, the cloud or none.
+	// Source is the source it follows: the coordinator, the cloud or none.
 	Source   string `json:"source"`
 	Complete bool   `json:"complete"`
 	Fresh    bool   `json:"fresh"`
 	RV       Scalar `json:"rv"`
-	// Generation is the timeline it is of.
+	// Generation is the generation of its history.
 	Generation Scalar `json:"generation"`
 }
 
-// Scalar is a JSON number, string or null, as text: the tests do not care which of them a counter is written as.
+// Scalar is a JSON number, string or null, as text: the tests accept a counter in any of them.
 type Scalar string
 
 // UnmarshalJSON implements json.Unmarshaler.

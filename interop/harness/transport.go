@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// Transport wraps an HTTP transport and remembers every list and watch that went through it: what a client that has
-// to relist cannot hide.
+// Transport wraps an HTTP transport and records every list and watch. It reveals every relist of a client.
 type Transport struct {
 	next http.RoundTripper
 
@@ -19,17 +18,17 @@ type Transport struct {
 
 // Read is one list or watch request of a client.
 type Read struct {
-	// At is when it was sent.
+	// At is the time of sending.
 	At time.Time
-	// Watch tells a watch from a list or get.
+	// Watch is true for a watch, false for a list or get.
 	Watch bool
-	// Whole tells whether it asks for all present objects: a list, or a watch with sendInitialEvents.
+	// Whole is true if the request returns all present objects: a list, or a watch with sendInitialEvents.
 	Whole bool
 	// Path is the URL path.
 	Path string
 	// ResourceVersion is the parameter of that name.
 	ResourceVersion string
-	// Code is the HTTP status, 0 when there was no answer.
+	// Code is the HTTP status, 0 without a response.
 	Code int
 }
 
@@ -58,7 +57,7 @@ func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// WholeReads returns the requests for all objects of a resource (its plural) sent after since that were answered.
+// WholeReads returns the answered requests for all objects of a resource (its plural) sent after since.
 func (t *Transport) WholeReads(resource string, since time.Time) []Read {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 )
 
 // Workload owns a set of Services and EndpointSlices in one namespace of the cloud and changes it at random. It is the
-// only writer there, so it knows what everybody else must end up seeing. Not for concurrent use, except Deleted.
+// only writer there, so it knows the expected state of all clients. Not for concurrent use, except Deleted.
 type Workload struct {
 	client    kubernetes.Interface
 	namespace string
@@ -37,13 +37,13 @@ type Change struct {
 	Key string
 	// UID is the object's.
 	UID string
-	// ResourceVersion is the cloud's after the write; of a deletion the last one known.
+	// ResourceVersion is the cloud's after the write; for a deletion the last known one.
 	ResourceVersion string
-	// Gone is set when the object was deleted.
+	// Gone is true if the object was deleted.
 	Gone bool
 }
 
-// NewWorkload makes the namespace; the same seed makes the same names and choices.
+// NewWorkload creates the namespace; the same seed gives the same names and choices.
 func NewWorkload(ctx context.Context, client kubernetes.Interface, namespace string, seed uint64, endpoints int) (*Workload, error) {
 	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
 	if _, err := client.CoreV1().Namespaces().Create(ctx, object, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -83,23 +83,23 @@ func (w *Workload) Step(ctx context.Context) (Change, error) {
 	return w.update(ctx, gvr, w.live[gvr][index])
 }
 
-// Update makes one random update, so that the number of objects stays the same.
+// Update makes one random update, so the number of objects is constant.
 func (w *Workload) Update(ctx context.Context) (Change, error) {
 	gvr := EndpointSlices
 	return w.update(ctx, gvr, w.live[gvr][w.random.IntN(len(w.live[gvr]))])
 }
 
-// Deleted tells whether this workload has asked to delete the object with this uid.
+// Deleted reports whether this workload has sent a delete for the object with this uid.
 func (w *Workload) Deleted(uid string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.deleted[uid]
 }
 
-// Namespace is where the objects are.
+// Namespace is the namespace of the objects.
 func (w *Workload) Namespace() string { return w.namespace }
 
-// Clear deletes everything the workload still has.
+// Clear deletes all remaining objects of the workload.
 func (w *Workload) Clear(ctx context.Context) error {
 	for _, gvr := range []schema.GroupVersionResource{EndpointSlices, Services} {
 		for len(w.live[gvr]) > 0 {
@@ -190,8 +190,8 @@ func changeOf(gvr schema.GroupVersionResource, meta metav1.Object) Change {
 	return Change{Resource: gvr, Key: meta.GetNamespace() + "/" + meta.GetName(), UID: string(meta.GetUID()), ResourceVersion: meta.GetResourceVersion()}
 }
 
-// service is every second time a headless one: the kubelet's watch leaves those out by field selector, kube-proxy's by
-// label selector.
+// service returns a headless Service every second time: the kubelet's watch omits those by field selector, kube-proxy's
+// by label selector.
 func (w *Workload) service(name string) *corev1.Service {
 	service := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": name}},
@@ -225,7 +225,7 @@ func (w *Workload) slice(name string) *discoveryv1.EndpointSlice {
 	return slice
 }
 
-// anyService is the name of a Service that exists, so that no slice is an orphan when it is made.
+// anyService returns the name of an existing Service, so that no slice is an orphan at its creation.
 func (w *Workload) anyService() string {
 	if names := w.live[Services]; len(names) > 0 {
 		return names[len(names)-1]

@@ -7,7 +7,7 @@ import (
 )
 
 // checkOneListOneWatch asserts from the cloud's audit log that all nodes whose names begin with prefix together loaded
-// each pool-scope resource once and watched it once; a second watch may only follow one that ended by its timeout.
+// each pool-scope resource once and watched it once. A second watch may only follow one that ended by its timeout.
 func checkOneListOneWatch(t *testing.T, cloud *harness.Cloud, mark harness.AuditMark, prefix string) {
 	t.Helper()
 	for _, gvr := range harness.PoolScope {

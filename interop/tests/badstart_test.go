@@ -16,19 +16,20 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// badStartLimit is how long a program may take to find out that it cannot start.
+// badStartLimit is the time in which a program must detect that it cannot start.
 const badStartLimit = 30 * time.Second
 
-// badStart is one way to start a program wrongly.
+// badStart is one faulty command line.
 type badStart struct {
 	name string
 	// change edits a good set of flags: "--flag=value" replaces or adds, "-flag" (one dash) removes.
 	change []string
-	// says is what the one line on stderr must contain: the flag, path, port or reason a person has to look at.
+	// says is the required text in the one line on stderr: the flag, path, port or reason that the operator has to
+	// check.
 	says string
 }
 
-// badFiles are files and sockets the table refers to.
+// badFiles are files and sockets of the table.
 type badFiles struct {
 	dir       string
 	missing   string // does not exist
@@ -39,8 +40,8 @@ type badFiles struct {
 	busyPort  int    // somebody listens there
 }
 
-// TestBadStart starts both programs wrongly: exactly one clear line on stderr, a non-zero exit, nothing left behind.
-// It needs no cloud.
+// TestBadStart starts both programs with faulty flags and expects exactly one clear line on stderr, a non-zero exit,
+// and no files left behind. It needs no cloud.
 func TestBadStart(t *testing.T) {
 	files := makeBadFiles(t)
 	t.Run("yurt-coordinator", func(t *testing.T) {
@@ -104,7 +105,7 @@ func hubBadStarts(t *testing.T, f badFiles) []badStart {
 	}
 }
 
-// goodCoordinator are flags that would start.
+// goodCoordinator are valid flags.
 func goodCoordinator(t *testing.T, f badFiles) map[string]string {
 	t.Helper()
 	ca, err := harness.NewCA("good")
@@ -118,7 +119,7 @@ func goodCoordinator(t *testing.T, f badFiles) map[string]string {
 	return flagMap(args)
 }
 
-// goodHub are flags that would start: the cloud need not be there.
+// goodHub are valid flags: the cloud need not be reachable.
 func goodHub(t *testing.T, f badFiles) map[string]string {
 	t.Helper()
 	ca, err := harness.NewCA("good")
@@ -161,7 +162,7 @@ func makeBadFiles(t *testing.T) badFiles {
 	return f
 }
 
-// checkBadStart runs the program and judges how it ends.
+// checkBadStart runs the program and checks its end.
 func checkBadStart(t *testing.T, program string, f badFiles, good map[string]string, c badStart) {
 	path, err := harness.YurtBinary(program)
 	must(t, err)
@@ -200,7 +201,7 @@ func checkBadStart(t *testing.T, program string, f badFiles, good map[string]str
 	}
 }
 
-// isAllowedLeftover: folders the program was told to use may have been made.
+// isAllowedLeftover accepts folders that the flags name: the program may create them.
 func isAllowedLeftover(file string) bool {
 	info, err := os.Stat(file)
 	return err == nil && info.IsDir()

@@ -13,7 +13,7 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// besideObjects is what a platform engineer's day begins with.
+// besideObjects are a platform engineer's usual objects.
 const besideObjects = `apiVersion: v1
 kind: ConfigMap
 metadata: {name: settings, labels: {app: a}}
@@ -70,7 +70,7 @@ source: {component: test}
 
 const besidePatchedMap = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"settings","labels":{"app":"a"}},"data":{"k":"changed","l":"two"}}`
 
-// besideBound are pods on a node: nobody's, and one of a controller.
+// besideBound are pods on a node: one without and one with a controller.
 const besideBound = `apiVersion: v1
 kind: Pod
 metadata: {name: alone, labels: {app: alone}}
@@ -97,13 +97,13 @@ kind: ConfigMap
 metadata: {name: third, labels: {app: mixed}}
 `
 
-// besideStep is one command, and what it reads.
+// besideStep is one command with its input.
 type besideStep struct {
 	args  string
 	stdin string
 }
 
-// besideSteps run in this order in both places. A word in single quotes is one argument.
+// besideSteps run in this order against both servers. A word in single quotes is one argument.
 var besideSteps = []besideStep{
 	{"create namespace beside", ""}, {"create namespace beside", ""}, {"get pods", ""},
 	{"apply -f -", besideObjects}, {"apply -f -", besideObjects}, {"create -f -", besideObjects},
@@ -143,7 +143,7 @@ var besideSteps = []besideStep{
 	{"delete pod none", ""}, {"delete pod none --ignore-not-found", ""}, {"delete configmap saved --dry-run=server", ""}, {"delete configmap saved --dry-run=client", ""}, {"delete configmap saved --grace-period=5 --wait=false", ""}, {"delete configmap settings --cascade=odd", ""}, {"delete pod a --grace-period=0", ""}, {"delete pod,configmap none", ""}, {"delete configmaps", ""}, {"delete nopes --all", ""}, {"delete pods -l app=zz", ""}, {"delete configmap lit extra", ""}, {"delete pod a --grace-period=0 --force", ""}, {"delete pod b --now", ""}, {"delete service web --cascade=background", ""}, {"delete secrets --all", ""}, {"delete pods --all --wait=false", ""}, {"delete leases,endpointslices,events --all", ""}, {"delete serviceaccounts robot runner", ""}, {"delete -f -", besidePatchedMap}, {"delete namespace none", ""},
 }
 
-// besideAlone are commands about what is not served here: each fails, and says why.
+// besideAlone are commands about APIs that are not served here: each fails with a reason.
 var besideAlone = []struct {
 	besideStep
 	says string
@@ -163,7 +163,7 @@ var besideAlone = []struct {
 	{besideStep{"debug placed --image=x", ""}, "ephemeral containers are disabled for this cluster"},
 }
 
-// besideNoise is what may differ from call to call.
+// besideNoise are texts that may differ from call to call.
 var besideNoise = []struct {
 	pattern *regexp.Regexp
 	with    string
@@ -179,18 +179,19 @@ var besideNoise = []struct {
 	{regexp.MustCompile(`(/tmp|\.\.)[^ ]*/`), "<dir>/"},
 	{regexp.MustCompile(`(?m)^([-+ @d].*)(\t<time>|[0-9]{4}-[0-9]{2}-[0-9]{2} .*)$`), "$1"},
 	{regexp.MustCompile(`[EW][0-9]{4} [0-9:.]+ +[0-9]+ `), "<log> "},
-	// Both name the fields that may change; the difference between two structures of Go is kube-apiserver's alone.
+	// Both name the fields that may change; only kube-apiserver prints the difference between two Go structures.
 	{regexp.MustCompile(`(?s)(pod updates may not change fields.*?)\n@@ -.*$`), "$1"},
 	{regexp.MustCompile(`[ \t]+`), " "},
 }
 
-// TestKubectlBeside runs a platform engineer's commands against kube-apiserver and against the coordinator: what is printed,
-// and the exit codes, are the same but for what changes from call to call, over the embedded store and over etcd. Left out is what a coordinator does not have: fields
-// described in words (explain), a garbage collector (--cascade=orphan), and in category `all` it has NodePools.
+// TestKubectlBeside runs a platform engineer's commands against kube-apiserver and against the coordinator, over the
+// embedded store and over etcd. Output and exit codes are the same, except for values that change from call to call. It
+// omits features that a coordinator lacks: descriptions of fields (explain) and a garbage collector (--cascade=orphan).
+// In category `all` the coordinator has NodePools.
 //
 // Conformance: 1.30, 1.31
 func TestKubectlBeside(t *testing.T) {
-	// What a coordinator does not have: plugins that put things into pods and nodes for a scheduler and for service accounts.
+	// Admission plugins that a coordinator lacks: they modify pods and nodes for a scheduler and for service accounts.
 	cloud, err := harness.StartCloud(testContext(t), testDir(t),
 		"--disable-admission-plugins=ServiceAccount,TaintNodesByCondition,Priority,DefaultTolerationSeconds,PodTopologyLabels")
 	must(t, err)
@@ -203,7 +204,7 @@ func TestKubectlBeside(t *testing.T) {
 	mine := besideServer{kubectl{t: t, binary: binary, kubeconfig: ours.AdminFile, home: testDir(t)}}
 	shared := besideServer{kubectl{t: t, binary: binary, kubeconfig: overEtcd.AdminFile, home: testDir(t)}}
 	for i, step := range besideSteps {
-		// What changes nothing says the same over both stores, once their objects are the same: every third is looked at.
+		// Read-only commands print the same over both stores, once their objects are the same: every third is checked.
 		runsOverEtcd := step.changes() || i%3 == 0
 		var have, haveOverEtcd string
 		var group sync.WaitGroup
@@ -228,7 +229,7 @@ func TestKubectlBeside(t *testing.T) {
 	}
 }
 
-// readers are the commands of kubectl that change nothing.
+// readers are kubectl's read-only commands.
 var readers = []string{"get", "describe", "events", "diff", "wait", "rollout", "top", "auth", "cluster-info", "explain", "api-resources", "logs", "exec", "attach", "port-forward", "cp"}
 
 func (s besideStep) changes() bool {
@@ -237,7 +238,7 @@ func (s besideStep) changes() bool {
 
 type besideServer struct{ kubectl }
 
-// do runs a command; what it prints comes without noise, the exit code first.
+// do runs a command and returns its output without noise, the exit code first.
 func (s besideServer) do(step besideStep) string {
 	args := append([]string{"-n", "beside"}, besideWords(step.args)...)
 	ctx, cancel := context.WithTimeout(context.Background(), kubectlLimit)

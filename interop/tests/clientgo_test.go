@@ -23,12 +23,12 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// clientGoLease is the lease duration of the elections in these tests, the smallest client-go accepts sensibly.
+// clientGoLease is the lease duration of the elections in these tests, the smallest practical one for client-go.
 const clientGoLease = 3 * time.Second
 
-// TestClientGoAgainstCoordinator uses the coordinator alone, as a small control plane, with what everybody uses:
-// client-go's leader election, informers and listers, and kubectl. It needs no cloud. Typed clients speak protobuf, which
-// is client-go's own default.
+// TestClientGoAgainstCoordinator uses the coordinator alone, as a small control plane, with the common clients:
+// client-go's leader election, informers and listers, and kubectl. It needs no cloud. Typed clients use protobuf,
+// client-go's own default.
 // Conformance: 2.53, 5.04, 7.01, 7.02, 7.03, 7.05, 7.06, 7.07, 7.23
 func TestClientGoAgainstCoordinator(t *testing.T) {
 	ctx := testContext(t)
@@ -56,7 +56,7 @@ func TestClientGoAgainstCoordinator(t *testing.T) {
 	spoken.check(t)
 }
 
-// contentTypes counts what the answers of a server are written in.
+// contentTypes counts the content types of a server's responses.
 type contentTypes struct {
 	mu   sync.Mutex
 	seen map[string]int // guarded by mu
@@ -77,7 +77,7 @@ func (c *contentTypes) wrap(inner http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// check fails when typed clients were answered in anything but protobuf.
+// check fails if typed clients got a response other than protobuf.
 func (c *contentTypes) check(t *testing.T) {
 	t.Helper()
 	c.mu.Lock()
@@ -99,7 +99,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }
 
-// TestClientGoAgainstKubeAPIServer runs the same checks against the real server: where they fail, the check is wrong.
+// TestClientGoAgainstKubeAPIServer runs the same checks against the real server: a failure here is a fault of the
+// check.
 func TestClientGoAgainstKubeAPIServer(t *testing.T) {
 	cloud := sharedCloud(t)
 	t.Run("Election", func(t *testing.T) { checkElection(t, cloud.Client) })
@@ -109,7 +110,7 @@ func TestClientGoAgainstKubeAPIServer(t *testing.T) {
 	t.Run("Kubectl", func(t *testing.T) { checkKubectl(t, "kubectl", cloud.AdminFile) })
 }
 
-// checkElection has two candidates: one leads, releases when it stops, and the other follows at once.
+// checkElection has two candidates: one leads and releases when it stops, and the other follows immediately.
 func checkElection(t *testing.T, client kubernetes.Interface) {
 	ctx := testContext(t)
 	first, stopFirst := runElector(t, client, "first")
@@ -236,7 +237,7 @@ func checkLister(t *testing.T, client kubernetes.Interface) {
 	if len(list.Items) != 5 {
 		t.Errorf("the server finds %d of 5", len(list.Items))
 	}
-	// What happens later reaches the lister, too: as events of a typed watch.
+	// Later changes reach the lister, too: as events of a typed watch.
 	object := configMap("later", "x")
 	object.Labels = map[string]string{"half": "2"}
 	_, err = client.CoreV1().ConfigMaps("lister").Create(ctx, object, metav1.CreateOptions{})
@@ -248,7 +249,7 @@ func checkLister(t *testing.T, client kubernetes.Interface) {
 	must(t, err)
 }
 
-// checkRestart kills the coordinator: what it acknowledged is there afterwards.
+// checkRestart kills the coordinator: acknowledged data must exist afterwards.
 func checkRestart(t *testing.T, coordinator *harness.Coordinator, client kubernetes.Interface) {
 	ctx := testContext(t)
 	createNamespace(t, client, "restart")

@@ -22,13 +22,13 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// standalone starts a coordinator of its own that is a small control plane, until the test ends.
+// standalone starts a separate coordinator as a small control plane, until the test ends.
 func standalone(t *testing.T, flags ...string) *harness.Coordinator {
 	t.Helper()
 	return standaloneIn(t, ".", flags...)
 }
 
-// standaloneIn is [standalone] for a test with several: each has a folder of its own.
+// standaloneIn is [standalone] for a test with several: each has its own folder.
 func standaloneIn(t *testing.T, folder string, flags ...string) *harness.Coordinator {
 	t.Helper()
 	dir := filepath.Join(testDir(t), folder)
@@ -46,8 +46,8 @@ func standaloneIn(t *testing.T, folder string, flags ...string) *harness.Coordin
 	return coordinator
 }
 
-// TestNewKubectl is the newest kubectl, built from its module, through everyday commands; the one of the machine runs in
-// TestClientGoAgainstCoordinator.
+// TestNewKubectl runs the newest kubectl, built from its module, through everyday commands.
+// TestClientGoAgainstCoordinator runs the installed one.
 // Conformance: 1.30, 1.31, 1.32, 1.33, 3.C07, 3.C08
 func TestNewKubectl(t *testing.T) {
 	coordinator := standalone(t)
@@ -70,7 +70,7 @@ func TestNewKubectl(t *testing.T) {
 	}
 }
 
-// TestControllerRuntimeCache reads through controller-runtime's cache and sees every change arrive in it.
+// TestControllerRuntimeCache reads through controller-runtime's cache and waits for every change in it.
 // Conformance: 7.01, 7.02, 7.03
 func TestControllerRuntimeCache(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
@@ -101,7 +101,7 @@ func TestControllerRuntimeCache(t *testing.T) {
 			return err
 		}
 		if len(list.Items) != 20 || len(names) < 20 {
-			return fmt.Errorf("%d of 20 in the cache, %d told", len(list.Items), len(names))
+			return fmt.Errorf("%d of 20 in the cache, %d events", len(list.Items), len(names))
 		}
 		return nil
 	}))
@@ -126,7 +126,7 @@ func TestPythonClient(t *testing.T) {
 	}
 }
 
-// handlerOf tells the names of added objects.
+// handlerOf passes on the names of added objects.
 func handlerOf(names chan<- string) toolscache.ResourceEventHandlerFuncs {
 	return toolscache.ResourceEventHandlerFuncs{AddFunc: func(object any) {
 		if named, ok := object.(metav1.Object); ok {
@@ -141,7 +141,7 @@ func TestKubeRs(t *testing.T) {
 	coordinator := standalone(t)
 	dir, err := filepath.Abs("../kube-rs")
 	must(t, err)
-	// `cargo run` builds it when needed; its folder of build results is its own.
+	// `cargo run` builds it when needed, in its own target folder.
 	cmd := exec.CommandContext(testContext(t), "cargo", "run", "--quiet")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+coordinator.AdminFile, "CARGO_TARGET_DIR="+filepath.Join(dir, "target"))
@@ -151,7 +151,7 @@ func TestKubeRs(t *testing.T) {
 	}
 }
 
-// TestCoreDNS answers queries from the coordinator's Services and EndpointSlices, follows changes of them, and goes on
+// TestCoreDNS answers queries from the coordinator's Services and EndpointSlices, follows their changes, and continues
 // when the coordinator restarts.
 // Conformance: 5.23
 func TestCoreDNS(t *testing.T) {
@@ -189,7 +189,7 @@ func TestCoreDNS(t *testing.T) {
 	waitAddresses(t, resolver, "10.7.7.3")
 }
 
-// startCoreDNS runs CoreDNS on the coordinator until the test ends; what it returns asks nobody else.
+// startCoreDNS runs CoreDNS on the coordinator until the test ends; the returned resolver uses no other server.
 func startCoreDNS(t *testing.T, coordinator *harness.Coordinator) *net.Resolver {
 	t.Helper()
 	binary, err := harness.StockBinary("coredns")

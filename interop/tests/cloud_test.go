@@ -12,8 +12,8 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// TestCloudStarts checks the harness itself, without any program of ours: the cloud, the informers and their
-// bookkeeping, the audit log, the link, the controller manager, the fake kubelet and the hollow node.
+// TestCloudStarts checks the harness itself, without our programs: the cloud, the informers and their records, the
+// audit log, the link, the controller manager, the fake kubelet and the hollow node.
 func TestCloudStarts(t *testing.T) {
 	cloud := sharedCloud(t)
 	t.Run("InformersAndAudit", func(t *testing.T) { checkInformersAndAudit(t, cloud) })
@@ -116,7 +116,7 @@ func checkNodes(t *testing.T, cloud *harness.Cloud) {
 	}
 }
 
-// isReady is nil when the node is Ready.
+// isReady returns nil if the node is Ready.
 func isReady(ctx context.Context, cloud *harness.Cloud, node string) error {
 	status, since, err := cloud.NodeReady(ctx, node)
 	if err == nil && status != corev1.ConditionTrue {

@@ -11,8 +11,8 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// componentsWatched is how long the real components must stay healthy: longer than the controller's grace, so that a
-// node whose renewals go nowhere is found out.
+// componentsWatched is the time for which the real components must stay healthy. It is longer than the controller's
+// grace, so that lost renewals are detected.
 const componentsWatched = harness.NodeGrace + 15*time.Second
 
 // TestRealNodeComponents runs kubemark's hollow kubelet and hollow proxy through a hub: the same code as the real
@@ -36,7 +36,7 @@ func TestRealNodeComponents(t *testing.T) {
 		_, err := nodeLease(ctx, cloud, hub.Node)
 		return errors.Join(isReady(ctx, cloud, hub.Node), err)
 	}))
-	// The kubelet of the hollow node is a process of its own: how far it got is judged by the time it had.
+	// The hollow node's kubelet is a separate process: its progress is judged by the time it could run.
 	first, err := nodeLease(ctx, cloud, hub.Node)
 	must(t, err)
 	writes := startWriter(t, w, time.Second)
@@ -57,7 +57,7 @@ func TestRealNodeComponents(t *testing.T) {
 	checkOneListOneWatch(t, cloud, mark, pool.Name+"-")
 }
 
-// startHollow starts a hollow component against a hub, under the name its real counterpart has.
+// startHollow starts a hollow component against a hub, under the name of its real counterpart.
 func startHollow(t *testing.T, cloud *harness.Cloud, hub *harness.Hub, morph, agent string) *harness.Process {
 	t.Helper()
 	named, err := harness.StartAgentProxy(hub.Proxy().Server, agent)

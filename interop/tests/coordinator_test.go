@@ -14,8 +14,8 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// TestCoordinatorRestartOffline kills the coordinator while nobody reaches the cloud: the hubs serve on, and the
-// coordinator comes back with everything it had.
+// TestCoordinatorRestartOffline kills the coordinator while no hub reaches the cloud: the hubs continue to serve, and
+// the coordinator restarts with all of its data.
 // Conformance: 7.57
 func TestCoordinatorRestartOffline(t *testing.T) {
 	cloud := sharedCloud(t)
@@ -56,7 +56,7 @@ func TestCoordinatorRestartOffline(t *testing.T) {
 	checkUnbroken(t, w, mirrors, synced)
 }
 
-// checkHubsServe lists every pool-scope resource through every hub and compares with the cloud, at once.
+// checkHubsServe lists every pool-scope resource through every hub and compares with the cloud, without retries.
 func checkHubsServe(t *testing.T, cloud *harness.Cloud, pool *harness.Pool, when string) {
 	t.Helper()
 	ctx := testContext(t)
@@ -69,7 +69,7 @@ func checkHubsServe(t *testing.T, cloud *harness.Cloud, pool *harness.Pool, when
 	}
 }
 
-// coordinatorEqualsCloud compares what the coordinator lists with what the cloud lists.
+// coordinatorEqualsCloud compares the coordinator's lists with the cloud's.
 func coordinatorEqualsCloud(ctx context.Context, cloud *harness.Cloud, pool *harness.Pool) error {
 	client, err := dynamic.NewForConfig(pool.Coordinator.Admin.Config("interop"))
 	if err != nil {
@@ -78,7 +78,7 @@ func coordinatorEqualsCloud(ctx context.Context, cloud *harness.Cloud, pool *har
 	return equalsCloud(ctx, cloud, client, "the coordinator")
 }
 
-// waitCoordinatorEqual gives the feed the time every change may take.
+// waitCoordinatorEqual waits for the feed, for the time limit of a change.
 func waitCoordinatorEqual(ctx context.Context, cloud *harness.Cloud, pool *harness.Pool) error {
 	return harness.Poll(ctx, syncLimit, 50*time.Millisecond, func(ctx context.Context) error {
 		return coordinatorEqualsCloud(ctx, cloud, pool)

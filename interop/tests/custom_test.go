@@ -13,10 +13,10 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// reloadLimit bounds the wait for a folder to be read again, which happens every 10 s.
+// reloadLimit bounds the wait for a reload of the folder, which happens every 10 s.
 const reloadLimit = 60 * time.Second
 
-// tableOfWidgets is what kubectl get shows of one Widget that is ready.
+// tableOfWidgets is the output of kubectl get for one ready Widget.
 var tableOfWidgets = regexp.MustCompile(`^NAME +COLOR +READY +AGE\nround +red +True +[0-9]+[smh]`)
 
 const roundWidget = `apiVersion: example.com/v1
@@ -25,14 +25,14 @@ metadata: {name: round}
 spec: {color: red}
 `
 
-// TestKubectlCustomResources declares a kind in a file while the coordinator runs, and works with it as people do.
+// TestKubectlCustomResources declares a kind in a file while the coordinator runs, and uses it with kubectl.
 // Conformance: 1.08
 func TestKubectlCustomResources(t *testing.T) {
 	kinds := testDir(t)
 	coordinator := standalone(t, "--custom-resources-path="+kinds)
 	k := kubectl{t: t, binary: "kubectl", kubeconfig: coordinator.AdminFile, home: testDir(t)}
 	if out, err := k.try("get", "widgets"); err == nil || !strings.Contains(out, "the server doesn't have a resource type") {
-		t.Errorf("get of a kind that nobody declared: %v, %q", err, out)
+		t.Errorf("get of an undeclared kind: %v, %q", err, out)
 	}
 	example, err := os.ReadFile("../../manifests/custom-resource-example.yaml")
 	must(t, err)
@@ -56,7 +56,7 @@ func TestKubectlCustomResources(t *testing.T) {
 	}
 }
 
-// checkWidgets walks through the life of a custom resource.
+// checkWidgets tests the life cycle of a custom resource.
 func checkWidgets(t *testing.T, k kubectl) {
 	t.Helper()
 	lines := k.watch("get", "wd", "--watch", "-o", "jsonpath={.metadata.name}={.spec.color}{\"\\n\"}")

@@ -7,12 +7,12 @@ import (
 	"yurt.test/interop/differential"
 )
 
-// differentialShare is how much of the scripts a test run plays: one in this many, always the same ones, which takes half a
-// minute. `cargo xtask differential` plays all of them.
+// differentialShare is the share of the scripts in a test run: one in this many, always the same ones, which takes half
+// a minute. `cargo xtask differential` plays all of them.
 const differentialShare = 2
 
-// TestDifferential plays requests against kube-apiserver and a standalone coordinator; what they answer differently has
-// to be in accepted.txt, with the reason.
+// TestDifferential plays requests against kube-apiserver and a standalone coordinator; every difference must be in
+// accepted.txt, with the reason.
 func TestDifferential(t *testing.T) {
 	scripts, err := differential.Generate(1)
 	must(t, err)
@@ -30,7 +30,8 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// TestAuthorizationCells asks kube-apiserver and the coordinator, with the same roles, who may do what.
+// TestAuthorizationCells compares the authorization decisions of kube-apiserver and the coordinator, with the same
+// roles.
 func TestAuthorizationCells(t *testing.T) {
 	servers, err := differential.StartServers(testContext(t), testDir(t), differential.Embedded)
 	must(t, err)

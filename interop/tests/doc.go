@@ -1,4 +1,4 @@
-// Package tests shows with real Kubernetes programs and client-go that a pool does what it promises. Every test can be
-// run alone: go test ./tests -run '^TestPoolSync$' -v. One cloud is started on first use and shared by all of them;
-// each test makes a pool with node names of its own, so that the cloud's audit log can tell them apart.
+// Package tests verifies a pool with real Kubernetes programs and client-go. Every test can run alone: go test ./tests
+// -run '^TestPoolSync$' -v. One cloud is started on first use and shared by all of them. Each test creates a pool with
+// unique node names, which identify it in the cloud's audit log.
 package tests

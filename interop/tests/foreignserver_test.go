@@ -14,10 +14,10 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// silentLog swallows the handshake errors that are the point of these tests.
+// silentLog drops the handshake errors that these tests provoke.
 var silentLog = log.New(io.Discard, "", 0)
 
-// foreignServer answers HTTPS with a certificate of a CA that the hub was not told about.
+// foreignServer answers HTTPS with a certificate of a CA that the hub does not have.
 func foreignServer(t *testing.T, f badFiles) string {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(f.otherCert, f.otherKey)
@@ -25,8 +25,8 @@ func foreignServer(t *testing.T, f badFiles) string {
 	return serveTLS(t, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12})
 }
 
-// strictServer has the right certificate and accepts client certificates of its own CA only; the flags lead to it with
-// the identity of another one.
+// strictServer has the right certificate and accepts only client certificates of its own CA; the flags give the hub an
+// identity of another CA.
 func strictServer(t *testing.T, f badFiles) []string {
 	t.Helper()
 	mine, err := harness.NewCA("mine")

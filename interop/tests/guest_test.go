@@ -25,21 +25,23 @@ import (
 )
 
 const (
-	// electionNamespace and electionName are where the pool's lease is.
+	// electionNamespace and electionName identify the pool's lease.
 	electionNamespace, electionName = "kube-system", "yurthub"
-	// guestHolds is how long an elector that is no hub keeps the lease while hubs run: longer than its duration.
+	// guestHolds is the time for which a foreign elector keeps the lease while hubs run: longer than the lease
+	// duration.
 	guestHolds = leaseDuration + 3*time.Second
-	// handoverLimit is how soon somebody leads after a release, on a busy machine: well below the lease duration.
+	// handoverLimit is the maximum time without a leader after a release, on a busy machine: well below the lease
+	// duration.
 	handoverLimit = leaseDuration / 3
-	// takeoverLimit is how long nobody may lead after a holder is gone: the lease duration, one retry period with its
-	// jitter, and the machine.
+	// takeoverLimit is the maximum time without a leader after a holder is gone: the lease duration, one retry period
+	// with its jitter, and a margin for the machine.
 	takeoverLimit = leaseDuration + 10*time.Second
 )
 
-// TestGuestElector lets client-go's elector take part in the election of a pool with the certificate of a member whose hub is
-// off. It takes over from hubs that are dead or stand still, and keeps the lease as long as it renews it: hubs wait for its
-// expiry on their own clocks, and for a release not at all. Never do two lead, what a deposed hub feeds is refused, and the
-// clients of the hubs are told everything in the end, without starting over.
+// TestGuestElector runs client-go's elector in the election of a pool, with the certificate of a member whose hub is
+// off. It replaces hubs that are dead or paused, and keeps the lease as long as it renews it. Hubs wait for the lease's
+// expiry on their own clocks, and acquire a released lease immediately. Two never lead together, and a deposed hub's
+// feed is rejected. In the end the clients of the hubs have received everything, without a relist.
 // Conformance: 7.20, 7.22
 func TestGuestElector(t *testing.T) {
 	t.Parallel() // it mostly waits
@@ -64,7 +66,7 @@ func TestGuestElector(t *testing.T) {
 	guest := startGuest(t, cloud, pool, away.Node, "first", true)
 	guest.mustNotLead(t, 3*time.Second)
 
-	// Hubs that are dead.
+	// Dead hubs.
 	leader.Process.Kill()
 	other.Process.Kill()
 	guest.waitLeads(t, takeoverLimit)
@@ -80,7 +82,7 @@ func TestGuestElector(t *testing.T) {
 	t.Logf("%s leads %s after the release", leader.Node, at.Sub(released).Round(time.Millisecond))
 	must(t, waitCoordinatorEqual(ctx, cloud, pool))
 
-	// Hubs that stand still, and a holder that does not come back.
+	// Paused hubs, and a holder that does not return.
 	guest = startGuest(t, cloud, pool, away.Node, "second", false)
 	guest.mustNotLead(t, 3*time.Second)
 	applied := appliedBy(t, leader)
@@ -93,7 +95,7 @@ func TestGuestElector(t *testing.T) {
 	}
 	guest.mustKeep(t, pool, hubs)
 	if late := appliedBy(t, leader) - applied; late > 1 {
-		// One batch may have been accepted, and not been counted yet, when the hub was asked.
+		// The coordinator may have accepted one batch that the hub had not counted yet.
 		t.Errorf("%g late batches of %s were accepted, it says", late, leader.Node)
 	}
 	guest.stop()
@@ -109,9 +111,9 @@ func TestGuestElector(t *testing.T) {
 	ledger.check(t, 5)
 }
 
-// TestBlindElectors lets two candidates with the crate kube-leader-election take part, with the certificate of a member
-// whose hub is off. They send no resourceVersion and judge expiry by the wall clock: the coordinator sees to it that one of
-// them gets the lease of dead hubs, that nobody is told to lead while another one does, and hubs wait until the holder is silent.
+// TestBlindElectors runs two candidates with the crate kube-leader-election, with the certificate of a member whose hub
+// is off. They send no resourceVersion and judge expiry by the wall clock. The coordinator ensures that one of them
+// gets the lease of dead hubs, and that no second candidate leads. Hubs wait until the holder is silent.
 func TestBlindElectors(t *testing.T) {
 	t.Parallel() // it mostly waits
 	cloud := sharedCloud(t)
@@ -131,7 +133,7 @@ func TestBlindElectors(t *testing.T) {
 	for _, one := range electors {
 		one.check(t)
 		if one.leads() {
-			t.Fatalf("%s leads beside a hub that renews", one.identity)
+			t.Fatalf("%s leads while a hub renews", one.identity)
 		}
 	}
 	leader.Process.Kill()
@@ -145,7 +147,7 @@ func TestBlindElectors(t *testing.T) {
 		for _, one := range electors {
 			one.check(t)
 			if one.leads() != (one == holder) {
-				t.Fatalf("%s was told %q while %s leads", one.identity, one.last(), holder.identity)
+				t.Fatalf("%s printed %q while %s leads", one.identity, one.last(), holder.identity)
 			}
 		}
 		if state.HubState != harness.FollowerHub {
@@ -167,7 +169,7 @@ type blindElector struct {
 	process  *harness.Process
 }
 
-// buildElector builds the program; its folder of build results is its own.
+// buildElector builds the program in its own target folder.
 func buildElector(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("../kube-rs")
@@ -196,7 +198,7 @@ func startBlindElector(t *testing.T, cloud *harness.Cloud, pool *harness.Pool, p
 	return &blindElector{identity: identity, process: process}
 }
 
-// last is what it was told last.
+// last is its most recent output.
 func (b *blindElector) last() string {
 	lines := strings.Split(strings.TrimSpace(b.process.Tail(2)), "\n")
 	return lines[len(lines)-1]
@@ -204,11 +206,11 @@ func (b *blindElector) last() string {
 
 func (b *blindElector) leads() bool { return strings.HasPrefix(b.last(), "leads ") }
 
-// check asserts that it was never told to lead with a lease of another holder.
+// check asserts that it never led with a lease of another holder.
 func (b *blindElector) check(t *testing.T) {
 	t.Helper()
 	if last := b.last(); b.leads() && last != "leads "+b.identity {
-		t.Errorf("%s was told %q", b.identity, last)
+		t.Errorf("%s printed %q", b.identity, last)
 	}
 }
 
@@ -224,21 +226,21 @@ func waitBlindLeader(t *testing.T, electors []*blindElector) *blindElector {
 				return nil
 			}
 		}
-		return fmt.Errorf("nobody leads: %q, %q", electors[0].last(), electors[1].last())
+		return fmt.Errorf("no leader: %q, %q", electors[0].last(), electors[1].last())
 	}))
 	return holder
 }
 
-// guest is an elector that is no hub.
+// guest is a foreign elector.
 type guest struct {
 	identity string
 	leads    <-chan struct{}
-	// lost is closed when it does not lead any more.
+	// lost is closed when its leadership ends.
 	lost <-chan struct{}
 	stop func()
 }
 
-// startGuest starts client-go's elector as a node; in the end it releases the lease, or leaves it as it is.
+// startGuest starts client-go's elector as a node; at its end it releases the lease, or leaves it unchanged.
 func startGuest(t *testing.T, cloud *harness.Cloud, pool *harness.Pool, node, process string, releases bool) *guest {
 	t.Helper()
 	kubeconfig, err := cloud.NodeKubeconfig(node, pool.Coordinator.URL)
@@ -272,7 +274,7 @@ func (g *guest) mustNotLead(t *testing.T, limit time.Duration) {
 	t.Helper()
 	select {
 	case <-g.leads:
-		t.Fatalf("%s leads beside a hub that renews", g.identity)
+		t.Fatalf("%s leads while a hub renews", g.identity)
 	case <-time.After(limit):
 	}
 }
@@ -286,11 +288,11 @@ func (g *guest) waitLeads(t *testing.T, limit time.Duration) {
 	}
 }
 
-// mustKeep watches that nobody else leads while the guest renews, for longer than its lease.
+// mustKeep asserts that only the guest leads while it renews, for longer than its lease.
 func (g *guest) mustKeep(t *testing.T, pool *harness.Pool, hubs []*harness.Hub) {
 	t.Helper()
 	ctx := testContext(t)
-	// One that was paused may say so until it has looked at its clock.
+	// A hub that was paused may report leadership until it has checked its clock.
 	for _, hub := range hubs {
 		_, err := hub.WaitState(ctx, harness.FollowerHub, readyLimit)
 		must(t, err)
@@ -320,7 +322,7 @@ func (g *guest) mustKeep(t *testing.T, pool *harness.Pool, hubs []*harness.Hub) 
 	}
 }
 
-// ledger is all that was seen of the election's lease.
+// ledger records the states of the election's lease.
 type ledger struct {
 	mu     sync.Mutex
 	states []coordinationv1.LeaseSpec // guarded by mu
@@ -354,8 +356,8 @@ func followElection(t *testing.T, pool *harness.Pool) *ledger {
 	return l
 }
 
-// check asserts that whoever replaced a holder waited for its duration after its last renewal, by the clock that all of
-// them share, and that the lease changed hands so often at least.
+// check asserts that each successor waited for the holder's lease duration after its last renewal, by the shared clock.
+// It also asserts a minimum number of changes of the holder.
 func (l *ledger) check(t *testing.T, changesMin int) {
 	t.Helper()
 	l.mu.Lock()

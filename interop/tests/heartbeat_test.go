@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// delegateAnnotation on a Lease says that somebody else passed the heartbeat on.
+	// delegateAnnotation marks a Lease with a forwarded heartbeat.
 	delegateAnnotation = "openyurt.io/delegate-heartbeat"
-	// delegationLength is how long a cut-off node must stay Ready.
+	// delegationLength is the time for which a cut-off node must stay Ready.
 	delegationLength = 3 * time.Minute
-	// missedBeats is how many acknowledged beats may not have arrived in the cloud: a hub that loses its link in the middle of a
-	// renewal misses one, and the latest may be on its way. Far below the grace.
+	// missedBeats is the maximum number of acknowledged heartbeats missing in the cloud. A hub that loses its link in
+	// the middle of a renewal misses one, and the latest may be in flight. Far below the grace.
 	missedBeats = 2
-	// notReadyLimit is how soon a node whose kubelet fell silent must be NotReady: the controller's grace plus one
-	// lease duration, and its monitor period.
+	// notReadyLimit is the time after which a node with a silent kubelet must be NotReady: the controller's grace plus
+	// one lease duration and its monitor period.
 	notReadyLimit = harness.NodeGrace + harness.LeaseDuration + 5*time.Second
 )
 
-// TestHeartbeatDelegation cuts two hubs off the cloud, one with a kubelet that speaks JSON and one with a kubelet that
-// speaks protobuf: the leader passes their heartbeats on, the nodes stay Ready, and a kubelet that falls silent is
-// noticed all the same. Takes about five minutes.
+// TestHeartbeatDelegation cuts two hubs off the cloud, one with a JSON kubelet and one with a protobuf kubelet. The
+// leader forwards their heartbeats, the nodes stay Ready, and a silent kubelet is still detected. Takes about five
+// minutes.
 func TestHeartbeatDelegation(t *testing.T) {
 	t.Parallel() // it mostly waits
 	cloud := sharedCloud(t)
@@ -71,7 +71,7 @@ func TestHeartbeatDelegation(t *testing.T) {
 	waitNotReady(t, cloud, cutOff, time.Now())
 }
 
-// watchDelegation looks at Lease and Node once a second for three minutes.
+// watchDelegation reads Lease and Node once a second for three minutes.
 func watchDelegation(t *testing.T, cloud *harness.Cloud, hubs []*harness.Hub, kubelets []*harness.Kubelet) {
 	t.Helper()
 	ctx := testContext(t)
@@ -105,8 +105,8 @@ func watchDelegation(t *testing.T, cloud *harness.Cloud, hubs []*harness.Hub, ku
 	}
 }
 
-// isCarried is nil when the cloud's Lease is not more than so many acknowledged beats behind. It judges the order alone: a loaded
-// machine delays kubelets and hubs alike.
+// isCarried returns nil if the cloud's Lease is at most this many acknowledged heartbeats behind. It compares the order
+// alone: a loaded machine delays kubelets and hubs alike.
 func isCarried(node string, beats []time.Time, renewed time.Time, missed int) error {
 	if behind := harness.BeatsSince(beats, renewed); behind > missed {
 		return fmt.Errorf("the kubelet of %s had %d renewals acknowledged since the cloud's renewTime %s, %d may be missing: %v",
@@ -115,7 +115,7 @@ func isCarried(node string, beats []time.Time, renewed time.Time, missed int) er
 	return nil
 }
 
-// waitNotReady waits until the controller has noticed that the kubelets are silent.
+// waitNotReady waits until the controller has detected the silent kubelets.
 func waitNotReady(t *testing.T, cloud *harness.Cloud, hubs []*harness.Hub, silent time.Time) {
 	t.Helper()
 	for _, hub := range hubs {
@@ -130,7 +130,8 @@ func waitNotReady(t *testing.T, cloud *harness.Cloud, hubs []*harness.Hub, silen
 	}
 }
 
-// isBeating is nil when the kubelet's latest beats are in the cloud's Lease of a node, and it carries the annotation as wanted.
+// isBeating returns nil if the cloud's Lease of a node has the kubelet's latest heartbeats, with or without the
+// annotation as wanted.
 func isBeating(ctx context.Context, cloud *harness.Cloud, node, annotation string, kubelet *harness.Kubelet) error {
 	beats := kubelet.Renewals()
 	lease, err := nodeLease(ctx, cloud, node)

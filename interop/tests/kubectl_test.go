@@ -21,10 +21,10 @@ import (
 // kubectlLimit bounds one call of kubectl.
 const kubectlLimit = 60 * time.Second
 
-// tableOfPeople is what kubectl get shows of one ConfigMap with one entry.
+// tableOfPeople is the output of kubectl get for one ConfigMap with one entry.
 var tableOfPeople = regexp.MustCompile(`^NAME +DATA +AGE\npeople +1 +[0-9]+[smh]`)
 
-// kubectl is the tool with one kubeconfig and a home of its own.
+// kubectl is the tool with one kubeconfig and its own home.
 type kubectl struct {
 	t          *testing.T
 	binary     string
@@ -32,7 +32,7 @@ type kubectl struct {
 	home       string
 }
 
-// checkKubectl walks through an object's life as a person would.
+// checkKubectl tests an object's life cycle with interactive commands.
 func checkKubectl(t *testing.T, binary, kubeconfig string) {
 	k := kubectl{t: t, binary: binary, kubeconfig: kubeconfig, home: testDir(t)}
 	k.run("version")
@@ -82,7 +82,7 @@ func checkKubectl(t *testing.T, binary, kubeconfig string) {
 	}
 }
 
-// checkApply applies on the client's side, then on the server's, then as somebody else, then on the client's side again.
+// checkApply applies client-side, then server-side, then with another field manager, then client-side again.
 func (k kubectl) checkApply() {
 	k.t.Helper()
 	apply := func(value string, args ...string) (string, error) {
@@ -99,16 +99,16 @@ func (k kubectl) checkApply() {
 	}
 	want("one")
 	want("two")
-	// What the client's side had set is no conflict for the server's.
+	// Fields of client-side apply are no conflict for server-side apply.
 	want("three", "--server-side")
 	other := []string{"--server-side", "--field-manager=other"}
 	out, err := apply("four", other...)
 	if err == nil || !strings.Contains(out, `conflict with "kubectl": .data.k`) {
-		k.t.Errorf("apply by somebody else: %v, %q", err, out)
+		k.t.Errorf("apply by another manager: %v, %q", err, out)
 	}
 	want("four", append(other, "--force-conflicts")...)
 	if out, err := apply("five", "--server-side"); err == nil || !strings.Contains(out, `conflict with "other": .data.k`) {
-		k.t.Errorf("apply of what somebody else took: %v, %q", err, out)
+		k.t.Errorf("apply of another manager's fields: %v, %q", err, out)
 	}
 	want("six")
 	fields := k.run("get", "configmap", "applied", "-o", "yaml", "--show-managed-fields")
@@ -118,7 +118,7 @@ func (k kubectl) checkApply() {
 	k.run("delete", "-f", k.manifest("applied", "six"))
 }
 
-// create uses -f, whose body is JSON, without asking for the OpenAPI document.
+// create uses -f, whose body is JSON, without reading the OpenAPI document.
 func (k kubectl) create(name, value string) {
 	k.t.Helper()
 	k.run("create", "--validate=false", "-f", k.manifest(name, value))
@@ -166,7 +166,7 @@ func (k kubectl) configMap(name string) corev1.ConfigMap {
 	return object
 }
 
-// watch runs kubectl until the test ends and gives its output line by line.
+// watch runs kubectl until the test ends and returns its output line by line.
 func (k kubectl) watch(args ...string) <-chan string {
 	k.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

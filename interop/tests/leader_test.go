@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// leaseDuration is what the harness gives the hubs as --leader-elect-lease-duration.
+	// leaseDuration is the hubs' --leader-elect-lease-duration.
 	leaseDuration = 15 * time.Second
-	// killLimit is how long a pool may be without a leader after SIGKILL, on a machine that does nothing else.
+	// killLimit is the maximum time without a leader after SIGKILL, on an otherwise idle machine.
 	killLimit = leaseDuration + 2*time.Second
 	// stopLimit is the same after SIGTERM: the leader drains for at most a second and then releases its lease.
 	stopLimit = 1050 * time.Millisecond
-	// writePace is how often the tests write while a leader goes away.
+	// writePace is the interval of the test's writes during a change of leader.
 	writePace = 100 * time.Millisecond
-	// pauseLength is how long the paused leader sleeps: longer than its lease.
+	// pauseLength is the length of the leader's pause: longer than its lease.
 	pauseLength = 20 * time.Second
-	// lateBatches is how many batches a leader that does not look at its clock must have tried to feed.
+	// lateBatches is the number of batches that a leader without the clock check must have tried to feed.
 	lateBatches = 10
 )
 
@@ -36,8 +36,8 @@ func TestLeaderStopped(t *testing.T) {
 	testLeaderGone(t, "stopped", stopLimit, func(hub *harness.Hub) { must(t, hub.Process.Signal(syscall.SIGTERM)) })
 }
 
-// testLeaderGone takes the leader away under steady writes: a successor leads in time, clients of the other hubs
-// notice nothing, and the successor took nothing from the cloud that the pool already had.
+// testLeaderGone removes the leader during steady writes. A successor leads in time, clients of the other hubs are
+// unaffected, and the successor transfers no data that the pool already has.
 func testLeaderGone(t *testing.T, name string, limit time.Duration, end func(*harness.Hub)) {
 	cloud := sharedCloud(t)
 	ctx := testContext(t)
@@ -72,8 +72,8 @@ func testLeaderGone(t *testing.T, name string, limit time.Duration, end func(*ha
 	must(t, coordinatorEqualsCloud(ctx, cloud, pool))
 }
 
-// TestLeaderPaused stops the leader's clock-watching by stopping all of it: SIGSTOP for longer than its lease. When it
-// goes on, it must know that it lost; in the second run it is made not to know, and the coordinator must refuse it.
+// TestLeaderPaused pauses the leader with SIGSTOP for longer than its lease. When it resumes, it must detect the loss.
+// In the second run a failpoint disables its clock check, and the coordinator must reject its feed.
 func TestLeaderPaused(t *testing.T) {
 	t.Run("KnowsItLost", func(t *testing.T) { testLeaderPaused(t, "paused", nil, 0) })
 	t.Run("DoesNotLook", func(t *testing.T) {
@@ -122,7 +122,7 @@ func testLeaderPaused(t *testing.T, name string, env []string, wantRefused float
 	checkUnbroken(t, w, mirrors, synced)
 }
 
-// appliedBy is how many batches of this hub the coordinator has accepted, by the hub's own count.
+// appliedBy is the number of this hub's batches that the coordinator has accepted, by the hub's own count.
 func appliedBy(t *testing.T, hub *harness.Hub) float64 {
 	t.Helper()
 	metrics, err := hub.Metrics(testContext(t))
@@ -132,7 +132,7 @@ func appliedBy(t *testing.T, hub *harness.Hub) float64 {
 	return n
 }
 
-// refusedBy is how many feed calls the coordinator has refused because the caller does not lead.
+// refusedBy is the number of feed calls that the coordinator has rejected because the caller does not lead.
 func refusedBy(t *testing.T, pool *harness.Pool) float64 {
 	t.Helper()
 	return coordinatorMetric(t, pool, "yurt_coordinator_feed_fenced_total")

@@ -13,10 +13,10 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// readyLimit bounds what is only preparation for a test, so it is generous.
+// readyLimit bounds the preparation of a test, so it is generous.
 const readyLimit = 60 * time.Second
 
-// workDir is where this run keeps data and logs; removed at the end unless a test failed.
+// workDir holds this run's data and logs; removed at the end unless a test failed.
 var workDir string
 
 var (
@@ -118,7 +118,7 @@ func waitLeader(t *testing.T, pool *harness.Pool) *harness.Hub {
 	return leader
 }
 
-// must ends the test on an error. Beside the line of the test that Helper gives, it names the line that called it.
+// must ends the test on an error. In addition to the test's line that Helper prints, it prints the line of its caller.
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {

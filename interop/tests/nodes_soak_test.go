@@ -13,20 +13,21 @@ import (
 )
 
 const (
-	// soakNodesVariable asks for TestNodesSoak, and says how many nodes: a hub, a hollow kubelet and a hollow proxy each.
+	// soakNodesVariable enables TestNodesSoak and sets the number of nodes: a hub, a hollow kubelet and a hollow proxy
+	// each.
 	soakNodesVariable = "YURT_SOAK_NODES"
-	// soakMinutesVariable is how long it goes on.
+	// soakMinutesVariable is its duration.
 	soakMinutesVariable = "YURT_SOAK_MINUTES"
-	// soakStartPause lets a node come up before the next one starts: all of them share this machine.
+	// soakStartPause is the delay between the starts of two nodes: all of them share this machine.
 	soakStartPause = 500 * time.Millisecond
-	// wholePoolCut is how long the whole pool is cut off. It is shorter than the controller's grace: nobody can speak for
-	// the nodes then.
+	// wholePoolCut is the time for which the whole pool is cut off. It is shorter than the controller's grace, because
+	// no hub can forward heartbeats then.
 	wholePoolCut = 20 * time.Second
 )
 
 // TestNodesSoak runs the kubelet's and kube-proxy's own code on many nodes of one pool. For half of the time all hubs
 // but the leader's are cut off from the cloud, then all of them for a moment. Nodes stay Ready, no watch of pool data
-// has to list again, and in the end every hub serves what the cloud has. It runs only when asked for.
+// relists, and in the end every hub serves the cloud's data. It runs only on request.
 func TestNodesSoak(t *testing.T) {
 	nodes, lasts := soakSize(t)
 	cloud := sharedCloud(t)
@@ -93,7 +94,7 @@ func TestNodesSoak(t *testing.T) {
 	}
 }
 
-// soakSize reads how large the run is; it skips the test when nobody asked for it.
+// soakSize reads the size of the run; it skips the test without a request.
 func soakSize(t *testing.T) (int, time.Duration) {
 	t.Helper()
 	nodes, err := strconv.Atoi(os.Getenv(soakNodesVariable))

@@ -20,20 +20,20 @@ import (
 // fieldManager is that of hubs that forward heartbeats.
 const fieldManager = "yurthub"
 
-// desiredPoolLabel is what older controllers move nodes by.
+// desiredPoolLabel is the label by which older controllers move nodes.
 const desiredPoolLabel = "apps.openyurt.io/desired-nodepool"
 
-// endOfTime is the last year that RFC 3339 can write.
+// endOfTime is the last year that RFC 3339 can express.
 var endOfTime = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// permission is one thing an identity may or may not do.
+// permission is one allowed or forbidden request of an identity.
 type permission struct {
 	name    string
 	allowed bool
 	try     func(context.Context, kubernetes.Interface) error
 }
 
-// TestPermissions applies ../manifests to a real cloud and tries what hubs need and what they must not be able to do.
+// TestPermissions applies ../manifests to a real cloud and tries the required and the forbidden requests of hubs.
 func TestPermissions(t *testing.T) {
 	cloud := sharedCloud(t)
 	ctx := testContext(t)
@@ -113,7 +113,7 @@ func newcomerPermissions(name string) []permission {
 	}
 }
 
-// expectNodes says which pool each node may register in.
+// expectNodes sets the pool in which each node may register.
 func expectNodes(ctx context.Context, client kubernetes.Interface, pools map[string]string) error {
 	patch, err := json.Marshal(map[string]any{"data": pools})
 	if err != nil {
@@ -129,7 +129,7 @@ func delegatePermissions(other string) []permission {
 			_, err := c.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, other, metav1.GetOptions{})
 			return err
 		}},
-		// While the mark is not there yet.
+		// Before the annotation exists.
 		{"RenewLeaseAsTheNode", false, func(ctx context.Context, c kubernetes.Interface) error { return renewLease(ctx, c, other) }},
 		{"RenewLeaseForTheNode", true, func(ctx context.Context, c kubernetes.Interface) error {
 			return patchLease(ctx, c, other, forwarded("{}"))
@@ -188,8 +188,8 @@ func delegatePermissions(other string) []permission {
 	}
 }
 
-// checkPermissions tries everything as one identity. Roles and admission policies take effect a moment after they were
-// applied, so a wrong answer is asked for again for a while.
+// checkPermissions tries every request as one identity. Roles and admission policies take effect a moment after they
+// were applied, so a wrong response is retried for a while.
 func checkPermissions(t *testing.T, identity harness.Kubeconfig, permissions []permission) {
 	client, err := kubernetes.NewForConfig(identity.Config("permissions"))
 	must(t, err)
@@ -221,7 +221,7 @@ func renewLease(ctx context.Context, client kubernetes.Interface, node string) e
 	return patchLease(ctx, client, node, fmt.Sprintf(`{"spec":{"renewTime":%q}}`, time.Now().UTC().Format(metav1.RFC3339Micro)))
 }
 
-// forwarded is a patch as the leader forwards a heartbeat, with this spec besides the time of renewal.
+// forwarded is the leader's patch of a forwarded heartbeat, with this spec in addition to renewTime.
 func forwarded(spec string) string {
 	fields := map[string]any{}
 	if err := json.Unmarshal([]byte(spec), &fields); err != nil {
@@ -238,7 +238,7 @@ func forwarded(spec string) string {
 	return string(patch)
 }
 
-// forwardedAt is a forwarded heartbeat with this time of renewal and, if there are any, these managed fields.
+// forwardedAt is a forwarded heartbeat with this renewTime and, if given, these managed fields.
 func forwardedAt(renewed time.Time, managedFields []any) string {
 	metadata := map[string]any{"annotations": map[string]string{delegateAnnotation: "true"}}
 	if managedFields != nil {
@@ -254,7 +254,7 @@ func forwardedAt(renewed time.Time, managedFields []any) string {
 	return string(patch)
 }
 
-// notes are managed fields that say that this manager wrote at the end of time.
+// notes are managed fields with a write of this manager at the end of time.
 func notes(manager, version string) []any {
 	return []any{map[string]any{
 		"manager": manager, "operation": "Update", "apiVersion": version, "time": endOfTime.Format(time.RFC3339),

@@ -20,8 +20,8 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// TestPoisonedPool lets a member lead that says the pool shares Pods, and has one for another node. The kubelet there runs
-// the pod of the cloud and never hears of the other one.
+// TestPoisonedPool has a leader that adds Pods to the pool's scope, and feeds one for another node. The kubelet there
+// runs the cloud's pod and never receives the other one.
 func TestPoisonedPool(t *testing.T) {
 	t.Parallel() // it mostly waits
 	cloud := sharedCloud(t)
@@ -71,7 +71,7 @@ func TestPoisonedPool(t *testing.T) {
 	}
 }
 
-// checkPodsAreRefused feeds what a hostile leader would.
+// checkPodsAreRefused sends the feed calls of a hostile leader.
 func checkPodsAreRefused(t *testing.T, cloud *harness.Cloud, pool *harness.Pool, leader, victim string) {
 	t.Helper()
 	kubeconfig, err := cloud.NodeKubeconfig(leader, pool.Coordinator.URL)
@@ -116,14 +116,14 @@ func podSpec(node string) corev1.PodSpec {
 		Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}
 }
 
-// putPod makes a pod in a namespace of its own, with the service account that no controller makes here.
+// putPod creates a pod in its own namespace, with the service account that no controller creates here.
 func putPod(ctx context.Context, cloud *harness.Cloud, namespace, node, name string) error {
 	core := cloud.Client.CoreV1()
 	_, err := core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
-	// Where a controller manager runs, it may have been faster.
+	// If a controller manager runs, it may have been faster.
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 	if _, err = core.ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return err

@@ -18,11 +18,11 @@ import (
 const (
 	// poolObjects is the number of Services, and of EndpointSlices, in the tests of a pool.
 	poolObjects = 200
-	// syncOperations is how many random changes TestPoolSync follows one by one.
+	// syncOperations is the number of random changes that TestPoolSync follows one by one.
 	syncOperations = 500
 )
 
-// TestPoolSync follows 500 random changes through three hubs and then asks the cloud what all that cost it.
+// TestPoolSync follows 500 random changes through three hubs and then checks their cost in the cloud's audit log.
 // Conformance: 7.09, 7.45, 7.74
 func TestPoolSync(t *testing.T) {
 	cloud := sharedCloud(t)
@@ -59,7 +59,7 @@ func TestPoolSync(t *testing.T) {
 	t.Logf("the pool read %d KiB from the cloud", pool.CloudBytes()>>10)
 }
 
-// logMembership tells what following the pool's membership cost, which is beside the pool-scope resources.
+// logMembership logs the cost of following the pool's membership, which is separate from the pool-scope resources.
 func logMembership(t *testing.T, cloud *harness.Cloud, mark harness.AuditMark, pool *harness.Pool) {
 	t.Helper()
 	requests, err := cloud.PoolRequests(mark, func(r harness.AuditRequest) bool {
@@ -69,7 +69,7 @@ func logMembership(t *testing.T, cloud *harness.Cloud, mark harness.AuditMark, p
 	t.Logf("membership: %d requests: %v", len(requests), requests)
 }
 
-// startTokenMirror reads through a hub with a credential of its own and an unknown User-Agent.
+// startTokenMirror reads through a hub with its own credential and an unknown User-Agent.
 func startTokenMirror(t *testing.T, cloud *harness.Cloud, hub *harness.Hub) *harness.Mirror {
 	t.Helper()
 	token, err := cloud.ReaderToken(testContext(t))
@@ -111,11 +111,11 @@ func checkStates(t *testing.T, pool *harness.Pool, leader *harness.Hub) {
 	}))
 }
 
-// hubProxyAddress is what the harness gives as --bind-proxy-address, which pods are led to without a dummy interface.
+// hubProxyAddress is the harness's --bind-proxy-address, the address for pods without a dummy interface.
 const hubProxyAddress = "127.0.0.1"
 
-// TestMasterServiceFilter shows the first filter through client-go: the kubelet is led to the hub's secure port, an
-// unfiltered component sees what the cloud has.
+// TestMasterServiceFilter tests the first filter through client-go: the kubelet gets the hub's secure port, an
+// unfiltered component gets the cloud's data.
 func TestMasterServiceFilter(t *testing.T) {
 	cloud := sharedCloud(t)
 	pool := startPool(t, cloud, harness.PoolOptions{Name: "master", Hubs: 1})
@@ -152,8 +152,8 @@ func masterService(t *testing.T, mirror *harness.Mirror) corev1.Service {
 	return service
 }
 
-// TestServiceTopologyFilter shows that kube-proxy sees only its own node's endpoints of a Service that asks for that,
-// while an unfiltered component on the same hub sees all of them.
+// TestServiceTopologyFilter asserts that kube-proxy gets only its own node's endpoints of a Service with that topology.
+// An unfiltered component on the same hub gets all of them.
 func TestServiceTopologyFilter(t *testing.T) {
 	cloud := sharedCloud(t)
 	ctx := testContext(t)

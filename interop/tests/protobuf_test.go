@@ -25,10 +25,10 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// fuzzedPerKind is how many objects of each kind are filled at random.
+// fuzzedPerKind is the number of random objects of each kind.
 const fuzzedPerKind = 60
 
-// transcodedKinds are the outermost kinds of the transcoder's table, but for those of discovery, which no client writes.
+// transcodedKinds are the outermost kinds of the transcoder's table, except those of discovery, which no client writes.
 var transcodedKinds = []schema.GroupVersionKind{
 	{Version: "v1", Kind: "Binding"},
 	{Version: "v1", Kind: "ConfigMap"},
@@ -58,8 +58,8 @@ var transcodedKinds = []schema.GroupVersionKind{
 	{Group: "meta.k8s.io", Version: "v1", Kind: "PartialObjectMetadata"},
 }
 
-// TestTranscoderAgreesWithGo fills objects of every kind at random and rewrites them with our transcoder and with Go's
-// own serializers: both have to say the same, the zero values that Go writes included.
+// TestTranscoderAgreesWithGo fills objects of every kind at random and converts them with our transcoder and with Go's
+// own serializers. Both results must be equal, including the zero values that Go writes.
 // Conformance: 3.G03, 3.G04, 3.G06
 func TestTranscoderAgreesWithGo(t *testing.T) {
 	types := runtime.NewScheme()
@@ -86,7 +86,7 @@ func checkTranscoded(t *testing.T, wire runtime.Serializer, kind schema.GroupVer
 	t.Helper()
 	var body bytes.Buffer
 	must(t, wire.Encode(filled, &body))
-	// What Go itself reads from its protobuf: empty lists are gone, times are whole seconds.
+	// Go's own reading of its protobuf: empty lists are gone, times are whole seconds.
 	object := decodeProtobuf(t, wire, kind, body.Bytes())
 	want, err := json.Marshal(object)
 	must(t, err)
@@ -125,7 +125,7 @@ func generic(t *testing.T, text []byte) any {
 	return value
 }
 
-// transcoder is our transcoder as a program: a body in, the same body in the other format out.
+// transcoder is our transcoder as a program: it reads a body and prints the same body in the other format.
 type transcoder struct {
 	in  io.Writer
 	out io.Reader

@@ -20,10 +20,10 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// An informer of client-go meets what happens to streams and requests on their way, and what servers say when they cannot
-// serve. Each time it has to come back by itself, from this server, to exactly what there is.
+// These tests expose an informer of client-go to faults of streams and requests, and to the responses of servers that
+// cannot serve. Each time it must recover by itself, from this server, to exactly the present state.
 
-// reflector is one informer with a fault before it.
+// reflector is one informer behind a fault.
 type reflector struct {
 	*harness.Mirror
 	faults    *harness.Faults
@@ -31,7 +31,7 @@ type reflector struct {
 	namespace string
 }
 
-// follow starts an informer in a namespace of its own, where "kept", "changed" and "deleted" are.
+// follow starts an informer in its own namespace with "kept", "changed" and "deleted".
 func follow(t *testing.T, coordinator *harness.Coordinator, client kubernetes.Interface, watchList bool) *reflector {
 	t.Helper()
 	r := prepare(t, client)
@@ -74,7 +74,7 @@ func (r *reflector) happens(t *testing.T) harness.Change {
 	return harness.Change{Resource: harness.ConfigMaps, Key: r.namespace + "/changed", UID: string(object.UID), ResourceVersion: object.ResourceVersion}
 }
 
-// comesBack waits until the informer shows what there is, and says how it was read.
+// comesBack waits until the informer has the present state, and returns its requests.
 func (r *reflector) comesBack(t *testing.T, change harness.Change, since time.Time) []harness.Read {
 	t.Helper()
 	must(t, harness.Poll(testContext(t), readyLimit, 10*time.Millisecond, func(context.Context) error {
@@ -94,18 +94,18 @@ func (r *reflector) comesBack(t *testing.T, change harness.Change, since time.Ti
 		t.Error(line)
 	}
 	if told := r.Told(r.namespace + "/kept"); told != 1 {
-		t.Errorf("an object that did not change was told %d times", told)
+		t.Errorf("an unchanged object caused %d events", told)
 	}
 	if left := r.faults.Left(); left > 0 {
 		t.Errorf("%d planned faults did not happen", left)
 	}
 	if deletes := r.Deletes(); len(deletes) != 1 || deletes[0].Key != r.namespace+"/deleted" {
-		t.Errorf("deletions told: %v", deletes)
+		t.Errorf("deletions reported: %v", deletes)
 	}
 	return r.Transport.Reads("configmaps", since)
 }
 
-// describe is how something was read: what was asked for, at which resourceVersion, and the code of the answer.
+// describe formats a read: the request, its resourceVersion, and the status code.
 func describe(reads []harness.Read) string {
 	var words []string
 	for _, read := range reads {
@@ -121,7 +121,7 @@ func describe(reads []harness.Read) string {
 	return strings.Join(words, " ")
 }
 
-// mark moves the informer to a resourceVersion that is known here, with a further object.
+// mark moves the informer to a known resourceVersion, with a further object.
 func (r *reflector) mark(t *testing.T, name string) string {
 	t.Helper()
 	rv := r.create(t, name)
@@ -147,7 +147,7 @@ func plainList(request *http.Request) bool {
 	return request.Method == http.MethodGet && !harness.IsWatch(request)
 }
 
-// wants compares the requests an informer needed with the pattern of those it may.
+// wants compares an informer's requests with the allowed pattern.
 func wants(t *testing.T, reads []harness.Read, want ...string) {
 	t.Helper()
 	got := strings.Fields(describe(reads))
@@ -156,7 +156,7 @@ func wants(t *testing.T, reads []harness.Read, want ...string) {
 	}
 }
 
-// TestReflector runs every fault with informers that list and with such that stream lists.
+// TestReflector runs every fault with informers that list and with informers that stream lists.
 // Conformance: 7.04, 7.08, 7.11, 7.12, 7.13, 7.14, 7.15, 7.21, 7.25
 func TestReflector(t *testing.T) {
 	coordinator := standalone(t)
@@ -197,8 +197,8 @@ func TestReflector(t *testing.T) {
 	t.Run("Retries", func(t *testing.T) { t.Parallel(); checkRetries(t, coordinator) })
 }
 
-// checkErrorEvent ends a stream with an ERROR while changes are held back: the informer reads everything again, at the
-// resourceVersion it is at, and is answered at once; what is missing is a deletion, what is equal is not told again.
+// checkErrorEvent ends a stream with an ERROR while changes are held back. The informer reads everything again, at its
+// resourceVersion, and gets a response immediately. Missing objects are deletions, and equal objects cause no event.
 func checkErrorEvent(t *testing.T, r *reflector, watchList bool, code int, reason string) {
 	at := r.mark(t, "mark")
 	r.faults.Hold()
@@ -214,11 +214,11 @@ func checkErrorEvent(t *testing.T, r *reflector, watchList bool, code int, reaso
 		t.Errorf("read by %q, want %q first", got, whole)
 	}
 	if deletes := r.Deletes(); len(deletes) == 1 && !deletes[0].Guessed {
-		t.Error("the deletion was told, not found")
+		t.Error("the deletion came as an event, not from a relist")
 	}
 }
 
-// checkBusy answers 429 to the watch that follows a clean end: the informer comes again with the same resourceVersion.
+// checkBusy answers 429 to the watch that follows a clean end: the informer retries with the same resourceVersion.
 func checkBusy(t *testing.T, r *reflector) {
 	at := r.mark(t, "mark")
 	r.faults.Plan(plainWatch, harness.StatusFault(http.StatusTooManyRequests, "TooManyRequests", 0))
@@ -260,7 +260,7 @@ func checkLater(t *testing.T, r *reflector) {
 	wants(t, r.comesBack(t, change, since), "watch@"+at+":503", "watch@"+at+":503", "watch@"+at+":200")
 }
 
-// checkCut breaks a stream off in the middle, as a lost HTTP/1.1 connection does: it is resumed, and nothing read again.
+// checkCut breaks a stream in the middle, as a lost HTTP/1.1 connection does: it is resumed without a relist.
 func checkCut(t *testing.T, r *reflector) {
 	at := r.mark(t, "mark")
 	since := time.Now()
@@ -270,7 +270,7 @@ func checkCut(t *testing.T, r *reflector) {
 	wants(t, r.comesBack(t, change, since), "watch@"+at+":200")
 }
 
-// watchListStart is how the first streamed list fails, and what the informer asks for then.
+// watchListStart is the failure of the first streamed list, and the informer's next request.
 type watchListStart struct {
 	answer func(*http.Request) (*http.Response, error)
 	want   []string
@@ -298,8 +298,8 @@ func (s watchListStart) check(t *testing.T, coordinator *harness.Coordinator, cl
 	r.comesBack(t, r.happens(t), since)
 }
 
-// checkListTimeout answers lists with 504 and Retry-After: they are repeated silently. This server therefore answers a
-// resourceVersion that is not its own at once, and with 410.
+// checkListTimeout answers lists with 504 and Retry-After: client-go repeats them silently. This server therefore
+// answers a foreign resourceVersion immediately, with 410.
 func checkListTimeout(t *testing.T, coordinator *harness.Coordinator, client kubernetes.Interface) {
 	r := prepare(t, client)
 	for range 2 {
@@ -326,8 +326,8 @@ func checkListTimeout(t *testing.T, coordinator *harness.Coordinator, client kub
 	}
 }
 
-// checkBrokenLink cuts the connection of an informer over HTTP/1.1 again and again, in the middle of changes: it never reads
-// everything again.
+// checkBrokenLink cuts the connection of an informer over HTTP/1.1 repeatedly, in the middle of changes: it never
+// relists.
 func checkBrokenLink(t *testing.T, coordinator *harness.Coordinator, client kubernetes.Interface) {
 	link, err := harness.NewLink(strings.TrimPrefix(coordinator.URL, "https://"))
 	must(t, err)
@@ -341,7 +341,7 @@ func checkBrokenLink(t *testing.T, coordinator *harness.Coordinator, client kube
 	since := time.Now()
 	var change harness.Change
 	for round := range 3 {
-		// A stream without any event is taken for a server that does not want to serve.
+		// client-go treats a stream without any event as a server that refuses to serve.
 		r.mark(t, fmt.Sprintf("round-%d", round))
 		must(t, link.Cut())
 		must(t, link.Resume())
@@ -355,8 +355,8 @@ func checkBrokenLink(t *testing.T, coordinator *harness.Coordinator, client kube
 	}
 }
 
-// checkRetries loses the connection under a read and under a write: the read is repeated, the write is not, and happened
-// once or never.
+// checkRetries loses the connection during a read and during a write: the read is repeated. The write is not, and has
+// happened once or never.
 func checkRetries(t *testing.T, coordinator *harness.Coordinator) {
 	config := coordinator.Admin.Config("retries-test")
 	faults := harness.NewFaults()
@@ -387,8 +387,8 @@ func checkRetries(t *testing.T, coordinator *harness.Coordinator) {
 	}
 }
 
-// TestReflectorOverRestart restarts a coordinator under informers: its closed port makes them wait with the resourceVersion
-// they are at, and they go on from there.
+// TestReflectorOverRestart restarts a coordinator under informers: its closed port makes them wait with their
+// resourceVersion, and they resume from there.
 // Conformance: 7.16
 func TestReflectorOverRestart(t *testing.T) {
 	coordinator := standalone(t)
@@ -419,18 +419,18 @@ func TestReflectorOverRestart(t *testing.T) {
 						return nil
 					}
 				}
-				return errors.New("nobody has tried")
+				return errors.New("no informer has retried")
 			}))
 		}
 		must(t, coordinator.Start(testContext(t)))
 		for _, r := range reflectors {
 			r.mark(t, fmt.Sprintf("after-%t", clean))
-			// A connection that is lost under HTTP/2 makes them read again.
+			// A lost HTTP/2 connection causes a relist.
 			if whole := r.Transport.WholeReads("configmaps", since); len(whole) > 0 && clean {
 				t.Errorf("read again: %v; watch errors: %q", whole, r.WatchErrors())
 			}
 			if deletes := r.Deletes(); len(deletes) > 0 {
-				t.Errorf("deletions told: %v", deletes)
+				t.Errorf("deletions reported: %v", deletes)
 			}
 		}
 	}

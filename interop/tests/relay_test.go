@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// relayMissed is how many acknowledged beats in a row may be missing in the cloud with a relay, whoever dies: a beat is
-	// acknowledged once a relay has carried it.
+	// relayMissed is the maximum number of consecutive acknowledged heartbeats missing in the cloud with a relay,
+	// regardless of which hub dies. A heartbeat is acknowledged once a relay has carried it.
 	relayMissed = 1
-	// forwardMissed is the same without a relay: the dead leader's lease runs out, the next one takes its first look as a
-	// baseline, and carries the beat after that.
+	// forwardMissed is the same without a relay: the dead leader's lease expires, the next leader uses its first read
+	// as a baseline, and forwards the heartbeat after that.
 	forwardMissed = int((leaseDuration+2*harness.RenewInterval)/harness.RenewInterval) + 1
-	// afterRelay and afterLeader are how long the cloud's Lease is looked at after a hub was killed.
+	// afterRelay and afterLeader are the observation times of the cloud's Lease after a hub was killed.
 	afterRelay  = 2*harness.RenewInterval + 5*time.Second
 	afterLeader = leaseDuration + 3*harness.RenewInterval
 )
 
-// TestHeartbeatRelay cuts a node off the cloud and kills hubs that speak for it, with SIGKILL: first the leader, then
-// the one it relays through. NodeRestriction and the node lifecycle controller are the real ones. With the relay the
-// Lease in the cloud is renewed as if nothing had happened, and NodeStatus arrives; without it the leader's death
-// leaves a gap, shorter than the controller's grace.
+// TestHeartbeatRelay cuts a node off the cloud and kills hubs that carry its heartbeats, with SIGKILL: first the
+// leader, then its relay. NodeRestriction and the node lifecycle controller are the real ones. With the relay the Lease
+// in the cloud is renewed without interruption, and NodeStatus arrives. Without it the leader's death leaves a gap,
+// shorter than the controller's grace.
 func TestHeartbeatRelay(t *testing.T) {
 	t.Run("Relay", func(t *testing.T) { testHeartbeatRelay(t, "relay", true, relayMissed, afterRelay) })
 	t.Run("Forwarding", func(t *testing.T) { testHeartbeatRelay(t, "norelay", false, forwardMissed, afterLeader) })
@@ -58,7 +58,7 @@ func testHeartbeatRelay(t *testing.T, name string, relay bool, missed int, lengt
 	must(t, harness.Poll(ctx, readyLimit, 100*time.Millisecond, func(ctx context.Context) error {
 		return errors.Join(isReady(ctx, cloud, node.Node), isBeating(ctx, cloud, node.Node, "", kubelets[node.Node]))
 	}))
-	// Each hub's offer goes out with its kubelet's first beat.
+	// Each hub's relay address is published with its kubelet's first heartbeat.
 	time.Sleep(harness.RenewInterval / 2)
 	must(t, node.Link.Cut())
 	must(t, harness.Poll(ctx, readyLimit, 100*time.Millisecond, func(ctx context.Context) error {
@@ -106,8 +106,8 @@ func hubOf(pool *harness.Pool, node string) *harness.Hub {
 	panic("no hub of " + node)
 }
 
-// checkGap looks at Lease and Node in the cloud for a while: never more than so many acknowledged beats that are missing there,
-// renewTime forward only, the node Ready.
+// checkGap observes Lease and Node in the cloud for a while. It asserts a maximum of missing acknowledged heartbeats, a
+// renewTime that only advances, and a Ready node.
 func checkGap(t *testing.T, cloud *harness.Cloud, hub *harness.Hub, kubelet *harness.Kubelet, what string, missed int, length time.Duration) {
 	t.Helper()
 	ctx := testContext(t)
@@ -136,7 +136,7 @@ func checkGap(t *testing.T, cloud *harness.Cloud, hub *harness.Hub, kubelet *har
 	t.Logf("%s: %d renewals in %s, the longest gap was %s", what, count, length, longest.Round(10*time.Millisecond))
 }
 
-// checkStatusArrives posts the NodeStatus and looks for it in the cloud.
+// checkStatusArrives posts the NodeStatus and waits for it in the cloud.
 func checkStatusArrives(t *testing.T, cloud *harness.Cloud, hub *harness.Hub, kubelet *harness.Kubelet) {
 	t.Helper()
 	ctx := testContext(t)

@@ -18,12 +18,12 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// rollbackLimit is how soon every informer must agree with a cloud that came back from a backup.
+// rollbackLimit is the time in which every informer must agree with a cloud restored from a backup.
 const rollbackLimit = 90 * time.Second
 
-// TestRollback takes a real cloud back to a backup of its etcd while informers read through a pool. Whatever happened in
-// the lost stretch, and whenever it is noticed: every informer ends with the cloud's state, those that watched start over
-// once, and all hubs and the coordinator agree on a new generation.
+// TestRollback restores a real cloud from a backup of its etcd while informers read through a pool. For every kind of
+// change in the lost stretch, and every time of detection, three results are required: every informer ends with the
+// cloud's state, those that watched relist once, and all hubs and the coordinator agree on a new generation.
 // Conformance: 7.55
 func TestRollback(t *testing.T) {
 	t.Parallel() // it mostly waits, and has a cloud of its own
@@ -56,7 +56,7 @@ func TestRollback(t *testing.T) {
 	})
 }
 
-// TestServerThatLags has hubs turn to a kube-apiserver that has not heard of etcd for a while: that is no rollback.
+// TestServerThatLags has hubs follow a kube-apiserver that lags behind etcd: that is no rollback.
 func TestServerThatLags(t *testing.T) {
 	cloud := ownCloud(t)
 	second, err := cloud.StartSecondAPIServer(testContext(t))
@@ -100,7 +100,7 @@ func ownCloud(t *testing.T) *harness.Cloud {
 	return cloud
 }
 
-// rollback is a pool with informers, some objects in the cloud, and a backup that has them.
+// rollback is a pool with informers, some objects in the cloud, and a backup of them.
 type rollback struct {
 	cloud     *harness.Cloud
 	backup    harness.Backup
@@ -108,7 +108,7 @@ type rollback struct {
 	namespace string
 	// long are informers that always reach their hub, one per hub.
 	long []*harness.Mirror
-	// resuming are informers that lose their hub at times, and their ways to it.
+	// resuming are informers with interrupted links to their hub, and these links.
 	resuming []*harness.Mirror
 	links    []*harness.Link
 	was      string // generation before
@@ -120,7 +120,7 @@ func newRollback(t *testing.T, cloud *harness.Cloud, name string) *rollback {
 	return newRollbackIn(t, cloud, harness.PoolOptions{Name: name, Hubs: 3})
 }
 
-// newRollbackIn starts the pool and the informers, and makes the backup when all know everything.
+// newRollbackIn starts the pool and the informers, and makes the backup when all are synchronised.
 func newRollbackIn(t *testing.T, cloud *harness.Cloud, options harness.PoolOptions) *rollback {
 	t.Helper()
 	s := &rollback{cloud: cloud, namespace: "rollback-" + options.Name}
@@ -155,13 +155,13 @@ func newRollbackIn(t *testing.T, cloud *harness.Cloud, options harness.PoolOptio
 
 func (s *rollback) all() []*harness.Mirror { return slices.Concat(s.long, s.resuming) }
 
-// known waits until every informer has what the cloud has.
+// known waits until every informer has the cloud's data.
 func (s *rollback) known(t *testing.T) {
 	t.Helper()
 	waitEqual(t, s.cloud, s.all(), rollbackLimit)
 }
 
-// loseStretch makes the changes that the cloud will not know of afterwards.
+// loseStretch makes the changes that the restored cloud lacks.
 func (s *rollback) loseStretch(t *testing.T) {
 	t.Helper()
 	s.put(t, "changed", "2")
@@ -172,7 +172,7 @@ func (s *rollback) loseStretch(t *testing.T) {
 	waitEqual(t, s.cloud, s.long, rollbackLimit)
 }
 
-// restore takes the cloud back, and makes changes that nobody saw before.
+// restore restores the cloud, and makes new changes.
 func (s *rollback) restore(t *testing.T) {
 	t.Helper()
 	must(t, s.cloud.Restore(testContext(t), s.backup))
@@ -180,7 +180,7 @@ func (s *rollback) restore(t *testing.T) {
 	s.put(t, "new", "")
 }
 
-// passNumbers writes something else until the cloud's resourceVersions are above all that were given out before.
+// passNumbers writes other objects until the cloud's resourceVersions are above all earlier ones.
 func (s *rollback) passNumbers(t *testing.T) {
 	t.Helper()
 	ctx := testContext(t)
@@ -205,7 +205,7 @@ func (s *rollback) passNumbers(t *testing.T) {
 	s.remove(t, "new")
 }
 
-// number reads a resourceVersion or a generation.
+// number parses a resourceVersion or a generation.
 func number(t *testing.T, version string) uint64 {
 	t.Helper()
 	n, err := strconv.ParseUint(version, 10, 64)
@@ -279,8 +279,8 @@ func (s *rollback) checkStartedOver(t *testing.T) {
 	checkStates(t, s.pool, waitLeader(t, s.pool))
 }
 
-// startsOver counts how often a client started over. A reflector asks for its last resourceVersion first; where that is
-// ahead of what is there, it is told so and asks for any: that is once.
+// startsOver counts a client's relists. A reflector first requests its last resourceVersion. If that is ahead of the
+// server, it gets an error and requests any: that is one relist.
 func startsOver(reads []harness.Read) int {
 	anyVersion := 0
 	for _, read := range reads {
@@ -291,7 +291,7 @@ func startsOver(reads []harness.Read) int {
 	return max(anyVersion, min(1, len(reads)))
 }
 
-// toldOfGeneration is nil when an Event tells of the new generation.
+// toldOfGeneration returns nil if an Event names the new generation.
 func (s *rollback) toldOfGeneration(ctx context.Context) error {
 	events, err := poolEvents(ctx, s.pool, "default", "")
 	if err != nil {
@@ -302,10 +302,10 @@ func (s *rollback) toldOfGeneration(ctx context.Context) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("none of %d events tells of a new generation", len(events))
+	return fmt.Errorf("none of %d events names a new generation", len(events))
 }
 
-// generation is what all hubs and the coordinator agree on.
+// generation is the common generation of all hubs and the coordinator.
 func (s *rollback) generation(t *testing.T) string {
 	t.Helper()
 	var agreed string
@@ -336,7 +336,7 @@ func (s *rollback) generation(t *testing.T) string {
 			told["coordinator "+gvr.Resource] = string(status.Collections[gvr.GroupResource().String()].Generation)
 		}
 		agreed = told["coordinator services"]
-		// Each collection counts for itself; what is the same everywhere is one number per resource.
+		// Each collection counts separately; one number per resource is the same everywhere.
 		for _, gvr := range harness.PoolScope {
 			for _, hub := range s.pool.Hubs {
 				if have, want := told[hub.Node+" "+gvr.Resource], told["coordinator "+gvr.Resource]; have != want || have == "" {
@@ -381,7 +381,7 @@ func (s *rollback) put(t *testing.T, name, mark string) {
 	}
 }
 
-// writable is nil when the cloud takes writes.
+// writable returns nil if the cloud accepts writes.
 func (s *rollback) writable(ctx context.Context) error {
 	_, err := s.cloud.Client.CoreV1().Services(s.namespace).Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "dry"},
 		Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})

@@ -17,7 +17,7 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// schemaManifest declares a kind whose schema has a bit of everything.
+// schemaManifest declares a kind with all supported features of a schema.
 const schemaManifest = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"shapes.example.org"},
 "spec":{"group":"example.org","scope":"Cluster","names":{"plural":"shapes","singular":"shape","kind":"Shape","listKind":"ShapeList"},
 "versions":[{"name":"v1","served":true,"storage":true,"subresources":{"status":{}},"schema":{"openAPIV3Schema":{"type":"object","required":["spec"],"properties":{
@@ -46,8 +46,8 @@ const schemaManifest = `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomRe
   "free":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}},
  "status":{"type":"object","properties":{"ready":{"type":"boolean"}}}}}}}]}}`
 
-// schemaSpecs are specs, good and bad. Left out is a whole number where only multiples of a fraction are allowed, which
-// kube-apiserver takes for a fault of the schema.
+// schemaSpecs are valid and invalid specs. One case is omitted: a whole number where only multiples of a fraction are
+// allowed, which kube-apiserver reports as a fault of the schema.
 var schemaSpecs = []string{
 	`{"color":"red"}`, `{}`, `{"color":"green"}`, `{"color":1}`, `{"color":null}`, `{"color":"red","odd":1,"more":{"x":1}}`,
 	`{"color":"red","size":0}`, `{"color":"red","size":10}`, `{"color":"red","size":"3"}`, `{"color":"red","size":1.5}`, `{"color":"red","size":2.0}`, `{"color":"red","size":null}`,
@@ -68,8 +68,8 @@ var schemaSpecs = []string{
 	`{"color":"red","free":{"any":{"thing":[1]}}}`, `"text"`, `null`, `[]`,
 }
 
-// TestCustomSchemas writes the same objects to kube-apiserver and to the coordinator, which have the same schema from the same
-// manifest: what is stored, what is refused and why, and what is warned about are the same.
+// TestCustomSchemas writes the same objects to kube-apiserver and to the coordinator, with the same schema from the
+// same manifest. Stored objects, rejections with their reasons, and warnings are the same.
 func TestCustomSchemas(t *testing.T) {
 	ours, theirs := bothShapes(t)
 	for i, spec := range schemaSpecs {
@@ -86,7 +86,7 @@ func TestCustomSchemas(t *testing.T) {
 			}
 		}
 	}
-	// Patches of one that is there.
+	// Patches of an existing object.
 	for _, patch := range []string{`{"spec":{"size":"big"}}`, `{"spec":{"color":null}}`, `{"spec":{"odd":1,"size":5}}`, `{"spec":{"size":null}}`, `{"spec":{"list":[]}}`} {
 		want, have := theirs.patch("s-0", patch), ours.patch("s-0", patch)
 		if !want.equals(have) {
@@ -102,7 +102,7 @@ func bothShapes(t *testing.T) (*shapes, *shapes) {
 	must(t, os.WriteFile(filepath.Join(kinds, "shapes.yaml"), []byte(schemaManifest), 0o644))
 	ours := shapesOf(t, standalone(t, "--custom-resources-path="+kinds).Admin)
 	theirs := shapesOf(t, cloud.Admin)
-	// The test before may have deleted it a moment ago.
+	// The previous test may have deleted it a moment ago.
 	must(t, harness.Poll(testContext(t), readyLimit, 50*time.Millisecond, func(ctx context.Context) error {
 		return theirs.client.CoreV1().RESTClient().Post().AbsPath("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").
 			SetHeader("Content-Type", "application/json").Body([]byte(schemaManifest)).Do(ctx).Error()
@@ -120,7 +120,7 @@ func bothShapes(t *testing.T) (*shapes, *shapes) {
 	return ours, theirs
 }
 
-// appliedSpecs are applied one after the other by the manager named first.
+// appliedSpecs are applied in order by the manager named first.
 var appliedSpecs = [][2]string{
 	{"alice", `{"color":"red","map":[{"k":"a","v":"1"}],"set":["x"],"list":["l"],"whole":{"a":"1"},"port":80,"labels":{"a":"1"},"free":{"any":{"thing":[1]}},"when":"2026-01-02T03:04:05Z"}`},
 	{"bob", `{"map":[{"k":"b"}],"set":["y"],"labels":{"b":"2"}}`},
@@ -129,7 +129,8 @@ var appliedSpecs = [][2]string{
 	{"alice", `{"color":"red","map":[{"k":"a"}],"set":[],"port":"http"}`}, {"alice", `{"color":"red"}`},
 }
 
-// TestCustomApply applies the same configurations in both places: schemas say what is owned alone, and what nobody declared.
+// TestCustomApply applies the same configurations to both servers. The schemas define which fields have an owner of
+// their own. Some configurations have undeclared fields.
 //
 // Conformance: 3.C07, 3.C12
 func TestCustomApply(t *testing.T) {
@@ -142,7 +143,7 @@ func TestCustomApply(t *testing.T) {
 	}
 }
 
-// apply returns what counts of an answer: its code and message, the spec, and who owns what.
+// apply returns the compared parts of a response: its code and message, the spec, and the field managers.
 func (s *shapes) apply(manager, spec string) []any {
 	body := fmt.Sprintf(`{"apiVersion":"example.org/v1","kind":"Shape","metadata":{"name":"applied"},"spec":%s}`, spec)
 	result := s.client.CoreV1().RESTClient().Patch("application/apply-patch+yaml").RequestURI("/apis/example.org/v1/shapes/applied?fieldManager=" + manager).
@@ -165,7 +166,7 @@ func (s *shapes) apply(manager, spec string) []any {
 	return []any{code, object.Message, object.Spec, owned}
 }
 
-// shapes is a server that knows the kind.
+// shapes is a server with the kind.
 type shapes struct {
 	t      *testing.T
 	client *kubernetes.Clientset
@@ -177,7 +178,7 @@ func shapesOf(t *testing.T, server harness.Kubeconfig) *shapes {
 	return &shapes{t, client}
 }
 
-// shapeAnswer is what counts of an answer.
+// shapeAnswer holds the compared parts of a response.
 type shapeAnswer struct {
 	Code     int
 	Message  string
@@ -217,7 +218,7 @@ func read(code int, raw []byte) shapeAnswer {
 	}
 	_ = json.Unmarshal(raw, &body)
 	answer := shapeAnswer{Code: code, Message: body.Message, Causes: body.Details.Causes, Spec: body.Spec}
-	// Members are looked at in no order there.
+	// That server checks members in no particular order.
 	slices.SortFunc(answer.Causes, func(a, b metav1.StatusCause) int {
 		return slices.Compare([]string{a.Field, a.Message}, []string{b.Field, b.Message})
 	})

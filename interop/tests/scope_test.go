@@ -16,7 +16,7 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// scopeKind is a kind of the cloud's, and the right of nodes to read it.
+// scopeKind is a kind of the cloud, and the right of nodes to read it.
 const scopeKind = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -45,11 +45,12 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: "system:node
 
 var gadgets = schema.GroupVersionResource{Group: "scope.example.com", Version: "v1", Resource: "gadgets"}
 
-// scopeLimit is how long a change of the list may take: the hubs ask the coordinator every 5 s.
+// scopeLimit is the maximum delay of a change of the list: the hubs poll the coordinator every 5 s.
 const scopeLimit = 60 * time.Second
 
-// TestPoolScopeAtRuntime lists a custom kind in ConfigMap yurt-hub-cfg while a pool works: leader, coordinator and follower
-// copy it with the cloud's resourceVersions, serve it while the cloud is away, and give it up again.
+// TestPoolScopeAtRuntime lists a custom kind in ConfigMap yurt-hub-cfg while a pool works. Leader, coordinator and
+// follower replicate it with the cloud's resourceVersions, serve it while the cloud is unreachable, and remove it
+// again.
 func TestPoolScopeAtRuntime(t *testing.T) {
 	cloud := sharedCloud(t)
 	ctx := testContext(t)
@@ -116,7 +117,7 @@ func TestPoolScopeAtRuntime(t *testing.T) {
 		}
 		for _, deleted := range mirror.Deletes() {
 			if deleted.Resource == gadgets.Resource {
-				t.Errorf("%s was told a deletion that nobody made: %+v", mirror.Name, deleted)
+				t.Errorf("%s received a deletion that did not happen: %+v", mirror.Name, deleted)
 			}
 		}
 	}
@@ -153,7 +154,7 @@ func writeScope(ctx context.Context, cloud *harness.Cloud, list string) error {
 	return cloud.Apply(ctx, text)
 }
 
-// dropScope leaves nothing for other tests to meet.
+// dropScope removes everything that could affect other tests.
 func dropScope(cloud *harness.Cloud) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -162,7 +163,7 @@ func dropScope(cloud *harness.Cloud) {
 	_ = cloud.Dynamic.Resource(crds).Delete(ctx, "gadgets.scope.example.com", metav1.DeleteOptions{})
 }
 
-// waitGadgets waits until every hub's copy of gadgets is as check says, or, without a check, until there is none.
+// waitGadgets waits until every hub's replica of gadgets satisfies check or, without a check, until there is none.
 func waitGadgets(t *testing.T, pool *harness.Pool, check func(*harness.Hub, harness.Collection) error) {
 	t.Helper()
 	must(t, harness.Poll(testContext(t), scopeLimit, 100*time.Millisecond, func(ctx context.Context) error {
@@ -186,7 +187,7 @@ func waitGadgets(t *testing.T, pool *harness.Pool, check func(*harness.Hub, harn
 	}))
 }
 
-// waitSameGadgets waits until every hub lists what the cloud has.
+// waitSameGadgets waits until every hub lists the cloud's objects.
 func waitSameGadgets(t *testing.T, cloud *harness.Cloud, pool *harness.Pool) {
 	t.Helper()
 	must(t, harness.Poll(testContext(t), scopeLimit, 50*time.Millisecond, func(ctx context.Context) error {

@@ -13,11 +13,11 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// toldLimit is how long a hub and the coordinator may take to tell of a new leader.
+// toldLimit is the maximum time until a hub and the coordinator report a new leader.
 const toldLimit = 15 * time.Second
 
-// checkTold checks that an operator sees the new leader: by an Event about the election's lease, in the coordinator's
-// and the hubs' metrics, and that no client of the others was made to list again.
+// checkTold checks that an operator sees the new leader, by an Event about the election's lease and in the metrics of
+// the coordinator and the hubs. It also checks that no client of the others had to relist.
 func checkTold(t *testing.T, pool *harness.Pool, leader *harness.Hub, others []*harness.Hub) {
 	t.Helper()
 	ctx := testContext(t)
@@ -50,7 +50,7 @@ func checkTold(t *testing.T, pool *harness.Pool, leader *harness.Hub, others []*
 	}
 }
 
-// saidToLead is nil when an Event about the election's lease names the node as the new leader.
+// saidToLead returns nil if an Event about the election's lease names the node as the new leader.
 func saidToLead(ctx context.Context, pool *harness.Pool, node string) error {
 	events, err := poolEvents(ctx, pool, "kube-system", "?fieldSelector=involvedObject.name=yurthub")
 	if err != nil {

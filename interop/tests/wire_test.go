@@ -26,11 +26,11 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// TestPing holds a silent watch whose client asks every second whether the connection lives: it does. Over a link that
-// moves nothing, the same client gives up.
+// TestPing holds a silent watch whose client verifies the connection every second: it survives. Over a link that
+// forwards nothing, the same client gives up.
 // Conformance: 2.92
 func TestPing(t *testing.T) {
-	// Both are read when the transport is made.
+	// The transport reads both at its creation.
 	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "1")
 	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "10")
 	coordinator := standalone(t)
@@ -54,7 +54,7 @@ func TestPing(t *testing.T) {
 	case <-time.After(4 * time.Second):
 	}
 	if link.Down() == before {
-		t.Error("nothing was asked, or nothing answered")
+		t.Error("no ping, or no response")
 	}
 	must(t, link.Blackhole())
 	select {
@@ -63,12 +63,12 @@ func TestPing(t *testing.T) {
 			t.Errorf("a lost connection says %v", event)
 		}
 	case <-time.After(readyLimit):
-		t.Error("the client does not notice that nobody answers: it did not ask")
+		t.Error("the client did not detect a silent server: it sent no ping")
 	}
 }
 
-// TestFraming looks at the headers that belong to connections: there are none over HTTP/2, and streams of unknown length
-// come in chunks over HTTP/1.1.
+// TestFraming checks the connection headers: there are none over HTTP/2, and streams of unknown length are chunked over
+// HTTP/1.1.
 // Conformance: 2.93
 func TestFraming(t *testing.T) {
 	coordinator := standalone(t)
@@ -105,8 +105,8 @@ func TestFraming(t *testing.T) {
 	}
 }
 
-// TestEventRecorder records events as every component does: repeated ones are counted in the one that is there, which is
-// written again when it is gone meanwhile.
+// TestEventRecorder records events as every component does: repeated ones increment the count of the existing event,
+// which is created again if it was deleted in the meantime.
 // Conformance: 5.10
 func TestEventRecorder(t *testing.T) {
 	ctx := testContext(t)
@@ -162,8 +162,8 @@ func TestEventRecorder(t *testing.T) {
 	}
 }
 
-// TestDiscoveryOfTargets reads as Prometheus does: informers over several roles and namespaces with selectors of both kinds, in
-// JSON and in protobuf, each of which follows what appears and goes.
+// TestDiscoveryOfTargets reads as Prometheus does: informers over several roles and namespaces with selectors of both
+// kinds, in JSON and in protobuf. Each of them follows added and removed objects.
 // Conformance: 5.24
 func TestDiscoveryOfTargets(t *testing.T) {
 	coordinator := standalone(t)
@@ -228,7 +228,7 @@ func checkTargets(t *testing.T, client *kubernetes.Clientset, namespaces []strin
 		}
 	}
 	wantTargets(t, stores, namespaces, map[string]int{"pods": 1, "services": 2, "endpoints": 2, "endpointslices": 2})
-	// One appears by its label, one goes by it.
+	// One object enters by its label, another leaves by it.
 	for _, namespace := range namespaces {
 		for name, scrape := range map[string]string{"silent": "yes", "scraped": "no"} {
 			patch := []byte(fmt.Sprintf(`{"metadata":{"labels":{"scrape":%q}}}`, scrape))

@@ -14,11 +14,11 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// syncLimit is how soon a change in the cloud must be in every informer.
+// syncLimit is the time in which a change in the cloud must reach every informer.
 const syncLimit = 2 * time.Second
 
-// newWorkload makes a workload with n Services and n EndpointSlices of 10 endpoints that is cleared with the test. The
-// seed is printed, so that a failure can be repeated.
+// newWorkload creates a workload with n Services and n EndpointSlices of 10 endpoints that is cleared with the test. It
+// prints the seed, so that a failure can be repeated.
 func newWorkload(t *testing.T, cloud *harness.Cloud, n int) *harness.Workload {
 	t.Helper()
 	ctx := testContext(t)
@@ -67,7 +67,7 @@ func waitSynced(t *testing.T, mirrors []*harness.Mirror) {
 	}
 }
 
-// shows tells whether a mirror is exactly where the change has put the object.
+// shows returns nil if a mirror has exactly the change's state of the object.
 func shows(mirror *harness.Mirror, change harness.Change) error {
 	object := mirror.Get(change.Resource, change.Key)
 	switch {
@@ -84,7 +84,7 @@ func shows(mirror *harness.Mirror, change harness.Change) error {
 	return nil
 }
 
-// waitShown waits until all mirrors show a change and returns how long it took.
+// waitShown waits until all mirrors show a change and returns the elapsed time.
 func waitShown(ctx context.Context, mirrors []*harness.Mirror, change harness.Change) (time.Duration, error) {
 	started := time.Now()
 	err := harness.Poll(ctx, syncLimit, 2*time.Millisecond, func(context.Context) error {
@@ -98,8 +98,8 @@ func waitShown(ctx context.Context, mirrors []*harness.Mirror, change harness.Ch
 	return time.Since(started), err
 }
 
-// waitEqual waits until every mirror holds exactly what the cloud lists: keys, resourceVersions and every byte of
-// content that JSON can tell.
+// waitEqual waits until every mirror holds exactly the cloud's list: keys, resourceVersions and all content that JSON
+// can express.
 func waitEqual(t *testing.T, cloud *harness.Cloud, mirrors []*harness.Mirror, limit time.Duration) {
 	t.Helper()
 	for _, gvr := range harness.PoolScope {
@@ -156,7 +156,7 @@ func sameContent(name string, want, have map[string]*unstructured.Unstructured) 
 	return nil
 }
 
-// wholeReads counts the loads of complete collections an informer set asked for after since.
+// wholeReads counts an informer set's loads of complete collections after since.
 func wholeReads(mirror *harness.Mirror, since time.Time) []harness.Read {
 	var reads []harness.Read
 	for _, gvr := range harness.PoolScope {
@@ -165,8 +165,8 @@ func wholeReads(mirror *harness.Mirror, since time.Time) []harness.Read {
 	return reads
 }
 
-// checkUnbroken asserts what clients must not notice of a change of source: no relist, no DELETED for an object that
-// lives, no deletion missed and found by a relist, no resourceVersion going backwards.
+// checkUnbroken asserts that clients are unaffected by a change of source: no relist, no DELETED for an existing
+// object, no missed deletion found by a relist, no resourceVersion that goes backwards.
 func checkUnbroken(t *testing.T, w *harness.Workload, mirrors []*harness.Mirror, since time.Time) {
 	t.Helper()
 	for _, mirror := range mirrors {

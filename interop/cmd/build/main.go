@@ -1,12 +1,12 @@
-// Command build makes the stock binaries the tests play the cloud with: etcd, kube-apiserver,
+// Command build builds the stock binaries that act as the cloud in the tests: etcd, kube-apiserver,
 // kube-controller-manager, kubemark's hollow-node, kubectl and CoreDNS.
 //
-// They are ordinary Go module dependencies of the two wrapper modules etcd/ and k8s/, so no download other than the
-// module proxy's is needed. A binary is built again only when its stamp (wrapper sources, go.mod, go.sum, Go version,
-// flags) differs from the one beside it.
+// They are ordinary Go module dependencies of the wrapper modules, so no download other than the module proxy's is
+// needed. A binary is rebuilt only when its stamp (wrapper sources, go.mod, go.sum, Go version, flags) differs from the
+// stored one.
 //
-//	go run ./cmd/build            build what is missing or stale
-//	go run ./cmd/build -check     say what is stale, build nothing, exit 1 if anything is
+//	go run ./cmd/build            build the missing or stale binaries
+//	go run ./cmd/build -check     list the stale binaries without a build; exit 1 if there are any
 //	go run ./cmd/build -print     print the directory with the binaries
 package main
 
@@ -25,8 +25,8 @@ import (
 )
 
 func main() {
-	check := flag.Bool("check", false, "only tell which binaries are missing or stale; exit 1 if there are any")
-	show := flag.Bool("print", false, "print the directory the binaries are in and exit")
+	check := flag.Bool("check", false, "list the missing or stale binaries without a build; exit 1 if there are any")
+	show := flag.Bool("print", false, "print the directory with the binaries and exit")
 	jobs := flag.Int("p", min(4, runtime.NumCPU()), "compile at most this many packages at a time")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -37,7 +37,7 @@ func main() {
 	}
 }
 
-// run does what the flags say and returns the first failure.
+// run executes the flags' mode and returns the first failure.
 func run(ctx context.Context, check, show bool, jobs int) error {
 	root, err := harness.InteropDir()
 	if err != nil {
@@ -78,7 +78,7 @@ func run(ctx context.Context, check, show bool, jobs int) error {
 	return nil
 }
 
-// report prints what is stale; an error if anything is.
+// report prints the stale binaries and returns an error if there are any.
 func report(ctx context.Context, root, binDir string) error {
 	stale, err := staleTargets(ctx, root, binDir)
 	if err != nil {

@@ -19,11 +19,11 @@ import (
 type target struct {
 	name   string
 	module string
-	// versionOf is the module whose version is stamped into the binary, empty if it knows its own.
+	// versionOf is the module whose version is stamped into the binary; empty if the binary contains its version.
 	versionOf string
 }
 
-// targets in the order they are built: the quick one first.
+// targets in build order: the quick one first.
 var targets = []target{
 	{name: "etcd", module: "etcd"},
 	{name: "kube-apiserver", module: "k8s", versionOf: "k8s.io/kubernetes"},
@@ -33,7 +33,7 @@ var targets = []target{
 	{name: "coredns", module: "coredns"},
 }
 
-// staleTarget is a target that has to be built, with the stamp it gets afterwards.
+// staleTarget is a target that needs a build, with its new stamp.
 type staleTarget struct {
 	target  target
 	dir     string // folder of the wrapper module
@@ -42,7 +42,7 @@ type staleTarget struct {
 	ldflags string
 }
 
-// staleTargets compares every target's stamp with the one beside its binary.
+// staleTargets compares every target's stamp with the stored one.
 func staleTargets(ctx context.Context, root, binDir string) ([]staleTarget, error) {
 	goVersion, err := exec.CommandContext(ctx, "go", "env", "GOVERSION", "GOOS", "GOARCH").Output()
 	if err != nil {
@@ -68,7 +68,7 @@ func staleTargets(ctx context.Context, root, binDir string) ([]staleTarget, erro
 	return stale, nil
 }
 
-// isFresh tells whether the binary exists and carries this stamp.
+// isFresh reports whether the binary exists and has this stamp.
 func isFresh(output, stamp string) bool {
 	have, err := os.ReadFile(output + ".stamp")
 	if err != nil || string(have) != stamp {
@@ -88,7 +88,7 @@ func (t target) ldflags(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// Kubernetes publishes its libraries as v0.x of what is v1.x.
+	// Kubernetes publishes its v1.x libraries as v0.x.
 	if rest, isLibrary := strings.CutPrefix(version, "v0."); isLibrary {
 		version = "v1." + rest
 	}
@@ -119,7 +119,7 @@ func requiredVersion(goMod, module string) (string, error) {
 	return "", fmt.Errorf("%s does not require %s", goMod, module)
 }
 
-// stampOf hashes everything that decides what the binary is: toolchain, flags, go.mod, go.sum and the wrapper's sources.
+// stampOf hashes all inputs of the binary: toolchain, flags, go.mod, go.sum and the wrapper's sources.
 func stampOf(dir, name, goVersion, ldflags string) (string, error) {
 	hash := sha256.New()
 	fmt.Fprintf(hash, "%s\x00%s\x00%s\x00", name, goVersion, ldflags)

@@ -1,5 +1,5 @@
 // Command differential plays the scripts of package differential against kube-apiserver and yurt-coordinator and prints
-// what differs. It exits with 1 when a difference has no reason in accepted.txt, or a line there explains nothing.
+// the differences. It exits with 1 when a difference has no reason in accepted.txt, or a line there explains nothing.
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 	flag.BoolVar(&o.twice, "twice", false, "compare kube-apiserver with a second kube-apiserver: checks the comparison itself")
 	flag.BoolVar(&o.etcd, "etcd", false, "give the coordinator an etcd instead of its own store")
 	flag.BoolVar(&o.list, "list", false, "print the ids and play nothing")
-	flag.BoolVar(&o.cells, "cells", false, "ask the authorization cells instead of playing scripts")
+	flag.BoolVar(&o.cells, "cells", false, "compare the authorization cells instead of playing scripts")
 	flag.StringVar(&o.out, "out", "", "also write every difference to this file, one per line with its reason")
 	flag.Parse()
 	if err := run(o); err != nil {
@@ -100,11 +100,11 @@ func run(o options) error {
 		return err
 	}
 	report.Write(os.Stdout, o.seed, o.groups)
-	// What only the embedded store shows has a line all the same.
+	// Some lines are for the embedded store alone: runs over etcd do not check for unused lines.
 	return verdict(report, accepted.For(o.cells), o.one == "" && o.share == 1 && !o.etcd)
 }
 
-// play plays the scripts or asks the cells.
+// play plays the scripts or the cells.
 func play(ctx context.Context, o options, pair differential.Pair, scripts []differential.Script, accepted differential.AcceptedList) (*differential.Report, error) {
 	if !o.cells {
 		return differential.Run(ctx, pair, scripts, accepted)
@@ -116,7 +116,7 @@ func play(ctx context.Context, o options, pair differential.Pair, scripts []diff
 	return differential.RunCells(ctx, pair, cells, accepted)
 }
 
-// write prints the differences one by one where that was asked for.
+// write prints the differences one by one if requested.
 func write(o options, report *differential.Report) error {
 	var lines strings.Builder
 	for _, d := range report.Differences {
@@ -131,7 +131,7 @@ func write(o options, report *differential.Report) error {
 	return os.WriteFile(o.out, []byte(lines.String()), 0o644)
 }
 
-// verdict is an error when something is left to do. Lines without use are looked for in whole runs only.
+// verdict returns an error for unexplained differences. Only whole runs check for unused lines.
 func verdict(report *differential.Report, accepted differential.AcceptedList, whole bool) error {
 	var failed []error
 	if n := len(report.Unexplained()); n > 0 {

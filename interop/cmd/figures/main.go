@@ -1,5 +1,5 @@
-// Command figures measures on this machine and prints a table: memory of both programs, the time from exec to ready, and the
-// bytes that a pool reads from the cloud.
+// Command figures measures both programs on this machine and prints a table: memory, the time from exec to ready, and
+// the bytes that a pool reads from the cloud.
 //
 //	go run ./cmd/figures            everything, a few minutes
 //	go run ./cmd/figures -only rss  one group: start, rss or bytes
@@ -59,7 +59,7 @@ func run(ctx context.Context, only string) error {
 	return nil
 }
 
-// onOwnCloud gives a group a fresh cloud, so that no group sees what another left.
+// onOwnCloud gives a group a fresh cloud, so that groups do not affect each other.
 func onOwnCloud(ctx context.Context, g group) error {
 	dir, err := os.MkdirTemp("", "yurt-figures-")
 	if err != nil {

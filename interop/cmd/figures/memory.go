@@ -13,7 +13,7 @@ const (
 	waitLimit = 2 * time.Minute
 	// memorySlices and memoryEndpoints are the size of the data set for memory.
 	memorySlices, memoryEndpoints = 1000, 100
-	// idleTime is how long everything is left alone before memory is read.
+	// idleTime is the idle period before memory is read.
 	idleTime = 5 * time.Second
 )
 
@@ -67,7 +67,7 @@ func printMemory(ctx context.Context, pool *harness.Pool, leader *harness.Hub, w
 	return nil
 }
 
-// waitCounts lists through the coordinator and every hub until each has at least this many slices; that also makes
+// waitCounts lists through the coordinator and every hub until each has at least this many slices. That also makes
 // every hub hold them.
 func waitCounts(ctx context.Context, pool *harness.Pool, slices int) error {
 	readers := map[string]harness.Kubeconfig{"coordinator": pool.Coordinator.Admin}

@@ -9,11 +9,11 @@ import (
 	"yurt.test/interop/harness"
 )
 
-// startRuns is how often each start is repeated; the median is printed.
+// startRuns is the number of runs of each start; the median is printed.
 const startRuns = 7
 
-// measureStart prints the time from exec to the first 200 of /readyz (coordinator) and of /readyz of the health port
-// (hub), both with what an earlier run has left on disk.
+// measureStart prints the time from exec to the first 200 of /readyz, for the coordinator and for the hub's health
+// port. Both start with the data of an earlier run on disk.
 func measureStart(ctx context.Context, cloud *harness.Cloud) error {
 	pool, err := cloud.StartPool(ctx, harness.PoolOptions{Name: "start", Hubs: 1})
 	if err != nil {

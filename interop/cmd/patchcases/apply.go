@@ -18,8 +18,8 @@ import (
 
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
-// applyCases are sequences of applies and updates by several managers over one object. Every step notes what the object
-// and its managedFields (without times) are afterwards, or why it was refused.
+// applyCases are sequences of applies and updates by several managers over one object. Every step records the resulting
+// object and its managedFields (without times), or the reason of its rejection.
 func applyCases(random *rand.Rand) ([]any, error) {
 	types := applyconfigurations.NewTypeConverter(scheme.Scheme)
 	var cases []any
@@ -93,7 +93,7 @@ func annotate(random *rand.Rand, object map[string]any) {
 	metadata["annotations"] = annotations
 }
 
-// part is a random part of an object: whole members and elements are left out or null, identities stay.
+// part is a random part of an object: whole members and elements are omitted or null, identities stay.
 func part(random *rand.Rand, value any) any {
 	switch value := value.(type) {
 	case map[string]any:
@@ -131,7 +131,7 @@ func refusal(err error) map[string]any {
 	}
 	found := map[string]any{"message": status.Status().Message, "code": status.Status().Code}
 	if details := status.Status().Details; details != nil {
-		// They come in no order.
+		// Their order is undefined.
 		slices.SortFunc(details.Causes, func(a, b metav1.StatusCause) int {
 			return cmp.Or(cmp.Compare(a.Message, b.Message), cmp.Compare(a.Field, b.Field))
 		})

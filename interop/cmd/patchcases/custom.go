@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 )
 
-// customType is what a server makes of a custom resource whose definition keeps unknown fields: metadata has its type,
+// customType is a server's type of a custom resource whose definition keeps unknown fields. Metadata has its type,
 // everything else is deduced.
 const customType = `
 - name: custom
@@ -38,7 +38,7 @@ type customConverter struct {
 	typ typed.ParseableType
 }
 
-// newCustomConverter takes the type of metadata out of client-go's source, where the schema is in an internal package.
+// newCustomConverter reads the type of metadata from client-go's source, because the schema is in an internal package.
 func newCustomConverter() (*customConverter, error) {
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/client-go").Output()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// decodeCases are bodies with a fault or two: what a strict decoder says of them, and what is left after decoding.
+// decodeCases are bodies with one or two errors: the messages of a strict decoder, and the decoded object.
 func decodeCases(random *rand.Rand) ([]any, error) {
 	strict := jsonserializer.NewSerializerWithOptions(jsonserializer.DefaultMetaFactory, scheme.Scheme, scheme.Scheme, jsonserializer.SerializerOptions{Strict: true})
 	var cases []any

@@ -1,7 +1,7 @@
-// Command patchcases writes test cases that Kubernetes' own code has answered: random strategic merge patches, random
-// sequences of server-side applies and updates, and bodies with unknown, doubled and wrong fields.
+// Command patchcases writes test cases with the results of Kubernetes' own code: random strategic merge patches, random
+// sequences of server-side applies and updates, and bodies with unknown, duplicate and wrong fields.
 //
-// The coordinator's implementations are pure functions; their tests read the files and must come to the same answers.
+// The coordinator's implementations are pure functions; their tests read the files and must produce the same results.
 //
 //	go run ./cmd/patchcases ../crates/apimachinery/testdata
 package main
@@ -15,7 +15,7 @@ import (
 	"path/filepath"
 )
 
-// seed makes the files the same on every run.
+// seed makes the files identical on every run.
 const seed = 20261121
 
 func main() {

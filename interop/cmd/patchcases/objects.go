@@ -70,7 +70,7 @@ func (s sample) object() map[string]any {
 	return integers(object).(map[string]any)
 }
 
-// integers turns the floats of encoding/json into the int64 that the API's own decoder yields.
+// integers converts the floats of encoding/json to int64, as the API's own decoder does.
 func integers(value any) any {
 	switch value := value.(type) {
 	case float64:
@@ -114,7 +114,7 @@ func keysOf(object map[string]any) []string {
 	return keys
 }
 
-// Fields that tell elements apart; a variant never drops them, so that most cases are valid.
+// identities are fields that identify elements. A variant keeps them, so that most cases are valid.
 var identities = map[string]bool{
 	"name": true, "type": true, "uid": true, "ip": true, "containerPort": true, "port": true, "mountPath": true, "key": true,
 	"apiVersion": true, "kind": true, "metadata": true, "address": true, "topologyKey": true, "whenUnsatisfiable": true, "conditionType": true,
@@ -164,7 +164,7 @@ func vary(random *rand.Rand, value any) any {
 	return value
 }
 
-// another is an element of a list that is like one there is, but not the same.
+// another returns a new list element that is similar to an existing one.
 func another(random *rand.Rand, item any) any {
 	switch item := clone(item).(type) {
 	case map[string]any:

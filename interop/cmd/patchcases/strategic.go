@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 )
 
-// strategicCases are patches between variants of an object, many of them bent a little, applied to a third variant.
+// strategicCases are patches between variants of an object, many of them slightly altered, applied to a third variant.
 func strategicCases(random *rand.Rand) ([]any, error) {
 	var cases []any
 	for round := 0; len(cases) < 400; round++ {
@@ -42,7 +42,7 @@ func strategicCases(random *rand.Rand) ([]any, error) {
 	return cases, nil
 }
 
-// merged asks several times: with doubled directives the answer depends on the order of Go's maps.
+// merged repeats the merge: with duplicate directives the result depends on the order of Go's maps.
 func merged(original, patch map[string]any, typed any) (first map[string]any, ok, isStable bool) {
 	for attempt := range 8 {
 		result, err := apply(original, patch, typed)
@@ -65,7 +65,7 @@ func apply(original, patch map[string]any, typed any) (result map[string]any, er
 	if err != nil {
 		return nil, err
 	}
-	// Into JSON and back: empty lists that are nil become null in JSON, which the server's decoder drops.
+	// A JSON round trip: empty lists that are nil become null in JSON, which the server's decoder drops.
 	text, err := json.Marshal(result)
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func apply(original, patch map[string]any, typed any) (result map[string]any, er
 
 var errPanic = errors.New("the implementation panicked")
 
-// bend puts a directive or a null somewhere.
+// bend inserts a directive or a null at a random place.
 func bend(random *rand.Rand, patch map[string]any) {
 	keys := keysOf(patch)
 	if len(keys) == 0 {

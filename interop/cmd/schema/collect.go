@@ -60,7 +60,7 @@ var roots = []root{
 	{"policy", "v1beta1", policyv1beta1.Eviction{}},
 }
 
-// scalars are types whose JSON is not that of their Go structure.
+// scalars are types whose JSON differs from their Go structure.
 var scalars = map[reflect.Type]string{
 	reflect.TypeFor[metav1.Time]():                 "Time",
 	reflect.TypeFor[metav1.MicroTime]():            "MicroTime",
@@ -76,7 +76,7 @@ var scalars = map[reflect.Type]string{
 
 type message struct {
 	name string
-	// isAtomic: server-side apply replaces it as a whole, wherever it stands.
+	// isAtomic: server-side apply replaces it as a whole, in any field.
 	isAtomic bool
 	fields   []field
 }
@@ -88,7 +88,7 @@ type field struct {
 	kind    string
 	message int
 	flags   []string
-	// mergeKey is that of strategic merge patches, keys those of server-side apply.
+	// mergeKey is the key of strategic merge patches, keys those of server-side apply.
 	mergeKey, keys string
 }
 
@@ -123,8 +123,8 @@ func typeName(typ reflect.Type) string {
 	return strings.ReplaceAll(path, "/", ".") + "." + typ.Name()
 }
 
-// message describes a struct, and everything it refers to, once. The fields of an inlined struct are merged as fields of
-// the struct around it, whose name is mergeName.
+// message describes a struct and its referenced types, once each. The fields of an inlined struct are merged as fields
+// of the surrounding struct, whose name is mergeName.
 func (s *schema) message(typ reflect.Type, mergeName string) (int, error) {
 	if index, known := s.index[typ]; known {
 		return index, nil
@@ -196,7 +196,7 @@ func (s *schema) field(of reflect.StructField, mergeName string) (*field, error)
 	return out, nil
 }
 
-// shape fills in what a value is: a scalar, a message, a list or a map of them.
+// shape sets the type of a value: a scalar, a message, a list or a map of them.
 func (s *schema) shape(out *field, typ reflect.Type) error {
 	if kind := scalars[typ]; kind != "" {
 		out.kind = kind
@@ -248,7 +248,7 @@ func (s *schema) element(out *field, typ reflect.Type) error {
 	return nil
 }
 
-// applyRules fills in how server-side apply merges the field.
+// applyRules sets the field's merge rules of server-side apply.
 func (s *schema) applyRules(out *field, mergeName string) {
 	rule := s.merges.field(mergeName, out.name)
 	if rule == nil {
@@ -273,7 +273,7 @@ func (s *schema) applyRules(out *field, mergeName string) {
 
 func (f *field) flag(name string) { f.flags = append(f.flags, name) }
 
-// emitsZero tells whether Go's JSON encoder writes the field when it is unset.
+// emitsZero reports whether Go's JSON encoder writes the field when it is unset.
 func emitsZero(typ reflect.Type, options string) bool {
 	if strings.Contains(options, "omitzero") {
 		return false

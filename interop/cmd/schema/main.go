@@ -1,9 +1,10 @@
-// Command schema prints the Rust table of built-in types that the coordinator's transcoder, patches and field validation
-// work from.
+// Command schema prints the Rust table of built-in types for the coordinator's transcoder, patches and field
+// validation.
 //
-// It reflects over the Go types of k8s.io/api and k8s.io/apimachinery: JSON names, protobuf numbers, what is left out when
-// empty, strategic merge keys. How lists and maps merge in server-side apply comes from the schema that client-go carries
-// for its apply configurations. The versions are those of go.mod, so a new Kubernetes minor is: raise them, run this.
+// It reflects over the Go types of k8s.io/api and k8s.io/apimachinery: JSON names, protobuf numbers, omission of empty
+// values, strategic merge keys. The merge rules of server-side apply come from the schema that client-go contains for
+// its apply configurations. The versions are those of go.mod. For a new Kubernetes minor version, raise them and run
+// this command.
 //
 //	go run ./cmd/schema > ../crates/apimachinery/src/schema/table.rs
 //	go run ./cmd/schema -check ../crates/apimachinery/src/schema/table.rs    exit 1 if the file is not what would be printed

@@ -11,12 +11,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// merges tells, by type name and JSON field name, how server-side apply merges a field.
+// merges holds the merge rules of server-side apply, by type name and JSON field name.
 type merges struct {
 	types map[string]smdType
 }
 
-// The parts of a structured-merge-diff schema that matter here.
+// The relevant parts of a structured-merge-diff schema.
 type smdSchema struct {
 	Types []smdType `yaml:"types"`
 }
@@ -50,7 +50,7 @@ type smdList struct {
 	} `yaml:"elementType"`
 }
 
-// loadMerges reads the schema out of client-go's source: it is in an internal package, so it cannot be imported.
+// loadMerges reads the schema from client-go's source: it is in an internal package, so it cannot be imported.
 func loadMerges() (*merges, error) {
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/client-go").Output()
 	if err != nil {
@@ -77,7 +77,7 @@ func loadMerges() (*merges, error) {
 	return all, nil
 }
 
-// field finds how a field of a type merges; nil when the schema does not know it.
+// field returns the merge rules of a type's field; nil if the schema lacks it.
 func (m *merges) field(typeName, name string) *smdField {
 	found, ok := m.types[typeName]
 	if !ok || found.Map == nil {
@@ -91,7 +91,7 @@ func (m *merges) field(typeName, name string) *smdField {
 	return nil
 }
 
-// isAtomic tells whether a type is replaced as a whole.
+// isAtomic reports whether a type is replaced as a whole.
 func (m *merges) isAtomic(typeName string) bool {
 	found, ok := m.types[typeName]
 	return ok && found.Map != nil && found.Map.ElementRelationship == "atomic"

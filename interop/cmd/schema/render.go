@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// widthMax is that of the repository's Rust code.
+// widthMax is the line width of the repository's Rust code.
 const widthMax = 140
 
 // bits are the flags' values; the Rust side has the same list.
@@ -16,8 +16,8 @@ var bits = map[string]int{
 	"APPLY_SET": 1 << 8, "APPLY_KEYED": 1 << 9, "APPLY_ATOMIC": 1 << 10,
 }
 
-// words is one string that holds every name; names are found again by place and length, which needs no relocation when
-// the program starts.
+// words is one string with every name. Names are referenced by offset and length, which needs no relocation when the
+// program starts.
 type words struct {
 	text  strings.Builder
 	known map[string]int

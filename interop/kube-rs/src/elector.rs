@@ -1,5 +1,5 @@
-//! A candidate with the crate kube-leader-election for the pool's lease: asks for it again and again, and prints what it was
-//! told, one line each: `leads HOLDER` with the holder of the answer, `waits`, or `refused WHY`.
+//! Candidate for the pool's lease with the crate kube-leader-election. It tries to acquire the lease repeatedly and prints
+//! each outcome on a line: `leads HOLDER` with the holder of the response, `waits`, or `refused WHY`.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use kube_leader_election::{LeaseLock, LeaseLockParams, LeaseLockResult};
 const PACE: Duration = Duration::from_millis(200);
 const TTL: Duration = Duration::from_secs(15);
 
-/// Asks under this identity, for ever.
+/// Runs the candidate with this identity until the process ends.
 pub async fn run(holder: String) -> Result<()> {
     let params = LeaseLockParams {
         lease_name: "yurthub".to_owned(),
