@@ -62,7 +62,7 @@ pub(crate) fn run_lines(command: &mut Command, period: Duration, mut told: impl 
     Ok(())
 }
 
-/// Whether `program args…` can be started and succeeds; its output is dropped.
+/// True if `program args…` can be started and succeeds; its output is dropped.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }

@@ -513,7 +513,7 @@ impl Simulation {
         }
     }
 
-    /// No previous holder may act.
+    /// Reports a violation if a previous holder may act.
     fn blind_write_passed(&mut self, what: &str) {
         let store = self.coordinator.id().to_owned();
         let acts = |hub: &&Hub| hub.acts(self.now).is_some() && hub.acts_for(&store);

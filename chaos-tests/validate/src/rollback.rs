@@ -60,7 +60,8 @@ mod tests {
     use super::*;
     use crate::told::{gone, list, put};
 
-    /// Of the backup: a at 11, b at 6. Lost: a at 15, c at 16, the deletion of b at 17. New: a at 30, d at 31.
+    /// Verdict for events after this backup: a at 11, b at 6. Lost: a at 15, c at 16, the deletion of b at 17. New: a
+    /// at 30, d at 31.
     fn found(later: &[Seen]) -> Vec<String> {
         let old = [
             list(10, &[("a", 5), ("b", 6)]),

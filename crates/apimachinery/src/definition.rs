@@ -110,7 +110,7 @@ pub fn check_all(definitions: &[Definition], kinds_max: usize) -> Result<(), Str
     Ok(())
 }
 
-/// Whether a group is Kubernetes' own: manifests cannot declare kinds in it.
+/// True for Kubernetes' own groups: manifests cannot declare kinds in them.
 fn is_reserved(group: &str) -> bool {
     matches!(group, "authentication.k8s.io" | "authorization.k8s.io")
         || builtin_kinds().iter().any(|kind| kind.group == group)

@@ -160,7 +160,7 @@ impl ResourceKind {
         GroupKind::new(&*self.group, &*self.kind)
     }
 
-    /// Whether objects can be written in protobuf: built-in kinds can, custom resources cannot.
+    /// True if objects can be written in protobuf: built-in kinds can, custom resources cannot.
     pub fn has_protobuf(&self) -> bool {
         crate::schema::find(&self.group, &self.version, &self.kind).is_some()
     }

@@ -257,7 +257,7 @@ fn choose(clauses: &[Clause], is_servable: impl Fn(&Clause, Format) -> bool) -> 
     clauses.iter().find_map(|clause| Some((clause, servable(clause)?)))
 }
 
-/// Whether the format has the stream form that the clause names, if it names one.
+/// True if the format has the stream form that the clause names, or the clause names none.
 fn streams(clause: &Clause, format: Format) -> bool {
     match clause.parameter("stream") {
         None | Some("") => true,

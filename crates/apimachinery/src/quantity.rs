@@ -84,7 +84,7 @@ impl Quantity {
     }
 }
 
-/// Whether upstream reuses the text: it looks canonical, and its digits fit a fast path of 64 bits.
+/// True if upstream reuses the text: it looks canonical, and its digits fit a fast path of 64 bits.
 fn is_kept(text: &str) -> bool {
     let number = text.strip_prefix(['-', '+']).unwrap_or(text).trim_start_matches('0');
     let end = number

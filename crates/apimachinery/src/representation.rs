@@ -100,7 +100,7 @@ impl Negotiated {
         }
     }
 
-    /// Whether every client with this representation gets the same bytes for the same event.
+    /// True if every client with this representation gets the same bytes for the same event.
     pub fn is_shared(&self) -> bool {
         self.transform == Transform::None
     }

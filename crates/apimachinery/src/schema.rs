@@ -164,7 +164,7 @@ impl Field {
         text(self.packed().name)
     }
 
-    /// Whether this is the JSON name. Much cheaper than comparing [`Field::name`].
+    /// True if this is the JSON name. Much cheaper than comparing [`Field::name`].
     pub(crate) fn is_named(self, name: &[u8]) -> bool {
         let word = self.packed().name;
         let at = usize::from(word.at);

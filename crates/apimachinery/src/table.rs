@@ -22,14 +22,14 @@ type Column = (&'static str, &'static str, u8);
 /// Columns and cells of one kind.
 #[derive(Clone, Copy)]
 pub(crate) enum Printer {
-    /// Of this program.
+    /// Printer of a built-in kind.
     BuiltIn {
         columns: &'static [Column],
         cells: fn(&Value, Time) -> Vec<Value>,
         /// Conditions of a row, in addition to its cells.
         conditions: fn(&Value) -> Option<Value>,
     },
-    /// Of a manifest.
+    /// Printer from a manifest.
     Custom(&'static [PrinterColumn]),
 }
 

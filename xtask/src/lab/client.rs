@@ -38,7 +38,7 @@ pub(crate) struct View {
     pub(crate) lists: u32,
     /// Watches that were opened; every one after the first is a broken stream.
     pub(crate) streams: u32,
-    /// Whether a watch is open now.
+    /// True if a watch is open now.
     pub(crate) watching: bool,
     /// Objects that a DELETED removed.
     pub(crate) deleted: BTreeSet<String>,

@@ -30,7 +30,7 @@ const ALLOWED: [&str; 4] = [
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Supervisor {
     in_row: u32,
-    /// When the latest restart was decided.
+    /// Time of the decision for the latest restart.
     latest: Option<BootTime>,
     restarts: u32,
 }

@@ -53,7 +53,7 @@ fn violations(path: &str, text: &str) -> Vec<Violation> {
     found
 }
 
-/// Whether `line` contains `word` as a whole path segment: `operand::x` does not name `rand::`.
+/// True if `line` contains `word` as a whole path segment: `operand::x` does not name `rand::`.
 fn names(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();

@@ -66,7 +66,7 @@ impl Tree {
         self.files.get(path)?.as_deref()
     }
 
-    /// Whether `path` is a file or a folder with files in it. The root is "".
+    /// True if `path` is a file or a folder with files in it. The root is "".
     pub(crate) fn contains(&self, path: &str) -> bool {
         path.is_empty() || self.files.contains_key(path) || {
             let folder = format!("{path}/");

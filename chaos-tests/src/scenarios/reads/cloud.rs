@@ -221,7 +221,7 @@ impl Cloud {
         self.live.values().map(|(_, object)| version(object)).collect()
     }
 
-    /// No server lags.
+    /// Advances every server to the last change.
     pub(super) fn catch_up(&mut self) {
         self.seen_by = [self.head; SERVERS];
     }

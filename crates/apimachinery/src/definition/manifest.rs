@@ -111,7 +111,7 @@ pub fn parse(document: &Value) -> Result<Definition, String> {
     definition(manifest).map_err(|fault| format!("{named}: {fault}"))
 }
 
-/// Whether a document is a manifest. Documents of other kinds may be in the same file.
+/// True if a document is a manifest. Documents of other kinds may be in the same file.
 ///
 /// # Errors
 ///

@@ -31,7 +31,7 @@ pub fn generate_name(base: &str, suffix: &str) -> String {
     format!("{}{suffix}", &base[..end])
 }
 
-/// Whether a body has a `generateName` but no name.
+/// True if a body has a `generateName` but no name.
 #[must_use]
 pub fn generates_name(object: &Value) -> bool {
     !access::text(object, "generateName").is_empty() && access::text(object, "name").is_empty()

@@ -28,8 +28,8 @@ pub struct ListOptions {
     pub timeout_seconds: Option<u64>,
     /// True if the client understands bookmarks.
     pub allow_watch_bookmarks: bool,
-    /// Whether a watch starts with the present state. A watch without it from "" or "0" gets `Some(true)` here, as
-    /// kube-apiserver does.
+    /// True if a watch starts with the present state. A watch without it from "" or "0" gets `Some(true)` here, as in
+    /// kube-apiserver.
     pub send_initial_events: Option<bool>,
 }
 

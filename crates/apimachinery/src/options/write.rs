@@ -15,7 +15,7 @@ pub struct WriteOptions {
     pub field_manager: Option<String>,
     /// Treatment of unknown and duplicate fields.
     pub field_validation: FieldValidation,
-    /// Whether an apply takes fields from other owners.
+    /// True if an apply takes fields from other owners.
     pub force: Option<bool>,
 }
 

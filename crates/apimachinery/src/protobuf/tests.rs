@@ -318,7 +318,7 @@ proptest! {
     }
 }
 
-/// Whether everything `small` says is in `big`, zero values aside.
+/// True if `big` contains everything in `small`, except zero values.
 fn contains(big: &Value, small: &Value) -> bool {
     match (big, small) {
         (Value::Object(big), Value::Object(small)) => small.iter().all(|(name, value)| match big.get(name) {

@@ -3,7 +3,7 @@
 use crate::schema::FieldType;
 use crate::time::{MicroTime, Time};
 
-/// Whether values of the type may be texts at all.
+/// True if strings may be values of the type.
 pub(super) fn takes_text(ty: FieldType) -> bool {
     !matches!(
         ty,
@@ -22,7 +22,7 @@ pub(super) fn text_fault(ty: FieldType, text: &str) -> Option<String> {
     }
 }
 
-/// Whether a number is a value of the type.
+/// True if a number is a value of the type.
 pub(super) fn number_fits(ty: FieldType, number: &serde_json::Number) -> bool {
     match ty {
         FieldType::Int64 => number.is_i64(),

@@ -123,7 +123,7 @@ pub(super) struct Member {
 struct Sight {
     /// Highest resourceVersion of the lease so far.
     version: u64,
-    /// When the latest read began.
+    /// Start of the latest read.
     read: Option<Stopwatch>,
     /// Start of the read before the latest renewal.
     renewed: Option<Stopwatch>,

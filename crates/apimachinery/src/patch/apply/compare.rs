@@ -57,7 +57,7 @@ type Doubles<'a> = BTreeMap<PathElement, (Vec<&'a Value>, Vec<&'a Value>)>;
 // === impl Comparison ===
 
 impl Comparison {
-    /// Without fields that this write does not store, and everything below them.
+    /// Removes fields that this write does not store, and everything below them.
     pub(super) fn without(self, ignored: &FieldSet) -> Self {
         if ignored.is_empty() {
             return self;

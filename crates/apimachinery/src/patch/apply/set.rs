@@ -68,7 +68,7 @@ impl FieldSet {
         self.nodes.is_empty()
     }
 
-    /// Whether a step from the root is a member.
+    /// True if a step from the root is a member.
     pub(super) fn has(&self, element: &PathElement) -> bool {
         self.nodes.get(element).is_some_and(|node| node.is_member)
     }
@@ -120,7 +120,7 @@ impl FieldSet {
         })
     }
 
-    /// Without the members of the other one and everything below them.
+    /// The set without the members of the other one and everything below them.
     pub(super) fn without_trees(&self, other: &Self) -> Self {
         self.filtered(|element, node| match other.nodes.get(element) {
             None => Some(node.clone()),
