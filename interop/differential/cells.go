@@ -176,7 +176,7 @@ func RunCells(ctx context.Context, pair Pair, cells []Cell, accepted AcceptedLis
 		case d == nil:
 			report.Equal++
 		default:
-			if d.Have != "true" { // to allow what kube-apiserver denies has no reason that counts
+			if d.Have != "true" { // no reason excuses a right that kube-apiserver denies
 				accepted.explain(d)
 			}
 			report.Differences = append(report.Differences, *d)

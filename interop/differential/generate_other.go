@@ -118,7 +118,7 @@ func sampledScripts(random *rand.Rand) []Script {
 		encoding, contentType := pick(random, []Encoding{Raw, YAML, Protobuf}), ""
 		contentType = map[Encoding]string{Raw: jsonType, YAML: yamlType, Protobuf: protobufType}[encoding]
 		if encoding == Protobuf && meta != "labels" && meta != "finalizer" {
-			continue // what is wrong with those cannot be said in protobuf
+			continue // their errors cannot be expressed in protobuf
 		}
 		var step Step
 		verb := pick(random, []string{"create", "update", "patch", "strategic", "delete", "get", "list", "watch"})

@@ -119,7 +119,7 @@ func listScripts(k *kind) []Script {
 	}
 	for name, query := range sorted(listQueries) {
 		if k.clusterScoped && strings.HasSuffix(query, "Selector=") {
-			continue // an empty one would list what other scripts made
+			continue // an empty one would list objects of other scripts
 		}
 		scripts = append(scripts, script("list", k, "option/"+name, append(three[:3:3], caughtUp(k, 2), list(k, query))...))
 	}

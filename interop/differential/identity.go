@@ -52,7 +52,7 @@ func NewServer(name, url string, ca *harness.CA) (*Server, error) {
 			config.Token = "not-a-token"
 		}
 		restConfig := config.Config("differential/1.0")
-		restConfig.DisableCompression = true // scripts say themselves what they accept
+		restConfig.DisableCompression = true // scripts set their own Accept-Encoding
 		client, err := rest.HTTPClientFor(restConfig)
 		if err != nil {
 			return nil, err

@@ -89,7 +89,7 @@ func (c *Cloud) PoolRequests(mark AuditMark, keep func(AuditRequest) bool) ([]Au
 	for {
 		line, err := reader.ReadBytes('\n')
 		if errors.Is(err, io.EOF) {
-			break // what stands before it without a newline is still being written
+			break // text without a newline is still being written
 		}
 		if err != nil {
 			return nil, err
@@ -97,7 +97,7 @@ func (c *Cloud) PoolRequests(mark AuditMark, keep func(AuditRequest) bool) ([]Au
 		var event auditEvent
 		if err := json.Unmarshal(line, &event); err != nil {
 			if mark.offset > 0 && len(byID) == 0 {
-				continue // the mark fell into the middle of a line
+				continue // the mark is in the middle of a line
 			}
 			return nil, fmt.Errorf("audit log: %w", err)
 		}

@@ -40,7 +40,7 @@ type Cloud struct {
 	apiServerCommand                 Command
 	auditLog                         string
 	signingKeyFile, verifyingKeyFile string
-	flags                            []string // of kube-apiserver, beside the usual ones
+	flags                            []string // additional flags of kube-apiserver
 
 	mu    sync.Mutex
 	stops []func() // guarded by mu; run in reverse order by Stop, before kube-apiserver and etcd

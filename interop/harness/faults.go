@@ -159,7 +159,7 @@ func (s *brokenStream) pump() {
 		held := s.held
 		s.mu.Unlock()
 		if held {
-			return // what it read is lost with the stream
+			return // the data just read is lost with the stream
 		}
 		if n > 0 {
 			if _, err := s.writer.Write(buffer[:n]); err != nil {

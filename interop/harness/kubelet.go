@@ -111,7 +111,7 @@ func (k *Kubelet) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-status.C:
-			_ = k.postStatus(ctx) // fails while the cloud is away; the Lease is what counts
+			_ = k.postStatus(ctx) // fails while the cloud is unreachable; only the Lease counts
 		case <-renew.C:
 		}
 	}

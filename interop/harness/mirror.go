@@ -39,7 +39,7 @@ type Mirror struct {
 	backwards []string
 	watchErrs []string
 	last      map[string]uint64 // highest resourceVersion seen, by uid
-	told      map[string]int    // how often an object was told to be there or changed, by key
+	told      map[string]int    // number of added and modified events, by key
 }
 
 // Deleted is one deletion an informer reported.

@@ -72,7 +72,7 @@ func look() {
 	text, err := os.ReadFile(loadFile)
 	tasks := tasksIn(text)
 	if err != nil {
-		tasks = 0 // another kind of machine: limits are what they say
+		tasks = 0 // another operating system: limits are unchanged
 	}
 	machine.Lock()
 	defer machine.Unlock()

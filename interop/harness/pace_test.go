@@ -11,8 +11,8 @@ func TestLimitsAreStretchedByTheLoadAndNotForEver(t *testing.T) {
 		sum, count float64
 		want       time.Duration
 	}{
-		{0, 0, limit},           // nobody has looked
-		{0.5 * 40, 40, limit},   // an idle machine excuses nothing
+		{0, 0, limit},           // no sample yet
+		{0.5 * 40, 40, limit},   // an idle machine extends nothing
 		{40, 40, limit},         // one task for each CPU
 		{3 * 40, 40, 3 * limit}, // each task has a third of a CPU
 		{1000, 1, 10 * limit},

@@ -27,7 +27,7 @@ type Workload struct {
 	live      map[schema.GroupVersionResource][]string // names
 
 	mu      sync.Mutex
-	deleted map[string]bool // guarded by mu; uids this workload asked to delete, marked before asking
+	deleted map[string]bool // guarded by mu; uids that this workload deletes, added before the request
 }
 
 // Change is one write that the cloud acknowledged.

@@ -33,11 +33,11 @@ type badStart struct {
 type badFiles struct {
 	dir       string
 	missing   string // does not exist
-	notPEM    string // exists and is nonsense
+	notPEM    string // exists with invalid content
 	file      string // a plain file where a folder is wanted
-	otherCert string // a serving certificate of a CA nobody was told about
+	otherCert string // a serving certificate of an unknown CA
 	otherKey  string // its key
-	busyPort  int    // somebody listens there
+	busyPort  int    // has a listener
 }
 
 // TestBadStart starts both programs with faulty flags and expects exactly one clear line on stderr, a non-zero exit,

@@ -82,7 +82,7 @@ func watchDelegation(t *testing.T, cloud *harness.Cloud, hubs []*harness.Hub, ku
 	for end := time.Now().Add(delegationLength); time.Now().Before(end); <-ticker.C {
 		for i, hub := range hubs {
 			must(t, isReady(ctx, cloud, hub.Node))
-			beats := kubelets[i].Renewals() // before the Lease is read: what is late here excuses nobody
+			beats := kubelets[i].Renewals() // before the Lease is read: a delay here excuses no missing heartbeat
 			lease, err := nodeLease(ctx, cloud, hub.Node)
 			must(t, err)
 			if lease.Annotations[delegateAnnotation] != "true" {

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// lockCache lets one builder work in the folder at a time: two would only slow each other down. The kernel drops the
+// lockCache lets one builder work in the folder at a time: two would slow each other down. The kernel drops the
 // lock when this process ends.
 func lockCache(dir string) (*os.File, error) {
 	file, err := os.OpenFile(filepath.Join(dir, ".lock"), os.O_CREATE|os.O_RDWR, 0o644)

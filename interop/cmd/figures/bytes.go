@@ -15,7 +15,8 @@ const (
 	byteUpdates = 200
 )
 
-// measureBytes prints what pools of 3 and of 30 hubs read from the cloud for the same data, TLS and heartbeats included.
+// measureBytes prints the bytes that pools of 3 and of 30 hubs read from the cloud for the same data, TLS and heartbeats
+// included.
 func measureBytes(ctx context.Context, cloud *harness.Cloud) error {
 	w, err := harness.NewWorkload(ctx, cloud.Client, "figures", 1, byteEndpoints)
 	if err != nil {

@@ -7,7 +7,7 @@
 // this command.
 //
 //	go run ./cmd/schema > ../crates/apimachinery/src/schema/table.rs
-//	go run ./cmd/schema -check ../crates/apimachinery/src/schema/table.rs    exit 1 if the file is not what would be printed
+//	go run ./cmd/schema -check ../crates/apimachinery/src/schema/table.rs    exit 1 if the file differs
 package main
 
 import (
