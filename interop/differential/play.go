@@ -144,7 +144,7 @@ func (p *player) request(ctx context.Context, step Step) (*http.Request, error) 
 	for name, value := range step.Header {
 		request.Header.Set(name, value)
 	}
-	// The coordinator closes an anonymous client's connection with its response, so the connection is not shared.
+	// The coordinator closes a stranger's connection with its response, so the connection is not shared.
 	request.Close = step.As == Anonymous || step.As == BadToken
 	if step.Accept != "" {
 		request.Header.Set("Accept", step.Accept)

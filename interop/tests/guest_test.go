@@ -27,7 +27,7 @@ import (
 const (
 	// electionNamespace and electionName identify the pool's lease.
 	electionNamespace, electionName = "kube-system", "yurthub"
-	// guestHolds is the time for which a foreign elector keeps the lease while hubs run: longer than the lease
+	// guestHolds is the time for which a guest elector keeps the lease while hubs run: longer than the lease
 	// duration.
 	guestHolds = leaseDuration + 3*time.Second
 	// handoverLimit is the maximum time without a leader after a release, on a busy machine: well below the lease
@@ -231,7 +231,7 @@ func waitBlindLeader(t *testing.T, electors []*blindElector) *blindElector {
 	return holder
 }
 
-// guest is a foreign elector.
+// guest is an elector that is no hub.
 type guest struct {
 	identity string
 	leads    <-chan struct{}

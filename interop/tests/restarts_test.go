@@ -49,7 +49,7 @@ func TestCloudRestarts(t *testing.T) {
 			must(t, err)
 			lists := 0
 			for _, request := range requests {
-				// The history check reads one object.
+				// The proof reads one object.
 				if request.Verb == "list" && request.Resource == "services" && request.Query.Get("limit") != "1" {
 					lists++
 				}
