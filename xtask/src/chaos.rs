@@ -11,11 +11,11 @@
 //! * [`agenda`]: their times; pure;
 //! * [`field`]: their targets;
 //! * [`hostile`]: actors that attack;
-//! * [`memory`]: budgets;
+//! * [`memory`][]: budgets;
 //! * [`traffic`]: changes in the cloud;
 //! * [`locals`]: writes at the coordinators;
 //! * [`clients`] and [`history`]: events that clients received;
-//! * [`beats`]: heartbeats;
+//! * [`beats`][]: heartbeats;
 //! * [`mod@run`]: one run;
 //! * [`report`]: the final report; pure.
 

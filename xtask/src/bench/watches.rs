@@ -18,7 +18,7 @@ use crate::stopwatch::Stopwatch;
 
 /// Watches on one connection: kube-apiserver allows a hundred streams.
 const PER_CONNECTION: usize = 90;
-const CONNECTIONS: usize = 500;
+const CONNECTIONS: usize = 3000;
 const STREAMS: usize = 2000;
 const MANY: usize = 5000;
 const FANOUT: usize = 1000;
