@@ -14,6 +14,7 @@ use crate::authz::{Attributes, Decision, Facts};
 use crate::config::Profile;
 use crate::discovery::Discovery;
 use crate::feed::Feed;
+use crate::forgery::reports::Reports;
 use crate::gate::Gate;
 use crate::health::Health;
 use crate::metrics::SharedMetrics;
@@ -37,6 +38,8 @@ pub(crate) struct App {
     pub(crate) own: OwnStore,
     /// Receiving end of the feed.
     pub(crate) feed: Arc<Feed>,
+    /// Reports of forged pool data. A leaf: no other lock is taken inside.
+    pub(crate) reports: Mutex<Reports>,
     /// Liveness and readiness.
     pub(crate) health: Health,
     /// Counters.

@@ -254,6 +254,9 @@ impl Feed {
     /// As there.
     pub(crate) async fn take_attached(&self, user: &User, path: &str, body: &[u8]) -> Result<Value, FeedError> {
         let (collection, what) = self.collection_of(path)?;
+        if self.fence.leads(user) {
+            collection.fed_by(user.node_name());
+        }
         let taken = match what {
             "events" => self.take_events(&collection, user, body).await,
             "snapshot" => self.take_snapshot(&collection, user, body).await,

@@ -39,6 +39,7 @@ mod departed;
 mod discovery;
 mod emptier;
 mod feed;
+mod forgery;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gate;
@@ -49,6 +50,7 @@ mod lifecycle;
 mod membership;
 mod metrics;
 mod operator_files;
+mod pool_paths;
 mod pool_scope;
 mod publish;
 mod registry;
@@ -71,6 +73,7 @@ use feed::Feed;
 use feed::fence::Fence;
 use feed::members::{Members, Policy};
 use feed::scope::Scope;
+use forgery::reports::Reports;
 use gate::Gate;
 use health::Health;
 use metrics::Metrics;
@@ -141,9 +144,8 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let (stores, port, files) = open(opening, &config, server, &tasks).await?;
     watch_disk(&metrics, &stores);
     let cacher = Arc::new(Cacher::new(registry::stored_kinds(config.profile)));
-    let fence = Arc::new(Fence::new(stores.id()));
+    let (fence, scope) = (Arc::new(Fence::new(stores.id())), Arc::new(Scope::new(&stores.pool())));
     let guard = Arc::new(Guard::new(clock.boot()));
-    let scope = Arc::new(Scope::new(&stores.pool()));
     let mut publisher = Publisher::new(cacher.clone(), fence.clone(), scope.clone());
     if stores.is_shared() {
         publisher = publisher.telling(guard.clone(), clock.clone(), &stores);
@@ -178,6 +180,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
         custom,
         cacher,
         feed: Arc::new(feed),
+        reports: Mutex::new(Reports::new(clock.boot())),
         health: Health::default(),
         metrics,
         clock,

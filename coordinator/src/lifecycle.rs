@@ -58,7 +58,7 @@ pub(crate) async fn create_namespaces(app: &App) -> Result<(), StartError> {
 }
 
 /// Intent of the coordinator's own writes: never a dry run.
-fn own_intent() -> Intent {
+pub(crate) fn own_intent() -> Intent {
     Intent {
         author: Author {
             user: SELF.to_owned(),

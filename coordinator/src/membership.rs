@@ -39,7 +39,11 @@ impl App {
         Ok(())
     }
 
-    async fn void(self: &Arc<Self>, name: &str) -> Result<(), Status> {
+    /// Voids a collection, and ends the reports about it. A call that has begun finishes even when its caller disconnects.
+    ///
+    /// # Errors
+    /// 404 for a collection that does not exist; errors of the store.
+    pub(crate) async fn void(self: &Arc<Self>, name: &str) -> Result<(), Status> {
         let (app, name) = (self.clone(), name.to_owned());
         let call = async move {
             let serve = || {
@@ -47,7 +51,9 @@ impl App {
                     tracing::error!(%error, "Failed to serve the remaining resources");
                 }
             };
-            app.feed.void(&name, serve).await
+            let voided = app.feed.void(&name, serve).await;
+            app.reports.lock().end(&name);
+            voided
         };
         let done = self.writes.detached("void a collection", call).await;
         done.map_err(|lost| Status::internal(&lost.to_string()))?

@@ -6,6 +6,7 @@
 mod budgets;
 mod collections;
 mod election;
+mod forgeries;
 mod requests;
 mod told;
 
@@ -23,6 +24,7 @@ use yurt_storage::embedded::Disk;
 use budgets::Budgets;
 use collections::Collections;
 use election::Election;
+use forgeries::Forgeries;
 use requests::Requests;
 pub(crate) use requests::{RequestLabels, WatchCount};
 
@@ -43,6 +45,7 @@ pub(crate) struct Metrics {
     feed: FeedMetrics,
     collections: Collections,
     election: Election,
+    forgeries: Forgeries,
     budgets: Budgets,
     disk: DiskMetrics,
 }
@@ -104,6 +107,7 @@ impl Metrics {
         let feed = FeedMetrics::new(registry)?;
         let collections = Collections::new(registry)?;
         let election = Election::new(registry)?;
+        let forgeries = Forgeries::new(registry)?;
         let budgets = Budgets::new(registry)?;
         let disk = DiskMetrics::new(registry)?;
         let custom = counters(
@@ -126,6 +130,7 @@ impl Metrics {
             feed,
             collections,
             election,
+            forgeries,
             budgets,
             custom,
             custom_kinds,
@@ -188,6 +193,16 @@ impl Metrics {
     /// Counts a watch of the resource `name` while the returned value lives.
     pub(crate) fn watch(&self, labels: RequestLabels, name: &str, clock: &Clock) -> WatchCount {
         self.requests.watch(labels, name, clock)
+    }
+
+    /// Counts a confirmed forgery in `collection`.
+    pub(crate) fn forgery_confirmed(&self, collection: &str) {
+        self.forgeries.confirmed(collection);
+    }
+
+    /// Sets the nodes that may not hold the election lease.
+    pub(crate) fn barred<'a>(&self, nodes: impl Iterator<Item = &'a str>) {
+        self.forgeries.set_barred(nodes);
     }
 
     /// Sets the limit of own bytes.

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::{ACCEPT, CACHE_CONTROL, USER_AGENT, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -21,13 +20,13 @@ use crate::authz::Attributes;
 use crate::bodies::{Received, SMALL_BYTES_MAX, Work};
 use crate::deadline;
 use crate::discovery::Asked;
-use crate::feed;
 use crate::gate::{self, Trail};
 use crate::handlers::review::Exchange;
 use crate::handlers::warnings::Warnings;
 use crate::handlers::{self, Call, kubelets, review, token_request};
 use crate::health::{self, Health};
 use crate::metrics::RequestLabels;
+use crate::pool_paths;
 use crate::registry::leases;
 use crate::registry::strategy::STATUS_VERBS;
 use crate::registry::{Authority, Resource};
@@ -344,54 +343,21 @@ async fn answer_path(
     info: &RequestInfo,
     user: &User,
 ) -> Result<Response<Body>, Status> {
-    let feed_call = info
-        .path
-        .strip_prefix(feed::PATH)
-        .and_then(|rest| rest.strip_prefix('/'));
-    match (request.method(), info.path.as_str(), feed_call) {
-        (&Method::GET, feed::PATH, _) => Ok(web::json(StatusCode::OK, app.feed.state().to_string())),
-        (&Method::GET, feed::MEMBERS_PATH, _) => Ok(web::json(StatusCode::OK, app.feed.member_names().to_string())),
-        (&Method::DELETE, feed::MEMBERS_PATH, _) => {
-            app.void_members(user).await?;
-            Ok(web::json(StatusCode::OK, app.feed.member_names().to_string()))
-        }
-        (&Method::DELETE, _, Some(collection)) => {
-            app.void_collection(user, collection).await?;
-            Ok(web::json(StatusCode::OK, app.feed.state().to_string()))
-        }
-        (&Method::POST, _, Some(call)) => {
-            if let Err(refusal) = feed::check_version(request.uri().query()) {
-                app.feed.refused(&refusal);
-                return Ok(status_error::respond_feed(&refusal.into()));
-            }
-            if let Err(refusal) = app.feed.check_leader(user) {
-                app.feed.refused(&refusal);
-                return Ok(status_error::respond_feed(&refusal.into()));
-            }
-            let taken = match call {
-                feed::SCOPE => {
-                    let body = feed::read_call(&app.gate.bodies, request, SMALL_BYTES_MAX).await?;
-                    app.take_scope(user, Bytes::clone(&body)).await
-                }
-                _ => {
-                    let body = feed::read_call(&app.gate.bodies, request, feed::BODY_BYTES_MAX).await?;
-                    app.feed.take(user, call, body, &app.gate.bodies).await
-                }
-            };
-            Ok(match taken {
-                Ok(answer) => web::json(StatusCode::OK, answer.to_string()),
-                Err(error) => status_error::respond_feed(&error),
-            })
-        }
-        (&Method::GET, "/metrics", _) => {
+    if pool_paths::is_meant(&info.path) {
+        let answer = pool_paths::answer(app, request, info, user).await?;
+        return answer.map_or_else(|| no_document(app, info), Ok);
+    }
+    match (request.method(), info.path.as_str()) {
+        (&Method::GET, "/metrics") => {
             app.metrics.lane(gate::READS, app.gate.reads.load());
             app.metrics.lane(gate::WRITES, app.gate.writes.load());
+            app.set_barred_metric();
             let text = app.metrics.render(&app.served().registry, &app.feed, app.clock.boot());
             let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
             Ok(web::respond(StatusCode::OK, content_type, web::full(text)))
         }
         // Discovery of all groups has no methods; it is read-only.
-        (&Method::GET, path, _) | (&Method::HEAD, path @ ("/api" | "/apis"), _) => {
+        (&Method::GET, path) | (&Method::HEAD, path @ ("/api" | "/apis")) => {
             let asked = Asked {
                 headers: request.headers(),
                 query: request.uri().query(),
@@ -400,15 +366,14 @@ async fn answer_path(
             let document = app.served().discovery.answer(path, &asked, peer.local_addr);
             document.unwrap_or_else(|| no_document(app, info))
         }
-        (_, path, _) if is_document(app, path) => Err(Status::method_not_allowed()),
+        (_, path) if is_document(app, path) => Err(Status::method_not_allowed()),
         _ => no_document(app, info),
     }
 }
 
 /// True for a path that exists for another method.
 fn is_document(app: &App, path: &str) -> bool {
-    let is_own = matches!(path, "/" | "/metrics" | "/version" | feed::MEMBERS_PATH) || path.starts_with(feed::PATH);
-    is_own || app.served().discovery.knows(path)
+    matches!(path, "/" | "/metrics" | "/version") || app.served().discovery.knows(path)
 }
 
 /// The 404 below the versions of a known group is the API's, everywhere else the router's.

@@ -77,6 +77,7 @@ impl Election {
         judged.map_err(|refusal| match refusal {
             Refusal::Conflict(why) => why,
             Refusal::TooSoon(seconds) => format!("try again in {seconds} s"),
+            Refusal::Barred { node, .. } => format!("{node} is barred"),
         })?;
         let (before, after) = write.holders();
         let owner = self.guard.owner_after(ELECTION_KEY, &author, before, after);

@@ -82,7 +82,7 @@ const PLACES: [&str; 9] = [
     "kube-node-lease/n1",
     "kube-node-lease/n2",
 ];
-const PATHS: [&str; 24] = [
+const PATHS: [&str; 27] = [
     "/",
     "/api",
     "/api/v1",
@@ -107,6 +107,9 @@ const PATHS: [&str; 24] = [
     "/yurt/v1/feed/scope",
     "/yurt/v1/members",
     "/yurt/v1/members/n1",
+    "/yurt/v1/reports",
+    "/yurt/v1/bars",
+    "/yurt/v1/bars/n1",
 ];
 
 /// An identity and the server's facts about it.
@@ -257,7 +260,13 @@ fn strangers_and_pods_have_no_right_to_objects() {
     };
     for line in GOLDEN.lines().filter(|line| line.starts_with("member") && writes(line)) {
         let what = line.split_once(": ").unwrap().1;
-        let own = ["leases.coordination.k8s.io", "events", "selfsubject", "/yurt/v1/feed/"];
+        let own = [
+            "leases.coordination.k8s.io",
+            "events",
+            "selfsubject",
+            "/yurt/v1/feed/",
+            "/yurt/v1/reports",
+        ];
         assert!(own.iter().any(|one| what.starts_with(one)), "{line}");
     }
 }

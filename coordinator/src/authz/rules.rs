@@ -71,8 +71,9 @@ const HEALTH: &[&str] = &[
     "/version/",
 ];
 const DISCOVERY: &[&str] = &["/", "/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*"];
-const FEED: &[&str] = &["/yurt/v1/feed", "/yurt/v1/members"];
+const FEED: &[&str] = &["/yurt/v1/feed", "/yurt/v1/members", "/yurt/v1/bars"];
 const FEED_INTO: &[&str] = &["/yurt/v1/feed/*"];
+const REPORTS: &[&str] = &["/yurt/v1/reports"];
 const METRICS: &[&str] = &["/metrics"];
 
 /// Rules for subjects other than the pool's nodes.
@@ -111,7 +112,7 @@ static COMMON: [Rule; 6] = [
 
 /// Rules for nodes. They share the pool's data and vouch for each other; each writes in its own
 /// name only.
-static POOL: [Rule; 8] = [
+static POOL: [Rule; 9] = [
     Rule {
         who: Who::Member,
         verbs: READ,
@@ -149,13 +150,18 @@ static POOL: [Rule; 8] = [
     Rule {
         who: Who::Member,
         verbs: GET,
-        what: What::Paths(&["/yurt/v1/feed", "/yurt/v1/members", "/metrics"]),
+        what: What::Paths(&["/yurt/v1/feed", "/yurt/v1/members", "/yurt/v1/bars", "/metrics"]),
     },
     // The fence decides if the caller leads, in the same step as the data.
     Rule {
         who: Who::Member,
         verbs: &["post"],
         what: What::Paths(FEED_INTO),
+    },
+    Rule {
+        who: Who::Member,
+        verbs: &["post"],
+        what: What::Paths(REPORTS),
     },
 ];
 

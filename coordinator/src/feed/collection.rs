@@ -13,6 +13,8 @@ use yurt_storage::{OnlyWriter as _, Replica, SharedCollection};
 pub(crate) struct PoolCollection {
     replica: Arc<Replica>,
     is_told: bool,
+    /// `None` if the collection was not voided since the start.
+    since_void: Option<SinceVoid>,
     /// Serializes feed calls.
     turn: Arc<tokio::sync::Mutex<()>>,
     // Never locked while the collection's lock is acquired.
@@ -23,6 +25,24 @@ pub(crate) struct PoolCollection {
 // Guards the pointer only.
 #[derive(Debug)]
 pub(crate) struct PoolCollections(RwLock<Arc<BTreeMap<String, Arc<PoolCollection>>>>);
+
+/// What is known of a collection since it was voided.
+#[derive(Debug)]
+struct SinceVoid {
+    /// Lowest generation that may be fed.
+    generation: u64,
+    // A leaf.
+    feeders: Mutex<Feeders>,
+}
+
+/// Nodes whose feed calls came.
+#[derive(Debug, Default)]
+enum Feeders {
+    #[default]
+    None,
+    One(String),
+    Several,
+}
 
 #[derive(Debug, Default)]
 struct Promise {
@@ -73,6 +93,7 @@ impl PoolCollection {
         Self {
             replica,
             is_told: false,
+            since_void: None,
             turn: Arc::default(),
             promise: Mutex::default(),
         }
@@ -97,6 +118,39 @@ impl PoolCollection {
     /// Safe: a dropped future loses only its place in the queue.
     pub(super) async fn turn(&self) -> tokio::sync::OwnedMutexGuard<()> {
         self.turn.clone().lock_owned().await
+    }
+
+    /// The same after it was voided: it has to be fed from nothing, under `generation` or a later one.
+    pub(super) fn voided(self, generation: u64) -> Self {
+        let feeders = Mutex::default();
+        Self {
+            since_void: Some(SinceVoid { generation, feeders }),
+            ..self
+        }
+    }
+
+    /// Lowest generation whose data is not void.
+    pub(super) fn required_generation(&self) -> u64 {
+        self.since_void.as_ref().map_or(0, |since| since.generation)
+    }
+
+    /// Records that a feed call comes from `node`; `None` for an unknown node.
+    pub(super) fn fed_by(&self, node: Option<&str>) {
+        let Some(since) = &self.since_void else { return };
+        let mut feeders = since.feeders.lock();
+        *feeders = match (std::mem::take(&mut *feeders), node) {
+            (Feeders::None, Some(node)) => Feeders::One(node.to_owned()),
+            (Feeders::One(one), Some(node)) if one == node => Feeders::One(one),
+            _ => Feeders::Several,
+        };
+    }
+
+    /// The node that alone has fed everything since the collection was voided.
+    pub(super) fn sole_feeder(&self) -> Option<String> {
+        match &*self.since_void.as_ref()?.feeders.lock() {
+            Feeders::One(node) => Some(node.clone()),
+            Feeders::None | Feeders::Several => None,
+        }
     }
 
     /// Name of the collection, `resource.group`.
@@ -173,5 +227,25 @@ mod tests {
         assert!(collection.is_fresh(at(41)));
         collection.heard(false, at(42));
         assert!(!collection.is_fresh(at(42)));
+    }
+
+    #[test]
+    fn feeder_is_known_after_a_void_while_it_is_one() {
+        let services = find_kind("", "services").expect("services are built in");
+        let replicas = Replicas::open(&[("services".to_owned(), services)], None).expect("memory must open");
+        let collection = || PoolCollection::new(replicas.named("services").expect("it was just made"));
+        let first = collection();
+        first.fed_by(Some("n1"));
+        assert_eq!((first.sole_feeder(), first.required_generation()), (None, 0));
+        let voided = collection().voided(8);
+        assert_eq!((voided.sole_feeder(), voided.required_generation()), (None, 8));
+        for _ in 0..2 {
+            voided.fed_by(Some("n1"));
+            assert_eq!(voided.sole_feeder().as_deref(), Some("n1"));
+        }
+        for node in ["n2", "n1"] {
+            voided.fed_by(Some(node));
+            assert_eq!(voided.sole_feeder(), None, "{node}");
+        }
     }
 }

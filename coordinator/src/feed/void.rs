@@ -34,19 +34,32 @@ impl Feed {
             .add(name, old.objects().kind())
             .await
             .map_err(of_storage)?;
+        let mut required = 0;
         if name != members::COLLECTION {
             let last = old.objects().read(Collection::generation);
             let random = uuid::Uuid::new_v4().as_u64_pair().0;
             let next = generation::next(last, random).or_else(|| generation::next(0, random));
-            replica
-                .collection()
-                .update(|held| held.require(next.unwrap_or_default()));
+            required = next.unwrap_or_default();
+            replica.collection().update(|held| held.require(required));
         }
-        self.collections.insert(match old.is_told() {
+        let empty = match old.is_told() {
             true => PoolCollection::told(replica),
             false => PoolCollection::new(replica),
-        });
+        };
+        self.collections.insert(empty.voided(required));
         serve();
         Ok(())
+    }
+
+    /// Lowest generation of the collection `name` that is not void; `None` if there is no such collection.
+    pub(crate) fn required_generation(&self, name: &str) -> Option<u64> {
+        Some(self.collections.named(name)?.required_generation())
+    }
+
+    /// The node that alone has fed everything since the collection `name` was voided. `None` over a shared etcd, where others feed
+    /// through other coordinators.
+    pub(crate) fn sole_feeder(&self, name: &str) -> Option<String> {
+        let collection = self.collections.named(name)?;
+        collection.sole_feeder().filter(|_| !self.replicas.is_pooled())
     }
 }

@@ -16,7 +16,7 @@ use super::strategy::Strategy;
 mod election;
 mod guard;
 
-pub(crate) use election::{Caller, DURATION_SECONDS_MAX, Refusal};
+pub(crate) use election::{Caller, DURATION_SECONDS_MAX, Refusal, node_of};
 pub(crate) use guard::{Attempt, Author, Election, Guard, Written};
 
 /// Rules of `leases.coordination.k8s.io`.

@@ -118,6 +118,11 @@ const PUBLISH_WAIT: Duration = Duration::from_secs(1);
 // === impl OwnStore ===
 
 impl OwnStore {
+    /// Guard of the elections.
+    pub(crate) fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
     /// Writes to `storage`. The election is that of `fence`; only nodes of the `electorate` may win it.
     pub(crate) fn new(
         storage: Arc<dyn Storage>,

@@ -29,6 +29,8 @@ mod feeding;
 #[cfg(test)]
 mod fields;
 #[cfg(test)]
+mod forging;
+#[cfg(test)]
 mod formats;
 #[cfg(test)]
 mod full_disk;

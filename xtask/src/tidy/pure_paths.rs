@@ -10,9 +10,12 @@ use crate::rust_text;
 /// Path prefixes of the pure modules. `…/name` covers `name.rs` and everything below `name/`.
 const PURE: &[&str] = &[
     "crates/apimachinery/src/",
+    "coordinator/src/forgery/penalties",
+    "coordinator/src/forgery/reports",
     "crates/storage/src/collection",
     "hub-client/src/filter",
     "hub-client/src/pool/election/machine",
+    "hub-client/src/replicas/warnings",
 ];
 
 /// Names that a pure module must not use, and the alternative.

@@ -47,6 +47,13 @@ pub(crate) enum Refusal {
     Conflict(String),
     /// The caller has acquired the lease too recently: it may try again after so many seconds.
     TooSoon(u32),
+    /// The node has forged pool data: it may not hold the lease for this time.
+    Barred {
+        /// Name of the node.
+        node: String,
+        /// Time that is left.
+        left: Duration,
+    },
 }
 
 /// The present lease, and the change that a caller wants.
@@ -101,7 +108,12 @@ pub(crate) fn judge(claim: Claim<'_>) -> Result<(), String> {
 
 /// True if `holder`, `<node>_<process>`, names a process on `node`.
 pub(crate) fn is_of_node(holder: &str, node: &str) -> bool {
-    holder.split_once('_').is_some_and(|(named, _)| named == node)
+    node_of(holder) == Some(node)
+}
+
+/// Returns the node of a holder `<node>_<process>`.
+pub(crate) fn node_of(holder: &str) -> Option<&str> {
+    holder.split_once('_').map(|(node, _)| node)
 }
 
 // === impl Turns ===

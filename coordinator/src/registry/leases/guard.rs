@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use yurt_runtime::BootTime;
 
 use super::election::{self, Caller, Claim, PROTECTED_MAX, Refusal, Turns};
+use crate::forgery::penalties::Penalties;
 
 /// Author of a write: the user, and the field manager where several electors share one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +92,8 @@ pub(crate) struct Guard {
     seen: Mutex<BTreeMap<String, Seen>>,
     /// Recent holders of the pool's election lease.
     turns: Turns,
+    /// Nodes that may not hold the election lease of the pool. A leaf: no other lock is taken inside.
+    pub(crate) bars: Mutex<Penalties>,
     /// Serializes guarded writes: `seen` must reflect a write before the next one is judged.
     pub(in crate::registry) turn: tokio::sync::Mutex<()>,
 }
@@ -176,6 +179,7 @@ impl Guard {
             opened,
             seen: Mutex::default(),
             turns: Turns::default(),
+            bars: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
         }
     }
@@ -252,7 +256,11 @@ impl Guard {
         if *election.caller == Caller::Administrator {
             return Ok(());
         }
-        let holder = if election.holder_is_member { holder } else { "" };
+        if let Some(barred) = attempt.holder.and_then(|after| self.barred(after, now)) {
+            return Err(barred);
+        }
+        let is_held = election.holder_is_member && self.barred(holder, now).is_none();
+        let holder = if is_held { holder } else { "" };
         let duration = duration.min(PROTECTED_MAX);
         self.judge(key, (holder, duration), attempt, now)
             .map_err(Refusal::Conflict)?;
@@ -278,6 +286,14 @@ impl Guard {
             self.turns.check(&attempt.author.user, now)?;
         }
         Ok(())
+    }
+
+    /// The refusal for `holder`, if its node may not hold the election lease.
+    fn barred(&self, holder: &str, now: BootTime) -> Option<Refusal> {
+        let node = election::node_of(holder)?;
+        let left = self.bars.lock().left(node, now)?;
+        let node = node.to_owned();
+        Some(Refusal::Barred { node, left })
     }
 
     /// Records that `user` acquired the election lease.
@@ -542,6 +558,44 @@ mod tests {
         let may = |now| may_elect(&thief, "system:node:n2", 2_147_483_647, Some("n2_a"), now);
         assert!(!may(159));
         assert!(may(160));
+    }
+
+    #[test]
+    fn barred_node_gets_no_lease_and_what_it_holds_is_free() {
+        let guard = Guard::new(at(0));
+        let users = ["system:node:n1", "system:node:n2", "admin"];
+        let authors = users.map(|user| author(user, ""));
+        guard.accepted("k", &authors[0], written("", "n1_a"), at(100));
+        let callers = [
+            Caller::Node("n1".to_owned()),
+            Caller::Node("n2".to_owned()),
+            Caller::Administrator,
+        ];
+        let may = |who: usize, holder, now| {
+            let attempt = Attempt {
+                author: &authors[who],
+                has_resource_version: true,
+                holder: Some(holder),
+            };
+            let election = Election {
+                caller: &callers[who],
+                holder_is_member: true,
+            };
+            guard.judge_election("k", ("n1_a", DURATION), attempt, election, at(now))
+        };
+        assert!(may(0, "n1_a", 101).is_ok() && may(1, "n2_a", 101).is_err());
+        let left = guard.bars.lock().add("n1", at(101));
+        let barred = Refusal::Barred {
+            node: "n1".to_owned(),
+            left,
+        };
+        for holder in ["n1_a", "n1_b"] {
+            assert_eq!(may(0, holder, 101), Err(barred.clone()), "{holder}");
+            assert_eq!(may(1, holder, 101), Err(barred.clone()), "{holder}");
+            assert_eq!(may(2, holder, 101), Ok(()), "an administrator");
+        }
+        assert_eq!(may(1, "n2_a", 101), Ok(()), "it need not become silent first");
+        assert_eq!(may(0, "n1_b", 101 + left.as_secs()), Ok(()));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use yurt_storage::{Action, Durability, Expect, Op};
 use super::{Failure, Intent, OwnStore, Write, op};
 use crate::feed::fence::EPOCH_KEY;
 use crate::feed::members::Members;
+use crate::forgery::BARS_PATH;
 use crate::registry::Resource;
 use crate::registry::leases::{self, Attempt, Author, Caller, Election, Refusal, Written};
 
@@ -92,7 +93,7 @@ impl OwnStore {
         let now = self.clock.boot();
         let judged = match self.electorate(key.as_str()) {
             Some(members) => {
-                let holder_is_member = node_of(standing.0).is_some_and(|node| members.contains(node));
+                let holder_is_member = leases::node_of(standing.0).is_some_and(|node| members.contains(node));
                 let election = Election {
                     caller,
                     holder_is_member,
@@ -107,6 +108,14 @@ impl OwnStore {
         };
         judged.map_err(|refusal| match refusal {
             Refusal::Conflict(why) => Status::conflict(&resource.kind.group_resource(), key.name(), &why),
+            Refusal::Barred { node, left } => {
+                let seconds = left.as_secs() + 1;
+                let why = format!(
+                    "node {node:?} fed forged pool data and may not hold the lease for another {seconds} s; an administrator \
+                     allows it before that with DELETE {BARS_PATH}/{node} at the coordinator"
+                );
+                Status::forbidden_because(&resource.kind.group_resource(), key.name(), &why)
+            }
             Refusal::TooSoon(seconds) => {
                 let why = format!(
                     "the election lease {key} was acquired by this user a moment ago; try again in {seconds} s, other \
@@ -139,7 +148,7 @@ fn check_candidate(members: &Members, write: &Write<'_>, caller: &Caller, holder
     if holder.is_empty() {
         return Ok(());
     }
-    let why = match (node_of(holder), caller) {
+    let why = match (leases::node_of(holder), caller) {
         (Some(node), Caller::Node(caller)) if caller != node => "a node may only be elected under its own name",
         (Some(node), _) if members.contains(node) => return Ok(()),
         (Some(_), _) => "only members of the NodePool may be elected",
@@ -155,9 +164,4 @@ fn check_duration(write: &Write<'_>) -> Result<(), Status> {
         let kind = write.resource.kind.group_kind();
         Err(Status::invalid(&kind, write.key.name(), &fault.into()))
     })
-}
-
-/// The node of a holder `<node>_<process>`.
-fn node_of(holder: &str) -> Option<&str> {
-    holder.split_once('_').map(|(node, _)| node)
 }

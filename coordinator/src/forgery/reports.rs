@@ -1,0 +1,260 @@
+//! Reports of forged pool data, and the rule that confirms or denies them.
+//!
+//! Pure: no I/O, no clock. A report is the finding of one member. A collection is confirmed as forged when a majority of the
+//! voters, and at least two, have reported it. Voters are the members heard of in the last 5 minutes, except the leader.
+//!
+//! ```text
+//!   reports of ≥ 2 voters and more than half of them ──► confirmed, all reports of the collection end
+//!   denied by more than half of the voters ────────────► the report ends, its accuser is ignored for a growing time
+//!   neither within 10 min ─────────────────────────────► the report ends, its accuser waits for 10 min
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use yurt_apimachinery::ResourceVersion;
+use yurt_runtime::BootTime;
+
+use super::penalties::Penalties;
+
+/// Minimum number of voters that confirm: one stolen key is not enough.
+const CONFIRMING_MIN: usize = 2;
+/// Time after which an undecided report ends.
+pub(crate) const OPEN_FOR: Duration = Duration::from_secs(10 * 60);
+/// Time that the accuser of an undecided report has to wait for its next one.
+const PAUSE: Duration = Duration::from_secs(10 * 60);
+/// A member votes for so long after it was heard of; after the start all members vote for as long.
+const PRESENT_FOR: Duration = Duration::from_secs(5 * 60);
+
+/// All open reports: at most one per member and collection.
+#[derive(Debug)]
+pub(crate) struct Reports {
+    started: BootTime,
+    /// Time of the last request of each member.
+    heard: BTreeMap<String, BootTime>,
+    /// By collection and accuser.
+    open: BTreeMap<(String, String), Report>,
+    /// End of the pause of accusers whose report stayed undecided.
+    paused: BTreeMap<String, BootTime>,
+    ignored: Penalties,
+}
+
+/// State of an object at the coordinator that contradicts the cloud.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    /// Name of the collection.
+    pub(crate) collection: String,
+    /// Generation of the collection.
+    pub(crate) generation: u64,
+    /// Key of the object.
+    pub(crate) key: String,
+    /// RV of the object; zero if the collection lacks it.
+    pub(crate) version: ResourceVersion,
+    /// Kind of the forgery.
+    pub(crate) reason: String,
+}
+
+/// An open report.
+#[derive(Debug)]
+struct Report {
+    finding: Finding,
+    since: BootTime,
+    denied_by: BTreeSet<String>,
+}
+
+/// Vote of a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Vote {
+    /// The member has found this itself.
+    Forged(Finding),
+    /// The finding that `accuser` reported is not true: the object is the cloud's.
+    Honest {
+        /// Member that reported.
+        accuser: String,
+        /// Its finding.
+        finding: Finding,
+    },
+}
+
+/// Result of a vote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// The report is open.
+    Open,
+    /// The collection is forged: the reports, by accuser.
+    Confirmed(Vec<(String, Finding)>),
+    /// The report is not true: its accuser is ignored for this time.
+    Denied(Duration),
+}
+
+/// Reason for which a vote does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The node leads, or is no member.
+    NoVoter,
+    /// The node may report after this time.
+    Wait(Duration),
+    /// There is no such report.
+    Unknown,
+}
+
+// === impl Reports ===
+
+impl Reports {
+    /// No reports; the coordinator started at `now`.
+    pub(crate) fn new(now: BootTime) -> Self {
+        Self {
+            started: now,
+            heard: BTreeMap::new(),
+            open: BTreeMap::new(),
+            paused: BTreeMap::new(),
+            ignored: Penalties::default(),
+        }
+    }
+
+    /// Records a request of the member `node`. The members bound the memory.
+    pub(crate) fn heard(&mut self, node: &str, now: BootTime) {
+        if let Some(heard) = self.heard.get_mut(node) {
+            *heard = now;
+            return;
+        }
+        self.heard.retain(|_, heard| now.since(*heard) < PRESENT_FOR);
+        self.heard.insert(node.to_owned(), now);
+    }
+
+    /// Counts the vote of `node`, where `leader` leads a pool of `members`.
+    ///
+    /// # Errors
+    /// [`Refusal`]; nothing has changed then.
+    pub(crate) fn vote(
+        &mut self,
+        node: &str,
+        vote: Vote,
+        members: &BTreeSet<String>,
+        leader: Option<&str>,
+        now: BootTime,
+    ) -> Result<Decision, Refusal> {
+        self.expire(now);
+        let mut voters = self.voters(members, leader, now);
+        if !members.contains(node) || leader == Some(node) {
+            return Err(Refusal::NoVoter);
+        }
+        // Its vote shows that it is there.
+        voters.insert(node.to_owned());
+        self.heard(node, now);
+        match vote {
+            Vote::Forged(finding) => self.accuse(node, finding, &voters, now),
+            Vote::Honest { accuser, finding } => self.deny(node, accuser, &finding, &voters, now),
+        }
+    }
+
+    /// Ends all reports of a collection.
+    pub(crate) fn end(&mut self, collection: &str) {
+        self.open.retain(|(name, _), _| name != collection);
+    }
+
+    /// The open reports, by accuser.
+    pub(crate) fn open(&mut self, now: BootTime) -> impl Iterator<Item = (&str, &Finding)> {
+        self.expire(now);
+        let open = self.open.iter();
+        open.map(|((_, accuser), report)| (accuser.as_str(), &report.finding))
+    }
+
+    fn accuse(
+        &mut self,
+        node: &str,
+        finding: Finding,
+        voters: &BTreeSet<String>,
+        now: BootTime,
+    ) -> Result<Decision, Refusal> {
+        if let Some(left) = self.ignored.left(node, now) {
+            return Err(Refusal::Wait(left));
+        }
+        let key = (finding.collection.clone(), node.to_owned());
+        if !self.open.contains_key(&key) {
+            if let Some(until) = self.paused.get(node) {
+                return Err(Refusal::Wait(until.since(now)));
+            }
+            let (since, denied_by) = (now, BTreeSet::new());
+            let report = Report {
+                finding,
+                since,
+                denied_by,
+            };
+            self.open.insert(key.clone(), report);
+        }
+        let collection = key.0;
+        let is_counted = |(name, accuser): &(String, String)| *name == collection && voters.contains(accuser);
+        if !is_majority(self.open.keys().filter(|key| is_counted(key)).count(), voters) {
+            return Ok(Decision::Open);
+        }
+        let all = std::mem::take(&mut self.open);
+        let (confirmed, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(key, _)| is_counted(key));
+        self.open = others.into_iter().collect();
+        self.end(&collection);
+        let findings = confirmed
+            .into_iter()
+            .map(|((_, accuser), report)| (accuser, report.finding));
+        Ok(Decision::Confirmed(findings.collect()))
+    }
+
+    fn deny(
+        &mut self,
+        node: &str,
+        accuser: String,
+        finding: &Finding,
+        voters: &BTreeSet<String>,
+        now: BootTime,
+    ) -> Result<Decision, Refusal> {
+        let key = (finding.collection.clone(), accuser);
+        let report = self.open.get_mut(&key).filter(|report| report.finding.is(finding));
+        let report = report.ok_or(Refusal::Unknown)?;
+        report.denied_by.insert(node.to_owned());
+        if !is_majority(report.denied_by.intersection(voters).count(), voters) {
+            return Ok(Decision::Open);
+        }
+        self.open.remove(&key);
+        Ok(Decision::Denied(self.ignored.add(&key.1, now)))
+    }
+
+    fn voters(&self, members: &BTreeSet<String>, leader: Option<&str>, now: BootTime) -> BTreeSet<String> {
+        let is_new = now.since(self.started) < PRESENT_FOR;
+        let is_present = |node: &str| {
+            is_new
+                || self
+                    .heard
+                    .get(node)
+                    .is_some_and(|heard| now.since(*heard) < PRESENT_FOR)
+        };
+        let voters = members.iter().filter(|node| leader != Some(node) && is_present(node));
+        voters.cloned().collect()
+    }
+
+    fn expire(&mut self, now: BootTime) {
+        self.paused.retain(|_, until| now < *until);
+        let paused = &mut self.paused;
+        self.open.retain(|(_, accuser), report| {
+            let end = report.since + OPEN_FOR;
+            if now >= end && now < end + PAUSE {
+                paused.insert(accuser.clone(), end + PAUSE);
+            }
+            now < end
+        });
+    }
+}
+
+fn is_majority(count: usize, voters: &BTreeSet<String>) -> bool {
+    count >= CONFIRMING_MIN && count * 2 > voters.len()
+}
+
+// === impl Finding ===
+
+impl Finding {
+    /// True if both are about the same state of the same object.
+    fn is(&self, other: &Self) -> bool {
+        (self.generation, &self.key, self.version) == (other.generation, &other.key, other.version)
+    }
+}
+
+#[cfg(test)]
+mod tests;

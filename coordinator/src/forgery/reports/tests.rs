@@ -1,0 +1,233 @@
+//! Votes of pools of several sizes.
+
+use super::super::penalties::TIMES;
+use super::*;
+
+const LATE: u64 = 100_000;
+
+fn at(secs: u64) -> BootTime {
+    BootTime::from_boot(Duration::from_secs(secs))
+}
+
+/// A pool of `n0` (the leader) to `n<size - 1>`, all heard of at [`LATE`].
+struct Pool {
+    members: BTreeSet<String>,
+    reports: Reports,
+}
+
+// === impl Pool ===
+
+impl Pool {
+    fn of(size: usize) -> Self {
+        let members: BTreeSet<String> = (0..size).map(|number| format!("n{number}")).collect();
+        let mut reports = Reports::new(at(1));
+        members.iter().for_each(|node| reports.heard(node, at(LATE)));
+        Self { members, reports }
+    }
+
+    fn vote(&mut self, node: &str, vote: Vote, secs: u64) -> Result<Decision, Refusal> {
+        self.reports.vote(node, vote, &self.members, Some("n0"), at(secs))
+    }
+
+    fn accuse(&mut self, node: &str, secs: u64) -> Result<Decision, Refusal> {
+        self.vote(node, Vote::Forged(finding()), secs)
+    }
+
+    fn deny(&mut self, node: &str, accuser: &str, secs: u64) -> Result<Decision, Refusal> {
+        let vote = Vote::Honest {
+            accuser: accuser.to_owned(),
+            finding: finding(),
+        };
+        self.vote(node, vote, secs)
+    }
+
+    /// Number of members that have to report before the collection is confirmed.
+    fn needed(mut self) -> Option<usize> {
+        let nodes: Vec<String> = self.members.iter().skip(1).cloned().collect();
+        let confirms = |node: &String| matches!(self.accuse(node, LATE), Ok(Decision::Confirmed(_)));
+        nodes.iter().position(confirms).map(|place| place + 1)
+    }
+}
+
+fn finding() -> Finding {
+    Finding {
+        collection: "services".into(),
+        generation: 7,
+        key: "shop/web".into(),
+        version: ResourceVersion(50),
+        reason: "content".into(),
+    }
+}
+
+#[test]
+fn majority_of_the_voters_and_two_at_least_confirm() {
+    for (size, needed) in [
+        (1, None),
+        (2, None),
+        (3, Some(2)),
+        (4, Some(2)),
+        (5, Some(3)),
+        (6, Some(3)),
+        (10, Some(5)),
+    ] {
+        assert_eq!(Pool::of(size).needed(), needed, "a pool of {size}");
+    }
+}
+
+#[test]
+fn confirmed_report_names_all_accusers_and_ends() {
+    let mut pool = Pool::of(3);
+    assert_eq!(pool.accuse("n1", LATE), Ok(Decision::Open));
+    assert_eq!(pool.accuse("n1", LATE), Ok(Decision::Open), "one member counts once");
+    let confirmed = ["n1", "n2"].map(|node| (node.to_owned(), finding())).to_vec();
+    assert_eq!(pool.accuse("n2", LATE), Ok(Decision::Confirmed(confirmed)));
+    assert_eq!(pool.reports.open(at(LATE)).count(), 0);
+}
+
+#[test]
+fn findings_about_other_objects_of_the_collection_count_together() {
+    let mut pool = Pool::of(3);
+    pool.accuse("n1", LATE).unwrap();
+    let other = Finding {
+        key: "shop/db".into(),
+        generation: 8,
+        ..finding()
+    };
+    let elsewhere = Finding {
+        collection: "endpoints".into(),
+        ..finding()
+    };
+    assert_eq!(pool.vote("n2", Vote::Forged(elsewhere), LATE), Ok(Decision::Open));
+    assert!(matches!(
+        pool.vote("n2", Vote::Forged(other), LATE),
+        Ok(Decision::Confirmed(_))
+    ));
+    let open: Vec<_> = pool.reports.open(at(LATE)).collect();
+    assert_eq!(open.len(), 1, "that of the other collection: {open:?}");
+}
+
+#[test]
+fn two_colluding_keys_in_a_pool_of_five_or_more_change_nothing() {
+    for size in 5..=10 {
+        let mut pool = Pool::of(size);
+        for node in ["n1", "n2", "n1", "n2"] {
+            assert_eq!(pool.accuse(node, LATE), Ok(Decision::Open), "a pool of {size}");
+        }
+        assert_eq!(pool.accuse("n0", LATE), Err(Refusal::NoVoter), "the leader");
+        assert_eq!(pool.accuse("other", LATE), Err(Refusal::NoVoter), "no member");
+        for node in ["n1", "n2"] {
+            pool.deny(node, "n1", LATE).unwrap();
+        }
+        assert_eq!(
+            pool.reports.open(at(LATE)).count(),
+            2,
+            "nor silence each other's accuser"
+        );
+    }
+}
+
+#[test]
+fn liar_is_ignored_for_a_growing_time() {
+    let (mut pool, mut now) = (Pool::of(5), LATE);
+    for time in TIMES {
+        for node in ["n2", "n3", "n4"] {
+            pool.reports.heard(node, at(now));
+        }
+        assert_eq!(pool.accuse("n1", now), Ok(Decision::Open));
+        assert_eq!(pool.deny("n2", "n1", now), Ok(Decision::Open));
+        assert_eq!(pool.deny("n2", "n1", now), Ok(Decision::Open), "one member counts once");
+        assert_eq!(pool.deny("n3", "n1", now), Ok(Decision::Open));
+        assert_eq!(pool.deny("n4", "n1", now), Ok(Decision::Denied(time)));
+        assert_eq!(pool.deny("n4", "n1", now), Err(Refusal::Unknown));
+        now += time.as_secs();
+        assert_eq!(pool.accuse("n1", now - 1), Err(Refusal::Wait(Duration::from_secs(1))));
+    }
+}
+
+#[test]
+fn only_the_very_finding_is_denied() {
+    let mut pool = Pool::of(3);
+    pool.accuse("n1", LATE).unwrap();
+    for other in [
+        Finding {
+            generation: 8,
+            ..finding()
+        },
+        Finding {
+            version: ResourceVersion(51),
+            ..finding()
+        },
+        Finding {
+            key: "shop/db".into(),
+            ..finding()
+        },
+    ] {
+        let vote = Vote::Honest {
+            accuser: "n1".into(),
+            finding: other,
+        };
+        assert_eq!(pool.vote("n2", vote, LATE), Err(Refusal::Unknown));
+    }
+}
+
+#[test]
+fn undecided_report_ends_and_its_accuser_waits() {
+    let mut pool = Pool::of(5);
+    pool.accuse("n1", LATE).unwrap();
+    let end = LATE + OPEN_FOR.as_secs();
+    assert_eq!(pool.reports.open(at(end - 1)).count(), 1);
+    assert_eq!(pool.reports.open(at(end)).count(), 0);
+    assert_eq!(pool.accuse("n1", end), Err(Refusal::Wait(PAUSE)));
+    assert_eq!(pool.accuse("n2", end), Ok(Decision::Open), "others are not stopped");
+    assert_eq!(pool.accuse("n1", end + PAUSE.as_secs()), Ok(Decision::Open));
+}
+
+#[test]
+fn members_that_are_away_do_not_count_once_the_coordinator_ran_for_a_while() {
+    let away = PRESENT_FOR.as_secs();
+    let mut pool = Pool::of(10);
+    pool.reports.heard("n3", at(LATE + away));
+    pool.accuse("n1", LATE + away).unwrap();
+    let decided = pool.accuse("n2", LATE + away);
+    assert!(
+        matches!(decided, Ok(Decision::Confirmed(_))),
+        "two of three: {decided:?}"
+    );
+
+    let mut pool = Pool::of(10);
+    pool.reports = Reports::new(at(LATE));
+    pool.accuse("n1", LATE).unwrap();
+    assert_eq!(pool.accuse("n2", LATE), Ok(Decision::Open), "nobody was heard of yet");
+    pool.accuse("n1", LATE + away).unwrap();
+    let decided = pool.accuse("n2", LATE + away);
+    assert!(
+        matches!(decided, Ok(Decision::Confirmed(_))),
+        "these two are there: {decided:?}"
+    );
+}
+
+#[test]
+fn memory_is_bounded_by_members_and_collections() {
+    let mut pool = Pool::of(10);
+    for round in 0..100 {
+        let now = LATE + round * 3600;
+        for number in 1..5 {
+            for key in ["a", "b", "c"] {
+                let finding = Finding {
+                    key: format!("{key}{round}"),
+                    ..finding()
+                };
+                let _ = pool.vote(&format!("n{number}"), Vote::Forged(finding), now);
+            }
+        }
+        pool.reports.heard(&format!("former{round}"), at(now));
+    }
+    let Reports {
+        heard, open, paused, ..
+    } = &pool.reports;
+    assert!(
+        heard.len() <= 10 && open.len() <= 4 && paused.len() <= 4,
+        "{:?}",
+        pool.reports
+    );
+}
