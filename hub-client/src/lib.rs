@@ -140,6 +140,7 @@ impl Hub {
         parts.start_election(&election_tasks)?;
         let readiness = Readiness::new();
         let heartbeat = parts.heartbeat();
+        parts.start_reporting(&heartbeat);
         let proxy = Arc::new(parts.proxy(heartbeat.clone(), token, end_watches.clone()));
         let answer = handler(move |request, peer| {
             let proxy = proxy.clone();

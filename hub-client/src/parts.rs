@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use yurt_runtime::http::server::Handler;
 use yurt_runtime::tls::{ClientTls, PeerTls};
@@ -37,15 +37,17 @@ use crate::proxy::local::{Local, NodeFacts};
 use crate::proxy::pass_through::PassThrough;
 use crate::proxy::places::Places;
 use crate::proxy::written::Written;
+use crate::replicas::alarm::{FINDINGS_MAX, Finding};
 use crate::replicas::detour::Wanted;
 use crate::replicas::follow::Follower;
 use crate::replicas::proof::Prover;
 use crate::replicas::source::CoordinatorState;
 use crate::replicas::steer::Steering;
-use crate::replicas::verify::Verifier;
 use crate::replicas::{PoolData, ahead, lag, members};
 use crate::report::Report;
 use crate::upstream::{CoordinatorClient, Upstreams};
+
+mod truth;
 
 /// Interval between commits of changed replicas; a crash costs only another fetch of the data since then.
 const PERSIST_EVERY: Duration = Duration::from_secs(5);
@@ -64,6 +66,7 @@ pub(crate) struct Parts {
     election: watch::Sender<ElectionView>,
     member_count: watch::Sender<u32>,
     rank: watch::Sender<u32>,
+    findings: (mpsc::Sender<Finding>, Mutex<Option<mpsc::Receiver<Finding>>>),
 }
 
 // === impl Parts ===
@@ -82,6 +85,7 @@ impl Parts {
             state: CoordinatorState::Unreachable { since: clock.boot() },
             status: None,
         };
+        let (findings, found) = mpsc::channel(FINDINGS_MAX);
         Self {
             progress: Arc::new(FeedProgress::new(clock.clone())),
             config,
@@ -95,6 +99,7 @@ impl Parts {
             election: watch::Sender::default(),
             member_count: watch::Sender::new(1),
             rank: watch::Sender::new(0),
+            findings: (findings, Mutex::new(Some(found))),
         }
     }
 
@@ -161,27 +166,6 @@ impl Parts {
             self.tasks.token(),
         );
         self.tasks.spawn_critical("rank-members", ranking);
-    }
-
-    /// Starts comparing samples of the coordinator's data with the cloud.
-    fn start_verifying(&self) {
-        let period = self.config.verify_period;
-        if self.upstreams.coordinator.is_none() || period.is_zero() {
-            return;
-        }
-        let verifier = Verifier {
-            data: self.data.clone(),
-            cloud: self.upstreams.cloud.clone(),
-            reach: self.cloud.0.subscribe(),
-            coordinator: self.coordinator.0.subscribe(),
-            members: self.member_count.subscribe(),
-            pool: self.config.pool.clone(),
-            period,
-            metrics: self.metrics.clone(),
-            clock: self.clock.clone(),
-        };
-        self.tasks
-            .spawn_critical("verify-replicas", verifier.run(self.tasks.token()));
     }
 
     /// Follows a replica until it is gone.

@@ -5,11 +5,13 @@
 //! (pure) is a partial list; [`drafts`] keeps it across broken connections, and `listing` fetches it. [`members`] is the
 //! pool's membership (`nodepool` when the cloud has NodePools). [`scope`] adds resources to [`POOL_SCOPE`]. [`budget`] bounds
 //! the bytes of all replicas. [`disk`] opens the durable copy; [`origin`] records its pool and cluster. [`verify`] compares
-//! samples of the coordinator's data with the cloud, [`truth`] (pure) judges them, and [`distrust`] records forgeries.
+//! samples of the coordinator's data with the cloud, [`truth`] (pure) judges them, [`alarm`] reacts to forgeries, and [`distrust`] records them.
+//! [`reports`] tells the pool, and checks what others report; [`warnings`] (pure) decides what is checked when.
 //! [`ahead`] abandons a replica that is ahead of the leader's; [`lag`] detects one that is behind. [`proof`] asks the cloud
 //! whether it still has the history of the replicas; [`timeline`] (pure) decides that.
 
 pub mod ahead;
+pub mod alarm;
 pub mod budget;
 mod cluster;
 pub mod detour;
@@ -25,6 +27,7 @@ mod nodepool;
 pub mod origin;
 pub mod proof;
 pub(crate) mod questions;
+pub mod reports;
 mod roster;
 pub mod scope;
 pub mod source;
@@ -33,6 +36,7 @@ pub mod stream;
 pub mod timeline;
 pub mod truth;
 pub mod verify;
+pub mod warnings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

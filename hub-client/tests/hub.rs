@@ -33,4 +33,5 @@ mod hub {
     mod timeline;
     mod upgrades;
     mod verifying;
+    mod warning;
 }

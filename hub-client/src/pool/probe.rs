@@ -17,6 +17,7 @@ use yurt_runtime::http::client::HttpClient;
 
 use super::feed::wire::VERSION;
 use crate::replicas::source::CoordinatorState;
+use crate::replicas::warnings::Report;
 use crate::troubles::Troubles;
 use crate::upstream::Cloud;
 
@@ -78,6 +79,9 @@ pub struct PoolStatus {
     /// Resources that the pool shares; `None` from a coordinator that does not report them.
     #[serde(default)]
     pub scope: Option<ScopeStatus>,
+    /// Open reports of forged data.
+    #[serde(default)]
+    pub reports: Vec<Report>,
 }
 
 /// Resources that the pool shares, as the coordinator reports them.

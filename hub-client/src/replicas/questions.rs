@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::ACCEPT;
-use http::{HeaderValue, Request, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use yurt_apimachinery::list::ParsedList;
-use yurt_apimachinery::{ResourceKind, ResourceVersion};
+use yurt_apimachinery::{ObjectKey, ResourceKind, ResourceVersion};
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::http::{Body, empty, read_body};
 
+use super::listing::escaped;
 use crate::upstream::CloudServer;
 
 /// Longest wait for one answer.
@@ -20,14 +21,34 @@ const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Returns the body, in this `shape` of the object where supported; `None` if it is missing, forbidden, compacted or
 /// unreadable.
 pub(super) async fn get(server: &CloudServer, path: &str, shape: &str) -> Result<Option<Bytes>, String> {
-    let request = request(path, shape)?;
-    let answered = server.beats.request_bytes(request, TIMEOUT, ANSWER_BYTES_MAX).await;
-    let (status, _, body) = answered.map_err(|error| error.to_string())?;
+    let (status, _, body) = ask(&server.beats, path, shape, TIMEOUT).await?;
     match status {
         StatusCode::OK => Ok(Some(body)),
         StatusCode::NOT_FOUND | StatusCode::FORBIDDEN | StatusCode::GONE | StatusCode::BAD_REQUEST => Ok(None),
         status => Err(format!("{}{path}: {status}", server.beats.server())),
     }
+}
+
+/// Path of a list of one object, which also returns the head of the server.
+pub(super) fn one(kind: &ResourceKind, key: &ObjectKey) -> String {
+    let folder = match key.namespace() {
+        Some(namespace) => kind.namespaced_path(&escaped(namespace)),
+        None => kind.collection_path(),
+    };
+    format!("{folder}?fieldSelector=metadata.name%3D{}", escaped(key.name()))
+}
+
+/// Returns the answer to a `GET` of `path`, in this `shape` of the object where supported.
+pub(super) async fn ask(
+    client: &HttpClient,
+    path: &str,
+    shape: &str,
+    timeout: Duration,
+) -> Result<(StatusCode, HeaderMap, Bytes), String> {
+    let answered = client
+        .request_bytes(request(path, shape)?, timeout, ANSWER_BYTES_MAX)
+        .await;
+    answered.map_err(|error| error.to_string())
 }
 
 fn request(path: &str, shape: &str) -> Result<Request<Body>, String> {

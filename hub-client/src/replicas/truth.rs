@@ -49,6 +49,18 @@ pub enum Verdict {
     Forged(&'static str),
 }
 
+// === impl Held ===
+
+impl Held {
+    /// RV of the object; zero if there is none.
+    #[must_use]
+    pub fn version(&self) -> ResourceVersion {
+        self.state
+            .as_ref()
+            .map_or(ResourceVersion::default(), |state| state.version)
+    }
+}
+
 // === impl State ===
 
 impl State {

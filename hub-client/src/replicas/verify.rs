@@ -15,13 +15,14 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceKind};
 use yurt_runtime::Clock;
 use yurt_storage::{Collection, Replica};
 
+use super::alarm::{Alarm, Finding, trouble};
 use super::listing::escaped;
-use super::questions::get;
+use super::questions::{self, get};
 use super::source::Source;
 use super::truth::{Held, State, Truth, Verdict, judge};
 use super::{PoolData, members};
 use crate::metrics::Metrics;
-use crate::pool::probe::{CloudReach, CoordinatorReach};
+use crate::pool::probe::CloudReach;
 use crate::random::random;
 use crate::upstream::Cloud;
 
@@ -46,8 +47,8 @@ pub struct Verifier {
     pub cloud: Arc<Cloud>,
     /// Reachability of the cloud.
     pub reach: watch::Receiver<CloudReach>,
-    /// Status of the coordinator, including the leader.
-    pub coordinator: watch::Receiver<CoordinatorReach>,
+    /// Reaction to forgeries.
+    pub alarm: Alarm,
     /// Number of members of the pool.
     pub members: watch::Receiver<u32>,
     /// Name of the pool.
@@ -140,11 +141,19 @@ impl Verifier {
                     is_before: false,
                 })
             });
+            let version = held.as_ref().map(Held::version).unwrap_or_default();
             match held.map(|held| judge(&held, &one.truth)) {
                 Some(Verdict::Behind) => true,
                 Some(Verdict::Honest) | None => false,
                 Some(Verdict::Forged(why)) => {
-                    self.caught(&replica, one.generation, &one.key, why);
+                    let finding = Finding {
+                        collection: one.collection.clone(),
+                        generation: one.generation,
+                        key: one.key.clone(),
+                        version,
+                        reason: why.to_owned(),
+                    };
+                    self.alarm.raise(finding);
                     false
                 }
             }
@@ -233,38 +242,19 @@ impl Verifier {
                     truth,
                 }),
                 Verdict::Forged(why) => {
-                    self.caught(replica, generation, &key, why);
+                    self.alarm.raise(Finding {
+                        collection: replica.name().to_owned(),
+                        generation,
+                        key,
+                        version: held.version(),
+                        reason: why.to_owned(),
+                    });
                     break;
                 }
             }
         }
         waiting.drain(..waiting.len().saturating_sub(WAITING_MAX));
         Ok(bytes)
-    }
-
-    /// Switches from the coordinator to the cloud. The list there replaces the data as a new generation, so that no reader
-    /// keeps any of it.
-    fn caught(&self, replica: &Replica, generation: u64, key: &ObjectKey, why: &str) {
-        let name = replica.name();
-        if self.data.source(name).source != Source::Coordinator || self.data.distrust().has(name, self.clock.boot()) {
-            return;
-        }
-        let leader = self
-            .coordinator
-            .borrow()
-            .status
-            .as_ref()
-            .map(|status| status.holder.clone());
-        let leader = leader
-            .filter(|holder| !holder.is_empty())
-            .unwrap_or_else(|| "nobody".to_owned());
-        let message = format!("{name} {key} of the coordinator is forged: {why}; {leader} leads");
-        // Must precede the follower's notification: the next list begins a new generation.
-        self.data.timeline().disown(name, generation);
-        let lasts = self.data.distrust().caught(name, &message, self.clock.boot());
-        tracing::error!(collection = name, %key, why, leader, seconds = lasts.as_secs(), "The coordinator's data is forged; following the cloud");
-        self.metrics.collections.forgeries.with_label_values(&[name]).inc();
-        self.data.troubles().refused(&trouble(name), &message);
     }
 }
 
@@ -274,20 +264,14 @@ impl Sample {
     /// Path and shape of the list that shows the sample. A list of one object also returns the cloud's head.
     fn question(&self, kind: &ResourceKind) -> (String, &'static str) {
         let namespace = match self {
-            Self::Object(key) => key.namespace(),
+            Self::Object(key) => return (questions::one(kind, key), ""),
             Self::Namespace(namespace) => namespace.as_deref(),
         };
         let folder = match namespace {
             Some(namespace) => kind.namespaced_path(&escaped(namespace)),
             None => kind.collection_path(),
         };
-        match self {
-            Self::Object(key) => (
-                format!("{folder}?fieldSelector=metadata.name%3D{}", escaped(key.name())),
-                "",
-            ),
-            Self::Namespace(_) => (format!("{folder}?limit={PAGE}"), "PartialObjectMetadataList"),
-        }
+        (format!("{folder}?limit={PAGE}"), "PartialObjectMetadataList")
     }
 
     /// True if `key` is part of the sample.
@@ -297,11 +281,6 @@ impl Sample {
             Self::Namespace(namespace) => namespace.is_none() || key.namespace() == namespace.as_deref(),
         }
     }
-}
-
-/// Name of the failure while `collection` does not follow the coordinator.
-fn trouble(collection: &str) -> String {
-    format!("truth of {collection}")
 }
 
 /// Returns the replica's state of every object in the sample.

@@ -1,0 +1,255 @@
+//! Reports forged data to the coordinator, and checks what other members report.
+//!
+//! A check compares one object at the coordinator with the cloud, under this node's own identity: over its own link, or
+//! through the relay of a peer while it has none. [`warnings`](super::warnings) (pure) decides what is checked when.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, StatusCode};
+use serde_json::json;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use yurt_apimachinery::list::ParsedList;
+use yurt_apimachinery::{ObjectKey, ResourceKind, ResourceVersion};
+use yurt_runtime::BootTime;
+use yurt_runtime::http::client::HttpClient;
+
+use super::alarm::{Alarm, Finding};
+use super::truth::{Held, State, Truth, Verdict, judge};
+use super::warnings::{Report, Warnings};
+use super::{members, questions};
+use crate::pool::probe::CloudReach;
+use crate::pool::relay::client::RelayClient;
+use crate::upstream::Cloud;
+
+/// Path of the reports at the coordinator.
+const PATH: &str = "/yurt/v1/reports";
+/// Longest wait for an answer of the coordinator; the relay has the same time for all peers.
+const TIMEOUT: Duration = Duration::from_secs(3);
+/// Time between looks at the open reports.
+const TICK: Duration = Duration::from_secs(5);
+/// Time between two checks of an object that this hub found forged.
+const AGAIN: Duration = Duration::from_secs(60);
+/// Time for which such an object is checked again: the leader may feed it once more.
+const FOLLOWED_UP: Duration = Duration::from_secs(600);
+/// Name of the failure while reports are open.
+const TROUBLE: &str = "reports of forged data";
+
+/// Reports and checks.
+pub struct Reporter {
+    /// Name of this node.
+    pub node: String,
+    /// Leaves the coordinator.
+    pub alarm: Alarm,
+    /// Findings of the samples.
+    pub findings: mpsc::Receiver<Finding>,
+    /// Client of the coordinator.
+    pub client: HttpClient,
+    /// The cloud, which is authoritative.
+    pub cloud: Arc<Cloud>,
+    /// Reachability of the cloud.
+    pub reach: watch::Receiver<CloudReach>,
+    /// Way to the cloud while there is no link; `None` if relaying is off.
+    pub relay: Option<Arc<RelayClient>>,
+}
+
+/// Object that this hub found forged.
+struct Suspect {
+    key: ObjectKey,
+    again: BootTime,
+    until: BootTime,
+}
+
+/// Suspects by collection.
+type Suspects = BTreeMap<String, Suspect>;
+
+// === impl Reporter ===
+
+impl Reporter {
+    /// Runs until `token` is cancelled.
+    pub async fn run(mut self, token: CancellationToken) {
+        token.run_until_cancelled(self.keep_reporting()).await;
+    }
+
+    async fn keep_reporting(&mut self) {
+        let (mut warnings, mut suspects) = (Warnings::default(), Suspects::new());
+        loop {
+            tokio::select! {
+                Some(finding) = self.findings.recv() => self.accuse(&finding, &mut suspects).await,
+                Ok(()) = self.alarm.coordinator.changed() => {}
+                () = tokio::time::sleep(TICK) => {}
+            }
+            let status = self.alarm.coordinator.borrow_and_update().status.clone();
+            let open = status.map(|status| status.reports.clone()).unwrap_or_default();
+            self.tell(&open);
+            if let Some(report) = warnings.next(&open, &self.node, self.alarm.clock.boot()) {
+                match self.examine(&report, &mut suspects).await {
+                    Ok(true) => warnings.answered(&report),
+                    Ok(false) => {}
+                    Err(why) => tracing::debug!(?report, why, "Report not checked"),
+                }
+            }
+            self.follow_up(&mut suspects).await;
+        }
+    }
+
+    /// Warns the operator of this node.
+    fn tell(&self, open: &[Report]) {
+        let Some(first) = open.first() else {
+            return self.alarm.data.troubles().works(TROUBLE);
+        };
+        let Report {
+            accuser,
+            collection,
+            key,
+            ..
+        } = first;
+        let why = format!(
+            "{accuser} reports that {collection} {key} of the coordinator is forged ({} open)",
+            open.len()
+        );
+        self.alarm.data.troubles().unanswered(TROUBLE, &why);
+    }
+
+    /// Checks what another member reported. Returns true if no further check is needed.
+    async fn examine(&self, report: &Report, suspects: &mut Suspects) -> Result<bool, String> {
+        let key = ObjectKey::parse(&report.key);
+        let (finding, verdict) = self.check(&report.collection, &key).await?;
+        if let Verdict::Forged(_) = verdict {
+            self.found(&finding, suspects).await;
+            return Ok(true);
+        }
+        // Only this very state can be denied: what was reported may have been replaced since.
+        let is_same = finding.generation == report.generation
+            && !finding.version.is_zero()
+            && finding.version.to_string() == report.resource_version;
+        if verdict == Verdict::Honest && is_same {
+            self.post(&finding, Some(&report.accuser)).await;
+        }
+        Ok(verdict == Verdict::Honest)
+    }
+
+    /// Checks the objects again that this hub found forged.
+    async fn follow_up(&self, suspects: &mut Suspects) {
+        let now = self.alarm.clock.boot();
+        suspects.retain(|_, suspect| now < suspect.until);
+        let due = suspects.iter_mut().find(|(_, suspect)| now >= suspect.again);
+        let Some((collection, suspect)) = due else { return };
+        suspect.again = now + AGAIN;
+        match self.check(collection, &suspect.key).await {
+            Ok((finding, Verdict::Forged(_))) => self.post(&finding, None).await,
+            Ok(_) => {}
+            Err(why) => tracing::debug!(collection, why, "Forged object not checked again"),
+        }
+    }
+
+    /// The object is forged, as a check here shows.
+    async fn found(&self, finding: &Finding, suspects: &mut Suspects) {
+        if self.reach.borrow().is_up() {
+            self.alarm.leave(finding);
+        }
+        self.accuse(finding, suspects).await;
+    }
+
+    async fn accuse(&self, finding: &Finding, suspects: &mut Suspects) {
+        let now = self.alarm.clock.boot();
+        let suspect = Suspect {
+            key: finding.key.clone(),
+            again: now + AGAIN,
+            until: now + FOLLOWED_UP,
+        };
+        suspects.insert(finding.collection.clone(), suspect);
+        self.post(finding, None).await;
+    }
+
+    /// Posts the finding, or denies it if `accuser` has reported it.
+    async fn post(&self, finding: &Finding, accuser: Option<&str>) {
+        let body = json!({
+            "collection": finding.collection,
+            "generation": finding.generation,
+            "key": finding.key.to_string(),
+            "resourceVersion": finding.version,
+            "reason": finding.reason,
+            "verdict": if accuser.is_some() { "honest" } else { "forged" },
+            "accuser": accuser.unwrap_or_default(),
+        });
+        let answer = self.client.request_json(Method::POST, PATH, Some(&body), TIMEOUT).await;
+        let why = match answer {
+            Ok((StatusCode::OK, ..)) => return,
+            Ok((status, _, body)) => format!("{status}: {}", String::from_utf8_lossy(&body).trim()),
+            Err(error) => error.to_string(),
+        };
+        tracing::debug!(?finding, why, "Report not taken");
+    }
+
+    /// Compares the object `key` at the coordinator with the cloud.
+    async fn check(&self, collection: &str, key: &ObjectKey) -> Result<(Finding, Verdict), String> {
+        let replica = self.alarm.data.replicas().named(collection);
+        let replica = replica.filter(|_| collection != members::COLLECTION);
+        let replica = replica.ok_or_else(|| format!("{collection:?} is not shared here"))?;
+        let kind = replica.collection().kind();
+        if kind.namespaced != key.namespace().is_some() {
+            return Err(format!("{key} is no key of {collection}"));
+        }
+        let path = questions::one(kind, key);
+        // The coordinator first: its state is then not after the head of the cloud.
+        let (headers, list) = ask(&self.client, &path, TIMEOUT).await?;
+        let generation = headers
+            .get("yurt-generation")
+            .and_then(|text| text.to_str().ok()?.parse().ok());
+        let (position, ours) = state_of(list, kind, key)?;
+        let (head, theirs) = state_of(self.ask_cloud(&path).await?, kind, key)?;
+        let held = Held {
+            position,
+            state: ours,
+            is_before: true,
+        };
+        let version = held.version();
+        let verdict = judge(&held, &Truth { head, state: theirs });
+        let reason = match verdict {
+            Verdict::Forged(why) => why,
+            Verdict::Honest | Verdict::Behind => "",
+        };
+        let finding = Finding {
+            collection: collection.to_owned(),
+            generation: generation.unwrap_or_default(),
+            key: key.clone(),
+            version,
+            reason: reason.to_owned(),
+        };
+        Ok((finding, verdict))
+    }
+
+    /// Asks the cloud, through a peer while this node has no link.
+    async fn ask_cloud(&self, path: &str) -> Result<Bytes, String> {
+        if self.reach.borrow().is_up() {
+            return Ok(ask(&self.cloud.server().beats, path, TIMEOUT).await?.1);
+        }
+        let relay = self.relay.as_ref().ok_or("there is no way to the cloud")?;
+        let mut why = "no peer has a way to the cloud".to_owned();
+        for way in relay.begin(TIMEOUT).await {
+            match ask(&way.client, path, way.timeout).await {
+                Ok((_, body)) => return Ok(body),
+                Err(error) => why = format!("through {}: {error}", way.peer),
+            }
+        }
+        Err(why)
+    }
+}
+
+async fn ask(client: &HttpClient, path: &str, timeout: Duration) -> Result<(HeaderMap, Bytes), String> {
+    match questions::ask(client, path, "", timeout).await? {
+        (StatusCode::OK, headers, body) => Ok((headers, body)),
+        (status, ..) => Err(format!("{}{path}: {status}", client.server())),
+    }
+}
+
+/// Returns the RV of the list and the state of the object `key`.
+fn state_of(list: Bytes, kind: &ResourceKind, key: &ObjectKey) -> Result<(ResourceVersion, Option<State>), String> {
+    let list = ParsedList::parse(list, kind).map_err(|error| error.to_string())?;
+    let item = list.items.iter().find(|item| item.key() == key);
+    Ok((list.meta.resource_version, item.map(|item| State::of(item, true))))
+}

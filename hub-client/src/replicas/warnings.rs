@@ -1,0 +1,132 @@
+//! Decides which report of another member this hub checks next.
+//!
+//! Pure: no I/O, no clock. A report is checked until there is an answer, three times at the most; all reports together cost one
+//! check in 10 s.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use yurt_runtime::BootTime;
+
+/// Minimum time between two checks.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Maximum checks of one report.
+const TRIES_MAX: u32 = 3;
+/// Maximum reports that are looked at.
+const REPORTS_MAX: usize = 64;
+
+/// An open report of forged data, as the coordinator shows it.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Report {
+    /// Node that reported.
+    pub accuser: String,
+    /// Name of the collection.
+    pub collection: String,
+    /// Generation of the collection.
+    pub generation: u64,
+    /// Key of the object.
+    pub key: String,
+    /// RV of the object that was found; `0` if the coordinator lacked it.
+    pub resource_version: String,
+}
+
+/// Checks of the reports that are open.
+#[derive(Debug, Default)]
+pub struct Warnings {
+    /// Number of checks by report.
+    tries: BTreeMap<Report, u32>,
+    /// Time of the last check.
+    last: Option<BootTime>,
+}
+
+// === impl Warnings ===
+
+impl Warnings {
+    /// Returns the report to check now, of those in `open`. `node` has its own findings.
+    pub fn next(&mut self, open: &[Report], node: &str, now: BootTime) -> Option<Report> {
+        let open = &open[..open.len().min(REPORTS_MAX)];
+        self.tries.retain(|report, _| open.contains(report));
+        if self.last.is_some_and(|last| now.since(last) < PAUSE) {
+            return None;
+        }
+        let has_reported = |report: &Report| {
+            let mut own = open.iter().filter(|one| one.accuser == node);
+            own.any(|own| own.collection == report.collection)
+        };
+        let tries = |report: &Report| self.tries.get(report).copied().unwrap_or_default();
+        let due = open.iter().filter(|one| tries(one) < TRIES_MAX && !has_reported(one));
+        let next = due.min_by_key(|one| tries(one))?.clone();
+        *self.tries.entry(next.clone()).or_default() += 1;
+        self.last = Some(now);
+        Some(next)
+    }
+
+    /// Records that `report` needs no further check.
+    pub fn answered(&mut self, report: &Report) {
+        self.tries.insert(report.clone(), TRIES_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(accuser: &str, key: &str) -> Report {
+        Report {
+            accuser: accuser.into(),
+            collection: "services".into(),
+            key: key.into(),
+            ..Report::default()
+        }
+    }
+
+    fn at(pauses: u32) -> BootTime {
+        BootTime::from_boot(PAUSE * pauses)
+    }
+
+    #[test]
+    fn each_report_is_checked_until_it_is_answered_and_not_for_ever() {
+        let (mut warnings, open) = (Warnings::default(), [report("n2", "a"), report("n3", "b")]);
+        let mut next = |now| warnings.next(&open, "n1", at(now)).map(|report| report.key);
+        assert_eq!(
+            [next(1), next(2), next(3), next(4)].map(Option::unwrap),
+            ["a", "b", "a", "b"]
+        );
+        assert_eq!([next(5), next(6), next(7)], [Some("a".into()), Some("b".into()), None]);
+
+        let mut warnings = Warnings::default();
+        let first = warnings.next(&open, "n1", at(1)).unwrap();
+        warnings.answered(&first);
+        let mut next = |now| warnings.next(&open, "n1", at(now)).map(|report| report.key);
+        assert_eq!((next(2), next(3)), (Some("b".into()), Some("b".into())));
+    }
+
+    #[test]
+    fn reports_together_cost_one_check_per_pause() {
+        let (mut warnings, open) = (Warnings::default(), [report("n2", "a"), report("n3", "b")]);
+        assert!(warnings.next(&open, "n1", at(1)).is_some());
+        assert_eq!(warnings.next(&open, "n1", at(1) + PAUSE / 2), None);
+        assert!(warnings.next(&open, "n1", at(2)).is_some());
+    }
+
+    #[test]
+    fn own_findings_need_no_check() {
+        let (mut warnings, open) = (Warnings::default(), [report("n1", "a"), report("n2", "b")]);
+        assert_eq!(warnings.next(&open, "n1", at(1)), None);
+        assert_eq!(warnings.next(&open, "n3", at(1)), Some(open[0].clone()));
+    }
+
+    #[test]
+    fn memory_is_that_of_the_open_reports() {
+        let mut warnings = Warnings::default();
+        for round in 0..200 {
+            let open: Vec<_> = (0..REPORTS_MAX * 2)
+                .map(|n| report("n2", &format!("{round}-{n}")))
+                .collect();
+            warnings.next(&open, "n1", at(round));
+            assert!(warnings.tries.len() <= REPORTS_MAX);
+        }
+    }
+}
