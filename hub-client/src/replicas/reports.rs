@@ -3,7 +3,6 @@
 //! A check compares one object at the coordinator with the cloud, under this node's own identity: over its own link, or
 //! through the relay of a peer while it has none. [`warnings`](super::warnings) (pure) decides what is checked when.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,12 +13,11 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::list::ParsedList;
 use yurt_apimachinery::{ObjectKey, ResourceKind, ResourceVersion};
-use yurt_runtime::BootTime;
 use yurt_runtime::http::client::HttpClient;
 
 use super::alarm::{Alarm, Finding};
 use super::truth::{Held, State, Truth, Verdict, judge};
-use super::warnings::{Report, Warnings};
+use super::warnings::{Report, Suspects, Warnings};
 use super::{members, questions};
 use crate::pool::probe::CloudReach;
 use crate::pool::relay::client::RelayClient;
@@ -31,10 +29,6 @@ const PATH: &str = "/yurt/v1/reports";
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// Time between looks at the open reports.
 const TICK: Duration = Duration::from_secs(5);
-/// Time between two checks of an object that this hub found forged.
-const AGAIN: Duration = Duration::from_secs(60);
-/// Time for which such an object is checked again: the leader may feed it once more.
-const FOLLOWED_UP: Duration = Duration::from_secs(600);
 /// Name of the failure while reports are open.
 const TROUBLE: &str = "reports of forged data";
 
@@ -56,16 +50,6 @@ pub struct Reporter {
     pub relay: Option<Arc<RelayClient>>,
 }
 
-/// Object that this hub found forged.
-struct Suspect {
-    key: ObjectKey,
-    again: BootTime,
-    until: BootTime,
-}
-
-/// Suspects by collection.
-type Suspects = BTreeMap<String, Suspect>;
-
 // === impl Reporter ===
 
 impl Reporter {
@@ -75,7 +59,7 @@ impl Reporter {
     }
 
     async fn keep_reporting(&mut self) {
-        let (mut warnings, mut suspects) = (Warnings::default(), Suspects::new());
+        let (mut warnings, mut suspects) = (Warnings::default(), Suspects::default());
         loop {
             tokio::select! {
                 Some(finding) = self.findings.recv() => self.accuse(&finding, &mut suspects).await,
@@ -134,12 +118,10 @@ impl Reporter {
 
     /// Checks the objects again that this hub found forged.
     async fn follow_up(&self, suspects: &mut Suspects) {
-        let now = self.alarm.clock.boot();
-        suspects.retain(|_, suspect| now < suspect.until);
-        let due = suspects.iter_mut().find(|(_, suspect)| now >= suspect.again);
-        let Some((collection, suspect)) = due else { return };
-        suspect.again = now + AGAIN;
-        match self.check(collection, &suspect.key).await {
+        let Some((collection, key)) = suspects.next(self.alarm.clock.boot()) else {
+            return;
+        };
+        match self.check(&collection, &key).await {
             Ok((finding, Verdict::Forged(_))) => self.post(&finding, None).await,
             Ok(_) => {}
             Err(why) => tracing::debug!(collection, why, "Forged object not checked again"),
@@ -155,13 +137,7 @@ impl Reporter {
     }
 
     async fn accuse(&self, finding: &Finding, suspects: &mut Suspects) {
-        let now = self.alarm.clock.boot();
-        let suspect = Suspect {
-            key: finding.key.clone(),
-            again: now + AGAIN,
-            until: now + FOLLOWED_UP,
-        };
-        suspects.insert(finding.collection.clone(), suspect);
+        suspects.found(&finding.collection, &finding.key, self.alarm.clock.boot());
         self.post(finding, None).await;
     }
 

@@ -1,12 +1,13 @@
-//! Decides which report of another member this hub checks next.
+//! Decides which report of another member this hub checks next, and which of its own findings it checks again.
 //!
 //! Pure: no I/O, no clock. A report is checked until there is an answer, three times at the most; all reports together cost one
-//! check in 10 s.
+//! check in 10 s. A finding is checked again after 10 s, 20 s, 40 s and so on for 10 minutes: its leader may forge it again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Deserialize;
+use yurt_apimachinery::ObjectKey;
 use yurt_runtime::BootTime;
 
 /// Minimum time between two checks.
@@ -15,6 +16,11 @@ const PAUSE: Duration = Duration::from_secs(10);
 const TRIES_MAX: u32 = 3;
 /// Maximum reports that are looked at.
 const REPORTS_MAX: usize = 64;
+
+/// Time until a finding is checked again; it doubles with each check.
+const AGAIN: Duration = Duration::from_secs(10);
+/// Time for which a finding is checked again.
+const FOLLOWED_UP: Duration = Duration::from_secs(600);
 
 /// An open report of forged data, as the coordinator shows it.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +45,21 @@ pub struct Warnings {
     tries: BTreeMap<Report, u32>,
     /// Time of the last check.
     last: Option<BootTime>,
+}
+
+/// Objects that this hub found forged, at most one per collection.
+#[derive(Debug, Default)]
+pub struct Suspects(BTreeMap<String, Suspect>);
+
+/// An object that was found forged.
+#[derive(Debug)]
+struct Suspect {
+    key: ObjectKey,
+    /// Time of the next check.
+    next: BootTime,
+    /// Time between that check and the one after it.
+    pause: Duration,
+    until: BootTime,
 }
 
 // === impl Warnings ===
@@ -69,9 +90,49 @@ impl Warnings {
     }
 }
 
+// === impl Suspects ===
+
+impl Suspects {
+    /// Records that the object `key` of `collection` was found forged at `now`.
+    pub fn found(&mut self, collection: &str, key: &ObjectKey, now: BootTime) {
+        let suspect = Suspect {
+            key: key.clone(),
+            next: now + AGAIN,
+            pause: AGAIN * 2,
+            until: now + FOLLOWED_UP,
+        };
+        self.0.insert(collection.to_owned(), suspect);
+    }
+
+    /// Returns a collection and the object to check in it now.
+    pub fn next(&mut self, now: BootTime) -> Option<(String, ObjectKey)> {
+        self.0.retain(|_, suspect| now < suspect.until);
+        let (collection, suspect) = self.0.iter_mut().find(|(_, suspect)| now >= suspect.next)?;
+        suspect.next = now + suspect.pause;
+        suspect.pause *= 2;
+        Some((collection.clone(), suspect.key.clone()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn finding_is_checked_again_at_growing_intervals_for_a_while() {
+        let (key, start) = (ObjectKey::new(Some("shop"), "web"), at(1));
+        let mut suspects = Suspects::default();
+        suspects.found("services", &key, start);
+        let seconds = (0..2000).map(Duration::from_secs);
+        let checked = seconds.filter(|secs| suspects.next(start + *secs).is_some());
+        assert_eq!(
+            checked.map(|secs| secs.as_secs()).collect::<Vec<_>>(),
+            [10, 30, 70, 150, 310]
+        );
+        assert!(suspects.0.is_empty());
+        suspects.found("services", &key, start);
+        assert_eq!(suspects.next(start + AGAIN), Some(("services".to_owned(), key)));
+    }
 
     fn report(accuser: &str, key: &str) -> Report {
         Report {

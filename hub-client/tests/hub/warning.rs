@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 use yurt_runtime::http::{json as answer_json, read_body};
 use yurt_test_support::eventually;
 
+use super::cloud::Cloud;
 use super::harness::TestHub;
 use super::pool::{Pool, STORE};
+use super::relay_pool::{Link, RelayPool};
 
 const SERVICES: &str = "/api/v1/services";
 const IN_SHOP: &str = "/api/v1/namespaces/shop/services";
@@ -36,10 +38,10 @@ async fn follower(pool: &Pool, more: &[&str]) -> TestHub {
 }
 
 /// Bodies of the reports that the coordinator takes from now on.
-fn reports(pool: &Pool) -> Arc<Mutex<Vec<Value>>> {
+fn reports(coordinator: &Cloud) -> Arc<Mutex<Vec<Value>>> {
     let reports: Arc<Mutex<Vec<Value>>> = Arc::default();
     let taken = reports.clone();
-    pool.coordinator.on(REPORTS, move |request| {
+    coordinator.on(REPORTS, move |request| {
         let taken = taken.clone();
         async move {
             let body = read_body(request.into_body(), 1 << 12).await.unwrap();
@@ -51,12 +53,19 @@ fn reports(pool: &Pool) -> Arc<Mutex<Vec<Value>>> {
 }
 
 /// The coordinator shows a report of n2 about the Service `web` at `version` from now on.
-fn warn(pool: &Pool, version: &Value) {
-    let report = json!({
-        "accuser": "n2", "collection": "services", "generation": 0, "key": "shop/web", "resourceVersion": version,
-    });
-    let state = json!({"store": STORE, "versions": [1], "holder": "n3_1", "reports": [report]}).to_string();
-    pool.coordinator.on(FEED, move |_| {
+fn warn(coordinator: &Cloud, version: &Value) {
+    show(
+        coordinator,
+        json!([{
+            "accuser": "n2", "collection": "services", "generation": 0, "key": "shop/web", "resourceVersion": version,
+        }]),
+    );
+}
+
+/// The coordinator shows these reports from now on.
+fn show(coordinator: &Cloud, reports: Value) {
+    let state = json!({"store": STORE, "versions": [1], "holder": "n3_1", "reports": reports}).to_string();
+    coordinator.on(FEED, move |_| {
         let state = state.clone();
         async move { answer_json(StatusCode::OK, state) }
     });
@@ -78,7 +87,7 @@ async fn forgery_that_a_sample_shows_is_reported() {
     let pool = Pool::start().await;
     pool.cloud.put("services", service("web", "10.0.0.1"));
     let forged = pool.coordinator.put("services", service("web", "6.6.6.6"));
-    let posted = reports(&pool);
+    let posted = reports(&pool.coordinator);
     let hub = follower(&pool, &["--pool-data-verify-period=100ms"]).await;
     let report = first(&posted).await;
     assert_eq!(
@@ -103,9 +112,9 @@ async fn hub_that_is_warned_checks_that_object_and_confirms() {
     let pool = Pool::start().await;
     let real = pool.cloud.put("services", service("web", "10.0.0.1"));
     let forged = pool.coordinator.put("services", service("web", "6.6.6.6"));
-    let posted = reports(&pool);
+    let posted = reports(&pool.coordinator);
     let hub = follower(&pool, &[NEVER]).await;
-    warn(&pool, &forged["metadata"]["resourceVersion"]);
+    warn(&pool.coordinator, &forged["metadata"]["resourceVersion"]);
     let report = first(&posted).await;
     assert_eq!(
         (&report["key"], &report["verdict"]),
@@ -130,9 +139,9 @@ async fn hub_that_is_warned_checks_that_object_and_confirms() {
 async fn report_that_is_not_true_is_denied_after_one_check() {
     let pool = Pool::start_fed().await;
     let real = pool.cloud.put("services", service("web", "10.0.0.1"));
-    let posted = reports(&pool);
+    let posted = reports(&pool.coordinator);
     let hub = follower(&pool, &[NEVER]).await;
-    warn(&pool, &real["metadata"]["resourceVersion"]);
+    warn(&pool.coordinator, &real["metadata"]["resourceVersion"]);
     let report = first(&posted).await;
     assert_eq!(
         (&report["verdict"], &report["accuser"]),
@@ -150,14 +159,45 @@ async fn report_that_is_not_true_is_denied_after_one_check() {
 async fn report_about_another_state_is_neither_confirmed_nor_denied() {
     let pool = Pool::start_fed().await;
     pool.cloud.put("services", service("web", "10.0.0.1"));
-    let posted = reports(&pool);
+    let posted = reports(&pool.coordinator);
     let hub = follower(&pool, &[NEVER]).await;
-    warn(&pool, &json!("12345"));
+    warn(&pool.coordinator, &json!("12345"));
     eventually("the object must be checked", async || (checks(&pool) > 1).then_some(())).await;
-    warn(&pool, &json!("0"));
+    warn(&pool.coordinator, &json!("0"));
     hub.until("the hub must go on", |state| {
         state["troubles"]["reports of forged data"].is_object()
     })
     .await;
     assert!(posted.lock().is_empty());
+}
+
+#[tokio::test]
+async fn cut_off_hub_checks_through_a_peer_and_stays_with_the_coordinator() {
+    let pool = RelayPool::start().await;
+    for node in ["n1", "n2", "n3", "n4"] {
+        pool.coordinator.put("members", json!({"metadata": {"name": node}}));
+    }
+    pool.cloud.put("services", service("web", "10.0.0.1"));
+    let forged = pool.coordinator.put("services", service("web", "6.6.6.6"));
+    show(&pool.coordinator, json!([]));
+    let posted = reports(&pool.coordinator);
+    let (_peer, address) = pool.hub("n2", &pool.cloud.url(), &[NEVER]).await;
+    pool.offer("n2", address, &pool.cloud.addr().to_string());
+    let mut link = Link::to(pool.cloud.addr()).await;
+    let (hub, _) = pool.hub("n1", &link.url(), &[NEVER]).await;
+    link.cut().await;
+    hub.until("the link must be gone", |state| state["cloudReachable"] == false)
+        .await;
+    warn(&pool.coordinator, &forged["metadata"]["resourceVersion"]);
+    let report = first(&posted).await;
+    assert_eq!(
+        (&report["key"], &report["verdict"]),
+        (&json!("shop/web"), &json!("forged"))
+    );
+    let state = hub.state().await;
+    assert_eq!(state["relay"]["through"], "n2");
+    assert_eq!(
+        state["collections"]["services"]["source"], "coordinator",
+        "it has no other source"
+    );
 }
