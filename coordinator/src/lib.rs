@@ -138,7 +138,7 @@ pub async fn build(config: Config) -> Result<Coordinator, StartError> {
     let metrics = Arc::new(Metrics::new().map_err(|error| StartError::new(format!("cannot set up metrics: {error}")))?);
     let (custom, declared) = CustomKinds::open(&config).map_err(StartError::new)?;
     let gate = Gate::open(&config, &metrics, clock.clone())?;
-    let server = bind(&config).await?;
+    let server = bind(&config).await?.with_metrics(metrics.connections());
     let (tasks, address) = (TaskGroup::new(), server.local_addr());
     let opening = Stores::open(&config, custom.pool_kinds(&declared), clock.clone(), &tasks);
     let (stores, port, files) = open(opening, &config, server, &tasks).await?;

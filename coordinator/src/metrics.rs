@@ -16,6 +16,7 @@ use std::time::Duration;
 use http::Response;
 use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};
 use yurt_runtime::http::Body;
+use yurt_runtime::http::server::ConnectionMetrics;
 use yurt_runtime::metrics::Metrics as Render;
 use yurt_runtime::{BootTime, Clock};
 use yurt_storage::Collection;
@@ -39,6 +40,7 @@ pub(crate) struct Metrics {
     custom_kinds: prometheus::IntGauge,
     render: Render,
     requests: Requests,
+    connections: ConnectionMetrics,
     lanes: [IntGaugeVec; 2],
     refused: IntCounterVec,
     audit: Counters,
@@ -104,6 +106,7 @@ impl Metrics {
             events: counter("apiserver_audit_event_total", "Audit events made.")?,
             lost: counter("apiserver_audit_error_total", "Audit events that were lost.")?,
         };
+        let connections = ConnectionMetrics::new("yurt_coordinator", &render)?;
         let feed = FeedMetrics::new(registry)?;
         let collections = Collections::new(registry)?;
         let election = Election::new(registry)?;
@@ -124,6 +127,7 @@ impl Metrics {
         Ok(Self {
             disk,
             requests,
+            connections,
             lanes,
             refused,
             audit,
@@ -161,6 +165,11 @@ impl Metrics {
     /// The feed's part.
     pub(crate) fn feed(&self) -> FeedMetrics {
         self.feed.clone()
+    }
+
+    /// Counters of the server's connections.
+    pub(crate) fn connections(&self) -> ConnectionMetrics {
+        self.connections.clone()
     }
 
     /// Counts a request that was answered after `took`.

@@ -132,7 +132,7 @@ impl Hub {
         inherited.check_all_taken().map_err(StartError::Internal)?;
         checked();
         data.log_opening();
-        let limits = ports::limits();
+        let (limits, connections) = (ports::limits(), metrics.connections.clone());
         let parts = Parts::new(config, clock, tasks.clone(), upstreams, data.clone(), metrics);
         let (end_watches, election_tasks) = (CancellationToken::new(), TaskGroup::new());
         parts.start_probes();
@@ -152,6 +152,7 @@ impl Hub {
                 server
                     .with_uids()
                     .with_limits(limits.clone())
+                    .with_metrics(connections.clone())
                     .serve(&tasks, answer.clone())
             })
             .collect();

@@ -6,6 +6,7 @@ pub(crate) mod collections;
 
 use collections::Collections;
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
+use yurt_runtime::http::server::ConnectionMetrics;
 use yurt_runtime::metrics::Metrics as Registry;
 
 /// Upper bounds of the delivery histogram, s: a LAN answers in a millisecond, a request waits 20 s at most.
@@ -15,6 +16,8 @@ const DELIVERY_BUCKETS: [f64; 10] = [0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 
 pub struct Metrics {
     /// Registry behind `/metrics`.
     pub registry: Registry,
+    /// Connections to the proxy's ports.
+    pub connections: ConnectionMetrics,
     /// Feed batches that the coordinator applied from this hub.
     pub feed_batches: IntCounter,
     /// Feed batches refused because another hub leads.
@@ -59,8 +62,10 @@ impl Metrics {
     /// # Errors
     /// Two metrics have the same name.
     pub fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
         let metrics = Self {
-            registry: Registry::new(),
+            connections: ConnectionMetrics::new("node_yurthub", &registry)?,
+            registry,
             feed_batches: counter("feed_batches_total", "Feed batches applied by the coordinator")?,
             feed_fenced: counter("feed_fenced_total", "Feed batches refused because another hub leads")?,
             heartbeats_forwarded: counter(

@@ -29,12 +29,16 @@ mod connection;
 mod door;
 mod frames;
 mod gather;
+mod holds;
 mod inherited;
+mod offenders;
 mod owner;
 mod places;
 
 use connection::Acceptor;
 use door::{Door, IsLocal};
+pub use holds::ConnectionMetrics;
+use holds::Holds;
 pub use inherited::Inherited;
 use places::Places;
 
@@ -102,6 +106,7 @@ pub struct Server {
     wants_uids: bool,
     ranks: Ranks,
     is_local: IsLocal,
+    metrics: Option<ConnectionMetrics>,
 }
 
 /// Limits of one server on its clients.
@@ -115,7 +120,10 @@ pub struct Limits {
     pub max_strangers: usize,
     /// The same for one address, or one IPv6 network of 64 bits. It does not apply to this machine.
     pub max_strangers_per_address: usize,
-    /// From accept to the end of the TLS handshake.
+    /// Maximum time that a connection waits before its handshake, when others of its address were cut for floods or
+    /// abandoned. On this machine a fifth. Below the time after which a waiting stranger may be evicted.
+    pub max_hold: Duration,
+    /// From the begin to the end of the TLS handshake.
     pub handshake_timeout: Duration,
     /// From accept, or from the last response, to the end of the (next) HTTP/1 request header. Also closes connections,
     /// including HTTP/2, that never send a request.
@@ -150,6 +158,9 @@ pub const MAX_CONNECTIONS: usize = 3000;
 pub const MAX_STRANGERS: usize = 256;
 /// A host has one or two connections before it authenticates.
 pub const MAX_STRANGERS_PER_ADDRESS: usize = 16;
+/// Two handshakes a second for an address that floods. A hub that shares the address with the attacker still renews its
+/// lease in time, which takes a new connection within ten seconds.
+pub const MAX_HOLD: Duration = Duration::from_secs(2);
 /// Generous for a client behind a slow link.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// As kube-apiserver's read-header timeout.
@@ -214,6 +225,7 @@ impl Server {
             wants_uids: false,
             ranks: Arc::new(|_| Rank::Member),
             is_local: door::is_local,
+            metrics: None,
         })
     }
 
@@ -246,6 +258,13 @@ impl Server {
         self
     }
 
+    /// Counts connections in `metrics`.
+    #[must_use]
+    pub fn with_metrics(mut self, metrics: ConnectionMetrics) -> Self {
+        self.metrics = Some(metrics);
+        self
+    }
+
     /// Replaces the rule that decides whether a connection is of this machine.
     #[cfg(test)]
     pub(crate) fn with_local(mut self, is_local: IsLocal) -> Self {
@@ -272,6 +291,7 @@ impl Server {
         info!(addr = %self.addr, tls = self.tls.is_some(), "Serving");
         let door = Door {
             places: Places::new(&self.limits),
+            holds: Holds::new(self.limits.max_hold, self.metrics),
             wants_uids: self.wants_uids,
             is_local: self.is_local,
         };
@@ -349,6 +369,7 @@ impl Default for Limits {
             max_connections: MAX_CONNECTIONS,
             max_strangers: MAX_STRANGERS,
             max_strangers_per_address: MAX_STRANGERS_PER_ADDRESS,
+            max_hold: MAX_HOLD,
             handshake_timeout: HANDSHAKE_TIMEOUT,
             header_timeout: HEADER_TIMEOUT,
             max_streams: MAX_STREAMS,

@@ -1,6 +1,7 @@
 //! One accepted connection: handshake, then requests until either side ends it.
 
 use std::convert::Infallible;
+use std::error::Error;
 use std::future::Future;
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
@@ -28,6 +29,8 @@ use yurt_apimachinery::Status;
 use super::door::Guest;
 use super::frames::Metered;
 use super::gather::Gather;
+use super::holds::Record;
+use super::offenders::Offence;
 use super::places::Place;
 use super::{CloseConnection, Handler, KnownCaller, Limits, Peer, Ranks};
 use crate::http::{Body, status_response, tcp};
@@ -50,6 +53,9 @@ struct Client {
     /// True if the certificate was valid when the connection began.
     was_good: bool,
     place: Place,
+    record: Record,
+    /// Set by a flood of frames.
+    is_flooded: Arc<AtomicBool>,
     /// Answer to every request if there is no place for the certificate's identity.
     refusal: Option<Status>,
     any_request: AtomicBool,
@@ -111,6 +117,7 @@ impl Acceptor {
             local_addr,
             uid,
             place,
+            record,
         } = guest;
         if let Err(error) = tcp::tune_server(&stream) {
             return debug!(peer = %addr, %error, "Connection closed right after accept");
@@ -124,9 +131,16 @@ impl Acceptor {
             uid,
             ends: CancellationToken::new(),
         };
+        if !Box::pin(self.has_turn(&record, &place)).await {
+            return debug!(peer = %addr, "Connection ended before its turn");
+        }
         let Some(tls) = &self.tls else {
-            return self.requests(stream, self.client(peer, None, place)).await;
+            let client = self.client(peer, None, place, record);
+            return self
+                .requests(Metered::new(stream, client.is_flooded.clone()), client)
+                .await;
         };
+        record.note_handshake();
         // A shutdown need not wait for a handshake in progress.
         let handshake = Box::pin(async {
             tokio::select! {
@@ -136,18 +150,32 @@ impl Acceptor {
         });
         match self.tasks.token().run_until_cancelled(handshake).await {
             None => {}
-            Some(Err(reason)) => debug!(peer = %addr, reason, "TLS handshake failed"),
+            Some(Err(reason)) => {
+                record.note(Offence::Abandoned);
+                debug!(peer = %addr, reason, "TLS handshake failed");
+            }
             Some(Ok(stream)) => {
                 let certificate = ClientCertificate::of(stream.get_ref().1.peer_certificates(), tls);
                 let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                let stream = Metered::new(Gather::new(stream, is_http2), is_http2);
-                self.requests(stream, self.client(peer, certificate, place)).await;
+                let client = self.client(peer, certificate, place, record);
+                let stream = Metered::new(Gather::new(stream, is_http2), client.is_flooded.clone());
+                self.requests(stream, client).await;
             }
         }
     }
 
+    /// Waits for the connection's turn, if its origin is slowed; false if the connection has to end.
+    async fn has_turn(&self, record: &Record, place: &Place) -> bool {
+        let Some(held) = record.turn() else { return true };
+        tokio::select! {
+            () = held.over() => true,
+            () = place.evicted().cancelled() => false,
+            () = self.tasks.token().cancelled_owned() => false,
+        }
+    }
+
     /// Takes a place for the certificate's identity, if the certificate is valid.
-    fn client(&self, peer: Peer, certificate: Option<ClientCertificate>, place: Place) -> Arc<Client> {
+    fn client(&self, peer: Peer, certificate: Option<ClientCertificate>, place: Place, record: Record) -> Arc<Client> {
         let identity = certificate.as_ref().and_then(ClientCertificate::identity);
         let named = identity.as_ref().filter(|identity| !identity.common_name.is_empty());
         let refused = named.filter(|identity| {
@@ -160,6 +188,8 @@ impl Acceptor {
             was_good: identity.is_some(),
             certificate,
             place,
+            record,
+            is_flooded: Arc::default(),
             refusal,
             any_request: AtomicBool::new(false),
             closing: CancellationToken::new(),
@@ -224,23 +254,20 @@ impl Acceptor {
                         timer.as_mut().reset(tokio::time::Instant::now() + END_DRAIN);
                         connection.as_mut().graceful_shutdown();
                     }
-                    () = evicted.as_mut() => return client.log("Closing a stranger's connection: evicted in favour of another"),
+                    () = evicted.as_mut() => break Ok("Closing a stranger's connection: evicted in favour of another"),
                     () = timer.as_mut(), if waiting => {
                         waiting = false;
                         if ended {
-                            return client.log("Closing a connection whose certificate has ended");
+                            break Ok("Closing a connection whose certificate has ended");
                         }
                         if !client.any_request.load(Ordering::Relaxed) {
-                            return client.log("Closing a connection that sent no request");
+                            break Ok("Closing a connection that sent no request");
                         }
                     }
-                    closed = turn => break closed,
+                    closed = turn => break closed.map(|()| "Connection closed"),
                 }
             };
-            match closed {
-                Ok(()) => client.log("Connection closed"),
-                Err(error) => debug!(peer = %client.peer.addr, %error, "Connection broke"),
-            }
+            client.note_end(closed.map_err(|error| error as Box<dyn Error>));
         }
     }
 
@@ -305,6 +332,13 @@ fn full(name: &str) -> Status {
     Status::too_many_requests(&message, FULL_RETRY_SECONDS)
 }
 
+/// True if the HTTP/2 library ended the connection because of a flood.
+fn is_flood_for_http2(error: &(dyn Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    let cause = causes.find_map(|error| error.downcast_ref::<h2::Error>());
+    cause.is_some_and(|error| error.is_library() && error.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM))
+}
+
 /// Answers 500 when the handler panics.
 async fn guarded(response: impl Future<Output = Response<Body>>) -> Response<Body> {
     AssertUnwindSafe(response).catch_unwind().await.unwrap_or_else(|panic| {
@@ -335,8 +369,21 @@ impl Client {
         self.peer.ends.cancel();
     }
 
-    fn log(&self, what: &str) {
-        debug!(peer = %self.peer.addr, "{what}");
+    /// Logs the end of the connection, and notes an offence.
+    fn note_end(&self, closed: Result<&str, Box<dyn Error>>) {
+        let mut is_flood = self.is_flooded.load(Ordering::Relaxed);
+        match closed {
+            Ok(what) => debug!(peer = %self.peer.addr, "{what}"),
+            Err(error) => {
+                is_flood |= is_flood_for_http2(&*error);
+                debug!(peer = %self.peer.addr, error, "Connection broke");
+            }
+        }
+        if is_flood {
+            self.record.note(Offence::Flood);
+        } else if !self.any_request.load(Ordering::Relaxed) {
+            self.record.note(Offence::Abandoned);
+        }
     }
 }
 

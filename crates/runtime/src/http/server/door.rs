@@ -9,6 +9,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tracing::{debug, warn};
 
 use super::connection::Acceptor;
+use super::holds::{Holds, Record};
+use super::offenders::Origin;
 use super::owner;
 use super::places::{Place, Places};
 use crate::files;
@@ -20,6 +22,7 @@ pub(super) type IsLocal = fn(IpAddr, IpAddr) -> bool;
 /// Accepts the connections of a server.
 pub(super) struct Door {
     pub(super) places: Arc<Places>,
+    pub(super) holds: Arc<Holds>,
     /// True if the uid behind connections of this machine is looked up; those of root need no credential for the large
     /// budget.
     pub(super) wants_uids: bool,
@@ -33,6 +36,7 @@ pub(super) struct Guest {
     pub(super) local_addr: SocketAddr,
     pub(super) uid: Option<u32>,
     pub(super) place: Place,
+    pub(super) record: Record,
 }
 
 /// Pause after a failed accept for lack of open files or memory.
@@ -87,6 +91,7 @@ impl Door {
             None => self.places.enter(addr.ip(), is_local).await?,
         };
         Some(Guest {
+            record: self.holds.record(Origin::new(addr.ip(), uid), is_local),
             stream,
             addr,
             local_addr,

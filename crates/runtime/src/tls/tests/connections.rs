@@ -35,7 +35,7 @@ async fn here(_: http::Request<hyper::body::Incoming>, _: Peer) -> http::Respons
 }
 
 /// A socket from 127.0.0.`host` that never begins a handshake.
-async fn silent(to: SocketAddr, host: u8) -> TcpStream {
+pub(super) async fn silent(to: SocketAddr, host: u8) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     let from = IpAddr::V4(Ipv4Addr::new(127, 0, 0, host));
     socket.bind(SocketAddr::new(from, 0)).unwrap();
@@ -99,6 +99,22 @@ async fn strangers_of_this_machine_have_places_of_their_own() {
     }
     for _ in 0..3 {
         assert_eq!(said(&client(&serving, &ca, None)).await.unwrap(), "here");
+    }
+    assert!(held.iter().all(is_open), "none was evicted because of it");
+}
+
+/// The ports of a program: sockets at one of them neither delay connections to another nor give way to them.
+#[tokio::test]
+async fn sockets_held_at_one_port_take_no_place_of_another() {
+    let (tasks, ca) = (TaskGroup::new(), CertificateAuthority::generate("a").unwrap());
+    let pods = bind(&ca, limits(4, 100)).await.serve(&tasks, handler(here));
+    let kubelets = bind(&ca, limits(4, 100)).await.serve(&tasks, handler(here));
+    let mut held = Vec::new();
+    for host in 2..6 {
+        held.push(silent(pods.local_addr(), host).await);
+    }
+    for _ in 0..3 {
+        assert_eq!(said(&client(&kubelets, &ca, None)).await.unwrap(), "here");
     }
     assert!(held.iter().all(is_open), "none was evicted because of it");
 }

@@ -5,11 +5,13 @@
 //! connections.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use super::super::offenders::network;
 
 /// The strangers of a server, or those of this machine.
 #[derive(Debug)]
@@ -20,6 +22,8 @@ pub(super) struct Strangers {
     grace: Duration,
     /// The oldest first.
     held: Vec<Stranger>,
+    /// Earliest time of the next eviction among equals.
+    next_eviction: Option<Instant>,
     next: u64,
 }
 
@@ -51,13 +55,14 @@ impl Strangers {
             per_address,
             grace,
             held: Vec::new(),
+            next_eviction: None,
             next: 0,
         }
     }
 
     /// Takes a place for a connection from `address`; `evict` is cancelled when the connection is evicted.
     pub(super) fn enter(&mut self, address: IpAddr, now: Instant, evict: &CancellationToken) -> Entry {
-        let address = owner(address);
+        let address = network(address);
         let own = self.count(address);
         if own >= self.per_address {
             match self.oldest(|one| one.address == address) {
@@ -68,8 +73,13 @@ impl Strangers {
             let greedy = self.greediest(own + 1);
             let oldest = self.oldest(|one| greedy.is_none_or(|greedy| one.address == greedy));
             match oldest {
-                Some(oldest) if greedy.is_none() && !self.had_grace(oldest, now) => {
-                    return Entry::Wait(self.held[oldest].since + self.grace);
+                Some(oldest) if greedy.is_none() => {
+                    let due = (self.held[oldest].since + self.grace).max(self.next_eviction.unwrap_or(now));
+                    if due > now {
+                        return Entry::Wait(due);
+                    }
+                    self.next_eviction = Some(now + self.pace());
+                    self.evict(oldest);
                 }
                 Some(oldest) => self.evict(oldest),
                 None => {}
@@ -108,20 +118,18 @@ impl Strangers {
         self.held.iter().position(is_meant)
     }
 
+    /// Time between two evictions among equals: as many in a grace period as there are places. Otherwise connections
+    /// that came together would be replaced together, and all other work would wait for that.
+    fn pace(&self) -> Duration {
+        self.grace / u32::try_from(self.limit).unwrap_or(u32::MAX)
+    }
+
     fn had_grace(&self, at: usize, now: Instant) -> bool {
         now >= self.held[at].since + self.grace
     }
 
     fn evict(&mut self, at: usize) {
         self.held.remove(at).evict.cancel();
-    }
-}
-
-/// The address, or the network of 64 bits that one IPv6 host has to itself.
-fn owner(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
-        v4 => v4,
     }
 }
 
@@ -208,6 +216,19 @@ mod tests {
         scene.wait();
         scene.taken("10.0.0.4");
         assert!(first.is_cancelled() && !second.is_cancelled());
+    }
+
+    /// Silent sockets that were opened together are not replaced together.
+    #[test]
+    fn evictions_among_equals_are_spread_over_the_grace_period() {
+        let mut scene = Scene::new(4, 5);
+        (0..4).for_each(|_| drop(scene.taken("10.0.0.1")));
+        scene.wait();
+        for _ in 0..8 {
+            scene.taken("10.0.0.1");
+            assert_eq!(scene.enter("10.0.0.1").0, Entry::Wait(scene.now + GRACE / 4));
+            scene.now += GRACE / 4;
+        }
     }
 
     #[test]
