@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use bytes::Bytes;
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::options::FieldValidation;
 use yurt_apimachinery::time::Time;
@@ -44,6 +45,20 @@ static REGISTRY: LazyLock<Registry> = LazyLock::new(|| {
     let cacher = Cacher::new(stored_kinds(Profile::Standalone));
     Registry::new(Profile::Standalone, &cacher, &[], &CancellationToken::new())
 });
+
+/// Decodes a body as an object of a kind.
+///
+/// # Errors
+/// The code of the refusal.
+pub fn decode(api_version: &str, kind: &str, content_type: &str, body: &Bytes) -> Result<Value, u16> {
+    let expected = Expected {
+        kind,
+        api_versions: &[api_version],
+    };
+    let warnings = Warnings::default();
+    let read = reading::read(&expected, Some(content_type), body, FieldValidation::Warn, &warnings);
+    read.map_err(|refused| refused.code())
+}
 
 /// Applies a JSON body as a create of a built-in kind, then as an update of the result, or of itself where the create failed.
 /// Returns the bytes of the longest refusal; 0 for a kind without writes.

@@ -5,7 +5,8 @@ use http::{Response, StatusCode};
 use serde_json::{Map, Value};
 use yurt_apimachinery::negotiation::Negotiated;
 use yurt_apimachinery::options::FieldValidation;
-use yurt_apimachinery::{Object, ResourceVersion, Status, WriteOptions, meta, yaml};
+use yurt_apimachinery::yaml::{self, YamlError};
+use yurt_apimachinery::{Object, ResourceVersion, Status, WriteOptions, meta};
 use yurt_runtime::http::Body;
 
 use super::{Call, check_version, create, reading, update, version_in};
@@ -125,17 +126,14 @@ impl<'a> Apply<'a> {
 /// Parses the configuration: YAML, or JSON, which is YAML. Field validation handles duplicate keys.
 fn read_body(call: &Call, validation: FieldValidation) -> Result<Value, Status> {
     let undecodable = |why: String| Status::bad_request(format!("error decoding YAML: {why}"));
-    let strict = yaml::parse(&call.body);
-    let parsed = match &strict {
-        Ok(value) => Ok(value.clone()),
-        Err(_) => yaml::parse_repeating(&call.body),
+    let (parsed, twice) = match yaml::parse(&call.body) {
+        Ok(value) => (Ok(value), None),
+        Err(YamlError::TooLarge(refused)) => return Err(refused.into()),
+        Err(error) => (yaml::parse_repeating(&call.body), Some(error)),
     };
-    let text = parsed
-        .map_err(|error| undecodable(format!("error converting YAML to JSON: {error}")))?
-        .to_string();
-    if text.len() > yaml::MAX_JSON {
-        return Err(undecodable("yaml: document contains excessive aliasing".to_owned()));
-    }
+    let parsed = parsed.map_err(|error| error.into_status("error decoding YAML: error converting YAML to JSON: "))?;
+    let text = parsed.to_string();
+    drop(parsed);
     // Parsed again, so that nesting is bounded as in every other body.
     let value = match serde_json::from_str(&text) {
         Ok(Value::Object(members)) => Value::Object(members),
@@ -144,7 +142,7 @@ fn read_body(call: &Call, validation: FieldValidation) -> Result<Value, Status> 
         Err(error) => return Err(undecodable(error.to_string())),
     };
     meta::check_list_lengths(&value).map_err(|fault| Status::bad_request(fault.to_string()))?;
-    if let Err(error) = strict {
+    if let Some(error) = twice {
         let why = format!("error converting YAML to JSON: {error}");
         match validation {
             FieldValidation::Strict => {

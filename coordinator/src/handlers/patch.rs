@@ -7,7 +7,7 @@ use yurt_apimachinery::patch::{
     apply_json_patch, apply_merge_patch, apply_strategic_merge_patch, read_strategic_merge_patch, show_patch,
 };
 use yurt_apimachinery::schema::{self, Message};
-use yurt_apimachinery::{Object, ResourceVersion, Status, WriteOptions, meta};
+use yurt_apimachinery::{Object, ResourceVersion, Status, WriteOptions, decoded, meta};
 use yurt_runtime::http::Body;
 
 use super::{Call, apply, check_version, reading, update, version_in};
@@ -25,6 +25,7 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let Some(patch) = Patch::new(call, patch_type)? else {
         return apply::handle(call, options, negotiated).await;
     };
+    decoded::check(&call.body)?;
     let manager = call.manager(&options);
     let account = Account::Writer {
         manager: &manager,

@@ -11,7 +11,7 @@ use yurt_apimachinery::options::FieldValidation;
 use yurt_apimachinery::status::FieldError;
 use yurt_apimachinery::structural::Structural;
 use yurt_apimachinery::typed::{self, Typed, TypedError};
-use yurt_apimachinery::{Status, meta, protobuf, schema};
+use yurt_apimachinery::{Status, decoded, meta, protobuf, schema};
 
 use super::Call;
 use super::warnings::Warnings;
@@ -26,7 +26,7 @@ pub(crate) struct Expected<'a> {
 /// Parses the body of a create or update.
 ///
 /// # Errors
-/// 400 and 415 as [`read`], for the resource's own kind.
+/// 400, 413 and 415 as [`read`], for the resource's own kind.
 pub(super) fn body(call: &Call, validation: FieldValidation) -> Result<Value, Status> {
     let kind = call.resource.kind;
     let expected = Expected {
@@ -68,7 +68,7 @@ fn shaped(
 /// parsed without one.
 ///
 /// # Errors
-/// 415 for an unsupported format. 400 with kube-apiserver's message for an empty body and for one that is no object of
+/// 415 for an unsupported format. 413 for too many values. 400 with kube-apiserver's message for an empty body and for one that is no object of
 /// the kind, or with the parser's.
 pub(crate) fn read(
     expected: &Expected<'_>,
@@ -170,7 +170,7 @@ impl<'a> Expected<'a> {
 /// Parses the result of a patch; `shown` is the text that a refusal includes.
 ///
 /// # Errors
-/// 422 when it is no object of the kind any more.
+/// 413 when it takes too much memory, 422 when it is no object of the kind any more.
 pub(super) fn patched(
     call: &Call,
     object: Value,
@@ -178,7 +178,7 @@ pub(super) fn patched(
     shown: &dyn Fn(&Value) -> String,
 ) -> Result<Value, Status> {
     let resource = &call.resource;
-    check_list_lengths(resource, &object)?;
+    check_extent(resource, &object)?;
     let Some(message) = message(resource) else {
         let Some(schema) = &resource.structural else {
             return Ok(object);
@@ -212,9 +212,9 @@ pub(super) fn patched(
 /// Parses the result of an apply: nulls are unset, and values have their types.
 ///
 /// # Errors
-/// 500, as kube-apiserver answers, when it is no object of the kind; 422 for a list of metadata with too many entries.
+/// 413 when it takes too much memory; 500, as kube-apiserver answers, when it is no object of the kind; 422 for a list of metadata with too many entries.
 pub(super) fn applied(resource: &Resource, object: Value) -> Result<Value, Status> {
-    check_list_lengths(resource, &object)?;
+    check_extent(resource, &object)?;
     let Some(message) = message(resource) else {
         let mut object = object;
         if let Some(schema) = &resource.structural {
@@ -250,8 +250,9 @@ fn claims(resource: &Resource, object: &Value) -> bool {
     object["apiVersion"] == *resource.kind.api_version() && object["kind"] == *resource.kind.kind
 }
 
-/// Checks the lengths of metadata's lists, which a patch or an apply may have extended.
-fn check_list_lengths(resource: &Resource, object: &Value) -> Result<(), Status> {
+/// Checks the memory of the object and the lengths of metadata's lists, which a patch or an apply may have extended.
+fn check_extent(resource: &Resource, object: &Value) -> Result<(), Status> {
+    decoded::check_value(object)?;
     let kind = resource.kind.group_kind();
     meta::check_list_lengths(object).map_err(|fault| Status::invalid(&kind, meta::text(object, "name"), &fault.into()))
 }

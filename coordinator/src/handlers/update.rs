@@ -15,29 +15,39 @@ use crate::registry::prepare::{self, Account, Part};
 /// Maximum number of tries of a PUT that finds no object and loses the race to create it.
 const ATTEMPTS_MAX: usize = 3;
 
+/// The state of a body. Each attempt uses it up, and a further one parses the body again: a copy of a wide body would take
+/// as much memory as the first.
+struct Wanted<'a> {
+    call: &'a Call,
+    options: &'a WriteOptions,
+    parsed: Option<Value>,
+}
+
 /// Answers an update.
 ///
 /// # Errors
 /// The error to return.
 pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     let negotiated = call.negotiate(Shape::Object)?;
-    let options = WriteOptions::parse(call.query.as_deref(), Verb::Update)?;
-    let mut body = reading::body(call, options.field_validation)?;
-    meta::complete_type_meta(&mut body, call.resource.kind)?;
-    meta::check_name(&body, call.name())?;
-    meta::settle_namespace(&mut body, call.resource.kind, call.namespace())?;
-    let manager = call.manager(&options);
+    let options = &WriteOptions::parse(call.query.as_deref(), Verb::Update)?;
+    let mut wanted = Wanted {
+        call,
+        options,
+        parsed: None,
+    };
+    wanted.value()?;
+    let manager = call.manager(options);
     let account = Account::Writer {
         manager: &manager,
         now: call.now(),
     };
-    let intent = call.intent(options.field_manager, options.dry_run);
+    let intent = call.intent(options.field_manager.clone(), options.dry_run);
     let may_create = call.resource.kind.create_on_update && call.info.subresource.is_none();
     for _ in 0..ATTEMPTS_MAX {
-        match update(call, &body, account, &intent).await {
+        match update(&mut wanted, account, &intent).await {
             Ok(object) => return call.object(StatusCode::OK, &object, negotiated),
             Err(status) if status.is_not_found() && may_create => {
-                if let Some(created) = create_instead(call, &body, account, &intent).await? {
+                if let Some(created) = create_instead(&mut wanted, account, &intent).await? {
                     return call.object(StatusCode::CREATED, &created, negotiated);
                 }
             }
@@ -50,22 +60,46 @@ pub(crate) async fn handle(call: &Call) -> Result<Response<Body>, Status> {
     ))
 }
 
-async fn update(call: &Call, body: &Value, account: Account<'_>, intent: &Intent) -> Result<Object, Status> {
-    let wanted = version_in(body);
+// === impl Wanted ===
+
+impl Wanted<'_> {
+    /// The state, parsed if it is used up.
+    fn value(&mut self) -> Result<&Value, Status> {
+        let parsed = self.take()?;
+        Ok(self.parsed.insert(parsed))
+    }
+
+    fn take(&mut self) -> Result<Value, Status> {
+        if let Some(parsed) = self.parsed.take() {
+            return Ok(parsed);
+        }
+        let call = self.call;
+        let mut body = reading::body(call, self.options.field_validation)?;
+        meta::complete_type_meta(&mut body, call.resource.kind)?;
+        meta::check_name(&body, call.name())?;
+        meta::settle_namespace(&mut body, call.resource.kind, call.namespace())?;
+        Ok(body)
+    }
+}
+
+async fn update(body: &mut Wanted<'_>, account: Account<'_>, intent: &Intent) -> Result<Object, Status> {
+    let call = body.call;
     let part = part(call);
     let key = call.key();
     let mut based_on = ResourceVersion::ZERO;
     let outcome = call.app.own.update(&call.resource, &key, intent, |current| {
         based_on = current.resource_version();
-        check_uid(call, current, meta::text(body, "uid"))?;
+        let given = body.value()?;
+        let wanted = version_in(given);
+        check_uid(call, current, meta::text(given, "uid"))?;
         check_version(call, current, wanted.as_deref())?;
         if wanted.is_none() && !call.resource.kind.unconditional_update {
             let resource = call.resource.kind.group_resource();
             return Err(Status::resource_version_required(&resource, current.name()));
         }
-        admission::update(call, current, body)?;
+        admission::update(call, current, given)?;
         let old = current.stored();
-        let new = prepare::updated(&call.resource, old, body.clone(), part, account)?;
+        let new = prepare::updated(&call.resource, old, body.take()?, part, account)?;
         warn(call, &new, old, part);
         Ok(settle(&call.resource, new, wanted.is_some()))
     });
@@ -90,16 +124,16 @@ pub(super) fn warn(call: &Call, new: &Value, old: &Value, part: Part) {
 
 /// Refuses to create an object for a body with a uid: it refers to an object that existed before.
 async fn create_instead(
-    call: &Call,
-    body: &Value,
+    body: &mut Wanted<'_>,
     account: Account<'_>,
     intent: &Intent,
 ) -> Result<Option<Object>, Status> {
-    let uid = meta::text(body, "uid");
+    let call = body.call;
+    let uid = meta::text(body.value()?, "uid");
     if !uid.is_empty() {
         return Err(other_uid(call, uid, ""));
     }
-    let mut object = body.clone();
+    let mut object = body.take()?;
     meta::clear_resource_version(&mut object);
     create::create(call, object, account, intent).await
 }

@@ -28,6 +28,7 @@
 //! | [`yaml`] | parsing of YAML bodies |
 //! | [`meta`], [`values`] | validation of metadata and of single values |
 //! | [`canonical`] | canonical form of an object of a built-in kind |
+//! | [`decoded`] | memory that a decoded body may take |
 //! | [`typed`] | decoding of a body of a built-in kind, and its unknown fields |
 //! | [`patch`] | application of patches |
 //! | [`time`], [`lease`], [`event`] | formats of times, the spec of a Lease, the two views of an event |
@@ -50,6 +51,7 @@
 //! ```
 
 pub mod canonical;
+pub mod decoded;
 pub mod definition;
 pub mod deflate;
 pub mod event;

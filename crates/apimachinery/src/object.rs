@@ -22,6 +22,7 @@ mod key;
 mod runs;
 pub(crate) mod wire;
 
+pub(crate) use decodable::is_decodable;
 pub use extract::TypeMeta;
 pub use kept::KEPT_BYTES_MAX;
 pub use key::ObjectKey;

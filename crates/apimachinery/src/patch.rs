@@ -9,12 +9,15 @@ use json_patch::PatchOperation;
 use json_patch::jsonptr::Pointer;
 use serde_json::Value;
 
+use crate::decoded;
 use crate::status::Status;
 
 /// kube-apiserver's limit of operations in a JSON patch.
 pub const MAX_OPERATIONS: usize = 10_000;
 /// Most bytes that the `copy` operations of one patch may add.
 const MAX_COPIED: usize = 3 * 1024 * 1024;
+/// Most bytes of memory that they may add.
+const MAX_COPIED_DECODED: usize = decoded::DECODED_BYTES_MAX / 2;
 /// Most elements of lists that the operations of one patch may move. An insertion or removal moves all elements behind
 /// it: the work of a small patch grows with its operations times the length of the list.
 const MAX_MOVED: usize = 10_000_000;
@@ -39,6 +42,7 @@ pub fn apply_json_patch(document: &mut Value, patch: &[u8]) -> Result<(), Status
     }
     let mut bounds = Bounds {
         copied: 0,
+        copied_decoded: 0,
         moved: 0,
         depth: depth(document),
     };
@@ -124,6 +128,7 @@ pub fn show_patch(patch: &Value) -> String {
 /// Upper bounds on the result of the operations so far.
 struct Bounds {
     copied: usize,
+    copied_decoded: usize,
     /// Elements of lists that have moved.
     moved: usize,
     /// The document is nested no deeper than this.
@@ -158,6 +163,7 @@ impl Bounds {
             PatchOperation::Copy(copy) => {
                 let source = document.pointer(copy.from.as_str())?;
                 self.copied += encoded_len(source);
+                self.copied_decoded += decoded::size(source);
                 copy.path.count() + depth(source)
             }
             // What moves is nested no deeper than the document below its old place.
@@ -165,7 +171,8 @@ impl Bounds {
             PatchOperation::Remove(_) | PatchOperation::Test(_) => 0,
         };
         self.depth = self.depth.max(built);
-        (self.copied <= MAX_COPIED && self.depth <= MAX_DEPTH).then_some(())
+        let fits = self.copied <= MAX_COPIED && self.copied_decoded <= MAX_COPIED_DECODED;
+        (fits && self.depth <= MAX_DEPTH).then_some(())
     }
 }
 

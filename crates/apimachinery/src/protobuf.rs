@@ -39,7 +39,7 @@ use crate::schema::{self, Message};
 /// Deepest nesting of messages read. The deepest built-in type has about a dozen levels.
 pub const MAX_DEPTH: usize = 64;
 /// Longest JSON of one message, in bytes: a few bytes of protobuf can represent many fields that JSON spells out.
-pub const MAX_JSON: usize = 16 << 20;
+pub const MAX_JSON: usize = 8 << 20;
 
 /// Bytes that cannot be rewritten.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,8 +62,10 @@ pub enum TranscodeError {
     /// Nested above [`MAX_DEPTH`].
     #[error("proto: nested deeper than {MAX_DEPTH} messages")]
     TooDeep,
-    /// The result would be above [`MAX_JSON`].
-    #[error("the decoded object would be longer than {MAX_JSON} bytes")]
+    /// The result would be above [`MAX_JSON`], or a message has too many fields.
+    #[error(
+        "the decoded object would be longer than {MAX_JSON} bytes, or has too many list elements; send fewer of them"
+    )]
     TooLarge,
     /// The bytes are no JSON object.
     #[error("the object is not JSON")]

@@ -1,13 +1,18 @@
 //! YAML bodies, parsed to and written from JSON.
+//!
+//! The values are counted while they are made ([`crate::decoded`]): aliases make small documents large.
+
+mod counted;
 
 use bytes::Bytes;
 use serde_json::Value;
 
-/// Largest JSON made of one document: aliases make small documents large.
-pub const MAX_JSON: usize = 16 << 20;
+use crate::decoded::TooManyValues;
+use crate::status::Status;
+use counted::Counter;
 
 /// Most bytes of text in one document, including the text that its aliases repeat.
-const SCALAR_BYTES_MAX: usize = 16 << 20;
+const SCALAR_BYTES_MAX: usize = 8 << 20;
 /// Most aliases of one document. A manifest repeats a few values; each alias is expanded at each use.
 const ALIASES_MAX: usize = 100;
 
@@ -17,9 +22,9 @@ pub enum YamlError {
     /// Not YAML, several documents, keys that occur twice, or more aliases and nesting than the parser's bounds allow.
     #[error("yaml: {0}")]
     Yaml(String),
-    /// The result would be above [`MAX_JSON`].
-    #[error("yaml: document contains excessive aliasing")]
-    TooLarge,
+    /// The result would take too much memory.
+    #[error(transparent)]
+    TooLarge(#[from] TooManyValues),
 }
 
 /// Reads one document as a value. Numbers with a leading zero are octal, as in YAML 1.1: modes of files are written so.
@@ -49,8 +54,13 @@ pub fn parse_repeating(body: &[u8]) -> Result<Value, YamlError> {
 }
 
 fn read(body: &[u8], options: serde_saphyr::Options) -> Result<Value, YamlError> {
-    serde_saphyr::from_slice_with_options(body, options)
-        .map_err(|error| YamlError::Yaml(first_line(&error.to_string())))
+    let counter = Counter::of(body.len());
+    let read =
+        serde_saphyr::with_deserializer_from_slice_with_options(body, options, |document| counter.read(document));
+    if let Some(refused) = counter.refusal() {
+        return Err(refused.into());
+    }
+    read.map_err(|error| YamlError::Yaml(first_line(&error.to_string())))
 }
 
 fn budget() -> Option<serde_saphyr::Budget> {
@@ -67,11 +77,7 @@ fn budget() -> Option<serde_saphyr::Budget> {
 ///
 /// As [`parse`].
 pub fn to_json(body: &[u8]) -> Result<Bytes, YamlError> {
-    let text = parse(body)?.to_string();
-    if text.len() > MAX_JSON {
-        return Err(YamlError::TooLarge);
-    }
-    Ok(text.into())
+    Ok(parse(body)?.to_string().into())
 }
 
 /// Writes JSON text as YAML; text that is no JSON stays as it is.
@@ -85,6 +91,18 @@ pub fn from_json(json: &[u8]) -> Bytes {
 /// First line of the parser's message; the parser draws the place below it.
 fn first_line(message: &str) -> String {
     message.lines().next().unwrap_or_default().to_owned()
+}
+
+// === impl YamlError ===
+
+impl YamlError {
+    /// 400 with `context` before the reason; 413 for a document that takes too much memory.
+    pub fn into_status(self, context: &str) -> Status {
+        match self {
+            Self::Yaml(_) => Status::bad_request(format!("{context}{self}")),
+            Self::TooLarge(refused) => refused.into(),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -185,28 +185,27 @@ where
     if body.size_hint().lower() > limit as u64 {
         return Err(CollectError::TooLarge);
     }
-    let mut first = Bytes::new();
-    let mut rest = BytesMut::new();
+    let declared = usize::try_from(body.size_hint().lower()).map_or(limit, |declared| declared.min(limit));
+    let (mut first, mut whole) = (Bytes::new(), BytesMut::new());
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(|error| CollectError::Broken(error.into()))?.into_data() else {
             continue;
         };
-        if first.len() + rest.len() + data.len() > limit {
+        let bytes = first.len() + whole.len() + data.len();
+        if bytes > limit {
             return Err(CollectError::TooLarge);
         }
-        let bytes = first.len() + rest.len() + data.len();
         room.grow(bytes).await.map_err(CollectError::NoRoom)?;
-        if first.is_empty() {
+        if bytes == data.len() {
             first = data;
-        } else {
-            rest.extend_from_slice(&data);
+            continue;
         }
+        if whole.is_empty() {
+            // Of the declared length at once: growing would take twice the bytes.
+            whole.reserve(declared.max(bytes));
+            whole.extend_from_slice(&std::mem::take(&mut first));
+        }
+        whole.extend_from_slice(&data);
     }
-    if rest.is_empty() {
-        return Ok(first);
-    }
-    let mut whole = BytesMut::with_capacity(first.len() + rest.len());
-    whole.extend_from_slice(&first);
-    whole.unsplit(rest);
-    Ok(whole.freeze())
+    Ok(if whole.is_empty() { first } else { whole.freeze() })
 }

@@ -3,10 +3,12 @@
 use bytes::Bytes;
 
 use super::{Format, MEDIA_TYPES};
+use crate::decoded;
 use crate::object::wire::quote;
 use crate::protobuf::{self, Envelope, TranscodeError};
 use crate::status::Status;
 use crate::text::go_quote;
+use crate::yaml;
 
 /// Kind of a patch.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -40,16 +42,23 @@ pub fn body_format(content_type: Option<&str>) -> Result<Format, Status> {
 ///
 /// # Errors
 ///
-/// 400 if the bytes are not of that format, with kube-apiserver's text; 415 for protobuf about a kind that has none.
+/// 400 if the bytes are not of that format, with kube-apiserver's text; 413 for more values than [`decoded`] allows; 415
+/// for protobuf about a kind that has none.
 pub fn body_json(format: Format, api_version: &str, kind: &str, body: &Bytes) -> Result<Bytes, Status> {
     match format {
-        Format::Json => Ok(body.clone()),
+        Format::Json => {
+            decoded::check(body)?;
+            Ok(body.clone())
+        }
         Format::Yaml if body.is_empty() => Ok(body.clone()),
-        Format::Yaml => crate::yaml::to_json(body).map_err(|error| {
-            let why = format!("couldn't get version/kind; json parse error: error converting YAML to JSON: {error}");
-            Status::bad_request(why)
+        Format::Yaml => yaml::to_json(body).map_err(|error| {
+            error.into_status("couldn't get version/kind; json parse error: error converting YAML to JSON: ")
         }),
-        Format::Protobuf => from_protobuf(api_version, kind, body),
+        Format::Protobuf => {
+            let json = from_protobuf(api_version, kind, body)?;
+            decoded::check(&json)?;
+            Ok(json)
+        }
     }
 }
 
@@ -83,6 +92,9 @@ fn from_protobuf(api_version: &str, kind: &str, body: &[u8]) -> Result<Bytes, St
         return Ok((head + "}").into());
     };
     let object = protobuf::decode(message, envelope.raw).map_err(|error| {
+        if error == TranscodeError::TooLarge {
+            return Status::too_large(&error.to_string());
+        }
         let version = found_version.rsplit('/').next().unwrap_or_default();
         let why = format!(
             "{found_kind} in version {} cannot be handled as a {kind}: {error}",

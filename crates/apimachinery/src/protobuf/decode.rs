@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::wire::{Fields, Raw, take_varint};
 use super::{MAX_DEPTH, MAX_JSON, TranscodeError};
+use crate::object::is_decodable;
 use crate::schema::{Field, FieldType, Message};
 use crate::time::{MicroTime, Time};
 
@@ -17,15 +18,24 @@ use crate::time::{MicroTime, Time};
 /// When the bytes are no message of that type, or bounds are exceeded. No input makes it panic.
 pub fn decode(message: Message, bytes: &[u8]) -> Result<Vec<u8>, TranscodeError> {
     let mut decoder = Decoder {
-        out: Vec::with_capacity(bytes.len() * 2 + 2),
+        out: Vec::with_capacity(bytes.len() + bytes.len() / 4 + 2),
         depth: 0,
     };
     decoder.object(message, bytes)?;
     Ok(decoder.out)
 }
 
+/// Most known fields of one message, list elements included: each takes 8 bytes while it is read, and may take two bytes of
+/// the body.
+const MAX_FIELDS: usize = 1 << 17;
 /// Most pairs of one map: far above what an object can be stored with.
 const MAX_PAIRS: usize = 1 << 16;
+
+/// True if the bytes can be decoded as a `serde_json::Value`. None is made: it may take many times their size.
+fn is_value(json: &[u8]) -> bool {
+    std::str::from_utf8(json)
+        .is_ok_and(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok() && is_decodable(text))
+}
 
 struct Decoder {
     out: Vec<u8>,
@@ -57,6 +67,9 @@ impl<'a> Found<'a> {
             let Some(entry) = fields.next() else { break };
             let (number, _) = entry?;
             if message.field_numbered(number).is_some() {
+                if places.len() >= MAX_FIELDS {
+                    return Err(TranscodeError::TooLarge);
+                }
                 places.push((number, at));
             }
         }
@@ -312,8 +325,7 @@ impl Decoder {
             FieldType::FieldsV1 | FieldType::RawExtension => {
                 let json = inner(bytes_of(field, raw)?, 1)?.unwrap_or_default();
                 // Text from an untrusted client: it must not break the document around it.
-                let is_json = serde_json::from_slice::<serde_json::Value>(json).is_ok();
-                self.out.extend_from_slice(if is_json { json } else { b"null" });
+                self.out.extend_from_slice(if is_value(json) { json } else { b"null" });
             }
             FieldType::StringList => {
                 self.out.push(b'[');
