@@ -8,36 +8,49 @@
 //! | large bodies, until they are answered | [`LARGE_TOTAL`] | [`LARGE_SHARE`] | wait, then 429 |
 //! | the feed's, which are the leader's | [`FEED_TOTAL`] | | wait, then 504 |
 //!
-//! A slow client holds its room until its request's deadline, and takes nothing from another part or beyond its share: leases
-//! and other small writes still pass. Large bodies are parsed and changed one at a time, off the serving workers.
+//! A slow client takes nothing from another part or beyond its share: leases and other small writes still pass. While others
+//! wait for room, a large body that does not arrive in time loses its own ([`Pace`]). Large bodies are parsed and changed one
+//! at a time, off the serving workers.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{AcquireError, Notify, OwnedSemaphorePermit, Semaphore};
 use yurt_apimachinery::Status;
 use yurt_runtime::http::{BoxError, Room, read_body_into};
 
+use crate::registry::own::NODE_OBJECT_BYTES_MAX;
+
 /// Largest small body, in bytes: a worker parses it itself.
 pub(crate) const SMALL_BYTES_MAX: usize = 64 << 10;
+/// Largest body of a node that writes an object of a pool: a node may store [`NODE_OBJECT_BYTES_MAX`].
+pub(crate) const NODE_BODY_BYTES_MAX: usize = 2 * NODE_OBJECT_BYTES_MAX;
 /// Bytes of all small bodies that have not arrived in full.
 const SMALL_TOTAL: usize = 4 << 20;
 /// Those of one user.
 const SMALL_SHARE: usize = 512 << 10;
-/// Bytes of all large bodies.
-const LARGE_TOTAL: usize = 12 << 20;
+/// Bytes of all large bodies: two of the largest.
+const LARGE_TOTAL: usize = 6 << 20;
 /// Those of one user.
-const LARGE_SHARE: usize = 6 << 20;
+const LARGE_SHARE: usize = 3 << 20;
 /// Bytes of the feed's large bodies: two of the largest.
 const FEED_TOTAL: usize = 16 << 20;
 /// Granularity of the accounting, in bytes.
 const UNIT: usize = 1 << 10;
-/// Longest wait for room for a large body. The feed waits as long as its body may take.
-const ROOM_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Longest wait for room for a large body: longer than a slow body of the largest size may keep others waiting. The feed
+/// waits as long as its body may take.
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(15);
+/// Time that every large body has to arrive while others wait for room.
+const SLOW_GRACE: Duration = Duration::from_secs(5);
+/// Bytes of its room for which a large body has one more second.
+const SLOW_RATE: usize = 512 << 10;
+/// Interval at which a large body that is arriving is checked.
+const SLOW_CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Longest time for a body of the feed to arrive.
 const FEED_BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Seconds of `Retry-After` for a client without room.
@@ -50,6 +63,8 @@ pub(crate) struct Bodies {
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
     feed: Arc<Semaphore>,
+    /// Number of large bodies that wait for room, the feed's excepted.
+    waiting: AtomicUsize,
     // Locked for one access to the map.
     users: Mutex<BTreeMap<String, Weak<Share>>>,
     calls_turn: Arc<Semaphore>,
@@ -77,9 +92,21 @@ struct Share {
     large: Arc<Semaphore>,
 }
 
+/// Time limit of one large body.
+#[derive(Default)]
+struct Pace {
+    /// Bytes of its room, once it has some.
+    reserved: OnceLock<usize>,
+    begun: Notify,
+}
+
+/// One more body that waits for room.
+struct Waiting<'a>(&'a AtomicUsize);
+
 /// The room of a body that is arriving.
 struct Growing<'a> {
     bodies: &'a Bodies,
+    pace: &'a Pace,
     /// `None` for the feed, which has one user.
     share: Option<Arc<Share>>,
     /// Largest size of the body, in bytes.
@@ -98,6 +125,7 @@ impl Default for Bodies {
             small: room(SMALL_TOTAL),
             large: room(LARGE_TOTAL),
             feed: room(FEED_TOTAL),
+            waiting: AtomicUsize::new(0),
             users: Mutex::default(),
             calls_turn: Arc::new(Semaphore::new(1)),
             feed_turn: Arc::new(Semaphore::new(1)),
@@ -111,7 +139,7 @@ impl Bodies {
     /// Reads the body of a user's request, of at most `limit` bytes.
     ///
     /// # Errors
-    /// 413 above the limit, 429 without room, 400 when the client ends the body early.
+    /// 413 above the limit, 429 without room or when it arrives too slowly, 400 when the client ends the body early.
     pub(crate) async fn read<B>(&self, user: &str, body: B, limit: usize) -> Result<Received, Status>
     where
         B: http_body::Body<Data = Bytes, Error: Into<BoxError>>,
@@ -138,8 +166,10 @@ impl Bodies {
     {
         let hint = body.size_hint();
         let upper = hint.upper().and_then(|upper| usize::try_from(upper).ok());
+        let pace = Pace::default();
         let mut room = Growing {
             bodies: self,
+            pace: &pace,
             share,
             most: upper.map_or(limit, |upper| upper.min(limit)),
             pieces: 0,
@@ -149,7 +179,11 @@ impl Bodies {
         if hint.lower() > SMALL_BYTES_MAX as u64 && hint.lower() <= limit as u64 {
             room.become_large().await?;
         }
-        let bytes = read_body_into(body, limit, &mut room).await?;
+        let bytes = tokio::select! {
+            biased;
+            bytes = read_body_into(body, limit, &mut room) => bytes?,
+            () = pace.is_lost(&self.waiting) => return Err(too_slow()),
+        };
         let is_large = room.is_large;
         Ok(Received {
             bytes,
@@ -270,10 +304,12 @@ impl Growing<'_> {
         let most = self.most.min(LARGE_SHARE);
         let taken = async {
             let own = pieces(&share.large, most).await?;
+            let _waiting = Waiting::new(&self.bodies.waiting);
             Ok::<_, Status>(vec![own, pieces(&self.bodies.large, most).await?])
         };
         let taken = tokio::time::timeout(ROOM_WAIT_MAX, taken).await;
         self.held = taken.map_err(|_| no_room())??;
+        self.pace.begin(most);
         Ok(())
     }
 
@@ -290,6 +326,46 @@ impl Growing<'_> {
         }
         self.pieces = wanted;
         Ok(())
+    }
+}
+
+// === impl Pace ===
+
+impl Pace {
+    /// Starts the time of a body with so many bytes of room.
+    fn begin(&self, reserved: usize) {
+        let _ = self.reserved.set(reserved);
+        self.begun.notify_one();
+    }
+
+    /// Returns when the body has used up its time while others wait for room; never for a small body, or one of the feed.
+    async fn is_lost(&self, waiting: &AtomicUsize) {
+        self.begun.notified().await;
+        let reserved = self.reserved.get().copied().unwrap_or_default();
+        tokio::time::sleep(time_to_arrive(reserved)).await;
+        while waiting.load(Ordering::Relaxed) == 0 {
+            tokio::time::sleep(SLOW_CHECK_EVERY).await;
+        }
+    }
+}
+
+/// Time to arrive for a large body with so many bytes of room, while others wait.
+fn time_to_arrive(reserved: usize) -> Duration {
+    SLOW_GRACE + Duration::from_secs(reserved.div_ceil(SLOW_RATE) as u64)
+}
+
+// === impl Waiting ===
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -318,6 +394,11 @@ fn closed(error: AcquireError) -> Status {
 
 fn no_room() -> Status {
     let why = "too many bytes of request bodies are in memory, please try again later";
+    Status::too_many_requests(why, RETRY_AFTER)
+}
+
+fn too_slow() -> Status {
+    let why = "the request body arrives too slowly while others wait for room, please try again later";
     Status::too_many_requests(why, RETRY_AFTER)
 }
 

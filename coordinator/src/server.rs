@@ -15,9 +15,10 @@ use yurt_runtime::http::server::Peer;
 use yurt_runtime::http::{self as web, Body};
 
 use crate::app::App;
-use crate::authn::User;
+use crate::authn::{MASTERS, User};
 use crate::authz::Attributes;
-use crate::bodies::{Received, SMALL_BYTES_MAX, Work};
+use crate::bodies::{NODE_BODY_BYTES_MAX, Received, SMALL_BYTES_MAX, Work};
+use crate::config::Profile;
 use crate::deadline;
 use crate::discovery::Asked;
 use crate::gate::{self, Trail};
@@ -238,7 +239,7 @@ async fn dispatch(
     } else {
         app.gate
             .bodies
-            .read(&user.name, body, app.settings.body_bytes_max)
+            .read(&user.name, body, body_bytes_max(app, &user))
             .await?
     };
     let call = Call {
@@ -253,6 +254,13 @@ async fn dispatch(
         ends: peer.ends.clone(),
     };
     Ok(finished(Box::pin(handle(call)).await, how, &warnings))
+}
+
+/// Limit of the body of a write. Nodes write leases and events in a pool.
+fn body_bytes_max(app: &App, user: &User) -> usize {
+    let most = app.settings.body_bytes_max;
+    let is_small = app.settings.profile == Profile::Pool && user.node_name().is_some() && !user.is_in(MASTERS);
+    if is_small { most.min(NODE_BODY_BYTES_MAX) } else { most }
 }
 
 /// Answers a body with another one of its kind, and stores nothing. Every caller may send one, so its size is limited.

@@ -4,6 +4,7 @@ use std::thread::ThreadId;
 
 use futures_util::FutureExt as _;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use yurt_runtime::http::{Body, full, stream};
 
 use super::*;
@@ -48,17 +49,72 @@ fn hold<'a>(bodies: &'a Bodies, user: &'a str, count: usize, bytes: usize) -> He
 #[tokio::test(start_paused = true)]
 async fn large_bodies_wait_for_room_and_go_on_when_there_is_some() {
     let bodies = Bodies::default();
-    let _jane = hold(&bodies, "jane", 2, 1 << 20);
-    let john = hold(&bodies, "john", 2, 1 << 20);
-    // 4 times 3 MiB take all the room.
+    let _jane = hold(&bodies, "jane", 1, 1 << 20);
+    let john = hold(&bodies, "john", 1, 1 << 20);
+    // Twice 3 MiB take all the room.
     let mut late = Box::pin(bodies.read("ann", full(of(1 << 20)), LIMIT));
     assert!((&mut late).now_or_never().is_none());
     drop(john);
     assert_eq!(late.await.unwrap().len(), 1 << 20);
-    let _john = hold(&bodies, "john", 2, 1 << 20);
+    // Nothing of these is looked at any more, so they lose nothing.
+    let _john = hold(&bodies, "john", 1, 1 << 20);
     let refused = bodies.read("ann", full(of(1 << 20)), LIMIT).await;
     let refused = refused.err().expect("the wait for room has a limit");
     assert_eq!((refused.code(), refused.retry_after()), (429, Some(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_large_bodies_lose_their_room_to_those_who_wait() {
+    let bodies = Arc::new(Bodies::default());
+    let mut slow = JoinSet::new();
+    for user in ["jane", "john"] {
+        let bodies = bodies.clone();
+        slow.spawn(async move {
+            let (send, body) = unfinished();
+            send.send(of(1 << 20)).await.unwrap();
+            bodies.read(user, body, LIMIT).await.err()
+        });
+    }
+    while bodies.large.available_permits() > 0 {
+        tokio::task::yield_now().await;
+    }
+    let begun = tokio::time::Instant::now();
+    let late = bodies.read("ann", full(of(1 << 20)), LIMIT).await.unwrap();
+    let waited = begun.elapsed();
+    assert_eq!(
+        (late.len(), waited.as_secs()),
+        (1 << 20, time_to_arrive(LIMIT).as_secs())
+    );
+    assert!(waited < ROOM_WAIT_MAX, "{waited:?}");
+    let lost = slow
+        .join_next()
+        .await
+        .unwrap()
+        .unwrap()
+        .expect("it has no room any more");
+    assert_eq!((lost.code(), lost.retry_after()), (429, Some(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_large_body_keeps_room_that_nobody_wants() {
+    let bodies = Bodies::default();
+    let (send, body) = unfinished();
+    let link = async {
+        for _ in 0..30 {
+            send.send(of(8 << 10)).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        // The room for others is elsewhere.
+        let small = bodies.read("john", full(of(100)), LIMIT).await.unwrap();
+        let feed = bodies
+            .read_feed(full(of(FEED_TOTAL / 2)), FEED_TOTAL / 2)
+            .await
+            .unwrap();
+        drop(send);
+        small.len() + feed.len()
+    };
+    let (slow, others) = tokio::join!(bodies.read("jane", body, LIMIT), link);
+    assert_eq!((slow.unwrap().len(), others), (240 << 10, 100 + FEED_TOTAL / 2));
 }
 
 #[tokio::test(start_paused = true)]

@@ -23,7 +23,7 @@ mod shares;
 
 pub(crate) use current::Current;
 pub(crate) use room::Room;
-pub(crate) use shares::Shares;
+pub(crate) use shares::{NODE_OBJECT_BYTES_MAX, Shares};
 
 /// Writes own objects.
 pub(crate) struct OwnStore {

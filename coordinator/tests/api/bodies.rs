@@ -1,13 +1,14 @@
 //! Bodies that do not arrive, and too many bodies: others are still served.
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use serde_json::json;
 use tokio::task::JoinSet;
-use yurt_test_support::eventually;
 
-use crate::harness::{Client, PATIENCE, Server, config_map};
+use crate::harness::{PATIENCE, Server, config_map};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
 fn of(bytes: usize) -> Bytes {
@@ -48,7 +49,23 @@ async fn reviews_are_small() {
     assert_eq!(within(jane.begin(REVIEWS, of(100_000))).await, 413);
 }
 
-/// Two users hold all room for large bodies, and never end them.
+/// Nodes of a pool write leases and events, which are small.
+#[tokio::test]
+async fn large_body_of_a_node_is_refused_before_it_has_come() {
+    let server = Server::start(&["--nodepool", "hangzhou", "--initial-members", "n1"]).await;
+    for path in [LEASES, "/api/v1/namespaces/default/events"] {
+        let code = within(server.node("n1").begin(path, of(40 << 10))).await;
+        assert_eq!(code, 413, "{path}");
+    }
+    let admin = server.admin();
+    let large = json!({"metadata": {"name": "large"}, "data": {"k": "x".repeat(200 << 10)}});
+    admin
+        .post("/api/v1/namespaces/kube-system/configmaps", &large)
+        .await
+        .expect(201);
+}
+
+/// Two users hold all room for large bodies, and never end them: they lose it to another one, and small ones never wait.
 #[tokio::test]
 async fn unfinished_large_bodies_delay_large_ones_alone() {
     let server = Server::standalone().await;
@@ -56,24 +73,24 @@ async fn unfinished_large_bodies_delay_large_ones_alone() {
     let mut held = JoinSet::new();
     for user in ["a", "b"] {
         let user = server.user(user, &["system:masters"]);
-        for _ in 0..2 {
-            let user: Client = user.clone();
-            held.spawn(async move { user.begin(MAPS, of(1 << 20)).await });
-        }
+        held.spawn(async move { user.begin(MAPS, of(1 << 20)).await });
     }
     let large = json!({"metadata": {"name": "large"}, "data": {"k": "x".repeat(200 << 10)}});
-    // Once all of them have begun, there is no room; a client retries.
-    let full = async || {
-        let answer = admin.post(MAPS, &large).await;
-        admin.delete(&format!("{MAPS}/large")).await;
-        (answer.code == 429).then_some(())
+    // Once both have begun, each of these waits for the room of one that is lost.
+    let others = async {
+        loop {
+            admin.post(MAPS, &large).await.expect(201);
+            admin.delete(&format!("{MAPS}/large")).await.expect(200);
+            if let Some(lost) = held.join_next().now_or_never() {
+                return lost.expect("two have begun").unwrap();
+            }
+        }
     };
-    eventually("there is no room", full).await;
-    admin.post(MAPS, &config_map("small", "1")).await.expect(201);
-    let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
-    let lease = json!({"metadata": {"name": "n1"}, "spec": {"holderIdentity": "n1"}});
-    server.node("n1").post(leases, &lease).await.expect(201);
-    held.abort_all();
-    while held.join_next().await.is_some() {}
-    admin.post(MAPS, &large).await.expect(201);
+    let small = async {
+        admin.post(MAPS, &config_map("small", "1")).await.expect(201);
+        let lease = json!({"metadata": {"name": "n1"}, "spec": {"holderIdentity": "n1"}});
+        server.node("n1").post(LEASES, &lease).await.expect(201);
+    };
+    let (lost, ()) = tokio::join!(within(others), small);
+    assert_eq!(lost, 429);
 }
