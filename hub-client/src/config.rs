@@ -11,6 +11,8 @@ use yurt_runtime::flags::{GoDuration, parse_go_bool};
 use crate::pool::election::machine;
 
 mod identity;
+#[cfg(test)]
+mod units;
 
 pub use identity::{NodeIdentity, Proof};
 

@@ -17,7 +17,7 @@ use crate::upstream::Upstreams;
 /// Serving certificate and key of the HTTPS port, under the root directory.
 const SECURE_PEM: &str = "pki/yurthub-server-current.pem";
 /// The hub's own CA, under the root directory.
-const OWN_CA: &str = "pki/yurthub-ca.crt";
+pub(crate) const OWN_CA: &str = "pki/yurthub-ca.crt";
 /// Its key, readable by root alone.
 const OWN_CA_KEY: &str = "pki/yurthub-ca.key";
 

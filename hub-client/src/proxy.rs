@@ -1,8 +1,8 @@
 //! Proxy of the node: sends every request of a local client to a replica or to the cloud, or rejects it.
 //!
 //! ```text
-//!   listener → caller (caller.rs) → request info → router (here) → own lease (pool/heartbeat/own.rs)
-//!                                                    place (places.rs)
+//!   listener → request info → caller (caller.rs) → router (here) → own lease (pool/heartbeat/own.rs)
+//!              checks (screen.rs)                    place (places.rs)
 //!                                                                 → replica (local.rs, authorised by authorize.rs)
 //!                                                                 → cloud   (pass_through.rs; the Node's status also
 //!                                                                            by relay, pool/heartbeat/relaying.rs;
@@ -15,6 +15,7 @@ pub mod caller;
 pub mod local;
 pub mod pass_through;
 pub mod places;
+mod screen;
 pub mod written;
 
 use std::sync::Arc;
@@ -107,7 +108,9 @@ impl Proxy {
         known: &mut Option<KnownCaller>,
     ) -> Result<Response<Body>, Status> {
         let info = RequestInfo::parse(request.method().as_str(), request.uri().path(), request.uri().query())?;
+        screen::check_path(&info, request.uri())?;
         let caller = self.callers.identify(request.headers(), request.uri(), &peer)?;
+        screen::check_headers(&info, request.headers(), &caller.credential)?;
         *known = known_caller(&caller, &peer);
         let ends = (info.verb == Verb::Watch && peer.identity.is_some()).then(|| peer.ends.clone());
         if caller.credential == Credential::Node {

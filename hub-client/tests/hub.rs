@@ -21,6 +21,7 @@ mod hub {
     mod passing_on;
     mod pool;
     mod pool_data;
+    mod raw_http2;
     mod relay;
     mod relay_attacks;
     mod relay_pool;
@@ -29,6 +30,7 @@ mod hub {
     mod sharing_limits;
     mod sizes;
     mod smuggling;
+    mod smuggling_http2;
     mod thin_links;
     mod timeline;
     mod upgrades;

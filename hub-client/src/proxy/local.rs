@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use http::header::ACCEPT;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use yurt_apimachinery::negotiation::{Negotiated, Shape, negotiate};
@@ -19,6 +19,7 @@ use yurt_storage::{Replica, SharedCollection};
 
 use super::authorize::Authorizer;
 use super::caller::Caller;
+use super::screen::is_impersonating;
 use super::written::Written;
 use crate::filter::{Chain, FilterContext, HubAddress, Pool, ServiceLookup, TopologyKeys, binding};
 use crate::pool::probe::CloudReach;
@@ -354,10 +355,6 @@ fn require_filterable(
         ));
     }
     Ok(())
-}
-
-fn is_impersonating(headers: &HeaderMap) -> bool {
-    headers.keys().any(|name| name.as_str().starts_with("impersonate-"))
 }
 
 /// Parses the options of a list or watch. A path that names one object (legacy watch) is limited to it, like its

@@ -16,6 +16,7 @@ use yurt_runtime::http::client::ClientError;
 use yurt_runtime::http::{Body, empty, full, pass};
 
 use super::caller::{Caller, Credential};
+use super::screen;
 use crate::upstream::Cloud;
 
 /// Headers that belong to one connection (RFC 9110, 7.6.1).
@@ -113,7 +114,7 @@ pub fn forwardable(mut head: Parts) -> Parts {
     let forged: Vec<HeaderName> = head
         .headers
         .keys()
-        .filter(|name| name.as_str().starts_with("x-remote-"))
+        .filter(|name| screen::is_named(name, "x-remote-"))
         .cloned()
         .collect();
     forged.iter().for_each(|name| drop(head.headers.remove(name)));
@@ -134,13 +135,7 @@ pub fn answered((status, mut headers, body): (StatusCode, HeaderMap, Bytes)) -> 
 }
 
 fn strip(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
+    let named: Vec<HeaderName> = screen::named_by_connection(headers).collect();
     named.iter().for_each(|name| drop(headers.remove(name)));
     HOP_BY_HOP.iter().for_each(|name| drop(headers.remove(*name)));
 }

@@ -109,7 +109,9 @@ async fn impersonation_is_left_to_the_cloud() {
     let cloud = Cloud::start().await;
     let hub = TestHub::start(&cloud, &[]).await;
     let jane = [("impersonate-user", "jane"), ("impersonate-group", "dev")];
-    hub.kubelet().get_with(PODS, &jane).await.expect(200);
+    hub.kubelet().get_with(PODS, &jane).await.expect(403);
+    assert!(cloud.seen(PODS).is_empty(), "the node's identity does not impersonate");
+    hub.bearer("kubectl/v1", "t").get_with(PODS, &jane).await.expect(200);
     let seen = cloud.seen(PODS);
     assert_eq!(
         (
@@ -119,8 +121,8 @@ async fn impersonation_is_left_to_the_cloud() {
         (&"jane".parse().unwrap(), &"dev".parse().unwrap())
     );
     assert_eq!(
-        seen[0].user.as_deref(),
-        Some(NODE_USER),
+        (seen[0].headers["authorization"].as_bytes(), &seen[0].user),
+        (b"Bearer t".as_slice(), &None),
         "whether it may speak for her is decided there"
     );
 }

@@ -1,12 +1,14 @@
 //! Requests crafted so that a server behind the hub reads them differently.
 
 use http::{Response, StatusCode};
+use http_body_util::BodyExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use yurt_runtime::http::empty;
 use yurt_test_support::PATIENCE;
 
 use super::cloud::Cloud;
 use super::harness::TestHub;
+use super::raw_http2::{End, Raw};
 
 const PODS: &str = "/api/v1/pods";
 /// Reaches the cloud only if the hub did not parse it as a request: it names no component.
@@ -118,6 +120,128 @@ async fn front_proxy_headers_are_taken_out_however_they_are_written() {
     assert!(seen.iter().all(|seen| seen.headers.keys().find(is_forged).is_none()));
 }
 
+const MAPS: &str = "/api/v1/namespaces/shop/configmaps";
+const STATUS: &str = "/api/v1/nodes/n1/status";
+
+/// Spellings of the headers that select another user.
+const SELECTING: [(&str, &str); 11] = [
+    ("Impersonate-User", "admin"),
+    ("impersonate-group", "system:masters"),
+    ("IMPERSONATE-UID", "0"),
+    ("Impersonate-Extra-Scopes%2fall", "all"),
+    ("Impersonate_User", "admin"),
+    ("impersonate_extra-a", "all"),
+    ("X-Remote-User", "admin"),
+    ("x-REMOTE-Group", "system:masters"),
+    ("X_Remote_User", "admin"),
+    ("X-Remote_Group", "system:masters"),
+    ("X-Remote-Extra-Scopes%2fall", "all"),
+];
+
+/// True for a header, or a trailer, that selects another user.
+fn selects(name: &http::HeaderName) -> bool {
+    let name = name.as_str().replace('_', "-");
+    name.starts_with("impersonate-") || name.starts_with("x-remote-")
+}
+
+#[tokio::test]
+async fn node_speaks_for_nobody_else_however_that_is_written() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let requests = [
+        ("GET", PODS),
+        ("GET", "/api/v1/services"),
+        ("POST", MAPS),
+        ("PATCH", STATUS),
+        (
+            "GET",
+            "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1",
+        ),
+    ];
+    let before = cloud.all_seen().len();
+    for (name, value) in SELECTING {
+        let other = if value == "all" { "some" } else { "all" };
+        for headers in [
+            format!("{name}: {value}\r\n"),
+            format!("{name}: {value}\r\n{name}: {other}\r\n"),
+            format!("{name}: {value}\r\nConnection: {name}\r\n"),
+            format!("Connection: keep-alive, {name}\r\n{name}: {value}\r\n"),
+        ] {
+            let (method, path) = requests[headers.len() % requests.len()];
+            let head = format!("{headers}Connection: close\r\nContent-Length: 2\r\n");
+            said(&hub, &as_kubelet(&format!("{method} {path}"), &head, "{}")).await;
+        }
+        let lower = name.to_lowercase();
+        for (method, path) in requests {
+            let request = Raw::of_kubelet(method, path, &[(&lower, value), (&lower, other)]);
+            let end = request.send(&hub).await;
+            assert!(
+                name.starts_with('X') || name.starts_with('x') || end != End::Answer(200),
+                "{name} {path}"
+            );
+        }
+    }
+    let seen = cloud.all_seen().split_off(before);
+    assert!(
+        seen.iter().any(|seen| seen.path == PODS && seen.user.is_some()),
+        "the others pass"
+    );
+    let forged = seen.iter().find(|seen| seen.headers.keys().any(selects));
+    assert!(forged.is_none(), "{forged:?}");
+}
+
+/// A Connection header that names them would take the caller's own rights for those of the impersonated user.
+#[tokio::test]
+async fn connection_takes_no_credential_and_no_impersonation_out() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    for named in [
+        "Authorization",
+        "impersonate-user",
+        "close, IMPERSONATE-USER",
+        "Impersonate-Group",
+    ] {
+        let headers = format!(
+            "Authorization: Bearer t\r\nImpersonate-User: jane\r\nImpersonate-Group: dev\r\nConnection: {named}\r\nConnection: close\r\n"
+        );
+        let answer = said(&hub, &as_kubelet(&format!("GET {PODS}"), &headers, "")).await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{named}: {answer}");
+    }
+    assert!(cloud.seen(PODS).is_empty());
+}
+
+#[tokio::test]
+async fn trailers_do_not_reach_the_cloud() {
+    let cloud = Cloud::start().await;
+    let hub = TestHub::start(&cloud, &[]).await;
+    let (received, mut trailers) = tokio::sync::mpsc::channel(100);
+    cloud.on(MAPS, move |request| {
+        let received = received.clone();
+        async move {
+            let body = request.into_body().collect().await;
+            let trailers = body.ok().and_then(|body| body.trailers().cloned()).unwrap_or_default();
+            received.send(trailers).await.unwrap();
+            Response::new(empty())
+        }
+    });
+    for (name, value) in SELECTING {
+        let headers = format!("Transfer-Encoding: chunked\r\nTrailer: {name}\r\nConnection: close\r\n");
+        let body = format!("2\r\n{{}}\r\n0\r\n{name}: {value}\r\n\r\n");
+        said(&hub, &as_kubelet(&format!("POST {MAPS}"), &headers, &body)).await;
+        let lower = name.to_lowercase();
+        let request = Raw {
+            body: "{}",
+            trailers: vec![(&lower, value)],
+            ..Raw::of_kubelet("POST", MAPS, &[("trailer", &lower)])
+        };
+        assert_eq!(request.send(&hub).await, End::Answer(200));
+    }
+    for turn in 0..2 * SELECTING.len() {
+        let trailers = trailers.recv().await.unwrap();
+        assert!(trailers.is_empty(), "{turn}: {trailers:?}");
+    }
+}
+
 #[tokio::test]
 async fn path_that_climbs_reaches_nothing() {
     let cloud = Cloud::start().await;
@@ -128,10 +252,20 @@ async fn path_that_climbs_reaches_nothing() {
         "/api/v1/namespaces/shop/secrets/..%2f..%2fdb",
         "/api/v1/namespaces/shop/secrets/.",
         "/api/v1/namespaces/shop/secrets/%2e",
+        "/api/v1/namespaces/a%2f..%2fkube-system/secrets",
+        "/api/v1/namespaces/a/../kube-system/secrets/db",
+        "/api/v1/namespaces/a%2Fsecrets",
+        "/api/./v1/secrets",
+        "/healthz/../api/v1/secrets",
     ] {
         let request = as_kubelet(&format!("GET {path}"), "Connection: close\r\n", "");
         let answer = said(&hub, &request).await;
         assert!(answer.starts_with("HTTP/1.1 400 "), "{path}: {answer}");
+        assert_eq!(
+            Raw::of_kubelet("GET", path, &[]).send(&hub).await,
+            End::Answer(400),
+            "{path}"
+        );
         assert!(cloud.seen(path).is_empty());
     }
     // The component must not become part of a path.
