@@ -18,7 +18,7 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use yurt_apimachinery::query::Query;
-use yurt_apimachinery::{Object, ObjectKey, Status, nesting};
+use yurt_apimachinery::{Object, ObjectKey, ResourceVersion, Status, nesting};
 use yurt_runtime::http::{Inflate, inflate_for};
 use yurt_runtime::{BootTime, Clock, TaskGroup};
 use yurt_storage::{Action, Durability, Expect, Op, Replicas, SharedCollection, Storage, StorageError};
@@ -307,7 +307,17 @@ impl Feed {
 
     /// Makes pool data durable; with `guard`, only while no other node is elected.
     async fn persist(&self, guard: Option<&Op>) -> Result<(), FeedError> {
-        match self.replicas.persist(guard).await {
+        self.stored(self.replicas.persist(guard).await)
+    }
+
+    /// Makes sure that `collection` may be changed up to `to`: a stored mark is ahead of everything that readers get.
+    async fn cover(&self, collection: &PoolCollection, generation: u64, to: ResourceVersion) -> Result<(), FeedError> {
+        let (replica, guard) = (collection.replica(), self.fence.guard());
+        self.stored(self.replicas.cover(replica, generation, to, guard.as_ref()).await)
+    }
+
+    fn stored(&self, outcome: Result<(), StorageError>) -> Result<(), FeedError> {
+        match outcome {
             Ok(()) => Ok(()),
             Err(StorageError::Conflict { key, .. }) if key == fence::EPOCH_KEY => Err(self.fenced().into()),
             Err(error) => Err(status_error::of_storage(&error).into()),

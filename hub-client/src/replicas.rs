@@ -376,10 +376,11 @@ impl PoolData {
             let name = replica.name();
             let state = self.source(name);
             let staleness = self.staleness(name).map(|time| time.as_secs());
+            let is_served = replica.is_served();
             let value = replica.collection().read(|c| {
                 json!({
                     "source": state.source.as_str(),
-                    "complete": c.is_complete(),
+                    "complete": is_served,
                     "fresh": false,
                     "rv": c.position().to_string(),
                     "generation": c.generation(),

@@ -96,7 +96,7 @@ impl Report {
         };
         let complete = |name: &str| {
             let replica = self.data.replicas().named(name);
-            replica.is_some_and(|replica| replica.collection().read(|c| c.is_complete()))
+            replica.is_some_and(|replica| replica.is_served())
         };
         let election = self.election.borrow();
         Facts {

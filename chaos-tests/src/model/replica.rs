@@ -118,8 +118,10 @@ pub enum Mutation {
     NoResync,
     /// The same, once `C` has passed the highest RV served.
     ResyncOnlyWhileBehind,
-    /// The highest RV served is read from a commit, which may be older.
+    /// After a crash `C` of the commit counts as the highest RV served.
     HighFromCommit,
+    /// A copy serves RVs above the mark of its last commit.
+    ServeBeyondMark,
     /// `C` is committed before the data.
     PositionBeforeData,
 }
@@ -181,6 +183,9 @@ pub enum Action {
     /// The client's stream is cut.
     Cut,
 }
+
+/// Distance of a mark from `C`.
+const MARK_AHEAD: u8 = 1;
 
 /// Deliveries per step: one, or all.
 const COUNTS: [usize; 2] = [1, usize::MAX];
@@ -461,6 +466,16 @@ impl Replica {
         }
         if spent.hub_crashes >= bounds.hub_crashes && !may_lose_disk {
             state.hub.disk = copy::Copy::default();
+        }
+        for which in [Which::Coordinator, Which::Hub] {
+            let needs_mark = self.needs_mark(state, which);
+            let held = &mut state.node(which).memory;
+            held.mark = if needs_mark { held.mark } else { 0 };
+            held.served_to = if held.served_to > held.position {
+                held.served_to
+            } else {
+                0
+            };
         }
         if state.reader.link == Link::Fresh {
             // It will drop everything it has.

@@ -170,7 +170,7 @@ impl PoolCollection {
 
     /// True if readers may have it: complete, and its completeness is durable.
     pub(crate) fn is_served(&self) -> bool {
-        self.replica.durable().complete && self.replica.is_served()
+        self.replica.is_served()
     }
 
     /// Wakes waiting readers after a complete snapshot has become durable.

@@ -29,6 +29,9 @@ impl Feed {
         let events = read_events(&call, collection.objects().kind())?;
         self.require_members(collection)?;
         self.admit(collection, events.iter().map(|(_, object)| object))?;
+        if collection.objects().read(|held| next(held, &call))?.is_none() {
+            self.cover(collection, call.generation, call.up_to).await?;
+        }
         let (applied, guard) = {
             let election = self.fence.enter(&call.claim(), user).map_err(|_| self.fenced())?;
             self.require_room(collection, &events)?;
@@ -112,12 +115,8 @@ pub(super) fn read_object(text: &str, kind: &ResourceKind) -> Result<Object, Str
     Object::parse(bytes::Bytes::copy_from_slice(text.as_bytes()), kind).map_err(|error| error.to_string())
 }
 
-fn apply(
-    held: &mut Collection,
-    call: &EventsCall<'_>,
-    events: Vec<(EventType, Object)>,
-    judge: impl Fn(&Collection, &[(EventType, Object)]) -> Result<(), Refusal>,
-) -> Result<ResourceVersion, Refusal> {
+/// Checks that the batch continues at `C`. Returns `C` if it repeats an applied batch.
+fn next(held: &Collection, call: &EventsCall<'_>) -> Result<Option<ResourceVersion>, Refusal> {
     let at = held.position();
     if held.generation() != call.generation {
         return Err(Refusal::Generation {
@@ -126,12 +125,24 @@ fn apply(
         });
     }
     if held.is_complete() && call.up_to <= at {
-        // A repeat of an applied batch.
-        return Ok(at);
+        return Ok(Some(at));
     }
     if !held.is_complete() || call.after != at {
         return Err(Refusal::Gap { applied: at });
     }
+    Ok(None)
+}
+
+fn apply(
+    held: &mut Collection,
+    call: &EventsCall<'_>,
+    events: Vec<(EventType, Object)>,
+    judge: impl Fn(&Collection, &[(EventType, Object)]) -> Result<(), Refusal>,
+) -> Result<ResourceVersion, Refusal> {
+    if let Some(at) = next(held, call)? {
+        return Ok(at);
+    }
+    require_mark(held, call.up_to)?;
     judge(held, &events)?;
     if call.step {
         held.catch_up_to(call.up_to, events);
@@ -142,6 +153,12 @@ fn apply(
         held.advance(call.up_to);
     }
     Ok(held.position())
+}
+
+/// Checks that the stored mark covers `to`; it did before this call entered the fence.
+pub(super) fn require_mark(held: &Collection, to: ResourceVersion) -> Result<(), Refusal> {
+    let applied = held.position();
+    held.covers(to).then_some(()).ok_or(Refusal::Gap { applied })
 }
 
 /// Parses and applies a batch without checking the sender: the remaining checks when a hostile leader passes the fence.

@@ -13,7 +13,7 @@ use yurt_storage::{Collection, OnlyWriter as _, Op, StorageError};
 
 use super::bodies::{Spilled, Spilling};
 use super::collection::PoolCollection;
-use super::events::read_object;
+use super::events::{read_object, require_mark};
 use super::fence::Claim;
 use super::pending::Pending;
 use super::wire::{BodiesCall, Progress, SnapshotCall};
@@ -142,6 +142,9 @@ impl Feed {
         } else {
             reading.read(kind).map_err(|error| of_disk(&error))?
         };
+        let place = self.pending_here(collection, |pending| pending.place());
+        let (generation, at) = place.ok_or_else(|| self.gap(collection))?;
+        self.cover(collection, generation, at).await?;
         let election = self.fence.enter(claim, user).map_err(|_| self.fenced())?;
         let mut all = self.pending.lock();
         let pending = all.get(collection.name()).and_then(|all| all.pending.as_ref());
@@ -334,6 +337,7 @@ fn apply(
     if generation > held.generation() {
         held.restart(generation, list, at);
     } else {
+        require_mark(held, at)?;
         held.replace(list, at).map_err(|error| match error {
             WriteError::Behind { position, .. } => Refusal::Behind { applied: position },
             WriteError::Backwards { .. } | WriteError::CameBack { .. } => Refusal::Backwards {

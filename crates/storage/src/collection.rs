@@ -23,6 +23,7 @@
 mod dirty;
 mod history;
 mod log;
+mod mark;
 mod past;
 mod reader;
 mod timeline;
@@ -39,9 +40,10 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 pub use dirty::Dirty;
 pub use history::{Gap, History, Limits, RangeTombstone};
 pub use log::{Change, ChangeKind, Step};
+pub(crate) use mark::ahead_of;
 pub use past::{KeyRange, Past};
 pub use reader::{Delivery, Expired, Reader, Snapshot};
-pub use timeline::{Contradiction, Resumption, UNCOMMITTED_MAX};
+pub use timeline::{Contradiction, Resumption};
 pub use touched::{TOUCH_BITS, Touched};
 pub use write::{Recovered, WriteError};
 
@@ -95,8 +97,12 @@ pub struct Collection {
     high: ResourceVersion,
     /// Objects that clients of older generations may hold and that are absent here.
     former: Vec<Object>,
-    /// After a recovery: upper bound, above `C`, of the RVs that may have been served before it.
+    /// Upper bound of the RVs that may have been served elsewhere: before a recovery, or by other processes.
     served_to: ResourceVersion,
+    /// The stored mark; zero when no commit contains this generation.
+    mark: ResourceVersion,
+    /// RV that the next stored mark has to cover.
+    mark_wanted: ResourceVersion,
     limits: Limits,
     dirty: Option<Dirty>,
     /// Keys changed since the last [`Self::take_touched`].
@@ -134,6 +140,8 @@ impl Collection {
             high: ResourceVersion::ZERO,
             former: Vec::new(),
             served_to: ResourceVersion::ZERO,
+            mark: ResourceVersion::ZERO,
+            mark_wanted: ResourceVersion::ZERO,
             limits,
             dirty: durable.then(Dirty::default),
             touched: Touched::default(),

@@ -10,6 +10,10 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use yurt_apimachinery::ResourceVersion;
 
+mod marks;
+
+pub use marks::pool_data_is_served_up_to_a_stored_mark;
+
 use crate::backend::{Action, Committed, Durability, Expect, Loaded, Op, Sink, Storage, StorageError};
 
 /// Opens, closes and kills a backend for the contract tests.

@@ -34,4 +34,4 @@ pub use collection::{Collection, Delivery, Expired, Reader, Snapshot};
 pub use embedded::Embedded;
 pub use etcd3::Etcd;
 pub use replica::{Replica, Replicas};
-pub use shared::{OnlyWriter, OtherHistory, SharedCollection};
+pub use shared::{NotApplied, OnlyWriter, SharedCollection};

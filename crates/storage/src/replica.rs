@@ -94,13 +94,13 @@ impl Replica {
         &self.collection
     }
 
-    /// True if readers may see it: it is complete, and a commit contains this generation. So no crash can return to the
-    /// previous generation.
+    /// True if readers may see it: it is complete, and a complete commit contains this generation. So no crash can
+    /// return to the previous generation, and every crash leaves a mark of the RVs served.
     #[must_use]
     pub fn is_served(&self) -> bool {
         let durable = self.durable();
         let (complete, generation) = self.collection.read(|held| (held.is_complete(), held.generation()));
-        complete && durable.generation == generation
+        complete && durable.complete && durable.generation == generation
     }
 
     /// State at the last commit.
@@ -297,6 +297,27 @@ impl Replicas {
         self.commit(guard, committed).await
     }
 
+    /// Makes sure that a stored mark covers `to`, so that a change of `generation` up to there may be applied to
+    /// `replica` ([`SharedCollection::update_of`]). Commits everything as [`Self::persist`] if none does. Ignored when
+    /// the replica has another generation.
+    ///
+    /// # Errors
+    /// As [`Self::persist`]; readers may not see `to` yet.
+    pub async fn cover(
+        &self,
+        replica: &Replica,
+        generation: u64,
+        to: ResourceVersion,
+        guard: Option<&Op>,
+    ) -> Result<(), StorageError> {
+        let is_covered = |held: &Collection| held.generation() != generation || held.covers(to);
+        if replica.collection.read(is_covered) {
+            return Ok(());
+        }
+        replica.collection.update_quietly(|held| held.want_mark(generation, to));
+        self.persist(guard).await
+    }
+
     /// As [`Self::persist`], for a call every few seconds. In a file, a move of `C` alone waits for other changes or
     /// for [`POSITIONS_EVERY`], since its loss costs least. Where replicas are pooled, other coordinators follow the
     /// stored `C`, so it never waits.
@@ -389,10 +410,19 @@ impl Replica {
             complete: meta.is_complete(),
             generation: meta.generation(),
         };
+        let (generation, mark) = (meta.generation(), meta.mark());
+        self.collection
+            .update_quietly(|held| held.mark_stored(generation, mark));
+    }
+
+    /// Records that a commit stored `mark` where other coordinators read it, too.
+    fn mark_shared(&self, generation: u64, mark: ResourceVersion) {
+        self.collection
+            .update_quietly(|held| held.mark_shared(generation, mark));
     }
 
     /// Records that a commit was seen in the store, of this coordinator or another one.
-    fn mark_stored(&self, generation: u64, position: ResourceVersion) {
+    fn mark_followed(&self, generation: u64, position: ResourceVersion) {
         *self.durable.lock() = Durable {
             position,
             complete: true,

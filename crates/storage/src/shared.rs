@@ -38,18 +38,27 @@ pub struct Progress {
 /// Maximum number of watches of one collection that receive its present state at the same time; further ones get 429.
 pub const STARTING_WATCHES_MAX: usize = 2000;
 
-/// The collection has another generation than the change; nothing was changed.
+/// Reason why a change was rejected; nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a change of generation {of} does not apply to a collection of generation {held}")]
-pub struct OtherHistory {
-    /// Generation of the collection.
-    pub held: u64,
-    /// Generation of the change.
-    pub of: u64,
+pub enum NotApplied {
+    /// The collection has another generation than the change.
+    #[error("a change of generation {of} does not apply to a collection of generation {held}")]
+    OtherHistory {
+        /// Generation of the collection.
+        held: u64,
+        /// Generation of the change.
+        of: u64,
+    },
+    /// No stored mark covers the change: a crash would forget that its RV was served.
+    #[error("a change up to {to} waits for a commit with a mark")]
+    Uncovered {
+        /// RV that the change leads to.
+        to: ResourceVersion,
+    },
 }
 
-/// Changes by the only writer of a collection, independent of its generation. Where several sources write, each names
-/// the generation it was opened for ([`SharedCollection::update_of`]).
+/// Changes by the only writer of a collection, independent of its generation and its mark. Where several sources write,
+/// each names the generation it was opened for ([`SharedCollection::update_of`]).
 pub trait OnlyWriter {
     /// Changes the collection and wakes the readers.
     fn update<T>(&self, change: impl FnOnce(&mut Collection) -> T) -> T;
@@ -140,18 +149,26 @@ impl SharedCollection {
         look(&self.inner.read())
     }
 
-    /// Changes the collection for a source of `generation` and wakes the readers. Generations are compared under the
-    /// lock of the change: RVs of one history mean nothing in another, and a source learns of a new one later than the
-    /// collection.
+    /// Changes the collection up to `to` for a source of `generation`, and wakes the readers. Generations are compared
+    /// under the lock of the change: RVs of one history mean nothing in another, and a source learns of a new one later
+    /// than the collection.
     ///
     /// # Errors
-    /// [`OtherHistory`] when the collection is of another generation.
-    pub fn update_of<T>(&self, generation: u64, change: impl FnOnce(&mut Collection) -> T) -> Result<T, OtherHistory> {
+    /// [`NotApplied`] when the collection is of another generation, or its stored mark does not cover `to`.
+    pub fn update_of<T>(
+        &self,
+        generation: u64,
+        to: ResourceVersion,
+        change: impl FnOnce(&mut Collection) -> T,
+    ) -> Result<T, NotApplied> {
         let (result, touched) = {
             let mut collection = self.inner.write();
             let held = collection.generation();
             if held != generation {
-                return Err(OtherHistory { held, of: generation });
+                return Err(NotApplied::OtherHistory { held, of: generation });
+            }
+            if !collection.covers(to) {
+                return Err(NotApplied::Uncovered { to });
             }
             (change(&mut collection), collection.take_touched())
         };
@@ -290,13 +307,14 @@ mod tests {
         let services = yurt_apimachinery::kind::find_kind("", "services").unwrap();
         let shared = SharedCollection::new(services, false);
         let start = |held: &mut Collection| held.restart(7, Vec::new(), ResourceVersion(10));
-        shared.update_of(0, start).unwrap();
+        shared.update_of(0, ResourceVersion(10), start).unwrap();
         let woken = shared.subscribe();
-        let refused = shared.update_of(0, |held| held.advance(ResourceVersion(20)));
-        assert_eq!(refused, Err(OtherHistory { held: 7, of: 0 }));
+        let to = ResourceVersion(20);
+        let refused = shared.update_of(0, to, |held| held.advance(to));
+        assert_eq!(refused, Err(NotApplied::OtherHistory { held: 7, of: 0 }));
         assert!(!woken.has_changed().unwrap());
         assert_eq!(shared.read(Collection::position), ResourceVersion(10));
-        assert_eq!(shared.update_of(7, |held| held.advance(ResourceVersion(20))), Ok(true));
+        assert_eq!(shared.update_of(7, to, |held| held.advance(to)), Ok(true));
         assert!(woken.has_changed().unwrap());
     }
 }

@@ -16,7 +16,9 @@ use yurt_runtime::{Clock, FakeClock};
 use yurt_storage::backend::{Committed, Durability, Loaded, Sink};
 use yurt_storage::embedded::replicas::ReplicaStore;
 use yurt_storage::embedded::{Disk, Medium};
-use yurt_storage::{Action, Collection, Embedded, Expect, OnlyWriter as _, Op, Replicas, Storage, StorageError};
+use yurt_storage::{
+    Action, Collection, Embedded, Expect, NotApplied, OnlyWriter as _, Op, Replicas, Storage, StorageError,
+};
 
 const LEASE: &str = "/leases.coordination.k8s.io/kube-system/yurthub";
 /// Longer than any operation that does not wait takes on any machine.
@@ -334,4 +336,43 @@ async fn renewal_of_what_a_commit_relies_upon_waits_for_it() {
     drop(held);
     let recorded = fenced.await.expect("the lease is what it was compared with");
     assert!(renewal.await.expect("renewed") > recorded);
+}
+
+/// A cloud that counts µs: minutes between two of its changes are many RVs.
+#[tokio::test]
+async fn crash_while_commits_fail_leaves_a_mark_above_everything_served() {
+    let first = 1_760_000_000_000_000;
+    let (pool, minutes) = (Pool::on(Arc::default()), 600_000_000);
+    pool.list(0, &["a"], first);
+    pool.replicas.persist(None).await.expect("stored");
+    let services = pool.replicas.named("services").expect("services");
+    let take = async |rv| {
+        let rv = ResourceVersion(rv);
+        pool.replicas.cover(&services, 0, rv, None).await?;
+        let apply = |held: &mut Collection| held.apply(EventType::Modified, service("a", rv.0));
+        services.collection().update_of(0, rv, apply).expect("it is covered");
+        Ok::<_, StorageError>(rv.0)
+    };
+    let after_a_day = first + 144 * minutes;
+    let mut served = take(after_a_day).await.expect("a mark is stored");
+    pool.medium.fails.store(true, Ordering::SeqCst);
+    for n in 1..144 {
+        match take(after_a_day + n * minutes).await {
+            Ok(rv) => served = rv,
+            Err(_) => break,
+        }
+    }
+    let end = after_a_day + 144 * minutes;
+    assert!((after_a_day + 6 * minutes..end).contains(&served), "{served}");
+    let beyond = ResourceVersion(end);
+    let refused = services.collection().update_of(0, beyond, |held| held.advance(beyond));
+    assert_eq!(refused, Err(NotApplied::Uncovered { to: beyond }));
+
+    let next = Pool::on(pool.medium.killed());
+    let services = next.replicas.named("services").expect("services");
+    let is_behind = |held: &Collection| held.is_complete() && held.position().0 < served;
+    assert!(services.collection().read(is_behind));
+    next.list(7, &["a"], first + minutes);
+    let high = services.collection().read(Collection::high);
+    assert!(high.0 >= served, "{high} is below {served}, which was served");
 }

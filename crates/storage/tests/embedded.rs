@@ -62,6 +62,7 @@ passes!(
     fresh_store_has_a_position,
     write_is_finished_when_its_caller_is_gone,
     oversized_transaction_is_refused,
+    pool_data_is_served_up_to_a_stored_mark,
 );
 
 #[tokio::test]

@@ -126,9 +126,8 @@ impl Collections {
         measures.into_iter().for_each(|one| one.reset());
         for replica in data.replicas().iter() {
             let name = &[replica.name()];
-            let (complete, count, bytes, rv) = replica
-                .collection()
-                .read(|c| (c.is_complete(), c.len(), c.size(), c.position()));
+            let complete = replica.is_served();
+            let (count, bytes, rv) = replica.collection().read(|c| (c.len(), c.size(), c.position()));
             let number = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
             self.complete.with_label_values(name).set(i64::from(complete));
             let fresh = data.is_fresh(replica.name());

@@ -103,7 +103,7 @@ fn leave(data: &PoolData, ahead: &mut Ahead, there: &BTreeMap<String, Collection
         data.troubles().refused(&what, &why);
         if lasts >= LISTED_AFTER {
             let other = next_generation(held.generation, random());
-            if let Err(error) = collection.update_of(held.generation, |c| c.adopt(other)) {
+            if let Err(error) = collection.update_of(held.generation, ResourceVersion::ZERO, |c| c.adopt(other)) {
                 tracing::debug!(collection = name, %error, "Skipped a generation change because another one came first");
             }
         }

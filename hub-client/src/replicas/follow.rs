@@ -106,7 +106,12 @@ impl Follower {
             };
             let is_lost = matches!(
                 ended,
-                Ended::Failed(_) | Ended::Silent(_) | Ended::Refused(_) | Ended::Oversized(_) | Ended::Unreadable(_)
+                Ended::Failed(_)
+                    | Ended::Silent(_)
+                    | Ended::Refused(_)
+                    | Ended::Oversized(_)
+                    | Ended::Unstored(_)
+                    | Ended::Unreadable(_)
             );
             if is_lost && active.is_none() {
                 self.data.lost(self.replica.name());
@@ -183,7 +188,7 @@ impl Follower {
                 backoff.0 = BACKOFF_MIN;
                 backoff.short()
             }
-            Ended::Refused(why) | Ended::Unreadable(why) => {
+            Ended::Refused(why) | Ended::Unreadable(why) | Ended::Unstored(why) => {
                 let why = format!("{name}: {why}");
                 self.data.troubles().refused(collection, &why);
                 detour.failed(source);

@@ -93,7 +93,7 @@ impl Stream {
     /// Replaces the members with those of the pool, in one step.
     async fn take_node_pool(&mut self, pool: &NodePool) -> Result<(), Ended> {
         let is_gone = self.is_gone();
-        let members = self.change(|held| {
+        let members = self.change(pool.version, |held| {
             let is_same = names(held.objects()) == pool.nodes && held.objects().all(is_named);
             if !is_gone && held.is_complete() && is_same {
                 held.advance(pool.version);
@@ -105,7 +105,8 @@ impl Stream {
                 known.cloned().or_else(|| member(name, pool.version))
             };
             Some(pool.nodes.iter().filter_map(member).collect())
-        })?;
+        });
+        let members = members.await?;
         self.data.heard(self.replica.name(), self.source, false);
         match members {
             Some(members) => self.take_list(members, pool.version, None).await,

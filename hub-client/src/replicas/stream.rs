@@ -17,7 +17,7 @@ use yurt_runtime::http::client::HttpClient;
 use yurt_storage::collection::WriteError;
 use yurt_storage::generation::GENERATION_END;
 use yurt_storage::serve::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_DIFF_WATCHED, ANNOTATION_STALE};
-use yurt_storage::{Collection, Replica};
+use yurt_storage::{Collection, NotApplied, Replica};
 
 pub(super) use answer::{ended_by, generation_of, read_all};
 
@@ -58,6 +58,8 @@ pub enum Ended {
     Refused(String),
     /// The server's data exceeds the limit of bytes of all replicas.
     Oversized(Oversized),
+    /// The disk does not store the mark that the server's next change needs; the text has the details.
+    Unstored(String),
     /// The server has another generation than the replica: list.
     OtherHistory,
     /// Another source began another generation of the replica: this stream's data does not belong to it.
@@ -115,7 +117,12 @@ impl Ended {
     /// proofs.
     fn may_be_of_the_history(&self) -> bool {
         match self {
-            Self::NotReady(_) | Self::Overtaken | Self::Refused(_) | Self::Oversized(_) | Self::Unreadable(_) => false,
+            Self::NotReady(_)
+            | Self::Overtaken
+            | Self::Refused(_)
+            | Self::Oversized(_)
+            | Self::Unstored(_)
+            | Self::Unreadable(_) => false,
             Self::Closed
             | Self::Expired
             | Self::OtherHistory
@@ -235,10 +242,23 @@ impl Stream {
         self.source == Source::Cloud && self.data.timeline().is_gone(self.replica.name(), self.generation)
     }
 
-    /// Changes the replica if it is still of this stream's generation.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Collection) -> T) -> Result<T, Ended> {
-        let changed = self.replica.collection().update_of(self.generation, change);
-        changed.map_err(|_| Ended::Overtaken)
+    /// Changes the replica up to `to` if it is still of this stream's generation. Waits for the disk if the stored mark
+    /// does not cover `to`.
+    pub(super) async fn change<T>(
+        &self,
+        to: ResourceVersion,
+        change: impl FnOnce(&mut Collection) -> T,
+    ) -> Result<T, Ended> {
+        let replicas = self.data.replicas();
+        let covered = replicas.cover(&self.replica, self.generation, to, None).await;
+        covered.map_err(|error| {
+            Ended::Unstored(format!("changes up to resourceVersion {to} wait for the disk: {error}"))
+        })?;
+        let changed = self.replica.collection().update_of(self.generation, to, change);
+        changed.map_err(|error| match error {
+            NotApplied::OtherHistory { .. } => Ended::Overtaken,
+            NotApplied::Uncovered { .. } => Ended::Unstored(error.to_string()),
+        })
     }
 
     /// Reads the replica if it is still of this stream's generation.
@@ -270,7 +290,7 @@ impl Stream {
         }
         self.require_room(objects.iter().map(Object::size).sum())?;
         let is_gone = self.is_gone();
-        let taken = self.change(|collection| {
+        let taken = self.change(at, |collection| {
             let held = collection.generation();
             let objects = match self.reads_nodes() && !is_gone {
                 true => members::going_on(collection, objects, at),
@@ -295,8 +315,10 @@ impl Stream {
                 collection.restart(begun, objects, at);
             }
             Ok(collection.generation())
-        })?;
-        self.generation = taken.map_err(|error: WriteError| Ended::Failed(error.to_string()))?;
+        });
+        self.generation = taken
+            .await?
+            .map_err(|error: WriteError| Ended::Failed(error.to_string()))?;
         if self.source == Source::Cloud {
             self.data.timeline().extend(self.replica.name(), self.generation);
         }
@@ -366,12 +388,12 @@ impl Stream {
             for event in decoder.by_ref() {
                 let event = event.map_err(|error| Ended::Unreadable(error.to_string()))?;
                 has_bookmarks |= event.event_type == EventType::Bookmark;
-                self.take_event(event, &mut step, opened_at)?;
+                self.take_event(event, &mut step, opened_at).await?;
             }
         }
     }
 
-    fn take_event(
+    async fn take_event(
         &mut self,
         event: RawEvent,
         step: &mut Option<PendingStep>,
@@ -388,7 +410,7 @@ impl Stream {
         let unreadable = Ended::Unreadable;
         let (rv, stale) = if event.event_type == EventType::Bookmark {
             let bookmark = Bookmark::parse(&event.object).map_err(|error| unreadable(error.to_string()))?;
-            (bookmark.resource_version, self.take_bookmark(&bookmark, step)?)
+            (bookmark.resource_version, self.take_bookmark(&bookmark, step).await?)
         } else {
             let object =
                 Object::parse(event.object, self.wire_kind()).map_err(|error| unreadable(error.to_string()))?;
@@ -400,7 +422,7 @@ impl Stream {
                     self.require_room(self.replica.collection().read(Collection::size) + pending.bytes)?;
                     pending.events.push((event.event_type, object));
                     if self.reads_nodes() && event.event_type != EventType::Deleted {
-                        self.take_members(step, rv)?;
+                        self.take_members(step, rv).await?;
                     }
                 }
                 (None, Some(object)) if self.leaves_nobody(event.event_type, &object) => {
@@ -411,7 +433,7 @@ impl Stream {
                         events: vec![(event.event_type, object)],
                     });
                 }
-                (None, Some(object)) => self.apply(event.event_type, object)?,
+                (None, Some(object)) => self.apply(event.event_type, object).await?,
             }
             (rv, false)
         };
@@ -423,7 +445,7 @@ impl Stream {
     }
 
     /// Applies a bookmark. Returns true if it reports that the data is stale.
-    fn take_bookmark(&self, bookmark: &Bookmark, step: &mut Option<PendingStep>) -> Result<bool, Ended> {
+    async fn take_bookmark(&self, bookmark: &Bookmark, step: &mut Option<PendingStep>) -> Result<bool, Ended> {
         let to = bookmark.resource_version;
         if bookmark.annotations.contains_key(ANNOTATION_DIFF_TO) {
             // A server that could not continue by its log announces the rest of the same step again.
@@ -440,18 +462,20 @@ impl Stream {
                     return Err(Ended::Expired);
                 }
                 let stretch = (pending.from, to);
-                let followed = self.change(|c| c.follow_step(stretch, pending.events, jumped))?;
+                let followed = self
+                    .change(to, |c| c.follow_step(stretch, pending.events, jumped))
+                    .await?;
                 followed.map_err(|_| Ended::Expired)?;
             }
         } else if step.is_none() && to > self.look(Collection::position)? {
-            self.change(|c| c.advance(to))?;
+            self.change(to, |c| c.advance(to)).await?;
         }
         let stale = bookmark.annotations.get(ANNOTATION_STALE);
         Ok(stale.is_some_and(|value| value == "true"))
     }
 
     /// Applies an event of the source's log.
-    fn apply(&self, event: EventType, object: Object) -> Result<(), Ended> {
+    async fn apply(&self, event: EventType, object: Object) -> Result<(), Ended> {
         let (name, of_members) = (self.replica.name(), self.replica.name() == members::COLLECTION);
         if self.source == Source::Cloud && !of_members {
             let follows = self.look(|c| c.check_follows(event, &object))?;
@@ -471,7 +495,7 @@ impl Stream {
             self.require_room(all.saturating_sub(old) + 2 * object.size())?;
             self.data.fits(name);
         }
-        self.change(|collection| {
+        self.change(object.resource_version(), |collection| {
             let is_held = |held: &Object| held.uid() == object.uid();
             if of_members && event != EventType::Deleted && collection.object(object.key()).is_some_and(is_held) {
                 // A Node changes every few minutes, its membership does not.
@@ -480,6 +504,7 @@ impl Stream {
                 collection.apply(event, object);
             }
         })
+        .await
     }
 
     /// Checks that the replica may grow to `size` bytes.
@@ -505,9 +530,9 @@ impl Stream {
     }
 
     /// Applies the members again once there is one.
-    fn take_members(&self, step: &mut Option<PendingStep>, at: ResourceVersion) -> Result<(), Ended> {
+    async fn take_members(&self, step: &mut Option<PendingStep>, at: ResourceVersion) -> Result<(), Ended> {
         if let Some(step) = step.take() {
-            self.change(|c| c.catch_up_to(at, step.events))?;
+            self.change(at, |c| c.catch_up_to(at, step.events)).await?;
             self.data.troubles().works(LABELS);
         }
         Ok(())

@@ -48,8 +48,10 @@ pub struct Copy {
     pub generation: u8,
     /// Highest RV that may have been served in an older generation.
     pub high: u8,
-    /// True if it was recovered from a commit that may be older than the served state.
-    pub recovered: bool,
+    /// RV up to which it may serve until its next commit; the commit contains it.
+    pub mark: u8,
+    /// After a recovery: the mark of that commit, up to which more may have been served.
+    pub served_to: u8,
     /// Observer's knowledge: the timeline the data comes from.
     pub timeline: u8,
 }
@@ -166,10 +168,9 @@ impl Copy {
 
     /// Starts over with a list, under another generation or for the first time.
     pub fn restart(&mut self, generation: u8, list: &Objects, at: u8) {
-        let high = match (generation == self.generation, self.recovered) {
-            (true, _) => self.high,
-            (false, true) => u8::MAX,
-            (false, false) => self.high.max(self.position),
+        let high = match generation == self.generation {
+            true => self.high,
+            false => self.high.max(self.position).max(self.served_to),
         };
         *self = Self {
             live: *list,

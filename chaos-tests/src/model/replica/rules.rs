@@ -3,7 +3,7 @@
 use super::cloud::{KEYS, Objects};
 use super::copy::{Answer, Change, Copy, Delivery, Rules};
 use super::state::{Broken, Link, Reader, State, Which};
-use super::{Mutation, Replica};
+use super::{MARK_AHEAD, Mutation, Replica};
 
 /// A cloud server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,11 +28,13 @@ impl Replica {
     /// arbitrary: the fence is not part of this model.
     pub(super) fn feed_events(&self, state: &mut State, timeline: u8, up_to: u8) {
         let rules = self.rules();
-        let held = &mut state.coordinator.memory;
+        let held = &state.coordinator.memory;
         let same = held.generation == timeline || self.is(Mutation::IgnoreGeneration);
         if !held.complete || !same {
             return;
         }
+        self.cover(state, Which::Coordinator, up_to);
+        let held = &mut state.coordinator.memory;
         for rv in held.position + 1..=up_to {
             if let Some(entry) = state.cloud.entry(timeline, rv) {
                 held.apply(rv, entry.key, entry.change(), rules);
@@ -91,8 +93,12 @@ impl Replica {
     }
 
     fn take_list(&self, state: &mut State, which: Which, generation: u8, list: &Objects, at: u8, timeline: u8) {
-        let held = &mut state.node(which).memory;
+        let held = &state.node(which).memory;
         let starts_over = !held.complete || generation != held.generation;
+        if !starts_over {
+            self.cover(state, which, at);
+        }
+        let held = &mut state.node(which).memory;
         if starts_over {
             held.restart(generation, list, at);
         } else {
@@ -120,6 +126,7 @@ impl Replica {
             return;
         };
         let rules = self.rules();
+        self.cover(state, Which::Hub, position + 1);
         let held = &mut state.hub.memory;
         held.apply(position + 1, entry.key, entry.change(), rules);
         held.timeline = timeline;
@@ -194,6 +201,7 @@ impl Replica {
         let told = deliveries.len().min(count);
         let cut = told < deliveries.len();
         let rules = self.rules();
+        self.cover(state, Which::Hub, state.coordinator.memory.position);
         let held = &mut state.hub.memory;
         if self.is(Mutation::ApplyCovered) && !deliveries.is_empty() {
             // An old stream repeats known changes, late.
@@ -256,11 +264,35 @@ impl Replica {
         }
     }
 
-    /// Data and `C` in one transaction.
+    /// True if a mark of this copy may ever be needed: it may crash, and the cloud may be rolled back afterwards.
+    pub(super) fn needs_mark(&self, state: &State, which: Which) -> bool {
+        let (spent, bounds) = (state.spent, self.bounds);
+        let may_crash = match which {
+            Which::Coordinator => spent.coordinator_crashes < bounds.coordinator_crashes,
+            Which::Hub => spent.hub_crashes < bounds.hub_crashes,
+        };
+        may_crash && spent.rollbacks < bounds.rollbacks
+    }
+
+    /// Commits a mark that covers `to`. A disk that fails is the action that does not happen: changes above the mark
+    /// wait.
+    fn cover(&self, state: &mut State, which: Which, to: u8) {
+        if !self.needs_mark(state, which) || self.is(Mutation::ServeBeyondMark) || to <= state.node(which).memory.mark {
+            return;
+        }
+        state.node(which).memory.mark = to + MARK_AHEAD;
+        self.commit(state, which);
+    }
+
+    /// Data, `C` and the mark in one transaction.
     pub(super) fn commit(&self, state: &mut State, which: Which) {
         let without_data = self.is(Mutation::PositionBeforeData);
         let without_tombstones = self.is(Mutation::TombstonesNotStored);
+        let needs_mark = self.needs_mark(state, which);
         let node = state.node(which);
+        if needs_mark {
+            node.memory.mark = node.memory.mark.max(node.memory.position + MARK_AHEAD);
+        }
         let before = std::mem::take(&mut node.disk);
         node.disk = node.memory.clone();
         if without_data && before.complete {
@@ -277,7 +309,9 @@ impl Replica {
         excuse_cut_difference(state, which);
         let node = state.node(which);
         node.memory = node.disk.clone();
-        node.memory.recovered = rollbacks && !self.is(Mutation::HighFromCommit);
+        if rollbacks && !self.is(Mutation::HighFromCommit) {
+            node.memory.served_to = node.memory.mark;
+        }
         let (committed, position) = (node.disk.complete, node.disk.position);
         if which == Which::Hub {
             // Uncommitted deliveries are lost: the client may know objects that were created and deleted in them.

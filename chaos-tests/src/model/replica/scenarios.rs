@@ -116,7 +116,7 @@ pub const SCENARIOS: [(&str, Bounds, Bounds); 6] = [
 ];
 
 /// Every mutant and the bounds within which it must be caught.
-pub const MUTANTS: [(Mutation, Bounds); 28] = [
+pub const MUTANTS: [(Mutation, Bounds); 29] = [
     (Mutation::Renumber, SWITCHING),
     (Mutation::PartialList, CLOUD_ONLY),
     (Mutation::FirstPagePublished, CLOUD_ONLY),
@@ -127,6 +127,14 @@ pub const MUTANTS: [(Mutation, Bounds); 28] = [
     (Mutation::RangeWithListVersion, SWITCHING),
     (Mutation::GapsNotAnnounced, CRASHES),
     (Mutation::HighFromCommit, ROLLBACK_DIRECT),
+    (
+        Mutation::ServeBeyondMark,
+        Bounds {
+            changes: 4,
+            cuts: 0,
+            ..ROLLBACK_DIRECT
+        },
+    ),
     (Mutation::ForgetUnknown, CRASHES),
     (Mutation::NoGaps, SWITCHING),
     (Mutation::ForgetWithoutFloor, FORGETTING),
@@ -187,8 +195,12 @@ mod tests {
             (Mutation::StreamOfAnyGeneration, ROLLBACK),
             (Mutation::GenerationReadApart, ROLLBACK),
         ];
-        for (mutation, bounds) in mutants {
-            let explored = tried(Bounds { changes: 3, ..bounds }, Some(mutation));
+        let mutants = mutants.map(|(mutation, bounds)| (mutation, Bounds { changes: 3, ..bounds }));
+        let of_marks = MUTANTS
+            .into_iter()
+            .filter(|(mutation, _)| *mutation == Mutation::ServeBeyondMark);
+        for (mutation, bounds) in mutants.into_iter().chain(of_marks) {
+            let explored = tried(bounds, Some(mutation));
             assert_eq!(explored.failures.len(), 1, "{mutation:?}: {explored:?}");
         }
     }

@@ -216,6 +216,47 @@ async fn store_that_fails_under_a_new_generation_leaves_it_unserved_until_it_is_
     assert!(collection.is_served());
 }
 
+/// The cloud counts µs. After a crash nothing but the mark shows which RVs readers know.
+#[tokio::test]
+async fn changes_above_the_mark_wait_for_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.redb");
+    let medium = Faulty::open(&path);
+    let (clock, hand) = Clock::fake();
+    let disk = Disk::open_on(&path, medium.clone(), clock).unwrap();
+    let (feed, collection) = feed_on(&disk);
+    let (first, hour) = (1_760_000_000_000_000_u64, 3_600_000_000);
+    let index = json!({"after": "0", "at": first.to_string(), "index": []});
+    take(&feed, "services/snapshot", index).await.unwrap();
+    medium.fails.store(true, Ordering::Relaxed);
+    let events = |after: u64, to: u64| {
+        let body = json!({"after": after.to_string(), "events": [], "upTo": to.to_string()});
+        take(&feed, "services/events", body)
+    };
+    let position = || collection.objects().read(Collection::position).0;
+    events(first, first + hour).await.expect("the mark is further ahead");
+    let refused = events(first + hour, first + 24 * hour).await;
+    assert!(matches!(refused, Err(FeedError::Status(_))), "{refused:?}");
+    let listed = json!({"at": (first + 24 * hour).to_string(), "index": []});
+    let refused = take(&feed, "services/snapshot", listed.clone()).await;
+    assert!(matches!(refused, Err(FeedError::Status(_))), "{refused:?}");
+    assert_eq!(
+        (position(), collection.is_served()),
+        (first + hour, true),
+        "held data is served"
+    );
+    medium.fails.store(false, Ordering::Relaxed);
+    // A failed disk is not retried for a while.
+    hand.advance(std::time::Duration::from_secs(60));
+    take(&feed, "services/snapshot", listed).await.unwrap();
+    events(first + 24 * hour, first + 48 * hour).await.unwrap();
+    assert_eq!(position(), first + 48 * hour);
+    medium.fails.store(true, Ordering::Relaxed);
+    events(first + 48 * hour, first + 49 * hour)
+        .await
+        .expect("a mark was stored");
+}
+
 /// The leader's call is dropped during the commit: by its time-out, a reset, or the end of its leadership.
 #[tokio::test]
 async fn call_whose_leader_hangs_up_during_the_commit_is_finished_all_the_same() {

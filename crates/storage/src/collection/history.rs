@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
-use super::{Collection, GAPS_MAX, HISTORY_BYTES_MIN, TOMBSTONES_MAX, UNCOMMITTED_MAX};
+use super::{Collection, GAPS_MAX, HISTORY_BYTES_MIN, TOMBSTONES_MAX, ahead_of};
 
 /// Limits of the history that a collection remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +140,7 @@ impl Collection {
     /// floor resume here. As after a recovery, they may be ahead.
     pub fn remember(&mut self, history: History) {
         self.floor = self.above_high(history.floor);
-        self.served_to = ResourceVersion(self.position.0.saturating_add(UNCOMMITTED_MAX));
+        self.served_to = ahead_of(self.position);
         if let Some(dirty) = &mut self.dirty {
             dirty.tombstones.extend(history.tombstones.iter().cloned());
             dirty.ranges.extend(history.ranges.iter().cloned());

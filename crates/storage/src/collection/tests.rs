@@ -16,6 +16,7 @@ mod dirty;
 mod generations;
 mod history;
 mod limits;
+mod marks;
 mod unknown;
 
 fn service(name: &str, uid: u64, rv: u64) -> Object {

@@ -19,10 +19,6 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
 use super::{Collection, Expired, RangeTombstone, Reader};
 
-/// Maximum distance, in RVs, by which a copy loaded from a commit may have served more than its `C` before it ended. A
-/// commit is at most a minute old, and no etcd writes that much in a minute.
-pub const UNCOMMITTED_MAX: u64 = 1 << 20;
-
 /// An event that cannot follow from the held state: the source has another history.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Contradiction {

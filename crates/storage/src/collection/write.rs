@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceVersion};
 
-use super::{Change, ChangeKind, Collection, Dirty, Expired, Gap, Live, RangeTombstone, Step, UNCOMMITTED_MAX};
+use super::{Change, ChangeKind, Collection, Dirty, Expired, Gap, Live, RangeTombstone, Step, ahead_of};
 
 /// Reason why a write was rejected; nothing was changed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -62,6 +62,8 @@ pub struct Recovered {
     pub generation: u64,
     /// See [`Collection::high`].
     pub high: ResourceVersion,
+    /// The mark: nothing above it was served before this state was stored, and until the next commit.
+    pub mark: ResourceVersion,
 }
 
 // === impl Collection ===
@@ -267,7 +269,9 @@ impl Collection {
         self.generation = recovered.generation;
         self.high = recovered.high;
         if recovered.complete {
-            self.served_to = ResourceVersion(recovered.position.0.saturating_add(UNCOMMITTED_MAX));
+            // A program without marks may have made the commit.
+            self.mark = recovered.mark.max(ahead_of(recovered.position));
+            self.served_to = self.mark;
         }
         for tombstone in recovered.tombstones {
             self.bury(tombstone, ResourceVersion::ZERO);
@@ -297,6 +301,7 @@ impl Collection {
             complete: self.complete,
             generation: self.generation,
             high: self.high,
+            mark: self.next_mark(),
         }
     }
 
@@ -323,6 +328,7 @@ impl Collection {
         self.unknown_below.clear();
         self.gaps.clear();
         self.former.clear();
+        self.clear_mark();
         self.log.clear();
         (self.log_bytes, self.object_bytes, self.tombstone_bytes) = (0, 0, 0);
     }

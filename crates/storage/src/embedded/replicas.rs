@@ -11,7 +11,7 @@ use yurt_apimachinery::{Object, ResourceKind, ResourceVersion};
 
 use super::disk::Disk;
 use super::tables::{
-    REPLICA, REPLICA_GAPS, REPLICA_HIGH, REPLICA_META, REPLICA_RANGES, REPLICA_TOMBSTONES, storage_error,
+    REPLICA, REPLICA_GAPS, REPLICA_HIGH, REPLICA_MARK, REPLICA_META, REPLICA_RANGES, REPLICA_TOMBSTONES, storage_error,
 };
 use crate::backend::StorageError;
 use crate::collection::{Collection, Dirty, Gap, RangeTombstone, Recovered};
@@ -25,6 +25,7 @@ pub struct Meta {
     complete: bool,
     gaps: Vec<Gap>,
     high: ResourceVersion,
+    mark: ResourceVersion,
 }
 
 /// One collection's part of a commit.
@@ -57,6 +58,7 @@ impl Meta {
             complete: collection.is_complete(),
             gaps: collection.gaps().to_vec(),
             high: collection.high(),
+            mark: collection.next_mark(),
         }
     }
 
@@ -90,6 +92,12 @@ impl Meta {
         self.high
     }
 
+    /// RV up to which the collection may serve until the next commit.
+    #[must_use]
+    pub fn mark(&self) -> ResourceVersion {
+        self.mark
+    }
+
     /// True if the collection was complete at the commit.
     #[must_use]
     pub fn is_complete(&self) -> bool {
@@ -107,7 +115,7 @@ impl ReplicaStore {
     pub fn open(disk: Arc<Disk>) -> Result<Self, StorageError> {
         let exists = disk.read(|read| {
             let mut tables = read.list_tables().map_err(storage_error)?;
-            Ok(tables.any(|table| redb::TableHandle::name(&table) == redb::TableHandle::name(&REPLICA_HIGH)))
+            Ok(tables.any(|table| redb::TableHandle::name(&table) == redb::TableHandle::name(&REPLICA_MARK)))
         })?;
         if !exists {
             disk.write(|txn| {
@@ -116,8 +124,9 @@ impl ReplicaStore {
                 txn.open_table(REPLICA_RANGES).map_err(storage_error)?;
                 txn.open_table(REPLICA_META).map_err(storage_error)?;
                 txn.open_table(REPLICA_GAPS).map_err(storage_error)?;
-                // The newest table: a file that has it has all of them.
                 txn.open_table(REPLICA_HIGH).map_err(storage_error)?;
+                // The newest table: a file that has it has all of them.
+                txn.open_table(REPLICA_MARK).map_err(storage_error)?;
                 Ok(())
             })?;
         }
@@ -220,6 +229,9 @@ fn load(read: &ReadTransaction, name: &str, kind: &ResourceKind) -> Result<Optio
     let highs = read.open_table(REPLICA_HIGH).map_err(storage_error)?;
     let high = highs.get(name).map_err(storage_error)?;
     recovered.high = ResourceVersion(high.map_or(0, |high| high.value()));
+    let marks = read.open_table(REPLICA_MARK).map_err(storage_error)?;
+    let mark = marks.get(name).map_err(storage_error)?;
+    recovered.mark = ResourceVersion(mark.map_or(0, |mark| mark.value()));
     Ok(Some(recovered))
 }
 
@@ -316,7 +328,43 @@ fn write_part(txn: &WriteTransaction, part: &Part) -> Result<(), StorageError> {
     }
     let mut highs = txn.open_table(REPLICA_HIGH).map_err(storage_error)?;
     highs.insert(name, meta.high.0).map_err(storage_error)?;
+    let mut marks = txn.open_table(REPLICA_MARK).map_err(storage_error)?;
+    marks.insert(name, meta.mark.0).map_err(storage_error)?;
     let row = (meta.position.0, meta.floor.0, meta.generation, meta.complete);
     metas.insert(name, row).map_err(storage_error)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use yurt_apimachinery::kind::find_kind;
+    use yurt_runtime::Clock;
+    use yurt_test_support::TestDir;
+
+    use super::*;
+    use crate::collection::ahead_of;
+
+    #[test]
+    fn file_of_a_program_without_marks_is_read() {
+        let folder = TestDir::new();
+        let disk = Disk::open(&folder.path().join("replicas.redb"), Clock::system()).unwrap();
+        let store = ReplicaStore::open(disk.clone()).unwrap();
+        let mut held = Collection::new(true);
+        held.restart(0, Vec::new(), ResourceVersion(100));
+        let part = Part {
+            name: "services".to_owned(),
+            dirty: held.take_dirty().unwrap(),
+            meta: Meta::of(&held),
+        };
+        store.commit(std::iter::once(&part)).unwrap();
+        let deleted = disk.write(|txn| txn.delete_table(REPLICA_MARK).map_err(storage_error));
+        assert_eq!(deleted, Ok(true));
+        let store = ReplicaStore::open(disk).unwrap();
+        let services = find_kind("", "services").unwrap();
+        let mut next = Collection::new(true);
+        next.recover(store.load("services", services).unwrap().unwrap());
+        assert!(next.covers(ahead_of(ResourceVersion(100))));
+        next.restart(7, Vec::new(), ResourceVersion(90));
+        assert_eq!(next.high(), ahead_of(ResourceVersion(100)));
+    }
 }

@@ -23,6 +23,8 @@ pub(super) const REPLICA_RANGES: TableDefinition<'_, (&str, u64, &str), (u64, &[
 pub(super) const REPLICA_GAPS: TableDefinition<'_, (&str, u64), u64> = TableDefinition::new("replica-gaps");
 /// Highest RV a replica may have served in an older generation: collection → RV.
 pub(super) const REPLICA_HIGH: TableDefinition<'_, &str, u64> = TableDefinition::new("replica-high");
+/// Marks of replicas: collection → RV up to which it may have served.
+pub(super) const REPLICA_MARK: TableDefinition<'_, &str, u64> = TableDefinition::new("replica-mark");
 /// Replica meta data: collection → (C, floor, generation, complete).
 pub(super) const REPLICA_META: TableDefinition<'_, &str, (u64, u64, u64, bool)> = TableDefinition::new("replica-meta");
 

@@ -17,22 +17,23 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 use yurt_apimachinery::{ObjectKey, ResourceKind, ResourceVersion};
 use yurt_runtime::TaskGroup;
 
 mod folders;
 mod gained;
+mod pointer;
 mod rows;
 
 use folders::RefusedSize;
 use gained::{Gained, apply_all, apply_step, is_ahead};
-use rows::{check, decode, delete, encode, is_of, pointer_key, put, rows_of, small_ops, split, whole};
+use pointer::Pointer;
+use rows::{check, delete, is_of, pointer_key, put, rows_of, small_ops, split, whole};
 
 use super::{ByName, Committing, Replica};
 use crate::backend::{Committed, Expect, Loaded, Op, Storage, StorageError, TXN_OPS_MAX};
-use crate::collection::{Collection, Dirty, Gap, Recovered};
+use crate::collection::{Collection, Dirty, Recovered};
 use crate::embedded::replicas::Meta;
 
 /// Prefix of every key of a replica. `~` separates it from the collections of own objects.
@@ -44,20 +45,6 @@ const BATCH_MAX: usize = TXN_OPS_MAX - 8;
 const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of attempts of a commit that conflicts with another coordinator's.
 const ATTEMPTS_MAX: usize = 4;
-
-/// Record that names the valid folder and its state.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Pointer {
-    folder: String,
-    generation: u64,
-    position: ResourceVersion,
-    floor: ResourceVersion,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    gaps: Vec<Gap>,
-    #[serde(default)]
-    high: ResourceVersion,
-}
 
 /// State of a collection in the store.
 #[derive(Debug, Default)]
@@ -131,7 +118,7 @@ impl Pooled {
             }
         }
         for (name, rest, rv, value) in pointers {
-            if let (Some(known), Some(pointer)) = (all.get_mut(name), decode(rest, value)) {
+            if let (Some(known), Some(pointer)) = (all.get_mut(name), Pointer::decode(rest, value)) {
                 known.moved(named(name).as_deref(), rv, pointer);
             }
         }
@@ -165,7 +152,7 @@ impl Pooled {
         }
         for (name, rest, value) in pointers {
             let mut all = self.known.lock();
-            if let Some(pointer) = decode(rest, value) {
+            if let Some(pointer) = Pointer::decode(rest, value) {
                 let known = all.entry(name.to_owned()).or_default();
                 known.moved(named(name).as_deref(), rv, pointer);
             }
@@ -274,6 +261,7 @@ impl Pooled {
         if known.pointer.as_ref().is_none_or(|(at, _)| *at <= rv) {
             known.base = Some(rv);
             replica.mark_durable(&change.meta);
+            replica.mark_shared(change.meta.generation(), change.meta.mark());
         }
     }
 
@@ -298,7 +286,6 @@ impl Pooled {
         let mut all = self.known.lock();
         let known = all.entry(replica.name.clone()).or_default();
         let (stored, base) = (known.pointer.clone(), known.base);
-        let named = stored.as_ref().map(|(_, stored)| (stored.generation, stored.position));
         let taken = replica.collection.update_quietly(|held| {
             let dirty = held.take_dirty()?;
             let meta = Meta::of(held);
@@ -317,7 +304,7 @@ impl Pooled {
             })
         });
         let change = taken?;
-        match named.map(|named| named.cmp(&(change.meta.generation(), change.meta.position()))) {
+        match stored.as_ref().map(|(_, stored)| stored.compare(&change.meta)) {
             None | Some(Ordering::Less) => {
                 // While this is in flight, the held state is not that of any commit.
                 known.base = None;
@@ -343,7 +330,7 @@ impl Pooled {
         let pointer = change.pointer(stored.folder.clone());
         let rows = small_ops(name, &pointer.folder, &change.dirty);
         let mut ops: Vec<Op> = guard.cloned().into_iter().chain(rows).collect();
-        ops.push(put(pointer_key(name), encode(&pointer)?, change.expected()));
+        ops.push(put(pointer_key(name), pointer.encode()?, change.expected()));
         self.storage.write(ops).await
     }
 
@@ -383,7 +370,7 @@ impl Pooled {
         let first_row = self
             .fill(name, folder, rows, &while_filling.collect::<Vec<_>>())
             .await?;
-        let pointer = encode(&change.pointer(folder.to_owned()))?;
+        let pointer = change.pointer(folder.to_owned()).encode()?;
         let flip = put(pointer_key(name), pointer, change.expected());
         self.storage
             .write(guards.chain(first_row).chain([flip]).collect())
@@ -396,14 +383,7 @@ impl Pooled {
 impl Change {
     /// The pointer afterwards.
     fn pointer(&self, folder: String) -> Pointer {
-        Pointer {
-            folder,
-            generation: self.meta.generation(),
-            position: self.meta.position(),
-            floor: self.meta.floor(),
-            gaps: self.meta.gaps().to_vec(),
-            high: self.meta.high(),
-        }
+        Pointer::of(&self.meta, folder)
     }
 
     /// The expected pointer, as a precondition of this change.
@@ -444,6 +424,11 @@ impl Known {
             .pointer
             .as_ref()
             .is_some_and(|(before, named)| named.folder == pointer.folder && self.base == Some(*before));
+        let moves_mark = is_next
+            && self
+                .pointer
+                .as_ref()
+                .is_some_and(|(_, before)| before.place() == pointer.place());
         let folder = self.folders.entry(pointer.folder.clone()).or_insert_with(Folder::new);
         let keys = std::mem::take(&mut folder.gained);
         let kind = replica.collection.kind();
@@ -465,11 +450,14 @@ impl Known {
             drop(held.take_dirty());
             Ok::<_, String>(true)
         });
+        replica.mark_shared(pointer.generation, pointer.mark);
         match applied {
             Ok(true) => {
                 self.base = Some(rv);
-                replica.mark_stored(pointer.generation, pointer.position);
+                replica.mark_followed(pointer.generation, pointer.position);
             }
+            // The held state still builds upon the rows.
+            Ok(false) if moves_mark => self.base = Some(rv),
             Ok(false) => {}
             Err(why) => {
                 tracing::error!(
@@ -493,7 +481,7 @@ impl Known {
             drop(held.take_dirty());
         });
         if is_complete {
-            replica.mark_stored(generation, position);
+            replica.mark_followed(generation, position);
             self.base = self.pointer.as_ref().map(|(rv, _)| *rv);
         }
     }

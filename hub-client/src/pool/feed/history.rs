@@ -1,5 +1,6 @@
 //! Generations that the leader begins: the coordinator's history differs from the cloud's.
 
+use yurt_apimachinery::ResourceVersion;
 use yurt_apimachinery::kind::find_kind;
 use yurt_storage::generation;
 
@@ -62,7 +63,11 @@ impl Feeder {
 
     /// Changes the generation of this hub's replica, proved under `from`, to `to`.
     pub(super) fn renumber(&self, from: u64, to: u64) {
-        match self.replica.collection().update_of(from, |c| c.adopt(to)) {
+        let adopted = self
+            .replica
+            .collection()
+            .update_of(from, ResourceVersion::ZERO, |c| c.adopt(to));
+        match adopted {
             Ok(()) => self.data.timeline().extend(self.replica.name(), to),
             Err(error) => tracing::debug!(collection = self.replica.name(), %error, "Failed to change generation"),
         }

@@ -22,7 +22,7 @@ const SERVICES: &str = "services";
 struct Held {
     data: Arc<PoolData>,
     replica: Arc<Replica>,
-    _folder: TestDir,
+    folder: TestDir,
 }
 
 fn rv(value: u64) -> ResourceVersion {
@@ -62,12 +62,19 @@ impl Held {
         let data = PoolData::open(folder.path(), "hangzhou", usize::MAX, Clock::system()).unwrap();
         let replica = data.replicas().named(SERVICES).unwrap();
         let first = |held: &mut Collection| held.restart(0, vec![service("web", 1001)], rv(1006));
-        replica.collection().update_of(0, first).unwrap();
+        replica.collection().update_of(0, rv(1006), first).unwrap();
         Self {
             data: Arc::new(data),
             replica,
-            _folder: folder,
+            folder,
         }
+    }
+
+    /// As [`Self::new`], with its data and mark on the disk.
+    async fn stored() -> Self {
+        let held = Self::new();
+        held.data.replicas().persist(None).await.unwrap();
+        held
     }
 
     /// A stream of the replica's current generation.
@@ -100,19 +107,52 @@ impl Held {
 }
 
 /// Applies the events in turn, as the stream of a server does.
-fn told(stream: &mut Stream, events: Vec<RawEvent>) -> Result<(), Ended> {
+async fn told(stream: &mut Stream, events: Vec<RawEvent>) -> Result<(), Ended> {
     let mut step = None;
-    let mut take = |event| stream.take_event(event, &mut step, rv(1006));
-    events.into_iter().try_for_each(&mut take)
+    for event in events {
+        stream.take_event(event, &mut step, rv(1006)).await?;
+    }
+    Ok(())
+}
+
+/// After a crash nothing else shows that readers know these RVs.
+#[tokio::test]
+async fn mark_of_what_is_served_is_on_the_disk_before_it_is_served() {
+    let held = Held::stored().await;
+    let mut stream = held.stream(Source::Cloud);
+    // Far above the mark of that commit.
+    let after_a_day = 1_000_000_000_000;
+    let changes = [
+        event(EventType::Added, &object("late", after_a_day)),
+        bookmark(2 * after_a_day, &[]),
+        bookmark(3 * after_a_day, &[ANNOTATION_DIFF_TO]),
+        event(EventType::Added, &object("later", 3 * after_a_day)),
+        bookmark(4 * after_a_day, &[ANNOTATION_DIFF_DONE]),
+    ];
+    for change in changes {
+        told(&mut stream, vec![change]).await.unwrap();
+        let served = held.state().0;
+        let copy = TestDir::new();
+        for file in std::fs::read_dir(held.folder.path()).unwrap() {
+            let file = file.unwrap();
+            std::fs::copy(file.path(), copy.path().join(file.file_name())).unwrap();
+        }
+        let crashed = PoolData::open(copy.path(), "hangzhou", usize::MAX, Clock::system()).unwrap();
+        let services = crashed.replicas().named(SERVICES).unwrap();
+        let back = |held: &mut Collection| held.restart(7, Vec::new(), rv(1005));
+        services.collection().update_of(0, rv(1005), back).unwrap();
+        let high = services.collection().read(Collection::high);
+        assert!(high.0 >= served, "{high} is below {served}, which was served");
+    }
 }
 
 #[tokio::test]
 async fn stream_changes_only_the_generation_it_was_opened_for() {
-    let held = Held::new();
+    let held = Held::stored().await;
     let mut old = held.stream(Source::Coordinator);
     // The cloud was restored from a backup. Its stream lists it while the coordinator's is still up.
     let begin = |held: &mut Collection| held.restart(7_000_000, vec![service("web", 1001)], rv(1004));
-    held.replica.collection().update_of(0, begin).unwrap();
+    held.replica.collection().update_of(0, rv(1004), begin).unwrap();
     let of_the_lost_history = [
         vec![bookmark(1006, &[])],
         vec![event(EventType::Added, &object("late", 1007))],
@@ -123,7 +163,7 @@ async fn stream_changes_only_the_generation_it_was_opened_for() {
         ],
     ];
     for events in of_the_lost_history {
-        let ended = told(&mut old, events.clone());
+        let ended = told(&mut old, events.clone()).await;
         assert!(matches!(ended, Err(Ended::Overtaken)), "{events:?}: {ended:?}");
     }
     let listed = old.take_list(vec![service("late", 1006)], rv(1006), Some(0)).await;
@@ -138,7 +178,9 @@ async fn stream_goes_on_in_the_generation_that_its_list_began() {
     let listed = stream.take_list(vec![service("web", 1001)], rv(1004), Some(7_000_000));
     listed.await.unwrap();
     assert_eq!(held.look(Collection::generation), 7_000_000);
-    told(&mut stream, vec![event(EventType::Added, &object("new", 1005))]).unwrap();
+    told(&mut stream, vec![event(EventType::Added, &object("new", 1005))])
+        .await
+        .unwrap();
     assert_eq!(held.state(), (1005, vec!["new".to_owned(), "web".to_owned()]));
 }
 
@@ -172,7 +214,7 @@ async fn jump_of_the_coordinator_over_our_position_is_not_taken() {
             event(EventType::Added, &object("late", 1009)),
             bookmark(1010, &[ANNOTATION_DIFF_DONE]),
         ];
-        let ended = told(&mut held.stream(Source::Coordinator), jump);
+        let ended = told(&mut held.stream(Source::Coordinator), jump).await;
         assert!(matches!(ended, Err(Ended::Expired)), "from {from}: {ended:?}");
         assert_eq!(held.state(), (1006, vec!["web".to_owned()]));
     }
@@ -183,7 +225,7 @@ async fn jump_of_the_coordinator_over_our_position_is_not_taken() {
             event(EventType::Added, &object("late", 1009)),
             bookmark(1010, &[ANNOTATION_DIFF_DONE]),
         ];
-        told(&mut held.stream(Source::Coordinator), jump).unwrap();
+        told(&mut held.stream(Source::Coordinator), jump).await.unwrap();
         assert_eq!(held.state(), (1010, vec!["late".to_owned(), "web".to_owned()]));
     }
 }
@@ -196,7 +238,7 @@ async fn bookmark_inside_a_step_says_nothing_of_the_position() {
         event(EventType::Added, &object("late", 1009)),
         bookmark(1008, &[]),
     ];
-    told(&mut held.stream(Source::Coordinator), step).unwrap();
+    told(&mut held.stream(Source::Coordinator), step).await.unwrap();
     assert_eq!(held.state(), (1006, vec!["web".to_owned()]), "the step has not ended");
 }
 
@@ -240,11 +282,11 @@ async fn number_of_the_coordinator_that_nothing_follows_is_not_taken() {
 /// A list of the coordinator may be applied during a proof: its history may be one that the cloud has lost.
 #[tokio::test]
 async fn stream_of_the_cloud_waits_for_a_proof_about_the_copy_that_is_held() {
-    let held = Held::new();
+    let held = Held::stored().await;
     let timeline = held.data.timeline();
     timeline.prove(Connection { server: 0, number: 1 });
     let coordinators = |held: &mut Collection| held.restart(7, vec![service("web", 1001)], rv(1006));
-    held.replica.collection().update_of(0, coordinators).unwrap();
+    held.replica.collection().update_of(0, rv(1006), coordinators).unwrap();
     let mut stream = Box::pin(held.stream(Source::Cloud).run(Begin::Resume));
     assert!(stream.as_mut().now_or_never().is_none());
     assert!(timeline.proven().now_or_never().is_none(), "another one is asked for");

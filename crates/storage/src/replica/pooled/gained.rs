@@ -6,7 +6,7 @@ use bytes::Bytes;
 use yurt_apimachinery::watch::EventType;
 use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
 
-use super::Pointer;
+use super::pointer::Pointer;
 use crate::collection::{Collection, Delivery, RangeTombstone, Recovered};
 
 /// New rows of a folder.
@@ -55,6 +55,7 @@ impl Gained {
             complete: true,
             generation: pointer.generation,
             high: pointer.high,
+            mark: pointer.mark,
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Rows of the shared store: their keys, and how collections and pointers become values.
+//! Rows of the shared store: their keys, and how collections become values.
 
 use bytes::Bytes;
 use yurt_apimachinery::{Object, ObjectKey};
 
-use super::{PREFIX, Pointer};
-use crate::backend::{Action, Durability, Expect, Op, StorageError};
+use super::PREFIX;
+use crate::backend::{Action, Durability, Expect, Op};
 use crate::collection::{Collection, Dirty, RangeTombstone};
 
 /// A row of a folder: its key within the folder and its value; `None` deletes.
@@ -100,18 +100,4 @@ pub(super) fn is_of(key: &str, name: &str) -> bool {
 /// The collection of a key, and the rest of the key.
 pub(super) fn split(key: &str) -> Option<(&str, &str)> {
     key.strip_prefix(PREFIX)?.split_once('/')
-}
-
-pub(super) fn decode(what: &str, value: &[u8]) -> Option<Pointer> {
-    if what != "pointer" {
-        return None;
-    }
-    serde_json::from_slice(value)
-        .map_err(|error| tracing::error!(%error, "Failed to read pointer of pool data; its folder is not followed"))
-        .ok()
-}
-
-pub(super) fn encode(pointer: &Pointer) -> Result<Bytes, StorageError> {
-    let bytes = serde_json::to_vec(pointer).map_err(|error| StorageError::Corrupt(error.to_string()))?;
-    Ok(bytes.into())
 }
