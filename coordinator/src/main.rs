@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use yurt_coordinator::config::{Config, FlagError};
 use yurt_coordinator::{Files, StartError, build};
-use yurt_runtime::{exit, files, log, shutdown, tls};
+use yurt_runtime::{exit, failpoints, files, log, shutdown, tls};
 
 /// Number of threads that poll requests. An edge node has few cores, and each thread costs memory.
 const WORKER_THREADS: usize = 2;
@@ -30,6 +30,10 @@ fn main() -> ExitCode {
             return ExitCode::from(BAD_FLAGS);
         }
     };
+    if let Err(error) = failpoints::check(&[]) {
+        let _ = exit::fail(error);
+        return ExitCode::from(BAD_FLAGS);
+    }
     tls::install_crypto_provider();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKER_THREADS)

@@ -5,6 +5,7 @@
 
 pub mod config;
 pub mod dummy;
+pub mod failpoints;
 pub mod filter;
 pub mod metrics;
 mod parts;

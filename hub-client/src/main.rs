@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use clap::error::ErrorKind;
-use yurt_hub_client::Hub;
 use yurt_hub_client::config::{Config, Flags};
+use yurt_hub_client::{Hub, failpoints};
 use yurt_runtime::http::server::Inherited;
 use yurt_runtime::{exit, files, log, shutdown, tls};
 
@@ -21,6 +21,9 @@ fn main() -> ExitCode {
     tls::install_crypto_provider();
     // This changes the environment, so it must precede the threads.
     let inherited = Inherited::from_env();
+    if let Err(error) = yurt_runtime::failpoints::check(failpoints::NAMES) {
+        return bad_flags(&error.to_string());
+    }
     let config = match Flags::try_parse() {
         Ok(flags) => match flags.check() {
             Ok(config) => config,

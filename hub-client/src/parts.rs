@@ -13,6 +13,7 @@ use yurt_storage::Replica;
 
 use crate::StartError;
 use crate::config::Config;
+use crate::failpoints;
 use crate::metrics::Metrics;
 use crate::pool::election::driver::{Driver, ElectionView, Signals};
 use crate::pool::election::rank;
@@ -226,8 +227,7 @@ impl Parts {
         }
         let identity = format!("{}_{}", self.config.node, uuid::Uuid::new_v4());
         let mut election = settings.election(&identity);
-        election.ignore_own_clock =
-            std::env::var("YURT_FAILPOINTS").is_ok_and(|points| points == "leader-clock-check=off");
+        election.ignore_own_clock = failpoints::is_leader_clock_check_off();
         let leader = Leader {
             identity,
             upstreams: self.upstreams.clone(),

@@ -31,6 +31,7 @@ mod hub {
     mod sizes;
     mod smuggling;
     mod smuggling_http2;
+    mod starting;
     mod thin_links;
     mod timeline;
     mod upgrades;

@@ -46,7 +46,8 @@ func StockBinary(name string) (string, error) {
 	return path, nil
 }
 
-// YurtBinary is the path of one of our binaries: in $YURT_BIN_DIR, or in the output of `cargo build --profile quick`.
+// YurtBinary is the path of one of our binaries: in $YURT_BIN_DIR, or in the output of
+// `cargo build --profile quick --features yurt-hub-client/failpoints`.
 func YurtBinary(name string) (string, error) {
 	dir := os.Getenv("YURT_BIN_DIR")
 	if dir == "" {
@@ -61,7 +62,7 @@ func YurtBinary(name string) (string, error) {
 		return "", err
 	}
 	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("%s is not built: run `cargo build --profile quick` or set YURT_BIN_DIR (%w)", name, err)
+		return "", fmt.Errorf("%s is not built: run `cargo build --profile quick --features yurt-hub-client/failpoints` or set YURT_BIN_DIR (%w)", name, err)
 	}
 	return path, nil
 }

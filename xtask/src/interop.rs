@@ -58,6 +58,9 @@ pub(crate) struct DifferentialArgs {
     arguments: Vec<String>,
 }
 
+/// Failpoints of our programs, which release builds omit.
+const FAILPOINTS: [&str; 2] = ["--features", "yurt-hub-client/failpoints"];
+
 /// Build profile of our own programs.
 #[derive(Clone, Copy)]
 pub(crate) enum Profile {
@@ -173,6 +176,10 @@ pub(crate) fn build_programs(profile: Profile) -> Result<PathBuf> {
         "yurt-hub-client",
         "--bins",
     ];
+    let failpoints: &[&str] = match profile {
+        Profile::Quick | Profile::Tests => &FAILPOINTS,
+        Profile::Release => &[],
+    };
     // The transcoder example, for the test that compares it with Go's; models and simulations.
     let for_tests: &[&str] = match profile {
         Profile::Tests => &[
@@ -190,6 +197,7 @@ pub(crate) fn build_programs(profile: Profile) -> Result<PathBuf> {
         Command::new(workspace::cargo())
             .args(["build", "--profile", name])
             .args(packages)
+            .args(failpoints)
             .args(for_tests)
             .current_dir(&root),
     )?;

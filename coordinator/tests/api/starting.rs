@@ -70,6 +70,17 @@ fn bad_starts_say_one_clear_line_and_write_nothing() {
     }
 }
 
+#[test]
+fn failpoint_that_this_build_does_not_have_is_refused() {
+    let output = Command::new(env!("CARGO_BIN_EXE_yurt-coordinator"))
+        .env("YURT_FAILPOINTS", "leader-clock-check=off")
+        .output()
+        .unwrap();
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{line}");
+    assert!(line.contains("YURT_FAILPOINTS: this build has no failpoint"), "{line}");
+}
+
 /// Waits for the pair as long as a rotation may take, and then reports the fault.
 #[test]
 fn key_of_another_certificate_is_refused_with_both_files_named() {

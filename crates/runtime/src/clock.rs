@@ -117,10 +117,8 @@ fn skewed(now: UnixTime) -> UnixTime {
 /// which may change at any time. Without the file, or with other content, the clock is right.
 #[cfg(debug_assertions)]
 fn skewed(now: UnixTime) -> UnixTime {
-    static FILE: std::sync::LazyLock<Option<std::path::PathBuf>> = std::sync::LazyLock::new(|| {
-        let points = std::env::var("YURT_FAILPOINTS").ok()?;
-        points.strip_prefix("wall-clock-skew=").map(Into::into)
-    });
+    static FILE: std::sync::LazyLock<Option<std::path::PathBuf>> =
+        std::sync::LazyLock::new(|| crate::failpoints::value(crate::failpoints::WALL_CLOCK_SKEW).map(Into::into));
     let text = FILE.as_ref().and_then(|file| std::fs::read_to_string(file).ok());
     let skew: i64 = text.and_then(|text| text.trim().parse().ok()).unwrap_or(0);
     UnixTime {

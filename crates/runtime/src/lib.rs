@@ -9,7 +9,8 @@
 //! * [`pki`], [`tls`], [`kubeconfig`], [`jws`]: identities and their keys.
 //! * [`http`] (server and client), [`lanes`] (fair queueing of requests).
 //! * [`admin`] and [`metrics`]: the operator's view.
-//! * [`flags`], [`files`], [`log`] and [`exit`]: start of a program, and its error message.
+//! * [`flags`], [`files`], [`log`] and [`exit`]: start of a program, and its error message; [`failpoints`] of test
+//!   builds.
 //!
 //! ```no_run
 //! use yurt_runtime::{TaskGroup, shutdown};
@@ -30,6 +31,7 @@
 pub mod admin;
 pub mod clock;
 pub mod exit;
+pub mod failpoints;
 pub mod files;
 pub mod flags;
 pub mod http;
