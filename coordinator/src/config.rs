@@ -10,7 +10,7 @@ use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, ValueEnum, value_parser};
 use yurt_apimachinery::kind::find_kind;
 use yurt_apimachinery::{GroupResource, ResourceKind, Space, pool_scope};
-use yurt_runtime::flags::{GoDuration, parse_go_bool};
+use yurt_runtime::flags::{GoDuration, LogFlags, parse_go_bool};
 use yurt_runtime::http::server;
 
 use crate::lanes;
@@ -213,9 +213,9 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = nonzero32(server::MAX_STREAMS))]
     pub http2_max_streams_per_connection: NonZeroU32,
 
-    /// Log verbosity: below 4 info, 4 and 5 debug, from 6 on trace.
-    #[arg(short, value_name = "LEVEL", default_value_t = 2)]
-    pub verbosity: u8,
+    /// Log.
+    #[command(flatten)]
+    pub log: LogFlags,
 }
 
 /// Largest body of a request, as in kube-apiserver.

@@ -53,7 +53,7 @@ fn main() -> ExitCode {
 
 async fn start(config: Config) -> Result<(), StartError> {
     // A failing start prints one line and nothing else, unless it may have to wait for others.
-    let log = log::init_held(config.verbosity);
+    let log = log::init_held(config.log.verbosity);
     if config.etcd.is_used() {
         log.release();
     }

@@ -6,15 +6,21 @@ use std::time::Duration;
 
 use clap::{ArgAction, Parser};
 use http::Uri;
-use yurt_runtime::flags::{GoDuration, parse_go_bool};
+use yurt_runtime::flags::{GoDuration, LogFlags, parse_go_bool};
 
 use crate::pool::election::machine;
 
+mod fixed;
 mod identity;
 #[cfg(test)]
 mod units;
 
 pub use identity::{NodeIdentity, Proof};
+
+/// Namespace of the election Lease. Coordinators grant an epoch for this Lease only.
+pub const ELECTION_NAMESPACE: &str = "kube-system";
+/// Name of the election Lease.
+pub const ELECTION_LEASE: &str = "yurthub";
 
 /// Minimum of `--max-pool-bytes`.
 const MAX_POOL_BYTES_LEAST: usize = 1 << 20;
@@ -54,10 +60,7 @@ pub struct Flags {
     /// Cloud apiservers, https://host:port, separated by commas; the hub uses the first one that answers.
     #[arg(long, default_value = "")]
     server_addr: String,
-    /// Source of the CA and node certificate; only kubeletcertificate (read from --kubeconfig) is supported.
-    #[arg(long, default_value = "token")]
-    bootstrap_mode: String,
-    /// With --bootstrap-mode=kubeletcertificate: kubeconfig with the cluster CA and the node's client certificate.
+    /// Kubeconfig with the cluster CA and the node's client certificate.
     #[arg(long, default_value = "/etc/kubernetes/kubelet.conf")]
     kubeconfig: PathBuf,
     /// CA of client certificates, at the HTTPS port and between the relays of a pool: the apiserver's --client-ca-file. Set it if this is
@@ -131,15 +134,8 @@ pub struct Flags {
     /// Interval between renewals, and between attempts of candidates.
     #[arg(long, default_value = "2s")]
     leader_elect_retry_period: GoDuration,
-    /// Resource of the election lock; only leases is supported.
-    #[arg(long, default_value = "leases")]
-    leader_elect_resource_lock: String,
-    /// Name of the election Lease.
-    #[arg(long, default_value = "yurthub")]
-    leader_elect_resource_name: String,
-    /// Namespace of the election Lease.
-    #[arg(long, default_value = "kube-system")]
-    leader_elect_resource_namespace: String,
+    #[command(flatten)]
+    fixed: fixed::FixedFlags,
     #[command(flatten)]
     identity: identity::IdentityFlags,
     /// Minimum duration of a watch without timeoutSeconds; the maximum is twice that.
@@ -150,9 +146,8 @@ pub struct Flags {
     /// theirs only while they open.
     #[arg(long, default_value_t = 250)]
     max_requests_in_flight: usize,
-    /// Verbosity of the log: 0 info, 1 debug, 2 trace.
-    #[arg(short = 'v', long = "v", default_value_t = 0)]
-    verbosity: u8,
+    #[command(flatten)]
+    log: LogFlags,
 }
 
 /// The checked configuration.
@@ -228,8 +223,6 @@ pub struct Coordinator {
     pub renew_deadline: Duration,
     /// Interval between renewals, and between attempts of candidates.
     pub retry_period: Duration,
-    /// Namespace and name of the election lease.
-    pub lease: (String, String),
 }
 
 /// An invalid flag; the message names the flag and a valid value.
@@ -258,13 +251,7 @@ impl Flags {
         if self.node_name.is_empty() {
             return Err(bad("node-name", "must be the name of this Node"));
         }
-        if self.bootstrap_mode != "kubeletcertificate" {
-            let problem = format!(
-                "{:?} is not supported; use kubeletcertificate with --kubeconfig",
-                self.bootstrap_mode
-            );
-            return Err(bad("bootstrap-mode", problem));
-        }
+        self.fixed.check()?;
         let dummy_ip = self.dummy_if_ip.unwrap_or(match self.bind_proxy_address {
             IpAddr::V4(_) => IpAddr::from([169, 254, 2, 1]),
             IpAddr::V6(_) => IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 2, 1]),
@@ -320,7 +307,7 @@ impl Flags {
             identity: self.identity.check(own)?,
             min_request_timeout: self.min_request_timeout.0,
             max_in_flight: self.max_requests_in_flight.max(1),
-            verbosity: self.verbosity,
+            verbosity: self.log.verbosity,
         })
     }
 
@@ -351,9 +338,6 @@ impl Flags {
                 "must name this node's NodePool when --enable-coordinator is set",
             ));
         }
-        if self.leader_elect_resource_lock != "leases" {
-            return Err(bad("leader-elect-resource-lock", "only leases is supported"));
-        }
         let coordinator = Coordinator {
             server: https_url("coordinator-server-addr", &self.coordinator_server_addr)?,
             ca_file: self.coordinator_ca_file.clone(),
@@ -361,10 +345,6 @@ impl Flags {
             lease_duration: self.leader_elect_lease_duration.0,
             renew_deadline: self.leader_elect_renew_deadline.0,
             retry_period: self.leader_elect_retry_period.0,
-            lease: (
-                self.leader_elect_resource_namespace.clone(),
-                self.leader_elect_resource_name.clone(),
-            ),
         };
         coordinator
             .election("check")
@@ -386,13 +366,6 @@ impl Coordinator {
             retry_period: self.retry_period,
             ..machine::Config::new(identity)
         }
-    }
-
-    /// Returns the path of the election lease.
-    #[must_use]
-    pub fn lease_path(&self) -> String {
-        let (namespace, name) = &self.lease;
-        format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}")
     }
 }
 
@@ -418,15 +391,12 @@ fn https_url(flag: &'static str, text: &str) -> Result<Uri, FlagError> {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
+
     use super::*;
 
     fn check(args: &[&str]) -> Result<Config, String> {
-        let base = [
-            "yurthub",
-            "--node-name=n1",
-            "--server-addr=https://10.0.0.1:6443",
-            "--bootstrap-mode=kubeletcertificate",
-        ];
+        let base = ["yurthub", "--node-name=n1", "--server-addr=https://10.0.0.1:6443"];
         let flags = Flags::try_parse_from(base.iter().chain(args)).map_err(|error| error.to_string())?;
         flags.check().map_err(|error| error.to_string())
     }
@@ -464,19 +434,40 @@ mod tests {
             // clap does not let the last of a repeated flag win: drop the base value first.
             let args: Vec<&str> = args.to_vec();
             let result = if args[0].starts_with("--server-addr") {
-                Flags::try_parse_from([
-                    "yurthub",
-                    "--node-name=n",
-                    "--bootstrap-mode=kubeletcertificate",
-                    args[0],
-                ])
-                .map_err(|error| error.to_string())
-                .and_then(|flags| flags.check().map_err(|error| error.to_string()))
+                Flags::try_parse_from(["yurthub", "--node-name=n", args[0]])
+                    .map_err(|error| error.to_string())
+                    .and_then(|flags| flags.check().map_err(|error| error.to_string()))
             } else {
                 check(&args)
             };
             let error = result.expect_err("must be refused");
             assert!(error.contains(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn flags_with_one_value_are_accepted_hidden_and_refuse_any_other() {
+        let supported = [
+            "--bootstrap-mode=kubeletcertificate",
+            "--leader-elect-resource-lock=leases",
+            "--leader-elect-resource-name=yurthub",
+            "--leader-elect-resource-namespace=kube-system",
+        ];
+        check(&supported).expect("valid");
+        check(&[]).expect("the defaults are valid");
+        let help = Flags::command().render_long_help().to_string();
+        for flag in supported {
+            let (name, value) = flag.split_once('=').expect("name=value");
+            assert!(!help.contains(name), "{name}");
+            let error = check(&[&format!("{name}=other")]).expect_err("must be refused");
+            let parts = [name, "\"other\"", value];
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
+    }
+
+    #[test]
+    fn help_begins_with_the_program_and_explains_the_log() {
+        let help = Flags::command().render_long_help().to_string();
+        assert!(help.starts_with("YurtHub:") && help.contains("4 and 5 debug"), "{help}");
     }
 }

@@ -12,7 +12,7 @@ use yurt_runtime::{Clock, Readiness, TaskGroup};
 use yurt_storage::Replica;
 
 use crate::StartError;
-use crate::config::Config;
+use crate::config::{Config, ELECTION_LEASE, ELECTION_NAMESPACE};
 use crate::failpoints;
 use crate::metrics::Metrics;
 use crate::pool::election::driver::{Driver, ElectionView, Signals};
@@ -238,7 +238,7 @@ impl Parts {
             clock: self.clock.clone(),
             nudge: self.coordinator.1.clone(),
         };
-        let lease = LeaseClient::new(coordinator.shared.clone(), &settings.lease.0, &settings.lease.1);
+        let lease = LeaseClient::new(coordinator.shared.clone(), ELECTION_NAMESPACE, ELECTION_LEASE);
         let start_leading = Box::new(move |group: &TaskGroup, leadership| leader.start(group, &leadership));
         let driver = Driver::new(
             election,
@@ -430,10 +430,6 @@ impl Parts {
             metrics: self.metrics.clone(),
             forwards: self.upstreams.cloud.server().delegate.is_some(),
             progress: self.progress.clone(),
-            lease: self.config.coordinator.as_ref().map_or_else(
-                || ("kube-system".to_owned(), "yurthub".to_owned()),
-                |settings| settings.lease.clone(),
-            ),
             clock: self.clock.clone(),
             conditions: Mutex::default(),
         };

@@ -19,6 +19,7 @@ use yurt_runtime::admin::AdminRoutes;
 use yurt_runtime::http::client::HttpClient;
 use yurt_runtime::{Clock, Readiness, TaskGroup};
 
+use crate::config::ELECTION_LEASE;
 use crate::metrics::Metrics;
 use crate::pool::election::driver::ElectionView;
 use crate::pool::election::machine::HubState;
@@ -40,8 +41,6 @@ pub(crate) struct Report {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) forwards: bool,
     pub(crate) progress: Arc<FeedProgress>,
-    /// Namespace and name of the election lease.
-    pub(crate) lease: (String, String),
     pub(crate) clock: Clock,
     pub(crate) conditions: Mutex<Conditions>,
 }
@@ -229,7 +228,7 @@ impl Report {
         let leads = election.leadership.is_some();
         let feed = leads.then_some(&*self.progress);
         self.metrics.collections.set(&self.data, feed);
-        let lease = &[self.lease.1.as_str()];
+        let lease = &[ELECTION_LEASE];
         self.metrics.leads.with_label_values(lease).set(i64::from(leads));
         let won = &self.metrics.elections_won;
         won.inc_by(election.elections_won.saturating_sub(won.get()));

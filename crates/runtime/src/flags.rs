@@ -26,6 +26,15 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GoDuration(pub Duration);
 
+/// Flags of the log, the same for every program.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct LogFlags {
+    /// Verbosity of the log, on Kubernetes' scale: 0 to 3 info, 4 and 5 debug, from 6 on trace. Variable RUST_LOG overrides
+    /// it.
+    #[arg(short = 'v', long = "v", value_name = "LEVEL", default_value_t = 0)]
+    pub verbosity: u8,
+}
+
 /// A value that is not a duration, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("invalid duration {value:?}: {problem}")]

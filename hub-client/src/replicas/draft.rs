@@ -23,8 +23,6 @@ use yurt_apimachinery::{Object, ObjectKey, ResourceKind, ResourceVersion};
 
 pub use page_size::PageSize;
 
-/// Maximum bytes of a draft.
-const DRAFT_BYTES_MAX: usize = 1 << 30;
 /// Bytes counted for a key known to be deleted.
 const GONE_BYTES: usize = 128;
 
@@ -62,9 +60,6 @@ pub enum Unfit {
     /// The token has expired and the server offers no other.
     #[error("the list cannot be continued")]
     NoToken,
-    /// The list exceeds the maximum size of a draft.
-    #[error("the list is larger than {DRAFT_BYTES_MAX} bytes")]
-    TooLarge,
 }
 
 /// Newest known state of one key.
@@ -153,9 +148,6 @@ impl Draft {
         self.next = page.token.filter(|token| !token.is_empty());
         for object in page.items {
             self.learn(object.key().clone(), Known::Object(object));
-        }
-        if self.bytes > DRAFT_BYTES_MAX {
-            return Err(Unfit::TooLarge);
         }
         Ok(())
     }

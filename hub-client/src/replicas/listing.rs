@@ -13,7 +13,7 @@ use yurt_runtime::http::Decoded;
 
 use super::draft::{Page, Unfit};
 use super::drafts::{Ask, Held, Slot};
-use super::stream::{Ended, Stream, ended_by, generation_of, read_all};
+use super::stream::{Ended, Stream, ended_by, generation_of, read_all, read_checked};
 
 /// Pause before the next watch after the server ended one.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -101,9 +101,15 @@ impl Stream {
             return Ok(slot.take_expired(status.as_ref().filter(|_| gone).and_then(Status::continue_token)));
         }
         let response = self.require_ok(response).await?;
-        let body = read_all(response).await.inspect_err(|_| slot.cut())?;
+        // A page that cannot be applied ends while it arrives: no server makes the hub hold more than the limit.
+        let body = match read_checked(response, |bytes| self.require_room_for_list(bytes)).await {
+            Err(Ended::Oversized(why)) => {
+                slot.forget().await;
+                return Err(Ended::Oversized(why));
+            }
+            body => body.inspect_err(|_| slot.cut())?,
+        };
         let bytes = body.len();
-        self.require_room_for_list(slot, bytes).await?;
         let page = ParsedList::parse(body, self.wire_kind()).map_err(|error| Ended::Unreadable(error.to_string()))?;
         let page = Page {
             items: page.items.iter().filter_map(|object| self.reduce(object)).collect(),
@@ -120,14 +126,12 @@ impl Stream {
     }
 
     /// Checks that a list with `more` bytes in addition to the draft may replace the replica.
-    async fn require_room_for_list(&self, slot: &Slot, more: usize) -> Result<(), Ended> {
+    fn require_room_for_list(&self, more: usize) -> Result<(), Ended> {
         let come = self.data.drafts().progress(self.replica.name());
         let come = come.map_or(0, |(_, bytes, _)| bytes);
-        let room = self.data.require_room(self.replica.name(), come + more);
-        if room.is_err() {
-            slot.forget().await;
-        }
-        room.map_err(Ended::Oversized)
+        self.data
+            .require_room(self.replica.name(), come + more)
+            .map_err(Ended::Oversized)
     }
 
     /// Watches changes during the list, once it takes long or its pages are not of one state. Ends only with an error.
@@ -201,11 +205,7 @@ impl Stream {
                     // The source itself skipped events and does not return their position: it is no log of changes.
                     return Err(Ended::Expired);
                 }
-                let come = self.data.drafts().progress(self.replica.name());
-                let size = come.map_or(0, |(_, bytes, _)| bytes) + object.size();
-                self.data
-                    .require_room(self.replica.name(), size)
-                    .map_err(Ended::Oversized)?;
+                self.require_room_for_list(object.size())?;
                 match self.reduce(&object) {
                     Some(reduced) => slot.take_event(event_type, reduced),
                     None => slot.advance(object.resource_version()),

@@ -19,7 +19,7 @@ use yurt_storage::generation::GENERATION_END;
 use yurt_storage::serve::{ANNOTATION_DIFF_DONE, ANNOTATION_DIFF_TO, ANNOTATION_DIFF_WATCHED, ANNOTATION_STALE};
 use yurt_storage::{Collection, NotApplied, Replica};
 
-pub(super) use answer::{ended_by, generation_of, read_all};
+pub(super) use answer::{ended_by, generation_of, read_all, read_checked};
 
 use super::budget::Oversized;
 use super::detour::Begin;

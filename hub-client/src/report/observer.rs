@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Report;
 use super::events::{About, Recorder};
+use crate::config::{ELECTION_LEASE, ELECTION_NAMESPACE};
 use crate::replicas::source::Source;
 
 /// Interval between observations. A source counts as changed when two consecutive observations agree.
@@ -56,7 +57,7 @@ pub(super) async fn run(report: Arc<Report>, recorder: Recorder, token: Cancella
         report.conditions();
         for (what, warning, reason, message) in told.look(report.look()) {
             let about = match what {
-                What::Election => About::Lease(report.lease.0.clone(), report.lease.1.clone()),
+                What::Election => About::Lease(ELECTION_NAMESPACE.to_owned(), ELECTION_LEASE.to_owned()),
                 What::Node => About::Node(report.node.clone()),
             };
             recorder.note(about, warning, reason, message);

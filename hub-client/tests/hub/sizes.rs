@@ -1,6 +1,13 @@
 //! Pool data that is larger than `--max-pool-bytes`.
 
+use std::convert::Infallible;
+use std::future::ready;
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use http::StatusCode;
 use serde_json::{Value, json};
+use yurt_runtime::http::respond;
 
 use super::cloud::Cloud;
 use super::harness::TestHub;
@@ -72,6 +79,20 @@ async fn list_that_is_too_large_costs_no_other_collection() {
         hub.component("flanneld").get("/api/v1/endpoints").await.names(),
         ["web"]
     );
+}
+
+/// The page never ends: a hub that reads it to its end reports nothing.
+#[tokio::test]
+async fn page_that_is_too_large_is_dropped_while_it_arrives() {
+    let cloud = Cloud::start().await;
+    cloud.on(SERVICES, |_| {
+        let piece = || Bytes::from(vec![b' '; 64 << 10]);
+        let pieces = stream::iter(std::iter::repeat_with(move || Ok::<_, Infallible>(piece())).take(17));
+        let body = yurt_runtime::http::stream(pieces.chain(stream::pending()));
+        ready(respond(StatusCode::OK, "application/json".parse().unwrap(), body))
+    });
+    let hub = TestHub::start_at_once(&cloud, &[SMALL]).await;
+    hub.until("the size must be reported", too_large).await;
 }
 
 #[tokio::test]

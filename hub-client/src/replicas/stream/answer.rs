@@ -10,8 +10,8 @@ use yurt_runtime::http::Decoded;
 
 use super::{Ended, GENERATION_HEADER, IDLE};
 
-/// Maximum bytes of one page.
-const PAGE_BYTES_MAX: usize = 256 << 20;
+/// Maximum bytes of an answer that is no page of a list: a Status, or a NodePool. etcd stores at most 1.5 MiB of it.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// Generation of the data, from the server's header.
 pub(in crate::replicas) fn generation_of(headers: &HeaderMap) -> Option<u64> {
@@ -30,9 +30,26 @@ pub(in crate::replicas) fn ended_by(status: &Bytes) -> Ended {
     }
 }
 
-/// Reads a whole body. The timeout applies to the time without progress, so a slow link does not
-/// fail.
+/// Reads a whole body of at most 4 MiB.
+///
+/// # Errors
+/// A longer body, and every error of the connection.
 pub(in crate::replicas) async fn read_all(response: Response<Incoming>) -> Result<Bytes, Ended> {
+    let check = |bytes| match bytes > ANSWER_BYTES_MAX {
+        true => Err(Ended::Failed(format!(
+            "the answer is larger than {ANSWER_BYTES_MAX} bytes"
+        ))),
+        false => Ok(()),
+    };
+    read_checked(response, check).await
+}
+
+/// Reads a whole body; `check` may end it at each length that it reaches. The timeout applies to the time without progress,
+/// so a slow link does not fail.
+pub(in crate::replicas) async fn read_checked(
+    response: Response<Incoming>,
+    check: impl Fn(usize) -> Result<(), Ended>,
+) -> Result<Bytes, Ended> {
     let mut body = Decoded::of(response).map_err(|error| Ended::Failed(error.to_string()))?;
     let mut read = BytesMut::new();
     loop {
@@ -41,11 +58,7 @@ pub(in crate::replicas) async fn read_all(response: Response<Incoming>) -> Resul
             None => return Ok(read.freeze()),
             Some(Err(error)) => return Err(Ended::Failed(error.to_string())),
             Some(Ok(data)) => {
-                if read.len() + data.len() > PAGE_BYTES_MAX {
-                    return Err(Ended::Failed(format!(
-                        "the answer is larger than {PAGE_BYTES_MAX} bytes"
-                    )));
-                }
+                check(read.len() + data.len())?;
                 read.extend_from_slice(&data);
             }
         }
