@@ -15,6 +15,14 @@ const VERSION: &str = "0.20.2";
 /// Folder in which cargo-deny keeps databases of advisories, below the home of cargo.
 const DATABASES: &str = "advisory-dbs";
 
+/// Installs the tool if it is missing.
+///
+/// # Errors
+/// The tool cannot be installed.
+pub(crate) fn install() -> Result<()> {
+    tool(&workspace::root()?).map(|_| ())
+}
+
 /// Checks the tree.
 ///
 /// # Errors

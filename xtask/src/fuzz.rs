@@ -87,7 +87,8 @@ fn targets() -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn build() -> Result<PathBuf> {
+/// Builds the program with all targets, instrumented, and returns its path.
+pub(crate) fn build() -> Result<PathBuf> {
     let root = workspace::root()?;
     // Cargo keeps crates compiled through a wrapper apart from others; dependencies are those of the interop tests.
     process::run(

@@ -79,6 +79,19 @@ pub(crate) fn build() -> Result<()> {
     process::run(go()?.args(["run", "./cmd/build"]))
 }
 
+/// Builds everything that [`test`] needs: programs, Kubernetes programs, and the tests in Rust and Go.
+pub(crate) fn prepare() -> Result<()> {
+    build_programs(Profile::Tests)?;
+    build()?;
+    for (package, target) in ETCD_TESTS {
+        let mut command = Command::new(workspace::cargo());
+        command.args(["test", "--package", package, "--test", target, "--no-run"]);
+        process::run(command.current_dir(workspace::root()?))?;
+    }
+    // No test has an empty name: this compiles the tests and runs none.
+    process::run(go()?.args(["test", "-run", "^$", "./..."]))
+}
+
 /// The interop step of `cargo xtask test`: all tests, or those whose name matches `filter`.
 pub(crate) fn test(filter: Option<&str>) -> Result<()> {
     let bin_dir = build_programs(Profile::Tests)?;

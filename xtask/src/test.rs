@@ -1,12 +1,16 @@
 //! `cargo xtask test`: exactly what CI runs, step by step, stopping at the first that fails.
 
+mod times;
+
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use crate::stopwatch::Stopwatch;
 use crate::{chaos, deny, fuzz, interop, process, tidy, workspace};
+use times::StepTime;
 
 /// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -23,7 +27,13 @@ pub(crate) struct Args {
     /// Run only the interop tests whose name matches this Go regular expression
     #[arg(long, value_name = "TEST")]
     run: Option<String>,
+    /// Minutes that the tests of all steps may take, builds and downloads not counted
+    #[arg(long, value_name = "MINUTES", default_value_t = BUDGET_MINUTES)]
+    budget: u32,
 }
+
+/// Budget of the tests on two idle cores.
+const BUDGET_MINUTES: u32 = 35;
 
 /// The steps, in the order they run: what fails fastest comes first.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -48,7 +58,7 @@ enum Step {
     Interop,
 }
 
-/// How many tests of a program run at once.
+/// Environment variable with the number of tests of a program that run in parallel.
 const THREADS_VARIABLE: &str = "RUST_TEST_THREADS";
 
 /// Runs the chosen steps.
@@ -58,21 +68,29 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .copied()
         .filter(|step| args.wants(*step))
         .collect();
+    let names: Vec<String> = steps.iter().map(|step| step.name()).collect();
+    println!("steps: {}; budget of the tests: {} min", names.join(", "), args.budget);
     let whole = Stopwatch::start();
+    let mut times = Vec::new();
     for step in steps {
         let name = step.name();
-        println!("\n== {name} ==");
+        println!("\n== {name} == (at {whole})");
         let watch = Stopwatch::start();
-        match step.run(args.run.as_deref()) {
-            Ok(()) => println!("== {name}: ok ({})", watch),
-            Err(error) => bail!(
-                "step {name} failed after {}: {error:#}. Alone: `cargo xtask test --only {name}`",
-                watch
-            ),
+        match step.timed(args.run.as_deref()) {
+            Ok(time) => {
+                let [build, test] = [time.build, time.test].map(|time| time.as_secs_f64());
+                println!("== {name}: ok ({watch}: build {build:.1} s, test {test:.1} s)");
+                times.push(time);
+            }
+            Err(error) => {
+                println!("\n{}", times::table(&times));
+                bail!("step {name} failed after {watch}: {error:#}. Alone: `cargo xtask test --only {name}`");
+            }
         }
     }
-    println!("\nall steps passed ({})", whole);
-    Ok(())
+    println!("\nall steps passed ({whole})\n{}", times::table(&times));
+    let budget = Duration::from_secs(60 * u64::from(args.budget));
+    times::check_budget(&times, budget).map_err(anyhow::Error::msg)
 }
 
 // === impl Args ===
@@ -97,12 +115,42 @@ impl Step {
             .map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
+    /// Runs the step and returns its times.
+    fn timed(self, filter: Option<&str>) -> Result<StepTime> {
+        let watch = Stopwatch::start();
+        self.build()?;
+        let build = watch.elapsed();
+        self.run(filter)?;
+        Ok(StepTime {
+            name: self.name(),
+            build,
+            test: watch.elapsed().saturating_sub(build),
+        })
+    }
+
+    /// Compiles and downloads what the step needs, as far as that can be apart from its tests. Clippy and rustdoc are
+    /// compilers: all of their time is here.
+    fn build(self) -> Result<()> {
+        match self {
+            Self::Fmt | Self::Tidy => Ok(()),
+            Self::Clippy => cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[]),
+            Self::Doc => cargo(
+                &["doc", "--workspace", "--no-deps", "--document-private-items"],
+                &[("RUSTDOCFLAGS", "-D warnings")],
+            ),
+            Self::Deny => deny::install(),
+            Self::Unit => cargo(&["test", "--workspace", "--no-run"], &[]),
+            Self::Chaos => interop::build_programs(interop::Profile::Tests).map(|_| ()),
+            Self::Fuzz => fuzz::build().map(|_| ()),
+            Self::Interop => interop::prepare(),
+        }
+    }
+
     fn run(self, filter: Option<&str>) -> Result<()> {
         match self {
             Self::Fmt => cargo(&["fmt", "--all", "--check"], &[])?,
             Self::Tidy => tidy::run(&tidy::Args::default())?,
-            Self::Clippy => cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], &[])?,
-            Self::Doc => cargo(&["doc", "--workspace", "--no-deps"], &[("RUSTDOCFLAGS", "-D warnings")])?,
+            Self::Clippy | Self::Doc => {}
             Self::Deny => deny::run()?,
             Self::Unit => {
                 let threads = std::env::var(THREADS_VARIABLE).unwrap_or_else(|_| unit_threads().to_string());
@@ -116,7 +164,7 @@ impl Step {
     }
 }
 
-/// Component tests wait for a quarter of their time: more of them at once than there are cores.
+/// Number of tests in parallel: twice the cores, because component tests wait for a quarter of their time.
 fn unit_threads() -> usize {
     2 * std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
@@ -150,6 +198,7 @@ mod tests {
             skip: skip.to_vec(),
             quick,
             run: run.map(str::to_owned),
+            budget: BUDGET_MINUTES,
         }
     }
 
