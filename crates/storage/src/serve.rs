@@ -1,7 +1,7 @@
 //! Lists and watches over a [`SharedCollection`](crate::SharedCollection), with kube-apiserver's semantics.
 //!
 //! The coordinator and every hub use it, so a client that changes between them sees no difference. It is independent of
-//! HTTP: [`list`] returns objects, [`watch`] returns frames.
+//! HTTP: [`list()`] returns objects, [`watch()`] returns frames.
 
 mod list;
 mod view;

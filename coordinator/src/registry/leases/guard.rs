@@ -241,7 +241,7 @@ impl Guard {
         )
     }
 
-    /// Judges an attempt on the election lease `key` of a pool; see [`election`](super::election).
+    /// Judges an attempt on the election lease `key` of a pool; see [`election`].
     ///
     /// # Errors
     /// [`Refusal`].

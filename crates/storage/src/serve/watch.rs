@@ -55,7 +55,7 @@ pub struct WatchRequest {
     pub replica: bool,
     /// Maximum duration of the stream.
     pub lasts: Duration,
-    /// RV that a start without resourceVersion has to reflect; see [`super::list`].
+    /// RV that a start without resourceVersion has to reflect; see [`super::list()`].
     pub least: ResourceVersion,
     /// Returns true while the data's source is alive (sent to replicas on bookmarks).
     pub is_fresh: Arc<dyn Fn() -> bool + Send + Sync>,
