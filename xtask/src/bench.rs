@@ -61,7 +61,7 @@ struct Common {
     update: Option<PathBuf>,
 }
 
-/// Where the programs come from that are measured.
+/// Source of the measured programs.
 #[derive(clap::Args)]
 struct Programs {
     /// Use the programs in this folder instead of building them
@@ -82,7 +82,7 @@ enum Group {
     Lists,
     /// Watchers: memory, fan-out, latency
     Watches,
-    /// One watcher beside some that never read, or begin anew all the time
+    /// One watcher beside some that never read, or reconnect all the time
     Companions,
     /// Bytes written by heartbeats (minutes)
     Disk,
@@ -100,7 +100,7 @@ const ALL: [Group; 7] = [
     Group::Disk,
 ];
 
-/// How much load.
+/// Amount of load.
 #[derive(Clone, Copy)]
 struct Scale {
     divisor: usize,
@@ -208,7 +208,7 @@ impl Programs {
     }
 }
 
-/// What could not be measured.
+/// Measures all groups and returns those that failed.
 async fn measure_all(args: &Args, lab: &Lab, table: &mut Table) -> Vec<String> {
     let groups: &[Group] = if args.groups.is_empty() { &ALL } else { &args.groups };
     let sides: &[Side] = if args.is_of_ours_alone() {

@@ -2,6 +2,11 @@
 //!
 //! Pure. Lengths and line breaks are kept, so an offset in the blanked text is the same place in the source.
 
+use std::ops::Range;
+
+/// Attribute of a test module.
+const TEST_ATTRIBUTE: &str = "#[cfg(test)]";
+
 /// `source` with the content of every comment, string and character literal replaced by spaces (line breaks stay).
 ///
 /// A check that looks for `todo` in the result finds code, never prose or a test's fixture.
@@ -46,6 +51,37 @@ pub(crate) fn closing_brace(code: &str, open: usize) -> usize {
         }
     }
     code.len()
+}
+
+/// Ranges of the test modules in blanked text. A module in a file of its own has none.
+pub(crate) fn test_modules(code: &str) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(start) = code[at..].find(TEST_ATTRIBUTE).map(|offset| at + offset) {
+        at = start + 1;
+        let after = code[start + TEST_ATTRIBUTE.len()..].trim_start();
+        let Some(open) = code[start..].find('{').filter(|_| after.starts_with("mod ")) else {
+            continue;
+        };
+        // The braces of `mod tests;` are in another file.
+        if code[start..start + open].contains(';') {
+            continue;
+        }
+        at = closing_brace(code, start + open);
+        found.push(start..at);
+    }
+    found
+}
+
+/// `code` without its test modules.
+pub(crate) fn without_tests(code: &str) -> String {
+    let mut out = String::new();
+    let mut at = 0;
+    for range in test_modules(code) {
+        out.push_str(&code[at..range.start]);
+        at = range.end;
+    }
+    out + &code[at..]
 }
 
 /// The offset after the end of the comment, string or character literal that starts at `at`, if one does.

@@ -5,11 +5,13 @@
 
 mod arrows;
 mod conformance;
+mod cycles;
 mod headers;
 mod length;
 mod links;
 mod named_tests;
 mod orphans;
+mod prose;
 mod pure_crate;
 mod pure_paths;
 mod readme;
@@ -86,6 +88,11 @@ const CHECKS: &[Check] = &[
         run: words::check,
     },
     Check {
+        name: "prose",
+        wants: "docs and comments keep to the countable rules of docs/STYLE.md; each area may only improve",
+        run: prose::check,
+    },
+    Check {
         name: "readme",
         wants: "README.md fits on two screens (120 lines)",
         run: readme::check,
@@ -109,6 +116,11 @@ const CHECKS: &[Check] = &[
         name: "arrows",
         wants: "crates depend on each other only as the table says",
         run: arrows::check,
+    },
+    Check {
+        name: "cycles",
+        wants: "top modules of a crate import each other in known cycles only; each may only shrink",
+        run: cycles::check,
     },
     Check {
         name: "pure-crate",

@@ -26,7 +26,7 @@ pub(crate) struct PoolCollection {
 #[derive(Debug)]
 pub(crate) struct PoolCollections(RwLock<Arc<BTreeMap<String, Arc<PoolCollection>>>>);
 
-/// What is known of a collection since it was voided.
+/// State of a collection since it was voided.
 #[derive(Debug)]
 struct SinceVoid {
     /// Lowest generation that may be fed.

@@ -60,7 +60,7 @@ async fn vote(server: &Server, node: &str, verdict: &str, accuser: &str) -> Answ
     server.node(node).post(REPORTS, &body).await
 }
 
-/// What was decided by the report of `node`.
+/// Decision after the report of `node`.
 async fn accuse(server: &Server, node: &str) -> Value {
     vote(server, node, "forged", "").await.expect(200)["decision"].clone()
 }

@@ -1,4 +1,4 @@
-//! What a healthy client notices while others attack: its latency, lost renewals, and what the coordinator's memory grows by.
+//! Effect of attacks on a healthy client: its latency, its lost renewals, and the growth of the coordinator's memory.
 //!
 //! The attacker is a thread pinned to the second core; all threads of the coordinator and of the healthy client share
 //! the first. It holds the certificate of a client without rights, or none.
@@ -47,7 +47,7 @@ const LEASE: &str = "healthy";
 /// `:method POST`, `:scheme https`, `:path /version` literally, and an authority (HPACK).
 const POST: &[u8] = b"\x83\x87\x04\x08/version\x41\x01a";
 
-/// What the attacker does.
+/// Kind of attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attack {
     Nothing,
@@ -69,7 +69,7 @@ const ALL: [Attack; 7] = [
     Attack::WideBodies,
 ];
 
-/// Where the attacker goes, and with which certificate.
+/// Address and certificate of the attacker.
 #[derive(Clone)]
 struct Target {
     address: SocketAddr,

@@ -1,5 +1,5 @@
-//! What other clients cost a healthy one (row 13): one watcher of leases that are renewed, by itself, beside watches that
-//! nobody reads, and beside clients that begin anew all the time.
+//! Cost of other clients for a healthy one (row 13): one watcher of renewed leases, alone, with watches that are never
+//! read, and with clients that reconnect all the time.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -25,11 +25,11 @@ use crate::stopwatch::Stopwatch;
 const LEASES: usize = 1000;
 /// Renewals per second.
 const RATES: [u32; 2] = [100, 1000];
-/// How long they go on.
+/// Duration of one measurement.
 const SECONDS: usize = 5;
 /// Companions at a time.
 const COMPANIONS: usize = 8;
-/// A client that begins anew does so this often.
+/// Interval at which a reconnecting client reconnects.
 const AGAIN: Duration = Duration::from_millis(500);
 /// Connections that renew, and renewals under way on each at the most.
 const SESSIONS: usize = 4;
@@ -40,10 +40,10 @@ const SETTLE: Duration = Duration::from_secs(2);
 /// Parameters of a watch that begins with all there is, and of one that does not.
 const FROM_THE_START: &str = "";
 const FROM_NOW: &str = "&resourceVersion=0&sendInitialEvents=false&resourceVersionMatch=NotOlderThan";
-/// How a watch says when a lease was renewed: a day, `T`, and a time with six digits of a second.
+/// Text before a renewal's time in a watch event. A day, `T`, and a time with six digits of a second follow.
 const RENEWED: &str = r#""renewTime":""#;
 
-/// Who is connected beside the watcher.
+/// Other clients that are connected during the measurement.
 #[derive(Clone, Copy)]
 enum Companions {
     None,
@@ -92,7 +92,7 @@ pub(super) async fn measure(subject: Subject, scale: Scale, notes: &mut Notes<'_
     Ok(())
 }
 
-/// How long each of `count` renewals took to the watcher while `companions` do what they do; sorted.
+/// Delays of `count` renewals until the watcher received them, with `companions` active; sorted.
 async fn beside(
     companions: Companions,
     subject: &Subject,

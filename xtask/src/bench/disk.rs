@@ -23,7 +23,7 @@ const SECONDS: usize = 120;
 /// Bytes of a node beside its status, roughly as kubelets and controllers make them.
 const NODE_BYTES: usize = 3000;
 
-/// What is written in an hour of beats.
+/// Heartbeats whose writes are measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Beats {
     Leases,

@@ -16,7 +16,7 @@ const NODE_COUNT: usize = 500;
 const POD_COUNT: usize = 1000;
 const OBJECT_BYTES: usize = 7000;
 const PATCHES: usize = 20_000;
-/// How long everything is left alone before memory is read.
+/// Idle time before memory is read.
 const SETTLE: Duration = Duration::from_secs(5);
 
 pub(super) async fn measure(mut subject: Subject, scale: Scale, notes: &mut Notes<'_>) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Which tree was measured, how it was built, and on what: the line above the table.
+//! Revision, build and machine of a measurement: the line above the table.
 
 use std::fmt::Debug;
 use std::process::Command;

@@ -33,11 +33,11 @@ pub(crate) struct Args {
 /// Rows that share their preparation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Group {
-    /// The leader is killed (15) and stopped (16); heartbeats of a cut-off node meanwhile (22)
+    /// The leader is killed (15) and stopped (16); heartbeats of a cut-off node during that (22)
     Election,
     /// Memory with 1,009 slices (17), events (18), starts (19)
     Data,
-    /// What the cloud sends to pools of 3, 10 and 30 hubs (20)
+    /// Bytes that the cloud sends to pools of 3, 10 and 30 hubs (20)
     Bytes,
     /// A first sync over a slow link with cuts (21); namespaces where permitted, a quarter of an hour
     Slow,

@@ -50,7 +50,7 @@ pub(super) fn node(name: &str, bytes: usize) -> Value {
     json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name, "annotations": { "bench/filling": "x".repeat(bytes) } } })
 }
 
-/// What a kubelet repeats of a healthy node's status, at this second of a day.
+/// Status of a healthy node as its kubelet repeats it, at this second of a day.
 pub(super) fn heartbeat(second: usize) -> Value {
     let time = time(second as u64);
     let condition = |kind: &str, status: &str, reason: &str| {

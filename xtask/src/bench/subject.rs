@@ -1,4 +1,4 @@
-//! What is measured: our coordinator, or kube-apiserver on an etcd of its own, started empty with durable writes.
+//! Subject of a measurement: our coordinator, or kube-apiserver on an etcd of its own, started empty with durable writes.
 
 use std::cell::Cell;
 use std::fmt;
@@ -18,20 +18,20 @@ use crate::lab::real::{self, Sync};
 use crate::lab::{START_LIMIT, Setup, coordinator_launch};
 use crate::stopwatch::Stopwatch;
 
-/// How often a starting server is asked whether it is ready.
+/// Interval at which a starting server's readiness is polled.
 const ASK_EVERY: Duration = Duration::from_millis(1);
 
 /// Connections that ours takes: more than the 5,000 watchers with one each. The peer has no such limit.
 const CONNECTIONS_MAX: usize = 6_000;
 
-/// Which of the two.
+/// Kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Ours,
     Peer,
 }
 
-/// Where subjects live: each in a folder of its own.
+/// Parent of the subjects' folders.
 pub(super) struct Lab {
     dir: PathBuf,
     bin_dir: PathBuf,
@@ -157,12 +157,12 @@ impl Subject {
         Connector::new(self.port, &self.setup.identities)
     }
 
-    /// Where it listens, on loopback.
+    /// Its port on loopback.
     pub(super) fn port(&self) -> u16 {
         self.port
     }
 
-    /// What the processes have used so far: API server and, for CPU and bytes, its store.
+    /// Resources that the processes have used so far: API server and, for CPU and bytes, its store.
     pub(super) fn usage(&self) -> Result<Usage> {
         let mut usage = usage::usage(self.pid()?)?;
         if let Some(store) = &self.store {

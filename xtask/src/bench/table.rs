@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use super::subject::Side;
 
-/// What a number is.
+/// Unit of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     Mib,
@@ -31,13 +31,13 @@ struct Row {
 /// All figures.
 #[derive(Default)]
 pub(super) struct Table {
-    /// What was measured: "rows: the rest". Empty where nobody says.
+    /// Subject of the measurement: "rows: the rest". May be empty.
     origin: String,
     rows: Vec<Row>,
     kind: Kind,
 }
 
-/// Which table: its columns, and the markers it stands between in a file.
+/// Kind of table: its columns, and the markers around it in a file.
 #[derive(Clone, Copy, Default)]
 enum Kind {
     #[default]
@@ -145,7 +145,7 @@ fn number(line: &str) -> Option<u32> {
 // === impl Row ===
 
 impl Row {
-    /// What the line begins with.
+    /// Beginning of the line.
     fn head(&self) -> String {
         format!("| {} | {} |", self.number, self.what)
     }

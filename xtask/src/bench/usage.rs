@@ -1,4 +1,4 @@
-//! What Linux says a process has used. Sources: proc(5).
+//! Resource usage of a process, as Linux reports it. Source: proc(5).
 
 use std::time::Duration;
 

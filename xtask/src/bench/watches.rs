@@ -49,7 +49,7 @@ pub(super) async fn measure(subject: Subject, shape: Shape, scale: Scale, notes:
     many(&subject, &admin, shape, scale, notes).await
 }
 
-/// How watchers are connected.
+/// Connections of the watchers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Shape {
     /// One TLS connection for each.
@@ -79,7 +79,7 @@ impl Shape {
     }
 }
 
-/// What the watchers of a measurement watch, and how it is changed.
+/// Objects that the watchers of a measurement watch, and their changes.
 #[derive(Clone, Copy)]
 struct Load {
     what: &'static str,

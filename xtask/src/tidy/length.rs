@@ -73,7 +73,8 @@ fn exceptions(text: &str) -> BTreeMap<String, usize> {
         .collect()
 }
 
-fn is_test_file(path: &str) -> bool {
+/// True for a file that contains tests only.
+pub(super) fn is_test_file(path: &str) -> bool {
     let path = Path::new(path);
     let in_tests_folder = path
         .components()
@@ -84,23 +85,11 @@ fn is_test_file(path: &str) -> bool {
 fn lines_without_tests(text: &str) -> usize {
     let code = rust_text::code_only(text);
     let total = text.lines().count();
-    let mut in_tests = 0;
-    let mut at = 0;
-    while let Some(start) = code[at..].find("#[cfg(test)]").map(|offset| at + offset) {
-        at = start + 1;
-        let after = code[start..].trim_start_matches("#[cfg(test)]").trim_start();
-        let Some(open) = code[start..].find('{').filter(|_| after.starts_with("mod ")) else {
-            continue;
-        };
-        // The braces of `mod tests;` are in another file.
-        if code[start..start + open].contains(';') {
-            continue;
-        }
-        let end = rust_text::closing_brace(&code, start + open);
-        in_tests += rust_text::line_of(&code, end.min(code.len())) - rust_text::line_of(&code, start) + 1;
-        at = end;
-    }
-    total.saturating_sub(in_tests)
+    let line_of = |offset| rust_text::line_of(&code, offset);
+    let in_tests = rust_text::test_modules(&code)
+        .into_iter()
+        .map(|range| line_of(range.end) - line_of(range.start) + 1);
+    total.saturating_sub(in_tests.sum())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the cloud sends to a pool, by its size (row 20).
+//! Bytes that the cloud sends to a pool, by its size (row 20).
 
 use std::time::Duration;
 
@@ -21,12 +21,12 @@ const SLICES: usize = 200;
 const LARGE: f64 = 10_000.0;
 /// Changes of a slice after the first sync.
 const CHANGES: usize = 100;
-/// What comes after the data of a start: tickets of TLS, probes.
+/// Time for the bytes that follow the data of a start: TLS tickets and probes.
 const SETTLE: Duration = Duration::from_secs(3);
 /// Bytes of a pool from the cloud.
 struct Sent {
     hubs: f64,
-    /// Until everybody had everything.
+    /// Until every hub had all data.
     start: f64,
     /// For [`CHANGES`] changes after that.
     changes: f64,

@@ -1,4 +1,4 @@
-//! What a pool with 1,009 slices of 100 endpoints costs: memory (row 17), one event (row 18), starts (row 19).
+//! Costs of a pool with 1,009 slices of 100 endpoints: memory (row 17), one event (row 18), starts (row 19).
 
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ use crate::stopwatch::Stopwatch;
 
 /// Changes of one slice, one after the other.
 pub(super) const EVENTS: usize = 300;
-/// What one change causes is over before the next one: how long one takes is asked, not how many there can be.
+/// Time between two changes. The effects of one end before the next: the row is about latency, not throughput.
 const BETWEEN: Duration = Duration::from_millis(20);
 /// Nothing moves any more.
 const SETTLE: Duration = Duration::from_secs(3);
-/// How often a starting hub is asked.
+/// Interval at which a starting hub is polled.
 const ASK_EVERY: Duration = Duration::from_millis(2);
 
 /// Row 18 on both sides.
@@ -79,7 +79,7 @@ impl Clients {
         })
     }
 
-    /// How much later the second one hears of each change, sorted.
+    /// Delays of the second watcher behind the first, one per change, sorted.
     pub(super) async fn delays(&self, cloud: &Api) -> Result<Vec<Duration>> {
         let mut added = Vec::new();
         for turn in 0..EVENTS {

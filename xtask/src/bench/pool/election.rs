@@ -1,4 +1,4 @@
-//! A leader that goes: killed (row 15), stopped (row 16), and the heartbeats of a cut-off node meanwhile (row 22).
+//! A leader that goes: killed (row 15), stopped (row 16), and the heartbeats of a cut-off node during that (row 22).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,13 +33,13 @@ const SHORT: Election = Election {
 };
 /// A leader is killed so often.
 const KILLS: (usize, usize) = (2, 10);
-/// Of fewer times only the worst is told.
+/// Least number of times that have a median; of fewer, the table has only the worst.
 const MEDIAN_OF_MIN: usize = 5;
 /// A leader is stopped so often.
 const STOPS: usize = 6;
 /// Pause between two reads of a client that only asks whether it is served.
 const READ_EVERY: Duration = Duration::from_millis(25);
-/// How often the cloud is asked for the cut-off node's lease.
+/// Interval at which the cut-off node's lease is read from the cloud.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Times of one leader's end, sorted before use.

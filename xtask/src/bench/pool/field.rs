@@ -43,7 +43,7 @@ pub(super) struct Arrivals {
     _client: Client,
 }
 
-/// What happened to the election lease, and when.
+/// Changes of the election lease, with their times.
 pub(super) struct Holders {
     seen: Arc<watch::Sender<Vec<(Duration, String)>>>,
     clock: Stopwatch,
@@ -130,7 +130,7 @@ pub(super) async fn end(mut stage: Stage) -> Result<()> {
     Ok(())
 }
 
-/// What the process in this seat has used.
+/// Resources that the process in this seat has used.
 pub(super) fn usage(seat: &mut Seat) -> Result<Usage> {
     usage::usage(seat.program()?.id().context("the process has ended")?)
 }
@@ -142,8 +142,8 @@ pub(super) async fn touch(api: &Api, turn: usize) -> Result<()> {
     api.merge(&path, &patch).await.map(drop)
 }
 
-/// How many lists a client needs that listed slices at the cloud and goes on, from there, at the pool's server: none if
-/// its watch there tells it of the change `turn`, else one.
+/// Number of lists of a client that listed slices at the cloud and resumes from there at the pool's server: none if its
+/// watch there delivers the change `turn`, else one.
 pub(super) async fn lists_to_go_on(cloud: &Api, pool: &Api, turn: usize) -> Result<f64> {
     let at = cloud.list(samples::ALL_SLICES).await?.resource_version;
     let path = format!("{}?watch=1&resourceVersion={at}&timeoutSeconds=60", samples::ALL_SLICES);

@@ -95,7 +95,7 @@ async fn measure(stage: &mut Stage, names: &[String], audit: &Path, window: Dura
     forwarding(stage, &crowd, names).await
 }
 
-/// What one real follower asks, and over how many connections.
+/// Requests of one real follower, and the number of its connections.
 async fn one_follower(stage: &Stage, audit: &Path, window: Duration) -> Result<()> {
     let hub = &stage.hubs[stage.follower(stage.leader().await?)?];
     let before = (requests(audit, hub.node)?, hub.pool_link.traffic());
@@ -234,7 +234,7 @@ async fn register(stage: &Stage, names: &[String]) -> Result<()> {
 /// The renewTime of a lease in the cloud before its first heartbeat.
 const NEVER: &str = "2020-01-01T00:00:00.000000Z";
 
-/// Which of the nodes have had a heartbeat in the cloud.
+/// Nodes that have had a heartbeat in the cloud.
 async fn renewed(stage: &Stage, names: &[String]) -> Result<BTreeMap<String, bool>> {
     let list = stage.cloud.api.get(LEASES).await?;
     let leases = list["items"].as_array().context("a list of leases")?.iter();

@@ -32,10 +32,10 @@ const LIMIT: Duration = Duration::from_secs(900);
 /// The hub is asked this often; what it has not got it refuses at once.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 const ASK_LIMIT: Duration = Duration::from_secs(10);
-/// Which packets are struck is of no importance here: none is.
+/// Seed of the link; without effect, because no packet is lost.
 const SEED: u64 = 1;
 
-/// What a sync took.
+/// Duration and bytes of a sync.
 struct Sync {
     took: Duration,
     /// From the cloud.

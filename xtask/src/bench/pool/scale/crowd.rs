@@ -30,7 +30,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Hubs that join, or beat, at the same time.
 const AT_ONCE: usize = 32;
 const FEED: &str = "/yurt/v1/feed";
-/// What a follower copies: collections of the pool and its members.
+/// Data that a follower copies: collections of the pool and its members.
 const COPIED: [&str; 4] = [
     "/api/v1/services",
     "/api/v1/endpoints",
@@ -39,7 +39,7 @@ const COPIED: [&str; 4] = [
 ];
 const ELECTION: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 
-/// What all simulated hubs together did so far.
+/// Totals of all simulated hubs so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) requests: u64,
