@@ -73,6 +73,18 @@ pub(crate) fn test_modules(code: &str) -> Vec<Range<usize>> {
     found
 }
 
+/// Names of the test modules that are in files of their own.
+pub(crate) fn test_files(code: &str) -> Vec<&str> {
+    let attributes = code.match_indices(TEST_ATTRIBUTE);
+    attributes
+        .filter_map(|(at, _)| {
+            let after = code[at + TEST_ATTRIBUTE.len()..].trim_start();
+            let (name, _) = after.strip_prefix("mod ")?.split_once(';')?;
+            (!name.contains('{')).then_some(name.trim())
+        })
+        .collect()
+}
+
 /// `code` without its test modules.
 pub(crate) fn without_tests(code: &str) -> String {
     let mut out = String::new();

@@ -127,13 +127,21 @@ fn crates(subject: &Subject) -> BTreeMap<String, Imports> {
 
 fn imports_of(subject: &Subject, folder: &str) -> Imports {
     let src = format!("{folder}/src/");
-    let files: Vec<(&str, String)> = subject
+    let mut files: Vec<(&str, String)> = subject
         .tree
         .with_extension("rs")
         .filter_map(|(path, text)| Some((path.strip_prefix(&src)?, text)))
         .filter(|(path, _)| !is_test_file(path))
-        .map(|(path, text)| (path, rust_text::without_tests(&rust_text::code_only(text))))
+        .map(|(path, text)| (path, rust_text::code_only(text)))
         .collect();
+    let tests: BTreeSet<String> = files
+        .iter()
+        .flat_map(|(path, code)| rust_text::test_files(code).into_iter().map(|name| child(path, name)))
+        .collect();
+    files.retain(|(path, _)| !tests.contains(path.trim_end_matches(".rs")));
+    for (_, code) in &mut files {
+        *code = rust_text::without_tests(code);
+    }
     let modules: BTreeSet<&str> = files
         .iter()
         .filter(|(path, _)| !ROOTS.contains(path))
@@ -155,6 +163,14 @@ fn imports_of(subject: &Subject, folder: &str) -> Imports {
         }
     }
     imports
+}
+
+/// Path of the module `name` that the file at `path` declares, without extension.
+fn child(path: &str, name: &str) -> String {
+    match ROOTS.contains(&path) {
+        true => name.to_owned(),
+        false => format!("{}/{name}", path.trim_end_matches(".rs")),
+    }
 }
 
 /// Top module of a file, given its path below `src`.
@@ -265,6 +281,10 @@ mod tests {
         ("x/src/b.rs", "use crate::a::Thing;\n"),
         ("x/src/c.rs", "// crate::a\n#[cfg(test)]\nmod tests { use crate::a; }\n"),
         ("x/src/c/tests.rs", "use crate::a;\n"),
+        ("x/src/d.rs", "use crate::a;\n#[cfg(test)]\nmod checks;\n"),
+        ("x/src/d/checks.rs", "fn f() {}\n"),
+        ("x/src/a/more.rs", "#[cfg(test)]\nmod checks;\n"),
+        ("x/src/a/more/checks.rs", "use crate::d;\n"),
     ];
 
     fn problems(rows: Option<&str>) -> Vec<String> {
