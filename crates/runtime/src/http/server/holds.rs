@@ -46,7 +46,7 @@ pub(super) struct Held {
 }
 
 /// Fraction (1/n) of the longest hold for connections of this machine: a kubelet's probe waits for a second.
-const LOCAL_HOLD: u32 = 5;
+pub(super) const LOCAL_HOLD: u32 = 5;
 
 // === impl ConnectionMetrics ===
 

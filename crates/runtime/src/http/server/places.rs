@@ -14,7 +14,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{Limits, Rank};
+use super::holds::LOCAL_HOLD;
+use super::{Limits, MAX_HOLD, Rank};
 
 mod known;
 mod strangers;
@@ -60,6 +61,9 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_secs(3);
 /// The same on this machine, without a link in between: all come from one address, and wait for each other.
 const LOCAL_GRACE: Duration = Duration::from_millis(500);
+/// A held connection is not evicted before its turn.
+const _: () = assert!(MAX_HOLD.as_millis() < GRACE.as_millis());
+const _: () = assert!(MAX_HOLD.as_millis() / (LOCAL_HOLD as u128) < LOCAL_GRACE.as_millis());
 
 // === impl Places ===
 
