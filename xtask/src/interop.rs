@@ -79,7 +79,7 @@ pub(crate) fn build() -> Result<()> {
     process::run(go()?.args(["run", "./cmd/build"]))
 }
 
-/// Builds everything that [`test`] needs: programs, Kubernetes programs, and the tests in Rust and Go.
+/// Builds everything that [`test()`] needs: programs, Kubernetes programs, and the tests in Rust and Go.
 pub(crate) fn prepare() -> Result<()> {
     build_programs(Profile::Tests)?;
     build()?;
